@@ -1,0 +1,194 @@
+"""From a configuration to the parts of a producer, put together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+
+from aioproducer.compression import codec
+from aioproducer.config import ProducerConfig
+from aioproducer.core.accumulator import AccumulatorSettings, RecordAccumulator
+from aioproducer.core.buffer_pool import BufferPool
+from aioproducer.core.cluster_view import MetadataView
+from aioproducer.core.completion import Completion
+from aioproducer.core.metadata import ClusterMetadata
+from aioproducer.core.partition_queue import PartitionChoice
+from aioproducer.core.producer_state import ProducerState
+from aioproducer.core.retry import ExponentialBackoff
+from aioproducer.errors import ConfigurationError
+from aioproducer.hooks import Hooks
+from aioproducer.io.node import NodeSettings
+from aioproducer.io.sender import ReportFailure, Sender, SenderSettings
+from aioproducer.metrics import Metrics
+from aioproducer.partitioner import check_partition, resolve_partitioner
+from aioproducer.security import ssl_context_from
+from aioproducer.transport.base import Connector
+from aioproducer.transport.stream import StreamConnector
+from aioproducer.wire.record_batch import Buffer
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What works behind a producer."""
+
+    accumulator: RecordAccumulator
+    metadata: ClusterMetadata
+    sender: Sender
+    metrics: Metrics
+    view: MetadataView
+
+
+def connector_for(config: ProducerConfig, transport: str | Connector) -> Connector:
+    """The connector that ``Producer(transport=...)`` names, or is.
+
+    Raises:
+        ConfigurationError: there is no such transport, or the TLS settings are wrong.
+    """
+    if not isinstance(transport, str):
+        return transport
+    if transport != "tcp":
+        raise ConfigurationError(f"transport {transport!r} does not exist: give 'tcp', or an object with connect()")
+    return StreamConnector(
+        ssl_context_from(config),
+        send_buffer_bytes=config.send_buffer_bytes,
+        receive_buffer_bytes=config.receive_buffer_bytes,
+    )
+
+
+def assemble(
+    config: ProducerConfig,
+    loop: asyncio.AbstractEventLoop,
+    connector: Connector,
+    hooks: Hooks,
+    report_failure: ReportFailure,
+    random: Random,
+) -> Parts:
+    """Make and connect the parts. Nothing runs yet."""
+    retry_backoff = ExponentialBackoff(config.retry_backoff_ms, config.retry_backoff_max_ms)
+    metadata = ClusterMetadata(
+        config.bootstrap_addresses,
+        random=random,
+        retry_backoff_ms=config.retry_backoff_ms,
+        retry_backoff_max_ms=config.retry_backoff_max_ms,
+        metadata_max_age_ms=config.metadata_max_age_ms,
+        metadata_max_idle_ms=config.metadata_max_idle_ms,
+        metadata_recovery_strategy=config.metadata_recovery_strategy,
+        metadata_recovery_rebootstrap_trigger_ms=config.metadata_recovery_rebootstrap_trigger_ms,
+    )
+    view = MetadataView(metadata)
+    producer_state = ProducerState(
+        idempotent=config.enable_idempotence, max_in_flight=config.max_in_flight_requests_per_connection
+    )
+    metrics = Metrics(config.metrics_num_samples, config.metrics_sample_window_ms)
+    # The accumulator wakes the sender, which is made after it.
+    wake: list[Callable[[], None]] = []
+    accumulator = RecordAccumulator(
+        loop,
+        BufferPool(config.buffer_memory),
+        producer_state,
+        accumulator_settings(config, retry_backoff),
+        wake=lambda: wake[0](),
+        random=random,
+        choose_partition=partition_choice(config, view),
+        rack_of=lambda node_id: None if (node := metadata.node(node_id)) is None else node.rack,
+    )
+    sender = Sender(
+        loop,
+        SenderSettings(
+            acks=config.acks,
+            request_timeout_ms=config.request_timeout_ms,
+            retry_backoff=retry_backoff,
+            node=node_settings(config),
+        ),
+        accumulator,
+        metadata,
+        producer_state,
+        Completion(accumulator, producer_state, retries=config.retries),
+        connector,
+        metrics=metrics,
+        hooks=hooks,
+        random=random,
+        report_failure=report_failure,
+    )
+    wake.append(sender.wake)
+    _set_gauges(metrics, accumulator, metadata, sender)
+    return Parts(accumulator, metadata, sender, metrics, view)
+
+
+def accumulator_settings(config: ProducerConfig, retry_backoff: ExponentialBackoff) -> AccumulatorSettings:
+    """What the accumulator keeps to, in its units."""
+    compression = None if config.compression_type == "none" else codec(config.compression_type)
+    level = None
+    if compression is not None:
+        compression.load()
+        level = {
+            "gzip": config.compression_gzip_level,
+            "lz4": config.compression_lz4_level,
+            "zstd": config.compression_zstd_level,
+        }.get(config.compression_type)
+    return AccumulatorSettings(
+        batch_size=config.batch_size,
+        linger=config.linger_ms / 1000,
+        delivery_timeout=config.delivery_timeout_ms / 1000,
+        max_block=config.max_block_ms / 1000,
+        max_request_size=config.max_request_size,
+        codec=compression,
+        compression_level=level,
+        # Without sequences a retry could overtake: then order is kept by one request at a time.
+        one_in_flight_per_partition=not config.enable_idempotence and config.acks != 0,
+        retry_backoff=retry_backoff,
+        ignore_keys=config.partitioner_ignore_keys,
+        adaptive_partitioning=config.partitioner_adaptive_partitioning_enable,
+        availability_timeout=config.partitioner_availability_timeout_ms / 1000,
+        rack=config.client_rack if config.partitioner_rack_aware else None,
+    )
+
+
+def node_settings(config: ProducerConfig) -> NodeSettings:
+    """What connections keep to, in their units."""
+    idle = config.connections_max_idle_ms
+    return NodeSettings(
+        client_id=config.client_id,
+        max_in_flight=config.max_in_flight_requests_per_connection,
+        request_timeout=config.request_timeout_ms / 1000,
+        reconnect_backoff=ExponentialBackoff(config.reconnect_backoff_ms, config.reconnect_backoff_max_ms),
+        setup_timeout=ExponentialBackoff(
+            config.socket_connection_setup_timeout_ms, config.socket_connection_setup_timeout_max_ms
+        ),
+        max_idle=float("inf") if idle < 0 else idle / 1000,
+        uses_tls=config.security_protocol == "SSL",
+        check_cluster=config.metadata_cluster_check_enable,
+        canonical_bootstrap=config.client_dns_lookup == "resolve_canonical_bootstrap_servers_only",
+    )
+
+
+def partition_choice(config: ProducerConfig, view: MetadataView) -> PartitionChoice | None:
+    """The configured partitioner as the accumulator asks it, or ``None`` for Kafka's own rule."""
+    partitioner = config.partitioner_class
+    if partitioner is None:
+        return None
+    function = resolve_partitioner(partitioner)
+
+    def choose(topic: str, key: Buffer | None, value: Buffer | None) -> int:
+        answer = function(topic, None if key is None else bytes(key), None if value is None else bytes(value), view)
+        return check_partition(answer, topic, view.partition_count(topic), partitioner)
+
+    return choose
+
+
+def _set_gauges(metrics: Metrics, accumulator: RecordAccumulator, metadata: ClusterMetadata, sender: Sender) -> None:
+    pool = accumulator.pool
+    metrics.set_gauge("buffer-total-bytes", lambda now: float(pool.total_memory))
+    metrics.set_gauge("buffer-available-bytes", lambda now: float(max(pool.available_memory, 0)))
+    metrics.set_gauge("waiting-threads", lambda now: float(len(accumulator.waiting.records)))
+    metrics.set_gauge(
+        "requests-in-flight", lambda now: float(sum(node.in_flight for node in sender.cluster.nodes.values()))
+    )
+    metrics.set_gauge(
+        "connection-count", lambda now: float(sum(node.connected for node in sender.cluster.nodes.values()))
+    )
+    metrics.set_gauge(
+        "metadata-age", lambda now: float("nan") if metadata.last_update is None else now - metadata.last_update
+    )

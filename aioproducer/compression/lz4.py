@@ -1,0 +1,81 @@
+"""LZ4 in the frame format, with the settings of Kafka's ``Lz4BlockOutputStream``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from aioproducer.compression.base import READ_SIZE, Buffer, Codec, Output, byte_view
+
+_BLOCK_SIZE = 64 * 1024
+_FRAME_OVERHEAD = 7 + 4
+"""The header without content size, and the end mark."""
+_BLOCK_OVERHEAD = 4
+_WRITE_SIZE = 256 * 1024
+"""How many bytes the library may make at once: it takes memory for so many beforehand, and without a limit for several
+times what it makes in the end."""
+_FASTEST = 0
+_LEAST_HIGH_COMPRESSION = 3
+
+
+class Lz4Codec(Codec):
+    """``compression.type=lz4``: independent blocks of 64 KiB, no checksums, as Java writes; reads any frames.
+
+    Level 9, the default, is the *fast* compressor and every other level the high compression one: so it is in Java
+    (KIP-390), which kept what it did before there were levels.
+    """
+
+    id = 3
+    name = "lz4"
+    levels = (1, 17)
+    default_level = 9
+    package = "lz4"
+
+    def load(self) -> None:
+        try:
+            import lz4.frame  # noqa: F401 - whether it can be imported is the question
+        except ImportError as error:
+            raise self._missing() from error
+
+    def compress(self, buffers: Sequence[Buffer], level: int | None = None) -> bytes:
+        level = self._level(level)
+        self.load()
+        from lz4.frame import BLOCKSIZE_MAX64KB, LZ4FrameCompressor
+
+        compressor = LZ4FrameCompressor(
+            block_size=BLOCKSIZE_MAX64KB,
+            block_linked=False,
+            compression_level=_FASTEST if level == self.default_level else max(level, _LEAST_HIGH_COMPRESSION),
+        )
+        parts = [compressor.begin()]
+        parts.extend([compressor.compress(buffer) for buffer in buffers])
+        parts.append(compressor.flush())
+        return b"".join(parts)
+
+    def decompress(self, data: Buffer, max_size: int | None = None) -> bytes:
+        self.load()
+        from lz4.frame import LZ4FrameDecompressor
+
+        view = byte_view(data)
+        output = Output(max_size)
+        decompressor = LZ4FrameDecompressor()
+        position = 0
+        frame_ended = False
+        while position < len(view):
+            piece = view[position : position + READ_SIZE]
+            try:
+                output.append(decompressor.decompress(piece, max_length=_WRITE_SIZE))
+                while not (decompressor.needs_input or decompressor.eof):
+                    output.append(decompressor.decompress(b"", max_length=_WRITE_SIZE))
+            except RuntimeError as error:
+                raise self._malformed(error) from error
+            position += len(piece)
+            frame_ended = decompressor.eof
+            if frame_ended:
+                position -= len(decompressor.unused_data or b"")
+                decompressor = LZ4FrameDecompressor()
+        if not frame_ended:
+            raise self._malformed("it ends inside an LZ4 frame")
+        return output.join()
+
+    def compress_bound(self, size: int) -> int:
+        return size + _FRAME_OVERHEAD + _BLOCK_OVERHEAD * (-(-size // _BLOCK_SIZE))

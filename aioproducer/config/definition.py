@@ -1,0 +1,356 @@
+"""Kafka's ``ConfigDef``: keys with types, defaults and validators, and how their values are parsed.
+
+Values are parsed as ``org.apache.kafka.common.config.ConfigDef.parseType`` of Kafka 4.4 does it, so that a properties
+file means the same here as there. Beside strings, Python's own types are taken: ``int``, ``float``, ``bool``, lists.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+from aioproducer.diagnosis import nearest
+from aioproducer.errors import ConfigurationError
+
+logger = logging.getLogger("aioproducer.config")
+
+
+class Password:
+    """A value that never shows itself in ``str``, ``repr`` or a log; ``value`` gives it."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: str) -> None:
+        self._value = value
+
+    @property
+    def value(self) -> str:
+        return self._value
+
+    def __repr__(self) -> str:
+        return "[hidden]"
+
+    def __eq__(self, other: object) -> bool:
+        return self._value == other._value if isinstance(other, Password) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._value)
+
+
+class NoDefault(enum.Enum):
+    """The type of ``NO_DEFAULT``: the key must be given. ``None`` can be a default, so it cannot say that."""
+
+    NO_DEFAULT = "no default"
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+NO_DEFAULT: Final = NoDefault.NO_DEFAULT
+
+# A parsed value; object, because CLASS keys take whatever a plug-in is.
+Value: TypeAlias = object
+
+
+class Type(enum.Enum):
+    """Kafka's types of configuration values."""
+
+    BOOLEAN = "boolean"
+    STRING = "string"
+    INT = "int"
+    SHORT = "short"
+    LONG = "long"
+    DOUBLE = "double"
+    LIST = "list"
+    CLASS = "class"
+    PASSWORD = "password"
+
+
+class Importance(enum.Enum):
+    HIGH = "high"
+    MEDIUM = "medium"
+    LOW = "low"
+
+
+class Status(enum.Enum):
+    """What aioproducer does with a key of Kafka's producer."""
+
+    SUPPORTED = "supported"
+    WITHOUT_EFFECT = "accepted, without effect"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True)
+class Validator:
+    """A rule for a parsed value: ``description`` in Kafka's words, ``accepts`` and what to say otherwise."""
+
+    description: str
+    accepts: Callable[[Value], bool]
+    demand: str
+
+
+def at_least(minimum: int) -> Validator:
+    return Validator(
+        f"[{minimum},...]", lambda value: isinstance(value, int) and value >= minimum, f"must be at least {minimum}"
+    )
+
+
+def between(minimum: float, maximum: float) -> Validator:
+    return Validator(
+        f"[{minimum},...,{maximum}]",
+        lambda value: isinstance(value, int | float) and minimum <= value <= maximum,
+        f"must be between {minimum} and {maximum}",
+    )
+
+
+def between_or(minimum: int, maximum: int, extra: int) -> Validator:
+    return Validator(
+        f"[{minimum},...,{maximum}] or {extra}",
+        lambda value: isinstance(value, int) and (minimum <= value <= maximum or value == extra),
+        f"must be between {minimum} and {maximum}, or {extra}",
+    )
+
+
+def one_of(*values: str) -> Validator:
+    return Validator(f"[{', '.join(values)}]", lambda value: value in values, f"must be one of {', '.join(values)}")
+
+
+def one_of_ignoring_case(*values: str) -> Validator:
+    return Validator(
+        f"(case insensitive) [{', '.join(values)}]",
+        lambda value: isinstance(value, str) and value.upper() in values,
+        f"must be one of {', '.join(values)} (in upper or lower case)",
+    )
+
+
+def non_empty_string() -> Validator:
+    return Validator("non-empty string", lambda value: value is None or value != "", "must not be empty")
+
+
+def list_without_empty_items(*, may_be_empty: bool) -> Validator:
+    return Validator(
+        "" if may_be_empty else "not empty",
+        lambda value: isinstance(value, tuple) and "" not in value and (may_be_empty or bool(value)),
+        "must not hold empty items" if may_be_empty else "must hold at least one item and no empty ones",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigKey:
+    """One configuration key."""
+
+    name: str
+    """Kafka's dotted name."""
+    type: Type
+    default: Value
+    """The parsed value when the key is not given; ``NO_DEFAULT`` where it must be."""
+    importance: Importance
+    doc: str
+    """What it is for, in one or two sentences, with units."""
+    validator: Validator | None = None
+    status: Status = Status.SUPPORTED
+    reason: str = ""
+    """Why the key is not (or only partly) supported, or where it differs from Java's."""
+    internal: bool = False
+    """Kafka calls it internal: it may change in any release."""
+
+    def __post_init__(self) -> None:
+        if self.default is not NO_DEFAULT and self.default is not None:
+            if self.parse(self.default) != self.default:
+                raise ConfigurationError(f"the default {self.default!r} of {self.name} is not of its type")
+            self.validate(self.default)
+        if self.status is not Status.SUPPORTED and not self.reason:
+            raise ConfigurationError(f"{self.name} is {self.status.value}, but the reason is missing")
+
+    @property
+    def attribute(self) -> str:
+        """The name as a keyword argument and as an attribute of ``ProducerConfig``."""
+        return self.name.replace(".", "_")
+
+    def parse(self, value: object) -> Value:
+        """``value`` in the key's type.
+
+        Raises:
+            ConfigurationError: it cannot be read as that.
+        """
+        try:
+            return _PARSERS[self.type](value.strip() if isinstance(value, str) else value)
+        except _NotOfTypeError as error:
+            shown = Password("") if self.type is Type.PASSWORD else value
+            raise ConfigurationError(f"{self.name} must be {error}, not {shown!r}") from None
+
+    def validate(self, value: Value) -> None:
+        """Hold a parsed ``value`` against the key's validator.
+
+        Raises:
+            ConfigurationError: it is not accepted.
+        """
+        if self.validator is not None and not self.validator.accepts(value):
+            raise ConfigurationError(f"{self.name} {self.validator.demand}, not {value!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigDef:
+    """A set of keys in the order of their names."""
+
+    keys: Mapping[str, ConfigKey] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, keys: Iterable[ConfigKey]) -> ConfigDef:
+        """A definition of ``keys``.
+
+        Raises:
+            ConfigurationError: two have the same name.
+        """
+        by_name: dict[str, ConfigKey] = {}
+        for key in sorted(keys, key=lambda key: key.name):
+            if key.name in by_name:
+                raise ConfigurationError(f"{key.name} is defined twice")
+            by_name[key.name] = key
+        return cls(by_name)
+
+    def defaults(self) -> dict[str, Value]:
+        """The default of every key that has one."""
+        return {name: key.default for name, key in self.keys.items() if key.default is not NO_DEFAULT}
+
+    def names(self, given: Iterable[str], *, extra: Iterable[str] = ()) -> dict[str, str]:
+        """The dotted name for each of the ``given`` ones, which may be in snake_case; those in ``extra`` stay.
+
+        Raises:
+            ConfigurationError: one is unknown, or two mean the same key.
+        """
+        known = {name: name for name in (*self.keys, *extra)}
+        known.update((key.attribute, name) for name, key in self.keys.items())
+        found: dict[str, str] = {}
+        unknown: list[str] = []
+        for name in given:
+            dotted = known.get(name)
+            if dotted is None:
+                # The nearest name in the spelling of the one that was given.
+                alike = [other for other in known if ("." in other) == ("." in name)]
+                hint = nearest(name, alike)
+                unknown.append(f"{name!r} ({hint})" if hint else f"{name!r}")
+            elif dotted in found.values():
+                raise ConfigurationError(f"{dotted} is given twice, in dotted and in snake_case spelling")
+            else:
+                found[name] = dotted
+        if unknown:
+            raise ConfigurationError(f"unknown configuration key: {', '.join(unknown)}")
+        return found
+
+    def parse(self, given: Mapping[str, object]) -> dict[str, Value]:
+        """The value of every key: parsed and validated where ``given``, else its default.
+
+        Raises:
+            ConfigurationError: a key is unknown or missing, or a value is not accepted.
+        """
+        self.names(given)
+        values: dict[str, Value] = {}
+        for name, key in self.keys.items():
+            if name not in given:
+                if key.default is NO_DEFAULT:
+                    raise ConfigurationError(f"{name} is missing and has no default")
+                values[name] = key.default
+                continue
+            value = key.parse(given[name])
+            if value is None and key.default is not None:
+                raise ConfigurationError(f"{name} must not be None")
+            if value is not None:
+                if key.type is Type.LIST:
+                    value = _without_duplicates(key, value)
+                key.validate(value)
+            values[name] = value
+        return values
+
+
+def _without_duplicates(key: ConfigKey, value: Value) -> Value:
+    assert isinstance(value, tuple)
+    once: list[object] = []
+    for item in value:
+        if item not in once:
+            once.append(item)
+    if len(once) < len(value):
+        logger.warning("%s contains duplicate values; the duplicates are left out", key.name)
+    return tuple(once)
+
+
+class _NotOfTypeError(Exception):
+    """The argument says what was expected."""
+
+
+_INTEGER = re.compile(r"[+-]?\d+", re.ASCII)
+_DOUBLE = re.compile(r"[+-]?(\d+\.?\d*([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?|NaN|Infinity)", re.ASCII)
+
+
+def _parse_boolean(value: object) -> Value:
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str) and value.lower() in ("true", "false"):
+        return value.lower() == "true"
+    raise _NotOfTypeError("true or false")
+
+
+def _integer_parser(bits: int) -> Callable[[object], Value]:
+    minimum, maximum = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
+
+    def parse(value: object) -> Value:
+        if value is None:
+            return None
+        if isinstance(value, str) and _INTEGER.fullmatch(value):
+            value = int(value)
+        if isinstance(value, int) and not isinstance(value, bool) and minimum <= value <= maximum:
+            return value
+        raise _NotOfTypeError(f"a whole number of {bits} bits")
+
+    return parse
+
+
+def _parse_double(value: object) -> Value:
+    if value is None:
+        return None
+    if isinstance(value, str) and _DOUBLE.fullmatch(value):
+        return float(value)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    raise _NotOfTypeError("a number")
+
+
+def _parse_string(value: object) -> Value:
+    if value is None or isinstance(value, str):
+        return value
+    raise _NotOfTypeError("a string")
+
+
+def _parse_password(value: object) -> Value:
+    if value is None or isinstance(value, Password):
+        return value
+    if isinstance(value, str):
+        return Password(value)
+    raise _NotOfTypeError("a string")
+
+
+def _parse_list(value: object) -> Value:
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return tuple(re.split(r"\s*,\s*", value)) if value else ()
+    if isinstance(value, list | tuple):
+        return tuple(item.strip() if isinstance(item, str) else item for item in value)
+    raise _NotOfTypeError("a list, or a string with commas between the items")
+
+
+_PARSERS: dict[Type, Callable[[object], Value]] = {
+    Type.BOOLEAN: _parse_boolean,
+    Type.STRING: _parse_string,
+    Type.INT: _integer_parser(32),
+    Type.SHORT: _integer_parser(16),
+    Type.LONG: _integer_parser(64),
+    Type.DOUBLE: _parse_double,
+    Type.LIST: _parse_list,
+    Type.CLASS: lambda value: value,
+    Type.PASSWORD: _parse_password,
+}

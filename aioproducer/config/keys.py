@@ -1,0 +1,510 @@
+"""The keys of Kafka's producer that are not about security: names, types, defaults and rules as of Kafka 4.4."""
+
+from __future__ import annotations
+
+from aioproducer.config.definition import (
+    NO_DEFAULT,
+    ConfigKey,
+    Importance,
+    Status,
+    Type,
+    at_least,
+    between,
+    between_or,
+    list_without_empty_items,
+    non_empty_string,
+    one_of,
+    one_of_ignoring_case,
+)
+
+KEYS = (
+    ConfigKey(
+        "acks",
+        Type.STRING,
+        "all",
+        Importance.LOW,
+        (
+            "How many acknowledgements a batch needs: 0 none (offsets stay unknown), 1 the leader's, all (or -1) "
+            "those of all in-sync replicas. Idempotence needs all."
+        ),
+        validator=one_of("all", "-1", "0", "1"),
+        reason="Whole numbers are accepted too.",
+    ),
+    ConfigKey(
+        "batch.size",
+        Type.INT,
+        16384,
+        Importance.MEDIUM,
+        (
+            "Bytes at which a batch for one partition is full; also how much the built-in partitioner gives one "
+            "partition before it moves on. Memory is taken as records come, not a whole batch ahead."
+        ),
+        validator=at_least(0),
+    ),
+    ConfigKey(
+        "bootstrap.resolve.timeout.ms",
+        Type.LONG,
+        0,
+        Importance.HIGH,
+        (
+            "How long, in milliseconds, names in bootstrap.servers that do not resolve are tried again; 0: no "
+            "longer than the first attempt (KIP-909)."
+        ),
+        validator=at_least(0),
+        status=Status.WITHOUT_EFFECT,
+        reason=(
+            "Java resolves names in the constructor; here that opens nothing, and names are resolved with every "
+            "attempt to connect. What waits for one that does not resolve fails after max.block.ms, saying so."
+        ),
+    ),
+    ConfigKey(
+        "bootstrap.servers",
+        Type.LIST,
+        NO_DEFAULT,
+        Importance.HIGH,
+        (
+            "Some brokers of the cluster, host:port with commas between; the others are learned from them. IPv6 "
+            "addresses stand in brackets; every one needs its port."
+        ),
+        validator=list_without_empty_items(may_be_empty=False),
+    ),
+    ConfigKey(
+        "buffer.memory",
+        Type.LONG,
+        33554432,
+        Importance.HIGH,
+        "Bytes that records not yet acknowledged may take. Beyond it sends wait, for at most max.block.ms.",
+        validator=at_least(0),
+    ),
+    ConfigKey(
+        "buffer.memory.allocation.strategy",
+        Type.STRING,
+        "full",
+        Importance.MEDIUM,
+        ("full: batch.size is taken from buffer.memory for each batch; incremental: as records come (KIP-1332)."),
+        validator=one_of_ignoring_case("FULL", "INCREMENTAL"),
+        status=Status.WITHOUT_EFFECT,
+        reason="Memory is always taken as records come, whichever is asked for.",
+        internal=True,
+    ),
+    ConfigKey(
+        "client.dns.lookup",
+        Type.STRING,
+        "use_all_dns_ips",
+        Importance.MEDIUM,
+        (
+            "use_all_dns_ips: every address of a host name is tried in turn; "
+            "resolve_canonical_bootstrap_servers_only: bootstrap names are replaced by their canonical names first."
+        ),
+        validator=one_of("use_all_dns_ips", "resolve_canonical_bootstrap_servers_only"),
+    ),
+    ConfigKey(
+        "client.id",
+        Type.STRING,
+        "",
+        Importance.MEDIUM,
+        (
+            "Name of this producer in requests, for the brokers' quotas, logs and metrics. Not given: producer-1, "
+            "producer-2, ... within the process."
+        ),
+    ),
+    ConfigKey(
+        "client.rack",
+        Type.STRING,
+        "",
+        Importance.LOW,
+        "The rack, or zone, this client runs in, as in broker.rack (KIP-1123).",
+    ),
+    ConfigKey(
+        "compression.gzip.level",
+        Type.INT,
+        -1,
+        Importance.MEDIUM,
+        "Gzip level, -1 for the library default (KIP-390).",
+        validator=between_or(1, 9, -1),
+    ),
+    ConfigKey(
+        "compression.lz4.level",
+        Type.INT,
+        9,
+        Importance.MEDIUM,
+        "LZ4 level (HC modes above 9 are slow) (KIP-390).",
+        validator=between(1, 17),
+    ),
+    ConfigKey(
+        "compression.type",
+        Type.STRING,
+        "none",
+        Importance.HIGH,
+        "The codec for whole batches.",
+        validator=one_of("none", "gzip", "snappy", "lz4", "zstd"),
+    ),
+    ConfigKey(
+        "compression.zstd.level",
+        Type.INT,
+        3,
+        Importance.MEDIUM,
+        "Zstd level, negatives are the fast modes (KIP-390).",
+        validator=between(-131072, 22),
+    ),
+    ConfigKey(
+        "config.providers",
+        Type.LIST,
+        (),
+        Importance.LOW,
+        (
+            "Aliases of the providers that replace ${alias:path:key} in values. Each has its class in "
+            "config.providers.ALIAS.class: Kafka's EnvVarConfigProvider, FileConfigProvider and "
+            "DirectoryConfigProvider are there."
+        ),
+        validator=list_without_empty_items(may_be_empty=True),
+        reason="A placeholder that cannot be resolved is an error; Java leaves it as it stands.",
+    ),
+    ConfigKey(
+        "connections.max.idle.ms",
+        Type.LONG,
+        540000,
+        Importance.MEDIUM,
+        "A connection without traffic for so many milliseconds is closed; negative: never.",
+    ),
+    ConfigKey(
+        "delivery.timeout.ms",
+        Type.INT,
+        120000,
+        Importance.MEDIUM,
+        (
+            "Milliseconds from send() to the outcome, waiting for a batch, for its retries and its acknowledgement "
+            "included. At least linger.ms + request.timeout.ms (KIP-91)."
+        ),
+        validator=at_least(0),
+    ),
+    ConfigKey(
+        "enable.idempotence",
+        Type.BOOLEAN,
+        True,
+        Importance.LOW,
+        (
+            "Each record is written exactly once and in order per partition, despite retries. Needs acks=all, "
+            "retries above 0 and at most 5 requests in flight."
+        ),
+    ),
+    ConfigKey(
+        "enable.metrics.push",
+        Type.BOOLEAN,
+        True,
+        Importance.LOW,
+        "The brokers may ask for this client's metrics (KIP-714).",
+        status=Status.WITHOUT_EFFECT,
+        reason="Metrics are not pushed to brokers yet; Producer.metrics() has them.",
+    ),
+    ConfigKey(
+        "interceptor.classes",
+        Type.LIST,
+        (),
+        Importance.LOW,
+        "Interceptors with on_send and on_acknowledgement, called in this order.",
+        validator=list_without_empty_items(may_be_empty=True),
+    ),
+    ConfigKey(
+        "key.serializer",
+        Type.CLASS,
+        None,
+        Importance.HIGH,
+        (
+            "Turns keys into bytes: an object with serialize(topic, value, headers), a callable of the key, "
+            '"module:attribute", an entry point of the group aioproducer.serializers, or one of Kafka\'s own class '
+            "names."
+        ),
+        reason="Java demands one; here bytes pass through where none is given.",
+    ),
+    ConfigKey(
+        "linger.ms",
+        Type.LONG,
+        5,
+        Importance.MEDIUM,
+        "Milliseconds that a batch may wait for more records.",
+        validator=at_least(0),
+    ),
+    ConfigKey(
+        "max.block.ms",
+        Type.LONG,
+        60000,
+        Importance.MEDIUM,
+        "Milliseconds that a send may wait for metadata or for memory.",
+        validator=at_least(0),
+    ),
+    ConfigKey(
+        "max.in.flight.requests.per.connection",
+        Type.INT,
+        5,
+        Importance.LOW,
+        "Unanswered produce requests per broker; at most 5 with idempotence.",
+        validator=at_least(1),
+        reason="As in Java, above 5 is refused unless enable.idempotence is false.",
+    ),
+    ConfigKey(
+        "max.request.size",
+        Type.INT,
+        1048576,
+        Importance.MEDIUM,
+        "Bytes that a produce request, and a single record before compression, may have.",
+        validator=at_least(0),
+    ),
+    ConfigKey(
+        "metadata.cluster.check.enable",
+        Type.BOOLEAN,
+        True,
+        Importance.LOW,
+        (
+            "The cluster id and node id expected are sent with ApiVersions, so that a broker can refuse a misrouted "
+            "connection (KIP-1242)."
+        ),
+    ),
+    ConfigKey(
+        "metadata.max.age.ms",
+        Type.LONG,
+        300000,
+        Importance.LOW,
+        "Milliseconds after which metadata is refreshed, also when nothing seems to have changed.",
+        validator=at_least(0),
+    ),
+    ConfigKey(
+        "metadata.max.idle.ms",
+        Type.LONG,
+        300000,
+        Importance.LOW,
+        "Milliseconds without a send after which a topic's metadata is forgotten (KIP-526).",
+        validator=at_least(5000),
+    ),
+    ConfigKey(
+        "metadata.recovery.rebootstrap.trigger.ms",
+        Type.LONG,
+        300000,
+        Importance.LOW,
+        (
+            "Milliseconds without fresh metadata after which the producer starts again from bootstrap.servers "
+            "(KIP-1102)."
+        ),
+        validator=at_least(0),
+    ),
+    ConfigKey(
+        "metadata.recovery.strategy",
+        Type.STRING,
+        "rebootstrap",
+        Importance.LOW,
+        (
+            "rebootstrap: start again from bootstrap.servers when no known broker can be reached; none: keep trying "
+            "those known (KIP-899)."
+        ),
+        validator=one_of_ignoring_case("REBOOTSTRAP", "NONE"),
+    ),
+    ConfigKey(
+        "metric.reporters",
+        Type.LIST,
+        ("org.apache.kafka.common.metrics.JmxReporter",),
+        Importance.LOW,
+        "Plug-ins that are shown every metric.",
+        validator=list_without_empty_items(may_be_empty=True),
+        status=Status.WITHOUT_EFFECT,
+        reason=(
+            "There is no JMX here: read Producer.metrics(), or use hooks. Any class but Kafka's JmxReporter is refused."
+        ),
+    ),
+    ConfigKey(
+        "metrics.num.samples",
+        Type.INT,
+        2,
+        Importance.LOW,
+        "Windows that rates and averages are computed over.",
+        validator=at_least(1),
+    ),
+    ConfigKey(
+        "metrics.recording.level",
+        Type.STRING,
+        "INFO",
+        Importance.LOW,
+        "The lowest level of metrics that is recorded.",
+        validator=one_of("INFO", "DEBUG", "TRACE"),
+    ),
+    ConfigKey(
+        "metrics.sample.window.ms",
+        Type.LONG,
+        30000,
+        Importance.LOW,
+        "Length of one window of the metrics, in milliseconds.",
+        validator=at_least(0),
+    ),
+    ConfigKey(
+        "partitioner.adaptive.partitioning.enable",
+        Type.BOOLEAN,
+        True,
+        Importance.LOW,
+        "Records without key go more often to partitions whose brokers are faster (KIP-794).",
+    ),
+    ConfigKey(
+        "partitioner.availability.timeout.ms",
+        Type.LONG,
+        0,
+        Importance.LOW,
+        (
+            "Records without key avoid partitions whose broker took nothing for so many milliseconds; 0: never "
+            "(KIP-794)."
+        ),
+        validator=at_least(0),
+    ),
+    ConfigKey(
+        "partitioner.class",
+        Type.CLASS,
+        None,
+        Importance.MEDIUM,
+        (
+            'A partitioner with partition(topic, key, value, cluster), a callable of the same, "module:attribute", '
+            "or an entry point of the group aioproducer.partitioners. None: hash of the key, sticky without one."
+        ),
+        reason="Of Kafka's class names RoundRobinPartitioner and DefaultPartitioner are known.",
+    ),
+    ConfigKey(
+        "partitioner.ignore.keys",
+        Type.BOOLEAN,
+        False,
+        Importance.MEDIUM,
+        "Records with a key are spread like those without one.",
+    ),
+    ConfigKey(
+        "partitioner.rack.aware",
+        Type.BOOLEAN,
+        False,
+        Importance.LOW,
+        (
+            "Records without key go to partitions led in client.rack, to all where there are none (KIP-1123). Needs "
+            "client.rack."
+        ),
+        reason="Java accepts it without client.rack, where it does nothing.",
+    ),
+    ConfigKey(
+        "receive.buffer.bytes",
+        Type.INT,
+        32768,
+        Importance.MEDIUM,
+        "Bytes of the socket's receive buffer (SO_RCVBUF); -1: the system's choice.",
+        validator=at_least(-1),
+    ),
+    ConfigKey(
+        "reconnect.backoff.max.ms",
+        Type.LONG,
+        1000,
+        Importance.LOW,
+        (
+            "Greatest wait between attempts to connect to one broker, in milliseconds. Not given while "
+            "reconnect.backoff.ms is: the same as that, so that the wait does not grow."
+        ),
+        validator=at_least(0),
+    ),
+    ConfigKey(
+        "reconnect.backoff.ms",
+        Type.LONG,
+        50,
+        Importance.LOW,
+        (
+            "First wait between attempts to connect to one broker, in milliseconds; it doubles, with jitter, up to "
+            "reconnect.backoff.max.ms."
+        ),
+        validator=at_least(0),
+    ),
+    ConfigKey(
+        "request.timeout.ms",
+        Type.INT,
+        30000,
+        Importance.MEDIUM,
+        "Milliseconds to wait for one answer; after that the connection is closed and the request sent again.",
+        validator=at_least(0),
+    ),
+    ConfigKey(
+        "retries",
+        Type.INT,
+        2147483647,
+        Importance.HIGH,
+        "How often a batch is sent again; delivery.timeout.ms is the better bound.",
+        validator=between(0, 2147483647),
+    ),
+    ConfigKey(
+        "retry.backoff.max.ms",
+        Type.LONG,
+        1000,
+        Importance.LOW,
+        "Greatest wait before a request is sent again, in milliseconds (KIP-580).",
+        validator=at_least(0),
+    ),
+    ConfigKey(
+        "retry.backoff.ms",
+        Type.LONG,
+        100,
+        Importance.LOW,
+        (
+            "First wait before a request is sent again, in milliseconds; it doubles, with jitter, up to "
+            "retry.backoff.max.ms."
+        ),
+        validator=at_least(0),
+    ),
+    ConfigKey(
+        "send.buffer.bytes",
+        Type.INT,
+        131072,
+        Importance.MEDIUM,
+        "Bytes of the socket's send buffer (SO_SNDBUF); -1: the system's choice.",
+        validator=at_least(-1),
+    ),
+    ConfigKey(
+        "socket.connection.setup.timeout.max.ms",
+        Type.LONG,
+        30000,
+        Importance.MEDIUM,
+        "Greatest time for a connection to be made, in milliseconds (KIP-601).",
+    ),
+    ConfigKey(
+        "socket.connection.setup.timeout.ms",
+        Type.LONG,
+        10000,
+        Importance.MEDIUM,
+        (
+            "First time for a connection to be made, in milliseconds; it doubles, with jitter, with each failure in "
+            "a row (KIP-601)."
+        ),
+    ),
+    ConfigKey(
+        "transaction.timeout.ms",
+        Type.INT,
+        60000,
+        Importance.LOW,
+        "Milliseconds after which the coordinator aborts a transaction without progress.",
+        status=Status.WITHOUT_EFFECT,
+        reason="It matters to transactions only, which come in a later release.",
+    ),
+    ConfigKey(
+        "transaction.two.phase.commit.enable",
+        Type.BOOLEAN,
+        False,
+        Importance.LOW,
+        "The producer takes part in a two-phase commit run by somebody else (KIP-939).",
+        status=Status.REFUSED,
+        reason="Transactions come in a later release, and Kafka 4.4 itself withholds this one.",
+    ),
+    ConfigKey(
+        "transactional.id",
+        Type.STRING,
+        None,
+        Importance.LOW,
+        "Identity of a transactional producer; a newer one of the same id fences the older.",
+        validator=non_empty_string(),
+        status=Status.REFUSED,
+        reason="Transactions come in a later release.",
+    ),
+    ConfigKey(
+        "value.serializer",
+        Type.CLASS,
+        None,
+        Importance.HIGH,
+        "Turns values into bytes; as key.serializer.",
+        reason="Java demands one; here bytes pass through where none is given.",
+    ),
+)

@@ -1,0 +1,111 @@
+"""Finding the Python object that a class-name key means."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import metadata
+
+from aioproducer.errors import ConfigurationError
+
+
+@dataclass(frozen=True, slots=True)
+class PluginKind:
+    """What objects a key takes."""
+
+    group: str
+    """Entry points of this group can be named by their name alone."""
+    methods: tuple[str, ...]
+    """An object must have one of these, or be callable where ``takes_callables``."""
+    takes_callables: bool
+    java_classes: Callable[[], Mapping[str, object]]
+    """Kafka's class names: what does the same here, ``None`` for the built-in way. Called when one is looked for."""
+
+
+def _java_serializers() -> Mapping[str, object]:
+    from aioproducer.serializers import JAVA_CLASS_NAMES
+
+    return JAVA_CLASS_NAMES
+
+
+def _java_partitioners() -> Mapping[str, object]:
+    from aioproducer.partitioner import RoundRobinPartitioner
+
+    package = "org.apache.kafka.clients.producer."
+    return {
+        f"{package}RoundRobinPartitioner": RoundRobinPartitioner,
+        f"{package}internals.DefaultPartitioner": None,
+    }
+
+
+def _no_java_classes() -> Mapping[str, object]:
+    return {}
+
+
+def _java_ssl_engine_factories() -> Mapping[str, object]:
+    return {"org.apache.kafka.common.security.ssl.DefaultSslEngineFactory": None}
+
+
+SERIALIZER = PluginKind("aioproducer.serializers", ("serialize",), True, _java_serializers)
+PARTITIONER = PluginKind("aioproducer.partitioners", ("partition",), True, _java_partitioners)
+INTERCEPTOR = PluginKind("aioproducer.interceptors", ("on_send", "on_acknowledgement"), False, _no_java_classes)
+SSL_ENGINE_FACTORY = PluginKind("aioproducer.ssl_engine_factories", (), True, _java_ssl_engine_factories)
+
+
+def load_plugin(key: str, value: object, kind: PluginKind) -> object:
+    """The object that ``value`` of the configuration key ``key`` means; ``None`` for the built-in way.
+
+    An object is taken as it is. A string is ``module:attribute``, the name of an entry point, or a class name of
+    Kafka's own that has an equal here.
+
+    Raises:
+        ConfigurationError: there is no such object, or it is not of the kind that the key takes.
+    """
+    found = _load(key, value.strip(), kind) if isinstance(value, str) else value
+    if found is None:
+        return None
+    if any(callable(getattr(found, method, None)) for method in kind.methods):
+        return found
+    if kind.takes_callables and callable(found):
+        return found
+    wanted = " or ".join(f"a method {method}" for method in kind.methods)
+    if kind.takes_callables:
+        wanted = f"{wanted}, or be callable" if wanted else "be callable"
+    verb = "must have" if kind.methods else "must"
+    raise ConfigurationError(f"{key} {verb} {wanted}; {value!r} is not that")
+
+
+def _load(key: str, name: str, kind: PluginKind) -> object:
+    java_classes = kind.java_classes()
+    if name in java_classes:
+        return java_classes[name]
+    module_name, colon, path = name.partition(":")
+    if colon:
+        return _import(key, module_name, path)
+    entry_points = metadata.entry_points(group=kind.group, name=name)
+    for entry_point in entry_points:
+        try:
+            loaded: object = entry_point.load()
+        except (ImportError, AttributeError) as error:
+            raise ConfigurationError(
+                f"{key}: entry point {name!r} ({entry_point.value}) cannot be loaded: {error}"
+            ) from error
+        return loaded
+    if "." in name:
+        known = f" Of Kafka's own these have an equal: {', '.join(java_classes)}." if java_classes else ""
+        raise ConfigurationError(
+            f"{key} {name!r} looks like a Java class, which cannot be loaded here: give a Python object or "
+            f"'module:attribute'.{known}"
+        )
+    raise ConfigurationError(f"{key}: there is no entry point {name!r} in the group {kind.group!r}")
+
+
+def _import(key: str, module_name: str, path: str) -> object:
+    try:
+        found: object = importlib.import_module(module_name)
+        for attribute in path.split("."):
+            found = getattr(found, attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigurationError(f"{key}: {module_name}:{path} cannot be loaded: {error}") from error
+    return found

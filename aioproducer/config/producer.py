@@ -1,0 +1,175 @@
+"""``ProducerConfig``: a producer's whole configuration, checked, typed and unchangeable."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import ssl
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Self
+
+from aioproducer.config import rules
+from aioproducer.config.definition import ConfigDef, Password, Status, logger
+from aioproducer.config.keys import KEYS
+from aioproducer.config.properties import load_properties
+from aioproducer.config.providers import PREFIX as PROVIDERS_PREFIX
+from aioproducer.config.providers import resolve_placeholders
+from aioproducer.config.security_keys import SASL_KEYS, SSL_KEYS
+
+CONFIG_DEF = ConfigDef.of((*KEYS, *SSL_KEYS, *SASL_KEYS))
+"""Every key of the producer of Kafka 4.4."""
+
+SSL_CONTEXT = "ssl_context"
+"""The one key that is Python's alone: an ``ssl.SSLContext`` in place of all ``ssl`` keys."""
+
+# Keys that plug-ins define for themselves; the second has labels for metric reporters (KIP-606).
+_OPEN_PREFIXES = (PROVIDERS_PREFIX, "metrics.context.")
+
+_client_numbers = itertools.count(1)
+
+
+@dataclass(frozen=True, init=False)
+class ProducerConfig:
+    """The configuration of a producer; docs/configuration.md says what each key means and in which unit.
+
+    Made by ``from_kwargs``, ``from_mapping`` or ``from_properties``, which raise ``ConfigurationError`` for whatever is
+    wrong. Plug-ins (serializers, partitioner, interceptors) are objects or classes as they were given or found.
+    """
+
+    acks: int
+    batch_size: int
+    bootstrap_servers: tuple[str, ...]
+    buffer_memory: int
+    client_dns_lookup: str
+    client_id: str
+    client_rack: str
+    compression_gzip_level: int
+    compression_lz4_level: int
+    compression_type: str
+    compression_zstd_level: int
+    config_providers: tuple[str, ...]
+    connections_max_idle_ms: int
+    delivery_timeout_ms: int
+    enable_idempotence: bool
+    interceptor_classes: tuple[object, ...]
+    key_serializer: object
+    linger_ms: int
+    max_block_ms: int
+    max_in_flight_requests_per_connection: int
+    max_request_size: int
+    metadata_cluster_check_enable: bool
+    metadata_max_age_ms: int
+    metadata_max_idle_ms: int
+    metadata_recovery_rebootstrap_trigger_ms: int
+    metadata_recovery_strategy: str
+    metrics_num_samples: int
+    metrics_recording_level: str
+    metrics_sample_window_ms: int
+    partitioner_adaptive_partitioning_enable: bool
+    partitioner_availability_timeout_ms: int
+    partitioner_class: object
+    partitioner_ignore_keys: bool
+    partitioner_rack_aware: bool
+    receive_buffer_bytes: int
+    reconnect_backoff_max_ms: int
+    reconnect_backoff_ms: int
+    request_timeout_ms: int
+    retries: int
+    retry_backoff_max_ms: int
+    retry_backoff_ms: int
+    security_protocol: str
+    send_buffer_bytes: int
+    socket_connection_setup_timeout_max_ms: int
+    socket_connection_setup_timeout_ms: int
+    ssl_cipher_suites: tuple[str, ...]
+    ssl_enabled_protocols: tuple[str, ...]
+    ssl_endpoint_identification_algorithm: str
+    ssl_engine_factory_class: Callable[[ProducerConfig], ssl.SSLContext] | None
+    ssl_key_password: Password | None
+    ssl_keystore_certificate_chain: Password | None
+    ssl_keystore_key: Password | None
+    ssl_keystore_location: str | None
+    ssl_keystore_password: Password | None
+    ssl_keystore_type: str | None
+    ssl_truststore_certificates: Password | None
+    ssl_truststore_location: str | None
+    ssl_truststore_password: Password | None
+    ssl_truststore_type: str | None
+    value_serializer: object
+    ssl_context: ssl.SSLContext | None
+    bootstrap_addresses: tuple[tuple[str, int], ...]
+    """``bootstrap_servers`` as pairs of host and port."""
+    _originals: dict[str, object] = field(repr=False, compare=False)
+
+    @classmethod
+    def from_kwargs(cls, **given: object) -> Self:
+        """The configuration of keys in snake_case, as ``Producer(...)`` takes them.
+
+        Raises:
+            ConfigurationError: a key or value is wrong, or some do not go together.
+        """
+        return cls.from_mapping(given)
+
+    @classmethod
+    def from_properties(cls, path: str | os.PathLike[str]) -> Self:
+        """The configuration in a Java properties file.
+
+        Raises:
+            ConfigurationError: the file cannot be read, a key or value is wrong, or some do not go together.
+        """
+        return cls.from_mapping(load_properties(path))
+
+    @classmethod
+    def from_mapping(cls, given: Mapping[str, object]) -> Self:
+        """The configuration of keys in Kafka's dotted spelling or in snake_case.
+
+        Raises:
+            ConfigurationError: a key or value is wrong, or some do not go together.
+        """
+        closed = [name for name in given if name in CONFIG_DEF.keys or not name.startswith(_OPEN_PREFIXES)]
+        names = CONFIG_DEF.names(closed, extra=(SSL_CONTEXT,))
+        originals = {names.get(name, name): value for name, value in given.items()}
+        aliases = CONFIG_DEF.keys["config.providers"].parse(originals.get("config.providers", ()))
+        resolved = resolve_placeholders(originals, rules.strings({"config.providers": aliases}, "config.providers"))
+        context = resolved.get(SSL_CONTEXT)
+        explicit = {name: value for name, value in resolved.items() if name in CONFIG_DEF.keys}
+        acks = explicit.get("acks")
+        if isinstance(acks, int) and not isinstance(acks, bool):
+            explicit["acks"] = str(acks)
+
+        values = CONFIG_DEF.parse(explicit)
+        rules.refuse_unsupported(values)
+        rules.resolve_security(values, explicit, context)
+        rules.resolve_backoffs(values, explicit)
+        rules.resolve_idempotence(values, explicit)
+        rules.resolve_delivery_timeout(values, explicit)
+        rules.resolve_plugins(values)
+        rules.require_rack(values)
+        values["metadata.recovery.strategy"] = str(values["metadata.recovery.strategy"]).lower()
+        addresses = tuple(rules.bootstrap_address(server) for server in rules.strings(values, "bootstrap.servers"))
+        if "client.id" not in explicit:
+            values["client.id"] = f"producer-{next(_client_numbers)}"
+
+        config = cls.__new__(cls)
+        for name, key in CONFIG_DEF.keys.items():
+            if key.status is Status.SUPPORTED:
+                object.__setattr__(config, key.attribute, values[name])
+        object.__setattr__(config, "ssl_context", context)
+        object.__setattr__(config, "bootstrap_addresses", addresses)
+        object.__setattr__(config, "_originals", originals)
+        for name in config.unused():
+            logger.info("%s has no effect: %s", name, CONFIG_DEF.keys[name].reason)
+        return config
+
+    def originals(self) -> dict[str, object]:
+        """What the user gave, by dotted name, neither parsed nor with placeholders replaced. Passwords are readable."""
+        return dict(self._originals)
+
+    def unused(self) -> list[str]:
+        """The keys that the user gave and that have no effect."""
+        return sorted(
+            name
+            for name in self._originals
+            if name in CONFIG_DEF.keys and CONFIG_DEF.keys[name].status is Status.WITHOUT_EFFECT
+        )

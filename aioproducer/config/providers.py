@@ -1,0 +1,120 @@
+"""Kafka's config providers: values that stand elsewhere, named by ``${alias:path:key}`` or ``${alias:key}`` (KIP-297).
+
+The providers are those that come with Kafka: environment variables, properties files, directories with a file per key.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TypeAlias
+
+from aioproducer.config.properties import load_properties
+from aioproducer.errors import ConfigurationError
+
+PREFIX = "config.providers."
+_PLACEHOLDER = re.compile(r"\$\{([^}]*?):(([^}]*?):)?([^}]*?)\}")
+_JAVA_PACKAGE = "org.apache.kafka.common.config.provider."
+
+# Gives the value of (path, key), None where there is none.
+Provider: TypeAlias = Callable[[str, str], str | None]
+
+
+def _environment(parameters: Mapping[str, str]) -> Provider:
+    """Kafka's EnvVarConfigProvider: ``${alias:NAME}``; ``allowlist.pattern`` bounds the names."""
+    allowed = re.compile(parameters.get("allowlist.pattern", ".*"))
+
+    def get(path: str, key: str) -> str | None:
+        if path:
+            raise ConfigurationError(f"an environment variable has no path, but {path!r} is given")
+        return os.environ.get(key) if allowed.fullmatch(key) else None
+
+    return get
+
+
+def _file(parameters: Mapping[str, str]) -> Provider:
+    """Kafka's FileConfigProvider: ``${alias:/path/file.properties:key}``; ``allowed.paths`` bounds the paths."""
+
+    def get(path: str, key: str) -> str | None:
+        _check_allowed(path, parameters)
+        return load_properties(path).get(key)
+
+    return get
+
+
+def _directory(parameters: Mapping[str, str]) -> Provider:
+    """Kafka's DirectoryConfigProvider: ``${alias:/directory:file}``; ``allowed.paths`` bounds the paths."""
+
+    def get(path: str, key: str) -> str | None:
+        _check_allowed(path, parameters)
+        file = Path(path) / key
+        if file.parent != Path(path) or not file.is_file():
+            return None
+        try:
+            return file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigurationError(f"{file} cannot be read: {error}") from error
+
+    return get
+
+
+def _check_allowed(path: str, parameters: Mapping[str, str]) -> None:
+    allowed = [entry.strip() for entry in parameters.get("allowed.paths", "").split(",") if entry.strip()]
+    resolved = Path(path).resolve()
+    if allowed and not any(resolved.is_relative_to(Path(entry).resolve()) for entry in allowed):
+        raise ConfigurationError(f"{path} is outside allowed.paths ({', '.join(allowed)})")
+
+
+_PROVIDERS: dict[str, Callable[[Mapping[str, str]], Provider]] = {
+    "EnvVarConfigProvider": _environment,
+    "FileConfigProvider": _file,
+    "DirectoryConfigProvider": _directory,
+}
+
+
+def resolve_placeholders(given: Mapping[str, object], aliases: tuple[str, ...]) -> dict[str, object]:
+    """``given`` with the placeholders of the providers named in ``aliases`` (the value of config.providers) replaced.
+
+    A value is replaced once: what a provider gives is not looked through again. Placeholders of other aliases stay.
+
+    Raises:
+        ConfigurationError: a provider is not known, or has no value for a placeholder.
+    """
+    if not aliases:
+        return dict(given)
+    providers = {alias: _provider(alias, given) for alias in aliases}
+
+    def replace(match: re.Match[str]) -> str:
+        provider = providers.get(match[1])
+        if provider is None:
+            return match[0]
+        value = provider(match[3] or "", match[4])
+        if value is None:
+            raise ConfigurationError(f"config provider {match[1]!r} has no value for {match[0]}")
+        return value
+
+    resolved: dict[str, object] = {}
+    for name, value in given.items():
+        if isinstance(value, str) and not name.startswith(PREFIX):
+            try:
+                resolved[name] = _PLACEHOLDER.sub(replace, value)
+            except ConfigurationError as error:
+                raise ConfigurationError(f"{name}: {error}") from error.__cause__
+        else:
+            resolved[name] = value
+    return resolved
+
+
+def _provider(alias: str, given: Mapping[str, object]) -> Provider:
+    class_key = f"{PREFIX}{alias}.class"
+    name = given.get(class_key)
+    if name is None:
+        raise ConfigurationError(f"config.providers names {alias!r}, but {class_key} is missing")
+    make = _PROVIDERS.get(str(name).strip().removeprefix(_JAVA_PACKAGE))
+    if make is None:
+        known = ", ".join(_JAVA_PACKAGE + provider for provider in _PROVIDERS)
+        raise ConfigurationError(f"{class_key} {name!r} is not known here; these are: {known}")
+    prefix = f"{PREFIX}{alias}.param."
+    return make({key.removeprefix(prefix): str(value) for key, value in given.items() if key.startswith(prefix)})

@@ -1,0 +1,205 @@
+"""The rules between keys, as Kafka 4.4 has them in ``ProducerConfig.postProcessParsedConfig`` and ``KafkaProducer``.
+
+Each takes the parsed ``values`` by dotted name and changes them in place; ``explicit`` are the names that the user
+gave. All raise ``ConfigurationError``.
+"""
+
+from __future__ import annotations
+
+import re
+import ssl
+from collections.abc import Container, MutableMapping
+
+from aioproducer.config.definition import Value, logger
+from aioproducer.config.plugins import INTERCEPTOR, PARTITIONER, SERIALIZER, SSL_ENGINE_FACTORY, load_plugin
+from aioproducer.errors import ConfigurationError, UnsupportedSecurityProtocolError
+
+Values = MutableMapping[str, Value]
+
+JMX_REPORTER = "org.apache.kafka.common.metrics.JmxReporter"
+_MAX_INT = 2**31 - 1
+_ALL_REPLICAS = -1
+_MAX_IN_FLIGHT_WITH_IDEMPOTENCE = 5
+_TLS_VERSIONS = ("TLSv1", "TLSv1.1", "TLSv1.2", "TLSv1.3")
+_SSL_STORE_KEYS = (
+    "ssl.cipher.suites",
+    "ssl.enabled.protocols",
+    "ssl.endpoint.identification.algorithm",
+    "ssl.engine.factory.class",
+    "ssl.key.password",
+    "ssl.keystore.certificate.chain",
+    "ssl.keystore.key",
+    "ssl.keystore.location",
+    "ssl.keystore.password",
+    "ssl.truststore.certificates",
+    "ssl.truststore.location",
+    "ssl.truststore.password",
+)
+
+
+def integer(values: Values, name: str) -> int:
+    """The parsed value of ``name``, which is of a whole-number type."""
+    value = values[name]
+    assert isinstance(value, int)
+    return value
+
+
+def strings(values: Values, name: str) -> tuple[str, ...]:
+    """The parsed value of ``name``, which is a list of strings."""
+    items = values[name]
+    assert isinstance(items, tuple)
+    for item in items:
+        if not isinstance(item, str):
+            raise ConfigurationError(f"{name} must hold strings only, not {item!r}")
+    return items
+
+
+def refuse_unsupported(values: Values) -> None:
+    """What Kafka's producer can and this one cannot: transactions, metric reporters."""
+    if values["transactional.id"] is not None:
+        raise ConfigurationError(
+            "transactional.id: transactions come in a later release; leave it out. enable.idempotence, which is on "
+            "without being asked for, keeps retries from writing a record twice"
+        )
+    if values["transaction.two.phase.commit.enable"]:
+        raise ConfigurationError("transaction.two.phase.commit.enable: transactions come in a later release")
+    others = [reporter for reporter in strings(values, "metric.reporters") if reporter != JMX_REPORTER]
+    if others:
+        raise ConfigurationError(
+            f"metric.reporters: {', '.join(others)} cannot be loaded; read Producer.metrics(), or use hooks"
+        )
+
+
+def resolve_security(values: Values, explicit: Container[str], context: object) -> None:
+    """``security.protocol`` in upper case; with an ``ssl_context`` it is SSL unless given."""
+    protocol = str(values["security.protocol"]).upper()
+    if protocol.startswith("SASL_"):
+        instead = "SSL" if protocol == "SASL_SSL" else "PLAINTEXT"
+        raise UnsupportedSecurityProtocolError(
+            f"security.protocol {protocol}: SASL comes in a later release; until then the broker needs a listener "
+            f"without it, to use with security.protocol {instead}"
+        )
+    if context is not None:
+        if not isinstance(context, ssl.SSLContext):
+            raise ConfigurationError(f"ssl_context must be an ssl.SSLContext, not {context!r}")
+        if "security.protocol" not in explicit:
+            protocol = "SSL"
+        elif protocol != "SSL":
+            raise ConfigurationError(f"ssl_context needs security.protocol SSL, not {protocol}")
+        clash = [name for name in _SSL_STORE_KEYS if name in explicit]
+        if clash:
+            raise ConfigurationError(f"ssl_context takes the place of {', '.join(clash)}: give one or the other")
+    values["security.protocol"] = protocol
+    unknown = [version for version in strings(values, "ssl.enabled.protocols") if version not in _TLS_VERSIONS]
+    if unknown:
+        raise ConfigurationError(
+            f"ssl.enabled.protocols must be out of {', '.join(_TLS_VERSIONS)}, not {', '.join(unknown)}"
+        )
+    algorithm = str(values["ssl.endpoint.identification.algorithm"]).lower()
+    if algorithm not in ("", "https"):
+        raise ConfigurationError(f"ssl.endpoint.identification.algorithm must be https or empty, not {algorithm!r}")
+    values["ssl.endpoint.identification.algorithm"] = algorithm
+
+
+def resolve_backoffs(values: Values, explicit: Container[str]) -> None:
+    """Without ``reconnect.backoff.max.ms`` a given ``reconnect.backoff.ms`` does not grow."""
+    if "reconnect.backoff.ms" in explicit and "reconnect.backoff.max.ms" not in explicit:
+        values["reconnect.backoff.max.ms"] = values["reconnect.backoff.ms"]
+    for first, greatest in (
+        ("retry.backoff.ms", "retry.backoff.max.ms"),
+        ("socket.connection.setup.timeout.ms", "socket.connection.setup.timeout.max.ms"),
+    ):
+        if integer(values, first) > integer(values, greatest):
+            logger.warning(
+                "%s (%s) is greater than %s (%s): %s is used throughout",
+                first,
+                values[first],
+                greatest,
+                values[greatest],
+                values[greatest],
+            )
+
+
+def resolve_idempotence(values: Values, explicit: Container[str]) -> None:
+    """``acks`` as a number; idempotence is off where other keys rule it out, an error where it was asked for."""
+    acks = _ALL_REPLICAS if values["acks"] == "all" else int(str(values["acks"]))
+    values["acks"] = acks
+    if not values["enable.idempotence"]:
+        return
+    asked_for = "enable.idempotence" in explicit
+    if values["retries"] == 0:
+        if asked_for:
+            raise ConfigurationError("enable.idempotence needs retries above 0: leave retries out")
+        logger.info("idempotence is off because retries is 0")
+        values["enable.idempotence"] = False
+    if acks != _ALL_REPLICAS:
+        if asked_for:
+            raise ConfigurationError(f"enable.idempotence needs acks=all, not {acks}: leave acks out")
+        logger.info("idempotence is off because acks is %s, not all", acks)
+        values["enable.idempotence"] = False
+    in_flight = integer(values, "max.in.flight.requests.per.connection")
+    if in_flight > _MAX_IN_FLIGHT_WITH_IDEMPOTENCE:
+        raise ConfigurationError(
+            f"max.in.flight.requests.per.connection {in_flight} is over the {_MAX_IN_FLIGHT_WITH_IDEMPOTENCE} that "
+            "idempotence allows: lower it, or set enable.idempotence to false"
+        )
+
+
+def resolve_delivery_timeout(values: Values, explicit: Container[str]) -> None:
+    """``delivery.timeout.ms`` covers at least a full linger and one request (KIP-91)."""
+    linger, request = integer(values, "linger.ms"), integer(values, "request.timeout.ms")
+    least = min(min(linger, _MAX_INT) + request, _MAX_INT)
+    if integer(values, "delivery.timeout.ms") >= least:
+        return
+    if "delivery.timeout.ms" in explicit:
+        raise ConfigurationError(
+            f"delivery.timeout.ms must be at least linger.ms + request.timeout.ms ({linger} + {request} = {least}), "
+            f"not {values['delivery.timeout.ms']}"
+        )
+    logger.warning("delivery.timeout.ms is raised to linger.ms + request.timeout.ms = %s", least)
+    values["delivery.timeout.ms"] = least
+
+
+def resolve_plugins(values: Values) -> None:
+    """The objects that the class-name keys mean."""
+    for name, kind in (
+        ("key.serializer", SERIALIZER),
+        ("value.serializer", SERIALIZER),
+        ("partitioner.class", PARTITIONER),
+        ("ssl.engine.factory.class", SSL_ENGINE_FACTORY),
+    ):
+        if values[name] is not None:
+            values[name] = load_plugin(name, values[name], kind)
+    interceptors = values["interceptor.classes"]
+    assert isinstance(interceptors, tuple)
+    values["interceptor.classes"] = tuple(
+        load_plugin("interceptor.classes", interceptor, INTERCEPTOR) for interceptor in interceptors
+    )
+
+
+def require_rack(values: Values) -> None:
+    """Rack-aware partitioning needs a rack."""
+    if values["partitioner.rack.aware"] and not values["client.rack"]:
+        raise ConfigurationError("partitioner.rack.aware needs client.rack: set it to the zone this client runs in")
+
+
+_ADDRESS = re.compile(r"(?:[0-9a-zA-Z\-%._]*://)?(?:\[([0-9a-zA-Z\-%._:]+)\]|([0-9a-zA-Z\-%._]+)):([0-9]+)", re.ASCII)
+_GREATEST_PORT = 65535
+
+
+def bootstrap_address(server: str) -> tuple[str, int]:
+    """Host and port of one entry of ``bootstrap.servers``; a scheme in front is ignored, as Java does."""
+    match = _ADDRESS.fullmatch(server)
+    if match is None:
+        host = server.rpartition("://")[2]
+        if host.count(":") > 1 and "[" not in host:
+            hint = "put an IPv6 address in brackets: [::1]:9092"
+        elif host and ":" not in host.rpartition("]")[2]:
+            hint = f"the port is missing; with Kafka's usual one it is {server}:9092"
+        else:
+            hint = "it must be host:port"
+        raise ConfigurationError(f"bootstrap.servers: {server!r} is no address: {hint}")
+    port = int(match[3])
+    if not 0 < port <= _GREATEST_PORT:
+        raise ConfigurationError(f"bootstrap.servers: the port in {server!r} must be between 1 and {_GREATEST_PORT}")
+    return match[1] or match[2], port

@@ -1,0 +1,647 @@
+"""RecordAccumulator: where records wait, in batches, until a broker can take them.
+
+The two ends are ``append`` (and ``enqueue``, its slow half), called by ``send``, and ``drain``, called for a broker
+that can take a request. In between a batch has a place in its partition's queue, and one among the incomplete, whose
+oldest is the next to expire.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import TYPE_CHECKING
+
+from aioproducer.compression import Codec
+from aioproducer.core.batch import PENDING, SPLIT, Header, ProducerBatch
+from aioproducer.core.buffer_pool import BufferPool
+from aioproducer.core.compression_ratio import CompressionRatios
+from aioproducer.core.delivery import Delivery, FutureFactory
+from aioproducer.core.partition_queue import PartitionChoice, PartitionQueue, TopicQueues
+from aioproducer.core.pending import PendingRecord, WaitingLine, payload_size
+from aioproducer.core.producer_state import ProducerState
+from aioproducer.core.ready import ReadyPartitions
+from aioproducer.core.retry import ExponentialBackoff
+from aioproducer.core.watches import Watches
+from aioproducer.errors import KafkaError
+from aioproducer.partitioner import StickyPartitioner
+from aioproducer.wire.murmur2 import partition_for_key
+from aioproducer.wire.record_batch import BATCH_HEADER_SIZE, Buffer, record_size_upper_bound
+
+if TYPE_CHECKING:
+    from asyncio import Future
+
+# What Kafka adds to the estimated compressed size (COMPRESSION_RATE_ESTIMATION_FACTOR).
+RATIO_SAFETY = 1.05
+
+# Seconds between two looks at the queue sizes of a topic, for each of its partitions: so that the look, however many
+# partitions there are, takes about one percent of the time.
+LOAD_AGE_PER_PARTITION = 0.0001
+
+# Batches up to this size are compressed at once; a thread takes longer to wake.
+INLINE_COMPRESSION_SIZE = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccumulatorSettings:
+    """What the accumulator keeps to. Times are in seconds, sizes in bytes."""
+
+    batch_size: int = 16384
+    linger: float = 0.005
+    delivery_timeout: float = 120.0
+    max_block: float = 60.0
+    max_request_size: int = 1048576
+    codec: Codec | None = None
+    compression_level: int | None = None
+    # At most one batch of a partition on the wire: order without idempotence.
+    one_in_flight_per_partition: bool = False
+    retry_backoff: ExponentialBackoff = field(default_factory=lambda: ExponentialBackoff(100, 1000))
+    ignore_keys: bool = False
+    adaptive_partitioning: bool = True
+    availability_timeout: float = 0.0
+    rack: str | None = None
+
+
+class RecordAccumulator:
+    """Partition queues, the lines of waiting records, and the deadlines of both.
+
+    Args:
+        loop: makes futures for those who wait.
+        wake: called when something is ready or a deadline has come nearer; cheap, and may be called often.
+        choose_partition: a user's partitioner, or ``None`` for Kafka's own rule.
+        rack_of: the rack of a node by its id, for rack-aware partitioning.
+    """
+
+    def __init__(
+        self,
+        loop: FutureFactory,
+        pool: BufferPool,
+        producer_state: ProducerState,
+        settings: AccumulatorSettings,
+        *,
+        wake: Callable[[], None],
+        random: Random,
+        choose_partition: PartitionChoice | None = None,
+        rack_of: Callable[[int], str | None] = lambda node_id: None,
+    ) -> None:
+        self.loop = loop
+        self.pool = pool
+        self.producer_state = producer_state
+        self.settings = settings
+        self.wake = wake
+        self.random = random
+        self.choose_partition = choose_partition
+        self.rack_of = rack_of
+        self.topics: dict[str, TopicQueues] = {}
+        self.ready = ReadyPartitions(producer_state, settings.linger, wake)
+        # Every batch without its outcome, oldest first; a split batch keeps its place until its last part is done.
+        self.incomplete: OrderedDict[ProducerBatch, None] = OrderedDict()
+        # Closed batches that wait for a compressor.
+        self.to_compress: list[ProducerBatch] = []
+        # Records in line: all of them, and those that lack nothing but memory, first come, first served.
+        self.waiting = WaitingLine(pool.total_memory)
+        self.memory_line: OrderedDict[PendingRecord, None] = OrderedDict()
+        # Topics in whose line somebody waits for more than memory.
+        self.blocked: dict[str, TopicQueues] = {}
+        self.flushing = 0
+        self.closing = False
+        self._batch_number = 0
+        self._ratios = CompressionRatios()
+        self._watches = Watches(
+            loop,
+            first_batch=self._first_batch_number,
+            first_in_line=self.waiting.first_number,
+            has_room=self.has_room,
+        )
+
+    # The hot path
+
+    def append(
+        self,
+        topic_name: str,
+        partition: int | None,
+        key: Buffer | None,
+        value: Buffer | None,
+        headers: Sequence[Header],
+        timestamp_ms: int,
+    ) -> Delivery | None:
+        """Put a record into its open batch, or return ``None``: then ``enqueue`` knows what is missing."""
+        topic = self.topics.get(topic_name)
+        if topic is None or topic.line_length:
+            return None
+        partitions = topic.partitions
+        if partition is None:
+            if self.choose_partition is not None:
+                return None
+            if key is None or self.settings.ignore_keys:
+                partition = topic.sticky.partition  # type: ignore[union-attr]  # set with the partitions
+            else:
+                partition = partition_for_key(key, len(partitions))
+        elif not 0 <= partition < len(partitions):
+            return None
+        batch = partitions[partition].open_batch
+        if batch is None:
+            return None
+        index = batch.append(timestamp_ms, key, value, headers)
+        if index < 0:
+            return None
+        return Delivery(batch, index)
+
+    def enqueue(
+        self,
+        topic_name: str,
+        partition: int | None,
+        key: Buffer | None,
+        value: Buffer | None,
+        headers: Sequence[Header],
+        timestamp_ms: int,
+        now: float,
+    ) -> Delivery:
+        """As ``append``, with whatever it takes: a new slab, a new batch, or a place in line.
+
+        Raises:
+            BufferExhaustedError: the lines are full as well.
+        """
+        topic = self.topic(topic_name)
+        if not topic.line_length and self._may_place(topic, partition):
+            delivery = self._place(topic, partition, key, value, headers, timestamp_ms, now, first=not self.memory_line)
+            if delivery is not None:
+                return delivery
+        pending = self.queue_up(topic_name, partition, key, value, headers, timestamp_ms, now)
+        self.advance(topic, now)
+        return pending.delivery
+
+    def topic(self, name: str) -> TopicQueues:
+        """The topic's queues; its partitions are empty until metadata has come."""
+        topic = self.topics.get(name)
+        if topic is None:
+            topic = self.topics[name] = TopicQueues(name)
+        return topic
+
+    # Lines
+
+    def queue_up(
+        self,
+        topic_name: str,
+        partition: int | None,
+        key: Buffer | None,
+        value: Buffer | None,
+        headers: Sequence[Header],
+        timestamp_ms: int,
+        now: float,
+        *,
+        size: int | None = None,
+    ) -> PendingRecord:
+        """Take a place at the end of the topic's line; what the record holds is copied.
+
+        ``size`` is what to charge where the bytes are not known yet (an async serializer is at work).
+
+        Raises:
+            BufferExhaustedError: the line is full.
+        """
+        pending = PendingRecord(
+            self.loop,
+            topic_name,
+            partition,
+            None if key is None else bytes(key),
+            None if value is None else bytes(value),
+            tuple((name, None if header is None else bytes(header)) for name, header in headers),
+            timestamp_ms,
+            since=now,
+            deadline=now + self.settings.max_block,
+            leave=self.leave_line,
+        )
+        self.waiting.add(pending, payload_size(key, value, headers) if size is None else size)
+        topic = self.topic(topic_name)
+        topic.line[pending] = None
+        topic.line_length += 1
+        self.blocked[topic_name] = topic
+        self.wake()
+        return pending
+
+    def advance(self, topic: TopicQueues, now: float) -> None:
+        """Let those of the topic's line who lack nothing but memory join the line for memory."""
+        line = topic.line
+        while line:
+            pending = next(iter(line))
+            if not pending.serialized or not self._may_place(topic, pending.partition):
+                break
+            del line[pending]
+            if not self.memory_line:
+                self.ready.hurry(now)
+            pending.wants_memory = True
+            self.memory_line[pending] = None
+            self.wake()
+        if not line:
+            self.blocked.pop(topic.name, None)
+
+    def admit(self, now: float, limit: int) -> bool:
+        """Serve the line for memory, at most ``limit`` records; True when more could be served at once."""
+        line = self.memory_line
+        while line:
+            pending = next(iter(line))
+            topic = self.topics[pending.topic]
+            try:
+                delivery = self._place(
+                    topic,
+                    pending.partition,
+                    pending.key,
+                    pending.value,
+                    pending.headers,
+                    pending.timestamp_ms,
+                    now,
+                    first=True,
+                )
+            except KafkaError as error:
+                self.leave_line(pending)
+                pending.fail(error)
+                continue
+            if delivery is None:
+                return False
+            self.leave_line(pending)
+            pending.hand_over(delivery)
+            limit -= 1
+            if limit <= 0:
+                return bool(line)
+        return False
+
+    def leave_line(self, pending: PendingRecord) -> None:
+        """Take a record out of its lines, wherever it stands."""
+        if self.waiting.remove(pending):
+            topic = self.topics[pending.topic]
+            topic.line_length -= 1
+            topic.line.pop(pending, None)
+            if not topic.line:
+                self.blocked.pop(pending.topic, None)
+            self.memory_line.pop(pending, None)
+            self._watches.check()
+            self.wake()
+
+    def expired_waiting(self, now: float) -> list[PendingRecord]:
+        """Take the records out of their lines that have waited for ``max_block``; the caller fails them."""
+        expired = self.waiting.expired(now)
+        for pending in expired:
+            self.leave_line(pending)
+        return expired
+
+    def waiting_for_topic(self, name: str) -> list[PendingRecord]:
+        """The records in line that need the topic's metadata."""
+        topic = self.topics.get(name)
+        return [] if topic is None else list(topic.line)
+
+    def _may_place(self, topic: TopicQueues, partition: int | None) -> bool:
+        return bool(topic.partitions) and (partition is None or partition < len(topic.partitions))
+
+    def _place(
+        self,
+        topic: TopicQueues,
+        partition: int | None,
+        key: Buffer | None,
+        value: Buffer | None,
+        headers: Sequence[Header],
+        timestamp_ms: int,
+        now: float,
+        *,
+        first: bool,
+    ) -> Delivery | None:
+        """Put the record into a batch; ``None`` where there is no memory, or where others come ``first``."""
+        sticky: StickyPartitioner | None = None
+        if partition is None:
+            if self.choose_partition is not None:
+                partition = self.choose_partition(topic.name, key, value)
+            elif key is not None and not self.settings.ignore_keys:
+                partition = partition_for_key(key, len(topic.partitions))
+            if partition is None:
+                sticky = topic.sticky
+                assert sticky is not None
+                partition = sticky.partition
+        queue = topic.partitions[partition]
+        batch = queue.open_batch
+        while batch is not None:
+            index = batch.append(timestamp_ms, key, value, headers)
+            if index < 0 and batch.has_room_for(-index):
+                if not first or not self._extend(batch, -index):
+                    return None
+                index = batch.append(timestamp_ms, key, value, headers)
+                batch.limit_room()
+            if index >= 0:
+                return Delivery(batch, index)
+            self._close(queue, batch, now, full=True)
+            if sticky is None:
+                break
+            queue = topic.partitions[sticky.partition]
+            batch = queue.open_batch
+        size = record_size_upper_bound(
+            -1 if key is None else memoryview(key).nbytes, -1 if value is None else memoryview(value).nbytes, headers
+        )
+        if not first:
+            return None
+        batch = self._open(topic, queue, size, timestamp_ms, now)
+        if batch is None:
+            return None
+        index = batch.append(timestamp_ms, key, value, headers)
+        assert index == 0
+        batch.limit_room()
+        self._note_new_batch(queue, batch, now)
+        return Delivery(batch, index)
+
+    def _extend(self, batch: ProducerBatch, record_size: int) -> bool:
+        slab = self.pool.take(record_size, batch.next_slab_size(record_size))
+        if slab is None:
+            return False
+        batch.add_slab(slab)
+        return True
+
+    def _open(
+        self, topic: TopicQueues, queue: PartitionQueue, record_size: int, timestamp_ms: int, now: float
+    ) -> ProducerBatch | None:
+        settings = self.settings
+        slab = self.pool.take(record_size, record_size)
+        if slab is None:
+            return None
+        limit = settings.batch_size - BATCH_HEADER_SIZE
+        if settings.codec is not None:
+            # As many uncompressed bytes as will probably make a batch, but no more than a request may have.
+            estimate = int(limit / (self._ratios.estimate(topic.name) * RATIO_SAFETY))
+            limit = min(estimate, max(settings.batch_size, settings.max_request_size))
+        self._batch_number += 1
+        batch = ProducerBatch(self.loop, queue, queue.topic_partition, self._batch_number, now, limit)
+        batch.base_timestamp = timestamp_ms
+        batch.add_slab(slab)
+        return batch
+
+    def _note_new_batch(self, queue: PartitionQueue, batch: ProducerBatch, now: float) -> None:
+        queue.open_batch = batch
+        queue.batches.append(batch)
+        self.incomplete[batch] = None
+        self.ready.opened(queue, batch, now, hurry=self.flushing > 0 or self.closing or bool(self.memory_line))
+        if len(self.incomplete) == 1:
+            self.wake()
+
+    def _close(self, queue: PartitionQueue, batch: ProducerBatch, now: float, *, full: bool) -> None:
+        """Let the open batch take no more records."""
+        fullness = 1.0 if full else min(1.0, batch.used_size() / max(batch.size_limit, 1))
+        batch.close()
+        queue.open_batch = None
+        self.ready.closed(batch)
+        topic = self.topics[batch.topic_partition.topic]
+        sticky = topic.sticky
+        if sticky is not None and sticky.partition == batch.topic_partition.partition:
+            if now >= topic.load_at:
+                self._refresh_load(topic, now)
+            sticky.update(int(fullness * sticky.sticky_size))
+        if full:
+            if self.settings.codec is not None:
+                self._begin_compression(batch)
+            self.ready.update(queue, now)
+
+    # Partitions and leaders
+
+    def set_partition_count(self, name: str, partition_count: int, now: float) -> None:
+        """The topic has this many partitions (also fewer, where it was re-created; what waits there will expire)."""
+        topic = self.topic(name)
+        topic.resize(partition_count, self.producer_state.sequences)
+        if partition_count:
+            self._refresh_load(topic, now)
+        self.advance(topic, now)
+
+    def set_leader(self, name: str, partition: int, node_id: int, now: float) -> None:
+        """The partition's leader is ``node_id``, or nobody (-1)."""
+        topic = self.topic(name)
+        if self.ready.set_leader(topic.partitions[partition], node_id, now):
+            topic.load_at = 0.0
+
+    def forget_topic(self, name: str) -> bool:
+        """Metadata no longer follows the topic: drop its queues, unless something waits there."""
+        topic = self.topics.get(name)
+        if topic is None:
+            return True
+        if not topic.is_idle():
+            return False
+        for queue in topic.partitions:
+            self.ready.forget(queue)
+        del self.topics[name]
+        self._ratios.forget(name)
+        return True
+
+    def _refresh_load(self, topic: TopicQueues, now: float) -> None:
+        settings = self.settings
+        load = topic.load(
+            now,
+            adaptive=settings.adaptive_partitioning,
+            availability_timeout=settings.availability_timeout,
+            rack_of=None if settings.rack is None else self.rack_of,
+        )
+        if topic.sticky is None:
+            topic.sticky = StickyPartitioner(max(settings.batch_size, 1), load, self.random, settings.rack)
+        else:
+            topic.sticky.refresh(load)
+        topic.load_at = now + LOAD_AGE_PER_PARTITION * len(topic.partitions)
+
+    # Ready and drain
+
+    def next_deadline(self) -> float:
+        """When ``ready.poll``, ``expired`` or ``expired_waiting`` will next have work; infinity for never."""
+        deadline = self.ready.next_deadline()
+        if self.incomplete:
+            deadline = min(deadline, next(iter(self.incomplete)).created_at + self.settings.delivery_timeout)
+        if self.waiting.records:
+            deadline = min(deadline, next(iter(self.waiting.records)).deadline)
+        return deadline
+
+    def drain(self, node_id: int, now: float) -> list[ProducerBatch]:
+        """The batches for one request to a node: at most one a partition, ``max_request_size`` together, fairly.
+
+        They are closed, have their sequences and belong to the caller until it says how the request ended. A batch
+        larger than ``max_request_size`` goes alone.
+        """
+        settings = self.settings
+        return self.ready.drain(
+            node_id,
+            now,
+            max_request_size=settings.max_request_size,
+            one_in_flight=settings.one_in_flight_per_partition,
+            finish=self._finish_batch,
+        )
+
+    def _finish_batch(self, queue: PartitionQueue, batch: ProducerBatch, now: float) -> bool:
+        """Close and compress the batch; False where a thread has to do that first."""
+        if not batch.closed:
+            self._close(queue, batch, now, full=False)
+        codec = self.settings.codec
+        if codec is None or batch.codec_id:
+            return True
+        if batch.body_size > INLINE_COMPRESSION_SIZE:
+            self._begin_compression(batch)
+            return False
+        assert batch.body is not None
+        self._set_compressed(batch, codec.compress(batch.body, self.settings.compression_level))
+        return True
+
+    def _begin_compression(self, batch: ProducerBatch) -> None:
+        if not batch.compressing:
+            batch.compressing = True
+            batch.readers += 1
+            self.to_compress.append(batch)
+            self.wake()
+
+    def take_to_compress(self) -> list[ProducerBatch]:
+        """Closed batches to be compressed (``compress(batch.body)``) in a thread; answer each by ``compressed``."""
+        batches, self.to_compress = self.to_compress, []
+        return batches
+
+    def compressed(self, batch: ProducerBatch, data: bytes | None, now: float) -> None:
+        """The compressor is done with the batch, and ``data`` is what it made; ``None`` where the batch is given up."""
+        batch.compressing = False
+        batch.readers -= 1
+        if batch.outcome != PENDING:
+            self.release(batch)
+        elif data is not None:
+            self._set_compressed(batch, data)
+            if batch.queue is not None:
+                self.ready.update(batch.queue, now)
+
+    def _set_compressed(self, batch: ProducerBatch, data: bytes) -> None:
+        codec = self.settings.codec
+        assert codec is not None
+        batch.set_compressed(codec.id, data, self.pool)
+        self._ratios.observe(batch.topic_partition.topic, batch.size() / batch.uncompressed_size())
+        self._watches.check()
+        self.wake()
+
+    # Outcomes
+
+    def request_ended(self, batch: ProducerBatch) -> None:
+        """The request that carried the batch got its answer, or its connection has ended: the partition may go on."""
+        batch.on_wire = False
+        assert batch.queue is not None
+        batch.queue.muted = False
+
+    def completed(self, batch: ProducerBatch, now: float) -> None:
+        """The batch has its outcome: let go of it, and let its partition go on."""
+        queue = batch.queue
+        assert queue is not None
+        self._forget(batch)
+        self.release(batch)
+        if not batch.on_wire:
+            batch.queue = None
+        self.ready.settle(queue, now)
+
+    def release(self, batch: ProducerBatch) -> None:
+        """Give the memory of a finished batch back, unless a transport or a compressor still reads it."""
+        if batch.outcome != PENDING and batch.readers == 0:
+            batch.release_memory(self.pool)
+            self._watches.check()
+            if self.memory_line:
+                self.wake()
+
+    def reenqueue(self, batch: ProducerBatch, now: float, *, backoff: bool = True) -> None:
+        """Put a batch back to be sent again, in its place: sequences in order, before all without one."""
+        queue = batch.queue
+        assert queue is not None
+        if backoff:
+            self.ready.back_off(queue, now + self.settings.retry_backoff.delay(max(batch.attempts - 1, 0), self.random))
+        _insert(queue, [batch])
+        self.ready.settle(queue, now)
+        self.wake()
+
+    def split(self, batch: ProducerBatch, children: list[ProducerBatch], now: float) -> None:
+        """Send ``children`` in the place of a batch that was too large."""
+        queue = batch.queue
+        assert queue is not None
+        if self.settings.codec is not None:
+            self._ratios.reset(batch.topic_partition.topic, batch.size() / batch.uncompressed_size())
+        for child in children:
+            self.pool.charge(child.charged_size)
+        self.producer_state.split(batch, children, queue.sequences)
+        batch.split_into(children)
+        _insert(queue, children)
+        self.release(batch)
+        self.ready.settle(queue, now)
+        self.wake()
+
+    def expired(self, now: float) -> list[ProducerBatch]:
+        """The batches whose ``delivery_timeout`` has passed, oldest first; the caller fails them."""
+        expired: list[ProducerBatch] = []
+        limit = now - self.settings.delivery_timeout
+        for batch in self.incomplete:
+            if batch.created_at > limit:
+                break
+            expired.extend(_unfinished_parts(batch))
+        return expired
+
+    def withdraw(self, batch: ProducerBatch) -> None:
+        """Take a batch that is about to be failed out of its queue."""
+        queue = batch.queue
+        assert queue is not None
+        if not batch.closed:
+            batch.close()
+        if queue.open_batch is batch:
+            queue.open_batch = None
+        self.ready.closed(batch)
+        if not batch.on_wire and batch in queue.batches:
+            queue.batches.remove(batch)
+
+    def all_incomplete(self) -> list[ProducerBatch]:
+        """Every batch without its outcome, the parts of split ones in their place."""
+        return [part for batch in self.incomplete for part in _unfinished_parts(batch)]
+
+    def has_undelivered(self) -> bool:
+        """Whether a record was accepted that has no outcome yet."""
+        return bool(self.incomplete or self.waiting.records)
+
+    def _forget(self, batch: ProducerBatch) -> None:
+        part: ProducerBatch | None = batch
+        while part is not None and part.is_finished():
+            parent = part.parent
+            if parent is None:
+                self.incomplete.pop(part, None)
+            else:
+                parent.undone_children -= 1
+                part.parent = None
+            part = parent
+        self._watches.check()
+
+    # Those who wait for many
+
+    def watch_batches(self) -> Future[None]:
+        """A future that is done when every batch made so far has its outcome."""
+        return self._watches.batches(self._batch_number)
+
+    def watch_line(self) -> Future[None]:
+        """A future that is done when every record that waits in line now has left it, for its batch or failed."""
+        return self._watches.line(self.waiting.last_number)
+
+    def watch_room(self) -> Future[None]:
+        """A future that is done when ``has_room``."""
+        return self._watches.room()
+
+    def has_room(self) -> bool:
+        """Whether a well-behaved sender should go on: no one waits for memory, nor do the lines fill up."""
+        if self.memory_line or self.pool.available_memory <= 0:
+            return False
+        return self.waiting.size * 2 <= self.waiting.size_limit
+
+    def _first_batch_number(self) -> int:
+        return next(iter(self.incomplete)).number if self.incomplete else self._batch_number + 1
+
+
+def _unfinished_parts(batch: ProducerBatch) -> list[ProducerBatch]:
+    if batch.outcome == SPLIT:
+        assert batch.children is not None
+        return [part for _, child in batch.children for part in _unfinished_parts(child)]
+    return [batch] if batch.outcome == PENDING else []
+
+
+def _insert(queue: PartitionQueue, batches: list[ProducerBatch]) -> None:
+    """Put batches back in front, in the order of their sequences; without any, in the order they were made."""
+    in_flight = queue.sequences.in_flight
+    places = {id(each): place for place, each in enumerate(in_flight)}
+
+    def place(each: ProducerBatch) -> tuple[int, int]:
+        return places.get(id(each), len(in_flight)), each.number
+
+    waiting = sorted([*queue.batches, *batches], key=place)
+    queue.batches.clear()
+    queue.batches.extend(waiting)

@@ -1,0 +1,420 @@
+"""A batch of records of one partition, from its first append to its last outcome."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from aioproducer.core.buffer_pool import SMALLEST_SLAB, BufferPool, Slab
+from aioproducer.core.delivery import DeliveryGroup, FutureFactory, Waiter
+from aioproducer.errors import KafkaError
+from aioproducer.record import RecordMetadata, TopicPartition
+from aioproducer.wire.record_batch import (
+    BATCH_HEADER_SIZE,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    Buffer,
+    encode_header,
+    encode_record,
+)
+
+if TYPE_CHECKING:
+    from contextvars import Context
+
+    from aioproducer.core.partition_queue import PartitionQueue
+
+# A slab is as large as all before it together, so that a batch of any size has few of them and wastes at most half, up
+# to this size, where the waste would begin to matter.
+LARGEST_GROWTH = 65536
+
+PENDING, SUCCEEDED, FAILED, SPLIT = range(4)
+
+Header = tuple[str, Buffer | None]
+
+
+class ProducerBatch(DeliveryGroup):
+    """Records of one partition, encoded in place in a chain of slabs.
+
+    Life: open (takes appends) -> closed -> compressed, if there is a codec -> drained (has a sequence and a header, a
+    transport reads it) -> one outcome: succeeded, failed or split. The outcome never changes.
+
+    Memory: the slabs, and the compressed bytes in their place, go back to the pool when the outcome is known *and*
+    nothing reads them any more, neither a transport nor a compressor (``readers``).
+    """
+
+    __slots__ = (
+        "acknowledged",
+        "attempts",
+        "base_offset",
+        "base_sequence",
+        "base_timestamp",
+        "body",
+        "body_size",
+        "charged_size",
+        "children",
+        "closed",
+        "codec_id",
+        "compressing",
+        "created_at",
+        "drained_at",
+        "due",
+        "header",
+        "last_error",
+        "last_timestamp",
+        "log_append_time",
+        "max_record_size",
+        "max_timestamp",
+        "number",
+        "on_wire",
+        "outcome",
+        "parent",
+        "position",
+        "producer_epoch",
+        "producer_id",
+        "queue",
+        "readers",
+        "record_count",
+        "record_errors",
+        "room_end",
+        "sent_to",
+        "size_limit",
+        "slabs",
+        "stored_error",
+        "timestamp_values",
+        "timestamps_from",
+        "topic_partition",
+        "undone_children",
+        "used_before",
+    )
+
+    def __init__(
+        self,
+        loop: FutureFactory,
+        queue: PartitionQueue,
+        topic_partition: TopicPartition,
+        number: int,
+        created_at: float,
+        size_limit: int,
+    ) -> None:
+        super().__init__(loop)
+        self.queue: PartitionQueue | None = queue
+        self.topic_partition = topic_partition
+        # Position in the order in which batches were made; flush waits for all up to one.
+        self.number = number
+        self.created_at = created_at
+        self.drained_at = created_at
+        self.attempts = 0
+        # The node of the last attempt, and what came of it, if it failed.
+        self.sent_to = -1
+        self.last_error: KafkaError | None = None
+        self.on_wire = 0
+        # Appends: the current slab is memory[..room_end], used up to position. used_before counts the full slabs.
+        self.size_limit = size_limit
+        self.slabs: list[Slab] = []
+        self.position = 0
+        self.room_end = 0
+        self.used_before = 0
+        self.record_count = 0
+        self.max_record_size = 0
+        self.base_timestamp = -1
+        self.max_timestamp = -1
+        self.last_timestamp = -1
+        # Timestamps by runs: from record timestamps_from[i] on, timestamp_values[i]. A batch of one instant has one.
+        self.timestamps_from: list[int] = []
+        self.timestamp_values: list[int] = []
+        # Due: need not linger any more.
+        self.due = False
+        self.closed = False
+        self.body: list[Buffer] | None = None
+        self.body_size = 0
+        self.codec_id = 0
+        # Bytes of the body that are not in slabs: compressed, or a part of a split batch.
+        self.charged_size = 0
+        self.compressing = False
+        self.header: bytes | None = None
+        self.readers = 0
+        self.producer_id = NO_PRODUCER_ID
+        self.producer_epoch = NO_PRODUCER_EPOCH
+        self.base_sequence = NO_SEQUENCE
+        self.outcome = PENDING
+        self.base_offset = -1
+        self.log_append_time = -1
+        self.acknowledged = False
+        self.stored_error: KafkaError | None = None
+        self.record_errors: Mapping[int, KafkaError] | None = None
+        self.parent: ProducerBatch | None = None
+        self.children: list[tuple[int, ProducerBatch]] | None = None
+        self.undone_children = 0
+
+    # Appending
+
+    def append(self, timestamp_ms: int, key: Buffer | None, value: Buffer | None, headers: Sequence[Header]) -> int:
+        """Encode a record into the current slab; its index, or minus its encoded size where it does not fit."""
+        index = self.record_count
+        record = encode_record(index, timestamp_ms - self.base_timestamp, key, value, headers)
+        size = len(record)
+        position = self.position
+        end = position + size
+        if end > self.room_end:
+            return -size
+        self.slabs[-1].memory[position:end] = record
+        self.position = end
+        self.record_count = index + 1
+        if size > self.max_record_size:
+            self.max_record_size = size
+        if timestamp_ms != self.last_timestamp:
+            self._begin_timestamp(index, timestamp_ms)
+        return index
+
+    def _begin_timestamp(self, index: int, timestamp_ms: int) -> None:
+        self.last_timestamp = timestamp_ms
+        if timestamp_ms > self.max_timestamp:
+            self.max_timestamp = timestamp_ms
+        self.timestamps_from.append(index)
+        self.timestamp_values.append(timestamp_ms)
+
+    def used_size(self) -> int:
+        """Bytes of encoded records so far, without the batch header."""
+        if not self.slabs:
+            return self.used_before
+        return self.used_before + self.position - self.slabs[-1].start
+
+    def has_room_for(self, record_size: int) -> bool:
+        """Whether the batch may grow by a record; the first is always taken (Kafka's ``hasRoomFor``)."""
+        return self.record_count == 0 or self.used_size() + record_size <= self.size_limit
+
+    def next_slab_size(self, record_size: int) -> int:
+        """How large a slab it would like for a record of this size that the current one cannot hold."""
+        used = self.used_size()
+        wanted = min(max(used, SMALLEST_SLAB), LARGEST_GROWTH, max(self.size_limit - used, 0))
+        return max(record_size, wanted)
+
+    def add_slab(self, slab: Slab) -> None:
+        self._close_slab()
+        self.slabs.append(slab)
+        self.position = slab.start
+        self.room_end = slab.start + slab.size
+
+    def limit_room(self) -> None:
+        """Let the current slab take no more than makes the batch full."""
+        slab = self.slabs[-1]
+        self.room_end = min(slab.start + slab.size, max(slab.start + self.size_limit - self.used_before, self.position))
+
+    def _close_slab(self) -> None:
+        if self.slabs:
+            slab = self.slabs[-1]
+            used = self.position - slab.start
+            self.used_before += used
+            body = self.body
+            if body is None:
+                body = self.body = []
+            if used:
+                body.append(memoryview(slab.memory)[slab.start : self.position])
+
+    def take_records(self, body: bytes, timestamps: Sequence[int], base_timestamp: int, max_record_size: int) -> None:
+        """Be a closed batch of records that were encoded elsewhere (a part of a split one), with these timestamps."""
+        self.base_timestamp = base_timestamp
+        for index, timestamp_ms in enumerate(timestamps):
+            if timestamp_ms != self.last_timestamp or not index:
+                self._begin_timestamp(index, timestamp_ms)
+        self.record_count = len(timestamps)
+        self.max_record_size = max_record_size
+        self.closed = True
+        self.body = [body]
+        self.body_size = self.used_before = self.charged_size = len(body)
+
+    # Closing
+
+    def close(self) -> None:
+        """Take no more records; ``body`` is then the gather list of what was appended."""
+        if not self.closed:
+            self.closed = True
+            self._close_slab()
+            self.room_end = 0
+            self.position = 0
+            self.body_size = self.used_before
+
+    def is_full(self) -> bool:
+        return self.closed or (self.record_count > 0 and self.used_size() >= self.size_limit)
+
+    def set_compressed(self, codec_id: int, data: bytes, pool: BufferPool) -> None:
+        """Put the codec's output in the place of the records, and their memory back into the pool."""
+        self.codec_id = codec_id
+        self._replace_memory(data, pool)
+
+    def _replace_memory(self, data: bytes, pool: BufferPool) -> None:
+        # Charged first: nobody is given the memory of the records before its successor is counted.
+        pool.charge(len(data))
+        self._release_memory(pool)
+        self.charged_size = len(data)
+        self.body = [data]
+        self.body_size = len(data)
+
+    def size(self) -> int:
+        """Bytes of the closed batch on the wire."""
+        return BATCH_HEADER_SIZE + self.body_size
+
+    def uncompressed_size(self) -> int:
+        return BATCH_HEADER_SIZE + self.used_before
+
+    # Sending
+
+    def set_sequence(self, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
+        self.producer_id = producer_id
+        self.producer_epoch = producer_epoch
+        self.base_sequence = base_sequence
+        self.header = None
+
+    def buffers(self) -> list[Buffer]:
+        """The batch as it goes on the wire: header, then body. The header is made anew only where it has changed."""
+        assert self.body is not None
+        if self.header is None:
+            self.header = encode_header(
+                self.body,
+                record_count=self.record_count,
+                base_timestamp=self.base_timestamp,
+                max_timestamp=self.max_timestamp,
+                attributes=self.codec_id,
+                producer_id=self.producer_id,
+                producer_epoch=self.producer_epoch,
+                base_sequence=self.base_sequence,
+            )
+        return [self.header, *self.body]
+
+    # Outcome
+
+    def succeed(self, base_offset: int, log_append_time: int, *, acknowledged: bool = True) -> bool:
+        """The broker has it. False where the batch was failed before and stays so."""
+        if self.outcome == FAILED:
+            return False
+        self._set_outcome(SUCCEEDED)
+        self.base_offset = base_offset
+        self.log_append_time = log_append_time
+        self.acknowledged = acknowledged
+        self.notify()
+        return True
+
+    def fail(self, error: KafkaError, record_errors: Mapping[int, KafkaError] | None = None) -> bool:
+        """Fail every record. False where they have failed already.
+
+        ``record_errors`` are those of the records that the broker blames (KIP-467); the others are told that the batch
+        was refused for their sake.
+        """
+        if self.outcome == FAILED:
+            return False
+        self._set_outcome(FAILED)
+        self.stored_error = error
+        self.record_errors = record_errors
+        self.notify()
+        return True
+
+    def split_into(self, children: list[ProducerBatch]) -> None:
+        """Let ``children`` answer for the records from now on; they hold them in order."""
+        self._set_outcome(SPLIT)
+        self.children = []
+        first = 0
+        for child in children:
+            child.parent = self
+            self.children.append((first, child))
+            first += child.record_count
+        assert first == self.record_count
+        self.undone_children = len(children)
+        waiters, self.waiters = self.waiters, None
+        for waiter in waiters or ():
+            self.add_waiter(*waiter)
+
+    def add_waiter(
+        self, index: int, callback: Callable[..., Any] | None, argument: Any, context: Context | None = None
+    ) -> None:
+        if self.outcome == SPLIT:
+            child, index = self._child(index)
+            child.add_waiter(index, callback, argument, context)
+        else:
+            super().add_waiter(index, callback, argument, context)
+
+    def pop_waiters(self, index: int, only: object = None) -> list[Waiter]:
+        if self.outcome == SPLIT:
+            child, index = self._child(index)
+            return child.pop_waiters(index, only)
+        return super().pop_waiters(index, only)
+
+    def _set_outcome(self, outcome: int) -> None:
+        if self.outcome != PENDING:
+            raise AssertionError(f"{self!r} has its outcome already")
+        self.outcome = outcome
+
+    def is_finished(self) -> bool:
+        """Whether every record has its outcome."""
+        if self.outcome == SPLIT:
+            return self.undone_children == 0
+        return self.outcome != PENDING
+
+    def _child(self, index: int) -> tuple[ProducerBatch, int]:
+        assert self.children is not None
+        place = bisect_right(self.children, index, key=lambda child: child[0]) - 1
+        first, child = self.children[place]
+        return child, index - first
+
+    def is_done(self, index: int) -> bool:
+        if self.outcome == SPLIT:
+            child, index = self._child(index)
+            return child.is_done(index)
+        return self.outcome != PENDING
+
+    def error(self, index: int) -> KafkaError | None:
+        if self.outcome == SPLIT:
+            child, index = self._child(index)
+            return child.error(index)
+        if self.stored_error is None:
+            return None
+        if self.record_errors:
+            error = self.record_errors.get(index)
+            if error is None:
+                error = KafkaError(
+                    f"the broker refused the batch because of other records in it ({self.stored_error}); "
+                    f"this one may be sent again"
+                )
+            return error.fresh()
+        return self.stored_error.fresh()
+
+    def metadata(self, index: int) -> RecordMetadata:
+        if self.outcome == SPLIT:
+            child, index = self._child(index)
+            return child.metadata(index)
+        topic, partition = self.topic_partition
+        if not self.acknowledged:
+            return RecordMetadata(topic, partition, None, None)
+        offset = None if self.base_offset < 0 else self.base_offset + index
+        if self.log_append_time >= 0:
+            return RecordMetadata(topic, partition, offset, self.log_append_time)
+        run = bisect_right(self.timestamps_from, index) - 1
+        return RecordMetadata(topic, partition, offset, self.timestamp_values[run])
+
+    def where(self) -> TopicPartition:
+        return self.topic_partition
+
+    # Memory
+
+    def release_memory(self, pool: BufferPool) -> None:
+        """Give everything back; call it when the outcome is known and ``readers`` is 0. Again: nothing happens."""
+        assert self.readers == 0
+        assert self.outcome != PENDING
+        self._release_memory(pool)
+        self.body = None
+        self.header = None
+
+    def _release_memory(self, pool: BufferPool) -> None:
+        slabs, self.slabs = self.slabs, []
+        for slab in slabs:
+            pool.release(slab)
+        charged, self.charged_size = self.charged_size, 0
+        pool.refund(charged)
+
+    def __repr__(self) -> str:
+        outcome = ("pending", "succeeded", "failed", "split")[self.outcome]
+        sequence = f", sequence {self.base_sequence}" if self.base_sequence >= 0 else ""
+        return (
+            f"<ProducerBatch {self.topic_partition} #{self.number}: {self.record_count} records{sequence}, {outcome}>"
+        )

@@ -1,0 +1,125 @@
+"""The memory in which records wait: one arena, cut into slabs that batches take as they grow.
+
+Kafka's ``BufferPool`` hands out buffers of ``batch.size``; 20,000 partitions with a record each would then need 20,000
+times that. Here a batch is a chain of slabs that double in size as it fills, so that memory follows what was appended.
+
+The arena is an anonymous mapping divided by the binary buddy method: blocks of a power of two, each merged with its
+neighbour when both are free. A run that the arena cannot place in one piece, although that many bytes are free, is
+taken from the heap instead: fragmentation never makes anybody wait for bytes that are there.
+"""
+
+from __future__ import annotations
+
+import mmap
+from typing import NamedTuple
+
+SMALLEST_SLAB = 1024
+
+
+class Slab(NamedTuple):
+    """A run of writable memory, the bytes ``memory[start:start + size]``."""
+
+    memory: mmap.mmap | bytearray
+    start: int
+    size: int
+
+
+class BufferPool:
+    """Hands out slabs and keeps ``buffer_memory``.
+
+    The pool itself never waits: ``take`` returns ``None`` when there is no room, and the accumulator then puts the
+    record in its line, first come, first served.
+
+    Args:
+        total_memory: bound of all bytes handed out (Kafka's ``buffer.memory``), in bytes.
+    """
+
+    def __init__(self, total_memory: int) -> None:
+        if total_memory < 1:
+            raise ValueError(f"buffer memory must be at least one byte, not {total_memory}")
+        self.total_memory = total_memory
+        self.available_memory = total_memory
+        units = total_memory // SMALLEST_SLAB
+        self._arena: mmap.mmap | None = None
+        if units:
+            self._arena = mmap.mmap(-1, units * SMALLEST_SLAB, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        # Free blocks by order: _free[k] holds the first units of free blocks of 2**k units. A dict keeps the last freed
+        # last, so that warm memory is used again first, and finds a neighbour at once.
+        self._free: list[dict[int, None]] = [{} for _ in range(units.bit_length())]
+        self._give_back_units(0, units)
+
+    def take(self, minimum: int, preferred: int) -> Slab | None:
+        """A slab of at least ``minimum`` bytes, of about ``preferred`` where there is room, or ``None``.
+
+        Sizes are rounded up to whole kibibytes where the budget allows.
+        """
+        available = self.available_memory
+        if minimum > available:
+            return None
+        size = -(-max(minimum, preferred) // SMALLEST_SLAB) * SMALLEST_SLAB
+        if size <= available:
+            slab = self._take_units(size // SMALLEST_SLAB)
+            if slab is not None:
+                return slab
+        size = -(-minimum // SMALLEST_SLAB) * SMALLEST_SLAB
+        if size <= available:
+            slab = self._take_units(size // SMALLEST_SLAB)
+            if slab is not None:
+                return slab
+        self.available_memory = available - minimum
+        return Slab(bytearray(minimum), 0, minimum)
+
+    def release(self, slab: Slab) -> None:
+        """Take ``slab`` back; nobody may read or write it any more."""
+        self.available_memory += slab.size
+        if slab.memory is self._arena:
+            self._give_back_units(slab.start // SMALLEST_SLAB, slab.size // SMALLEST_SLAB)
+
+    def charge(self, size: int) -> None:
+        """Count ``size`` bytes that live elsewhere (compressed output, the parts of a split batch).
+
+        It never fails: the bytes are there already. What is available may thus fall below zero for as long as they
+        live, by what compression made longer or by one decompressed batch.
+        """
+        self.available_memory -= size
+
+    def refund(self, size: int) -> None:
+        """Count ``size`` charged bytes no more."""
+        self.available_memory += size
+
+    def _take_units(self, units: int) -> Slab | None:
+        order = (units - 1).bit_length()
+        free = self._free
+        for larger in range(order, len(free)):
+            if free[larger]:
+                break
+        else:
+            return None
+        first, _ = free[larger].popitem()
+        rest = (1 << larger) - units
+        if rest:
+            self._give_back_units(first + units, rest)
+        assert self._arena is not None
+        size = units * SMALLEST_SLAB
+        self.available_memory -= size
+        return Slab(self._arena, first * SMALLEST_SLAB, size)
+
+    def _give_back_units(self, first: int, units: int) -> None:
+        """Free the units from ``first`` as the fewest aligned blocks."""
+        end = first + units
+        while first < end:
+            order = (end - first).bit_length() - 1
+            if first:
+                order = min(order, (first & -first).bit_length() - 1)
+            self._merge(first, order)
+            first += 1 << order
+
+    def _merge(self, first: int, order: int) -> None:
+        free = self._free
+        last = len(free) - 1
+        while order < last and (first ^ (1 << order)) in free[order]:
+            neighbour = first ^ (1 << order)
+            del free[order][neighbour]
+            first = min(first, neighbour)
+            order += 1
+        free[order][first] = None

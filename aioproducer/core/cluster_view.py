@@ -1,0 +1,53 @@
+"""The cluster as plug-ins and callers may see it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from aioproducer.core.cluster import NO_LEADER, PartitionMetadata
+from aioproducer.core.metadata import ClusterMetadata
+from aioproducer.record import Node, PartitionInfo
+
+
+class MetadataView:
+    """A read-only ``ClusterView`` of the producer's metadata, always as new as that."""
+
+    __slots__ = ("_metadata",)
+
+    def __init__(self, metadata: ClusterMetadata) -> None:
+        self._metadata = metadata
+
+    def partitions_for(self, topic: str) -> Sequence[PartitionInfo]:
+        """All partitions of the topic, ordered by number; empty when the topic is not known."""
+        known = self._metadata.topic(topic)
+        return [] if known is None else [self._info(topic, partition) for partition in known.partitions]
+
+    def available_partitions_for(self, topic: str) -> Sequence[PartitionInfo]:
+        """Those with a leader."""
+        known = self._metadata.topic(topic)
+        if known is None:
+            return []
+        return [self._info(topic, partition) for partition in known.partitions if partition.leader != NO_LEADER]
+
+    def partition_count(self, topic: str) -> int:
+        """How many partitions the topic has; 0 when it is not known."""
+        known = self._metadata.topic(topic)
+        return 0 if known is None else len(known.partitions)
+
+    def node(self, node_id: int) -> Node | None:
+        """The broker of that id, or ``None``."""
+        return self._metadata.node(node_id)
+
+    def nodes(self) -> Sequence[Node]:
+        """The brokers that metadata lists."""
+        return [node for node in self._metadata.nodes.values() if node.id >= 0]
+
+    def _info(self, topic: str, partition: PartitionMetadata) -> PartitionInfo:
+        return PartitionInfo(
+            topic,
+            partition.partition,
+            self._metadata.node(partition.leader),
+            partition.replicas,
+            partition.in_sync_replicas,
+            partition.offline_replicas,
+        )

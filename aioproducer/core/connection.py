@@ -1,0 +1,565 @@
+"""One connection to a broker without the connection: requests become buffers, bytes become responses.
+
+The driver connects a transport and then only carries: what `Connection.start`, `Connection.send` and
+`Connection.data_to_send` return goes to the transport, what the transport hands over goes to `Connection.receive_data`,
+and when the transport is lost `Connection.eof` is told. The time is passed in, in monotonic seconds.
+
+The rules:
+
+* A connection goes through its states in one direction. First the broker's versions are asked for, then the client
+  proves who it is if it has to, and only then may requests be sent.
+* A broker answers the requests of a connection in the order in which they came. So the next response belongs to the
+  oldest request in flight; if its correlation id says otherwise, nothing on this connection can be trusted any more.
+* Whatever goes wrong with one response goes wrong with the whole connection: it is *poisoned*. That happens once, the
+  first reason is kept, and every request that was in flight is handed back exactly once, oldest first.
+* Nothing a broker sends raises an exception here: it either completes requests or poisons.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple, Protocol
+
+from aioproducer import __version__
+from aioproducer.core.broker_versions import BrokerVersions, VersionRange, client_must_wait
+from aioproducer.diagnosis import ended_before_first_answer, unexpected_frame
+from aioproducer.errors import (
+    KafkaError,
+    NetworkError,
+    ProtocolError,
+    RequestTimedOutError,
+    broker_error,
+    error_class,
+)
+from aioproducer.protocol import (
+    APIS,
+    ApiKey,
+    Buffer,
+    Request,
+    Response,
+    decode_api_versions_response,
+    decode_response,
+    encode_request,
+)
+from aioproducer.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from aioproducer.protocol.messages.sasl import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
+
+CLIENT_SOFTWARE_NAME = "aioproducer"
+
+DEFAULT_MAX_FRAME_BYTES = 100 * 1024 * 1024
+"""The largest response taken: as much as a broker takes of a request (``socket.request.max.bytes``)."""
+
+LARGEST_CORRELATION_ID = 2**31 - 1
+
+_UNSUPPORTED_SASL_MECHANISM = 33
+_UNSUPPORTED_VERSION = 35
+_SIZE = struct.Struct(">i")
+_CORRELATION_ID = struct.Struct(">i")
+
+
+class ConnectionState(Enum):
+    """How far a connection is. It only ever moves down this list."""
+
+    CONNECTING = "connecting"
+    """There is no transport yet."""
+    CHECKING_API_VERSIONS = "checking API versions"
+    AUTHENTICATING = "authenticating"
+    READY = "ready"
+    CLOSED = "closed"
+    """Poisoned, for whatever reason; of no use any more."""
+
+
+class _Event(Enum):
+    STARTED = "started"
+    VERSIONS_REFUSED = "versions refused"
+    VERSIONS_KNOWN = "versions known"
+    CREDENTIALS_WANTED = "credentials wanted"
+    AUTHENTICATED = "authenticated"
+    POISONED = "poisoned"
+
+
+_NEXT_STATE: Mapping[tuple[ConnectionState, _Event], ConnectionState] = {
+    (ConnectionState.CONNECTING, _Event.STARTED): ConnectionState.CHECKING_API_VERSIONS,
+    (ConnectionState.CHECKING_API_VERSIONS, _Event.VERSIONS_REFUSED): ConnectionState.CHECKING_API_VERSIONS,
+    (ConnectionState.CHECKING_API_VERSIONS, _Event.VERSIONS_KNOWN): ConnectionState.READY,
+    (ConnectionState.CHECKING_API_VERSIONS, _Event.CREDENTIALS_WANTED): ConnectionState.AUTHENTICATING,
+    (ConnectionState.AUTHENTICATING, _Event.AUTHENTICATED): ConnectionState.READY,
+    (ConnectionState.CONNECTING, _Event.POISONED): ConnectionState.CLOSED,
+    (ConnectionState.CHECKING_API_VERSIONS, _Event.POISONED): ConnectionState.CLOSED,
+    (ConnectionState.AUTHENTICATING, _Event.POISONED): ConnectionState.CLOSED,
+    (ConnectionState.READY, _Event.POISONED): ConnectionState.CLOSED,
+}
+"""Which event is possible in which state, and what comes of it. One that is not listed is the caller's mistake."""
+
+
+class Authenticator(Protocol):
+    """A SASL mechanism as a step machine without I/O; one object authenticates one connection once."""
+
+    @property
+    def mechanism(self) -> str:
+        """The name that SaslHandshake carries: ``PLAIN``, ``SCRAM-SHA-512``, ..."""
+
+    def step(self, challenge: bytes | None) -> bytes | None:
+        """The next message to the broker, or None when there is nothing left to say and the broker is believed.
+
+        ``challenge`` is None for the first message (some mechanisms begin with ``b""``), later what the broker answered
+        (``b""`` where it said nothing but yes). The connection is READY after the first None.
+
+        Raises:
+            KafkaError: the broker's answer is not acceptable; the connection is poisoned with it.
+        """
+
+
+@dataclass(slots=True, frozen=True, eq=False)
+class InFlight:
+    """A request that was sent and awaits its response; ``context`` is whatever the sender gave."""
+
+    correlation_id: int
+    api_key: int
+    version: int
+    context: object
+    sent_at: float
+    deadline: float
+    request_class: type[Request[Response]]
+
+
+class Completed(NamedTuple):
+    """A response, and the request it answers. ``size`` is the response's bytes on the wire."""
+
+    context: object
+    response: Response
+    api_key: int
+    version: int
+    correlation_id: int
+    sent_at: float
+    received_at: float
+    size: int
+
+    @property
+    def latency(self) -> float:
+        """Seconds from the request's leaving to the response's coming."""
+        return self.received_at - self.sent_at
+
+
+class Connection:
+    """The sans-IO side of one connection; made anew for each one, so that no old response can meet a new request.
+
+    peer
+        The broker as people should read it, ``host:port``.
+    client_id
+        What every request header carries.
+    node_id, cluster_id
+        Which broker this should be (KIP-1242); one that is another answers REBOOTSTRAP_REQUIRED, which poisons.
+        Both or neither: None for bootstrap addresses, or without ``metadata_cluster_check_enable``.
+    authenticator
+        The mechanism that goes through its steps before the connection is READY; None for none.
+    max_in_flight
+        ``max_in_flight_requests_per_connection``.
+    request_timeout
+        Seconds that a response may take where `send` is not told otherwise.
+    max_frame_bytes
+        A response that claims to be larger poisons.
+    uses_tls
+        Whether the transport is encrypted: for texts only.
+    first_correlation_id
+        Where to begin counting.
+    """
+
+    def __init__(
+        self,
+        *,
+        peer: str,
+        client_id: str | None,
+        node_id: int | None = None,
+        cluster_id: str | None = None,
+        authenticator: Authenticator | None = None,
+        max_in_flight: int = 5,
+        request_timeout: float = 30.0,
+        max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES,
+        uses_tls: bool = False,
+        first_correlation_id: int = 0,
+    ) -> None:
+        self.peer: str = peer
+        self.state: ConnectionState = ConnectionState.CONNECTING
+        self.error: KafkaError | None = None
+        """Why the connection is CLOSED: the first reason there was."""
+        self.throttled_until: float = -math.inf
+        """Nothing may be sent before this time; it never goes back."""
+        self.versions: BrokerVersions = BrokerVersions(peer)
+        """What the broker speaks, known once the state is past CHECKING_API_VERSIONS."""
+        self.session_lifetime_ms: int = 0
+        """How long the broker honours the authentication (KIP-368); 0: for ever."""
+
+        self._client_id: str | None = client_id
+        self._expected: tuple[str, int] | None = None
+        if cluster_id is not None and node_id is not None and node_id >= 0:
+            self._expected = (cluster_id, node_id)
+        self._authenticator: Authenticator | None = authenticator
+        self._max_in_flight: int = max_in_flight
+        self._request_timeout: float = request_timeout
+        self._max_frame_bytes: int = max_frame_bytes
+        self._uses_tls: bool = uses_tls
+        self._next_correlation_id: int = first_correlation_id
+        self._in_flight: deque[InFlight] = deque()
+        self._answered: bool = False
+        self._output: list[Buffer] = []
+        self._frame_start = bytearray()
+        self._frame: bytearray | None = None
+        self._frame_size: int = 0
+
+    @property
+    def in_flight(self) -> int:
+        """How many requests await a response."""
+        return len(self._in_flight)
+
+    def can_send(self, now: float) -> bool:
+        """Whether `send` may be called: READY, fewer in flight than allowed, not throttled."""
+        return (
+            self.state is ConnectionState.READY
+            and len(self._in_flight) < self._max_in_flight
+            and now >= self.throttled_until
+        )
+
+    def next_deadline(self) -> float:
+        """When the first of the requests in flight times out; infinity without any."""
+        return min((request.deadline for request in self._in_flight), default=math.inf)
+
+    def timed_out(self, now: float) -> bool:
+        """Whether a response is overdue: the connection has to be poisoned then (`expire`), all of it (E-15)."""
+        return now >= self.next_deadline()
+
+    def _advance(self, event: _Event) -> None:
+        state = _NEXT_STATE.get((self.state, event))
+        if state is None:
+            raise RuntimeError(f"the connection to {self.peer} is {self.state.value}: it cannot be {event.value} now")
+        self.state = state
+
+    def start(self, now: float) -> list[Buffer]:
+        """The transport is there: what to write first.
+
+        Raises:
+            RuntimeError: called twice.
+            KafkaError: the connection was poisoned before; it is the reason.
+        """
+        self._refuse_if_closed()
+        self._advance(_Event.STARTED)
+        self._ask_for_versions(APIS[ApiKey.API_VERSIONS].max_version, now)
+        return self.data_to_send()
+
+    def data_to_send(self) -> list[Buffer]:
+        """What the connection itself has to say since this was last called; to be written after each `receive_data`.
+
+        Empty once the connection is READY or CLOSED: from then on only `send` gives buffers.
+        """
+        output, self._output = self._output, []
+        return output
+
+    def negotiate(self, api_key: int, *, lowest: int = 0, highest: int = 32767) -> int:
+        """The highest version of an API that broker and client both speak, within ``lowest`` and ``highest``.
+
+        Raises:
+            UnsupportedVersionError: there is none; only this request fails by it.
+        """
+        return self.versions.negotiate(api_key, lowest=lowest, highest=highest)
+
+    def send(
+        self,
+        request: Request[Response],
+        now: float,
+        *,
+        context: object = None,
+        timeout: float | None = None,
+        version: int | None = None,
+        expect_response: bool = True,
+    ) -> list[Buffer]:
+        """Take a request into flight and return the buffers to write, payloads by reference.
+
+        ``timeout``: seconds the response may take. ``version``: else the highest that both sides speak.
+        ``expect_response=False`` is for Produce with acks=0: a broker does not answer it, so it is never in flight.
+
+        Raises:
+            UnsupportedVersionError: the broker does not speak the API; nothing was sent and the connection is fine.
+            ProtocolError: the request cannot be written in this version; likewise.
+            KafkaError: the connection is CLOSED; it is the reason.
+            RuntimeError: `can_send` was false.
+        """
+        self._refuse_if_closed()
+        if not self.can_send(now):
+            raise RuntimeError(
+                f"cannot send to {self.peer} now: it is {self.state.value}, {len(self._in_flight)} of "
+                f"{self._max_in_flight} requests are in flight, throttled for {max(0.0, self.throttled_until - now)} s"
+            )
+        if version is None:
+            version = self.negotiate(_api_key(request))
+        return self._send(request, version, now, context, timeout, expect_response)
+
+    def _send(
+        self,
+        request: Request[Response],
+        version: int,
+        now: float,
+        context: object,
+        timeout: float | None,
+        expect_response: bool,
+    ) -> list[Buffer]:
+        # Ids are given in turn and answered in turn: two in flight are equal only with 2**31 requests in flight.
+        correlation_id = self._next_correlation_id
+        buffers = encode_request(request, version, correlation_id, self._client_id)
+        self._next_correlation_id = 0 if correlation_id == LARGEST_CORRELATION_ID else correlation_id + 1
+        if expect_response:
+            deadline = now + (self._request_timeout if timeout is None else timeout)
+            self._in_flight.append(
+                InFlight(correlation_id, _api_key(request), version, context, now, deadline, type(request))
+            )
+        return buffers
+
+    def _send_own(self, request: Request[Response], version: int, now: float) -> None:
+        self._output.extend(self._send(request, version, now, _OWN, None, True))
+
+    def _refuse_if_closed(self) -> None:
+        if self.error is not None:
+            raise self.error.fresh()
+
+    def receive_data(self, data: Buffer, now: float) -> list[Completed]:
+        """Take in what the transport received, however cut, and return the requests that it completes, in order.
+
+        ``data`` is not looked at again after the call. What cannot be right poisons the connection: `state` is CLOSED
+        then and `error` says why, what was completed before is returned, and `poison` hands out what was in flight.
+        Responses to the connection's own requests are dealt with inside; `data_to_send` may have something to say
+        afterwards. On a CLOSED connection data is ignored.
+        """
+        completed: list[Completed] = []
+        view = memoryview(data).cast("B")
+        position = 0
+        while self.error is None:
+            if self._frame is None:
+                missing = _SIZE.size - len(self._frame_start)
+                self._frame_start += view[position : position + missing]
+                position = min(position + missing, len(view))
+                if len(self._frame_start) < _SIZE.size:
+                    break
+                self._begin_frame()
+                continue
+            # Grows as bytes come, never by what the size claims; a complete frame is handed on without another copy.
+            missing = self._frame_size - len(self._frame)
+            self._frame += view[position : position + missing]
+            position = min(position + missing, len(view))
+            if len(self._frame) < self._frame_size:
+                break
+            frame, self._frame = self._frame, None
+            self._frame_start = bytearray()
+            self._receive_frame(frame, now, completed)
+        return completed
+
+    def _begin_frame(self) -> None:
+        (size,) = _SIZE.unpack(self._frame_start)
+        if not 0 <= size <= self._max_frame_bytes:
+            self._fail(unexpected_frame(self.peer, bytes(self._frame_start), self._max_frame_bytes))
+            return
+        self._frame_size = size
+        self._frame = bytearray()
+
+    def _receive_frame(self, frame: bytearray, now: float, completed: list[Completed]) -> None:
+        if len(frame) < _CORRELATION_ID.size:
+            self._fail(ProtocolError(f"{self.peer} sent a response of {len(frame)} bytes: too short to be one."))
+            return
+        (correlation_id,) = _CORRELATION_ID.unpack_from(frame)
+        if not self._in_flight:
+            self._fail(
+                ProtocolError(f"{self.peer} sent a response that nothing asked for (correlation id {correlation_id}).")
+            )
+            return
+        request = self._in_flight[0]
+        if correlation_id != request.correlation_id:
+            self._fail(self._wrong_correlation_id(correlation_id, request))
+            return
+        try:
+            response = _decode(request, frame)
+        except ProtocolError as error:
+            name = ApiKey(request.api_key).name
+            self._fail(
+                ProtocolError(f"{self.peer} answered {name} version {request.version} in bytes that are wrong: {error}")
+            )
+            return
+        self._in_flight.popleft()
+        self._answered = True
+        self._throttle(request, response, now)
+        if request.context is _OWN:
+            self._handle_own(request, response, now)
+            return
+        completed.append(
+            Completed(
+                request.context,
+                response,
+                request.api_key,
+                request.version,
+                request.correlation_id,
+                request.sent_at,
+                now,
+                len(frame) + _SIZE.size,
+            )
+        )
+
+    def _wrong_correlation_id(self, correlation_id: int, oldest: InFlight) -> ProtocolError:
+        known = any(request.correlation_id == correlation_id for request in self._in_flight)
+        return ProtocolError(
+            f"{self.peer} answered with correlation id {correlation_id}, but the oldest request in flight is "
+            f"{oldest.correlation_id} ({ApiKey(oldest.api_key).name}): "
+            + ("a later request was answered before it." if known else "no request in flight has that id.")
+        )
+
+    def _throttle(self, request: InFlight, response: Response, now: float) -> None:
+        throttle_time_ms: int = getattr(response, "throttle_time_ms", 0)
+        if throttle_time_ms > 0 and client_must_wait(request.api_key, request.version):
+            self.throttled_until = max(self.throttled_until, now + throttle_time_ms / 1000)
+
+    def _ask_for_versions(self, version: int, now: float) -> None:
+        cluster_id, node_id = self._expected or (None, -1)
+        request = ApiVersionsRequest(
+            client_software_name=CLIENT_SOFTWARE_NAME,
+            client_software_version=__version__,
+            cluster_id=cluster_id,
+            node_id=node_id,
+        )
+        self._send_own(request, version, now)
+
+    def _handle_own(self, request: InFlight, response: Response, now: float) -> None:
+        try:
+            match response:
+                case ApiVersionsResponse():
+                    self._handle_versions(request, response, now)
+                case SaslHandshakeResponse():
+                    self._handle_handshake(response, now)
+                case SaslAuthenticateResponse():
+                    self._handle_authentication(response, now)
+        except KafkaError as error:
+            self._fail(error)
+
+    def _handle_versions(self, request: InFlight, response: ApiVersionsResponse, now: float) -> None:
+        versions = BrokerVersions(self.peer, response)
+        if response.error_code == _UNSUPPORTED_VERSION and request.version > 0:
+            # Before KIP-511 (Kafka 2.4) the answer names no versions: 0 is understood by every broker.
+            offered = versions.apis.get(ApiKey.API_VERSIONS, VersionRange(0, 0)).highest
+            self._advance(_Event.VERSIONS_REFUSED)
+            self._ask_for_versions(max(0, min(offered, request.version - 1)), now)
+            return
+        if response.error_code:
+            raise broker_error(response.error_code)
+        self.versions = versions
+        if self._authenticator is None:
+            self._advance(_Event.VERSIONS_KNOWN)
+            return
+        self._advance(_Event.CREDENTIALS_WANTED)
+        # From version 1 on the tokens travel in SaslAuthenticate requests (KIP-152); before, as bare frames.
+        version = self.negotiate(ApiKey.SASL_HANDSHAKE, lowest=1)
+        self._send_own(SaslHandshakeRequest(mechanism=self._authenticator.mechanism), version, now)
+
+    def _handle_handshake(self, response: SaslHandshakeResponse, now: float) -> None:
+        assert self._authenticator is not None
+        if response.error_code == _UNSUPPORTED_SASL_MECHANISM:
+            offered = ", ".join(response.mechanisms) or "none"
+            raise error_class(response.error_code)(
+                f"The broker {self.peer} does not accept the SASL mechanism {self._authenticator.mechanism}; "
+                f"it offers: {offered}. Set sasl_mechanism to one of these."
+            )
+        if response.error_code:
+            raise broker_error(response.error_code)
+        self._step(None, now)
+
+    def _handle_authentication(self, response: SaslAuthenticateResponse, now: float) -> None:
+        if response.error_code:
+            raise broker_error(response.error_code, response.error_message)
+        self.session_lifetime_ms = response.session_lifetime_ms
+        self._step(bytes(response.auth_bytes), now)
+
+    def _step(self, challenge: bytes | None, now: float) -> None:
+        assert self._authenticator is not None
+        token = self._authenticator.step(challenge)
+        if token is None:
+            self._advance(_Event.AUTHENTICATED)
+            return
+        version = self.negotiate(ApiKey.SASL_AUTHENTICATE)
+        self._send_own(SaslAuthenticateRequest(auth_bytes=token), version, now)
+
+    def _fail(self, error: KafkaError) -> None:
+        """Close for ``error``, if nothing did before; the requests in flight wait for `poison`."""
+        if self.error is None:
+            self.error = error
+            self._advance(_Event.POISONED)
+            self._output = []
+            self._frame = None
+            self._frame_start = bytearray()
+
+    def poison(self, error: KafkaError) -> list[InFlight]:
+        """Close the connection for ``error`` and return what was in flight, oldest first.
+
+        Each request is returned once, whoever asks: a connection that has closed itself (`receive_data`) hands them to
+        the first caller, a second call gets nothing. The first reason is kept in `error`, this one or an earlier.
+        The connection's own requests are not returned.
+        """
+        self._fail(error)
+        failed = [request for request in self._in_flight if request.context is not _OWN]
+        self._in_flight.clear()
+        return failed
+
+    def expire(self, now: float) -> list[InFlight]:
+        """Poison the connection if a response is overdue, and return what was in flight; else nothing (E-15)."""
+        overdue = next((request for request in self._in_flight if request.deadline <= now), None)
+        if overdue is None:
+            return []
+        return self.poison(
+            RequestTimedOutError(
+                f"{self.peer} did not answer {ApiKey(overdue.api_key).name} (correlation id {overdue.correlation_id}) "
+                f"within {(overdue.deadline - overdue.sent_at) * 1000:.0f} ms (request_timeout_ms)."
+            )
+        )
+
+    def eof(self, exception: Exception | None = None) -> list[InFlight]:
+        """The transport has ended, by ``exception`` or, with None, cleanly; return what was in flight, as `poison`."""
+        return self.poison(self._reason_for_end(exception))
+
+    def _reason_for_end(self, exception: Exception | None) -> KafkaError:
+        if isinstance(exception, KafkaError):
+            return exception
+        if not self._answered and self.state is ConnectionState.CHECKING_API_VERSIONS:
+            return ended_before_first_answer(self.peer, uses_tls=self._uses_tls)
+        because = f" ({exception})" if exception is not None else ""
+        if self.state is ConnectionState.AUTHENTICATING:
+            return NetworkError(
+                f"{self.peer} ended the connection while authenticating{because}: its log says more; a SASL mechanism "
+                "or a listener that does not fit is the usual reason."
+            )
+        if self._frame is not None or self._frame_start:
+            got = len(self._frame_start) + len(self._frame or b"")
+            return NetworkError(f"{self.peer} ended the connection{because} in a response, of which {got} bytes came.")
+        return NetworkError(f"{self.peer} ended the connection{because}.")
+
+
+class _Own:
+    """Marks the requests that the connection itself sends."""
+
+
+_OWN = _Own()
+
+
+def _api_key(request: Request[Response]) -> int:
+    api_key = request.schema.api_key
+    assert api_key is not None
+    return api_key
+
+
+def _decode(request: InFlight, frame: bytearray) -> Response:
+    if request.api_key == ApiKey.API_VERSIONS:
+        # A broker that does not know the version asked for cannot answer in it (KIP-35).
+        return decode_api_versions_response(request.version, frame)[1]
+    return decode_response(request.request_class.response_class(), request.version, frame)[1]

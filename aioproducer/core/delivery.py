@@ -1,0 +1,220 @@
+"""What ``send()`` returns: a future to asyncio, without being one inside.
+
+A ``Delivery`` is two words, the batch its record went into and its index there. Until somebody waits there is no
+``asyncio.Future``; completing a batch of n records costs O(1) plus O(those who wait).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Protocol
+
+from aioproducer.errors import KafkaError
+from aioproducer.record import RecordMetadata, TopicPartition
+
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop, Future
+    from contextvars import Context
+
+    _FutureOfMetadata = Future[RecordMetadata]
+else:
+    _FutureOfMetadata = object
+
+
+class FutureFactory(Protocol):
+    """The part of an event loop that deliveries need; the loop itself is given."""
+
+    def create_future(self) -> Future[Any]: ...
+
+    def call_soon(self, callback: Callable[..., Any], *args: Any, context: Context | None = None) -> Any: ...
+
+
+# One who waits: index, callback (None for an awaiting future), its argument (the Delivery, or that future), context.
+Waiter = tuple[int, Callable[..., Any] | None, Any, "Context | None"]
+_index_of = itemgetter(0)
+
+
+class DeliveryGroup:
+    """What stands behind deliveries: a batch, or a record that is still in line."""
+
+    __slots__ = ("loop", "waiters")
+
+    def __init__(self, loop: FutureFactory) -> None:
+        self.loop = loop
+        self.waiters: list[Waiter] | None = None
+
+    def is_done(self, index: int) -> bool:
+        raise AssertionError("the group says")
+
+    def error(self, index: int) -> KafkaError | None:
+        """A new exception object for a record that failed, or ``None``."""
+        raise AssertionError("the group says")
+
+    def metadata(self, index: int) -> RecordMetadata:
+        raise AssertionError("the group says")
+
+    def where(self) -> TopicPartition:
+        raise AssertionError("the group says")
+
+    def withdraw(self) -> None:
+        """The only handle was cancelled: drop the record if it went nowhere yet."""
+
+    def add_waiter(
+        self, index: int, callback: Callable[..., Any] | None, argument: Any, context: Context | None = None
+    ) -> None:
+        """Wake with the record's outcome: a future (no callback), or a callback with its argument."""
+        if self.waiters is None:
+            self.waiters = []
+        self.waiters.append((index, callback, argument, context))
+
+    def pop_waiters(self, index: int, only: object = None) -> list[Waiter]:
+        """Take back the waiters for a record: all, or those with this callback or future."""
+        waiters = self.waiters or ()
+        taken = [each for each in waiters if each[0] == index and (only is None or only in each[1:3])]
+        if taken:
+            self.waiters = [each for each in waiters if each not in taken]
+        return taken
+
+    def notify(self) -> None:
+        """Wake all who wait, in the order in which their records were appended."""
+        waiters = self.waiters
+        if waiters:
+            self.waiters = None
+            waiters.sort(key=_index_of)
+            wake(self.loop, waiters)
+
+
+def wake(loop: FutureFactory, waiters: list[Waiter]) -> None:
+    for _, callback, argument, context in waiters:
+        if callback is not None:
+            loop.call_soon(callback, argument, context=context)
+        elif not argument.done():
+            argument.set_result(None)
+
+
+class Delivery(_FutureOfMetadata):
+    """The outcome of one ``send()``, to be awaited, waited for, or let go.
+
+    Works with ``await``, ``gather``, ``wait``, ``wait_for``, ``shield``, ``as_completed``, ``timeout`` and
+    ``add_done_callback``. Awaiting gives the record's ``RecordMetadata`` or raises what failed it, a new exception
+    object each time.
+
+    ``cancel()`` succeeds on every undone Delivery and cancels this handle. The record itself is withdrawn only if it
+    was still in line (``withdrawn``): a batch that was handed to a transport cannot be unsent.
+    """
+
+    __slots__ = ("_group", "_index")
+
+    # asyncio.isfuture() looks at this name; no task ever sees a Delivery yielded, so that it stays False.
+    _asyncio_future_blocking = False
+
+    _group: DeliveryGroup
+    _index: int
+
+    def __init__(self, group: DeliveryGroup, index: int) -> None:
+        self._group = group
+        self._index = index
+
+    @property
+    def withdrawn(self) -> bool:
+        """Whether ``cancel()`` came in time: the record was not in a batch yet and will not be sent."""
+        return self._index < 0 and isinstance(self._group, Withdrawable) and self._group.withdrawn
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        """Where the record goes; partition -1 while none is chosen."""
+        return self._group.where()
+
+    def get_loop(self) -> AbstractEventLoop:
+        """The producer's event loop."""
+        return self._group.loop  # type: ignore[return-value]  # the loop itself, known here by what is used of it
+
+    def done(self) -> bool:
+        return self._index < 0 or self._group.is_done(self._index)
+
+    def cancelled(self) -> bool:
+        return self._index < 0
+
+    def result(self) -> RecordMetadata:
+        """The record's metadata.
+
+        Raises:
+            KafkaError: the record failed; a new object each time.
+            asyncio.CancelledError: this handle was cancelled.
+            asyncio.InvalidStateError: not done yet.
+        """
+        error = self.exception()
+        if error is not None:
+            raise error
+        return self._group.metadata(self._index)
+
+    def exception(self) -> BaseException | None:
+        """What failed the record, or ``None``; raises as ``result`` where there is no outcome."""
+        if self._index < 0:
+            raise self._make_cancelled_error()
+        if not self._group.is_done(self._index):
+            # The loop's own future knows asyncio's exception for this.
+            self._group.loop.create_future().result()
+        return self._group.error(self._index)
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        if self.done():
+            return False
+        group, index = self._group, self._index
+        self._index = -1 - index
+        group.withdraw()
+        wake(group.loop, group.pop_waiters(index))
+        return True
+
+    def add_done_callback(self, callback: Callable[[Delivery], object], /, *, context: Context | None = None) -> None:
+        if self.done():
+            self._group.loop.call_soon(callback, self, context=context)
+        else:
+            self._group.add_waiter(self._index, callback, self, context)
+
+    def remove_done_callback(self, callback: Callable[[Delivery], object], /) -> int:
+        if self._index < 0:
+            return 0
+        return len(self._group.pop_waiters(self._index, callback))
+
+    def _make_cancelled_error(self) -> Any:
+        future = self._group.loop.create_future()
+        future.cancel()
+        return future._make_cancelled_error()  # type: ignore[attr-defined]  # asyncio's own protocol between futures
+
+    def __await__(self) -> Generator[Any, None, RecordMetadata]:
+        if not self.done():
+            # A future of this awaiter's own: that it is cancelled is nobody else's business.
+            group = self._group
+            future = group.loop.create_future()
+            group.add_waiter(self._index, None, future)
+            try:
+                yield from future
+            except BaseException:
+                # The group may be another by now: a record in line has gone into its batch.
+                self._group.pop_waiters(self._index, future)
+                raise
+        return self.result()
+
+    __iter__ = __await__
+
+    def __repr__(self) -> str:
+        if self._index < 0:
+            state = "withdrawn" if self.withdrawn else "cancelled"
+        elif not self._group.is_done(self._index):
+            state = "pending"
+        else:
+            error = self._group.error(self._index)
+            state = repr(self._group.metadata(self._index)) if error is None else repr(error)
+        return f"<Delivery {state}>"
+
+
+class Withdrawable(DeliveryGroup):
+    """A group of one record that can still be taken back."""
+
+    __slots__ = ("withdrawn",)
+
+    def __init__(self, loop: FutureFactory) -> None:
+        super().__init__(loop)
+        self.withdrawn = False

@@ -1,0 +1,119 @@
+"""The queues between ``append`` and ``drain``: one a partition, gathered by topic and by leader."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Callable
+
+from aioproducer.core.batch import ProducerBatch
+from aioproducer.core.pending import PendingRecord
+from aioproducer.core.producer_state import PartitionSequences
+from aioproducer.partitioner import PartitionLoad, StickyPartitioner
+from aioproducer.record import TopicPartition
+from aioproducer.wire.record_batch import Buffer
+
+# (topic, key, value) -> partition, or None to leave the choice to the sticky partitioner.
+PartitionChoice = Callable[[str, Buffer | None, Buffer | None], int | None]
+
+
+class NodeQueue:
+    """The partitions led by one broker that have a batch to send, in the order in which they became ready.
+
+    A partition that was drained goes to the back, one whose batch did not fit into the request stays in front: every
+    ready partition has its turn, with no index to keep and no partition looked at that has nothing to send.
+    """
+
+    __slots__ = ("node_id", "ready", "waiting_since")
+
+    def __init__(self, node_id: int) -> None:
+        self.node_id = node_id
+        self.ready: deque[PartitionQueue] = deque()
+        # Since when something has been ready without being drained, or None (partitioner.availability.timeout.ms).
+        self.waiting_since: float | None = None
+
+
+class PartitionQueue:
+    """The batches of one partition, oldest first: retried ones in sequence order, closed ones, then the open one."""
+
+    __slots__ = (
+        "backoff_until",
+        "batches",
+        "in_ready",
+        "leader_epoch",
+        "muted",
+        "node",
+        "open_batch",
+        "sequences",
+        "topic_partition",
+    )
+
+    def __init__(self, topic_partition: TopicPartition, sequences: PartitionSequences) -> None:
+        self.topic_partition = topic_partition
+        self.sequences = sequences
+        self.batches: deque[ProducerBatch] = deque()
+        self.open_batch: ProducerBatch | None = None
+        self.node: NodeQueue | None = None
+        self.leader_epoch = -1
+        self.in_ready = False
+        self.muted = False
+        self.backoff_until = 0.0
+
+    def __repr__(self) -> str:
+        return f"<PartitionQueue {self.topic_partition}: {len(self.batches)} batches>"
+
+
+class TopicQueues:
+    """What ``append`` needs to know of a topic."""
+
+    __slots__ = ("line", "line_length", "load_at", "name", "partitions", "retired", "sticky")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        # Empty until metadata has come.
+        self.partitions: list[PartitionQueue] = []
+        # Partitions that the topic no longer has, where it was re-created with fewer; they may come back.
+        self.retired: list[PartitionQueue] = []
+        self.sticky: StickyPartitioner | None = None
+        self.load_at = 0.0
+        # Records that wait for metadata or an async serializer, and how many wait here or for memory: while there is
+        # one, later records of the topic join it.
+        self.line: OrderedDict[PendingRecord, None] = OrderedDict()
+        self.line_length = 0
+
+    def resize(self, partition_count: int, sequences: Callable[[TopicPartition], PartitionSequences]) -> None:
+        """Let the topic have this many partitions."""
+        partitions, retired = self.partitions, self.retired
+        while len(partitions) > partition_count:
+            retired.append(partitions.pop())
+        while len(partitions) < partition_count:
+            if retired:
+                partitions.append(retired.pop())
+            else:
+                topic_partition = TopicPartition(self.name, len(partitions))
+                partitions.append(PartitionQueue(topic_partition, sequences(topic_partition)))
+
+    def is_idle(self) -> bool:
+        """Whether nothing of the topic waits, here or at a broker."""
+        return not self.line_length and not any(
+            queue.batches or queue.muted or queue.sequences.in_flight for queue in (*self.partitions, *self.retired)
+        )
+
+    def load(
+        self, now: float, *, adaptive: bool, availability_timeout: float, rack_of: Callable[[int], str | None] | None
+    ) -> PartitionLoad:
+        """What the choice of a partition is made from (KIP-794, KIP-1123)."""
+        led = [(queue, queue.node) for queue in self.partitions if queue.node is not None]
+        slow: set[int] = set()
+        if adaptive and availability_timeout > 0:
+            slow = {
+                queue.topic_partition.partition
+                for queue, node in led
+                if node.waiting_since is not None and now - node.waiting_since > availability_timeout
+            }
+        return PartitionLoad(
+            partition_count=len(self.partitions),
+            available=[queue.topic_partition.partition for queue, _ in led],
+            queue_sizes=[len(queue.batches) for queue, _ in led] if adaptive else None,
+            leader_racks=None if rack_of is None else [rack_of(node.node_id) for _, node in led],
+            slow=slow,
+        )

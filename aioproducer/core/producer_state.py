@@ -1,0 +1,211 @@
+"""Idempotence: producer id, epoch and sequences, and what to do when the chain of sequences breaks.
+
+The rules, per partition (KIP-98, KIP-360; Kafka's ``TransactionManager`` is the model, what differs is said):
+
+1. A batch gets its sequence when it is drained, and keeps it on every retry: an attempt whose response was lost may
+have
+   been written, and only the same (producer id, epoch, sequence) lets the broker see that.
+2. While a batch with a sequence waits for its retry, only the lowest sequence in flight is sent.
+3. A batch that was ever handed to a transport and is given up without an answer (expired, retries used up) leaves its
+   sequence *unresolved*: no new sequence is assigned until nothing is in flight. If then the last acknowledged sequence
+   is the last assigned one, all is well; else the partition needs a new epoch. (Kafka marks only batches in retry; one
+   that expires on its first attempt may have been written as well.)
+4. A new epoch starts the partition again at sequence 0. It is taken only when no request of the partition is on the
+   wire, and what still waits for a retry then is rewritten: each such batch was refused by the broker, or comes after
+   one that was, so that none of them is in the log. (Kafka rewrites while requests are on the wire.)
+5. Partitions do not share their troubles: one that is well keeps the old epoch until it has nothing in flight.
+6. Sequences are modulo 2**31; an epoch ends at 32767, then a new producer id is asked for.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aioproducer.errors import KafkaError
+from aioproducer.record import TopicPartition
+from aioproducer.wire.record_batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE
+
+if TYPE_CHECKING:
+    from aioproducer.core.batch import ProducerBatch
+
+LAST_EPOCH = 32767
+SEQUENCE_MASK = 0x7FFFFFFF
+
+
+class PartitionSequences:
+    """The sequences of one partition.
+
+    ``in_flight``: the batches with a sequence whose fate is not known yet, in sequence order: on the wire, waiting for
+    a retry, or expired while on the wire.
+    """
+
+    __slots__ = (
+        "bump_wanted",
+        "in_flight",
+        "last_acked",
+        "next_sequence",
+        "producer_epoch",
+        "producer_id",
+        "unresolved",
+    )
+
+    def __init__(self) -> None:
+        self.producer_id = NO_PRODUCER_ID
+        self.producer_epoch = NO_PRODUCER_EPOCH
+        self.next_sequence = 0
+        self.last_acked = NO_SEQUENCE
+        self.in_flight: list[ProducerBatch] = []
+        self.unresolved = False
+        self.bump_wanted = False
+
+
+class ProducerState:
+    """Answers drain's ``may_send`` and follows every batch with a sequence to its end.
+
+    Args:
+        idempotent: False makes every answer the trivial one.
+        max_in_flight: how many batches of a partition may be in flight (a broker remembers five).
+    """
+
+    def __init__(self, *, idempotent: bool, max_in_flight: int) -> None:
+        self.idempotent = idempotent
+        self.max_in_flight = max_in_flight
+        self.producer_id = NO_PRODUCER_ID
+        self.producer_epoch = NO_PRODUCER_EPOCH
+        self.fatal_error: KafkaError | None = None
+        self._sequences: dict[TopicPartition, PartitionSequences] = {}
+
+    def sequences(self, topic_partition: TopicPartition) -> PartitionSequences:
+        """The partition's sequences. They outlive its queue: a forgotten topic that comes back goes on counting."""
+        sequences = self._sequences.get(topic_partition)
+        if sequences is None:
+            sequences = self._sequences[topic_partition] = PartitionSequences()
+        return sequences
+
+    @property
+    def needs_producer_id(self) -> bool:
+        return self.idempotent and self.producer_id == NO_PRODUCER_ID and self.fatal_error is None
+
+    def set_producer_id(self, producer_id: int, producer_epoch: int) -> None:
+        """What InitProducerId answered."""
+        self.producer_id = producer_id
+        self.producer_epoch = producer_epoch
+
+    def may_send(self, batch: ProducerBatch, sequences: PartitionSequences) -> bool:
+        """Whether the head of a partition's queue may be drained now."""
+        if not self.idempotent:
+            return True
+        if self.fatal_error is not None or sequences.bump_wanted:
+            return False
+        in_flight = sequences.in_flight
+        if batch.base_sequence != NO_SEQUENCE:
+            return in_flight[0] is batch
+        if self.producer_id == NO_PRODUCER_ID or sequences.unresolved:
+            return False
+        if in_flight:
+            return len(in_flight) < self.max_in_flight and self._is_current(sequences)
+        return True
+
+    def assign(self, batch: ProducerBatch, sequences: PartitionSequences) -> None:
+        """Give a batch that is drained for the first time its sequence; a retried one keeps its own."""
+        if not self.idempotent or batch.base_sequence != NO_SEQUENCE:
+            return
+        if not self._is_current(sequences):
+            assert not sequences.in_flight
+            self._begin_epoch(sequences)
+        batch.set_sequence(sequences.producer_id, sequences.producer_epoch, sequences.next_sequence)
+        sequences.next_sequence = (sequences.next_sequence + batch.record_count) & SEQUENCE_MASK
+        sequences.in_flight.append(batch)
+
+    def acked(self, batch: ProducerBatch, sequences: PartitionSequences) -> None:
+        """The broker has the batch (also one that was failed here meanwhile)."""
+        if batch in sequences.in_flight:
+            sequences.in_flight.remove(batch)
+            last = (batch.base_sequence + batch.record_count - 1) & SEQUENCE_MASK
+            if sequences.last_acked == NO_SEQUENCE or not _is_before(last, sequences.last_acked):
+                sequences.last_acked = last
+
+    def is_first_in_flight(self, batch: ProducerBatch, sequences: PartitionSequences) -> bool:
+        return bool(sequences.in_flight) and sequences.in_flight[0] is batch
+
+    def refused(self, batch: ProducerBatch, sequences: PartitionSequences, *, given_up: bool) -> None:
+        """The broker said no to a sequence that everything before has been settled for: it is not in the log.
+
+        ``given_up``: the batch has failed, and leaves a gap behind; else it is to be sent again under a new epoch.
+        """
+        if batch in sequences.in_flight:
+            sequences.bump_wanted = True
+            if given_up:
+                sequences.in_flight.remove(batch)
+
+    def abandoned(self, batch: ProducerBatch, sequences: PartitionSequences) -> None:
+        """A batch that may or may not be in the log was failed: by its deadline or after its last retry.
+
+        One that is still on the wire stays in flight until its request ends; call this again then.
+        """
+        if batch in sequences.in_flight:
+            sequences.unresolved = True
+            if not batch.on_wire:
+                sequences.in_flight.remove(batch)
+
+    def split(self, batch: ProducerBatch, children: list[ProducerBatch], sequences: PartitionSequences) -> None:
+        """Children take over the sequences of a batch that was too large for the broker."""
+        if batch.base_sequence == NO_SEQUENCE:
+            return
+        sequence = batch.base_sequence
+        for child in children:
+            child.set_sequence(batch.producer_id, batch.producer_epoch, sequence)
+            sequence = (sequence + child.record_count) & SEQUENCE_MASK
+        place = sequences.in_flight.index(batch)
+        sequences.in_flight[place : place + 1] = children
+
+    def settle(self, sequences: PartitionSequences) -> bool:
+        """Resolve what can be resolved; call it whenever a request of the partition has ended or a batch was failed.
+
+        Returns whether the partition may go on where it could not before.
+        """
+        in_flight = sequences.in_flight
+        if sequences.unresolved and not in_flight:
+            sequences.unresolved = False
+            if sequences.next_sequence != (sequences.last_acked + 1) & SEQUENCE_MASK:
+                sequences.bump_wanted = True
+            elif not sequences.bump_wanted:
+                return True
+        if not sequences.bump_wanted or any(batch.on_wire for batch in in_flight):
+            return False
+        if self._is_current(sequences):
+            self._bump()
+        if self.producer_id == NO_PRODUCER_ID:
+            return False
+        self._begin_epoch(sequences)
+        for batch in in_flight:
+            batch.set_sequence(sequences.producer_id, sequences.producer_epoch, sequences.next_sequence)
+            sequences.next_sequence = (sequences.next_sequence + batch.record_count) & SEQUENCE_MASK
+        return True
+
+    def fail(self, error: KafkaError) -> None:
+        """No record can be sent any more, now or later; the first reason stays."""
+        if self.fatal_error is None:
+            self.fatal_error = error
+
+    def _is_current(self, sequences: PartitionSequences) -> bool:
+        return sequences.producer_id == self.producer_id and sequences.producer_epoch == self.producer_epoch
+
+    def _bump(self) -> None:
+        if self.producer_epoch >= LAST_EPOCH:
+            self.producer_id = NO_PRODUCER_ID
+            self.producer_epoch = NO_PRODUCER_EPOCH
+        else:
+            self.producer_epoch += 1
+
+    def _begin_epoch(self, sequences: PartitionSequences) -> None:
+        sequences.producer_id = self.producer_id
+        sequences.producer_epoch = self.producer_epoch
+        sequences.next_sequence = 0
+        sequences.last_acked = NO_SEQUENCE
+        sequences.bump_wanted = False
+
+
+def _is_before(sequence: int, other: int) -> bool:
+    """Whether ``sequence`` comes before ``other``, both modulo 2**31 and less than half of that apart."""
+    return (sequence - other) & SEQUENCE_MASK > SEQUENCE_MASK // 2

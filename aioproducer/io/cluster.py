@@ -1,0 +1,326 @@
+"""The cluster as the producer uses it: its nodes, and what is asked of them besides producing.
+
+Metadata and the producer id are asked for here, ahead of all records, of whichever node is least loaded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from random import Random
+
+from aioproducer.core.accumulator import RecordAccumulator
+from aioproducer.core.cluster import MetadataChange, NodeState, least_loaded_node
+from aioproducer.core.connection import Completed
+from aioproducer.core.metadata import REFUSED_TOPIC_CODES, ClusterMetadata
+from aioproducer.core.producer_state import ProducerState
+from aioproducer.core.retry import Attempts, ExponentialBackoff
+from aioproducer.diagnosis import topic_unknown
+from aioproducer.errors import KafkaError, NetworkError, broker_error
+from aioproducer.hooks import Hooks
+from aioproducer.io.internal import InternalRequest
+from aioproducer.io.node import NodeConnection, NodeSettings
+from aioproducer.metrics import Metrics
+from aioproducer.protocol import Request, Response
+from aioproducer.protocol.messages.metadata import MetadataResponse
+from aioproducer.protocol.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
+from aioproducer.transport.base import Connector
+
+logger = logging.getLogger("aioproducer")
+
+# How long connections may take to end in good order, and then to end at all, in seconds.
+CLOSE_TIMEOUT = 0.2
+ABORT_TIMEOUT = 1.0
+
+
+class Cluster:
+    """Nodes by id, made when first needed; the metadata that names them; the producer id.
+
+    Args:
+        node_usable: a node can take a request.
+        wake: the sender has something to look at.
+        topic_refused: the cluster says that a topic will not do, now or later.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        metadata: ClusterMetadata,
+        accumulator: RecordAccumulator,
+        producer_state: ProducerState,
+        connector: Connector,
+        node_settings: NodeSettings,
+        retry_backoff: ExponentialBackoff,
+        *,
+        metrics: Metrics,
+        hooks: Hooks,
+        random: Random,
+        node_usable: Callable[[NodeConnection, float], None],
+        wake: Callable[[], None],
+        topic_refused: Callable[[str, KafkaError], None],
+    ) -> None:
+        self.nodes: dict[int, NodeConnection] = {}
+        self.metadata = metadata
+        self._loop = loop
+        self._accumulator = accumulator
+        self._producer_state = producer_state
+        self._connector = connector
+        self._node_settings = node_settings
+        self._metrics = metrics
+        self._hooks = hooks
+        self._random = random
+        self._node_usable = node_usable
+        self._wake = wake
+        self._topic_refused = topic_refused
+        self._producer_id_asked = False
+        self._producer_id_attempts = Attempts(retry_backoff, random)
+        self._metadata_watches: list[asyncio.Future[None]] = []
+        self._retired: set[NodeConnection] = set()
+
+    # Nodes
+
+    def node_changed(self, node: NodeConnection) -> None:
+        """A node is ready, has room, or is gone: send at once what waits for that."""
+        now = self._loop.time()
+        if node.can_send(now):
+            if self._is_due(now):
+                self.send_due(now)
+            self._node_usable(node, now)
+        else:
+            if not node.connected:
+                self._forget_if_retired(node)
+            self._wake()
+
+    def expected_cluster_id(self) -> str | None:
+        return self.metadata.cluster_id
+
+    def node(self, node_id: int) -> NodeConnection | None:
+        """The connection to a node that metadata knows."""
+        node = self.nodes.get(node_id)
+        if node is None:
+            known = self.metadata.node(node_id)
+            if known is None:
+                return None
+            node = self.nodes[node_id] = NodeConnection(
+                self._loop,
+                known,
+                self,
+                self._connector,
+                self._node_settings,
+                self._metrics,
+                self._hooks,
+                self._random,
+            )
+        return node
+
+    def _retire(self, node_id: int) -> None:
+        node = self.nodes.pop(node_id, None)
+        if node is not None:
+            self._retired.add(node)
+            node.retire()
+            self._forget_if_retired(node)
+
+    def _forget_if_retired(self, node: NodeConnection) -> None:
+        if node in self._retired and not node.connected:
+            self._retired.discard(node)
+            self._metrics.forget_node(node.id)
+            node.task.cancel()
+
+    def _least_loaded(self, now: float) -> NodeConnection | None:
+        """A node that can take a request now; where there is none, one is connected to, or the bootstrap addresses."""
+        candidates = [node.candidate(now) for node_id in self.metadata.nodes if (node := self.node(node_id))]
+        chosen = least_loaded_node(candidates, self._random)
+        usable = chosen is not None or any(node.connected for node in self.nodes.values())
+        if self.metadata.needs_rebootstrap(now, node_available=usable):
+            logger.warning("No known broker can be reached: going back to the bootstrap addresses")
+            self.apply(self.metadata.rebootstrap(now), now)
+            self._wake()
+            return None
+        if chosen is None:
+            return None
+        node = self.nodes[chosen]
+        if node.can_send(now):
+            return node
+        node.want_connection()
+        return None
+
+    # Metadata and the producer id
+
+    def _is_due(self, now: float) -> bool:
+        return self.metadata.next_update_delay(now) <= 0 or self._producer_id_due(now)
+
+    def _producer_id_due(self, now: float) -> bool:
+        state = self._producer_state
+        if not state.needs_producer_id or self._producer_id_asked or self._producer_id_attempts.delay(now) > 0:
+            return False
+        return self._accumulator.has_undelivered() or self.metadata.bootstrapped
+
+    def send_due(self, now: float) -> float:
+        """Send what the producer itself wants to know, ahead of all records; returns when more will be due."""
+        deadline = now + self.metadata.next_update_delay(now)
+        if deadline <= now:
+            node = self._least_loaded(now)
+            if node is None:
+                deadline = self._next_reconnect(now)
+            else:
+                request = self.metadata.build_request(now)
+                self._ask(node, InternalRequest(self._metadata_answered, self._metadata_failed), request, now)
+                deadline = float("inf")
+        if self._producer_id_due(now):
+            node = self._least_loaded(now)
+            if node is None:
+                deadline = min(deadline, self._next_reconnect(now))
+            else:
+                self._producer_id_asked = True
+                ask = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=2**31 - 1)
+                self._ask(node, InternalRequest(self._producer_id_answered, self._producer_id_failed), ask, now)
+        elif self._producer_state.needs_producer_id and not self._producer_id_asked:
+            retry = self._producer_id_attempts.retry_at
+            if retry > now:
+                deadline = min(deadline, retry)
+        return deadline
+
+    def _ask(self, node: NodeConnection, context: InternalRequest, request: Request[Response], now: float) -> None:
+        try:
+            node.send(request, context, now)
+        except KafkaError as error:
+            context.failed(node, error)
+
+    def _next_reconnect(self, now: float) -> float:
+        """When a node that backs off may be tried again; nodes that connect wake the task themselves."""
+        waits = [
+            node.retry_at()
+            for node_id in self.metadata.nodes
+            if (node := self.nodes.get(node_id)) and node.candidate(now).state is NodeState.BACKING_OFF
+        ]
+        return max(min((wait for wait in waits if wait > now), default=float("inf")), now)
+
+    def _metadata_answered(self, completed: Completed) -> None:
+        now = self._loop.time()
+        response = completed.response
+        assert isinstance(response, MetadataResponse)
+        change = self.metadata.handle_response(response, now, version=completed.version)
+        self.apply(change, now)
+        for name in list(self._accumulator.blocked):
+            # Somebody waits for this topic, or for more partitions of it, and this answer did not help.
+            topic = self.metadata.add_topic(name, now)
+            if topic is not None:
+                self.metadata.request_update(now, f"topic {name} lacks a partition that records wait for")
+        if change.failure is None:
+            for on_metadata_updated in self._hooks.metadata_updated:
+                on_metadata_updated(list(self.metadata.nodes.values()), [topic.name or "" for topic in response.topics])
+        watches, self._metadata_watches = self._metadata_watches, []
+        for watch in watches:
+            if not watch.done():
+                watch.set_result(None)
+        self._wake()
+
+    def _metadata_failed(self, error: KafkaError) -> None:
+        self.metadata.handle_failure(error, self._loop.time())
+        self._wake()
+
+    def watch_metadata(self) -> asyncio.Future[None]:
+        """A future that is done with the next metadata response."""
+        future: asyncio.Future[None] = self._loop.create_future()
+        self._metadata_watches.append(future)
+        return future
+
+    def want_topic(self, name: str, now: float) -> None:
+        """Records are sent to the topic: know it, and go on knowing it."""
+        if self.metadata.add_topic(name, now) is None:
+            self._wake()
+
+    def want_update(self, now: float, reason: str) -> None:
+        self.metadata.request_update(now, reason)
+        self._wake()
+
+    def apply(self, change: MetadataChange, now: float) -> None:
+        """Tell the accumulator and the nodes what is new about the cluster."""
+        accumulator = self._accumulator
+        for node in change.nodes_removed:
+            self._retire(node.id)
+        for node in change.nodes_moved:
+            if node.id in self.nodes:
+                self.nodes[node.id].set_address(node)
+        grown = [added.topic for added in change.partitions_added]
+        for name in (*change.new_topics, *change.recreated_topics, *grown):
+            topic = self.metadata.topic(name)
+            if topic is not None:
+                accumulator.set_partition_count(name, len(topic.partitions), now)
+        for leader in change.leaders:
+            accumulator.set_leader(leader.topic, leader.partition, leader.new_leader, now)
+        for name in change.forgotten_topics:
+            if accumulator.forget_topic(name):
+                self._metrics.forget_topic(name)
+            else:
+                self.metadata.add_topic(name, now)
+        for name, code in change.topic_errors.items():
+            if code in REFUSED_TOPIC_CODES:
+                self._topic_refused(name, broker_error(code))
+
+    def _producer_id_answered(self, completed: Completed) -> None:
+        now = self._loop.time()
+        response = completed.response
+        assert isinstance(response, InitProducerIdResponse)
+        self._producer_id_asked = False
+        if response.error_code == 0:
+            self._producer_id_attempts.succeeded()
+            self._producer_state.set_producer_id(response.producer_id, response.producer_epoch)
+            self._accumulator.ready.settle_held(now)
+        else:
+            error = broker_error(response.error_code)
+            if error.retriable:
+                self._producer_id_attempts.failed(now)
+            else:
+                self._producer_state.fail(error)
+        self._wake()
+
+    def _producer_id_failed(self, error: KafkaError) -> None:
+        self._producer_id_asked = False
+        self._producer_id_attempts.failed(self._loop.time())
+        if not (error.retriable or isinstance(error, NetworkError)) and error.fatal:
+            self._producer_state.fail(error)
+        self._wake()
+
+    def why_unknown(self, topic: str, waited_ms: float) -> KafkaError:
+        """Why the topic's partitions are not known after so long."""
+        cause = self.last_error()
+        seen = self.metadata.last_update is not None
+        code = self.metadata.topic_error(topic)
+        if code and cause is None:
+            cause = broker_error(code)
+        return topic_unknown(topic, waited_ms, metadata_seen=seen, cause=cause)
+
+    def last_error(self) -> KafkaError | None:
+        """The latest reason why a broker could not be reached, for messages to people."""
+        errors = [node.last_error for node in self.nodes.values() if node.last_error is not None]
+        return errors[-1].fresh() if errors else self.metadata.last_error
+
+    # The end
+
+    async def close(self) -> None:
+        """End every connection."""
+        nodes = [*self.nodes.values(), *self._retired]
+        for node in nodes:
+            node.close()
+        await _wait_disconnected(nodes, CLOSE_TIMEOUT)
+        for node in nodes:
+            node.abort()
+        await _wait_disconnected(nodes, ABORT_TIMEOUT)
+        for node in nodes:
+            node.task.cancel()
+        await asyncio.gather(*(node.task for node in nodes), return_exceptions=True)
+        self.nodes.clear()
+        self._retired.clear()
+        for watch in self._metadata_watches:
+            watch.cancel()
+
+
+async def _wait_disconnected(nodes: list[NodeConnection], timeout: float) -> None:
+    try:
+        async with asyncio.timeout(timeout):
+            for node in nodes:
+                await node.disconnected()
+    except TimeoutError:
+        logger.debug("connections that did not end within %s s: %s", timeout, [node.node for node in nodes])

@@ -1,0 +1,32 @@
+"""Requests that the producer makes for itself: metadata, a producer id."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from aioproducer.core.connection import Completed
+from aioproducer.errors import KafkaError
+from aioproducer.io.node import NodeConnection
+
+
+class InternalRequest:
+    """The context of a request whose buffers are its own, so that their release concerns nobody."""
+
+    __slots__ = ("_on_answer", "_on_failure")
+
+    def __init__(self, on_answer: Callable[[Completed], None], on_failure: Callable[[KafkaError], None]) -> None:
+        self._on_answer = on_answer
+        self._on_failure = on_failure
+
+    def reading(self) -> None:
+        """The transport still reads the request."""
+
+    def released(self) -> None:
+        """The transport reads it no more."""
+
+    def answered(self, node: NodeConnection, completed: Completed | None) -> None:
+        assert completed is not None
+        self._on_answer(completed)
+
+    def failed(self, node: NodeConnection, error: KafkaError) -> None:
+        self._on_failure(error)

@@ -1,0 +1,499 @@
+"""One broker: the task that keeps its connection, and what is in flight on it.
+
+The task connects when something is wanted of the broker, waits for the connection's end, and backs off. Requests do not
+go through it: ``send`` encodes and writes at once, in the caller's turn of the loop, and responses are handled in the
+turn in which they come, so that a record pays for no hand-over between tasks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import ssl
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any, Protocol
+
+from aioproducer.core.cluster import NodeCandidate, NodeState
+from aioproducer.core.connection import Completed, Connection, ConnectionState, InFlight
+from aioproducer.core.retry import Attempts, ExponentialBackoff
+from aioproducer.diagnosis import connection_failed, tls_failed
+from aioproducer.errors import ConnectionFailedError, KafkaError, NetworkError
+from aioproducer.hooks import Hooks
+from aioproducer.metrics import Metrics
+from aioproducer.protocol import Buffer, Request, Response
+from aioproducer.record import Node
+from aioproducer.transport.base import Connector, Transport
+
+logger = logging.getLogger("aioproducer")
+
+
+class RequestContext(Protocol):
+    """What a sender leaves with a request to hear of its end: exactly one of ``answered`` and ``failed`` is called.
+
+    ``reading`` says that the transport reads the request's buffers beyond ``send``; ``released`` that it no longer
+    does. A request that no response is expected to has been ``answered`` with ``None`` once it is written.
+    """
+
+    def reading(self) -> None: ...
+
+    def released(self) -> None: ...
+
+    def answered(self, node: NodeConnection, completed: Completed | None) -> None: ...
+
+    def failed(self, node: NodeConnection, error: KafkaError) -> None: ...
+
+
+class NodeOwner(Protocol):
+    """Whom a node tells when it can be used, and when it cannot."""
+
+    def node_changed(self, node: NodeConnection) -> None:
+        """Ready, or able to take more requests than before, or disconnected."""
+
+    def expected_cluster_id(self) -> str | None:
+        """The cluster that a broker should belong to, once that is known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSettings:
+    """What every connection keeps to. Times are in seconds."""
+
+    client_id: str
+    max_in_flight: int
+    request_timeout: float
+    reconnect_backoff: ExponentialBackoff
+    setup_timeout: ExponentialBackoff
+    max_idle: float
+    uses_tls: bool
+    check_cluster: bool
+    # client.dns.lookup=resolve_canonical_bootstrap_servers_only
+    canonical_bootstrap: bool = False
+
+
+class NodeConnection:
+    """A broker, connected or not; the handler of its transport."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        node: Node,
+        owner: NodeOwner,
+        connector: Connector,
+        settings: NodeSettings,
+        metrics: Metrics,
+        hooks: Hooks,
+        random: Random,
+    ) -> None:
+        self.node = node
+        self.last_attempt = float("-inf")
+        self.last_error: KafkaError | None = None
+        self._loop = loop
+        self._owner = owner
+        self._connector = connector
+        self._settings = settings
+        self._metrics = metrics
+        self._hooks = hooks
+        self._random = random
+        self._attempts = Attempts(settings.reconnect_backoff, random)
+        self._setups = 0
+        # What is left to try of the addresses of the node's name, each with the name that a certificate must bear.
+        self._addresses: list[tuple[str, str]] = []
+        self._connection: Connection | None = None
+        self._transport: Transport | None = None
+        self._connected_at = 0.0
+        self._last_used = 0.0
+        # Requests whose buffers the transport still reads; nothing else is written meanwhile.
+        self._unwritten: list[tuple[RequestContext, bool]] = []
+        # Taken out of the connection by its time-out, until the transport has ended.
+        self._overdue: list[InFlight] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._wanted = asyncio.Event()
+        self._ended = asyncio.Event()
+        self._connecting = False
+        self._retired = False
+        self._was_ready = False
+        self._logged: str | None = None
+        self.task: asyncio.Task[None] = loop.create_task(self._run(), name=f"aioproducer-node-{node.id}")
+
+    # What the owner asks
+
+    @property
+    def id(self) -> int:
+        return self.node.id
+
+    @property
+    def connected(self) -> bool:
+        return self._transport is not None
+
+    @property
+    def in_flight(self) -> int:
+        return 0 if self._connection is None else self._connection.in_flight
+
+    @property
+    def throttled_until(self) -> float:
+        return float("-inf") if self._connection is None else self._connection.throttled_until
+
+    def can_send(self, now: float) -> bool:
+        """Whether ``send`` may be called: ready, room in flight, not throttled, and the last request is written."""
+        connection = self._connection
+        return connection is not None and not self._unwritten and not self._retired and connection.can_send(now)
+
+    def candidate(self, now: float) -> NodeCandidate:
+        """This node as the choice of the least loaded one sees it."""
+        if self.can_send(now):
+            state = NodeState.READY
+        elif self._connecting or (self._connection is not None and self._connection.state is not ConnectionState.READY):
+            state = NodeState.CONNECTING
+        elif self._connection is None and self._attempts.delay(now) == 0:
+            state = NodeState.CAN_CONNECT
+        else:
+            state = NodeState.BACKING_OFF
+        return NodeCandidate(self.id, state, self.in_flight, self.last_attempt)
+
+    def retry_at(self) -> float:
+        """When a connection may be tried again."""
+        return self._attempts.retry_at
+
+    def negotiate(self, api_key: int, *, highest: int = 32767) -> int:
+        """The version of an API to use with this broker; see ``Connection.negotiate``."""
+        assert self._connection is not None
+        return self._connection.negotiate(api_key, highest=highest)
+
+    def want_connection(self) -> None:
+        """Connect as soon as the backoff allows, unless connected."""
+        if not self._retired:
+            self._wanted.set()
+
+    def set_address(self, node: Node) -> None:
+        """The broker has moved: the next connection goes there, and this one ends."""
+        self.node = node
+        self._addresses = []
+        self._attempts.succeeded()
+        if self._transport is not None:
+            self._poison(NetworkError(f"broker {node.id} has moved to {node.host}:{node.port}"))
+
+    def send(
+        self,
+        request: Request[Response],
+        context: RequestContext,
+        now: float,
+        *,
+        version: int | None = None,
+        expect_response: bool = True,
+        timeout: float | None = None,
+    ) -> int:
+        """Write a request; ``can_send`` must be true. Returns its size in bytes.
+
+        Raises:
+            UnsupportedVersionError, ProtocolError: it cannot be said to this broker; nothing was sent.
+        """
+        connection, transport = self._connection, self._transport
+        assert connection is not None
+        assert transport is not None
+        buffers = connection.send(
+            request, now, context=context, timeout=timeout, version=version, expect_response=expect_response
+        )
+        size = self._write(transport, buffers, context, expect_response)
+        self._last_used = now
+        self._metrics.request_sent(self.id, size, now)
+        self._metrics.bytes_written(self.id, size, now)
+        if self._hooks.request_written:
+            key = request.schema.api_key or 0
+            used = connection.negotiate(key) if version is None else version
+            correlation_id = int.from_bytes(bytes(buffers[0][8:12]), "big")
+            for on_request_written in self._hooks.request_written:
+                on_request_written(self.node, key, used, correlation_id, size)
+        self._arm(now)
+        return size
+
+    def _write(
+        self, transport: Transport, buffers: Sequence[Buffer], context: RequestContext, expect_response: bool
+    ) -> int:
+        size = sum([len(buffer) for buffer in buffers])
+        if transport.write(buffers):
+            if not expect_response:
+                context.answered(self, None)
+        else:
+            context.reading()
+            self._unwritten.append((context, expect_response))
+        return size
+
+    def retire(self) -> None:
+        """The node is not needed any more: end when what is in flight is answered."""
+        self._retired = True
+        self._wanted.clear()
+        if self.in_flight == 0 and not self._unwritten:
+            self.close()
+
+    def close(self) -> None:
+        """End the connection in good order, if there is one."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """End the connection now."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    async def disconnected(self) -> None:
+        """Wait until there is no connection."""
+        if self._transport is not None:
+            await self._ended.wait()
+
+    # The task
+
+    async def _run(self) -> None:
+        while True:
+            await self._wanted.wait()
+            delay = self._attempts.delay(self._loop.time())
+            if delay > 0:
+                await asyncio.sleep(delay)
+                continue
+            self._connecting = True
+            try:
+                await self._connect()
+            finally:
+                self._connecting = False
+            self._wanted.clear()
+            if self._transport is not None:
+                await self._ended.wait()
+            self._owner.node_changed(self)
+
+    async def _connect(self) -> None:
+        loop = self._loop
+        began = self.last_attempt = loop.time()
+        host, port = self.node.host, self.node.port
+        timeout = self._settings.setup_timeout.delay(self._setups, self._random)
+        address = host
+        error: KafkaError
+        try:
+            async with asyncio.timeout(timeout):
+                if not self._addresses:
+                    canonical = self._settings.canonical_bootstrap and self.id < 0
+                    self._addresses = await _resolve(loop, host, port, canonical=canonical)
+                address, name = self._addresses.pop(0)
+                transport = await self._connector.connect(address, port, self, server_hostname=name)
+        except TimeoutError:
+            error = ConnectionFailedError(
+                f"{_at(host, address)}:{port} did not take a connection within {timeout * 1000:.0f} ms "
+                f"(socket_connection_setup_timeout_ms): check host and port, and what filters the network in between."
+            )
+            self._setups += 1
+        except OSError as failure:
+            error = connection_failed(
+                f"{_at(host, address)}:{port}",
+                failure,
+                uses_tls=self._settings.uses_tls,
+                broker=self.id if self.id >= 0 else None,
+            )
+        except Exception as failure:
+            # The loop's, a connector's or the machine's fault; trying goes on, since it may pass.
+            logger.exception("Connecting to broker %s failed", self.node)
+            error = ConnectionFailedError(f"Connecting to {_at(host, address)}:{port} failed: {failure!r}")
+        else:
+            self._setups = 0
+            self._established(transport, began)
+            return
+        for on_connect in self._hooks.connect:
+            on_connect(self.node, (loop.time() - began) * 1000, error)
+        self._failed_to_connect(error, loop.time())
+
+    def _established(self, transport: Transport, began: float) -> None:
+        now = self._loop.time()
+        settings = self._settings
+        self._transport = transport
+        self._ended.clear()
+        self._connected_at = self._last_used = now
+        self._connection = Connection(
+            peer=transport.peer,
+            client_id=settings.client_id,
+            node_id=self.id,
+            cluster_id=self._owner.expected_cluster_id() if settings.check_cluster else None,
+            max_in_flight=settings.max_in_flight,
+            request_timeout=settings.request_timeout,
+            uses_tls=settings.uses_tls,
+        )
+        self._metrics.connection_creation.record(1, now)
+        for on_connect in self._hooks.connect:
+            on_connect(self.node, (now - began) * 1000, None)
+        self._write(transport, self._connection.start(now), _OWN_REQUEST, True)
+        self._arm(now)
+
+    def _failed_to_connect(self, error: KafkaError, now: float) -> None:
+        self.last_error = error
+        if not self._addresses:
+            # All addresses of the name were tried: now wait, and ask for them again.
+            self._attempts.failed(now)
+        if str(error) != self._logged:
+            self._logged = str(error)
+            logger.warning("Broker %s: %s", self.node, error)
+
+    # The transport's handler
+
+    def data_received(self, data: Buffer) -> None:
+        connection, transport = self._connection, self._transport
+        assert connection is not None
+        assert transport is not None
+        now = self._loop.time()
+        was_ready = connection.state is ConnectionState.READY
+        self._metrics.bytes_read(self.id, len(data), now)
+        completed = connection.receive_data(data, now)
+        if not was_ready:
+            own = connection.data_to_send()
+            if own:
+                self._write(transport, own, _OWN_REQUEST, True)
+            if connection.state is ConnectionState.READY:
+                self._became_ready(now)
+        for each in completed:
+            self._answered(each, now)
+        if connection.error is not None:
+            transport.abort()
+        elif self._retired and connection.in_flight == 0:
+            transport.close()
+        elif completed or not was_ready:
+            self._owner.node_changed(self)
+
+    def _became_ready(self, now: float) -> None:
+        self._attempts.succeeded()
+        self._was_ready = True
+        self.last_error = None
+        self._logged = None
+        logger.debug("Broker %s is ready", self.node)
+        for on_ready in self._hooks.ready:
+            on_ready(self.node, (now - self._connected_at) * 1000)
+
+    def _answered(self, completed: Completed, now: float) -> None:
+        self._metrics.response_received(self.id, completed.size, now)
+        for on_response_read in self._hooks.response_read:
+            on_response_read(
+                self.node,
+                completed.api_key,
+                completed.version,
+                completed.correlation_id,
+                completed.size,
+                completed.latency * 1000,
+            )
+        throttle_time_ms: int = getattr(completed.response, "throttle_time_ms", 0)
+        if throttle_time_ms > 0:
+            for on_throttle in self._hooks.throttle:
+                on_throttle(self.node, throttle_time_ms)
+        context: Any = completed.context
+        context.answered(self, completed)
+
+    def write_completed(self) -> None:
+        self._release_unwritten(None)
+        if self._retired and self.in_flight == 0:
+            self.close()
+        else:
+            self._owner.node_changed(self)
+
+    def _release_unwritten(self, error: KafkaError | None) -> None:
+        unwritten, self._unwritten = self._unwritten, []
+        for context, expect_response in unwritten:
+            context.released()
+            if not expect_response:
+                if error is None:
+                    context.answered(self, None)
+                else:
+                    context.failed(self, error)
+
+    def connection_lost(self, exception: Exception | None) -> None:
+        connection = self._connection
+        assert connection is not None
+        now = self._loop.time()
+        if isinstance(exception, ssl.SSLError):
+            # With TLS 1.3 a refused client certificate shows only after the handshake.
+            exception = tls_failed(connection.peer, exception)
+        in_flight = [*self._overdue, *connection.eof(exception)]
+        error = connection.error
+        assert error is not None
+        was_idle = not in_flight and not self._unwritten
+        had_been_ready, self._was_ready = self._was_ready, False
+        self._overdue = []
+        self._connection = None
+        self._transport = None
+        # Where a connection was good, the name may lead elsewhere by now.
+        self._addresses = []
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._metrics.connection_close.record(1, now)
+        if not self._retired:
+            self._attempts.failed(now)
+            self.last_error = error
+            if not (was_idle and had_been_ready) and str(error) != self._logged:
+                self._logged = str(error)
+                logger.warning("Broker %s: %s", self.node, error)
+        for on_disconnect in self._hooks.disconnect:
+            on_disconnect(self.node, error)
+        self._release_unwritten(error)
+        for request in in_flight:
+            context: Any = request.context
+            context.failed(self, error)
+        self._ended.set()
+
+    def _poison(self, error: KafkaError) -> None:
+        assert self._connection is not None
+        assert self._transport is not None
+        self._overdue.extend(self._connection.poison(error))
+        self._transport.abort()
+
+    # Time-outs
+
+    def _arm(self, now: float) -> None:
+        assert self._connection is not None
+        when = min(self._connection.next_deadline(), self._last_used + self._settings.max_idle)
+        if self._timer is not None:
+            if self._timer.when() <= when:
+                return
+            self._timer.cancel()
+        self._timer = self._loop.call_at(when, self._check)
+
+    def _check(self) -> None:
+        self._timer = None
+        connection, transport = self._connection, self._transport
+        if connection is None or transport is None:
+            return
+        now = self._loop.time()
+        if connection.timed_out(now):
+            self._overdue.extend(connection.expire(now))
+            transport.abort()
+            return
+        if connection.in_flight == 0 and not self._unwritten and now >= self._last_used + self._settings.max_idle:
+            transport.close()
+            return
+        self._arm(now)
+
+
+class _OwnRequest:
+    """The context of the connection's own requests; the connection itself hears of their end."""
+
+    def reading(self) -> None:
+        """Nothing of ours is read: the buffers are the request's own."""
+
+    def released(self) -> None:
+        """See ``reading``."""
+
+    def answered(self, node: NodeConnection, completed: Completed | None) -> None:
+        raise AssertionError("the connection answers its own requests")
+
+    def failed(self, node: NodeConnection, error: KafkaError) -> None:
+        raise AssertionError("the connection fails its own requests")
+
+
+_OWN_REQUEST = _OwnRequest()
+
+
+def _at(host: str, address: str) -> str:
+    return host if address == host else f"{host} ({address})"
+
+
+async def _resolve(loop: asyncio.AbstractEventLoop, host: str, port: int, *, canonical: bool) -> list[tuple[str, str]]:
+    """All addresses of ``host``, in the resolver's order, each with the name to verify."""
+    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    addresses = list(dict.fromkeys(str(address[0]) for *_, address in found))
+    if not canonical:
+        return [(address, host) for address in addresses]
+    return [(address, (await loop.getnameinfo((address, port)))[0]) for address in addresses]

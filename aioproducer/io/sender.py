@@ -1,0 +1,375 @@
+"""The accumulator task: drains ready batches into the nodes, and ends what they answer.
+
+One task takes the place of Kafka's Sender thread. It sleeps until something is ready or due, and each turn does what
+``_step`` lists, in that order. A node that has room again is drained at once, in the turn in which its response came.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+
+from aioproducer.core.accumulator import RecordAccumulator
+from aioproducer.core.batch import ProducerBatch
+from aioproducer.core.completion import Completion, Fate, Verdict
+from aioproducer.core.connection import Completed
+from aioproducer.core.metadata import ClusterMetadata
+from aioproducer.core.pending import PendingRecord
+from aioproducer.core.producer_state import ProducerState
+from aioproducer.core.retry import ExponentialBackoff
+from aioproducer.diagnosis import buffer_full, partition_unknown
+from aioproducer.errors import KafkaError
+from aioproducer.hooks import Hooks
+from aioproducer.io.cluster import Cluster
+from aioproducer.io.node import NodeConnection, NodeSettings
+from aioproducer.io.offload import Compressor
+from aioproducer.io.produce import ProduceInFlight, choose_version, produce_request
+from aioproducer.metrics import Metrics
+from aioproducer.protocol.messages.produce import PartitionProduceResponse
+from aioproducer.record import Node, TopicPartition
+from aioproducer.transport.base import Connector
+
+logger = logging.getLogger("aioproducer")
+
+# How many waiting records are served in one turn, so that no turn takes long.
+ADMITTED_PER_TURN = 200
+
+NOT_LEADER_OR_FOLLOWER = 6
+FENCED_LEADER_EPOCH = 74
+
+ReportFailure = Callable[[TopicPartition, int, KafkaError], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SenderSettings:
+    """What the sender keeps to, besides what its parts know. Times are in seconds."""
+
+    acks: int
+    request_timeout_ms: int
+    retry_backoff: ExponentialBackoff
+    node: NodeSettings
+
+
+class Sender:
+    """Moves what is ready to the nodes of the cluster.
+
+    Args:
+        report_failure: told of every batch, or run of waiting records, that has failed: partition (-1 where none was
+            chosen), number of records, error.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        settings: SenderSettings,
+        accumulator: RecordAccumulator,
+        metadata: ClusterMetadata,
+        producer_state: ProducerState,
+        completion: Completion,
+        connector: Connector,
+        *,
+        metrics: Metrics,
+        hooks: Hooks,
+        random: Random,
+        report_failure: ReportFailure,
+    ) -> None:
+        self._loop = loop
+        self._settings = settings
+        self._accumulator = accumulator
+        self._metadata = metadata
+        self._producer_state = producer_state
+        self._completion = completion
+        self._metrics = metrics
+        self._hooks = hooks
+        self._report_failure = report_failure
+        self._compressor: Compressor | None = None
+        codec = accumulator.settings.codec
+        if codec is not None:
+            self._compressor = Compressor(loop, codec, accumulator.settings.compression_level, self._compressed)
+        self._sleeper: asyncio.Future[None] | None = None
+        self._awake = False
+        self.cluster = Cluster(
+            loop,
+            metadata,
+            accumulator,
+            producer_state,
+            connector,
+            settings.node,
+            settings.retry_backoff,
+            metrics=metrics,
+            hooks=hooks,
+            random=random,
+            node_usable=self._drain,
+            wake=self.wake,
+            topic_refused=lambda name, error: self.fail_waiting(accumulator.waiting_for_topic(name), error),
+        )
+
+    # The task
+
+    def wake(self) -> None:
+        """Let the task run as soon as the loop comes to it."""
+        self._awake = True
+        sleeper = self._sleeper
+        if sleeper is not None and not sleeper.done():
+            sleeper.set_result(None)
+
+    async def run(self) -> None:
+        """Run until cancelled."""
+        while True:
+            self._awake = False
+            try:
+                deadline = self._step(self._loop.time())
+            except Exception:
+                # Nobody else would go on sending: say it, and try again in a moment.
+                logger.exception("The sender met an error that it should not")
+                deadline = self._loop.time() + self._settings.retry_backoff.maximum
+            await self._sleep_until(deadline)
+
+    async def _sleep_until(self, deadline: float) -> None:
+        if self._awake:
+            await asyncio.sleep(0)
+            return
+        self._sleeper = self._loop.create_future()
+        timer = None
+        if deadline != float("inf"):
+            timer = self._loop.call_at(deadline, self.wake)
+        try:
+            await self._sleeper
+        finally:
+            self._sleeper = None
+            if timer is not None:
+                timer.cancel()
+
+    def _step(self, now: float) -> float:
+        """One turn; returns when the next is due."""
+        accumulator = self._accumulator
+        self._expire(now)
+        if self._producer_state.fatal_error is not None:
+            self.fail_everything(self._producer_state.fatal_error, now)
+        accumulator.ready.poll(now)
+        if accumulator.admit(now, ADMITTED_PER_TURN):
+            self.wake()
+        self._compress()
+        for name in accumulator.ready.unknown_leader_topics():
+            self._metadata.add_topic(name, now)
+            self._metadata.request_update(now, f"topic {name} has records to send and no leader")
+        deadline = min(accumulator.next_deadline(), self.cluster.send_due(now))
+        for node_id in list(accumulator.ready.ready):
+            node = self.cluster.node(node_id)
+            if node is None:
+                continue
+            self._drain(node, now)
+            if node_id in accumulator.ready.ready:
+                node.want_connection()
+                if now < node.throttled_until:
+                    deadline = min(deadline, node.throttled_until)
+        return deadline
+
+    # Batches
+
+    def _drain(self, node: NodeConnection, now: float) -> None:
+        """Send requests to the node while it takes them and there is something to send."""
+        while node.can_send(now):
+            batches = self._accumulator.drain(node.id, now)
+            if not batches:
+                break
+            self._send_batches(node, batches, now)
+        self._compress()
+
+    def _send_batches(self, node: NodeConnection, batches: list[ProducerBatch], now: float) -> None:
+        settings = self._settings
+        topic_ids: dict[str, bytes | None] = {}
+        for batch in batches:
+            topic = self._metadata.topic(batch.topic_partition.topic)
+            topic_ids[batch.topic_partition.topic] = None if topic is None else topic.topic_id
+        try:
+            version = choose_version(node, batches, topic_ids)
+            request, by_partition = produce_request(
+                batches, version, topic_ids, acks=settings.acks, timeout_ms=settings.request_timeout_ms
+            )
+            context = ProduceInFlight(
+                by_partition,
+                now,
+                on_answer=self._batch_answered,
+                on_failure=self._batch_failed,
+                on_end=self._produce_ended,
+                release=self._accumulator.release,
+            )
+            for batch in batches:
+                batch.attempts += 1
+            node.send(request, context, now, version=version, expect_response=settings.acks != 0)
+        except KafkaError as error:
+            for batch in batches:
+                self._settle(batch, self._completion.unsendable(batch, error, now), now)
+            return
+        self._note_sent(batches, now)
+
+    def _note_sent(self, batches: list[ProducerBatch], now: float) -> None:
+        metrics = self._metrics
+        records = 0
+        for batch in batches:
+            records += batch.record_count
+            queue_time_ms = (now - batch.created_at) * 1000
+            metrics.batch_sent(
+                batch.topic_partition.topic,
+                batch.record_count,
+                batch.size(),
+                batch.size() / batch.uncompressed_size(),
+                queue_time_ms,
+                batch.max_record_size,
+                now,
+            )
+            for on_batch_sent in self._hooks.batch_sent:
+                on_batch_sent(
+                    batch.topic_partition,
+                    batch.record_count,
+                    batch.size(),
+                    batch.uncompressed_size(),
+                    queue_time_ms,
+                    batch.attempts,
+                )
+        metrics.records_per_request.record(records, now)
+
+    def _produce_ended(self, node: NodeConnection, completed: Completed | None) -> None:
+        if completed is not None:
+            throttle_time_ms: int = getattr(completed.response, "throttle_time_ms", 0)
+            self._metrics.produce_response(node.id, completed.latency * 1000, throttle_time_ms, completed.received_at)
+
+    def _batch_answered(
+        self, batch: ProducerBatch, answer: PartitionProduceResponse | None, endpoints: list[Node]
+    ) -> None:
+        now = self._loop.time()
+        if answer is None:
+            self._settle(batch, self._completion.written(batch, now), now)
+            return
+        if answer.error_code == 0:
+            verdict = self._completion.acked(batch, answer.base_offset, answer.log_append_time_ms, now)
+            self._settle(batch, verdict, now)
+            return
+        record_messages = {each.batch_index: each.batch_index_error_message for each in answer.record_errors}
+        verdict = self._completion.refused(batch, answer.error_code, now, answer.error_message, record_messages)
+        if answer.error_code in (NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH):
+            topic, partition = batch.topic_partition
+            leader = answer.current_leader
+            hints = self._metadata.apply_leader_hints(
+                topic, partition, leader.leader_id, leader.leader_epoch, endpoints, now
+            )
+            self.cluster.apply(hints, now)
+        self._settle(batch, verdict, now)
+
+    def _batch_failed(self, batch: ProducerBatch, error: KafkaError) -> None:
+        now = self._loop.time()
+        self._settle(batch, self._completion.disconnected(batch, error, now), now)
+
+    def _settle(self, batch: ProducerBatch, verdict: Verdict, now: float) -> None:
+        """Tell whom it concerns what became of a batch."""
+        error = verdict.error
+        topic_partition = batch.topic_partition
+        if verdict.fate is Fate.ACKED:
+            if self._hooks.batch_acked:
+                offset = batch.base_offset if batch.base_offset >= 0 else None
+                for on_batch_acked in self._hooks.batch_acked:
+                    on_batch_acked(topic_partition, batch.record_count, offset, (now - batch.created_at) * 1000)
+            return
+        if verdict.refresh_metadata:
+            self._metadata.request_update(now, f"{topic_partition}: {error}")
+            self.wake()
+        if error is None:
+            return
+        if verdict.fate is Fate.RETRIED:
+            logger.debug("%s: attempt %d failed, trying again: %s", topic_partition, batch.attempts, error)
+            self._metrics.records_retried(topic_partition.topic, batch.record_count, now)
+            for on_batch_retried in self._hooks.batch_retried:
+                on_batch_retried(topic_partition, batch.record_count, batch.attempts, error)
+        elif verdict.fate is Fate.SPLIT:
+            parts = len(batch.children or ())
+            logger.info("%s: the broker calls a batch too large; sending it in %d parts", topic_partition, parts)
+            self._metrics.batch_split.record(1, now)
+            for on_batch_split in self._hooks.batch_split:
+                on_batch_split(topic_partition, batch.record_count, parts)
+        elif verdict.fate is Fate.FAILED:
+            self._note_failed(batch, error, now)
+
+    def _note_failed(self, batch: ProducerBatch, error: KafkaError, now: float) -> None:
+        self._metrics.records_failed(batch.topic_partition.topic, batch.record_count, now)
+        for on_batch_failed in self._hooks.batch_failed:
+            on_batch_failed(batch.topic_partition, batch.record_count, error)
+        self._report_failure(batch.topic_partition, batch.record_count, error)
+
+    # Deadlines and ends
+
+    def _expire(self, now: float) -> None:
+        for batch, error in self._completion.expire(now):
+            self._note_failed(batch, error, now)
+            # The leader did not answer for long: maybe there is another one by now.
+            self._metadata.request_update(now, f"records for {batch.topic_partition} expired")
+        expired = self._accumulator.expired_waiting(now)
+        groups: dict[tuple[str, int | None, bool], list[PendingRecord]] = {}
+        for pending in expired:
+            groups.setdefault((pending.topic, pending.partition, pending.wants_memory), []).append(pending)
+        for records in groups.values():
+            self.fail_waiting(records, self._why_waiting(records[0], now))
+
+    def _why_waiting(self, pending: PendingRecord, now: float) -> KafkaError:
+        waited_ms = (now - pending.since) * 1000
+        topic = self._metadata.topic(pending.topic)
+        if pending.wants_memory:
+            pool = self._accumulator.pool
+            waiting = self._accumulator.waiting
+            self._metrics.buffer_exhausted.record(1, now)
+            return buffer_full(pending.charged, pool.total_memory, waited_ms, len(waiting.records) + 1)
+        if topic is not None and pending.partition is not None:
+            return partition_unknown(pending.topic, pending.partition, len(topic.partitions), waited_ms)
+        return self.cluster.why_unknown(pending.topic, waited_ms)
+
+    def fail_waiting(self, records: list[PendingRecord], error: KafkaError) -> None:
+        """Fail records in line, all for one reason; they leave their lines."""
+        counts: dict[TopicPartition, int] = {}
+        for pending in records:
+            self._accumulator.leave_line(pending)
+            pending.fail(error)
+            where = TopicPartition(pending.topic, -1 if pending.partition is None else pending.partition)
+            counts[where] = counts.get(where, 0) + 1
+        for where, count in counts.items():
+            self._metrics.records_failed(where.topic, count, self._loop.time())
+            self._report_failure(where, count, error)
+
+    def fail_everything(self, error: KafkaError, now: float) -> None:
+        """Fail every record that has no outcome yet."""
+        for batch in self._completion.fail_all(error, now):
+            self._note_failed(batch, error, now)
+        self.fail_waiting(list(self._accumulator.waiting.records), error)
+
+    # Compression
+
+    def _compress(self) -> None:
+        if self._accumulator.to_compress:
+            assert self._compressor is not None
+            for batch in self._accumulator.take_to_compress():
+                self._compressor.submit(batch)
+
+    def _compressed(self, batch: ProducerBatch, result: bytes | BaseException) -> None:
+        now = self._loop.time()
+        if isinstance(result, bytes):
+            self._accumulator.compressed(batch, result, now)
+            queue = batch.queue
+            node = None if queue is None or queue.node is None else self.cluster.nodes.get(queue.node.node_id)
+            if node is not None:
+                self._drain(node, now)
+            return
+        self._accumulator.compressed(batch, None, now)
+        if not batch.is_finished():
+            error = result if isinstance(result, KafkaError) else KafkaError(f"Compression failed: {result!r}")
+            self._completion.fail(batch, error, now)
+            self._note_failed(batch, error, now)
+
+    # The end
+
+    async def close(self) -> None:
+        """End every thread and connection; whatever has no outcome must have been failed before."""
+        if self._compressor is not None:
+            await self._compressor.close()
+        await self.cluster.close()

@@ -1,0 +1,454 @@
+"""The producer's metrics, under Kafka's names.
+
+What happens is recorded per batch, request or wait, never per record, into `Sensor` objects; the tables below say
+which name is which measure of which sensor, and `Metrics.snapshot` reads them all. Rates, averages and maxima cover the
+last ``metrics_num_samples`` windows of ``metrics_sample_window_ms`` and are computed as Kafka's ``Rate``, ``Avg`` and
+``Max`` are: a rate without events is 0, an average or maximum without events is NaN. Times in are seconds of a
+monotonic clock (``now``); times out are milliseconds, or nanoseconds where the name says ``ns``; sizes are bytes.
+
+Every one of these metrics is of Kafka's recording level INFO, so ``metrics_recording_level`` leaves none out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple, TypeAlias
+
+GaugeFunction: TypeAlias = Callable[[float], float]
+"""Reads a value when it is asked for; called with ``now`` in seconds."""
+
+
+class _Sample:
+    """What happened in one window."""
+
+    __slots__ = ("events", "last", "maximum", "start", "sum")
+
+    def __init__(self, start: float) -> None:
+        self.start = start
+        self.last = start
+        self.events = 0
+        self.sum = 0.0
+        self.maximum = -math.inf
+
+
+class Sensor:
+    """Values of one kind as they come in: for a few windows back, and in total.
+
+    A window begins with the first value after the last one ended. Kafka's ``SampledStat`` keeps one window more than
+    ``num_samples``, because what counts is whether a window's last value is still recent.
+    """
+
+    __slots__ = ("_current", "_sample_window", "_samples", "_window_end", "_windows", "total", "total_events")
+
+    def __init__(self, num_samples: int, sample_window: float) -> None:
+        """``sample_window`` is in seconds."""
+        self.total = 0.0
+        self.total_events = 0
+        self._windows = num_samples
+        self._sample_window = sample_window
+        self._samples: list[_Sample] = []
+        self._current = _Sample(-math.inf)
+        self._window_end = -math.inf
+
+    def record(self, value: float, now: float) -> None:
+        """Take in one value."""
+        if now >= self._window_end:
+            self._begin_window(now)
+        sample = self._current
+        sample.last = now
+        sample.events += 1
+        sample.sum += value
+        if value > sample.maximum:
+            sample.maximum = value
+        self.total += value
+        self.total_events += 1
+
+    def _begin_window(self, now: float) -> None:
+        self._current = _Sample(now)
+        self._window_end = now + self._sample_window
+        self._samples = [*self._recent(now), self._current][-(self._windows + 1) :]
+
+    def _recent(self, now: float) -> list[_Sample]:
+        oldest = now - self._windows * self._sample_window
+        return [sample for sample in self._samples if sample.last > oldest]
+
+    def average(self, now: float) -> float:
+        """The mean of the recent values; NaN if there were none."""
+        samples = self._recent(now)
+        events = sum(sample.events for sample in samples)
+        return sum(sample.sum for sample in samples) / events if events else math.nan
+
+    def maximum(self, now: float) -> float:
+        """The largest of the recent values; NaN if there were none."""
+        return float(max((sample.maximum for sample in self._recent(now)), default=math.nan))
+
+    def rate(self, now: float) -> float:
+        """The sum of the recent values per second."""
+        samples = self._recent(now)
+        return sum(sample.sum for sample in samples) / self._covered(samples, now)
+
+    def event_rate(self, now: float) -> float:
+        """How many values came per second."""
+        samples = self._recent(now)
+        return sum(sample.events for sample in samples) / self._covered(samples, now)
+
+    def _covered(self, samples: list[_Sample], now: float) -> float:
+        """The seconds that ``samples`` stand for: Kafka's ``Rate.windowSize``.
+
+        All windows but the one under way are taken as whole ones, also those not yet lived through. Else the first
+        value of all would be a rate over no time.
+        """
+        elapsed = now - samples[0].start if samples else 0.0
+        missing = self._windows - 1 - int(elapsed / self._sample_window)
+        return max(elapsed + max(missing, 0) * self._sample_window, 0.001)
+
+    def sum_of_values(self, now: float) -> float:
+        """The sum of all values since the beginning."""
+        return self.total
+
+    def number_of_values(self, now: float) -> float:
+        """How many values came since the beginning."""
+        return float(self.total_events)
+
+    def time_ratio(self, now: float) -> float:
+        """Of values that are nanoseconds: the share of the recent time that they make up."""
+        return self.rate(now) / 1e9
+
+
+class MetricSpec(NamedTuple):
+    """A metric: its name, the attribute of the sensor it is read from, how, and its meaning."""
+
+    name: str
+    sensor: str
+    measure: Callable[[Sensor, float], float]
+    description: str
+
+
+def _average(name: str, sensor: str, meaning: str) -> MetricSpec:
+    return MetricSpec(f"{name}-avg", sensor, Sensor.average, f"The average {meaning}.")
+
+
+def _average_and_maximum(name: str, sensor: str, meaning: str) -> tuple[MetricSpec, MetricSpec]:
+    largest = MetricSpec(f"{name}-max", sensor, Sensor.maximum, f"The largest {meaning}.")
+    return _average(name, sensor, meaning), largest
+
+
+def _meter(name: str, sensor: str, meaning: str) -> tuple[MetricSpec, MetricSpec]:
+    """The sum of the values, per second and in total."""
+    return (
+        MetricSpec(f"{name}-rate", sensor, Sensor.rate, f"{meaning}, per second."),
+        MetricSpec(f"{name}-total", sensor, Sensor.sum_of_values, f"{meaning}, in total."),
+    )
+
+
+def _event_meter(name: str, sensor: str, meaning: str) -> tuple[MetricSpec, MetricSpec]:
+    """The number of the values, per second and in total."""
+    return (
+        MetricSpec(f"{name}-rate", sensor, Sensor.event_rate, f"{meaning}, per second."),
+        MetricSpec(f"{name}-total", sensor, Sensor.number_of_values, f"{meaning}, in total."),
+    )
+
+
+def _total(name: str, sensor: str, meaning: str) -> MetricSpec:
+    return MetricSpec(f"{name}-total", sensor, Sensor.sum_of_values, meaning)
+
+
+PRODUCER_METRICS: tuple[MetricSpec, ...] = (
+    *_meter("record-send", "records_per_request", "Records sent, retries included"),
+    _average("records-per-request", "records_per_request", "number of records in a produce request"),
+    *_meter("record-retry", "record_retry", "Records sent again"),
+    *_meter("record-error", "record_error", "Records that ended in an error"),
+    *_average_and_maximum("record-size", "record_size", "size in bytes of the largest record of a batch"),
+    *_average_and_maximum("record-queue-time", "queue_time", "time in ms from a batch's first record to its sending"),
+    *_average_and_maximum("batch-size", "batch_size", "size in bytes of a sent batch"),
+    *_event_meter("batch-split", "batch_split", "Batches split because a broker found them too large"),
+    _average("compression-rate", "compression", "ratio of a batch's compressed to its uncompressed size"),
+    *_average_and_maximum("request-latency", "request_latency", "time in ms from a produce request to its response"),
+    *_average_and_maximum("produce-throttle-time", "throttle", "time in ms that a broker throttled a produce request"),
+    *_event_meter("buffer-exhausted", "buffer_exhausted", "Records refused because the buffer stayed full"),
+    _total("bufferpool-wait-time-ns", "buffer_wait", "Nanoseconds that records waited for room in the buffer."),
+    MetricSpec(
+        "bufferpool-wait-ratio",
+        "buffer_wait",
+        Sensor.time_ratio,
+        "Time that records waited for room, per time: above 1 where several wait at once.",
+    ),
+    _total("flush-time-ns", "flush", "Nanoseconds spent in flush()."),
+    _total("metadata-wait-time-ns", "metadata_wait", "Nanoseconds that sends waited for a topic's metadata."),
+    *_event_meter("connection-creation", "connection_creation", "Connections opened"),
+    *_event_meter("connection-close", "connection_close", "Connections closed"),
+    *_event_meter("successful-authentication", "authentication_success", "Connections authenticated"),
+    *_event_meter("failed-authentication", "authentication_failure", "Connections that failed to authenticate"),
+    *_event_meter("network-io", "network_io", "Reads and writes on all connections"),
+    *_meter("outgoing-byte", "outgoing_bytes", "Bytes written to all connections"),
+    *_meter("incoming-byte", "incoming_bytes", "Bytes read from all connections"),
+    *_event_meter("request", "request", "Requests sent"),
+    *_average_and_maximum("request-size", "request", "size in bytes of a request"),
+    *_event_meter("response", "response", "Responses received"),
+    _total("bytes-sent", "batch_size", "Bytes of record batches given to a transport, retries included."),
+    _total(
+        "bytes-copied", "bytes_copied", "Bytes of record batches copied on the way from their batch to the network."
+    ),
+)
+"""Kafka's group ``producer-metrics``; the last two are our own: their quotient is the copies per byte."""
+
+TOPIC_METRICS: tuple[MetricSpec, ...] = (
+    *_meter("record-send", "records", "Records sent to the topic, retries included"),
+    *_meter("byte", "bytes", "Bytes of batches sent to the topic, retries included"),
+    MetricSpec(
+        "compression-rate", "compression", Sensor.average, "The average ratio of compressed to uncompressed batch size."
+    ),
+    *_meter("record-retry", "retries", "Records of the topic sent again"),
+    *_meter("record-error", "errors", "Records of the topic that ended in an error"),
+)
+"""Kafka's group ``producer-topic-metrics``."""
+
+NODE_METRICS: tuple[MetricSpec, ...] = (
+    *_event_meter("request", "request", "Requests sent to the broker"),
+    *_average_and_maximum("request-size", "request", "size in bytes of a request"),
+    *_meter("outgoing-byte", "outgoing_bytes", "Bytes written to the broker"),
+    *_event_meter("response", "response", "Responses received from the broker"),
+    *_meter("incoming-byte", "incoming_bytes", "Bytes read from the broker"),
+    *_average_and_maximum("request-latency", "latency", "time in ms from a produce request to its response"),
+)
+"""Kafka's group ``producer-node-metrics``."""
+
+GAUGES: dict[str, str] = {
+    "requests-in-flight": "Requests that wait for a response.",
+    "metadata-age": "Seconds since metadata was last received.",
+    "waiting-threads": "Sends that wait for room in the buffer (threads in Kafka's client).",
+    "buffer-total-bytes": "The most memory the buffer may take.",
+    "buffer-available-bytes": "Memory of the buffer not in use.",
+    "connection-count": "Connections that are open.",
+}
+"""Metrics of the group ``producer-metrics`` that are read where they live, by `Metrics.set_gauge`: name and meaning."""
+
+_NO_SELECTOR = "a measure of the Java client's select loop; an event loop has none per producer"
+_NO_REAUTHENTICATION = "connections are not re-authenticated"
+_NO_TRANSACTIONS = "transactions are not measured"
+
+LEFT_OUT: dict[str, str] = {
+    "io-ratio": _NO_SELECTOR,
+    "io-time-ns-avg": _NO_SELECTOR,
+    "io-time-ns-total": _NO_SELECTOR,
+    "io-wait-ratio": _NO_SELECTOR,
+    "io-wait-time-ns-avg": _NO_SELECTOR,
+    "io-wait-time-ns-total": _NO_SELECTOR,
+    "select-rate": _NO_SELECTOR,
+    "select-total": _NO_SELECTOR,
+    "failed-reauthentication-rate": _NO_REAUTHENTICATION,
+    "failed-reauthentication-total": _NO_REAUTHENTICATION,
+    "reauthentication-latency-avg": _NO_REAUTHENTICATION,
+    "reauthentication-latency-max": _NO_REAUTHENTICATION,
+    "successful-authentication-no-reauth-total": _NO_REAUTHENTICATION,
+    "successful-reauthentication-rate": _NO_REAUTHENTICATION,
+    "successful-reauthentication-total": _NO_REAUTHENTICATION,
+    "txn-abort-time-ns-total": _NO_TRANSACTIONS,
+    "txn-begin-time-ns-total": _NO_TRANSACTIONS,
+    "txn-commit-time-ns-total": _NO_TRANSACTIONS,
+    "txn-init-time-ns-total": _NO_TRANSACTIONS,
+    "txn-prepare-time-ns-total": _NO_TRANSACTIONS,
+    "txn-send-offsets-time-ns-total": _NO_TRANSACTIONS,
+}
+"""Names of the Java producer's group ``producer-metrics`` that have no equal here, and why."""
+
+
+class MetricsSnapshot(dict[str, float]):
+    """The metrics at one moment: ``snapshot["record-send-rate"]`` and so on for the group ``producer-metrics``.
+
+    ``snapshot.topics["clicks"]["record-send-rate"]`` has the group ``producer-topic-metrics`` by the topic's name,
+    ``snapshot.nodes[1]["request-latency-avg"]`` the group ``producer-node-metrics`` by the broker's id.
+    """
+
+    def __init__(
+        self,
+        values: dict[str, float],
+        topics: dict[str, dict[str, float]],
+        nodes: dict[int, dict[str, float]],
+    ) -> None:
+        super().__init__(values)
+        self.topics = topics
+        self.nodes = nodes
+
+
+class TopicMetrics:
+    """The sensors of one topic."""
+
+    __slots__ = ("bytes", "compression", "errors", "records", "retries")
+
+    def __init__(self, new_sensor: Callable[[], Sensor]) -> None:
+        self.records = new_sensor()
+        self.bytes = new_sensor()
+        self.compression = new_sensor()
+        self.retries = new_sensor()
+        self.errors = new_sensor()
+
+
+class NodeMetrics:
+    """The sensors of one broker."""
+
+    __slots__ = ("incoming_bytes", "latency", "outgoing_bytes", "request", "response")
+
+    def __init__(self, new_sensor: Callable[[], Sensor]) -> None:
+        self.request = new_sensor()
+        self.outgoing_bytes = new_sensor()
+        self.response = new_sensor()
+        self.incoming_bytes = new_sensor()
+        self.latency = new_sensor()
+
+
+class Metrics:
+    """All metrics of one producer. Made per producer; ``now`` is seconds of one monotonic clock throughout.
+
+    ``num_samples`` and ``sample_window_ms`` are Kafka's ``metrics.num.samples`` and ``metrics.sample.window.ms``.
+    Where one thing happens to one sensor, record into the sensor (``metrics.buffer_exhausted.record(1, now)``);
+    what concerns several has a method.
+    """
+
+    def __init__(self, num_samples: int = 2, sample_window_ms: int = 30_000) -> None:
+        if num_samples < 1:
+            raise ValueError(f"num_samples must be at least 1, but is {num_samples}")
+        if sample_window_ms < 1:
+            raise ValueError(f"sample_window_ms must be at least 1, but is {sample_window_ms}")
+        self._num_samples = num_samples
+        self._sample_window = sample_window_ms / 1000
+        self._gauges: dict[str, GaugeFunction] = {}
+        self._topics: dict[str, TopicMetrics] = {}
+        self._nodes: dict[int, NodeMetrics] = {}
+
+        self.records_per_request = self._new_sensor()
+        self.record_retry = self._new_sensor()
+        self.record_error = self._new_sensor()
+        self.record_size = self._new_sensor()
+        self.queue_time = self._new_sensor()
+        self.batch_size = self._new_sensor()
+        self.batch_split = self._new_sensor()
+        self.compression = self._new_sensor()
+        self.request_latency = self._new_sensor()
+        self.throttle = self._new_sensor()
+        self.buffer_exhausted = self._new_sensor()
+        self.buffer_wait = self._new_sensor()
+        self.flush = self._new_sensor()
+        self.metadata_wait = self._new_sensor()
+        self.connection_creation = self._new_sensor()
+        self.connection_close = self._new_sensor()
+        self.authentication_success = self._new_sensor()
+        self.authentication_failure = self._new_sensor()
+        self.network_io = self._new_sensor()
+        self.outgoing_bytes = self._new_sensor()
+        self.incoming_bytes = self._new_sensor()
+        self.request = self._new_sensor()
+        self.response = self._new_sensor()
+        self.bytes_copied = self._new_sensor()
+
+    def _new_sensor(self) -> Sensor:
+        return Sensor(self._num_samples, self._sample_window)
+
+    def topic(self, name: str) -> TopicMetrics:
+        """The topic's sensors, made at first use."""
+        sensors = self._topics.get(name)
+        if sensors is None:
+            sensors = self._topics[name] = TopicMetrics(self._new_sensor)
+        return sensors
+
+    def forget_topic(self, name: str) -> None:
+        """Drop the topic's sensors: it is no longer in use. They begin anew should it come back."""
+        self._topics.pop(name, None)
+
+    def node(self, node_id: int) -> NodeMetrics:
+        """The broker's sensors, made at first use."""
+        sensors = self._nodes.get(node_id)
+        if sensors is None:
+            sensors = self._nodes[node_id] = NodeMetrics(self._new_sensor)
+        return sensors
+
+    def forget_node(self, node_id: int) -> None:
+        """Drop the broker's sensors: it left the cluster, or was a bootstrap address."""
+        self._nodes.pop(node_id, None)
+
+    def set_gauge(self, name: str, function: GaugeFunction) -> None:
+        """Say where the value of a name in `GAUGES` is read; raises KeyError for any other.
+
+        A gauge that nobody set is not in the snapshot.
+        """
+        if name not in GAUGES:
+            raise KeyError(f"no gauge is called {name!r}; there are {', '.join(GAUGES)}")
+        self._gauges[name] = function
+
+    def batch_sent(
+        self,
+        topic: str,
+        records: int,
+        size: int,
+        compression_ratio: float,
+        queue_time_ms: float,
+        max_record_size: int,
+        now: float,
+    ) -> None:
+        """A batch went into a produce request, for the first time or again.
+
+        ``size`` is what goes over the wire, header and compression included; ``compression_ratio`` is the compressed
+        size over the uncompressed one, 1.0 without compression; ``queue_time_ms`` is from the batch's creation.
+        """
+        self.batch_size.record(size, now)
+        self.queue_time.record(queue_time_ms, now)
+        self.compression.record(compression_ratio, now)
+        self.record_size.record(max_record_size, now)
+        sensors = self.topic(topic)
+        sensors.records.record(records, now)
+        sensors.bytes.record(size, now)
+        sensors.compression.record(compression_ratio, now)
+
+    def records_retried(self, topic: str, records: int, now: float) -> None:
+        """A batch of that many records goes back into its queue after a retriable error."""
+        self.record_retry.record(records, now)
+        self.topic(topic).retries.record(records, now)
+
+    def records_failed(self, topic: str, records: int, now: float) -> None:
+        """That many records ended in an error."""
+        self.record_error.record(records, now)
+        self.topic(topic).errors.record(records, now)
+
+    def produce_response(self, node_id: int, latency_ms: float, throttle_time_ms: float, now: float) -> None:
+        """A produce response came; ``throttle_time_ms`` is what it says, 0 included."""
+        self.request_latency.record(latency_ms, now)
+        self.throttle.record(throttle_time_ms, now)
+        self.node(node_id).latency.record(latency_ms, now)
+
+    def request_sent(self, node_id: int, size: int, now: float) -> None:
+        """A whole request of any kind, ``size`` bytes with its frame, was given to the transport."""
+        self.request.record(size, now)
+        self.node(node_id).request.record(size, now)
+
+    def response_received(self, node_id: int, size: int, now: float) -> None:
+        """A whole response of any kind, ``size`` bytes with its frame, came in."""
+        self.response.record(size, now)
+        self.node(node_id).response.record(size, now)
+
+    def bytes_written(self, node_id: int, size: int, now: float) -> None:
+        """One write of ``size`` bytes to the broker."""
+        self.network_io.record(size, now)
+        self.outgoing_bytes.record(size, now)
+        self.node(node_id).outgoing_bytes.record(size, now)
+
+    def bytes_read(self, node_id: int, size: int, now: float) -> None:
+        """One read of ``size`` bytes from the broker."""
+        self.network_io.record(size, now)
+        self.incoming_bytes.record(size, now)
+        self.node(node_id).incoming_bytes.record(size, now)
+
+    def snapshot(self, now: float) -> MetricsSnapshot:
+        """The value of every metric at ``now``."""
+        values = _measure(PRODUCER_METRICS, self, now)
+        for name, gauge in self._gauges.items():
+            values[name] = float(gauge(now))
+        topics = {name: _measure(TOPIC_METRICS, sensors, now) for name, sensors in self._topics.items()}
+        nodes = {node_id: _measure(NODE_METRICS, sensors, now) for node_id, sensors in self._nodes.items()}
+        return MetricsSnapshot(values, topics, nodes)
+
+
+def _measure(
+    specs: tuple[MetricSpec, ...], sensors: Metrics | TopicMetrics | NodeMetrics, now: float
+) -> dict[str, float]:
+    return {spec.name: spec.measure(getattr(sensors, spec.sensor), now) for spec in specs}

@@ -1,0 +1,61 @@
+"""The Kafka protocol: every message declared once for all of its versions, and what writes and reads them.
+
+Sans-IO, for both sides: the producer writes requests and reads responses, the embedded broker the reverse, by the same
+declarations.
+
+* ``aioproducer.protocol.messages`` has the requests and responses; the structs in them are in the module of their
+  family, for example ``aioproducer.protocol.messages.produce.PartitionProduceData``. ``schema`` says how to declare.
+* ``ApiKey`` numbers all of Kafka's requests, ``APIS`` has those that can be written and read, with their versions.
+  ``ProduceRequest.response_class()`` is ``ProduceResponse``, also to a type checker.
+* ``encode_request`` and ``encode_response`` give whole frames as gather lists, records by reference;
+  ``decode_request`` and ``decode_response`` read frames without their 4-byte size, records as views of the frame,
+  everything else copied.
+  ``encode`` and ``decode`` are the same for a message alone.
+
+A malformed frame raises ``ProtocolError``. A version that is not in ``APIS``, or a field that is set and that the
+version does not have (unless it is declared ``ignorable``), raises ``UnsupportedVersionError``.
+"""
+
+from __future__ import annotations
+
+from aioproducer.protocol.apis import APIS, Api, ApiKey
+from aioproducer.protocol.frames import (
+    decode,
+    decode_api_versions_response,
+    decode_correlation_id,
+    decode_request,
+    decode_request_header,
+    decode_response,
+    decode_version_prefixed,
+    encode,
+    encode_request,
+    encode_response,
+    encode_version_prefixed,
+)
+from aioproducer.protocol.messages.headers import RequestHeader, ResponseHeader
+from aioproducer.protocol.schema import ZERO_UUID, Buffer, Message, Records, Request, Response
+
+__all__ = [
+    "APIS",
+    "ZERO_UUID",
+    "Api",
+    "ApiKey",
+    "Buffer",
+    "Message",
+    "Records",
+    "Request",
+    "RequestHeader",
+    "Response",
+    "ResponseHeader",
+    "decode",
+    "decode_api_versions_response",
+    "decode_correlation_id",
+    "decode_request",
+    "decode_request_header",
+    "decode_response",
+    "decode_version_prefixed",
+    "encode",
+    "encode_request",
+    "encode_response",
+    "encode_version_prefixed",
+]

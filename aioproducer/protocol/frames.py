@@ -1,0 +1,225 @@
+"""From messages to frames and back.
+
+A frame is what the 4-byte size before every request and response counts: a header and a message. What is written here
+begins with the size; what is read comes without it.
+
+Whatever is read may come from anybody; nothing but :class:`~aioproducer.errors.ProtocolError` and
+:class:`~aioproducer.errors.UnsupportedVersionError` is raised for it.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final, TypeVar, cast
+
+from aioproducer.errors import ProtocolError, UnsupportedVersionError
+from aioproducer.protocol.apis import APIS, Api, ApiKey
+from aioproducer.protocol.codec import LONGEST_FRAME, Output, StructCodec, message_codec
+from aioproducer.protocol.messages.api_versions import ApiVersionsResponse
+from aioproducer.protocol.messages.headers import RequestHeader, ResponseHeader
+from aioproducer.protocol.schema import Buffer, Data, Message, Request, Response
+
+M = TypeVar("M", bound=Message)
+DataT = TypeVar("DataT", bound=Data)
+ResponseT = TypeVar("ResponseT", bound=Response)
+
+_INT16: Final = struct.Struct(">h")
+_INT32: Final = struct.Struct(">i")
+
+
+def encode(message: Message, version: int) -> list[Buffer]:
+    """``message`` alone, without size and header, as a gather list in which records stand by reference.
+
+    Raises:
+        UnsupportedVersionError: there is no such version, or a field is set that it lacks and that must not be dropped.
+        ProtocolError: a value does not fit its field.
+    """
+    output = Output()
+    message_codec(type(message), version).write(output, message)
+    return output.finish()
+
+
+def decode(message_class: type[M], version: int, buffer: Buffer) -> M:
+    """The message that ``buffer`` holds, and nothing else: the reverse of ``encode``.
+
+    Records are views of ``buffer``, everything else is copied.
+
+    Raises:
+        UnsupportedVersionError: there is no such version.
+        ProtocolError: the bytes are not such a message.
+    """
+    return _decode(message_class, version, _view(buffer), 0)
+
+
+def encode_request(
+    message: Request[Response], version: int, correlation_id: int, client_id: str | None
+) -> list[Buffer]:
+    """A whole request as a gather list: size, header and message, records by reference.
+
+    The buffers of records must not change until the list was sent.
+
+    Raises:
+        UnsupportedVersionError: there is no such version, or a field is set that it lacks and that must not be dropped.
+        ProtocolError: a value does not fit its field, or the frame would be larger than 2 GiB.
+    """
+    codec = message_codec(type(message), version)
+    schema = message.schema
+    header = RequestHeader(
+        request_api_key=schema.api_key,
+        request_api_version=version,
+        correlation_id=correlation_id,
+        client_id=client_id,
+    )
+    return _frame(header, 2 if version in schema.flexible else 1, message, codec)
+
+
+def encode_response(message: Response, version: int, correlation_id: int) -> list[Buffer]:
+    """A whole response as a gather list; as ``encode_request``."""
+    codec = message_codec(type(message), version)
+    header = ResponseHeader(correlation_id=correlation_id)
+    return _frame(header, _response_header_version(type(message), version), message, codec)
+
+
+def decode_correlation_id(frame: Buffer) -> int:
+    """The correlation id of a response of which nothing else is known.
+
+    Raises:
+        ProtocolError: the frame is too short to have one.
+    """
+    if len(frame) < _INT32.size:
+        raise ProtocolError(f"a response of {len(frame)} bytes is too short for a correlation id")
+    (correlation_id,) = _INT32.unpack_from(frame)
+    return int(correlation_id)
+
+
+def decode_response(response_class: type[ResponseT], version: int, frame: Buffer) -> tuple[int, ResponseT]:
+    """The correlation id and message of a response to a request of ``version``.
+
+    Records are views of ``frame``, everything else is copied.
+
+    Raises:
+        UnsupportedVersionError: there is no such version.
+        ProtocolError: the frame is not such a response.
+    """
+    view = _view(frame)
+    header, position = _decode_prefix(ResponseHeader, _response_header_version(response_class, version), view, 0)
+    return header.correlation_id, _decode(response_class, version, view, position)
+
+
+def decode_api_versions_response(version: int, frame: Buffer) -> tuple[int, ApiVersionsResponse]:
+    """The response to an ApiVersions request of ``version``, which may be of version 0 instead (KIP-511).
+
+    A broker that does not know the request's version answers with error code 35 (UNSUPPORTED_VERSION) in a version that
+    everybody can read; ``api_keys`` then says at least which versions of ApiVersions the broker knows. Java's
+    ``ApiVersionsResponse.parse`` decides by trying; the error code stands at the same place in every version.
+    """
+    view = _view(frame)
+    if len(view) >= 6 and _INT16.unpack_from(view, 4) == (UnsupportedVersionError.code,):
+        version = 0
+    return decode_response(ApiVersionsResponse, version, view)
+
+
+def decode_request_header(frame: Buffer) -> tuple[RequestHeader, memoryview]:
+    """The header of a request, of whatever version, and what follows it.
+
+    Raises:
+        ProtocolError: the frame has no such header, or the api key is none of ``APIS``.
+    """
+    view = _view(frame)
+    if len(view) < 4:
+        raise ProtocolError(f"a request of {len(view)} bytes is too short for a header")
+    (api_key,) = _INT16.unpack_from(view, 0)
+    (version,) = _INT16.unpack_from(view, 2)
+    api = _api(api_key)
+    header, position = _decode_prefix(RequestHeader, 2 if version in api.flexible else 1, view, 0)
+    return header, view[position:]
+
+
+def decode_request(frame: Buffer) -> tuple[RequestHeader, Request[Response]]:
+    """The header and message of a request.
+
+    Records are views of ``frame``, everything else is copied.
+
+    Raises:
+        UnsupportedVersionError: the request's version is not known; ``decode_request_header`` can read the header.
+        ProtocolError: the frame is not a request, or its api key is none of ``APIS``.
+    """
+    header, body = decode_request_header(frame)
+    return header, decode(_api(header.request_api_key).request, header.request_api_version, body)
+
+
+def encode_version_prefixed(message: Data, version: int) -> bytes:
+    """``message`` behind its version, as the consumer's subscription and assignment are kept in bytes fields."""
+    return b"".join([_INT16.pack(version), *encode(message, version)])
+
+
+def decode_version_prefixed(data_class: type[DataT], buffer: Buffer) -> DataT:
+    """The reverse of ``encode_version_prefixed``.
+
+    A version newer than ours is read as our newest and what follows is left alone (Kafka's ``ConsumerProtocol``).
+
+    Raises:
+        ProtocolError: the bytes are not such a message.
+    """
+    view = _view(buffer)
+    if len(view) < _INT16.size:
+        raise ProtocolError(f"{len(view)} bytes are too short for the version of a {data_class.__name__}")
+    (version,) = _INT16.unpack_from(view)
+    if version < 0:
+        raise ProtocolError(f"{data_class.__name__} cannot have the version {version}")
+    message, _ = _decode_prefix(data_class, min(version, data_class.schema.versions[-1]), view, _INT16.size)
+    return message
+
+
+def _api(api_key: int) -> Api:
+    try:
+        return APIS[ApiKey(api_key)]
+    except (KeyError, ValueError):
+        raise ProtocolError(f"no request with the api key {api_key} is known") from None
+
+
+def _response_header_version(response_class: type[Response], version: int) -> int:
+    """0 or 1; always 0 for ApiVersions, whose reader cannot know yet what the broker speaks (KIP-511)."""
+    return int(version in response_class.schema.flexible and response_class is not ApiVersionsResponse)
+
+
+def _frame(header: Message, header_version: int, message: Message, codec: StructCodec) -> list[Buffer]:
+    output = Output()
+    head = output.tail
+    head += bytes(_INT32.size)
+    message_codec(type(header), header_version).write(output, header)
+    codec.write(output, message)
+    buffers = output.finish()
+    size = -_INT32.size
+    for buffer in buffers:
+        size += buffer.nbytes if isinstance(buffer, memoryview) else len(buffer)
+    if size > LONGEST_FRAME:
+        raise ProtocolError(f"{type(message).__name__} takes {size} bytes, but a frame has at most {LONGEST_FRAME}")
+    _INT32.pack_into(head, 0, size)
+    return buffers
+
+
+def _view(buffer: Buffer) -> memoryview:
+    """``buffer`` as single bytes."""
+    view = memoryview(buffer)
+    return view if view.format == "B" and view.ndim == 1 else view.cast("B")
+
+
+def _decode(message_class: type[M], version: int, view: memoryview, position: int) -> M:
+    message, end = _decode_prefix(message_class, version, view, position)
+    if end != len(view):
+        raise ProtocolError(
+            f"{message_class.__name__} of version {version} is followed by {len(view) - end} more bytes"
+        )
+    return message
+
+
+def _decode_prefix(message_class: type[M], version: int, view: memoryview, position: int) -> tuple[M, int]:
+    codec = message_codec(message_class, version)
+    try:
+        message, end = codec.read(view, position)
+    except (struct.error, IndexError) as error:
+        raise ProtocolError(
+            f"{message_class.__name__} of version {version} is cut off after {len(view) - position} bytes"
+        ) from error
+    return cast("M", message), end

@@ -1,0 +1,133 @@
+"""The values a caller meets: records going out, metadata coming back, and the names of places in a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+RecordHeader: TypeAlias = tuple[str, bytes | None]
+"""A record header: its key and its value. A key may occur more than once; order is kept."""
+
+
+class TopicPartition(NamedTuple):
+    """One partition of a topic. Sorts by topic, then by partition; prints as Kafka does: ``clicks-3``."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+class RecordMetadata(NamedTuple):
+    """Where a record went.
+
+    ``offset`` and ``timestamp_ms`` are None with ``acks=0``: no broker said anything. ``offset`` is also None where a
+    broker acknowledged a duplicate whose offset it no longer remembers. ``timestamp_ms`` is milliseconds since the
+    epoch: the record's own timestamp, or the broker's where the topic has ``message.timestamp.type=LogAppendTime``.
+    """
+
+    topic: str
+    partition: int
+    offset: int | None
+    timestamp_ms: int | None
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        """The topic and partition alone."""
+        return TopicPartition(self.topic, self.partition)
+
+
+class Node(NamedTuple):
+    """A broker as the cluster's metadata names it. A negative ``id`` is a bootstrap address, its real id unknown."""
+
+    id: int
+    host: str
+    port: int
+    rack: str | None = None
+
+    def __str__(self) -> str:
+        rack = "" if self.rack is None else f" (rack {self.rack})"
+        return f"{self.host}:{self.port} (id {self.id}){rack}"
+
+
+class PartitionInfo(NamedTuple):
+    """One partition as the cluster's metadata describes it.
+
+    ``leader`` is None while the partition has none. The replica tuples name nodes by their ids: a replica may live on
+    a broker that metadata does not list at the moment.
+    """
+
+    topic: str
+    partition: int
+    leader: Node | None
+    replicas: tuple[int, ...] = ()
+    in_sync_replicas: tuple[int, ...] = ()
+    offline_replicas: tuple[int, ...] = ()
+
+
+def normalise_headers(headers: Iterable[tuple[str, bytes | bytearray | memoryview | None]]) -> tuple[RecordHeader, ...]:
+    """Headers as a tuple of ``(str, bytes | None)``; a mapping, a str key's bytes or anything else raises TypeError."""
+    if isinstance(headers, tuple) and not headers:
+        return ()
+    if isinstance(headers, str | bytes | bytearray | memoryview) or not isinstance(headers, Iterable):
+        raise TypeError(f"headers must be a sequence of (str, bytes or None) pairs, not {_type_name(headers)}")
+    if hasattr(headers, "keys"):
+        raise TypeError("headers must be a sequence of (str, bytes or None) pairs; of a mapping, pass its items()")
+    return tuple(_normalise_header(header) for header in headers)
+
+
+def _normalise_header(header: object) -> RecordHeader:
+    if not isinstance(header, tuple | list) or len(header) != 2:
+        raise TypeError(f"a header must be a (str, bytes or None) pair, not {header!r}")
+    key, value = header
+    if not isinstance(key, str):
+        raise TypeError(f"a header's key must be str, not {_type_name(key)}")
+    if value is None or isinstance(value, bytes):
+        return key, value
+    if isinstance(value, bytearray | memoryview):
+        return key, bytes(value)
+    raise TypeError(f"the value of header {key!r} must be bytes or None, not {_type_name(value)}")
+
+
+def _type_name(value: object) -> str:
+    return type(value).__name__
+
+
+def _check_not_negative(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} must be int or None, not {_type_name(value)}")
+    if value < 0:
+        raise ValueError(f"{name} must not be negative, but is {value}")
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A record to be sent: what ``Producer.send_record`` takes, and what interceptors see and may replace.
+
+    ``value`` and ``key`` are what the caller gave, before any serializer; ``value=None`` is a tombstone.
+    ``partition=None`` leaves the choice to the partitioner, ``timestamp_ms=None`` (milliseconds since the epoch) to the
+    producer's wall clock. ``headers`` may be any iterable of pairs and is kept as a tuple of ``(str, bytes | None)``.
+
+    Immutable; ``dataclasses.replace`` makes a changed copy. Raises TypeError or ValueError for an empty or non-str
+    topic, a negative partition or timestamp and malformed headers (Kafka's ``ProducerRecord``).
+    """
+
+    topic: str
+    value: object = None
+    key: object = None
+    partition: int | None = None
+    timestamp_ms: int | None = None
+    headers: Sequence[RecordHeader] = ()
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.topic, str):
+            raise TypeError(f"topic must be str, not {_type_name(self.topic)}")
+        if not self.topic:
+            raise ValueError("topic must not be empty")
+        if self.partition is not None:
+            _check_not_negative("partition", self.partition)
+        if self.timestamp_ms is not None:
+            _check_not_negative("timestamp_ms", self.timestamp_ms)
+        object.__setattr__(self, "headers", normalise_headers(self.headers))

@@ -1,0 +1,1 @@
+"""What carries the producer's bytes: one seam (``base``), and the transports behind it."""

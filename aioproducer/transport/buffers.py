@@ -1,0 +1,46 @@
+"""Lists of buffers as one stream of bytes: counted, cut to a length, moved on, never copied."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+
+from aioproducer.transport.base import Buffer
+
+
+def bytes_of(buffers: Sequence[Buffer]) -> int:
+    """How many bytes ``buffers`` hold together."""
+    size = 0
+    for buffer in buffers:
+        size += buffer.nbytes if isinstance(buffer, memoryview) else len(buffer)
+    return size
+
+
+def views_of(buffers: Sequence[Buffer]) -> list[memoryview]:
+    """Views of the single bytes of each buffer that has any.
+
+    Raises:
+        TypeError: something is no buffer, or not contiguous.
+    """
+    views = [memoryview(buffer) for buffer in buffers]
+    return [view.cast("B") for view in views if view.nbytes]
+
+
+def advance(views: deque[memoryview], count: int) -> None:
+    """Drop the first ``count`` bytes."""
+    while count:
+        head = views[0]
+        if len(head) > count:
+            views[0] = head[count:]
+            return
+        views.popleft()
+        count -= len(head)
+
+
+def first_bytes(views: deque[memoryview], limit: int) -> Iterator[memoryview]:
+    """The first ``limit`` bytes, or all where there are fewer."""
+    for view in views:
+        if limit <= 0:
+            return
+        yield view[:limit]
+        limit -= len(view)

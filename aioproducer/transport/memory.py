@@ -1,0 +1,255 @@
+"""Connections inside one process, for tests and simulations: no sockets and no time, only turns of the loop.
+
+They keep the contract of ``base`` and are as unkind as it allows: what was written stays in the caller's buffers until
+it is delivered, so that memory changed too early is seen by the other side; how much the other side takes in a turn can
+be set. The same calls in the same order give the same callbacks in the same order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import errno
+import itertools
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from aioproducer.transport.base import Buffer, TransportHandler
+from aioproducer.transport.buffers import advance, first_bytes, views_of
+
+_TURN_BYTES = 128 * 1024
+"""What a side without a ``receive_window`` takes in one turn of the loop."""
+
+
+class _State(enum.Enum):
+    OPEN = "open"
+    FLUSHING = "flushing"
+    """``close`` was called; what was written before is still being delivered."""
+    LINGERING = "lingering"
+    """All is delivered and the other side is being told."""
+    ENDED = "ended"
+
+
+class MemoryListener:
+    """A place in a ``MemoryNetwork`` where connections are accepted."""
+
+    def __init__(
+        self, network: MemoryNetwork, host: str, port: int, accept: Callable[[MemoryTransport], TransportHandler]
+    ) -> None:
+        self._network = network
+        self.host = host
+        self.port = port
+        self.accept = accept
+
+    def close(self) -> None:
+        """Refuse connections from now on; those that were made stay."""
+        if self._network.listeners.get((self.host, self.port)) is self:
+            del self._network.listeners[self.host, self.port]
+
+
+class MemoryNetwork:
+    """Hosts and ports that exist nowhere else; a ``Connector`` to what listens there.
+
+    ``send_buffer_bytes``: how much of what a side writes is copied at once, as a socket's send buffer would; ``write``
+    returns ``True`` when everything found place there. With 0 every byte stays in the caller's buffers until it is
+    delivered.
+    """
+
+    def __init__(self, *, send_buffer_bytes: int = 0) -> None:
+        self.listeners: dict[tuple[str, int], MemoryListener] = {}
+        self._send_buffer_bytes = send_buffer_bytes
+        self._client_ports = itertools.count(1)
+
+    def listen(self, host: str, port: int, accept: Callable[[MemoryTransport], TransportHandler]) -> MemoryListener:
+        """Call ``accept`` with our side of each connection to ``host`` and ``port``; it returns who is called back.
+
+        Port 0 stands for the first that is free from 49152 on.
+
+        Raises:
+            OSError: the address is taken.
+        """
+        if port == 0:
+            port = next(number for number in itertools.count(49152) if (host, number) not in self.listeners)
+        if (host, port) in self.listeners:
+            raise OSError(errno.EADDRINUSE, f"something listens at {host}:{port} already")
+        listener = MemoryListener(self, host, port, accept)
+        self.listeners[host, port] = listener
+        return listener
+
+    async def connect(
+        self, host: str, port: int, handler: TransportHandler, *, server_hostname: str | None = None
+    ) -> MemoryTransport:
+        """Connect to what listens at ``host`` and ``port``, after one turn of the loop.
+
+        What ``accept`` raises comes out here. ``server_hostname`` has no use: there is no certificate.
+
+        Raises:
+            ConnectionRefusedError: nothing listens there.
+        """
+        await asyncio.sleep(0)
+        listener = self.listeners.get((host, port))
+        if listener is None:
+            raise ConnectionRefusedError(errno.ECONNREFUSED, f"cannot connect to {host}:{port}: nothing listens there")
+        loop = asyncio.get_running_loop()
+        client = MemoryTransport(loop, f"{host}:{port}", self._send_buffer_bytes)
+        server = MemoryTransport(loop, f"client:{next(self._client_ports)}", self._send_buffer_bytes)
+        client._other, server._other = server, client
+        client._handler = handler
+        server._handler = listener.accept(server)
+        return client
+
+
+class MemoryTransport:
+    """One side of a connection; a ``Transport``."""
+
+    _handler: TransportHandler
+    _other: MemoryTransport
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, peer: str, send_buffer_bytes: int) -> None:
+        self._loop = loop
+        self._peer = peer
+        self._send_buffer_bytes = send_buffer_bytes
+        self._copied = bytearray()
+        self._unread: deque[memoryview] = deque()
+        self._completion_owed = False
+        self._turn_scheduled = False
+        self._receive_window: int | None = None
+        self._state = _State.OPEN
+        self._other_shut = False
+
+    @property
+    def peer(self) -> str:
+        """``host:port`` as connected to; on the accepting side a name made up for the client."""
+        return self._peer
+
+    @property
+    def receive_window(self) -> int | None:
+        """How many bytes this side takes in one turn of the loop; ``None`` when it does not matter, 0 for none.
+
+        A side that is closing takes everything, and drops it.
+        """
+        return self._receive_window
+
+    @receive_window.setter
+    def receive_window(self, size: int | None) -> None:
+        self._receive_window = size
+        self._other._schedule_turn()
+
+    def write(self, buffers: Sequence[Buffer]) -> bool:
+        """Send ``buffers`` one after the other; see ``Transport.write``.
+
+        Raises:
+            TypeError: something in ``buffers`` has no contiguous bytes; nothing of this call is sent.
+        """
+        if self._state is not _State.OPEN:
+            return True
+        self._unread.extend(views_of(buffers))
+        self._copy()
+        self._schedule_turn()
+        if self._unread:
+            self._completion_owed = True
+        return not self._unread
+
+    def close(self) -> None:
+        """Send what was written, then end the connection; see ``Transport.close``."""
+        if self._state is _State.OPEN:
+            self._state = _State.FLUSHING
+            self._schedule_turn()
+            self._other._schedule_turn()
+
+    def abort(self) -> None:
+        """End the connection at once; the other side sees a reset."""
+        self._lose(None, reset=True)
+
+    def _copy(self) -> None:
+        data = b"".join(first_bytes(self._unread, self._send_buffer_bytes - len(self._copied)))
+        self._copied += data
+        advance(self._unread, len(data))
+
+    def _schedule_turn(self) -> None:
+        if not self._turn_scheduled and self._state is not _State.ENDED:
+            self._turn_scheduled = True
+            self._loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        """Deliver what the other side takes of what is unsent."""
+        self._turn_scheduled = False
+        if self._state is _State.LINGERING or self._has_ended() or self._other._has_ended():
+            return
+        data = self._take(self._other._room())
+        if data:
+            self._schedule_turn()
+            self._other._deliver(memoryview(data))
+        self._copy()
+        if self._completion_owed and not self._unread and not self._has_ended():
+            self._completion_owed = False
+            try:
+                self._handler.write_completed()
+            except Exception as error:
+                self._handler_failed(error, "write_completed")
+        if self._state is _State.FLUSHING and not self._copied and not self._unread:
+            self._state = _State.LINGERING
+            self._loop.call_soon(self._other._end_of_stream)
+            if self._other_shut:
+                self._lose(None, reset=False)
+
+    def _has_ended(self) -> bool:
+        return self._state is _State.ENDED
+
+    def _room(self) -> int:
+        if self._receive_window is None or self._state is not _State.OPEN:
+            return _TURN_BYTES
+        return self._receive_window
+
+    def _take(self, limit: int) -> bytes:
+        data = bytes(self._copied[:limit])
+        del self._copied[:limit]
+        rest = b"".join(first_bytes(self._unread, limit - len(data)))
+        advance(self._unread, len(rest))
+        return data + rest
+
+    def _deliver(self, data: memoryview) -> None:
+        """Hand ``data`` over; a handler that keeps it meets a released memoryview, as with a socket."""
+        if self._state is not _State.OPEN:
+            return
+        try:
+            with data:
+                self._handler.data_received(data)
+        except Exception as error:
+            self._handler_failed(error, "data_received")
+
+    def _end_of_stream(self) -> None:
+        self._other_shut = True
+        if self._state in (_State.OPEN, _State.LINGERING):
+            self._lose(None, reset=False)
+
+    def _connection_reset(self) -> None:
+        if self._state is _State.LINGERING:
+            self._lose(None, reset=False)
+        else:
+            error = ConnectionResetError(errno.ECONNRESET, f"{self._peer}: Connection reset by peer")
+            self._lose(error, reset=False)
+
+    def _handler_failed(self, error: Exception, callback: str) -> None:
+        self._loop.call_exception_handler(
+            {
+                "message": f"{callback} raised an exception; the connection to {self._peer} is given up",
+                "exception": error,
+                "transport": self,
+            }
+        )
+        self._lose(error, reset=True)
+
+    def _lose(self, exception: Exception | None, *, reset: bool) -> None:
+        if self._state is _State.ENDED:
+            return
+        self._state = _State.ENDED
+        self._copied.clear()
+        self._unread.clear()
+        self._loop.call_soon(self._report_lost, exception)
+        self._loop.call_soon(self._other._connection_reset if reset else self._other._end_of_stream)
+
+    def _report_lost(self, exception: Exception | None) -> None:
+        handler = self._handler
+        del self._handler
+        handler.connection_lost(exception)

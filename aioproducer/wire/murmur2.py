@@ -1,0 +1,49 @@
+"""Murmur2 as Kafka's Java client computes it (``org.apache.kafka.common.utils.Utils.murmur2``).
+
+Every Kafka client that shares topics with a Java producer must place a key on the same partition, so the result is
+equal to Java's bit for bit, its sign included.
+"""
+
+from __future__ import annotations
+
+from struct import Struct, unpack_from
+
+from aioproducer.compression.base import Buffer
+
+_SEED = 0x9747B28C
+_M = 0x5BD1E995
+_MASK = 0xFFFFFFFF
+
+_WORDS = tuple(Struct(f"<{count}I").unpack_from for count in range(33))
+
+
+def _murmur2_unsigned(data: Buffer) -> int:
+    if type(data) is not bytes:
+        data = bytes(data)
+    length = len(data)
+    count = length >> 2
+    h = _SEED ^ length
+    for k in _WORDS[count](data) if count < 33 else unpack_from(f"<{count}I", data):
+        k = k * _M & _MASK
+        h = (h * _M ^ (k ^ k >> 24) * _M) & _MASK
+    if length & 3:
+        h = (h ^ int.from_bytes(data[length & ~3 :], "little")) * _M & _MASK
+    h = (h ^ h >> 13) * _M & _MASK
+    return h ^ h >> 15
+
+
+def murmur2(data: Buffer) -> int:
+    """The 32-bit hash of ``data`` as a signed integer, equal to Java's ``Utils.murmur2``."""
+    h = _murmur2_unsigned(data)
+    return h - 0x1_0000_0000 if h & 0x8000_0000 else h
+
+
+def partition_for_key(key: Buffer, partition_count: int) -> int:
+    """The partition of a serialized key among ``partition_count``, as ``BuiltInPartitioner.partitionForKey``.
+
+    Raises:
+        ValueError: ``partition_count`` is not positive.
+    """
+    if partition_count <= 0:
+        raise ValueError(f"partition_count must be positive, not {partition_count}")
+    return (_murmur2_unsigned(key) & 0x7FFFFFFF) % partition_count

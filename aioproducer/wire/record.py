@@ -1,0 +1,190 @@
+"""One record of a version 2 record batch: its encoding, its greatest possible size, and reading it back.
+
+A record is ``length varint, attributes int8, timestamp_delta varlong, offset_delta varint, key, value, headers``; keys
+and values are a varint length (-1 for null) and the bytes (``org.apache.kafka.common.record.internal.DefaultRecord``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from aioproducer.compression.base import Buffer
+from aioproducer.errors import ProtocolError
+from aioproducer.wire.varint import (
+    SMALL_VARINT_COUNT,
+    SMALL_VARINTS,
+    decode_varint,
+    decode_varlong,
+    encode_varint,
+    encode_varlong,
+    size_of_varint,
+)
+
+Header = tuple[str, Buffer | None]
+"""A record header as it is written: key and value."""
+
+MAX_RECORD_OVERHEAD = 21
+"""The longest length (5 bytes), attributes (1), timestamp delta (10) and offset delta (5) together."""
+
+_NULL = b"\x01"
+_NO_ATTRIBUTES = b"\x00"
+_NO_HEADERS = b"\x00"
+
+
+class SimpleRecord(NamedTuple):
+    """A record to be written, as Java's ``SimpleRecord``: its offset comes from its place."""
+
+    timestamp: int
+    """Milliseconds since 1970."""
+    key: Buffer | None = None
+    value: Buffer | None = None
+    headers: Sequence[Header] = ()
+
+
+class DecodedRecord(NamedTuple):
+    """A record as it stands in its batch, and where it ends."""
+
+    offset_delta: int
+    timestamp_delta: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+    end: int
+
+
+def encode_record(
+    offset_delta: int,
+    timestamp_delta: int,
+    key: Buffer | None,
+    value: Buffer | None,
+    headers: Sequence[Header] = (),
+) -> bytes:
+    """The whole record, its length in front.
+
+    Args:
+        offset_delta: the record's place in its batch, from 0.
+        timestamp_delta: milliseconds from the batch's base timestamp; may be negative.
+        key: the serialized key; memory views must be contiguous.
+        value: the serialized value.
+        headers: pairs of key and value, in the order given; keys may repeat.
+
+    Raises:
+        TypeError: a key, value or header's value is not bytes-like or not contiguous, or a header's key is no string.
+        OverflowError: the record or a delta does not fit its field.
+    """
+    timestamp = (
+        SMALL_VARINTS[timestamp_delta] if 0 <= timestamp_delta < SMALL_VARINT_COUNT else encode_varlong(timestamp_delta)
+    )
+    offset = SMALL_VARINTS[offset_delta] if 0 <= offset_delta < SMALL_VARINT_COUNT else encode_varint(offset_delta)
+    if not headers and type(value) is bytes and (key is None or type(key) is bytes):
+        # What nearly every record is, without a list and the calls that any other bytes-like needs.
+        size = len(value)
+        value_size = SMALL_VARINTS[size] if size < SMALL_VARINT_COUNT else encode_varint(size)
+        size += 2 + len(timestamp) + len(offset) + len(value_size)
+        if key is None:
+            size += 1
+            length = SMALL_VARINTS[size] if size < SMALL_VARINT_COUNT else encode_varint(size)
+            return b"".join((length, _NO_ATTRIBUTES, timestamp, offset, _NULL, value_size, value, _NO_HEADERS))
+        key_size = SMALL_VARINTS[len(key)] if len(key) < SMALL_VARINT_COUNT else encode_varint(len(key))
+        size += len(key_size) + len(key)
+        length = SMALL_VARINTS[size] if size < SMALL_VARINT_COUNT else encode_varint(size)
+        return b"".join((length, _NO_ATTRIBUTES, timestamp, offset, key_size, key, value_size, value, _NO_HEADERS))
+    parts: list[Buffer] = [b"", _NO_ATTRIBUTES, timestamp, offset]
+    size = 1 + len(timestamp) + len(offset) + _append_nullable(parts, key) + _append_nullable(parts, value)
+    size += _append_headers(parts, headers)
+    parts[0] = encode_varint(size)
+    return b"".join(parts)
+
+
+def _append_nullable(parts: list[Buffer], data: Buffer | None) -> int:
+    """Add the length and the bytes of a key or value to ``parts``; returns how many bytes that is."""
+    if data is None:
+        parts.append(_NULL)
+        return 1
+    size = len(data) if type(data) is bytes else memoryview(data).nbytes
+    encoded_size = encode_varint(size)
+    parts.append(encoded_size)
+    parts.append(data)
+    return len(encoded_size) + size
+
+
+def _append_headers(parts: list[Buffer], headers: Sequence[Header]) -> int:
+    """Add the count and every header to ``parts``; returns how many bytes that is."""
+    count = encode_varint(len(headers))
+    parts.append(count)
+    size = len(count)
+    for key, value in headers:
+        size += _append_nullable(parts, str.encode(key)) + _append_nullable(parts, value)
+    return size
+
+
+def record_size_upper_bound(key_size: int, value_size: int, headers: Sequence[Header] = ()) -> int:
+    """The most bytes a record can take in a batch, whatever its deltas (``DefaultRecord.recordSizeUpperBound``).
+
+    Args:
+        key_size: bytes of the serialized key, -1 for null.
+        value_size: bytes of the serialized value, -1 for null.
+    """
+    size = MAX_RECORD_OVERHEAD + size_of_varint(key_size) + size_of_varint(value_size) + size_of_varint(len(headers))
+    if key_size > 0:
+        size += key_size
+    if value_size > 0:
+        size += value_size
+    for key, value in headers:
+        encoded_size = len(key) if key.isascii() else len(key.encode())
+        size += size_of_varint(encoded_size) + encoded_size
+        if value is None:
+            size += 1
+        else:
+            encoded_size = memoryview(value).nbytes
+            size += size_of_varint(encoded_size) + encoded_size
+    return size
+
+
+def decode_record(data: bytes, position: int) -> DecodedRecord:
+    """Read the record whose length stands at ``position``. Malformed UTF-8 in a header's key is replaced, as Java does.
+
+    Raises:
+        ProtocolError: the record is malformed or does not end within ``data``.
+    """
+    length, position = decode_varint(data, position)
+    end = position + length
+    if length < 0 or end > len(data):
+        raise ProtocolError(f"a record claims {length} bytes where {len(data) - position} are left")
+    timestamp_delta, position = decode_varlong(data, position + 1)
+    offset_delta, position = decode_varint(data, position)
+    key, position = _decode_nullable(data, position, end)
+    value, position = _decode_nullable(data, position, end)
+    header_count, position = decode_varint(data, position)
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+    if header_count:
+        headers, position = _decode_headers(data, position, end, header_count)
+    if position != end:
+        raise ProtocolError(f"a record of {length} bytes ends {abs(end - position)} bytes off its length")
+    return DecodedRecord(offset_delta, timestamp_delta, key, value, headers, end)
+
+
+def _decode_nullable(data: bytes, position: int, end: int) -> tuple[bytes | None, int]:
+    """A key or value at ``position``; every negative length is null, as in Java."""
+    size, position = decode_varint(data, position)
+    if size < 0:
+        return None, position
+    if size > end - position:
+        raise ProtocolError(f"a field of a record claims {size} bytes where {end - position} are left")
+    return data[position : position + size], position + size
+
+
+def _decode_headers(
+    data: bytes, position: int, end: int, count: int
+) -> tuple[tuple[tuple[str, bytes | None], ...], int]:
+    if not 0 <= count <= end - position:
+        raise ProtocolError(f"a record claims {count} headers where {end - position} bytes are left")
+    headers = []
+    for _ in range(count):
+        key, position = _decode_nullable(data, position, end)
+        if key is None:
+            raise ProtocolError("the key of a record's header is null")
+        value, position = _decode_nullable(data, position, end)
+        headers.append((key.decode(errors="replace"), value))
+    return tuple(headers), position

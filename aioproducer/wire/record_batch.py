@@ -1,0 +1,483 @@
+"""Record batches of format version 2 (KIP-98): the header, and batches written whole.
+
+A batch is a header of 61 bytes and the records, which may be compressed together. The checksum covers everything behind
+it, so that a broker can stamp base offset and leader epoch, which stand before it, without reading the rest.
+
+Batches that are read may come from anybody: malformed bytes raise only ``ProtocolError``, and no memory is taken for a
+length that they merely claim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from struct import Struct
+from typing import NamedTuple
+
+from aioproducer.compression import codec
+from aioproducer.compression.base import Buffer as Buffer
+from aioproducer.compression.base import byte_view, size_of
+from aioproducer.errors import ProtocolError
+from aioproducer.wire.crc32c import crc32c
+from aioproducer.wire.record import Header as Header
+from aioproducer.wire.record import SimpleRecord as SimpleRecord
+from aioproducer.wire.record import decode_record
+from aioproducer.wire.record import encode_record as encode_record
+from aioproducer.wire.record import record_size_upper_bound as record_size_upper_bound
+from aioproducer.wire.varint import INT32_MAX, INT64_MAX, INT64_MIN
+
+BATCH_HEADER_SIZE = 61
+LOG_OVERHEAD = 12
+"""Base offset and batch length, which the batch length does not count."""
+MAGIC_VALUE = 2
+CRC_OFFSET = 17
+ATTRIBUTES_OFFSET = 21
+"""Where the part that the checksum covers begins."""
+
+NO_PRODUCER_ID = -1
+NO_PRODUCER_EPOCH = -1
+NO_SEQUENCE = -1
+NO_PARTITION_LEADER_EPOCH = -1
+NO_TIMESTAMP = -1
+
+CREATE_TIME = 0
+LOG_APPEND_TIME = 1
+
+COMPRESSION_CODEC_MASK = 0x07
+TIMESTAMP_TYPE_FLAG = 0x08
+TRANSACTIONAL_FLAG = 0x10
+CONTROL_FLAG = 0x20
+DELETE_HORIZON_FLAG = 0x40
+
+_BEFORE_CHECKSUM = Struct(">qiibI")
+_AFTER_CHECKSUM = Struct(">hiqqqhii")
+_INT16 = Struct(">h")
+_INT32 = Struct(">i")
+_UINT32 = Struct(">I")
+_INT64 = Struct(">q")
+
+_LENGTH_OFFSET = 8
+_PARTITION_LEADER_EPOCH_OFFSET = 12
+_MAGIC_OFFSET = 16
+_LAST_OFFSET_DELTA_OFFSET = 23
+_BASE_TIMESTAMP_OFFSET = 27
+_MAX_TIMESTAMP_OFFSET = 35
+_PRODUCER_ID_OFFSET = 43
+_PRODUCER_EPOCH_OFFSET = 51
+_BASE_SEQUENCE_OFFSET = 53
+_RECORD_COUNT_OFFSET = 57
+
+_HEADER_SIZE_UP_TO_MAGIC = 17
+_LEAST_BATCH_LENGTH_OF_ANY_MAGIC = 14
+
+
+def batch_attributes(
+    compression_id: int = 0,
+    *,
+    timestamp_type: int = CREATE_TIME,
+    transactional: bool = False,
+    control: bool = False,
+    delete_horizon: bool = False,
+) -> int:
+    """The attributes of a batch header.
+
+    Args:
+        compression_id: the codec's ``id``.
+        timestamp_type: ``CREATE_TIME`` or ``LOG_APPEND_TIME``.
+        transactional: the batch is part of a transaction.
+        control: its record is a marker, not a user's.
+        delete_horizon: the base timestamp is the time from which a compacting broker may drop tombstones (KIP-534).
+    """
+    attributes = compression_id
+    if timestamp_type == LOG_APPEND_TIME:
+        attributes |= TIMESTAMP_TYPE_FLAG
+    if transactional:
+        attributes |= TRANSACTIONAL_FLAG
+    if control:
+        attributes |= CONTROL_FLAG
+    if delete_horizon:
+        attributes |= DELETE_HORIZON_FLAG
+    return attributes
+
+
+def encode_header(
+    body: Sequence[Buffer],
+    *,
+    record_count: int,
+    base_timestamp: int,
+    max_timestamp: int,
+    attributes: int = 0,
+    producer_id: int = NO_PRODUCER_ID,
+    producer_epoch: int = NO_PRODUCER_EPOCH,
+    base_sequence: int = NO_SEQUENCE,
+    base_offset: int = 0,
+    last_offset_delta: int | None = None,
+    partition_leader_epoch: int = NO_PARTITION_LEADER_EPOCH,
+) -> bytes:
+    """The 61 bytes that stand before ``body``, with length and checksum; ``body`` is read and neither copied nor kept.
+
+    Args:
+        body: the records' bytes as they will follow, compressed if ``attributes`` say so.
+        record_count: how many records ``body`` holds.
+        base_timestamp: what the records' timestamp deltas count from, in milliseconds.
+        max_timestamp: the greatest timestamp, in milliseconds.
+        attributes: see :func:`batch_attributes`.
+        last_offset_delta: ``record_count - 1`` if not given; a compacted batch has fewer records than offsets.
+
+    Raises:
+        struct.error: a number does not fit its field.
+    """
+    after = _AFTER_CHECKSUM.pack(
+        attributes,
+        record_count - 1 if last_offset_delta is None else last_offset_delta,
+        base_timestamp,
+        max_timestamp,
+        producer_id,
+        producer_epoch,
+        base_sequence,
+        record_count,
+    )
+    batch_length = BATCH_HEADER_SIZE - LOG_OVERHEAD + size_of(body)
+    checksum = crc32c(body, crc32c((after,)))
+    return _BEFORE_CHECKSUM.pack(base_offset, batch_length, partition_leader_epoch, MAGIC_VALUE, checksum) + after
+
+
+def estimate_size_in_bytes_upper_bound(
+    key_size: int, value_size: int, headers: Sequence[Header] = (), compression_type: str = "none"
+) -> int:
+    """The most bytes a batch that holds only this record can take (``AbstractRecords.estimateSizeInBytesUpperBound``).
+
+    Sizes are of the serialized key and value, -1 for null. Unlike Java's, the bound covers that a codec makes data
+    longer which it cannot compress; without ``compression_type`` it is Java's.
+    """
+    return BATCH_HEADER_SIZE + codec(compression_type).compress_bound(
+        record_size_upper_bound(key_size, value_size, headers)
+    )
+
+
+def encode_batch(
+    records: Sequence[SimpleRecord],
+    *,
+    compression_type: str = "none",
+    compression_level: int | None = None,
+    timestamp_type: int = CREATE_TIME,
+    max_timestamp: int | None = None,
+    producer_id: int = NO_PRODUCER_ID,
+    producer_epoch: int = NO_PRODUCER_EPOCH,
+    base_sequence: int = NO_SEQUENCE,
+    base_offset: int = 0,
+    partition_leader_epoch: int = NO_PARTITION_LEADER_EPOCH,
+    transactional: bool = False,
+    control: bool = False,
+) -> list[Buffer]:
+    """A batch of ``records`` at once: the header and the body.
+
+    ``max_timestamp`` is that of the records if not given; with ``LOG_APPEND_TIME`` give the time of the append.
+
+    Raises:
+        ValueError: there are no records.
+    """
+    if not records:
+        raise ValueError("a record batch has at least one record")
+    base_timestamp = records[0].timestamp
+    if max_timestamp is None:
+        max_timestamp = max([record.timestamp for record in records])
+    body: list[Buffer] = [
+        encode_record(index, record.timestamp - base_timestamp, record.key, record.value, record.headers)
+        for index, record in enumerate(records)
+    ]
+    compression = codec(compression_type)
+    body = [compression.compress(body, compression_level)]
+    header = encode_header(
+        body,
+        record_count=len(records),
+        base_timestamp=base_timestamp,
+        max_timestamp=max_timestamp,
+        attributes=batch_attributes(
+            compression.id, timestamp_type=timestamp_type, transactional=transactional, control=control
+        ),
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+        base_offset=base_offset,
+        partition_leader_epoch=partition_leader_epoch,
+    )
+    return [header, *body]
+
+
+def increment_sequence(sequence: int, increment: int) -> int:
+    """``sequence + increment``, where 0 follows 2^31 - 1 (``DefaultRecordBatch.incrementSequence``)."""
+    return (sequence + increment) % (INT32_MAX + 1)
+
+
+def decrement_sequence(sequence: int, decrement: int) -> int:
+    """``sequence - decrement``, where 2^31 - 1 comes before 0 (``DefaultRecordBatch.decrementSequence``)."""
+    return (sequence - decrement) % (INT32_MAX + 1)
+
+
+class BatchRecord(NamedTuple):
+    """A record that was read from a batch."""
+
+    offset: int
+    timestamp: int
+    """Milliseconds since 1970; with ``LOG_APPEND_TIME`` that of the whole batch."""
+    timestamp_type: int
+    """``CREATE_TIME`` or ``LOG_APPEND_TIME``."""
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+
+
+class RecordBatch:
+    """A view of one batch at the start of ``data``; fields are read when asked for, nothing is copied.
+
+    Being made checks that the batch is whole and of format version 2; :meth:`validate` checks the rest. Where ``data``
+    is writable, :meth:`restamp` and :meth:`set_log_append_time` change it in place.
+
+    Raises:
+        ProtocolError: the batch is of another format, shorter than its header or longer than ``data``.
+    """
+
+    __slots__ = ("_view",)
+
+    def __init__(self, data: Buffer) -> None:
+        view = byte_view(data)
+        if len(view) < _HEADER_SIZE_UP_TO_MAGIC:
+            raise ProtocolError(f"{len(view)} bytes are no record batch")
+        magic = view[_MAGIC_OFFSET]
+        if magic != MAGIC_VALUE:
+            raise ProtocolError(
+                f"a record batch has format version {magic}; only version {MAGIC_VALUE} can be read, "
+                f"which Kafka writes since 0.11"
+            )
+        size = LOG_OVERHEAD + _INT32.unpack_from(view, _LENGTH_OFFSET)[0]
+        if not BATCH_HEADER_SIZE <= size <= len(view):
+            raise ProtocolError(f"a record batch claims {size} bytes, where {len(view)} are there")
+        self._view = view[:size]
+
+    def _int32(self, offset: int) -> int:
+        value: int = _INT32.unpack_from(self._view, offset)[0]
+        return value
+
+    def _int64(self, offset: int) -> int:
+        value: int = _INT64.unpack_from(self._view, offset)[0]
+        return value
+
+    def _int16(self, offset: int) -> int:
+        value: int = _INT16.unpack_from(self._view, offset)[0]
+        return value
+
+    @property
+    def buffer(self) -> memoryview:
+        """The whole batch, header and records."""
+        return self._view
+
+    @property
+    def size_in_bytes(self) -> int:
+        """Bytes of the whole batch."""
+        return len(self._view)
+
+    @property
+    def base_offset(self) -> int:
+        """The offset that the records' offset deltas count from."""
+        return self._int64(0)
+
+    @property
+    def last_offset(self) -> int:
+        """The offset of the last record, whether compaction left it or not."""
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def next_offset(self) -> int:
+        """The offset behind the batch."""
+        return self.last_offset + 1
+
+    @property
+    def partition_leader_epoch(self) -> int:
+        """The epoch of the leader that appended the batch, -1 if unknown."""
+        return self._int32(_PARTITION_LEADER_EPOCH_OFFSET)
+
+    @property
+    def checksum(self) -> int:
+        """The CRC-32C that the header states."""
+        value: int = _UINT32.unpack_from(self._view, CRC_OFFSET)[0]
+        return value
+
+    @property
+    def attributes(self) -> int:
+        """The flags as they stand in the header."""
+        return self._int16(ATTRIBUTES_OFFSET)
+
+    @property
+    def compression_id(self) -> int:
+        """The codec's id; ids that do not exist are found by :meth:`validate` and :meth:`records`."""
+        return self.attributes & COMPRESSION_CODEC_MASK
+
+    @property
+    def timestamp_type(self) -> int:
+        """``CREATE_TIME`` or ``LOG_APPEND_TIME``."""
+        return LOG_APPEND_TIME if self.attributes & TIMESTAMP_TYPE_FLAG else CREATE_TIME
+
+    @property
+    def is_transactional(self) -> bool:
+        """Whether the batch is part of a transaction."""
+        return bool(self.attributes & TRANSACTIONAL_FLAG)
+
+    @property
+    def is_control(self) -> bool:
+        """Whether the records are markers, not a user's."""
+        return bool(self.attributes & CONTROL_FLAG)
+
+    @property
+    def delete_horizon(self) -> int | None:
+        """From when a compacting broker may drop tombstones, in milliseconds (KIP-534); None if not yet set."""
+        return self.base_timestamp if self.attributes & DELETE_HORIZON_FLAG else None
+
+    @property
+    def last_offset_delta(self) -> int:
+        """The offset delta of the last record, whether compaction left it or not."""
+        return self._int32(_LAST_OFFSET_DELTA_OFFSET)
+
+    @property
+    def base_timestamp(self) -> int:
+        """What the records' timestamp deltas count from, in milliseconds."""
+        return self._int64(_BASE_TIMESTAMP_OFFSET)
+
+    @property
+    def max_timestamp(self) -> int:
+        """The greatest timestamp in milliseconds, or the time of the append."""
+        return self._int64(_MAX_TIMESTAMP_OFFSET)
+
+    @property
+    def producer_id(self) -> int:
+        """The idempotent producer's id, -1 if there is none."""
+        return self._int64(_PRODUCER_ID_OFFSET)
+
+    @property
+    def producer_epoch(self) -> int:
+        """The idempotent producer's epoch, -1 if there is none."""
+        return self._int16(_PRODUCER_EPOCH_OFFSET)
+
+    @property
+    def base_sequence(self) -> int:
+        """The sequence number of the first record, -1 if there is none."""
+        return self._int32(_BASE_SEQUENCE_OFFSET)
+
+    @property
+    def last_sequence(self) -> int:
+        """The sequence number of the last record, -1 if there is none."""
+        base_sequence = self.base_sequence
+        if base_sequence == NO_SEQUENCE:
+            return NO_SEQUENCE
+        return increment_sequence(base_sequence, self.last_offset_delta)
+
+    @property
+    def record_count(self) -> int:
+        """How many records the header states."""
+        return self._int32(_RECORD_COUNT_OFFSET)
+
+    @property
+    def checksum_matches(self) -> bool:
+        """Whether the bytes are those that the stated checksum was made of."""
+        return self.checksum == crc32c((self._view[ATTRIBUTES_OFFSET:],))
+
+    def validate(self) -> None:
+        """Check checksum, compression type, and that counts make sense together; does not read the records.
+
+        A batch without records is valid: compaction keeps the last one of a producer.
+
+        Raises:
+            ProtocolError: something does not hold.
+        """
+        if not self.checksum_matches:
+            raise ProtocolError(
+                f"the record batch at offset {self.base_offset} is corrupt: its header states CRC {self.checksum:#010x}"
+            )
+        codec(self.compression_id)
+        if not 0 <= self.record_count <= self.last_offset_delta + 1:
+            raise ProtocolError(
+                f"the record batch at offset {self.base_offset} states {self.record_count} records "
+                f"and last offset delta {self.last_offset_delta}"
+            )
+
+    def records(self, max_size: int | None = None) -> Iterator[BatchRecord]:
+        """The records, each checked as it is read. Does not check the checksum.
+
+        Args:
+            max_size: the most bytes that the records may be when decompressed; without it a small batch from an
+                untrusted peer can become very large.
+
+        Raises:
+            ProtocolError: the records are malformed, too large, or not as many as the header states.
+        """
+        count = self.record_count
+        base_offset = self.base_offset
+        base_timestamp = self.base_timestamp
+        timestamp_type = self.timestamp_type
+        append_time = self.max_timestamp if timestamp_type == LOG_APPEND_TIME else None
+        if count < 0:
+            raise ProtocolError(f"the record batch at offset {base_offset} states {count} records")
+        data = codec(self.compression_id).decompress(self._view[BATCH_HEADER_SIZE:], max_size)
+        position = 0
+        for _ in range(count):
+            offset_delta, timestamp_delta, key, value, headers, position = decode_record(data, position)
+            offset = base_offset + offset_delta
+            timestamp = base_timestamp + timestamp_delta if append_time is None else append_time
+            if not (INT64_MIN <= offset <= INT64_MAX and INT64_MIN <= timestamp <= INT64_MAX):
+                raise ProtocolError(f"a record's offset {offset} or timestamp {timestamp} does not fit 64 bits")
+            yield BatchRecord(offset, timestamp, timestamp_type, key, value, headers)
+        if position != len(data):
+            raise ProtocolError(
+                f"the record batch at offset {base_offset} states {count} records, "
+                f"behind which {len(data) - position} bytes are left"
+            )
+
+    def restamp(self, *, base_offset: int | None = None, partition_leader_epoch: int | None = None) -> None:
+        """Write base offset and leader epoch into the batch; the checksum does not cover them.
+
+        Raises:
+            TypeError: the batch lies in memory that cannot be written.
+            struct.error: a number does not fit its field.
+        """
+        if base_offset is not None:
+            _INT64.pack_into(self._view, 0, base_offset)
+        if partition_leader_epoch is not None:
+            _INT32.pack_into(self._view, _PARTITION_LEADER_EPOCH_OFFSET, partition_leader_epoch)
+
+    def set_log_append_time(self, timestamp: int) -> None:
+        """Make ``timestamp`` (milliseconds) that of every record, and the checksum anew.
+
+        Raises:
+            TypeError: the batch lies in memory that cannot be written.
+            struct.error: ``timestamp`` does not fit 64 bits.
+        """
+        _INT64.pack_into(self._view, _MAX_TIMESTAMP_OFFSET, timestamp)
+        _INT16.pack_into(self._view, ATTRIBUTES_OFFSET, self.attributes | TIMESTAMP_TYPE_FLAG)
+        _UINT32.pack_into(self._view, CRC_OFFSET, crc32c((self._view[ATTRIBUTES_OFFSET:],)))
+
+    def __repr__(self) -> str:
+        return (
+            f"<RecordBatch offsets {self.base_offset} to {self.last_offset}, {self.record_count} records, "
+            f"{self.size_in_bytes} bytes>"
+        )
+
+
+def iter_batches(data: Buffer) -> Iterator[RecordBatch]:
+    """The batches in ``data``, one after the other, as a Fetch response's records hold them.
+
+    A broker cuts the last one off where the fetch's limit is; it is left out, as Kafka's consumers do
+    (``ByteBufferLogInputStream``).
+
+    Raises:
+        ProtocolError: a batch states an impossible length, or is not of format version 2.
+    """
+    view = byte_view(data)
+    position = 0
+    while len(view) - position >= _HEADER_SIZE_UP_TO_MAGIC:
+        batch_length = _INT32.unpack_from(view, position + _LENGTH_OFFSET)[0]
+        if batch_length < _LEAST_BATCH_LENGTH_OF_ANY_MAGIC:
+            raise ProtocolError(f"a record batch states a length of {batch_length} bytes, less than any can have")
+        if view[position + _MAGIC_OFFSET] == MAGIC_VALUE and LOG_OVERHEAD + batch_length > len(view) - position:
+            return
+        batch = RecordBatch(view[position:])
+        yield batch
+        position += batch.size_in_bytes

@@ -1,0 +1,135 @@
+"""Variable-length integers as Kafka's record format and flexible messages write them.
+
+``varint`` and ``varlong`` are zig-zag encoded (32 and 64 bits), as in ``org.apache.kafka.common.utils.ByteUtils``;
+``unsigned_varint`` is not (KIP-482). Seven bits a byte, least significant first, the high bit says that more follow.
+
+Decoders take a buffer and a position and return the value and the position behind it. What they are given may come from
+anybody: bytes that end too early or go on too long raise :class:`~aioproducer.errors.ProtocolError`.
+"""
+
+from __future__ import annotations
+
+from aioproducer.compression.base import Buffer
+from aioproducer.errors import ProtocolError
+
+INT32_MIN = -(2**31)
+INT32_MAX = 2**31 - 1
+INT64_MIN = -(2**63)
+INT64_MAX = 2**63 - 1
+UINT32_MAX = 2**32 - 1
+
+SMALL_VARINT_COUNT = 8192
+"""``SMALL_VARINTS`` holds the encodings of 0 up to this, which are those of one and two bytes."""
+
+
+def _encode_zigzagged(value: int) -> bytes:
+    encoded = bytearray()
+    while value >= 0x80:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
+
+
+SMALL_VARINTS: tuple[bytes, ...] = tuple(
+    [bytes((value << 1,)) for value in range(64)]
+    + [bytes((value << 1 & 0x7F | 0x80, value >> 6)) for value in range(64, SMALL_VARINT_COUNT)]
+)
+"""The zig-zag encoding of every ``value`` with ``0 <= value < SMALL_VARINT_COUNT``, at the index ``value``."""
+
+
+def encode_varint(value: int) -> bytes:
+    """The zig-zag encoding of a signed 32-bit integer.
+
+    Raises:
+        OverflowError: ``value`` does not fit 32 bits.
+    """
+    if 0 <= value < SMALL_VARINT_COUNT:
+        return SMALL_VARINTS[value]
+    if not INT32_MIN <= value <= INT32_MAX:
+        raise OverflowError(f"{value} does not fit a 32-bit varint")
+    return _encode_zigzagged(value << 1 if value >= 0 else (~value << 1) | 1)
+
+
+def encode_varlong(value: int) -> bytes:
+    """The zig-zag encoding of a signed 64-bit integer.
+
+    Raises:
+        OverflowError: ``value`` does not fit 64 bits.
+    """
+    if 0 <= value < SMALL_VARINT_COUNT:
+        return SMALL_VARINTS[value]
+    if not INT64_MIN <= value <= INT64_MAX:
+        raise OverflowError(f"{value} does not fit a 64-bit varlong")
+    return _encode_zigzagged(value << 1 if value >= 0 else (~value << 1) | 1)
+
+
+def encode_unsigned_varint(value: int) -> bytes:
+    """The encoding of an unsigned 32-bit integer, without zig-zag.
+
+    Raises:
+        OverflowError: ``value`` is negative or does not fit 32 bits.
+    """
+    if not 0 <= value <= UINT32_MAX:
+        raise OverflowError(f"{value} does not fit an unsigned 32-bit varint")
+    return _encode_zigzagged(value)
+
+
+def size_of_varint(value: int) -> int:
+    """How many bytes ``encode_varint(value)`` takes; also right for ``encode_varlong``."""
+    zigzagged = value << 1 if value >= 0 else (~value << 1) | 1
+    return (zigzagged.bit_length() + 6) // 7 or 1
+
+
+size_of_varlong = size_of_varint
+
+
+def size_of_unsigned_varint(value: int) -> int:
+    """How many bytes ``encode_unsigned_varint(value)`` takes."""
+    return (value.bit_length() + 6) // 7 or 1
+
+
+def decode_unsigned_varint(buffer: Buffer, position: int) -> tuple[int, int]:
+    """Read an unsigned 32-bit integer at ``position``; returns it and the position behind it.
+
+    Raises:
+        ProtocolError: the buffer ends inside the integer, or it is longer than 5 bytes.
+    """
+    return _decode(buffer, position, 5, UINT32_MAX)
+
+
+def decode_varint(buffer: Buffer, position: int) -> tuple[int, int]:
+    """Read a zig-zag encoded signed 32-bit integer at ``position``; returns it and the position behind it.
+
+    Raises:
+        ProtocolError: the buffer ends inside the integer, or it is longer than 5 bytes.
+    """
+    value, position = _decode(buffer, position, 5, UINT32_MAX)
+    return (value >> 1) ^ -(value & 1), position
+
+
+def decode_varlong(buffer: Buffer, position: int) -> tuple[int, int]:
+    """Read a zig-zag encoded signed 64-bit integer at ``position``; returns it and the position behind it.
+
+    Raises:
+        ProtocolError: the buffer ends inside the integer, or it is longer than 10 bytes.
+    """
+    value, position = _decode(buffer, position, 10, 2**64 - 1)
+    return (value >> 1) ^ -(value & 1), position
+
+
+def _decode(buffer: Buffer, position: int, longest: int, mask: int) -> tuple[int, int]:
+    """Read at most ``longest`` bytes; bits beyond ``mask`` in the last one are dropped, as Java's shifts drop them."""
+    end = len(buffer)
+    if position < 0:
+        raise ProtocolError(f"a variable-length integer cannot start at position {position}")
+    value = 0
+    for index in range(longest):
+        if position >= end:
+            raise ProtocolError("the data ends inside a variable-length integer")
+        byte = buffer[position]
+        position += 1
+        value |= (byte & 0x7F) << (7 * index)
+        if byte < 0x80:
+            return value & mask, position
+    raise ProtocolError(f"a variable-length integer is longer than {longest} bytes")

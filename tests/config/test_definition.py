@@ -1,0 +1,291 @@
+"""ConfigDef: types as Kafka parses them, validators, and every key of Kafka's producer."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import subprocess
+from itertools import product
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from aioproducer.config import (
+    CONFIG_DEF,
+    NO_DEFAULT,
+    ConfigDef,
+    ConfigKey,
+    Importance,
+    Password,
+    ProducerConfig,
+    Status,
+    Type,
+)
+from aioproducer.config.definition import at_least
+from aioproducer.config.properties import load_properties
+from aioproducer.errors import ConfigurationError
+
+DATA = Path(__file__).parent.parent / "data"
+
+# Where a default is not Java's, and why: docs/configuration.md gives the reason with the key.
+OTHER_DEFAULTS = {
+    "key.serializer": ("<required>", None),
+    "value.serializer": ("<required>", None),
+    "ssl.keystore.type": ("JKS", None),
+    "ssl.truststore.type": ("JKS", None),
+}
+
+
+def facts() -> list[dict[str, object]]:
+    return [json.loads(line) for line in (DATA / "producer_config.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def java_class_path() -> str:
+    jars = Path(os.environ.get("AIOPRODUCER_KAFKA_JARS", Path.home() / ".cache/aioproducer-tests/kafka-4.4.0"))
+    if not list(jars.glob("kafka-clients-*.jar")) or shutil.which("java") is None:
+        pytest.skip(
+            f"needs java and Kafka's jars in {jars} or $AIOPRODUCER_KAFKA_JARS: "
+            "mvn dependency:copy-dependencies of org.apache.kafka:kafka-clients:4.4.0 with slf4j"
+        )
+    return f"{jars}/*"
+
+
+def ask_java(class_path: str, *arguments: str) -> list[dict[str, object]]:
+    command = ["java", "-cp", class_path, str(DATA / "ConfigFacts.java"), *arguments]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
+    return [json.loads(line) for line in shown.splitlines()]
+
+
+@pytest.mark.parametrize("fact", facts(), ids=lambda fact: str(fact["name"]))
+def test_o01_every_key_has_kafkas_type_default_validator_and_importance(fact: dict[str, object]) -> None:
+    key = CONFIG_DEF.keys[str(fact["name"])]
+    default = list(key.default) if isinstance(key.default, tuple) else key.default
+    java_default = fact["default"]
+    if key.name in OTHER_DEFAULTS:
+        assert (java_default, default) == OTHER_DEFAULTS[key.name]
+        assert key.reason
+    else:
+        assert default == (NO_DEFAULT if java_default == "<required>" else java_default)
+        assert type(default) is type(java_default) or default is NO_DEFAULT
+    assert key.type.name == fact["type"]
+    assert key.importance.name == fact["importance"]
+    assert key.internal is fact["internal"]
+    description = key.validator.description if key.validator else None
+    if key.type is Type.LIST:
+        assert (description is None) == (fact["validator"] is None)  # Kafka's list validators describe nothing
+    else:
+        assert description == fact["validator"]
+
+
+def test_there_are_no_keys_that_kafka_has_not() -> None:
+    assert CONFIG_DEF.keys.keys() == {str(fact["name"]) for fact in facts()}
+    assert len(CONFIG_DEF.keys) == 120
+    assert list(CONFIG_DEF.keys) == sorted(CONFIG_DEF.keys)
+
+
+def test_what_is_not_supported_says_why() -> None:
+    for key in CONFIG_DEF.keys.values():
+        assert key.status is Status.SUPPORTED or key.reason
+        assert key.doc.endswith("."), key.name
+
+
+def test_pt71_defaults_pass_their_own_validators_and_parsing_is_idempotent() -> None:
+    for name, default in CONFIG_DEF.defaults().items():
+        key = CONFIG_DEF.keys[name]
+        if default is not None:
+            assert key.parse(default) == default
+            key.validate(default)
+    values = CONFIG_DEF.parse({"bootstrap.servers": "a:1", "linger.ms": " 7 "})
+    assert CONFIG_DEF.parse({name: value for name, value in values.items() if value is not None}) == values
+
+
+def test_o02_none_is_a_default_and_no_default_is_none_at_all() -> None:
+    optional = ConfigKey("a", Type.STRING, None, Importance.LOW, "A.")
+    required = ConfigKey("b", Type.STRING, NO_DEFAULT, Importance.LOW, "B.")
+    definition = ConfigDef.of([required, optional])
+    assert definition.defaults() == {"a": None}
+    assert definition.parse({"b": "x"}) == {"a": None, "b": "x"}
+    with pytest.raises(ConfigurationError, match="b is missing and has no default"):
+        definition.parse({})
+    assert repr(NO_DEFAULT) == "NO_DEFAULT"
+
+
+def test_o02_a_wrong_default_is_found_at_definition() -> None:
+    with pytest.raises(ConfigurationError, match="a must be at least 1, not 0"):
+        ConfigKey("a", Type.INT, 0, Importance.LOW, "A.", at_least(1))
+    with pytest.raises(ConfigurationError, match="the default '5' of a is not of its type"):
+        ConfigKey("a", Type.INT, "5", Importance.LOW, "A.")
+    with pytest.raises(ConfigurationError, match="the reason is missing"):
+        ConfigKey("a", Type.INT, 5, Importance.LOW, "A.", status=Status.REFUSED)
+    key = ConfigKey("a", Type.INT, 5, Importance.LOW, "A.")
+    with pytest.raises(ConfigurationError, match="a is defined twice"):
+        ConfigDef.of([key, key])
+
+
+# As ConfigDef.parseType of Kafka 4.4 answers for the same strings.
+PARSED = [
+    (Type.BOOLEAN, " True ", True),
+    (Type.BOOLEAN, False, False),
+    (Type.INT, "+5", 5),
+    (Type.INT, " -5 ", -5),
+    (Type.INT, 2**31 - 1, 2**31 - 1),
+    (Type.SHORT, "-32768", -32768),
+    (Type.LONG, "9223372036854775807", 2**63 - 1),
+    (Type.DOUBLE, "5", 5.0),
+    (Type.DOUBLE, "1e3", 1000.0),
+    (Type.DOUBLE, ".5", 0.5),
+    (Type.DOUBLE, 5, 5.0),
+    (Type.DOUBLE, "Infinity", math.inf),
+    (Type.LIST, "", ()),
+    (Type.LIST, " a , b ", ("a", "b")),
+    (Type.LIST, "a,,b", ("a", "", "b")),
+    (Type.LIST, [" a", 5], ("a", 5)),
+    (Type.STRING, " a ", "a"),
+    (Type.PASSWORD, " a ", Password("a")),
+    (Type.PASSWORD, Password(" a "), Password(" a ")),
+    (Type.CLASS, len, len),
+    (Type.CLASS, " a.b ", "a.b"),
+]
+
+
+@pytest.mark.parametrize(("type_", "value", "parsed"), PARSED)
+def test_o01_values_are_parsed(type_: Type, value: object, parsed: object) -> None:
+    found = ConfigKey("k", type_, None, Importance.LOW, "K.").parse(value)
+    assert found == parsed
+    assert type(found) is type(parsed)
+
+
+@pytest.mark.parametrize("type_", Type)
+def test_none_stays_none(type_: Type) -> None:
+    assert ConfigKey("k", type_, None, Importance.LOW, "K.").parse(None) is None
+
+
+@pytest.mark.parametrize(
+    ("type_", "value", "says"),
+    [
+        (Type.BOOLEAN, "yes", "k must be true or false, not 'yes'"),
+        (Type.BOOLEAN, 1, "true or false"),
+        (Type.INT, "5_0", "a whole number of 32 bits"),
+        (Type.INT, "0x5", "a whole number"),
+        (Type.INT, "", "a whole number"),
+        (Type.INT, "5.0", "a whole number"),
+        (Type.INT, 5.0, "a whole number"),
+        (Type.INT, True, "a whole number"),
+        (Type.INT, 2**31, "a whole number of 32 bits"),
+        (Type.SHORT, "32768", "a whole number of 16 bits"),
+        (Type.LONG, 2**63, "a whole number of 64 bits"),
+        (Type.LONG, "1e3", "a whole number"),
+        (Type.DOUBLE, "inf", "a number"),
+        (Type.DOUBLE, "5_0", "a number"),
+        (Type.DOUBLE, True, "a number"),
+        (Type.LIST, 5, "a list, or a string with commas"),
+        (Type.STRING, 5, "k must be a string, not 5"),
+        (Type.PASSWORD, 5, "a string"),
+    ],
+)
+def test_o01_values_that_cannot_be_parsed(type_: Type, value: object, says: str) -> None:
+    with pytest.raises(ConfigurationError, match=says):
+        ConfigKey("k", type_, None, Importance.LOW, "K.").parse(value)
+
+
+def test_a_password_that_cannot_be_parsed_is_not_shown() -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        ConfigKey("k", Type.PASSWORD, None, Importance.LOW, "K.").parse(b"geheim")
+    assert str(caught.value) == "k must be a string, not [hidden]"
+
+
+def test_passwords_compare_and_hash_by_value() -> None:
+    assert len({Password("a"), Password("a"), Password("b")}) == 2
+    assert Password("a") != "a"
+    assert f"{Password('a')}" == "[hidden]"
+
+
+@given(st.integers(-(2**63), 2**63 - 1))
+@settings(max_examples=50)
+def test_numbers_mean_the_same_as_strings(number: int) -> None:
+    key = ConfigKey("k", Type.LONG, None, Importance.LOW, "K.")
+    assert key.parse(str(number)) == key.parse(number) == number
+
+
+@pytest.mark.parametrize(
+    ("name", "good", "bad"),
+    [
+        ("compression.gzip.level", [-1, 1, 9], [0, 10, -2]),
+        ("compression.zstd.level", [-131072, 0, 22], [-131073, 23]),
+        ("retries", [0, 2147483647], [-1]),
+        ("metadata.max.idle.ms", [5000], [4999]),
+        ("sasl.login.refresh.window.factor", [0.5, "1.0"], [0.4, 1.1]),
+        ("transactional.id", ["t", None], ["", " "]),
+        ("metrics.recording.level", ["INFO", "TRACE"], ["info"]),
+        ("metadata.recovery.strategy", ["none", "REBOOTSTRAP"], ["never"]),
+        ("ssl.cipher.suites", ["", "a,b"], ["a,,b"]),
+    ],
+)
+def test_validators(name: str, good: list[object], bad: list[object]) -> None:
+    for value in good:
+        CONFIG_DEF.parse({"bootstrap.servers": "a:1", name: value})
+    for value in bad:
+        with pytest.raises(ConfigurationError, match=f"^{name} must"):
+            CONFIG_DEF.parse({"bootstrap.servers": "a:1", name: value})
+
+
+def test_duplicates_in_lists_are_left_out_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    assert CONFIG_DEF.parse({"bootstrap.servers": "a:1,b:1,a:1"})["bootstrap.servers"] == ("a:1", "b:1")
+    assert "bootstrap.servers contains duplicate values" in caplog.text
+
+
+@pytest.mark.interop
+def test_the_facts_are_those_of_kafkas_producer(java_class_path: str) -> None:
+    assert ask_java(java_class_path, "keys") == facts()
+
+
+@pytest.mark.interop
+def test_pt71_rules_between_keys_hold_for_all_combinations_as_in_java(java_class_path: str, tmp_path: Path) -> None:
+    choices: dict[str, list[str | None]] = {
+        "acks": [None, "all", "1", "0"],
+        "retries": [None, "0", "3"],
+        "enable.idempotence": [None, "true", "false"],
+        "max.in.flight.requests.per.connection": [None, "5", "6"],
+        "delivery.timeout.ms": [None, "20000"],
+        "linger.ms": [None, "100000"],
+        "reconnect.backoff.ms": [None, "3000"],
+    }
+    files = []
+    for number, values in enumerate(product(*choices.values())):
+        lines = [f"{name}={value}" for name, value in zip(choices, values, strict=True) if value is not None]
+        file = tmp_path / f"{number}.properties"
+        file.write_text("\n".join(["bootstrap.servers=localhost:9092", *lines]))
+        files.append(file)
+    answers = ask_java(java_class_path, "values", *map(str, files))
+    assert len(answers) == len(files)
+    for file, java in zip(files, answers, strict=True):
+        try:
+            ours = ProducerConfig.from_properties(file)
+        except ConfigurationError:
+            assert "error" in java, file.read_text()
+        else:
+            assert "error" not in java, file.read_text()
+            assert {name: getattr(ours, name.replace(".", "_")) for name in java if name != "bootstrap.servers"} == {
+                name: value for name, value in java.items() if name != "bootstrap.servers"
+            }
+
+
+@pytest.mark.interop
+def test_properties_files_are_read_as_java_reads_them(java_class_path: str, tmp_path: Path) -> None:
+    texts = [
+        b"a=1\nb : 2\nc 3\n  d\t=\t4\ne\n! f=5\n# g=6\n\n",
+        b"a = one, \\\n    two, \\\r\n\t three\nb=end\\",
+        b"a=\\u00e4\\t\\n\\x\\\\ \\ud83d\\ude00\nk\\:e\\=y\\ z=v:=w \n",
+        b"a=caf\xc3\xa9 \xe4\r\rb=2\x0b\x0c\nc\\\n\\\n\nd=\\\n\n e=5\n",
+        b"a=1\na=2\n=nokey\n:x\n \\\n# not a comment\n#comment \\\nz=1",
+    ]
+    files = []
+    for number, text in enumerate(texts):
+        files.append(tmp_path / f"{number}.properties")
+        files[-1].write_bytes(text)
+    assert [load_properties(file) for file in files] == ask_java(java_class_path, "entries", *map(str, files))

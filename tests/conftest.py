@@ -1,0 +1,37 @@
+"""What every test shares: each asyncio test runs on the plain loop and on uvloop, and interop tests cannot hide."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Callable, Generator, Mapping
+from pathlib import Path
+
+import pytest
+import uvloop
+
+# The helpers in tests/kafka are imported by tests as tests.kafka, and by the bench.
+_ROOT = str(Path(__file__).parent.parent)
+if _ROOT not in sys.path:
+    sys.path.append(_ROOT)
+
+
+def pytest_asyncio_loop_factories(
+    config: pytest.Config, item: pytest.Item
+) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """With AIOPRODUCER_REQUIRE_INTEROP=1 an interop test that is skipped has failed, for the reason it gives."""
+    report = yield
+    required = os.environ.get("AIOPRODUCER_REQUIRE_INTEROP") == "1"
+    if required and report.skipped and not hasattr(report, "wasxfail") and item.get_closest_marker("interop"):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        report.outcome = "failed"
+        report.longrepr = f"AIOPRODUCER_REQUIRE_INTEROP=1 allows no skip of an interop test. {reason}"
+    return report

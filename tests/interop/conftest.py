@@ -1,0 +1,78 @@
+"""Clusters that the tests of one run share. Each test writes to topics of its own."""
+
+from __future__ import annotations
+
+import os
+import re
+import uuid
+from collections.abc import Iterator
+
+import pytest
+
+from tests.kafka import jars
+from tests.kafka.cluster import KafkaCluster
+from tests.kafka.mock import MockCluster
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    here = os.path.dirname(__file__)
+    for item in items:
+        if str(item.path).startswith(here + os.sep):
+            item.add_marker(pytest.mark.interop)
+
+
+@pytest.fixture(scope="session")
+def one_node() -> Iterator[KafkaCluster]:
+    """One broker that creates topics on demand, with TLS listeners."""
+    try:
+        cluster = KafkaCluster(1, tls=True, properties={"auto.create.topics.enable": "true"})
+        with cluster:
+            yield cluster
+    except jars.HarnessUnavailableError as missing:
+        pytest.skip(str(missing))
+
+
+@pytest.fixture(scope="session")
+def three_nodes() -> Iterator[KafkaCluster]:
+    """Three brokers, topics on all of them with min.insync.replicas=2; no topic is created on demand."""
+    try:
+        cluster = KafkaCluster(3, properties={"auto.create.topics.enable": "false", "min.insync.replicas": "2"})
+        with cluster:
+            yield cluster
+    except jars.HarnessUnavailableError as missing:
+        pytest.skip(str(missing))
+
+
+@pytest.fixture(scope="session")
+def old_broker() -> Iterator[KafkaCluster]:
+    """One broker of Apache Kafka 3.3."""
+    try:
+        with KafkaCluster(1, version=jars.OLD) as cluster:
+            yield cluster
+    except jars.HarnessUnavailableError as missing:
+        pytest.skip(str(missing))
+
+
+@pytest.fixture
+def mock_cluster() -> Iterator[MockCluster]:
+    """Three brokers of librdkafka's mock cluster."""
+    try:
+        with MockCluster(3) as cluster:
+            yield cluster
+    except jars.HarnessUnavailableError as missing:
+        pytest.skip(str(missing))
+
+
+@pytest.fixture(params=["one_node", "three_nodes", "old_broker", "mock_cluster"])
+def cluster(request: pytest.FixtureRequest) -> KafkaCluster | MockCluster:
+    """Every implementation in turn."""
+    found = request.getfixturevalue(request.param)
+    assert isinstance(found, KafkaCluster | MockCluster)
+    return found
+
+
+@pytest.fixture
+def topic(request: pytest.FixtureRequest) -> str:
+    """A topic name that no other test uses; the topic does not exist."""
+    name = re.sub(r"[^a-zA-Z0-9]+", "-", request.node.name).strip("-")
+    return f"{name[:60]}-{uuid.uuid4().hex[:8]}"

@@ -1,0 +1,181 @@
+"""The harness itself: that foreign clients work with it, and that ``verify`` sees what it is there to see."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from confluent_kafka import KafkaError, Message, Producer
+
+from tests.kafka import mock
+from tests.kafka.cluster import KafkaCluster
+from tests.kafka.consuming import StoredRecord
+from tests.kafka.dump import StoredBatch, check_batches
+from tests.kafka.ledger import Ledger, Place, verify
+from tests.kafka.mock import MockCluster
+
+
+def _foreign_producer(bootstrap_servers: str, **configuration: object) -> Producer:
+    return Producer(
+        {
+            "bootstrap.servers": bootstrap_servers,
+            "enable.idempotence": True,
+            "retry.backoff.ms": 20,
+            "log_level": 0,
+            **configuration,
+        }
+    )
+
+
+def _produce(producer: Producer, ledger: Ledger, topic: str, partitions: int, count: int) -> None:
+    def settled(error: KafkaError | None, message: Message) -> None:
+        if error is None:
+            ledger.ack(message.value(), Place(message.partition(), message.offset()))
+        else:
+            ledger.fail(message.value(), RuntimeError(error.str()))
+
+    for number in range(count):
+        producer.produce(topic, ledger.next_value(100), partition=number % partitions, on_delivery=settled)
+    assert producer.flush(30) == 0
+
+
+def test_records_of_a_foreign_producer_are_read_back_and_dumped(one_node: KafkaCluster, topic: str) -> None:
+    one_node.create_topic(topic, 3)
+    ledger = Ledger()
+    _produce(_foreign_producer(one_node.bootstrap_servers, **{"compression.type": "zstd"}), ledger, topic, 3, 300)
+    assert verify(ledger, one_node.read_back(topic)) == (300, 300, 0)
+    batches = one_node.dump_log(topic, 0)
+    check_batches(batches)
+    assert sum(batch.count for batch in batches) == 100
+    assert {batch.codec for batch in batches} == {"zstd"}
+
+
+def test_both_tls_listeners_answer_a_foreign_client(one_node: KafkaCluster, topic: str) -> None:
+    one_node.create_topic(topic)
+    certificates = one_node.certificates
+    assert certificates is not None
+    tls = {"security.protocol": "ssl", "ssl.ca.location": str(certificates.authority)}
+    both = {
+        **tls,
+        "ssl.certificate.location": str(certificates.client_certificate),
+        "ssl.key.location": str(certificates.client_key),
+    }
+    ledger = Ledger()
+    _produce(_foreign_producer(one_node.tls_bootstrap_servers, **tls), ledger, topic, 1, 5)
+    _produce(_foreign_producer(one_node.mutual_tls_bootstrap_servers, **both), ledger, topic, 1, 5)
+    assert verify(ledger, one_node.read_back(topic)).acked == 10
+
+
+def test_leader_moves_and_a_node_dies_and_comes_back(three_nodes: KafkaCluster, topic: str) -> None:
+    three_nodes.create_topic(topic)
+    producer = _foreign_producer(three_nodes.bootstrap_servers)
+    ledger = Ledger()
+    _produce(producer, ledger, topic, 1, 50)
+    old = three_nodes.leader(topic, 0)
+    new = old % 3 + 1
+    three_nodes.move_leader(topic, 0, new)
+    assert three_nodes.leader(topic, 0) == new
+    _produce(producer, ledger, topic, 1, 50)
+    three_nodes.kill(new)
+    try:
+        _produce(producer, ledger, topic, 1, 50)
+        assert three_nodes.leader(topic, 0) != new
+    finally:
+        three_nodes.restart(new)
+    three_nodes.wait_in_sync(topic)
+    assert verify(ledger, three_nodes.read_back(topic)) == (150, 150, 0)
+    check_batches(three_nodes.dump_log(topic, 0))
+
+
+def test_producer_quota_slows_a_foreign_producer(one_node: KafkaCluster, topic: str) -> None:
+    one_node.create_topic(topic)
+    throttled: list[float] = []
+    producer = _foreign_producer(
+        one_node.bootstrap_servers, **{"client.id": topic, "throttle_cb": lambda event: throttled.append(event)}
+    )
+    one_node.set_producer_quota(topic, 2000)
+    try:
+        deadline = time.monotonic() + 20
+        while not throttled and time.monotonic() < deadline:
+            producer.produce(topic, bytes(2000))
+            producer.flush(5)
+            producer.poll(0.1)
+        assert throttled
+    finally:
+        one_node.set_producer_quota(topic, None)
+
+
+def test_old_broker_stores_records(old_broker: KafkaCluster, topic: str) -> None:
+    old_broker.create_topic(topic)
+    ledger = Ledger()
+    _produce(_foreign_producer(old_broker.bootstrap_servers), ledger, topic, 1, 10)
+    assert verify(ledger, old_broker.read_back(topic)) == (10, 10, 0)
+    check_batches(old_broker.dump_log(topic, 0))
+
+
+def test_mock_takes_its_faults(mock_cluster: MockCluster, topic: str) -> None:
+    mock_cluster.create_topic(topic, 2, 3)
+    mock_cluster.limit_versions({mock.PRODUCE: 7, mock.METADATA: 7, mock.INIT_PRODUCER_ID: 1, mock.API_VERSIONS: 2})
+    mock_cluster.push_errors(mock.PRODUCE, [6, mock.DISCONNECT, 7])
+    ledger = Ledger()
+    _produce(_foreign_producer(mock_cluster.bootstrap_servers), ledger, topic, 2, 100)
+    assert verify(ledger, mock_cluster.read_back(topic), exactly_once=False, in_order=False).acked == 100
+    produced = sum(count for (_, api_key), count in mock_cluster.requests().items() if api_key == mock.PRODUCE)
+    assert produced >= 5
+
+
+def _stored(*values: bytes) -> list[StoredRecord]:
+    return [StoredRecord(offset, None, value, [], 0, 1) for offset, value in enumerate(values)]
+
+
+def _settled() -> tuple[Ledger, list[bytes]]:
+    ledger = Ledger()
+    values = [ledger.next_value() for _ in range(3)]
+    for offset, value in enumerate(values):
+        ledger.ack(value, Place(0, offset))
+    return ledger, values
+
+
+def test_verify_accepts_what_agrees() -> None:
+    ledger, values = _settled()
+    assert verify(ledger, {0: _stored(*values)}) == (3, 3, 0)
+    failed = ledger.next_value()
+    ledger.fail(failed, TimeoutError())
+    assert verify(ledger, {0: _stored(*values)}) == (3, 3, 0)
+    assert verify(ledger, {0: _stored(*values, failed)}) == (3, 4, 1)
+    assert verify(ledger, {0: _stored(*values, values[0])}, exactly_once=False) == (3, 4, 0)
+
+
+def test_verify_sees_what_is_wrong() -> None:
+    ledger, values = _settled()
+    with pytest.raises(AssertionError, match="1 acknowledged records are lost"):
+        verify(ledger, {0: _stored(*values[:2])})
+    with pytest.raises(AssertionError, match="stored more than once"):
+        verify(ledger, {0: _stored(*values, values[2])})
+    with pytest.raises(AssertionError, match="record 0 stands behind 1"):
+        verify(ledger, {0: _stored(values[1], values[0], values[2])})
+    with pytest.raises(AssertionError, match="stands at"):
+        verify(ledger, {1: _stored(*values)})
+    with pytest.raises(AssertionError, match="never sent"):
+        verify(ledger, {0: _stored(*values, b"sender:000000007:")})
+    with pytest.raises(AssertionError, match="never sent"):
+        verify(ledger, {0: _stored(*values, b"")})
+    ledger.next_value()
+    with pytest.raises(AssertionError, match="1 of 4 records of sender have no outcome"):
+        verify(ledger, {0: _stored(*values)})
+
+
+def _batch(base_offset: int, base_sequence: int, *, valid: bool = True, epoch: int = 0) -> StoredBatch:
+    return StoredBatch(
+        base_offset, base_offset + 9, 10, base_sequence, base_sequence + 9, 1000, epoch, 0, 100, "none", valid
+    )
+
+
+def test_check_batches_sees_gaps() -> None:
+    check_batches([_batch(0, 0), _batch(10, 10), _batch(20, 0, epoch=1)])
+    with pytest.raises(AssertionError, match="invalid"):
+        check_batches([_batch(0, 0, valid=False)])
+    with pytest.raises(AssertionError, match="sequence gap"):
+        check_batches([_batch(0, 0), _batch(10, 20)])
+    with pytest.raises(AssertionError, match="offset 10 expected"):
+        check_batches([_batch(0, 0), _batch(11, 10)])

@@ -1,0 +1,222 @@
+"""librdkafka's mock cluster with errors pushed, delays, brokers down and the API versions of older brokers."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from contextlib import AbstractAsyncContextManager
+
+import pytest
+
+from aioproducer import Producer
+from aioproducer.errors import RecordTooLargeError
+from tests.kafka.ledger import verify
+from tests.kafka.load import Load
+from tests.kafka.mock import API_VERSIONS, DISCONNECT, INIT_PRODUCER_ID, METADATA, PRODUCE, MockCluster
+
+MESSAGE_TOO_LARGE = 10
+
+# The newest versions that brokers of these releases of Apache Kafka serve.
+RELEASES = {
+    "2.1": {PRODUCE: 7, METADATA: 7, INIT_PRODUCER_ID: 1, API_VERSIONS: 2},
+    "2.4": {PRODUCE: 8, METADATA: 9, INIT_PRODUCER_ID: 2, API_VERSIONS: 3},
+    "2.6": {PRODUCE: 8, METADATA: 9, INIT_PRODUCER_ID: 3, API_VERSIONS: 3},
+    "2.8": {PRODUCE: 9, METADATA: 11, INIT_PRODUCER_ID: 4, API_VERSIONS: 3},
+    "3.2": {PRODUCE: 9, METADATA: 12, INIT_PRODUCER_ID: 4, API_VERSIONS: 3},
+}
+
+RETRIED = {
+    "NOT_LEADER_OR_FOLLOWER": 6,
+    "LEADER_NOT_AVAILABLE": 5,
+    "UNKNOWN_TOPIC_OR_PARTITION": 3,
+    "REQUEST_TIMED_OUT": 7,
+    "NETWORK_EXCEPTION": 13,
+    "NOT_ENOUGH_REPLICAS": 19,
+    "NOT_ENOUGH_REPLICAS_AFTER_APPEND": 20,
+    "KAFKA_STORAGE_ERROR": 56,
+    "CORRUPT_MESSAGE": 2,
+    "DISCONNECT": DISCONNECT,
+}
+
+
+def _producer(cluster: MockCluster, **configuration: object) -> Producer:
+    settings: dict[str, object] = {"retry_backoff_ms": 20, "reconnect_backoff_ms": 20, "linger_ms": 0}
+    return Producer(bootstrap_servers=cluster.bootstrap_servers, **{**settings, **configuration})
+
+
+@pytest.mark.parametrize("release", RELEASES)
+@pytest.mark.parametrize("codec", ["none", "lz4"])
+async def test_older_versions(mock_cluster: MockCluster, topic: str, release: str, codec: str) -> None:
+    mock_cluster.limit_versions(RELEASES[release])
+    mock_cluster.create_topic(topic, 3, 3)
+    async with _producer(mock_cluster, compression_type=codec) as producer:
+        load = Load(producer, topic, 3, size=100)
+        await load.send(300)
+        mock_cluster.set_leader(topic, 0, 2)
+        await load.send(300)
+        ledger = await load.settle()
+    assert verify(ledger, mock_cluster.read_back(topic)) == (600, 600, 0)
+
+
+@pytest.mark.parametrize("max_in_flight", [1, 5])
+@pytest.mark.parametrize("error", RETRIED)
+async def test_retriable_errors_of_produce(
+    mock_cluster: MockCluster, topic: str, error: str, max_in_flight: int
+) -> None:
+    mock_cluster.create_topic(topic, 2, 3)
+    async with _producer(mock_cluster, max_in_flight_requests_per_connection=max_in_flight) as producer:
+        load = Load(producer, topic, 2, size=100)
+        await load.send(50)
+        await load.settle()
+        mock_cluster.push_errors(PRODUCE, [RETRIED[error]] * 3)
+        for _ in range(10):
+            await load.send(50)
+            await asyncio.sleep(0.005)
+        ledger = await load.settle()
+    assert not ledger.failed, next(iter(ledger.failed.values()))
+    # The mock takes a batch that follows a refused one, where Kafka answers OUT_OF_ORDER_SEQUENCE_NUMBER.
+    verify(ledger, mock_cluster.read_back(topic), in_order=max_in_flight == 1, exactly_once=error != "DISCONNECT")
+
+
+@pytest.mark.parametrize("api_key", [METADATA, INIT_PRODUCER_ID, API_VERSIONS])
+async def test_first_requests_meet_trouble(mock_cluster: MockCluster, topic: str, api_key: int) -> None:
+    mock_cluster.create_topic(topic)
+    codes = {METADATA: [DISCONNECT, 5], INIT_PRODUCER_ID: [14, DISCONNECT, 15], API_VERSIONS: [DISCONNECT] * 2}
+    mock_cluster.push_errors(api_key, codes[api_key])
+    async with _producer(mock_cluster) as producer:
+        load = Load(producer, topic)
+        await load.send(10)
+        ledger = await load.settle()
+    assert verify(ledger, mock_cluster.read_back(topic)) == (10, 10, 0)
+
+
+async def test_sequence_error_bumps_the_epoch_and_loses_nothing(mock_cluster: MockCluster, topic: str) -> None:
+    """KIP-360: what follows is sent again with a new epoch, in order."""
+    mock_cluster.create_topic(topic)
+    async with _producer(mock_cluster, max_in_flight_requests_per_connection=1) as producer:
+        load = Load(producer, topic, size=100)
+        await load.send(10)
+        await load.settle()
+        mock_cluster.push_errors(PRODUCE, [45])
+        await load.send(200)
+        ledger = await load.settle()
+    assert not ledger.failed, next(iter(ledger.failed.values()))
+    verify(ledger, mock_cluster.read_back(topic))
+
+
+async def test_too_large_batch_is_split(mock_cluster: MockCluster, topic: str) -> None:
+    mock_cluster.create_topic(topic)
+    async with _producer(mock_cluster, linger_ms=200, batch_size=50_000) as producer:
+        load = Load(producer, topic, size=1000)
+        load.send_one()
+        await load.settle()
+        mock_cluster.push_errors(PRODUCE, [MESSAGE_TOO_LARGE])
+        for _ in range(40):
+            load.send_one()
+        ledger = await load.settle()
+        assert producer.metrics()["batch-split-total"] == 1
+    assert verify(ledger, mock_cluster.read_back(topic)) == (41, 41, 0)
+
+
+async def test_too_large_single_record_fails_alone(mock_cluster: MockCluster, topic: str) -> None:
+    mock_cluster.create_topic(topic)
+    async with _producer(mock_cluster) as producer:
+        await producer.send(topic, b"first")
+        mock_cluster.push_errors(PRODUCE, [MESSAGE_TOO_LARGE])
+        with pytest.raises(RecordTooLargeError):
+            await producer.send(topic, b"refused")
+        await producer.send(topic, b"last")
+    assert [record.value for record in mock_cluster.read_back(topic)[0]] == [b"first", b"last"]
+
+
+async def test_leader_moves(mock_cluster: MockCluster, topic: str) -> None:
+    mock_cluster.create_topic(topic, 1, 3)
+    async with _producer(mock_cluster) as producer:
+        load = Load(producer, topic)
+        async with load.running():
+            for broker in (1, 2, -1, 3, 1):
+                mock_cluster.set_leader(topic, 0, broker)
+                if broker == -1:
+                    await asyncio.sleep(0.2)
+                else:
+                    await load.more(40)
+    assert not load.ledger.failed, next(iter(load.ledger.failed.values()))
+    verify(load.ledger, mock_cluster.read_back(topic))
+
+
+async def test_broker_down_and_leader_elsewhere(mock_cluster: MockCluster, topic: str) -> None:
+    mock_cluster.create_topic(topic, 1, 3)
+    mock_cluster.set_leader(topic, 0, 1)
+    async with _producer(mock_cluster) as producer:
+        load = Load(producer, topic)
+        async with load.running():
+            await load.more(40)
+            mock_cluster.set_down(1)
+            mock_cluster.set_leader(topic, 0, 2)
+            await load.more(40)
+            mock_cluster.set_up(1)
+            mock_cluster.set_leader(topic, 0, 1)
+            await load.more(40)
+    assert not load.ledger.failed, next(iter(load.ledger.failed.values()))
+    # The mock does not recognise a batch that it has already: what was unanswered when the broker went is there twice.
+    verify(load.ledger, mock_cluster.read_back(topic), exactly_once=False)
+
+
+@pytest.mark.parametrize("round_trip_ms", [20, 200])
+async def test_slow_brokers(mock_cluster: MockCluster, topic: str, round_trip_ms: int) -> None:
+    mock_cluster.create_topic(topic, 4, 3)
+    mock_cluster.set_round_trip(round_trip_ms)
+    async with _producer(mock_cluster) as producer:
+        load = Load(producer, topic, 4, size=100)
+        for _ in range(20):
+            await load.send(50)
+            await asyncio.sleep(round_trip_ms / 5000)
+        ledger = await load.settle()
+    assert verify(ledger, mock_cluster.read_back(topic)) == (1000, 1000, 0)
+
+
+async def test_answers_that_come_too_late(mock_cluster: MockCluster, topic: str) -> None:
+    """E-15: the connection of a request that timed out is dropped, and its batches are sent again."""
+    mock_cluster.create_topic(topic)
+    async with _producer(mock_cluster, request_timeout_ms=500, delivery_timeout_ms=20_000) as producer:
+        load = Load(producer, topic)
+        await load.send(10)
+        await load.settle()
+        mock_cluster.set_round_trip(1500)
+        await load.send(10)
+        await asyncio.sleep(1)
+        mock_cluster.set_round_trip(0)
+        ledger = await load.settle()
+    assert not ledger.failed, next(iter(ledger.failed.values()))
+    verify(ledger, mock_cluster.read_back(topic), exactly_once=False)
+
+
+def _trouble(generator: random.Random, cluster: MockCluster, topic: str) -> None:
+    chosen = generator.randrange(4)
+    if chosen == 0:
+        cluster.push_errors(PRODUCE, generator.choices(list(RETRIED.values()), k=generator.randrange(1, 4)))
+    elif chosen == 1:
+        cluster.set_leader(topic, generator.randrange(3), generator.randrange(1, 4))
+    elif chosen == 2:
+        cluster.push_errors(METADATA, [DISCONNECT])
+    else:
+        cluster.set_round_trip(generator.choice([0, 0, 5, 30]))
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_everything_at_once(mock_cluster: MockCluster, topic: str, seed: int) -> None:
+    """Errors, moves, disconnects and delays in random order; nothing is stored before it was refused."""
+    generator = random.Random(seed)
+    mock_cluster.create_topic(topic, 3, 3)
+    producer: AbstractAsyncContextManager[Producer] = _producer(mock_cluster)
+    async with producer as entered:
+        load = Load(entered, topic, 3)
+        async with load.running():
+            for _ in range(15):
+                _trouble(generator, mock_cluster, topic)
+                await asyncio.sleep(generator.random() / 10)
+            mock_cluster.set_round_trip(0)
+            await load.more(50)
+    assert not load.ledger.failed, next(iter(load.ledger.failed.values()))
+    # A disconnect drops the answers to what was stored before it, and what follows a refused batch is taken.
+    verify(load.ledger, mock_cluster.read_back(topic), exactly_once=False, in_order=False)

@@ -1,0 +1,263 @@
+"""No broker, the wrong port, the wrong certificate, a slow broker: how long it takes and what is said."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aioproducer import Producer
+from aioproducer.core.delivery import Delivery
+from aioproducer.errors import DeliveryTimeoutError, KafkaTimeoutError, MetadataTimeoutError
+from tests.kafka.certificates import Certificates
+from tests.kafka.cluster import KafkaCluster
+from tests.kafka.ledger import verify
+from tests.kafka.load import Load
+from tests.kafka.mock import MockCluster
+
+
+@pytest.fixture
+def closed_port() -> Iterator[int]:
+    """A port on which nothing listens."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield bound.getsockname()[1]
+
+
+@pytest.fixture
+def silent_port() -> Iterator[int]:
+    """A port that takes connections and says nothing."""
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        yield listening.getsockname()[1]
+
+
+async def test_nobody_listens(closed_port: int) -> None:
+    began = time.monotonic()
+    producer = Producer(bootstrap_servers=f"127.0.0.1:{closed_port}", max_block_ms=1000)
+    await producer.start()
+    with pytest.raises(MetadataTimeoutError, match=f"127.0.0.1:{closed_port}"):
+        await producer.send("any", b"v")
+    assert 0.9 < time.monotonic() - began < 2.5
+    with pytest.raises(KafkaTimeoutError, match=f"127.0.0.1:{closed_port}"):
+        await producer.wait_ready(0.2)
+    waiting = producer.send("any", b"v")
+    began = time.monotonic()
+    await producer.close(5)
+    assert time.monotonic() - began < 5.5
+    assert waiting.exception() is not None
+
+
+async def test_nobody_answers(silent_port: int) -> None:
+    producer = Producer(bootstrap_servers=f"127.0.0.1:{silent_port}", max_block_ms=30_000)
+    await producer.start()
+    waiting = producer.send("any", b"v")
+    began = time.monotonic()
+    await producer.close(1)
+    assert 0.5 < time.monotonic() - began < 2
+    assert waiting.exception() is not None
+
+
+async def test_leaving_by_an_exception_does_not_wait_for_long(closed_port: int) -> None:
+    deliveries: list[Delivery] = []
+
+    async def fail_inside() -> None:
+        async with Producer(bootstrap_servers=f"127.0.0.1:{closed_port}") as producer:
+            deliveries.append(producer.send("any", b"v"))
+            raise ZeroDivisionError
+
+    began = time.monotonic()
+    with pytest.raises(ZeroDivisionError):
+        await fail_inside()
+    assert time.monotonic() - began < 2
+    assert deliveries[0].exception() is not None
+
+
+async def test_cluster_goes_down_and_stays_down(mock_cluster: MockCluster, topic: str) -> None:
+    mock_cluster.create_topic(topic)
+    failures: list[int] = []
+    async with Producer(
+        bootstrap_servers=mock_cluster.bootstrap_servers,
+        delivery_timeout_ms=1500,
+        request_timeout_ms=1000,
+        on_error=lambda place, count, error: failures.append(count),
+    ) as producer:
+        await producer.send(topic, b"v")
+        mock_cluster.set_down()
+        began = time.monotonic()
+        deliveries = [producer.send(topic, b"v") for _ in range(10)]
+        with pytest.raises(DeliveryTimeoutError, match="delivery_timeout_ms"):
+            await deliveries[0]
+        assert 1.4 < time.monotonic() - began < 3
+        outcomes = await asyncio.gather(*deliveries, return_exceptions=True)
+        assert {type(outcome) for outcome in outcomes} == {DeliveryTimeoutError}
+    assert sum(failures) == 10
+
+
+async def test_cluster_goes_down_and_comes_back(mock_cluster: MockCluster, topic: str) -> None:
+    mock_cluster.create_topic(topic, 3, 3)
+    async with Producer(bootstrap_servers=mock_cluster.bootstrap_servers, request_timeout_ms=2000) as producer:
+        load = Load(producer, topic, 3)
+        async with load.running():
+            await load.more(50)
+            mock_cluster.set_down()
+            await asyncio.sleep(0.5)
+            mock_cluster.set_up()
+            await load.more(50)
+    assert not load.ledger.failed
+    verify(load.ledger, mock_cluster.read_back(topic), exactly_once=False)
+
+
+async def test_close_is_bounded_when_the_cluster_is_down(mock_cluster: MockCluster, topic: str) -> None:
+    mock_cluster.create_topic(topic)
+    producer = Producer(bootstrap_servers=mock_cluster.bootstrap_servers)
+    await producer.start()
+    await producer.send(topic, b"v")
+    mock_cluster.set_down()
+    deliveries = [producer.send(topic, b"v") for _ in range(10)]
+    began = time.monotonic()
+    await producer.close(1)
+    assert 0.5 < time.monotonic() - began < 1.5
+    assert all(delivery.exception() is not None for delivery in deliveries)
+
+
+async def test_quota_slows_and_loses_nothing(one_node: KafkaCluster, topic: str) -> None:
+    await asyncio.to_thread(one_node.create_topic, topic)
+    await asyncio.to_thread(one_node.set_producer_quota, topic, 50_000)
+    try:
+        async with Producer(
+            bootstrap_servers=one_node.bootstrap_servers, client_id=topic, batch_size=20_000
+        ) as producer:
+            load = Load(producer, topic, size=1000)
+            began = time.monotonic()
+            # The broker counts over 11 seconds: what exceeds the rate within them is answered with a throttle time.
+            await load.send(600)
+            ledger = await load.settle()
+            assert producer.metrics()["produce-throttle-time-max"] > 0
+            assert time.monotonic() - began > 0.3
+    finally:
+        await asyncio.to_thread(one_node.set_producer_quota, topic, None)
+    assert verify(ledger, one_node.read_back(topic)) == (600, 600, 0)
+
+
+# TLS
+
+
+def _certificates(cluster: KafkaCluster) -> Certificates:
+    assert cluster.certificates is not None
+    return cluster.certificates
+
+
+async def _send(topic: str, **configuration: Any) -> None:
+    async with Producer(**configuration) as producer:
+        load = Load(producer, topic, size=2000)
+        await load.send(300)
+        ledger = await load.settle()
+    assert not ledger.failed, next(iter(ledger.failed.values()))
+
+
+async def test_tls(one_node: KafkaCluster, topic: str) -> None:
+    await asyncio.to_thread(one_node.create_topic, topic)
+    await _send(
+        topic,
+        bootstrap_servers=one_node.tls_bootstrap_servers,
+        security_protocol="SSL",
+        ssl_truststore_location=str(_certificates(one_node).authority),
+    )
+    assert len(one_node.read_back(topic)[0]) == 300
+
+
+async def test_mutual_tls_from_files(one_node: KafkaCluster, topic: str) -> None:
+    await asyncio.to_thread(one_node.create_topic, topic)
+    await _send(
+        topic,
+        bootstrap_servers=one_node.mutual_tls_bootstrap_servers,
+        security_protocol="SSL",
+        ssl_truststore_location=str(_certificates(one_node).authority),
+        ssl_keystore_type="PEM",
+        ssl_keystore_location=str(_certificates(one_node).client_keystore),
+    )
+    assert len(one_node.read_back(topic)[0]) == 300
+
+
+async def test_mutual_tls_from_the_configuration_itself(one_node: KafkaCluster, topic: str) -> None:
+    """KIP-651: keys and certificates as values."""
+    await asyncio.to_thread(one_node.create_topic, topic)
+    certificates = _certificates(one_node)
+    await _send(
+        topic,
+        bootstrap_servers=one_node.mutual_tls_bootstrap_servers,
+        security_protocol="SSL",
+        ssl_truststore_type="PEM",
+        ssl_truststore_certificates=certificates.authority.read_text(),
+        ssl_keystore_type="PEM",
+        ssl_keystore_certificate_chain=certificates.client_certificate.read_text(),
+        ssl_keystore_key=certificates.client_key.read_text(),
+    )
+    assert len(one_node.read_back(topic)[0]) == 300
+
+
+async def _refusal(address: str, **configuration: Any) -> str:
+    """What a person reads whose producer cannot connect."""
+    producer = Producer(bootstrap_servers=address, max_block_ms=1000, **configuration)
+    await producer.start()
+    try:
+        with pytest.raises(KafkaTimeoutError) as refusal:
+            await producer.send("any", b"v")
+    finally:
+        await producer.close(0)
+    return str(refusal.value)
+
+
+async def test_host_name_mismatch_is_said(one_node: KafkaCluster) -> None:
+    address = f"127.0.0.1:{one_node.nodes[1].port['SSL']}"
+    trusted: dict[str, Path | str] = {
+        "security_protocol": "SSL",
+        "ssl_truststore_location": str(_certificates(one_node).authority),
+    }
+    text = await _refusal(address, **trusted)
+    assert address in text
+    assert "issued for another" in text
+    producer = Producer(bootstrap_servers=address, ssl_endpoint_identification_algorithm="", **trusted)
+    async with producer:
+        await producer.wait_ready(10)
+
+
+async def test_unknown_authority_is_said(one_node: KafkaCluster) -> None:
+    text = await _refusal(
+        one_node.tls_bootstrap_servers,
+        security_protocol="SSL",
+        ssl_truststore_location=str(_certificates(one_node).other_authority),
+    )
+    assert "ssl_truststore_location" in text
+
+
+async def test_missing_client_certificate_is_said(one_node: KafkaCluster) -> None:
+    text = await _refusal(
+        one_node.mutual_tls_bootstrap_servers,
+        security_protocol="SSL",
+        ssl_truststore_location=str(_certificates(one_node).authority),
+    )
+    assert "certificate" in text
+
+
+async def test_plaintext_client_on_a_tls_port_is_said(one_node: KafkaCluster) -> None:
+    text = await _refusal(one_node.tls_bootstrap_servers)
+    assert "security_protocol" in text
+    assert "SSL" in text
+
+
+async def test_tls_client_on_a_plaintext_port_is_said(one_node: KafkaCluster) -> None:
+    text = await _refusal(
+        one_node.bootstrap_servers,
+        security_protocol="SSL",
+        ssl_truststore_location=str(_certificates(one_node).authority),
+    )
+    assert "security_protocol" in text
+    assert "PLAINTEXT" in text

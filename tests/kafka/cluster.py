@@ -1,0 +1,330 @@
+"""Apache Kafka on this machine: KRaft nodes, each broker and controller in one JVM."""
+
+from __future__ import annotations
+
+import base64
+import shutil
+import socket
+import tempfile
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from tests.kafka import admin, consuming, dump, jars
+from tests.kafka.certificates import Certificates
+from tests.kafka.process import Process
+
+# C1 alone and the serial collector: a broker opens its port in about 2 s and leaves the second core to the clients.
+QUICK_JVM = ("-Xmx512m", "-Xms128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+
+_LOGGING = {
+    "org.slf4j.simpleLogger.defaultLogLevel": "warn",
+    "org.slf4j.simpleLogger.showDateTime": "true",
+    "org.slf4j.simpleLogger.dateTimeFormat": "HH:mm:ss.SSS",
+}
+# kafka-server 4.x brings log4j's API without a configuration of its own.
+_LOGGING_OPTIONS = tuple(f"-D{key}={value}" for key, value in _LOGGING.items())
+
+_DEFAULTS = {
+    "process.roles": "broker,controller",
+    "controller.listener.names": "CONTROLLER",
+    "inter.broker.listener.name": "PLAINTEXT",
+    "group.initial.rebalance.delay.ms": "0",
+    "num.network.threads": "2",
+    "num.io.threads": "4",
+    "num.partitions": "1",
+    "offsets.topic.num.partitions": "1",
+    "transaction.state.log.num.partitions": "1",
+    "log.cleaner.enable": "false",
+    # Tests write timestamps of any year, which the default retention would take for old.
+    "log.retention.ms": "-1",
+    "auto.leader.rebalance.enable": "false",
+    # A killed broker is noticed after seconds instead of Kafka's 9 s, and a dead controller replaced at once.
+    "broker.session.timeout.ms": "3000",
+    "broker.heartbeat.interval.ms": "300",
+    "controller.quorum.election.timeout.ms": "500",
+    "controller.quorum.fetch.timeout.ms": "1500",
+    "controller.quorum.election.backoff.max.ms": "200",
+    "controller.quorum.request.timeout.ms": "1000",
+}
+
+_TLS_LISTENERS = ("SSL", "MUTUAL")
+
+
+class ClusterError(Exception):
+    """A broker did not do what a test asked of it; the text ends with the broker's log."""
+
+
+class Node:
+    """One broker: its ports, its folder and, while it runs, its process."""
+
+    def __init__(self, node_id: int, folder: Path, listeners: Sequence[str]) -> None:
+        self.id = node_id
+        self.folder = folder
+        self.log_dir = folder / "data"
+        self.properties_path = folder / "server.properties"
+        self.process: Process | None = None
+        self.port: dict[str, int] = {}
+        with ExitStack() as held:
+            for name in listeners:
+                # All held together until each has its number: no two listeners are given the same port.
+                listening = held.enter_context(socket.socket())
+                listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                listening.bind(("127.0.0.1", 0))
+                self.port[name] = listening.getsockname()[1]
+
+    @property
+    def running(self) -> bool:
+        return self.process is not None and self.process.returncode is None
+
+    @property
+    def server_log(self) -> Path:
+        return self.folder / "server.log"
+
+
+class KafkaCluster:
+    """A cluster of ``nodes`` Apache Kafka brokers; a context manager.
+
+    ``properties`` are set on every broker, over the defaults here. With ``tls`` each broker also has a TLS listener and
+    one that wants the client's certificate, see ``tls_bootstrap_servers``.
+
+    Raises ``jars.HarnessUnavailableError`` from ``start`` where Java or the jars are missing.
+    """
+
+    def __init__(
+        self,
+        nodes: int = 1,
+        *,
+        version: str = jars.NEWEST,
+        properties: Mapping[str, str] | None = None,
+        tls: bool = False,
+        jvm_options: Sequence[str] = QUICK_JVM,
+    ) -> None:
+        self.version = version
+        self.certificates: Certificates | None = None
+        self.folder = Path(tempfile.mkdtemp(prefix="aioproducer-kafka-"))
+        self._properties = dict(properties or {})
+        self._jvm_options = tuple(jvm_options)
+        self._failed = False
+        listeners = ["PLAINTEXT", "CONTROLLER"]
+        if tls:
+            self.certificates = Certificates.make(self.folder / "certificates")
+            listeners.extend(_TLS_LISTENERS)
+        self.nodes = {number: Node(number, self.folder / f"node-{number}", listeners) for number in range(1, nodes + 1)}
+
+    # Life
+
+    def __enter__(self) -> Self:
+        try:
+            return self.start()
+        except BaseException:
+            self._failed = True
+            self.stop()
+            raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._failed = self._failed or error is not None
+        self.stop()
+
+    def start(self) -> Self:
+        """Format and start every node, and wait until all of them are in the metadata."""
+        classpath = f"{jars.resolve(jars.BROKER[self.version])}/*"
+        cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        formatting: list[tuple[Node, Process]] = []
+        for node in self.nodes.values():
+            node.folder.mkdir(parents=True)
+            node.properties_path.write_text(self._server_properties(node))
+            arguments = ["format", "-t", cluster_id, "-c", str(node.properties_path)]
+            formatting.append((node, self._java(classpath, node, "kafka.tools.StorageTool", arguments)))
+        for node, process in formatting:
+            if process.wait(60) != 0:
+                raise ClusterError(f"kafka.tools.StorageTool format failed on node {node.id}: {process.tail()}")
+        for node in self.nodes.values():
+            self._launch(node)
+        self.wait_ready()
+        return self
+
+    def stop(self) -> None:
+        """Kill what runs and remove the data; the folder is kept if the cluster did not come up or its block raised."""
+        for node in self.nodes.values():
+            if node.process is not None:
+                node.process.kill()
+        if not self._failed:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def kill(self, node_id: int) -> None:
+        """SIGKILL, as a machine that fails: nothing is flushed or handed over."""
+        process = self.nodes[node_id].process
+        if process is None:
+            raise ClusterError(f"node {node_id} was never started")
+        process.kill()
+
+    def restart(self, node_id: int, *, timeout: float = 60) -> None:
+        """Start a killed node again with the data it had, and wait until it is back in the metadata."""
+        node = self.nodes[node_id]
+        if node.running:
+            raise ClusterError(f"node {node_id} runs already")
+        self._launch(node)
+        self.wait_ready(timeout)
+
+    def wait_ready(self, timeout: float = 60) -> None:
+        """Until every running node lists every running node as a broker."""
+        deadline = time.monotonic() + timeout
+        expected = {node.id for node in self.nodes.values() if node.running}
+        for node in self.nodes.values():
+            if not node.running:
+                continue
+            client = AdminClient({"bootstrap.servers": self._address(node, "PLAINTEXT"), "log_level": 0})
+            while True:
+                self._check_running(node)
+                try:
+                    if expected <= set(client.list_topics(timeout=1).brokers):
+                        break
+                except KafkaException as error:
+                    if not error.args[0].retriable() and error.args[0].code() >= 0:
+                        raise
+                if time.monotonic() > deadline:
+                    raise ClusterError(f"node {node.id} was not ready within {timeout:g} s: {self.server_log(node.id)}")
+
+    def _launch(self, node: Node) -> None:
+        classpath = f"{jars.resolve(jars.BROKER[self.version])}/*"
+        node.process = self._java(classpath, node, "kafka.Kafka", [str(node.properties_path)])
+
+    def _java(self, classpath: str, node: Node, main: str, arguments: Sequence[str]) -> Process:
+        options = (*self._jvm_options, *_LOGGING_OPTIONS)
+        return Process([jars.java(), *options, "-cp", classpath, main, *arguments], node.server_log)
+
+    def _check_running(self, node: Node) -> None:
+        if not node.running:
+            raise ClusterError(f"node {node.id} ended by itself: {self.server_log(node.id)}")
+
+    # Configuration
+
+    def _server_properties(self, node: Node) -> str:
+        replication = str(min(3, len(self.nodes)))
+        voters = ",".join(f"{other.id}@{self._address(other, 'CONTROLLER')}" for other in self.nodes.values())
+        client_listeners = [name for name in node.port if name != "CONTROLLER"]
+        values = {
+            **_DEFAULTS,
+            "node.id": str(node.id),
+            "log.dirs": str(node.log_dir),
+            "controller.quorum.voters": voters,
+            "listeners": ",".join(f"{name}://127.0.0.1:{port}" for name, port in node.port.items()),
+            "advertised.listeners": ",".join(f"{name}://{self._address(node, name)}" for name in client_listeners),
+            "listener.security.protocol.map": ",".join(
+                f"{name}:{'SSL' if name in _TLS_LISTENERS else 'PLAINTEXT'}" for name in node.port
+            ),
+            "offsets.topic.replication.factor": replication,
+            "transaction.state.log.replication.factor": replication,
+            "transaction.state.log.min.isr": str(min(2, len(self.nodes))),
+            "default.replication.factor": replication,
+            "share.coordinator.state.topic.replication.factor": replication,
+            "share.coordinator.state.topic.min.isr": "1",
+            **self._tls_properties(),
+            **self._properties,
+        }
+        return "".join(f"{key}={value}\n" for key, value in values.items())
+
+    def _tls_properties(self) -> dict[str, str]:
+        if self.certificates is None:
+            return {}
+        return {
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.location": str(self.certificates.broker),
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": str(self.certificates.authority),
+            "listener.name.ssl.ssl.client.auth": "none",
+            "listener.name.mutual.ssl.client.auth": "required",
+        }
+
+    # Addresses and logs
+
+    @staticmethod
+    def _address(node: Node, listener: str) -> str:
+        host = "localhost" if listener in _TLS_LISTENERS else "127.0.0.1"
+        return f"{host}:{node.port[listener]}"
+
+    def _bootstrap(self, listener: str) -> str:
+        return ",".join(self._address(node, listener) for node in self.nodes.values())
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """The plaintext listeners."""
+        return self._bootstrap("PLAINTEXT")
+
+    @property
+    def tls_bootstrap_servers(self) -> str:
+        """The listeners that speak TLS and ask for no client certificate."""
+        return self._bootstrap("SSL")
+
+    @property
+    def mutual_tls_bootstrap_servers(self) -> str:
+        """The listeners that speak TLS with a certificate on both sides."""
+        return self._bootstrap("MUTUAL")
+
+    def server_log(self, node_id: int, characters: int = 3000) -> str:
+        """The end of a node's log."""
+        log = self.nodes[node_id].server_log
+        return log.read_text(errors="replace")[-characters:] if log.exists() else "(no log)"
+
+    # What tests do with it
+
+    def create_topic(
+        self,
+        name: str,
+        partitions: int = 1,
+        replication_factor: int | None = None,
+        config: Mapping[str, str] | None = None,
+    ) -> str:
+        """Create a topic, wait until every running broker knows a leader for each partition, and return the name."""
+        replicas = min(3, len(self.nodes)) if replication_factor is None else replication_factor
+        admin.create_topic(self.bootstrap_servers, name, partitions, replicas, config or {})
+        self._wait_known(name, partitions)
+        return name
+
+    def _wait_known(self, name: str, partitions: int) -> None:
+        for node in self.nodes.values():
+            if node.running:
+                admin.wait_for_leaders(self._address(node, "PLAINTEXT"), name, partitions)
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic and wait until the brokers have forgotten it."""
+        admin.delete_topic(self.bootstrap_servers, name)
+
+    def leader(self, topic: str, partition: int) -> int:
+        """The broker that leads the partition now, -1 for none."""
+        return admin.leader(self.bootstrap_servers, topic, partition)
+
+    def in_sync_replicas(self, topic: str, partition: int) -> list[int]:
+        """The brokers in sync now."""
+        return admin.in_sync_replicas(self.bootstrap_servers, topic, partition)
+
+    def wait_in_sync(self, topic: str, timeout: float = 60) -> None:
+        """Until every replica of every partition is in sync again."""
+        admin.wait_in_sync(self.bootstrap_servers, topic, timeout)
+
+    def move_leader(self, topic: str, partition: int, node_id: int) -> None:
+        """Make ``node_id``, one of the replicas, the leader, and wait until it is."""
+        admin.move_leader(self.bootstrap_servers, topic, partition, node_id)
+
+    def set_producer_quota(self, client_id: str, bytes_per_second: float | None) -> None:
+        """Limit what a client id may produce, ``None`` for no limit any more (KIP-546)."""
+        admin.set_producer_quota(self.bootstrap_servers, client_id, bytes_per_second)
+
+    def read_back(self, topic: str, *, timeout: float = 60) -> dict[int, list[consuming.StoredRecord]]:
+        """Every record of every partition, up to its high watermark, as confluent-kafka reads it."""
+        return consuming.read_back(self.bootstrap_servers, topic, timeout=timeout)
+
+    def dump_log(self, topic: str, partition: int) -> list[dump.StoredBatch]:
+        """The batches in the leader's log, as Kafka's own DumpLogSegments sees them."""
+        node = self.nodes[self.leader(topic, partition)]
+        return dump.dump_log(node.log_dir / f"{topic}-{partition}")

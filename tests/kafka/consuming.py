@@ -1,0 +1,90 @@
+"""What is stored in a topic, read by a consumer that this project did not write."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+
+class StoredRecord(NamedTuple):
+    """One record as confluent-kafka returns it; ``timestamp_type`` is 1 for CreateTime and 2 for LogAppendTime."""
+
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, bytes | None]]
+    timestamp_ms: int
+    timestamp_type: int
+
+
+def read_back(bootstrap_servers: str, topic: str, *, timeout: float = 60) -> dict[int, list[StoredRecord]]:
+    """Partition -> its records from the first to the high watermark of now, uncommitted ones included.
+
+    Raises ``TimeoutError`` when not everything could be read in time, ``KafkaException`` for what the broker refuses.
+    """
+    return read_back_topics(bootstrap_servers, [topic], timeout=timeout)[topic]
+
+
+def read_back_topics(
+    bootstrap_servers: str, topics: Sequence[str], *, timeout: float = 60
+) -> dict[str, dict[int, list[StoredRecord]]]:
+    """As ``read_back``, for several topics by one consumer."""
+    deadline = time.monotonic() + timeout
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap_servers,
+            "group.id": "aioproducer-tests",
+            "enable.auto.commit": False,
+            "isolation.level": "read_uncommitted",
+            "auto.offset.reset": "earliest",
+            "check.crcs": True,
+            "fetch.wait.max.ms": 50,
+            "fetch.message.max.bytes": 16 * 1024 * 1024,
+            "log_level": 0,
+        }
+    )
+    try:
+        found = {topic: _partitions(consumer, topic, timeout) for topic in topics}
+        ends: dict[tuple[str, int], int] = {}
+        for topic, partitions in found.items():
+            for number in partitions:
+                low, high = consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=timeout)
+                if high > low:
+                    ends[topic, number] = high
+        if ends:
+            consumer.assign([TopicPartition(topic, number, 0) for topic, number in ends])
+        while ends:
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
+                raise TimeoutError(f"not read up to {ends} within {timeout:g} s")
+            for message in consumer.consume(10_000, timeout=min(0.1, remaining)):
+                error = message.error()
+                if error is None:
+                    found[message.topic()][message.partition()].append(_stored(message))
+                elif not error.retriable() and error.code() not in (
+                    KafkaError._TRANSPORT,
+                    KafkaError._ALL_BROKERS_DOWN,
+                ):
+                    raise KafkaException(error)
+            # By position, not by records seen: control batches and gaps have offsets without records.
+            for position in consumer.position([TopicPartition(topic, number) for topic, number in ends]):
+                if position.offset >= ends[position.topic, position.partition]:
+                    del ends[position.topic, position.partition]
+        return found
+    finally:
+        consumer.close()
+
+
+def _partitions(consumer: Consumer, topic: str, timeout: float) -> dict[int, list[StoredRecord]]:
+    known = consumer.list_topics(topic, timeout=timeout).topics[topic]
+    if known.error is not None:
+        raise KafkaException(known.error)
+    return {number: [] for number in sorted(known.partitions)}
+
+
+def _stored(message: Message) -> StoredRecord:
+    kind, timestamp_ms = message.timestamp()
+    return StoredRecord(message.offset(), message.key(), message.value(), message.headers() or [], timestamp_ms, kind)

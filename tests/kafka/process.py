@@ -1,0 +1,73 @@
+"""Processes that never outlive the one that started them."""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import weakref
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+_PR_SET_PDEATHSIG = 1
+_running: weakref.WeakSet[Process] = weakref.WeakSet()
+
+# Linux delivers the death signal when the *thread* that forked ends, so one thread that lives as long as the process
+# forks them all: a node restarted from a loop's executor must not die together with that executor.
+_forker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="kafka-forker")
+_prctl = ctypes.CDLL(None, use_errno=True).prctl if sys.platform == "linux" else None
+
+
+def _die_with_parent() -> None:
+    if _prctl is not None:
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+class Process:
+    """A child process in a group of its own whose output goes to ``log``."""
+
+    def __init__(self, command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None) -> None:
+        self.log = log
+        self._popen = _forker.submit(self._start, command, environment).result()
+        _running.add(self)
+
+    def _start(self, command: Sequence[str], environment: Mapping[str, str] | None) -> subprocess.Popen[bytes]:
+        with open(self.log, "ab") as output:
+            return subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=None if environment is None else {**os.environ, **environment},
+                start_new_session=True,
+                preexec_fn=_die_with_parent,
+            )
+
+    @property
+    def returncode(self) -> int | None:
+        """``None`` while the process runs."""
+        return self._popen.poll()
+
+    def wait(self, timeout: float | None = None) -> int:
+        """The exit code, waited for."""
+        return self._popen.wait(timeout)
+
+    def kill(self) -> None:
+        """SIGKILL for the whole group, and wait until it is gone."""
+        if self._popen.poll() is None:
+            os.killpg(self._popen.pid, signal.SIGKILL)
+        self._popen.wait()
+
+    def tail(self, characters: int = 3000) -> str:
+        """The end of the log, for messages to people."""
+        return self.log.read_text(errors="replace")[-characters:] if self.log.exists() else ""
+
+
+@atexit.register
+def _kill_all() -> None:
+    for process in list(_running):
+        process.kill()

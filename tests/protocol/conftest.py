@@ -1,0 +1,105 @@
+"""Random and full instances of any message, and the jars of Apache Kafka that judge them."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import strategies as st
+
+from aioproducer.protocol.schema import BOOLEAN, BYTES, RECORDS, STRING, UUID, Field, Message, Scalar
+
+KAFKA_VERSION = "4.4.0"
+
+_texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
+
+
+def _integers(struct_format: str) -> st.SearchStrategy[int]:
+    bits = {"b": 8, "h": 16, "i": 32, "q": 64}[struct_format]
+    return st.integers(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+
+
+def _elements(element: object, version: int) -> st.SearchStrategy[Any]:
+    if not isinstance(element, Scalar):
+        return instances(element, version)
+    if element is STRING:
+        return _texts
+    if element is BOOLEAN:
+        return st.booleans()
+    if element is UUID:
+        return st.binary(min_size=16, max_size=16)
+    if element in (BYTES, RECORDS):
+        return st.binary(max_size=5)
+    return _integers(element.struct_format)
+
+
+def _values(field: Field, version: int) -> st.SearchStrategy[Any]:
+    values = _elements(field.element, version)
+    if field.is_array:
+        values = st.lists(values, max_size=2)
+    return st.none() | values if version in field.nullable else values
+
+
+@functools.cache
+def instances(message_class: type[Message], version: int) -> st.SearchStrategy[Message]:
+    """Any message that can be written in ``version`` without dropping anything."""
+    fields = {f.name: _values(f, version) for f in message_class.schema.fields if version in f.versions}
+    return st.builds(message_class, **fields)
+
+
+def full_instance(message_class: type[Message], version: int) -> Message:
+    """A message in which every field of ``version`` is set, each to another value where its type has enough of them."""
+    counter = iter(range(1, 10_000))
+
+    def element(kind: object) -> object:
+        number = next(counter)
+        if not isinstance(kind, Scalar):
+            return message(kind)
+        if kind is STRING:
+            return f"text {number}"
+        if kind is BOOLEAN:
+            return True
+        if kind is UUID:
+            return number.to_bytes(16, "big")
+        if kind in (BYTES, RECORDS):
+            return b"bytes %d" % number
+        return number % 100 + 1
+
+    def message(kind: Any) -> Message:
+        values = {
+            field.name: [element(field.element), element(field.element)] if field.is_array else element(field.element)
+            for field in kind.schema.fields
+            if version in field.versions
+        }
+        return kind(**values)
+
+    return message(message_class)
+
+
+@pytest.fixture(scope="session", name="instances")
+def _instances() -> Callable[[type[Message], int], st.SearchStrategy[Message]]:
+    return instances
+
+
+@pytest.fixture(scope="session", name="full_instance")
+def _full_instance() -> Callable[[type[Message], int], Message]:
+    return full_instance
+
+
+@pytest.fixture(scope="session")
+def kafka_clients_jar() -> Path:
+    """The Java client, which has the definitions of all messages and the classes generated from them."""
+    cache = Path("~/.cache/aioproducer-tests").expanduser() / f"kafka-{KAFKA_VERSION}"
+    folder = Path(os.environ.get("AIOPRODUCER_KAFKA_JARS") or cache)
+    jar = folder / f"kafka-clients-{KAFKA_VERSION}.jar"
+    if not jar.exists():
+        pytest.skip(
+            f"{jar} is missing: get org.apache.kafka:kafka-clients:{KAFKA_VERSION} from Maven Central (mvn "
+            f"dependency:copy -Dartifact=org.apache.kafka:kafka-clients:{KAFKA_VERSION} -DoutputDirectory={folder}) "
+            "or name its folder in AIOPRODUCER_KAFKA_JARS"
+        )
+    return jar

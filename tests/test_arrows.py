@@ -1,0 +1,149 @@
+"""Which room of the package may import which, and that the rooms that decide do no input and output."""
+
+from __future__ import annotations
+
+import ast
+import graphlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "aioproducer"
+
+_ERRORS = {"errors", "error_codes", "error_texts", "diagnosis"}
+_PLUGINS = {"serializers", "partitioner", "interceptors", "hooks", "metrics"}
+_FORMATS = {"wire", "protocol", "compression"}
+_CLIENT = _ERRORS | _PLUGINS | _FORMATS | {"record", "config", "security", "core", "transport", "io"}
+
+# A room (a top-level module or folder) and the other rooms it may import. Nobody may import what is not in its row.
+ARROWS: dict[str, set[str]] = {
+    "error_codes": set(),
+    "error_texts": {"error_codes"},
+    "record": set(),
+    "errors": {"error_codes", "error_texts", "record"},
+    "diagnosis": {"errors", "error_codes", "record"},
+    "compression": _ERRORS,
+    "wire": _ERRORS | {"compression"},
+    "protocol": _ERRORS | {"wire", "compression", "record"},
+    "partitioner": _ERRORS | {"record", "wire"},
+    "serializers": _ERRORS | {"record"},
+    "interceptors": _ERRORS | {"record"},
+    "hooks": _ERRORS | {"record"},
+    "metrics": _ERRORS | {"record"},
+    "config": _ERRORS | _PLUGINS | {"record", "compression"},
+    "security": _ERRORS | {"config"},
+    "core": _ERRORS | _FORMATS | {"record", "partitioner"},
+    "transport": _ERRORS,
+    "io": _ERRORS | _PLUGINS | _FORMATS | {"record", "config", "core", "transport"},
+    "callers": _ERRORS | {"record"},
+    "bulk": _ERRORS | {"record", "core"},
+    "threadsafe": _ERRORS | {"record", "core", "bulk"},
+    "preparation": _ERRORS | {"record", "core", "wire", "config", "interceptors", "serializers"},
+    "assembly": _CLIENT,
+    "producer": _CLIENT | {"callers", "bulk", "threadsafe", "preparation", "assembly"},
+    "admin": _CLIENT,
+    "consumer": _CLIENT | {"admin"},
+    "broker": _ERRORS | _FORMATS | {"record", "transport", "security", "config"},
+    "gateway": _ERRORS | _FORMATS | {"record", "transport", "security", "config"},
+    "testing": _CLIENT | {"producer", "admin", "consumer", "broker", "gateway"},
+    "spark": _CLIENT | {"producer", "admin"},
+    "cli": _CLIENT | {"producer", "admin", "consumer", "broker", "gateway"},
+    "__init__": _CLIENT | {"producer", "bulk"},
+    "__main__": {"cli"},
+}
+
+# Time and bytes come in as arguments, nothing waits.
+SANS_IO = _FORMATS | {"core", "partitioner", "record", "metrics", "errors", "error_codes", "error_texts"}
+WAITING = {"asyncio", "selectors", "select", "socket", "ssl", "threading", "concurrent", "subprocess", "time", "uvloop"}
+
+
+def _room(path: Path) -> str:
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    return parts[0]
+
+
+def _sources() -> list[Path]:
+    return sorted(PACKAGE.rglob("*.py"))
+
+
+def _runtime_nodes(tree: ast.AST) -> Iterator[ast.AST]:
+    """Every node but those that only type checkers see."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            for alternative in node.orelse:
+                yield alternative
+                yield from _runtime_nodes(alternative)
+            continue
+        yield node
+        yield from _runtime_nodes(node)
+
+
+def _modules(path: Path, node: ast.AST) -> list[str]:
+    """The full names of the modules that an import statement names."""
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if not isinstance(node, ast.ImportFrom):
+        return []
+    if node.level:
+        base = ["aioproducer", *path.relative_to(PACKAGE).parent.parts][: -(node.level - 1) or None]
+        return [".".join([*base, *(node.module or alias.name).split(".")]) for alias in node.names]
+    if node.module == "aioproducer":
+        return [f"aioproducer.{alias.name}" for alias in node.names]
+    return [node.module or ""]
+
+
+def _rooms_imported(path: Path, tree: ast.AST) -> set[str]:
+    rooms = set()
+    for node in ast.walk(tree):
+        for module in _modules(path, node):
+            parts = module.split(".")
+            # The version alone may be had from the package itself.
+            if parts[0] == "aioproducer" and parts[1:] != ["__version__"]:
+                rooms.add(parts[1] if len(parts) > 1 else "__init__")
+    return rooms - {_room(path)}
+
+
+def test_every_file_is_in_a_room_with_a_rule() -> None:
+    assert {_room(path) for path in _sources()} <= ARROWS.keys()
+
+
+def test_arrows_have_no_cycle() -> None:
+    graphlib.TopologicalSorter(ARROWS).prepare()
+
+
+def test_nothing_of_the_client_points_outward() -> None:
+    for room in ARROWS.keys() - {"testing", "spark", "cli", "__main__"}:
+        assert not ARROWS[room] & {"testing", "spark", "cli"}
+    assert not (ARROWS["broker"] | ARROWS["gateway"]) & {"core", "io", "producer"}
+
+
+@pytest.mark.parametrize("path", _sources(), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_follow_the_arrows(path: Path) -> None:
+    outward = _rooms_imported(path, ast.parse(path.read_text())) - ARROWS[_room(path)]
+    assert not outward, f"{path.relative_to(PACKAGE.parent)} imports {sorted(outward)}"
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in _sources() if _room(path) in SANS_IO], ids=lambda path: str(path.relative_to(PACKAGE))
+)
+def test_rooms_that_decide_do_not_wait(path: Path) -> None:
+    tree = ast.parse(path.read_text())
+    imported = {module.split(".")[0] for node in _runtime_nodes(tree) for module in _modules(path, node)}
+    assert not imported & WAITING, f"{path.relative_to(PACKAGE.parent)} imports {sorted(imported & WAITING)}"
+
+
+def test_imports_of_every_kind_are_seen() -> None:
+    core = PACKAGE / "core" / "example.py"
+    source = "from aioproducer.io import a\nimport aioproducer.broker.log\nfrom aioproducer import cli, __version__\n"
+    assert _rooms_imported(core, ast.parse(source)) == {"io", "broker", "cli"}
+    assert _rooms_imported(
+        core, ast.parse("from ..io.node import a\nfrom . import batch\nfrom .. import producer\n")
+    ) == {
+        "io",
+        "producer",
+    }
+    assert _rooms_imported(core, ast.parse("def f():\n    import aioproducer\n")) == {"__init__"}
+    guarded = ast.parse("if TYPE_CHECKING:\n    import asyncio\nelse:\n    import socket\ndef f():\n    import time\n")
+    seen = {module for node in _runtime_nodes(guarded) for module in _modules(core, node)}
+    assert seen == {"socket", "time"}

@@ -1,0 +1,158 @@
+"""The chain of interceptors: order, guarding, what is called at all."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Sequence
+
+import pytest
+
+from aioproducer.interceptors import InterceptorChain, ProducerInterceptor
+from aioproducer.record import Record, RecordHeader, RecordMetadata
+
+RECORD = Record("clicks", "v", headers=[("h", b"1")])
+METADATA = RecordMetadata("clicks", 0, 5, 1)
+
+
+class Appending(ProducerInterceptor):
+    def __init__(self, mark: str) -> None:
+        self.mark = mark
+        self.closed = 0
+
+    def on_send(self, record: Record) -> Record:
+        return dataclasses.replace(record, value=f"{record.value}{self.mark}")
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+class Failing:
+    def on_send(self, record: Record) -> Record:
+        raise ValueError("broken")
+
+    def on_acknowledgement(self, metadata: RecordMetadata, exception: BaseException | None) -> None:
+        raise ValueError("broken")
+
+    def close(self) -> None:
+        raise ValueError("broken")
+
+
+class Witness:
+    def __init__(self) -> None:
+        self.seen: list[tuple[RecordMetadata, BaseException | None]] = []
+
+    def on_acknowledgement(self, metadata: RecordMetadata, exception: BaseException | None) -> None:
+        self.seen.append((metadata, exception))
+
+
+class HeaderWitness:
+    def __init__(self) -> None:
+        self.seen: list[Sequence[RecordHeader]] = []
+
+    def on_acknowledgement(
+        self, metadata: RecordMetadata, exception: BaseException | None, headers: Sequence[RecordHeader]
+    ) -> None:
+        self.seen.append(headers)
+
+
+def test_an_empty_chain_wants_nothing_and_changes_nothing() -> None:
+    chain = InterceptorChain()
+    assert (chain.wants_records, chain.wants_acknowledgements) == (False, False)
+    assert chain.on_send(RECORD) is RECORD
+    chain.on_acknowledgement(METADATA, None)
+    chain.close()
+
+
+def test_records_pass_through_in_order() -> None:
+    chain = InterceptorChain([Appending("1"), Appending("2")])
+    assert (chain.wants_records, chain.wants_acknowledgements) == (True, False)
+    assert chain.on_send(RECORD).value == "v12"
+
+
+def test_one_that_raises_is_passed_over_and_logged_by_name(caplog: pytest.LogCaptureFixture) -> None:
+    chain = InterceptorChain([Appending("1"), Failing(), Appending("2")])
+    with caplog.at_level(logging.WARNING, "aioproducer.interceptors"):
+        assert chain.on_send(RECORD).value == "v12"
+    (entry,) = caplog.records
+    assert "interceptor Failing failed in on_send of a record for topic clicks, partition None" in entry.getMessage()
+    assert entry.exc_info is not None
+    assert str(entry.exc_info[1]) == "broken"
+
+
+def test_an_answer_that_is_no_record_is_passed_over(caplog: pytest.LogCaptureFixture) -> None:
+    class Forgetful:
+        def on_send(self, record: Record) -> None:
+            return None
+
+    assert InterceptorChain([Forgetful(), Appending("2")]).on_send(RECORD).value == "v2"
+    assert "Forgetful.on_send must return a Record, not NoneType" in caplog.text
+
+
+def test_every_one_hears_the_outcome_though_others_raise(caplog: pytest.LogCaptureFixture) -> None:
+    first, last = Witness(), Witness()
+    chain = InterceptorChain([first, Failing(), last])
+    assert chain.wants_acknowledgements
+    error = RuntimeError("lost")
+    chain.on_acknowledgement(METADATA, None)
+    chain.on_acknowledgement(METADATA, error)
+    assert first.seen == last.seen == [(METADATA, None), (METADATA, error)]
+    assert caplog.text.count("interceptor Failing failed in on_acknowledgement") == 2
+
+
+def test_headers_go_to_those_who_take_them() -> None:
+    """KIP-512; interceptors written for two arguments go on working."""
+    with_headers, without = HeaderWitness(), Witness()
+    chain = InterceptorChain([with_headers, without])
+    chain.on_acknowledgement(METADATA, None, RECORD.headers)
+    chain.on_acknowledgement(METADATA, None)
+    assert with_headers.seen == [(("h", b"1"),), ()]
+    assert without.seen == [(METADATA, None)] * 2
+
+
+@pytest.mark.parametrize(("own", "chosen", "told"), [(None, None, -1), (3, None, 3), (None, 2, 2)])
+def test_a_record_that_failed_early_is_told_with_what_is_known(own: int | None, chosen: int | None, told: int) -> None:
+    witness = Witness()
+    error = RuntimeError("no metadata")
+    InterceptorChain([witness]).on_send_error(Record("clicks", partition=own), chosen, error)
+    assert witness.seen == [(RecordMetadata("clicks", told, None, None), error)]
+
+
+def test_all_are_closed_though_one_raises(caplog: pytest.LogCaptureFixture) -> None:
+    first, last = Appending("1"), Appending("2")
+    InterceptorChain([first, Failing(), last]).close()
+    assert (first.closed, last.closed) == (1, 1)
+    assert "interceptor Failing failed in close" in caplog.text
+
+
+def test_what_is_not_overridden_is_not_called() -> None:
+    chain = InterceptorChain([ProducerInterceptor()])
+    assert (chain.wants_records, chain.wants_acknowledgements) == (False, False)
+    assert ProducerInterceptor().on_send(RECORD) is RECORD
+
+
+def test_a_class_is_instantiated() -> None:
+    assert InterceptorChain([Failing]).wants_records
+
+
+def test_an_object_with_neither_method_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"an interceptor has on_send\(record\) or .*, but list has neither"):
+        InterceptorChain([[]])
+
+
+def test_a_coroutine_function_is_refused() -> None:
+    class Asynchronous:
+        async def on_send(self, record: Record) -> Record:
+            return record
+
+    with pytest.raises(TypeError, match=r"Asynchronous.on_send must not be a coroutine function: nobody awaits it"):
+        InterceptorChain([Asynchronous()])
+
+
+def test_cancellation_is_not_swallowed() -> None:
+    class Interrupted:
+        def on_send(self, record: Record) -> Record:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        InterceptorChain([Interrupted()]).on_send(RECORD)

@@ -1,0 +1,426 @@
+"""Metrics: Kafka's statistics, Kafka's names, and what is recorded where."""
+
+from __future__ import annotations
+
+import math
+import os
+import pickle
+import shutil
+import subprocess
+import timeit
+from pathlib import Path
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aioproducer.metrics import (
+    GAUGES,
+    LEFT_OUT,
+    NODE_METRICS,
+    PRODUCER_METRICS,
+    TOPIC_METRICS,
+    Metrics,
+    MetricSpec,
+    MetricsSnapshot,
+    Sensor,
+)
+
+OURS = {"bytes-sent-total", "bytes-copied-total"}
+
+
+class TestSensor:
+    def test_without_values_rates_are_zero_and_the_others_are_not_numbers(self) -> None:
+        sensor = Sensor(2, 30.0)
+        assert (sensor.rate(5.0), sensor.event_rate(5.0), sensor.total, sensor.total_events) == (0.0, 0.0, 0.0, 0)
+        assert math.isnan(sensor.average(5.0))
+        assert math.isnan(sensor.maximum(5.0))
+
+    def test_values_are_summed_averaged_and_compared(self) -> None:
+        sensor = Sensor(2, 30.0)
+        for value in (4.0, 10.0, 1.0):
+            sensor.record(value, 100.0)
+        assert (sensor.average(101.0), sensor.maximum(101.0), sensor.total, sensor.total_events) == (5.0, 10.0, 15.0, 3)
+
+    def test_negative_values_have_a_maximum_too(self) -> None:
+        sensor = Sensor(2, 30.0)
+        sensor.record(-3.0, 1.0)
+        assert sensor.maximum(1.0) == -3.0
+
+    def test_a_rate_counts_at_least_the_windows_before_the_current_one(self) -> None:
+        """Kafka's Rate: 60 values in the first second of two windows of 30 s are 60 in 31 s, not 60 a second."""
+        sensor = Sensor(2, 30.0)
+        for _ in range(60):
+            sensor.record(2.0, 100.0)
+        assert sensor.event_rate(101.0) == 60 / 31
+        assert sensor.rate(101.0) == 120 / 31
+        assert sensor.event_rate(130.0) == 60 / 30
+
+    def test_a_single_window_of_no_length_is_no_division_by_zero(self) -> None:
+        sensor = Sensor(1, 30.0)
+        sensor.record(1.0, 100.0)
+        assert sensor.rate(100.0) == 1000.0
+
+    def test_old_values_are_forgotten_but_stay_in_the_total(self) -> None:
+        sensor = Sensor(2, 30.0)
+        sensor.record(9.0, 0.0)
+        sensor.record(1.0, 59.0)
+        assert sensor.maximum(59.0) == 9.0
+        assert sensor.maximum(60.0) == 1.0
+        assert sensor.maximum(118.0) == 1.0
+        assert math.isnan(sensor.maximum(119.0))
+        assert (sensor.rate(119.0), sensor.total) == (0.0, 10.0)
+
+    def test_nanoseconds_make_a_share_of_the_time(self) -> None:
+        sensor = Sensor(2, 10.0)
+        sensor.record(5e9, 0.0)
+        assert sensor.time_ratio(10.0) == 0.5
+
+    @given(st.lists(st.tuples(st.floats(0, 20), st.integers(0, 1000)), min_size=1), st.floats(0, 50))
+    def test_recent_values_only_and_all_that_are_recent(self, events: list[tuple[float, int]], later: float) -> None:
+        """Against a list of all events: those of the last windows count, those older than one window more do not."""
+        sensor = Sensor(2, 5.0)
+        now = 0.0
+        history: list[tuple[float, int]] = []
+        for pause, value in events:
+            now += pause
+            sensor.record(value, now)
+            history.append((now, value))
+        now += later
+        must = [value for time, value in history if time > now - 10.0]
+        may = [value for time, value in history if time > now - 15.0 - 1e-9]
+        assert sensor.total == sum(value for _, value in history)
+        if must:
+            assert max(must) <= sensor.maximum(now) <= max(may)
+        elif not may:
+            assert math.isnan(sensor.maximum(now))
+        assert sum(must) / 20.0 <= sensor.rate(now) * 1.01
+
+
+class TestTables:
+    @pytest.mark.parametrize("specs", [PRODUCER_METRICS, TOPIC_METRICS, NODE_METRICS])
+    def test_names_are_unique_and_described(self, specs: tuple[MetricSpec, ...]) -> None:
+        names = [spec.name for spec in specs]
+        assert len(set(names)) == len(names)
+        assert not set(names) & set(GAUGES)
+        assert all(spec.description.endswith(".") for spec in specs)
+
+    def test_nothing_left_out_is_there(self) -> None:
+        assert not set(LEFT_OUT) & {spec.name for spec in PRODUCER_METRICS}
+
+    def test_every_sensor_of_a_group_is_read_by_some_metric(self) -> None:
+        metrics = Metrics()
+        sensors = {name for name, value in vars(metrics).items() if isinstance(value, Sensor)}
+        assert sensors == {spec.sensor for spec in PRODUCER_METRICS}
+        assert set(metrics.topic("t").__slots__) == {spec.sensor for spec in TOPIC_METRICS}
+        assert set(metrics.node(1).__slots__) == {spec.sensor for spec in NODE_METRICS}
+
+
+def changed(metrics: Metrics, before: MetricsSnapshot, now: float) -> dict[str, float]:
+    after = metrics.snapshot(now)
+    return {name: value for name, value in after.items() if not (math.isnan(value) or value == before[name])}
+
+
+class TestMetrics:
+    def test_a_batch_counts_for_the_producer_and_its_topic(self) -> None:
+        metrics = Metrics()
+        metrics.batch_sent("clicks", 10, 600, 0.5, 4.0, 120, 10.0)
+        metrics.batch_sent("clicks", 30, 1000, 1.0, 8.0, 80, 10.0)
+        metrics.batch_sent("views", 1, 100, 1.0, 0.0, 40, 10.0)
+        metrics.records_per_request.record(41, 10.0)
+        snapshot = metrics.snapshot(40.0)
+        expected = {
+            "record-send-total": 41,
+            "record-send-rate": 41 / 30,
+            "records-per-request-avg": 41,
+            "record-size-avg": 80,
+            "record-size-max": 120,
+            "record-queue-time-avg": 4,
+            "record-queue-time-max": 8,
+            "batch-size-avg": 1700 / 3,
+            "batch-size-max": 1000,
+            "compression-rate-avg": 2.5 / 3,
+            "bytes-sent-total": 1700,
+        }
+        assert {name: snapshot[name] for name in expected} == pytest.approx(expected)
+        assert snapshot.topics["clicks"] == pytest.approx(
+            {
+                "record-send-rate": 40 / 30,
+                "record-send-total": 40,
+                "byte-rate": 1600 / 30,
+                "byte-total": 1600,
+                "compression-rate": 0.75,
+                "record-retry-rate": 0,
+                "record-retry-total": 0,
+                "record-error-rate": 0,
+                "record-error-total": 0,
+            }
+        )
+        assert snapshot.topics["views"]["byte-total"] == 100
+
+    def test_retries_and_errors_count_records(self) -> None:
+        metrics = Metrics()
+        before = metrics.snapshot(0.0)
+        metrics.records_retried("clicks", 10, 0.0)
+        metrics.records_failed("clicks", 3, 0.0)
+        metrics.batch_split.record(1, 0.0)
+        assert changed(metrics, before, 30.0) == {
+            "record-retry-rate": 10 / 30,
+            "record-retry-total": 10,
+            "record-error-rate": 3 / 30,
+            "record-error-total": 3,
+            "batch-split-rate": 1 / 30,
+            "batch-split-total": 1,
+        }
+        topic = metrics.snapshot(30.0).topics["clicks"]
+        assert (topic["record-retry-total"], topic["record-error-total"]) == (10, 3)
+
+    def test_a_request_and_its_response_count_for_the_producer_and_the_broker(self) -> None:
+        metrics = Metrics()
+        before = metrics.snapshot(0.0)
+        metrics.request_sent(1, 500, 0.0)
+        metrics.bytes_written(1, 300, 0.0)
+        metrics.bytes_written(1, 200, 0.0)
+        metrics.bytes_read(1, 60, 0.0)
+        metrics.response_received(1, 60, 0.0)
+        metrics.produce_response(1, 12.0, 3.0, 0.0)
+        assert changed(metrics, before, 30.0) == {
+            "request-rate": 1 / 30,
+            "request-total": 1,
+            "request-size-avg": 500,
+            "request-size-max": 500,
+            "response-rate": 1 / 30,
+            "response-total": 1,
+            "network-io-rate": 3 / 30,
+            "network-io-total": 3,
+            "outgoing-byte-rate": 500 / 30,
+            "outgoing-byte-total": 500,
+            "incoming-byte-rate": 60 / 30,
+            "incoming-byte-total": 60,
+            "request-latency-avg": 12,
+            "request-latency-max": 12,
+            "produce-throttle-time-avg": 3,
+            "produce-throttle-time-max": 3,
+        }
+        assert metrics.snapshot(30.0).nodes == {
+            1: {
+                "request-rate": 1 / 30,
+                "request-total": 1,
+                "request-size-avg": 500,
+                "request-size-max": 500,
+                "outgoing-byte-rate": 500 / 30,
+                "outgoing-byte-total": 500,
+                "response-rate": 1 / 30,
+                "response-total": 1,
+                "incoming-byte-rate": 2,
+                "incoming-byte-total": 60,
+                "request-latency-avg": 12,
+                "request-latency-max": 12,
+            }
+        }
+
+    def test_waits_are_nanoseconds(self) -> None:
+        metrics = Metrics()
+        before = metrics.snapshot(0.0)
+        metrics.buffer_wait.record(3_000_000_000, 0.0)
+        metrics.flush.record(5_000, 0.0)
+        metrics.metadata_wait.record(7_000, 0.0)
+        metrics.bytes_copied.record(11, 0.0)
+        assert changed(metrics, before, 30.0) == {
+            "bufferpool-wait-time-ns-total": 3_000_000_000,
+            "bufferpool-wait-ratio": 0.1,
+            "flush-time-ns-total": 5_000,
+            "metadata-wait-time-ns-total": 7_000,
+            "bytes-copied-total": 11,
+        }
+
+    @pytest.mark.parametrize(
+        ("sensor", "name"),
+        [
+            ("buffer_exhausted", "buffer-exhausted"),
+            ("connection_creation", "connection-creation"),
+            ("connection_close", "connection-close"),
+            ("authentication_success", "successful-authentication"),
+            ("authentication_failure", "failed-authentication"),
+        ],
+    )
+    def test_events_are_counted(self, sensor: str, name: str) -> None:
+        metrics = Metrics()
+        before = metrics.snapshot(0.0)
+        for _ in range(3):
+            getattr(metrics, sensor).record(1, 0.0)
+        assert changed(metrics, before, 30.0) == {f"{name}-rate": 0.1, f"{name}-total": 3}
+
+    def test_gauges_are_read_when_asked(self) -> None:
+        metrics = Metrics()
+        assert "metadata-age" not in metrics.snapshot(5.0)
+        metrics.set_gauge("metadata-age", lambda now: now - 3)
+        assert metrics.snapshot(5.0)["metadata-age"] == 2.0
+        assert metrics.snapshot(6.0)["metadata-age"] == 3.0
+
+    def test_an_unknown_gauge_is_refused(self) -> None:
+        with pytest.raises(
+            KeyError, match="no gauge is called 'record-age'; there are requests-in-flight, metadata-age"
+        ):
+            Metrics().set_gauge("record-age", lambda now: 0.0)
+
+    def test_idle_topics_and_brokers_are_forgotten(self) -> None:
+        metrics = Metrics()
+        metrics.batch_sent("clicks", 10, 600, 1.0, 4.0, 120, 0.0)
+        metrics.bytes_written(1, 600, 0.0)
+        metrics.forget_topic("clicks")
+        metrics.forget_topic("never seen")
+        metrics.forget_node(1)
+        metrics.forget_node(2)
+        snapshot = metrics.snapshot(0.0)
+        assert (snapshot.topics, snapshot.nodes) == ({}, {})
+        assert snapshot["batch-size-max"] == 600
+
+    def test_a_snapshot_is_a_dict_of_floats_and_stays_as_it_was(self) -> None:
+        metrics = Metrics()
+        metrics.batch_sent("clicks", 10, 600, 1.0, 4.0, 120, 0.0)
+        snapshot = metrics.snapshot(0.0)
+        metrics.batch_sent("clicks", 10, 600, 1.0, 4.0, 120, 0.0)
+        assert snapshot["bytes-sent-total"] == 600
+        assert {type(value) for value in snapshot.values()} == {float}
+        copied = pickle.loads(pickle.dumps(snapshot))
+        assert (copied.topics, copied.nodes) == (snapshot.topics, snapshot.nodes)
+
+    def test_windows_are_as_configured(self) -> None:
+        metrics = Metrics(num_samples=3, sample_window_ms=1000)
+        metrics.flush.record(1, 0.0)
+        metrics.request_latency.record(5, 0.0)
+        assert metrics.snapshot(2.5)["request-latency-max"] == 5
+        assert math.isnan(metrics.snapshot(3.0)["request-latency-max"])
+
+    @pytest.mark.parametrize(("num_samples", "sample_window_ms"), [(0, 1000), (1, 0)])
+    def test_windows_must_be_there(self, num_samples: int, sample_window_ms: int) -> None:
+        with pytest.raises(ValueError, match="must be at least 1, but is 0"):
+            Metrics(num_samples, sample_window_ms)
+
+    def test_recording_a_batch_is_cheap(self) -> None:
+        """About 1.2 microseconds where it was measured; the bound leaves room for slow and busy machines."""
+        metrics = Metrics()
+        times = timeit.repeat(
+            lambda: metrics.batch_sent("clicks", 100, 16_000, 1.0, 5.0, 170, 1.0), number=2_000, repeat=20
+        )
+        assert min(times) / 2_000 < 20e-6
+
+
+JAVA_NAMES = """
+import java.net.*;
+import java.util.*;
+import org.apache.kafka.clients.producer.*;
+import org.apache.kafka.clients.producer.internals.*;
+import org.apache.kafka.common.*;
+import org.apache.kafka.common.metrics.*;
+import org.apache.kafka.common.serialization.*;
+
+public class Names {
+    static boolean connected(KafkaProducer<byte[], byte[]> producer) {
+        return producer.metrics().keySet().stream().anyMatch(
+            name -> name.group().equals("producer-node-metrics") && name.name().equals("request-latency-max"));
+    }
+
+    public static void main(String[] args) throws Exception {
+        ServerSocket silent = new ServerSocket(0, 10, InetAddress.getLoopbackAddress());
+        Map<String, Object> config = new HashMap<>();
+        config.put("bootstrap.servers", "127.0.0.1:" + silent.getLocalPort());
+        config.put("metrics.recording.level", "TRACE");
+        Serializer<byte[]> bytes = new ByteArraySerializer();
+        KafkaProducer<byte[], byte[]> producer = new KafkaProducer<>(config, bytes, bytes);
+        long end = System.nanoTime() + 20_000_000_000L;
+        while (!connected(producer) && System.nanoTime() < end) Thread.yield();
+        for (MetricName name : producer.metrics().keySet()) System.out.println(name.group() + " " + name.name());
+        for (MetricNameTemplate name : new SenderMetricsRegistry(new Metrics()).allTemplates())
+            System.out.println(name.group() + " " + name.name());
+        System.exit(0);
+    }
+}
+"""
+
+JAVA_STATISTICS = """
+import java.util.*;
+import java.util.concurrent.TimeUnit;
+import org.apache.kafka.common.metrics.*;
+import org.apache.kafka.common.metrics.stats.*;
+
+public class Statistics {
+    public static void main(String[] args) {
+        int samples = Integer.parseInt(args[0]);
+        MetricConfig config = new MetricConfig().samples(samples).timeWindow(1000, TimeUnit.MILLISECONDS);
+        Scanner in = new Scanner(System.in).useLocale(Locale.ROOT);
+        while (in.hasNextInt()) {
+            List<MeasurableStat> stats = List.of(new Rate(), new Rate(new WindowedCount()), new Avg(), new Max());
+            int events = in.nextInt();
+            for (int i = 0; i < events; i++) {
+                long time = in.nextLong();
+                double value = in.nextDouble();
+                for (MeasurableStat stat : stats) stat.record(config, value, time);
+            }
+            long now = in.nextLong();
+            StringBuilder line = new StringBuilder();
+            for (MeasurableStat stat : stats) line.append(stat.measure(config, now)).append(' ');
+            System.out.println(line);
+        }
+    }
+}
+"""
+
+
+def run_java(tmp_path: Path, name: str, source: str, *arguments: str, stdin: str = "") -> str:
+    jars = Path(os.environ.get("AIOPRODUCER_KAFKA_JARS", Path.home() / ".cache/aioproducer-tests/kafka-4.4.0"))
+    java = shutil.which("java")
+    if java is None:
+        pytest.skip("no java on the PATH: install a JDK, 17 or later")
+    if not list(jars.glob("kafka-clients-*.jar")):
+        pytest.skip(
+            f"no kafka-clients jar in {jars}: fetch org.apache.kafka:kafka_2.13:4.4.0 and what it depends on with "
+            "mvn dependency:copy-dependencies, and set AIOPRODUCER_KAFKA_JARS to the directory"
+        )
+    path = tmp_path / f"{name}.java"
+    path.write_text(source)
+    command = [java, "-cp", f"{jars}/*", str(path), *arguments]
+    done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.interop
+def test_names_are_those_of_the_java_producer(tmp_path: Path) -> None:
+    groups: dict[str, set[str]] = {}
+    for line in run_java(tmp_path, "Names", JAVA_NAMES).splitlines():
+        group, _, name = line.partition(" ")
+        groups.setdefault(group, set()).add(name)
+    ours = {spec.name for spec in PRODUCER_METRICS} | set(GAUGES)
+    assert groups["producer-metrics"] - ours == set(LEFT_OUT)
+    assert ours - groups["producer-metrics"] == OURS
+    assert {spec.name for spec in TOPIC_METRICS} == groups["producer-topic-metrics"]
+    assert {spec.name for spec in NODE_METRICS} == groups["producer-node-metrics"]
+
+
+@pytest.mark.interop
+@pytest.mark.parametrize("num_samples", [1, 2, 3])
+def test_statistics_are_those_of_the_java_client(tmp_path: Path, num_samples: int) -> None:
+    random = Random(num_samples)
+    lines: list[str] = []
+    expected: list[tuple[float, ...]] = []
+    for _ in range(200):
+        sensor = Sensor(num_samples, 1.0)
+        now_ms = random.randrange(0, 5000, 125)
+        events: list[str] = []
+        for _ in range(random.randrange(12)):
+            now_ms += random.choice([0, 125, 125, 500, 1000, 1250, 4000])
+            value = random.randrange(-100, 1000)
+            sensor.record(value, now_ms / 1000)
+            events.append(f"{now_ms} {value}")
+        now_ms += random.choice([0, 125, 875, 1000, 2000, 3000, 4000])
+        lines.append(f"{len(events)} {' '.join(events)} {now_ms}")
+        now = now_ms / 1000
+        expected.append((sensor.rate(now), sensor.event_rate(now), sensor.average(now), sensor.maximum(now)))
+    output = run_java(tmp_path, "Statistics", JAVA_STATISTICS, str(num_samples), stdin="\n".join(lines))
+    java = [tuple(float(number) for number in line.split()) for line in output.splitlines()]
+    assert len(java) == len(expected)
+    for line, theirs, ours in zip(lines, java, expected, strict=True):
+        assert ours == pytest.approx(theirs, nan_ok=True), line

@@ -1,0 +1,109 @@
+"""Records, record metadata and the names of places."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import pickle
+from collections.abc import Callable
+from types import ModuleType
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aioproducer import metrics, partitioner, record
+from aioproducer.record import Node, PartitionInfo, Record, RecordMetadata, TopicPartition, normalise_headers
+
+
+def test_only_the_topic_is_required() -> None:
+    assert dataclasses.astuple(Record("clicks")) == ("clicks", None, None, None, None, ())
+
+
+def test_positions_follow_the_documented_order() -> None:
+    positional = Record("clicks", b"v", b"k", 3, 1_700_000_000_000, [("h", b"1")])
+    assert positional == Record(
+        topic="clicks", value=b"v", key=b"k", partition=3, timestamp_ms=1_700_000_000_000, headers=(("h", b"1"),)
+    )
+
+
+def test_a_record_is_immutable_and_replace_makes_a_changed_one() -> None:
+    original = Record("clicks", b"v", headers=[("h", b"1")])
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        original.topic = "other"  # type: ignore[misc]  # what the test is about
+    changed = dataclasses.replace(original, topic="other")
+    assert (original.topic, changed.topic, changed.headers) == ("clicks", "other", (("h", b"1"),))
+    with pytest.raises(ValueError, match="partition must not be negative"):
+        dataclasses.replace(original, partition=-1)
+
+
+def test_a_record_survives_pickling() -> None:
+    original = Record("clicks", b"v", b"k", 1, 5, [("h", None)])
+    assert pickle.loads(pickle.dumps(original)) == original
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "text"),
+    [
+        (lambda: Record(""), ValueError, "topic must not be empty"),
+        (lambda: Record(None), TypeError, "topic must be str, not NoneType"),
+        (lambda: Record(b"clicks"), TypeError, "topic must be str, not bytes"),
+        (lambda: Record("t", partition=-1), ValueError, "partition must not be negative, but is -1"),
+        (lambda: Record("t", partition="1"), TypeError, "partition must be int or None, not str"),
+        (lambda: Record("t", partition=True), TypeError, "partition must be int or None, not bool"),
+        (lambda: Record("t", timestamp_ms=-5), ValueError, "timestamp_ms must not be negative, but is -5"),
+        (lambda: Record("t", timestamp_ms=1.5), TypeError, "timestamp_ms must be int or None, not float"),
+        (lambda: Record("t", headers={"a": b"b"}), TypeError, r"of a mapping, pass its items\(\)"),
+        (lambda: Record("t", headers=b"ab"), TypeError, "headers must be a sequence of .* pairs, not bytes"),
+        (lambda: Record("t", headers=None), TypeError, "headers must be a sequence of .* pairs, not NoneType"),
+        (lambda: Record("t", headers=["ab"]), TypeError, "a header must be a .* pair, not 'ab'"),
+        (lambda: Record("t", headers=[("a", b"b", b"c")]), TypeError, "a header must be a .* pair"),
+        (lambda: Record("t", headers=[(b"a", b"b")]), TypeError, "a header's key must be str, not bytes"),
+        (lambda: Record("t", headers=[("a", "b")]), TypeError, "value of header 'a' must be bytes or None, not str"),
+    ],
+)
+def test_a_malformed_record_is_refused_and_told_why(
+    make: Callable[[], Record], error: type[Exception], text: str
+) -> None:
+    with pytest.raises(error, match=text):
+        make()
+
+
+@given(st.lists(st.tuples(st.text(max_size=5), st.none() | st.binary(max_size=5)), max_size=5))
+def test_headers_keep_order_and_repeats(headers: list[tuple[str, bytes | None]]) -> None:
+    assert normalise_headers(headers) == tuple(headers)
+    assert normalise_headers(iter(headers)) == tuple(headers)
+
+
+def test_the_bytes_of_a_header_are_the_records_own() -> None:
+    mutable = bytearray(b"ab")
+    headers = normalise_headers([("a", mutable), ("b", memoryview(mutable)[1:]), ["c", None]])
+    mutable[:] = b"xx"
+    assert headers == (("a", b"ab"), ("b", b"b"), ("c", None))
+
+
+def test_topic_partitions_sort_hash_and_print_as_kafkas() -> None:
+    places = {TopicPartition("b", 0), TopicPartition("a", 10), TopicPartition("a", 2), TopicPartition("a", 2)}
+    assert sorted(places) == [("a", 2), ("a", 10), ("b", 0)]
+    assert [str(place) for place in sorted(places)] == ["a-2", "a-10", "b-0"]
+
+
+def test_record_metadata_names_its_topic_partition() -> None:
+    metadata = RecordMetadata("clicks", 3, None, None)
+    assert metadata.topic_partition == TopicPartition("clicks", 3)
+
+
+def test_nodes_print_their_address_and_id() -> None:
+    assert str(Node(1, "broker", 9092)) == "broker:9092 (id 1)"
+    assert str(Node(1, "broker", 9092, "a")) == "broker:9092 (id 1) (rack a)"
+    assert PartitionInfo("clicks", 0, None).replicas == ()
+
+
+@pytest.mark.parametrize("module", [record, partitioner, metrics])
+def test_no_event_loop_and_no_clock_is_needed(module: ModuleType) -> None:
+    tree = ast.parse(inspect.getsource(module))
+    imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    imported |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    assert imported
+    assert not {name.partition(".")[0] for name in imported} & {"asyncio", "socket", "threading", "time", "datetime"}

@@ -1,0 +1,245 @@
+"""Serializers: the bytes Java's write, what they refuse, and how a configured one is called."""
+
+from __future__ import annotations
+
+import array
+import inspect
+import math
+import struct
+import uuid
+from collections.abc import Awaitable, Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aioproducer import serializers
+from aioproducer.errors import SerializationError
+from aioproducer.record import RecordHeader
+from aioproducer.serializers import (
+    JAVA_CLASS_NAMES,
+    BooleanSerializer,
+    BytesSerializer,
+    DoubleSerializer,
+    FloatSerializer,
+    IntegerSerializer,
+    JsonSerializer,
+    LongSerializer,
+    Serialized,
+    Serializer,
+    ShortSerializer,
+    StringSerializer,
+    UUIDSerializer,
+    VoidSerializer,
+    resolve,
+)
+
+READY_MADE = [
+    BooleanSerializer,
+    BytesSerializer,
+    DoubleSerializer,
+    FloatSerializer,
+    IntegerSerializer,
+    JsonSerializer,
+    LongSerializer,
+    ShortSerializer,
+    StringSerializer,
+    UUIDSerializer,
+    VoidSerializer,
+]
+
+
+@pytest.mark.parametrize(
+    ("serializer", "value", "expected"),
+    [
+        (ShortSerializer(), -2, "fffe"),
+        (IntegerSerializer(), 258, "00000102"),
+        (IntegerSerializer(), -(2**31), "80000000"),
+        (LongSerializer(), 2**63 - 1, "7fffffffffffffff"),
+        (FloatSerializer(), 1.5, "3fc00000"),
+        (FloatSerializer(), 1, "3f800000"),
+        (DoubleSerializer(), -0.1, "bfb999999999999a"),
+        (BooleanSerializer(), True, "01"),
+        (BooleanSerializer(), False, "00"),
+        (StringSerializer(), "grün", "6772c3bc6e"),
+        (StringSerializer("utf-16-be"), "ü", "00fc"),
+        (UUIDSerializer(), uuid.UUID(int=10), b"00000000-0000-0000-0000-00000000000a".hex()),
+        (UUIDSerializer("utf-16-le"), uuid.UUID(int=0), str(uuid.UUID(int=0)).encode("utf-16-le").hex()),
+        (JsonSerializer(), {"ü": [1, None]}, '{"ü":[1,null]}'.encode().hex()),
+        (JsonSerializer(sort_keys=True), {"b": 1, "a": 2}, b'{"a":2,"b":1}'.hex()),
+        (JsonSerializer(default=sorted), {2, 1}, b"[1,2]".hex()),
+    ],
+)
+def test_bytes_are_what_java_writes(serializer: Serializer, value: object, expected: str) -> None:
+    result = serializer.serialize("clicks", value, [])
+    assert isinstance(result, bytes)
+    assert result.hex() == expected
+
+
+@pytest.mark.parametrize("serializer", READY_MADE)
+def test_none_stays_none(serializer: Callable[[], Serializer]) -> None:
+    assert serializer().serialize("clicks", None, []) is None
+
+
+@pytest.mark.parametrize(
+    ("serializer", "value", "text"),
+    [
+        (BytesSerializer(), "text", r"BytesSerializer takes bytes, but str 'text' came: .* StringSerializer"),
+        (BytesSerializer(), 5, "BytesSerializer takes bytes, bytearray, memoryview or None, but int 5 came"),
+        (StringSerializer(), b"x", "StringSerializer takes str or None, but bytes b'x' came"),
+        (ShortSerializer(), 2**15, r"ShortSerializer takes an int from -2\*\*15 to .*, but int 32768 came"),
+        (IntegerSerializer(), 2**31, r"IntegerSerializer takes an int from -2\*\*31 to .*, but int 2147483648 came"),
+        (IntegerSerializer(), True, "IntegerSerializer takes .* but bool True came"),
+        (IntegerSerializer(), 1.0, "IntegerSerializer takes .* but float 1.0 came"),
+        (LongSerializer(), "1", "LongSerializer takes .* but str '1' came"),
+        (FloatSerializer(), 1e300, r"FloatSerializer takes a float within the range of 32 bits .* but float 1e\+300"),
+        (DoubleSerializer(), "1.0", "DoubleSerializer takes a float or None, but str '1.0' came"),
+        (BooleanSerializer(), 1, "BooleanSerializer takes bool or None, but int 1 came"),
+        (UUIDSerializer(), "0" * 100, r"UUIDSerializer takes uuid.UUID or None, but str '0{56}\.\.\. came"),
+        (VoidSerializer(), b"", "VoidSerializer takes None only, but bytes b'' came"),
+        (JsonSerializer(), object(), "JsonSerializer cannot write object .* not JSON serializable"),
+        (JsonSerializer(), float("nan"), "JsonSerializer cannot write float nan"),
+    ],
+)
+def test_a_wrong_type_is_told_with_what_came_and_what_is_expected(
+    serializer: Serializer, value: object, text: str
+) -> None:
+    with pytest.raises(SerializationError, match=text):
+        serializer.serialize("clicks", value, [])
+
+
+def test_an_unknown_encoding_shows_at_construction() -> None:
+    with pytest.raises(LookupError, match="unknown encoding: utf-99"):
+        StringSerializer("utf-99")
+    with pytest.raises(LookupError, match="unknown encoding: utf-99"):
+        UUIDSerializer("utf-99")
+
+
+class TestBytes:
+    @pytest.mark.parametrize("value", [b"abc", bytearray(b"abc")])
+    def test_bytes_pass_uncopied(self, value: bytes | bytearray) -> None:
+        assert BytesSerializer().serialize("clicks", value, []) is value
+
+    def test_other_buffers_pass_as_their_bytes_uncopied(self) -> None:
+        numbers = array.array("H", [1, 2])
+        result = BytesSerializer().serialize("clicks", numbers, [])
+        assert isinstance(result, memoryview)
+        assert (len(result), bytes(result)) == (4, numbers.tobytes())
+        numbers[0] = 7
+        assert bytes(result) == numbers.tobytes()
+
+    def test_a_view_with_gaps_is_gathered(self) -> None:
+        result = BytesSerializer().serialize("clicks", memoryview(b"abcdef")[::2], [])
+        assert result == b"ace"
+
+    def test_an_empty_view_is_empty_bytes(self) -> None:
+        assert BytesSerializer().serialize("clicks", memoryview(b"")[::2], []) == b""
+
+
+@given(st.integers(-(2**63), 2**63 - 1))
+def test_longs_read_back(value: int) -> None:
+    result = LongSerializer().serialize("clicks", value, [])
+    assert isinstance(result, bytes)
+    assert int.from_bytes(result, "big", signed=True) == value
+
+
+@given(st.floats(width=32))
+def test_floats_read_back(value: float) -> None:
+    result = FloatSerializer().serialize("clicks", value, [])
+    assert isinstance(result, bytes)
+    (back,) = struct.unpack(">f", result)
+    assert back == value or (math.isnan(back) and math.isnan(value))
+
+
+def test_kafkas_classes_have_their_equals() -> None:
+    prefix = "org.apache.kafka.common.serialization."
+    assert JAVA_CLASS_NAMES[prefix + "StringSerializer"] is StringSerializer
+    assert JAVA_CLASS_NAMES[prefix + "ByteArraySerializer"] is BytesSerializer
+    for name, serializer in JAVA_CLASS_NAMES.items():
+        assert name.startswith(prefix)
+        assert getattr(serializers, serializer.__name__) is serializer
+        assert resolve(serializer, "value")("clicks", None, []) is None
+
+
+class Stamping:
+    def serialize(self, topic: str, value: object, headers: list[RecordHeader]) -> Serialized:
+        headers.append(("schema", topic.encode()))
+        return bytearray(str(value), "ascii")
+
+
+class Asynchronous:
+    def __init__(self, result: object) -> None:
+        self.result = result
+
+    async def serialize(self, topic: str, value: object, headers: list[RecordHeader]) -> object:
+        if isinstance(self.result, Exception):
+            raise self.result
+        return self.result
+
+
+class TestResolve:
+    def test_an_object_sees_topic_and_headers_and_may_add_some(self) -> None:
+        headers: list[RecordHeader] = [("a", b"1")]
+        assert resolve(Stamping(), "value")("clicks", 5, headers) == b"5"
+        assert headers == [("a", b"1"), ("schema", b"clicks")]
+
+    def test_a_class_is_instantiated(self) -> None:
+        assert resolve(IntegerSerializer, "key")("clicks", 1, []) == b"\0\0\0\x01"
+
+    def test_a_function_gets_the_value_alone_and_no_none(self) -> None:
+        serialize = resolve(str.encode, "value")
+        assert serialize("clicks", "x", []) == b"x"
+        assert serialize("clicks", None, []) is None
+
+    def test_a_memoryview_is_bytes_too(self) -> None:
+        assert resolve(memoryview, "value")("clicks", b"x", []) == b"x"
+
+    def test_what_is_neither_is_refused(self) -> None:
+        with pytest.raises(TypeError, match=r"key_serializer must have serialize\(topic, .*, not str 'json'"):
+            resolve("json", "key")
+
+    @pytest.mark.parametrize("field", ["key", "value"])
+    def test_an_error_names_field_and_topic(self, field: str) -> None:
+        serialize = resolve(IntegerSerializer(), "key" if field == "key" else "value")
+        text = f"the {field} of a record for topic 'clicks' cannot be serialized: IntegerSerializer takes an int"
+        with pytest.raises(SerializationError, match=text):
+            serialize("clicks", "x", [])
+
+    def test_what_a_function_raises_is_the_cause(self) -> None:
+        def fails(value: object) -> bytes:
+            raise KeyError("schema 7")
+
+        with pytest.raises(SerializationError, match=r"fails raised KeyError\('schema 7'\)") as raised:
+            resolve(fails, "value")("clicks", 1, [])
+        assert isinstance(raised.value.__cause__, KeyError)
+
+    def test_what_is_not_bytes_is_an_error(self) -> None:
+        with pytest.raises(SerializationError, match=r"str must make bytes or None, but made str '5'"):
+            resolve(str, "value")("clicks", 5, [])
+
+    async def test_an_awaitable_is_passed_on(self) -> None:
+        pending = resolve(Asynchronous(b"later"), "value")("clicks", 1, [])
+        assert inspect.isawaitable(pending)
+        assert await pending == b"later"
+
+    async def test_a_coroutine_function_of_the_value_will_do(self) -> None:
+        async def encode(value: object) -> bytes:
+            return str(value).encode()
+
+        pending = resolve(encode, "value")("clicks", 1, [])
+        assert isinstance(pending, Awaitable)
+        assert await pending == b"1"
+
+    @pytest.mark.parametrize(
+        ("result", "text"),
+        [
+            (ValueError("no schema"), r"Asynchronous raised ValueError\('no schema'\)"),
+            (SerializationError("no schema"), "cannot be serialized: no schema"),
+            ("text", "Asynchronous must make bytes or None, but made str 'text'"),
+        ],
+    )
+    async def test_errors_of_an_awaitable_are_told_likewise(self, result: object, text: str) -> None:
+        pending = resolve(Asynchronous(result), "value")("clicks", 1, [])
+        assert isinstance(pending, Awaitable)
+        with pytest.raises(SerializationError, match=f"the value of a record for topic 'clicks' .*{text}"):
+            await pending

@@ -1,0 +1,391 @@
+"""A recorded client over each transport, and a peer written by others (asyncio's servers) or in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import ssl
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+
+import pytest
+import trustme
+
+from aioproducer.transport.base import Buffer, Connector, Transport, TransportHandler
+from aioproducer.transport.memory import MemoryNetwork, MemoryTransport
+from aioproducer.transport.stream import StreamConnector
+
+RELEASED = 0xEE
+
+
+class Recorder:
+    """A handler that keeps what came, complains of breaches of the contract, and spoils memory as soon as it may."""
+
+    def __init__(self) -> None:
+        self.received = bytearray()
+        self.completions = 0
+        self.lost: list[Exception | None] = []
+        self.breaches: list[str] = []
+        self.on_data: Callable[[bytes], None] | None = None
+        self.on_completed: Callable[[], None] | None = None
+        self.on_lost: Callable[[Exception | None], None] | None = None
+        self.transport: Transport | None = None
+        self._inside: str | None = None
+        self._lent: list[bytearray] = []
+        self._closed = False
+        self._changed = asyncio.Event()
+
+    def data_received(self, data: Buffer) -> None:
+        self._note("data_received")
+        if self._closed:
+            self.breaches.append("data_received after close or abort")
+        self.received += data
+        if self.on_data is not None:
+            self.on_data(bytes(data))
+
+    def write_completed(self) -> None:
+        self._note("write_completed")
+        if not self._lent:
+            self.breaches.append("write_completed, and nothing was being written")
+        self.completions += 1
+        self._spoil()
+        if self.on_completed is not None:
+            self.on_completed()
+
+    def connection_lost(self, exception: Exception | None) -> None:
+        self._note("connection_lost")
+        self._spoil()
+        self.lost.append(exception)
+        if self.on_lost is not None:
+            self.on_lost(exception)
+
+    def _note(self, callback: str) -> None:
+        if self._inside:
+            self.breaches.append(f"{callback} from inside {self._inside}")
+        if self.lost:
+            self.breaches.append(f"{callback} after connection_lost")
+        self._changed.set()
+
+    def _spoil(self) -> None:
+        for memory in self._lent:
+            memory[:] = bytes([RELEASED]) * len(memory)
+        self._lent.clear()
+
+    def _opened(self) -> Transport:
+        assert self.transport is not None
+        return self.transport
+
+    def write(self, *pieces: bytes) -> bool:
+        """Write copies of ``pieces``, and overwrite them the moment the transport has done with them."""
+        memory = [bytearray(piece) for piece in pieces]
+        return self.write_lent(memory, memory)
+
+    def write_lent(self, buffers: Sequence[Buffer], memory: list[bytearray]) -> bool:
+        """Write ``buffers``, which lie in ``memory``."""
+        self._lent += memory
+        self._inside = "write"
+        complete = self._opened().write(buffers)
+        self._inside = None
+        if complete:
+            self._spoil()
+        return complete
+
+    def close(self) -> None:
+        self._closed = True
+        self._inside = "close"
+        self._opened().close()
+        self._inside = None
+
+    def abort(self) -> None:
+        self._closed = True
+        self._inside = "abort"
+        self._opened().abort()
+        self._inside = None
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait for a callback after which ``condition`` holds."""
+        async with asyncio.timeout(20):
+            while not condition():
+                self._changed.clear()
+                await self._changed.wait()
+
+    async def until_received(self, size: int) -> bytes:
+        await self.until(lambda: len(self.received) >= size)
+        return bytes(self.received)
+
+    async def until_completed(self) -> None:
+        await self.until(lambda: not self._lent)
+
+    async def until_lost(self) -> Exception | None:
+        await self.until(lambda: bool(self.lost))
+        return self.lost[0]
+
+
+class MemoryPeer:
+    """The accepting side in memory; takes bytes only while somebody reads them, unless it is told otherwise."""
+
+    def __init__(self, transport: MemoryTransport) -> None:
+        self.transport = transport
+        self.window: int | None = None
+        self._received = bytearray()
+        self._ended = False
+        self._error: Exception | None = None
+        self._changed = asyncio.Event()
+
+    def data_received(self, data: Buffer) -> None:
+        self._received += data
+        self._changed.set()
+
+    def write_completed(self) -> None:
+        self._changed.set()
+
+    def connection_lost(self, exception: Exception | None) -> None:
+        self._ended = True
+        self._error = exception
+        self._changed.set()
+
+    async def read(self, size: int) -> bytes:
+        self.transport.receive_window = self.window
+        while len(self._received) < size and not self._ended:
+            self._changed.clear()
+            await self._changed.wait()
+        if self._error is not None:
+            raise self._error
+        data = bytes(self._received[:size])
+        del self._received[:size]
+        return data
+
+    async def read_to_end(self) -> bytes:
+        return await self.read(1 << 62)
+
+    def write(self, data: bytes) -> None:
+        self.transport.write([data])
+
+    def close(self) -> None:
+        self.transport.close()
+
+    def reset(self) -> None:
+        self.transport.abort()
+
+
+class StreamPeer:
+    """The accepting side as asyncio's own streams have it."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    async def read(self, size: int) -> bytes:
+        try:
+            return await self.reader.readexactly(size)
+        except asyncio.IncompleteReadError as error:
+            return error.partial
+
+    async def read_to_end(self) -> bytes:
+        return await self.reader.read(-1)
+
+    def write(self, data: bytes) -> None:
+        self.writer.write(data)
+
+    def close(self) -> None:
+        self.writer.close()
+
+    def reset(self) -> None:
+        with socket.socket(fileno=os.dup(self.writer.get_extra_info("socket").fileno())) as duplicate:
+            duplicate.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.writer.transport.abort()
+
+
+class Wire:
+    """Connections of one kind: ``connect`` gives the recorded client and its peer."""
+
+    kind: str
+    connector: Connector
+    host = "127.0.0.1"
+    port: int
+
+    def __init__(self) -> None:
+        self.clients: list[Recorder] = []
+        self.peers: asyncio.Queue[MemoryPeer | StreamPeer] = asyncio.Queue()
+        self.made: list[MemoryPeer | StreamPeer] = []
+
+    async def connect(self) -> tuple[Recorder, MemoryPeer | StreamPeer]:
+        client = Recorder()
+        async with asyncio.timeout(20):
+            client.transport = await self.connector.connect(
+                self.host, self.port, client, server_hostname="broker.example"
+            )
+            peer = await self.peers.get()
+        self.clients.append(client)
+        self.made.append(peer)
+        return client, peer
+
+    async def shut(self) -> None:
+        for client in self.clients:
+            if client.transport is not None:
+                client.abort()
+                await client.until_lost()
+        while not self.peers.empty():
+            self.made.append(self.peers.get_nowait())
+        for peer in self.made:
+            if isinstance(peer, MemoryPeer):
+                peer.transport.abort()
+            else:
+                peer.writer.transport.abort()
+                # The reset that the peer sees is what abort is for.
+                with contextlib.suppress(OSError):
+                    await peer.writer.wait_closed()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        for client in self.clients:
+            assert client.breaches == []
+            assert len(client.lost) == 1
+        self.clients.clear()
+        self.made.clear()
+
+
+class MemoryWire(Wire):
+    kind = "memory"
+
+    def __init__(self, *, small: bool = False) -> None:
+        super().__init__()
+        self.connector = MemoryNetwork(send_buffer_bytes=0 if small else 100_000)
+        self.listener = self.connector.listen(self.host, 0, self._accept)
+        self.port = self.listener.port
+
+    def _accept(self, transport: MemoryTransport) -> TransportHandler:
+        peer = MemoryPeer(transport)
+        transport.receive_window = 0
+        self.peers.put_nowait(peer)
+        return peer
+
+
+class StreamWire(Wire):
+    def __init__(self, kind: str, connector: StreamConnector, server: asyncio.Server) -> None:
+        super().__init__()
+        self.kind = kind
+        self.connector = connector
+        self.server = server
+        self.port = server.sockets[0].getsockname()[1]
+
+
+class Certificates:
+    """An authority, its certificate for ``broker.example`` and 127.0.0.1, and contexts of both sides."""
+
+    def __init__(self) -> None:
+        self.authority = trustme.CA()
+        self.server = self.authority.issue_cert("broker.example", "127.0.0.1")
+        self.client = self.authority.issue_cert("client.example")
+
+    def server_context(self, version: ssl.TLSVersion | None = None) -> ssl.SSLContext:
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        self.server.configure_cert(context)
+        return _only(context, version)
+
+    def client_context(self, version: ssl.TLSVersion | None = None) -> ssl.SSLContext:
+        context = ssl.create_default_context()
+        self.authority.configure_trust(context)
+        return _only(context, version)
+
+
+def _only(context: ssl.SSLContext, version: ssl.TLSVersion | None) -> ssl.SSLContext:
+    if version is not None:
+        context.minimum_version = context.maximum_version = version
+    return context
+
+
+@pytest.fixture(scope="session")
+def certificates() -> Certificates:
+    return Certificates()
+
+
+@pytest.fixture
+def recorder() -> Callable[[], Recorder]:
+    return Recorder
+
+
+@contextlib.asynccontextmanager
+async def _stream_wire(
+    kind: str, client_context: ssl.SSLContext | None, server_context: ssl.SSLContext | None, *, small: bool = False
+) -> AsyncIterator[StreamWire]:
+    size = 4096 if small else -1
+    listening = socket.create_server((StreamWire.host, 0))
+    if small:
+        # Not as small as the sender's: a window below the loopback's segment size is opened by timers only.
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 * 1024)
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        wire.peers.put_nowait(StreamPeer(reader, writer))
+
+    server = await asyncio.start_server(accept, sock=listening, ssl=server_context, limit=4096 if small else 65536)
+    connector = StreamConnector(client_context, send_buffer_bytes=size, receive_buffer_bytes=size)
+    wire = StreamWire(kind, connector, server)
+    try:
+        yield wire
+    finally:
+        await wire.shut()
+        server.close()
+        await server.wait_closed()
+
+
+async def _wires(kind: str, certificates: Certificates, *, small: bool) -> AsyncIterator[Wire]:
+    if kind == "memory":
+        wire = MemoryWire(small=small)
+        yield wire
+        await wire.shut()
+    else:
+        contexts = (certificates.client_context(), certificates.server_context()) if kind == "tls" else (None, None)
+        async with _stream_wire(kind, *contexts, small=small) as stream_wire:
+            yield stream_wire
+
+
+@pytest.fixture(params=["memory", "tcp", "tls"])
+async def wire(request: pytest.FixtureRequest, certificates: Certificates) -> AsyncIterator[Wire]:
+    """Connections with buffers as they are."""
+    async for made in _wires(request.param, certificates, small=False):
+        yield made
+
+
+@pytest.fixture(params=["memory", "tcp", "tls"])
+async def small_wire(request: pytest.FixtureRequest, certificates: Certificates) -> AsyncIterator[Wire]:
+    """Connections with the smallest buffers, so that most writes are short."""
+    async for made in _wires(request.param, certificates, small=True):
+        yield made
+
+
+@pytest.fixture
+def stream_wire() -> Callable[..., contextlib.AbstractAsyncContextManager[StreamWire]]:
+    """``stream_wire(kind, client_context, server_context)``: over sockets, with contexts of the test's own."""
+    return _stream_wire
+
+
+@pytest.fixture
+def listening() -> Iterator[socket.socket]:
+    """A listening socket on 127.0.0.1 that nobody accepts from but the test, blocking."""
+    with socket.create_server(("127.0.0.1", 0)) as made:
+        yield made
+
+
+@pytest.fixture
+def loop_errors() -> Callable[[], list[dict[str, object]]]:
+    """Collect what is given to the running loop's exception handler from now on."""
+
+    def collect() -> list[dict[str, object]]:
+        errors: list[dict[str, object]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
+        return errors
+
+    return collect
+
+
+@pytest.fixture
+def turns() -> Callable[[int], Awaitable[None]]:
+    """Let the loop turn that many times."""
+
+    async def turn(count: int) -> None:
+        for _ in range(count):
+            await asyncio.sleep(0)
+
+    return turn

@@ -1,0 +1,468 @@
+"""What every transport promises (``aioproducer.transport.base``), asked of each of them.
+
+The recorded client overwrites each buffer the moment the transport says that it has done with it, so every test that
+looks at what the peer got also asks whether memory was read after its release; and it notes each callback that comes
+from inside ``write``, ``close`` or ``abort``, comes after ``connection_lost``, or is not due.
+"""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import itertools
+import os
+import tracemalloc
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+
+def numbered(size: int, start: int = 0) -> bytes:
+    """``size`` bytes that differ from place to place."""
+    return b"".join(number.to_bytes(4) for number in range(start, start + (size + 3) // 4))[:size]
+
+
+buffer_sizes = st.lists(st.lists(st.integers(0, 6000) | st.sampled_from([0, 1, 16384, 40000]), max_size=8), max_size=6)
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(writes=buffer_sizes, window=st.integers(500, 20000), wait=st.booleans(), forms=st.randoms(use_true_random=False))
+async def test_pt44_short_writes_give_the_same_bytes(small_wire, writes, window, wait, forms):
+    client, peer = await small_wire.connect()
+    if small_wire.kind == "memory":
+        peer.window = window
+    expected = bytearray()
+    pending = 0
+    reading = None
+    for sizes in writes:
+        pieces = [bytearray(numbered(size, len(expected) + index)) for index, size in enumerate(sizes)]
+        expected += b"".join(pieces)
+        buffers = [forms.choice([piece, memoryview(piece), memoryview(piece).toreadonly()]) for piece in pieces]
+        before = client.completions
+        complete = client.write_lent(buffers, pieces)
+        pending += not complete
+        if wait and not complete:
+            reading = reading or asyncio.ensure_future(peer.read_to_end())
+            await client.until_completed()
+            assert client.completions == before + 1
+            pending = 0
+    reading = reading or asyncio.ensure_future(peer.read_to_end())
+    if pending:
+        await client.until_completed()
+    client.close()
+    assert await reading == expected
+    peer.close()
+    if not pending and not wait:
+        assert client.completions == 0
+    assert await client.until_lost() is None
+    await small_wire.shut()
+
+
+async def test_ten_megabytes_both_ways_at_once(wire):
+    client, peer = await wire.connect()
+    size = 10_000_000
+    there, back = os.urandom(size), os.urandom(size)
+    reading = asyncio.ensure_future(peer.read(size))
+    peer.write(back)
+    for start in range(0, size, 1_000_000):
+        if not client.write(there[start : start + 400_000], there[start + 400_000 : start + 1_000_000]):
+            await client.until_completed()
+    assert await reading == there
+    assert await client.until_received(size) == back
+
+
+async def test_one_large_write(wire):
+    client, peer = await wire.connect()
+    reading = asyncio.ensure_future(peer.read(10_000_000))
+    data = os.urandom(10_000_000)
+    assert not client.write(data)
+    assert await reading == data
+    await client.until_completed()
+    assert client.completions == 1
+
+
+async def test_more_buffers_than_one_call_to_the_system_takes(wire):
+    client, peer = await wire.connect()
+    pieces = [number.to_bytes(4) for number in range(5000)]
+    reading = asyncio.ensure_future(peer.read(20_000))
+    client.write(*pieces)
+    assert await reading == b"".join(pieces)
+
+
+async def test_writes_while_one_is_pending_keep_their_order(small_wire):
+    client, peer = await small_wire.connect()
+    first = os.urandom(8_000_000)
+    assert not client.write(first)
+    assert not client.write(b"second")
+    assert not client.write()
+    assert not client.write(b"", b"third")
+    assert await peer.read(len(first) + 11) == first + b"secondthird"
+    await client.until_completed()
+    assert client.completions == 1
+
+
+async def test_pt48_what_came_in_one_piece_is_delivered_without_more(wire):
+    client, peer = await wire.connect()
+    for size in (1, 100, 16_384, 16_385, 300_000):
+        client.received.clear()
+        data = numbered(size)
+        peer.write(data)
+        assert await client.until_received(size) == data
+
+
+async def test_pt48_no_busy_loop_while_the_peer_takes_nothing(wire, turns):
+    client, _ = await wire.connect()
+    assert not client.write(os.urandom(20_000_000))
+    await turns(200)
+    before = client._opened().__class__
+    calls = []
+    name = "_turn" if wire.kind == "memory" else "_on_writable"
+    original = getattr(before, name)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(before, name, lambda transport: (calls.append(name), original(transport))[1])
+        await turns(200)
+    assert calls == []
+
+
+async def test_pt50_all_that_came_before_the_end_is_delivered_before_it(wire):
+    client, peer = await wire.connect()
+    data = os.urandom(3_000_000)
+    peer.write(data)
+    peer.close()
+    at_the_end = []
+    client.on_lost = lambda _: at_the_end.append(len(client.received))
+    assert await client.until_lost() is None
+    assert at_the_end == [len(data)]
+    assert client.received == data
+
+
+async def test_pt50_the_peer_gets_all_that_was_written_before_close(small_wire):
+    client, peer = await small_wire.connect()
+    data = os.urandom(3_000_000)
+    peer.write(b"an answer that nobody waits for")
+    assert not client.write(data)
+    client.close()
+    assert await peer.read_to_end() == data
+    peer.close()
+    assert await client.until_lost() is None
+    assert client.completions == 1
+
+
+async def test_nothing_is_received_after_close(wire):
+    client, peer = await wire.connect()
+    client.close()
+    peer.write(b"too late")
+    peer.close()
+    assert await client.until_lost() is None
+    assert client.received == b""
+
+
+async def test_the_connection_lives_in_both_directions_after_idle_turns(wire, turns):
+    client, peer = await wire.connect()
+    for number in range(3):
+        await turns(10)
+        client.write(b"question %d" % number)
+        assert await peer.read(10) == b"question %d" % number
+        peer.write(b"answer %d" % number)
+        assert await client.until_received(8 * (number + 1))
+    assert client.received == b"answer 0answer 1answer 2"
+
+
+async def test_nothing_to_write_is_complete(wire):
+    client, _ = await wire.connect()
+    assert client.write()
+    assert client.write(b"", b"")
+
+
+async def test_a_view_of_numbers_is_sent_as_its_bytes(wire):
+    client, peer = await wire.connect()
+    numbers = array.array("i", range(1000))
+    complete = client.write_lent([memoryview(numbers), memoryview(numbers).cast("B").cast("B", (1000, 4))], [])
+    assert await peer.read(8000) == numbers.tobytes() * 2
+    if not complete:
+        await client.until(lambda: client.completions == 1)
+        client.breaches.clear()
+
+
+@pytest.mark.parametrize("wrong", ["text", 1, None])
+async def test_what_is_no_buffer_is_refused_and_the_connection_lives(wire, wrong):
+    client, peer = await wire.connect()
+    with pytest.raises(TypeError):
+        client._opened().write([b"not sent", wrong])
+    client.write(b"sent")
+    assert await peer.read(4) == b"sent"
+
+
+async def test_a_view_with_gaps_is_refused_and_the_connection_lives(wire):
+    client, peer = await wire.connect()
+    with pytest.raises((TypeError, BufferError)):
+        client._opened().write([b"not sent", memoryview(b"abcd")[::2]])
+    client.write(b"sent")
+    assert await peer.read(4) == b"sent"
+
+
+async def test_peer_that_never_reads(small_wire, turns):
+    client, _ = await small_wire.connect()
+    data = memoryview(bytes(32_000_000))
+    tracemalloc.start()
+    try:
+        assert not client.write_lent([data], [bytearray(1)])
+        await turns(200)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert client.completions == 0
+    assert peak < 1_000_000
+    client.abort()
+    assert await client.until_lost() is None
+
+
+async def test_abort_in_the_middle_drops_the_rest(wire, turns):
+    client, peer = await wire.connect()
+    data = os.urandom(20_000_000)
+    assert not client.write(data)
+    reading = asyncio.ensure_future(peer.read(len(data)))
+    await turns(3)
+    client.abort()
+    assert await client.until_lost() is None
+    assert client.completions == 0
+    try:
+        got = await reading
+    except ConnectionError:
+        got = b""
+    assert len(got) < len(data)
+    assert data.startswith(got)
+
+
+async def test_abort_after_close_that_cannot_finish(small_wire, turns):
+    client, _ = await small_wire.connect()
+    assert not client.write(os.urandom(8_000_000))
+    client.close()
+    await turns(20)
+    assert client.lost == []
+    client.abort()
+    assert await client.until_lost() is None
+
+
+@pytest.mark.parametrize("written", [0, 20_000_000])
+async def test_reset_by_the_peer(wire, written):
+    client, peer = await wire.connect()
+    client.write(os.urandom(written))
+    peer.reset()
+    error = await client.until_lost()
+    assert isinstance(error, ConnectionError)
+    assert f"127.0.0.1:{wire.port}" in str(error)
+
+
+async def test_reset_by_the_peer_while_closing(small_wire):
+    client, peer = await small_wire.connect()
+    assert not client.write(os.urandom(8_000_000))
+    client.close()
+    peer.reset()
+    error = await client.until_lost()
+    assert isinstance(error, ConnectionError)
+
+
+@pytest.mark.parametrize("calls", list(itertools.product(["close", "abort"], repeat=3)), ids="-".join)
+async def test_the_loss_is_reported_once_however_the_connection_is_ended(wire, turns, calls):
+    client, peer = await wire.connect()
+    client.write(b"hello")
+    for call in calls:
+        getattr(client, call)()
+        assert client.write(b"not sent")
+    await turns(3)
+    if "abort" not in calls:
+        assert await peer.read_to_end() == b"hello"
+        peer.close()
+    assert await client.until_lost() is None
+    await turns(10)
+    getattr(client, calls[0])()
+    assert client.write(b"not sent")
+    await turns(10)
+    assert client.lost == [None]
+
+
+async def test_close_by_both_sides_at_once(small_wire):
+    client, peer = await small_wire.connect()
+    data = os.urandom(2_000_000)
+    client.write(data)
+    peer.write(data)
+    client.close()
+    reading = asyncio.ensure_future(peer.read_to_end())
+    assert await reading == data
+    peer.close()
+    assert await client.until_lost() is None
+
+
+async def test_the_peer_closes_while_a_write_is_pending(wire):
+    client, peer = await wire.connect()
+    peer.write(b"last words")
+    await client.until_received(10)
+    assert not client.write(os.urandom(20_000_000))
+    peer.close()
+    error = await client.until_lost()
+    assert error is None or isinstance(error, ConnectionError)
+    assert client.completions == 0
+
+
+class CallbackError(Exception):
+    pass
+
+
+async def test_an_exception_from_data_received_ends_the_connection(wire, loop_errors):
+    errors = loop_errors()
+    client, peer = await wire.connect()
+    failure = CallbackError()
+
+    def fail(_):
+        raise failure
+
+    client.on_data = fail
+    peer.write(b"x")
+    assert await client.until_lost() is failure
+    assert [context["exception"] for context in errors] == [failure]
+    assert f"127.0.0.1:{wire.port}" in errors[0]["message"]
+
+
+async def test_an_exception_from_write_completed_ends_the_connection(small_wire, loop_errors):
+    errors = loop_errors()
+    client, peer = await small_wire.connect()
+    failure = CallbackError()
+
+    def fail():
+        raise failure
+
+    client.on_completed = fail
+    assert not client.write(os.urandom(8_000_000))
+    reading = asyncio.ensure_future(peer.read(8_000_000))
+    assert await client.until_lost() is failure
+    assert [context["exception"] for context in errors] == [failure]
+    reading.cancel()
+
+
+async def test_an_exception_from_connection_lost_is_not_lost(wire, loop_errors, turns):
+    errors = loop_errors()
+    client, _ = await wire.connect()
+    failure = CallbackError()
+
+    def fail(_):
+        raise failure
+
+    client.on_lost = fail
+    client.abort()
+    await client.until_lost()
+    await turns(2)
+    assert [context["exception"] for context in errors] == [failure]
+
+
+async def test_write_from_inside_the_callbacks(wire):
+    client, peer = await wire.connect()
+    client.on_data = lambda data: client.write(b"<" + data + b">") and None
+    peer.write(b"question")
+    assert await peer.read(10) == b"<question>"
+
+
+async def test_write_from_inside_write_completed(small_wire):
+    client, peer = await small_wire.connect()
+    rest = [numbered(500_000, start) for start in (1, 2, 3)]
+
+    def write_next():
+        while rest and client.write(rest.pop(0)):
+            pass
+
+    first = os.urandom(3_000_000)
+    expected = first + b"".join(rest)
+    client.on_completed = write_next
+    assert not client.write(first)
+    assert await peer.read(len(expected)) == expected
+
+
+@pytest.mark.parametrize("how", ["close", "abort"])
+async def test_end_from_inside_data_received(wire, how):
+    client, peer = await wire.connect()
+    client.on_data = lambda _: getattr(client, how)()
+    for _ in range(20):
+        peer.write(bytes(100_000))
+    await client.until(lambda: bool(client.received))
+    peer.close()
+    assert await client.until_lost() is None
+
+
+@pytest.mark.parametrize("how", ["close", "abort"])
+async def test_end_from_inside_write_completed(small_wire, how):
+    client, peer = await small_wire.connect()
+    client.on_completed = lambda: getattr(client, how)()
+    data = os.urandom(8_000_000)
+    assert not client.write(data)
+    reading = asyncio.ensure_future(peer.read_to_end())
+    await client.until(lambda: client.completions == 1)
+    if how == "close":
+        assert await reading == data
+        peer.close()
+    assert await client.until_lost() is None
+    reading.cancel()
+    await asyncio.gather(reading, return_exceptions=True)
+
+
+async def test_data_is_valid_only_during_the_call(wire):
+    client, peer = await wire.connect()
+    kept = []
+    handed = client._opened()._handler.data_received
+
+    class Keeping:
+        def data_received(self, data):
+            kept.append(data)
+            handed(data)
+
+        def write_completed(self):
+            client.write_completed()
+
+        def connection_lost(self, exception):
+            client.connection_lost(exception)
+
+    client._opened()._handler = Keeping()
+    peer.write(b"x")
+    await client.until_received(1)
+    assert isinstance(kept[0], memoryview)
+    with pytest.raises(ValueError, match="released"):
+        bytes(kept[0])
+
+
+async def test_the_peer_is_named_as_connected_to(wire):
+    client, _ = await wire.connect()
+    assert client._opened().peer == f"127.0.0.1:{wire.port}"
+
+
+async def test_a_refused_connection_names_the_address(wire, recorder):
+    with pytest.raises(ConnectionRefusedError, match=r"cannot connect to 127\.0\.0\.1:1: "):
+        await wire.connector.connect("127.0.0.1", 1, recorder())
+
+
+def open_files() -> int:
+    return len(os.listdir("/dev/fd"))
+
+
+@pytest.mark.parametrize("count", range(8))
+async def test_connect_cancelled_leaves_nothing_open(wire, turns, count, recorder):
+    before = open_files()
+    client = recorder()
+    task = asyncio.ensure_future(wire.connector.connect("127.0.0.1", wire.port, client))
+    await turns(count)
+    if task.cancel():
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await wire_emptied(wire, turns)
+        assert open_files() <= before
+        assert client.lost == []
+    else:
+        client.transport = task.result()
+        wire.clients.append(client)
+
+
+async def wire_emptied(wire, turns) -> None:
+    """Let the accepting side see what became of the connection, and drop it."""
+    await turns(20)
+    while not wire.peers.empty():
+        wire.peers.get_nowait().reset()
+    await turns(20)

@@ -1,0 +1,298 @@
+"""What TCP connections have beyond the contract: how they are made, how sockets break, what is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import gc
+import socket
+import struct
+import weakref
+
+import pytest
+
+from aioproducer.transport.stream import StreamConnector
+
+
+async def accepted(listening, recorder, **options):
+    """A client, and the other end as a blocking socket."""
+    client = recorder()
+    port = listening.getsockname()[1]
+    client.transport = await StreamConnector(**options).connect("127.0.0.1", port, client)
+    server, _ = listening.accept()
+    server.settimeout(20)
+    return client, server
+
+
+def reset(server: socket.socket) -> None:
+    server.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    server.close()
+
+
+async def test_options_of_the_socket(listening, recorder):
+    client, server = await accepted(listening, recorder, send_buffer_bytes=40_000, receive_buffer_bytes=50_000)
+    sock = client.transport._socket
+    assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+    assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+    assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) in (40_000, 80_000)
+    assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) in (50_000, 100_000)
+    client.abort()
+    await client.until_lost()
+    server.close()
+
+
+async def test_buffers_are_the_systems_own_unless_said_otherwise(listening, recorder):
+    client, server = await accepted(listening, recorder)
+    with socket.create_connection(listening.getsockname()) as plain:
+        for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+            size = client.transport._socket.getsockopt(socket.SOL_SOCKET, option)
+            assert size == plain.getsockopt(socket.SOL_SOCKET, option)
+        listening.accept()[0].close()
+    client.abort()
+    await client.until_lost()
+    server.close()
+
+
+@pytest.mark.skipif(not socket.has_ipv6, reason="the system has no IPv6")
+async def test_ipv6(recorder):
+    try:
+        listening = socket.create_server(("::1", 0), family=socket.AF_INET6)
+    except OSError as error:
+        pytest.skip(f"no IPv6 loopback: {error}")
+    with listening:
+        client = recorder()
+        port = listening.getsockname()[1]
+        client.transport = await StreamConnector().connect("::1", port, client)
+        assert client.transport.peer == f"[::1]:{port}"
+        client.abort()
+        await client.until_lost()
+    with pytest.raises(ConnectionRefusedError, match=r"cannot connect to \[::1\]:1: Connection refused"):
+        await StreamConnector().connect("::1", 1, recorder())
+
+
+async def resolving(monkeypatch, *addresses):
+    """Let ``broker.example`` have these addresses; uvloop asks for that of an address too."""
+
+    async def getaddrinfo(host, port, **_):
+        found = addresses if host == "broker.example" else [host]
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in found]
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", getaddrinfo)
+
+
+async def test_a_name_stands_for_the_first_of_its_addresses_that_answers(listening, recorder, monkeypatch):
+    await resolving(monkeypatch, "127.0.0.2", "127.0.0.1")
+    client = recorder()
+    port = listening.getsockname()[1]
+    client.transport = await StreamConnector().connect("broker.example", port, client)
+    assert client.transport.peer == f"broker.example:{port}"
+    client.abort()
+    await client.until_lost()
+
+
+async def test_a_name_none_of_whose_addresses_answers(recorder, monkeypatch):
+    await resolving(monkeypatch, "127.0.0.2", "127.0.0.3")
+    with pytest.raises(ConnectionRefusedError, match=r"cannot connect to broker.example:1: Connection refused"):
+        await StreamConnector().connect("broker.example", 1, recorder())
+
+
+async def test_a_name_without_addresses(recorder, monkeypatch):
+    await resolving(monkeypatch)
+    with pytest.raises(OSError, match=r"cannot connect to broker.example:1: the name has no address"):
+        await StreamConnector().connect("broker.example", 1, recorder())
+
+
+async def test_localhost(listening, recorder):
+    client = recorder()
+    client.transport = await StreamConnector().connect("localhost", listening.getsockname()[1], client)
+    client.abort()
+    assert await client.until_lost() is None
+
+
+async def test_a_name_that_cannot_be_resolved(recorder, monkeypatch):
+    async def getaddrinfo(*_, **__):
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", getaddrinfo)
+    with pytest.raises(
+        socket.gaierror, match=r"cannot resolve the host of broker.example:1: Name or service not known"
+    ):
+        await StreamConnector().connect("broker.example", 1, recorder())
+
+
+@pytest.mark.parametrize("host", ["a..b", "x" * 64 + ".example"])
+async def test_what_is_no_name_at_all(recorder, host):
+    with pytest.raises(OSError, match=r"cannot resolve the host of .*: not a host name") as raised:
+        await StreamConnector().connect(host, 1, recorder())
+    assert raised.value.errno == errno.EINVAL
+
+
+async def test_connect_cancelled_while_nobody_answers(recorder, turns):
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as full, contextlib.ExitStack() as fillers:
+        for _ in range(3):
+            filler = fillers.enter_context(socket.socket())
+            filler.setblocking(False)
+            filler.connect_ex(full.getsockname())
+        task = asyncio.ensure_future(StreamConnector().connect("127.0.0.1", full.getsockname()[1], recorder()))
+        await turns(5)
+        assert not task.done()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+
+def test_a_loop_that_cannot_watch_sockets_is_named(recorder):
+    class ProactorEventLoop(asyncio.SelectorEventLoop):
+        def remove_reader(self, _):
+            raise NotImplementedError
+
+    loop = ProactorEventLoop()
+    with pytest.raises(RuntimeError, match=r"ProactorEventLoop cannot watch sockets .*SelectorEventLoop or uvloop"):
+        loop.run_until_complete(StreamConnector().connect("127.0.0.1", 1, recorder()))
+    del loop.__class__.remove_reader
+    loop.close()
+
+
+async def broken(listening, recorder):
+    """A client whose peer has answered and gone, which the client has not seen yet."""
+    client, server = await accepted(listening, recorder)
+    server.sendall(b"the answer")
+    reset(server)
+    return client
+
+
+async def test_pt50_what_came_before_the_connection_broke_is_delivered_before_it(listening, recorder):
+    client = await broken(listening, recorder)
+    assert not client.write(b"question")
+    assert client.write(b"dropped")
+    error = await client.until_lost()
+    assert isinstance(error, ConnectionError)
+    assert client.transport.peer in str(error)
+    assert client.received == b"the answer"
+    assert client.breaches == []
+
+
+async def test_pt50_much_that_came_before_the_connection_broke(listening, recorder):
+    client, server = await accepted(listening, recorder, receive_buffer_bytes=2_000_000)
+    answer = bytes(range(256)) * 2000
+    server.settimeout(2)
+    server.sendall(answer)
+    reset(server)
+    assert not client.write(b"question")
+    assert isinstance(await client.until_lost(), ConnectionError)
+    assert client.received == answer
+
+
+async def test_buffers_stay_in_use_from_a_failed_write_to_the_loss(listening, recorder):
+    client = await broken(listening, recorder)
+    memory = bytearray(b"question")
+    assert not client.write_lent([memory], [memory])
+    assert memory == b"question"
+    await client.until_lost()
+    assert memory != b"question"
+
+
+@pytest.mark.parametrize("written", [1, 5_000_000])
+async def test_close_after_a_failed_write_reports_the_failure(listening, recorder, written):
+    client = await broken(listening, recorder)
+    assert not client.write(bytes(written))
+    client.close()
+    assert isinstance(await client.until_lost(), ConnectionError)
+    assert client.received == b""
+    assert client.breaches == []
+
+
+async def test_abort_after_a_failed_write(listening, recorder):
+    client = await broken(listening, recorder)
+    assert not client.write(b"question")
+    client.abort()
+    assert await client.until_lost() is None
+    assert client.breaches == []
+
+
+async def test_a_write_that_breaks_while_it_waits(listening, recorder):
+    client, server = await accepted(listening, recorder, send_buffer_bytes=4096)
+    assert not client.write(bytes(5_000_000))
+    reset(server)
+    assert isinstance(await client.until_lost(), ConnectionError)
+    assert client.completions == 0
+
+
+async def test_readiness_without_data_is_nothing(listening, recorder):
+    client, server = await accepted(listening, recorder)
+    client.transport._on_readable()
+    assert client.lost == []
+    server.sendall(b"x")
+    assert await client.until_received(1) == b"x"
+    client.abort()
+    await client.until_lost()
+    server.close()
+
+
+async def test_abort_resets_the_connection(listening, recorder):
+    client, server = await accepted(listening, recorder)
+    client.abort()
+    await client.until_lost()
+    with server, pytest.raises(ConnectionResetError):
+        server.recv(1)
+
+
+async def test_close_ends_our_side_and_waits_for_the_peers(listening, recorder, turns):
+    client, server = await accepted(listening, recorder, linger_timeout=60)
+    client.write(b"last words")
+    client.close()
+    assert server.recv(100) == b"last words"
+    assert server.recv(100) == b""
+    server.sendall(b"an answer that nobody reads")
+    await turns(10)
+    assert client.lost == []
+    server.close()
+    assert await client.until_lost() is None
+
+
+async def test_close_waits_only_so_long(listening, recorder):
+    client, server = await accepted(listening, recorder, linger_timeout=0.001)
+    client.close()
+    assert await client.until_lost() is None
+    server.close()
+
+
+async def test_close_of_a_connection_that_the_peer_has_reset(listening, recorder):
+    client, server = await accepted(listening, recorder)
+    reset(server)
+    client.close()
+    assert await client.until_lost() is None
+
+
+@pytest.mark.parametrize("how", ["close", "abort", "peer closes", "peer resets"])
+async def test_nothing_is_kept_after_the_loss(listening, recorder, how, turns):
+    gc.collect()
+    gc.disable()
+    try:
+        client, server = await accepted(listening, recorder)
+        sock = client.transport._socket
+        if how in ("close", "abort"):
+            getattr(client, how)()
+        if how == "peer resets":
+            reset(server)
+        server.close()
+        await client.until_lost()
+        assert sock.fileno() == -1
+        kept = weakref.ref(client.transport)
+        client.transport = None
+        await turns(2)
+        assert kept() is None
+    finally:
+        gc.enable()
+
+
+async def test_descriptors_are_used_again_without_confusion(listening, recorder):
+    for number in range(100):
+        client, server = await accepted(listening, recorder)
+        server.sendall(b"%d" % number)
+        assert await client.until_received(1) == (b"%d" % number)
+        server.close()
+        if number % 2:
+            client.abort()
+        assert await client.until_lost() is None
