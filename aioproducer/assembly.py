@@ -17,7 +17,7 @@ from aioproducer.core.metadata import ClusterMetadata
 from aioproducer.core.partition_queue import PartitionChoice
 from aioproducer.core.producer_state import ProducerState
 from aioproducer.core.retry import ExponentialBackoff
-from aioproducer.errors import ConfigurationError
+from aioproducer.errors import ConfigurationError, KafkaError
 from aioproducer.hooks import Hooks
 from aioproducer.io.node import NodeSettings
 from aioproducer.io.sender import ReportFailure, Sender, SenderSettings
@@ -172,7 +172,13 @@ def partition_choice(config: ProducerConfig, view: MetadataView) -> PartitionCho
     function = resolve_partitioner(partitioner)
 
     def choose(topic: str, key: Buffer | None, value: Buffer | None) -> int:
-        answer = function(topic, None if key is None else bytes(key), None if value is None else bytes(value), view)
+        try:
+            answer = function(topic, None if key is None else bytes(key), None if value is None else bytes(value), view)
+        except KafkaError:
+            raise
+        except Exception as error:
+            # In line it would stop the records behind its own.
+            raise KafkaError(f"The partitioner failed for a record of topic {topic!r}: {error!r}") from error
         return check_partition(answer, topic, view.partition_count(topic), partitioner)
 
     return choose

@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from itertools import repeat
-from typing import Any, Protocol
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
+from aioproducer.core.batch import ProducerBatch
 from aioproducer.core.delivery import Delivery
-from aioproducer.errors import KafkaError, SendManyError
+from aioproducer.errors import BufferExhaustedError, KafkaError, SendManyError
 from aioproducer.record import TopicPartition
 
-# Records between two looks at whether there is room.
-RECORDS_PER_TURN = 100
-# Outcomes read between two turns for others.
-OUTCOMES_PER_TURN = 1000
+if TYPE_CHECKING:
+    import pyarrow
+
+    Column: TypeAlias = Sequence[Any] | pyarrow.Array | pyarrow.ChunkedArray
+else:
+    Column = Any
+
+# How long records are sent, or outcomes read, between two turns for others, in seconds.
+LONGEST_TURN = 0.0005
+# So much of an Arrow column is made into Python objects at a time.
+ARROW_ROWS = 1000
+ARROW_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +35,7 @@ class SendManyResult:
     """What became of a ``send_many``.
 
     count
-        How many records were given.
+        How many records were sent.
     acked
         How many were delivered; with ``acks=0`` how many were handed to a connection.
     offsets
@@ -35,8 +47,20 @@ class SendManyResult:
     offsets: dict[int, list[range]] = field(default_factory=dict)
 
 
+class SerializerKeys(Protocol):
+    """The part of a configuration that decides what an Arrow string becomes."""
+
+    @property
+    def key_serializer(self) -> object: ...
+    @property
+    def value_serializer(self) -> object: ...
+
+
 class Sends(Protocol):
     """The producer, as far as bulk sending goes."""
+
+    @property
+    def config(self) -> SerializerKeys: ...
 
     def send(
         self,
@@ -53,92 +77,240 @@ class Sends(Protocol):
 
     async def flush(self) -> None: ...
 
+    def hurrying(self) -> AbstractContextManager[None]: ...
+
 
 async def send_columns(
     producer: Sends,
     topic: str,
-    values: Any,
-    keys: Any,
+    values: Column,
+    keys: Column | None,
     partition: int | None,
-    timestamps_ms: Sequence[int] | None,
-    headers: Any,
+    timestamps_ms: Column | None,
+    headers: Column | None,
 ) -> SendManyResult:
-    """``Producer.send_many`` of columns of equal length."""
-    count = len(values)
+    """``Producer.send_many``, whose arguments these are."""
+    count = _length("values", values)
     for name, column in (("keys", keys), ("timestamps_ms", timestamps_ms), ("headers", headers)):
-        if column is not None and len(column) != count:
-            raise ValueError(f"{name} has {len(column)} entries for {count} values")
+        if column is not None and _length(name, column) != count:
+            raise ValueError(f"{name} has {_length(name, column)} entries for {count} values")
+    config = producer.config
     rows = zip(
-        _items(values),
-        repeat(None) if keys is None else _items(keys),
-        repeat(None) if timestamps_ms is None else timestamps_ms,
-        repeat(()) if headers is None else headers,
+        _items(values, _encoded if config.value_serializer is None else None),
+        repeat(None) if keys is None else _items(keys, _encoded if config.key_serializer is None else None),
+        repeat(None) if timestamps_ms is None else _items(_in_milliseconds(timestamps_ms), None),
+        repeat(()) if headers is None else _items(headers, _header_pairs),
+        # A list may be changed by its owner meanwhile; what there is, is sent.
         strict=False,
     )
-    outcome = _Outcome(topic, count)
-    sent: list[Delivery] = []
-    for number, (value, key, timestamp_ms, row_headers) in enumerate(rows, 1):
-        sent.append(
-            producer.send(topic, value, key, partition=partition, timestamp_ms=timestamp_ms, headers=row_headers)
+    outcome = _Outcome()
+    try:
+        turn_began = perf_counter()
+        for value, key, timestamp_ms, row_headers in rows:
+            try:
+                delivery = producer.send(
+                    topic, value, key, partition=partition, timestamp_ms=timestamp_ms, headers=row_headers
+                )
+            except BufferExhaustedError:
+                # Others fill the lines. When they are through, there is room; if not, there is none for this record.
+                await producer.flush()
+                delivery = producer.send(
+                    topic, value, key, partition=partition, timestamp_ms=timestamp_ms, headers=row_headers
+                )
+            if outcome.note(delivery) or perf_counter() - turn_began > LONGEST_TURN:
+                await producer.drain()
+                outcome.settle_finished()
+                turn_began = perf_counter()
+    except BaseException as error:
+        error.add_note(
+            f"{outcome.count} of {count} records of this send_many for topic {topic!r} were accepted before; they are "
+            "delivered as ever"
         )
-        if number % RECORDS_PER_TURN == 0:
-            await producer.drain()
-            # Bounded by what is under way: what is done is counted and let go.
-            if len(sent) >= OUTCOMES_PER_TURN and sent[OUTCOMES_PER_TURN - 1].done():
-                sent = outcome.take(sent)
-    await producer.flush()
-    while sent:
-        sent = outcome.take(sent)
-        if sent:
-            await asyncio.wait([sent[0]])
-        await asyncio.sleep(0)
+        raise
+    with producer.hurrying():
+        await outcome.settle_all()
     return outcome.result()
 
 
-def _items(column: Any) -> Any:
-    """The rows of a column; an Arrow array gives bytes or str for its scalars."""
-    to_pylist = getattr(column, "to_pylist", None)
-    if to_pylist is None:
-        return column
-    return (value.encode() if isinstance(value, str) else value for value in to_pylist())
+def _length(name: str, column: Any) -> int:
+    """
+    Raises:
+        TypeError: the column is none.
+    """
+    if not _is_arrow(column) and (
+        isinstance(column, str | bytes | bytearray | memoryview | Mapping)
+        or not hasattr(column, "__len__")
+        or not hasattr(column, "__getitem__")
+    ):
+        raise TypeError(
+            f"{name} must be a sequence or a pyarrow array, not {type(column).__name__}: make a list of it, or send in "
+            "a loop, with `await producer.drain()` between sends"
+        )
+    return len(column)
+
+
+def _is_arrow(column: Any) -> bool:
+    return hasattr(column, "to_pylist") and hasattr(column, "slice")
+
+
+def _items(column: Any, convert: Callable[[Any], Any] | None) -> Iterable[Any]:
+    """The rows of a column; those of an Arrow column a few at a time, and converted."""
+    if not _is_arrow(column):
+        return column  # type: ignore[no-any-return]  # any sequence
+    rows = _arrow_rows(column)
+    return rows if convert is None else map(convert, rows)
+
+
+def _arrow_rows(column: Any) -> Iterator[Any]:
+    for chunk in getattr(column, "chunks", (column,)):
+        count = len(chunk)
+        at_once = max(1, min(ARROW_ROWS, ARROW_BYTES * count // max(chunk.nbytes, 1)))
+        for start in range(0, count, at_once):
+            yield from chunk.slice(start, at_once).to_pylist()
+
+
+def _encoded(value: Any) -> Any:
+    return value.encode() if isinstance(value, str) else value
+
+
+def _header_pairs(value: Any) -> Any:
+    """A row of Spark's header column, a list of structs, as pairs."""
+    return [(each["key"], each["value"]) if isinstance(each, Mapping) else each for each in value or ()]
+
+
+def _in_milliseconds(column: Any) -> Any:
+    """An Arrow column of timestamps as one of integers."""
+    if _is_arrow(column) and str(column.type).startswith("timestamp"):
+        return column.cast("timestamp[ms]", safe=False).cast("int64")
+    return column
 
 
 class _Outcome:
-    """Counts outcomes, and gathers their offsets into ranges."""
+    """Counts outcomes, and gathers their offsets into ranges.
 
-    def __init__(self, topic: str, count: int) -> None:
-        self._topic = topic
-        self._count = count
+    Records are remembered by batch, as runs of places in it: memory goes with the batches under way, not with the
+    records. A record that is in line has its Delivery kept until it is in a batch.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
         self._acked = 0
         self._offsets: dict[int, list[range]] = {}
         self._errors: dict[TopicPartition, KafkaError] = {}
+        # Starts and ends of runs, in turn, for each batch; batches in the order of their first records.
+        self._runs: dict[ProducerBatch, list[int]] = {}
+        self._in_line: deque[Delivery] = deque()
 
-    def take(self, deliveries: list[Delivery]) -> list[Delivery]:
-        """Count the deliveries that are done, from the first on, and return the others."""
-        for position, delivery in enumerate(deliveries):
-            if position >= OUTCOMES_PER_TURN or not delivery.done():
-                return deliveries[position:]
-            error = delivery.exception()
-            if isinstance(error, KafkaError):
-                self._errors.setdefault(delivery.topic_partition, error)
+    def note(self, delivery: Delivery) -> bool:
+        """Remember a record; True where it is in line, so that its sender should look for room."""
+        self.count += 1
+        if not self._in_line:
+            group = delivery._group
+            if isinstance(group, ProducerBatch):
+                self._note_in_batch(group, delivery._index)
+                return False
+        self._in_line.append(delivery)
+        return True
+
+    def _note_in_batch(self, batch: ProducerBatch, index: int) -> None:
+        runs = self._runs.get(batch)
+        if runs is None:
+            self._runs[batch] = [index, index + 1]
+        elif runs[-1] == index:
+            runs[-1] = index + 1
+        else:
+            runs += index, index + 1
+
+    def _move_up(self) -> None:
+        """Take those out of the line that have come into batches, or failed; the line keeps its order."""
+        line = self._in_line
+        while line:
+            delivery = line[0]
+            group = delivery._group
+            if isinstance(group, ProducerBatch):
+                self._note_in_batch(group, delivery._index)
+            elif delivery.done():
+                self._note_error(delivery.topic_partition, delivery.exception())
             else:
-                self._add(delivery)
-        return []
+                return
+            line.popleft()
 
-    def _add(self, delivery: Delivery) -> None:
-        metadata = delivery.result()
-        self._acked += 1
-        offset = metadata.offset
+    def settle_finished(self) -> None:
+        """Count the batches that are done, from the first on."""
+        self._move_up()
+        while self._runs:
+            batch = next(iter(self._runs))
+            if batch.closed and batch.is_finished():
+                self._settle(batch, self._runs.pop(batch))
+            else:
+                return
+
+    async def settle_all(self) -> None:
+        """Wait for all, and count them."""
+        turn_began = perf_counter()
+        while True:
+            self._move_up()
+            if self._runs:
+                batch = next(iter(self._runs))
+                runs = self._runs.pop(batch)
+                while not batch.is_finished():
+                    await asyncio.wait([Delivery(batch, _first_undone(batch))])
+                self._settle(batch, runs)
+            elif self._in_line:
+                await asyncio.wait([self._in_line[0]])
+            else:
+                return
+            if perf_counter() - turn_began > LONGEST_TURN:
+                await asyncio.sleep(0)
+                turn_began = perf_counter()
+
+    def _settle(self, batch: ProducerBatch, runs: list[int]) -> None:
+        for first, part in _parts(batch):
+            end = first + part.record_count
+            for start, stop in zip(runs[::2], runs[1::2], strict=True):
+                start, stop = max(start, first), min(stop, end)
+                if start < stop:
+                    self._settle_run(part, start - first, stop - start)
+
+    def _settle_run(self, batch: ProducerBatch, index: int, count: int) -> None:
+        error = batch.error(index)
+        if error is not None:
+            self._note_error(batch.topic_partition, error)
+            return
+        self._acked += count
+        offset = batch.metadata(index).offset
         if offset is None:
             return
-        ranges = self._offsets.setdefault(metadata.partition, [])
+        ranges = self._offsets.setdefault(batch.topic_partition.partition, [])
         if ranges and ranges[-1].stop == offset:
-            ranges[-1] = range(ranges[-1].start, offset + 1)
+            ranges[-1] = range(ranges[-1].start, offset + count)
         else:
-            ranges.append(range(offset, offset + 1))
+            ranges.append(range(offset, offset + count))
+
+    def _note_error(self, topic_partition: TopicPartition, error: BaseException | None) -> None:
+        if isinstance(error, KafkaError):
+            self._errors.setdefault(topic_partition, error)
 
     def result(self) -> SendManyResult:
-        result = SendManyResult(self._count, self._acked, self._offsets)
+        """The whole outcome.
+
+        Raises:
+            SendManyError: not all were delivered.
+        """
+        result = SendManyResult(self.count, self._acked, self._offsets)
         if self._errors:
             raise SendManyError(result, self._errors)
         return result
+
+
+def _parts(batch: ProducerBatch, first: int = 0) -> Iterator[tuple[int, ProducerBatch]]:
+    """The batch, or those it was split into, each with its first record's place."""
+    if batch.children is None:
+        yield first, batch
+        return
+    for offset, child in batch.children:
+        yield from _parts(child, first + offset)
+
+
+def _first_undone(batch: ProducerBatch) -> int:
+    return next(first for first, part in _parts(batch) if not part.is_finished())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
 
@@ -11,7 +12,11 @@ from aioproducer.record import Record
 # No thread has this identity.
 NO_THREAD = 0
 
-NOT_STARTED, CLOSED, FORKED, RUNNING, OTHER_LOOP = range(5)
+NOT_STARTED, RUNNING, CLOSED, FORKED, OTHER_THREAD, OTHER_LOOP = range(6)
+
+# What Kafka's Topic.validate allows.
+LONGEST_TOPIC = 249
+_LAWFUL_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
 def refusal(reason: int) -> KafkaError:
@@ -35,29 +40,61 @@ def check(topic: object, value: object, key: object, partition: object, timestam
     Raises:
         TypeError, ValueError: one is wrong; the text says which.
     """
+    check_topic(topic)
+    as_buffer("value", value)
+    as_buffer("key", key)
+    if partition is not None:
+        _check_number("partition", partition, 31)
+    _check_number("timestamp_ms", timestamp_ms, 63)
+    _check_headers(headers)
+
+
+def check_topic(topic: object) -> None:
+    """
+    Raises:
+        TypeError, ValueError: it is no str, or empty.
+    """
     if not isinstance(topic, str):
         raise TypeError(f"topic must be str, not {type(topic).__name__}")
     if not topic:
         raise ValueError("topic must not be empty")
-    for name, data in (("value", value), ("key", key)):
-        if data is not None and not isinstance(data, bytes | bytearray | memoryview):
-            raise TypeError(
-                f"{name} must be bytes, bytearray, memoryview or None, not {type(data).__name__}: encode it, or set "
-                f"{name}_serializer"
-            )
-        if isinstance(data, memoryview) and not data.contiguous:
-            raise ValueError(f"{name} must be a contiguous memoryview")
-    if partition is not None:
-        _check_number("partition", partition)
-    _check_number("timestamp_ms", timestamp_ms)
-    _check_headers(headers)
 
 
-def _check_number(name: str, number: object) -> None:
-    if not isinstance(number, int) or isinstance(number, bool):
+def why_unlawful(topic: str) -> str | None:
+    """Why no topic can have this name, or ``None`` (Kafka's ``Topic.validate``)."""
+    if len(topic) > LONGEST_TOPIC:
+        return f"{topic[:40]!r}... is no topic name: it has {len(topic)} characters, and {LONGEST_TOPIC} are possible"
+    if topic in (".", "..") or not _LAWFUL_TOPIC.fullmatch(topic):
+        return f"{topic!r} is no topic name: one is of ASCII letters, digits, '.', '_' and '-', and not '.' or '..'"
+    return None
+
+
+def as_buffer(name: str, data: object) -> bytes | bytearray | memoryview | None:
+    """The bytes of a key or value.
+
+    Raises:
+        TypeError: it has none; a str is not encoded.
+        ValueError: they do not lie one after the other.
+    """
+    if data is None or isinstance(data, bytes | bytearray):
+        return data
+    try:
+        view = memoryview(data)  # type: ignore[arg-type]  # what has no buffer raises the TypeError below
+    except TypeError:
+        raise TypeError(
+            f"{name} must be bytes-like (bytes, bytearray, memoryview) or None, not {type(data).__name__}: encode it, "
+            f"or set {name}_serializer"
+        ) from None
+    if not view.c_contiguous:
+        raise ValueError(f"{name} must be a contiguous memoryview")
+    return view
+
+
+def _check_number(name: str, number: object, bits: int) -> None:
+    if not isinstance(number, int):
         raise TypeError(f"{name} must be int, not {type(number).__name__}")
-    if not 0 <= number < 2**63:
-        raise ValueError(f"{name} must not be negative nor over 63 bits, but is {number}")
+    if not 0 <= number < 2**bits:
+        raise ValueError(f"{name} must not be negative nor over {bits} bits, but is {number}")
 
 
 def _check_headers(headers: object) -> None:
@@ -69,31 +106,37 @@ def _check_headers(headers: object) -> None:
         name, value = header
         if not isinstance(name, str):
             raise TypeError(f"a header's name must be str, not {type(name).__name__}")
+        name.encode()
         if value is not None and not isinstance(value, bytes | bytearray | memoryview):
             raise TypeError(f"the value of header {name!r} must be bytes or None, not {type(value).__name__}")
 
 
 def explain(
-    error: Exception,
     topic: object,
     value: object,
     key: object,
     partition: object,
     timestamp_ms: object,
     headers: object,
-) -> Exception:
-    """The clear form of an error that wrong arguments led to, or the error itself if they were right."""
+) -> None:
+    """Raise the clear form of an error that wrong arguments led to, if they did.
+
+    Raises:
+        TypeError, ValueError: as ``check``.
+    """
     try:
         check(topic, value, key, partition, timestamp_ms, headers)
     except (TypeError, ValueError) as clear:
-        return clear
-    return error
+        raise clear from None
 
 
 def size_hint(record: Record) -> int:
     """About how many bytes a record will have that is not serialized yet."""
-    return sum(
-        memoryview(part).nbytes if isinstance(part, bytes | bytearray | memoryview) else sys.getsizeof(part)
-        for part in (record.key, record.value)
-        if part is not None
-    )
+    return size_of(record.key) + size_of(record.value)
+
+
+def size_of(data: object) -> int:
+    """The bytes of a key or value, or about how many it holds where it is not serialized yet."""
+    if data is None:
+        return 0
+    return memoryview(data).nbytes if isinstance(data, bytes | bytearray | memoryview) else sys.getsizeof(data)

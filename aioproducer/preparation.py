@@ -1,27 +1,36 @@
-"""What a user's interceptors and serializers make of a record before it is sent."""
+"""The long way of a record: what a user's interceptors and serializers make of it, and its place in line."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import NamedTuple
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, NamedTuple
 
+from aioproducer import callers
 from aioproducer.config import ProducerConfig
+from aioproducer.core.accumulator import RecordAccumulator
 from aioproducer.core.delivery import Delivery
+from aioproducer.core.metadata import ClusterMetadata
+from aioproducer.core.pending import PENDING_OVERHEAD, PendingRecord, payload_size
+from aioproducer.diagnosis import line_full, record_too_large
+from aioproducer.errors import InvalidTopicError, KafkaError, SerializationError, broker_error
 from aioproducer.interceptors import InterceptorChain
-from aioproducer.record import Record, RecordHeader, RecordMetadata
+from aioproducer.record import Record, RecordHeader, RecordMetadata, TopicPartition
 from aioproducer.serializers import BytesSerializer, resolve
-from aioproducer.wire.record_batch import Buffer
+from aioproducer.wire.record_batch import Buffer, estimate_size_in_bytes_upper_bound
 
-Serialized = tuple[Buffer | None, Buffer | None, tuple[RecordHeader, ...]]
+INVALID_TOPIC = 17
+
+Serialized = tuple[Buffer | None, Buffer | None]
 
 
 class Prepared(NamedTuple):
-    """A record's bytes, or the awaitable that will give them."""
+    """A record's bytes, or the coroutine that will give them; serializers may add headers until they are done."""
 
     key: Buffer | None
     value: Buffer | None
-    headers: tuple[RecordHeader, ...]
-    awaitable: Awaitable[Serialized] | None
+    headers: list[RecordHeader]
+    coroutine: Coroutine[Any, Any, Serialized] | None
 
 
 class Preparation:
@@ -42,39 +51,41 @@ class Preparation:
     def intercept(self, record: Record) -> Record:
         return self._chain.on_send(record)
 
-    def serialize(self, record: Record) -> Prepared:
-        """Key first, then value; serializers may add headers, which are frozen afterwards.
+    def serialize(self, record: Record, loop: asyncio.AbstractEventLoop) -> Prepared:
+        """Key first, then value; serializers may add headers.
 
         Raises:
             SerializationError: one failed.
         """
         headers = list(record.headers)
         key = self._serialize_key(record.topic, record.key, headers)
-        value = self._serialize_value(record.topic, record.value, headers)
-        if isinstance(key, Awaitable) or isinstance(value, Awaitable):
-
-            async def finish() -> Serialized:
-                done_key = await key if isinstance(key, Awaitable) else key
-                done_value = await value if isinstance(value, Awaitable) else value
-                return done_key, done_value, tuple(headers)
-
-            return Prepared(None, None, tuple(headers), finish())
-        return Prepared(key, value, tuple(headers), None)
+        try:
+            value = self._serialize_value(record.topic, record.value, headers)
+        except BaseException:
+            if asyncio.iscoroutine(key):
+                abandon(key, loop)
+            raise
+        if asyncio.iscoroutine(key) or asyncio.iscoroutine(value):
+            return Prepared(None, None, headers, _both(key, value, loop))
+        return Prepared(key, value, headers, None)  # type: ignore[arg-type]  # resolve() gives bytes or coroutines
 
     def send_failed(self, record: Record, error: BaseException) -> None:
+        """Tell the interceptors that the record was not accepted."""
         self._chain.on_send_error(record, record.partition, error)
 
-    def acknowledge(self, record: Record, headers: tuple[RecordHeader, ...]) -> Callable[[Delivery], None]:
-        """The callback that tells the interceptors of the record's outcome."""
+    def report_outcome(self, delivery: Delivery, headers: Sequence[RecordHeader]) -> None:
+        """Tell the interceptors once, when the record is delivered, has failed or was withdrawn."""
 
         def tell(delivery: Delivery) -> None:
-            unknown = RecordMetadata(record.topic, -1 if record.partition is None else record.partition, None, None)
-            if delivery.cancelled():
+            if delivery.cancelled() and not delivery.withdrawn:
+                # Only the caller's handle is gone: what became of the record is known to another one.
+                Delivery(delivery._group, -1 - delivery._index).add_done_callback(tell)
                 return
-            error = delivery.exception()
-            self._chain.on_acknowledgement(unknown if error else delivery.result(), error, headers)
+            error = asyncio.CancelledError() if delivery.withdrawn else delivery.exception()
+            metadata = RecordMetadata(*delivery.topic_partition, None, None) if error else delivery.result()
+            self._chain.on_acknowledgement(metadata, error, tuple(headers))
 
-        return tell
+        delivery.add_done_callback(tell)
 
     def close(self) -> None:
         self._chain.close()
@@ -82,3 +93,196 @@ class Preparation:
 
 def _or_bytes(serializer: object) -> object:
     return BytesSerializer() if serializer is None else serializer
+
+
+async def _both(key: Any, value: Any, loop: asyncio.AbstractEventLoop) -> Serialized:
+    """Await what of key and value is still to be awaited, one after the other: both may add headers."""
+    try:
+        done_key = await key if asyncio.iscoroutine(key) else key
+    except BaseException:
+        if asyncio.iscoroutine(value):
+            abandon(value, loop)
+        raise
+    return done_key, await value if asyncio.iscoroutine(value) else value
+
+
+def abandon(coroutine: Coroutine[Any, Any, object], loop: asyncio.AbstractEventLoop) -> None:
+    """End a coroutine that nobody needs any more. It is begun first: Python warns of those that never were."""
+    task = loop.create_task(coroutine)
+    task.add_done_callback(lambda task: task.cancelled() or task.exception())
+    loop.call_soon(task.cancel)
+
+
+class Admission:
+    """Lets records in that cannot go straight into an open batch.
+
+    Args:
+        want_topic: told of each topic that records are for.
+        want_partition: told of records for a partition that is not known.
+        note_refused: told of each record that failed by itself.
+    """
+
+    def __init__(
+        self,
+        config: ProducerConfig,
+        loop: asyncio.AbstractEventLoop,
+        accumulator: RecordAccumulator,
+        metadata: ClusterMetadata,
+        *,
+        want_topic: Callable[[str, float], None],
+        want_partition: Callable[[str, int, float], None],
+        note_refused: Callable[[TopicPartition, KafkaError], None],
+    ) -> None:
+        self._limits = (
+            (config.max_request_size, "max_request_size"),
+            (config.buffer_memory, "buffer_memory"),
+        )
+        self._loop = loop
+        self._accumulator = accumulator
+        self._metadata = metadata
+        self._want_topic = want_topic
+        self._want_partition = want_partition
+        self._note_refused = note_refused
+        # Async serializers at work.
+        self.serializing: set[asyncio.Task[None]] = set()
+
+    def enqueue(
+        self,
+        topic: str,
+        partition: int | None,
+        key: Buffer | None,
+        value: Buffer | None,
+        headers: Sequence[tuple[str, Buffer | None]],
+        timestamp_ms: int,
+    ) -> Delivery:
+        """A new batch, or a place in line, or a Delivery that has failed.
+
+        Raises:
+            TypeError, ValueError: an argument is wrong.
+            BufferExhaustedError: the lines are full.
+            KafkaError: the producer has met a fatal error before.
+        """
+        callers.check(topic, value, key, partition, timestamp_ms, headers)
+        key, value = callers.as_buffer("key", key), callers.as_buffer("value", value)
+        now = self._loop.time()
+        error = self._refusal(topic, key, value, headers)
+        if error is not None:
+            where = TopicPartition(topic, -1 if partition is None else partition)
+            self._note_refused(where, error)
+            return _failed(self._loop, where, error)
+        self._want_topic(topic, now)
+        if partition is not None:
+            self._want_partition(topic, partition, now)
+        return self._accumulator.enqueue(topic, partition, key, value, headers, timestamp_ms, now)
+
+    def _refusal(
+        self,
+        topic: str,
+        key: Buffer | None,
+        value: Buffer | None,
+        headers: Sequence[tuple[str, Buffer | None]],
+    ) -> KafkaError | None:
+        """What fails a record before it is in line."""
+        fatal = self._accumulator.producer_state.fatal_error
+        if fatal is not None:
+            raise fatal.fresh()
+        unlawful = callers.why_unlawful(topic)
+        if unlawful is not None:
+            return InvalidTopicError(unlawful)
+        if self._metadata.topic_error(topic) == INVALID_TOPIC:
+            return broker_error(INVALID_TOPIC)
+        size = estimate_size_in_bytes_upper_bound(
+            -1 if key is None else memoryview(key).nbytes, -1 if value is None else memoryview(value).nbytes, headers
+        )
+        for limit, name in self._limits:
+            if size > limit:
+                return record_too_large(topic, size, limit, name)
+        return None
+
+    # Async serializers
+
+    def serialize_in_line(
+        self,
+        record: Record,
+        coroutine: Coroutine[Any, Any, Serialized],
+        headers: Sequence[RecordHeader],
+        timestamp_ms: int,
+    ) -> Delivery:
+        """Keep the record's place while an async serializer works on it; ``headers`` are read when it is done.
+
+        Raises:
+            BufferExhaustedError: the lines are full.
+        """
+        now = self._loop.time()
+        try:
+            pending = self._accumulator.queue_up(
+                record.topic, record.partition, None, None, (), timestamp_ms, now, size=callers.size_hint(record)
+            )
+        except BaseException:
+            abandon(coroutine, self._loop)
+            raise
+        pending.serialized = False
+        delivery = pending.delivery
+        self._want_topic(record.topic, now)
+        task = self._loop.create_task(self._finish(pending, coroutine, headers), name="aioproducer-serializer")
+        self.serializing.add(task)
+        task.add_done_callback(self.serializing.discard)
+        # Withdrawn or out of time: then the serializer works for nobody.
+        delivery.add_done_callback(lambda delivery: task.cancel())
+        return delivery
+
+    async def _finish(
+        self, pending: PendingRecord, coroutine: Coroutine[Any, Any, Serialized], headers: Sequence[RecordHeader]
+    ) -> None:
+        accumulator = self._accumulator
+        error: KafkaError | None
+        try:
+            key, value = await coroutine
+            error = self._admit(pending, callers.as_buffer("key", key), callers.as_buffer("value", value), headers)
+        except KafkaError as failure:
+            error = failure
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            error = SerializationError(f"a serializer for topic {pending.topic!r} cancelled itself")
+        except Exception as failure:
+            error = SerializationError(f"what a serializer made for topic {pending.topic!r} cannot be sent: {failure}")
+        if error is not None:
+            accumulator.leave_line(pending)
+            if not pending.is_done(0) and not pending.withdrawn:
+                self._note_refused(pending.where(), error)
+                pending.fail(error.fresh())
+            return
+        topic = accumulator.topics.get(pending.topic)
+        if topic is not None:
+            accumulator.advance(topic, self._loop.time())
+
+    def _admit(
+        self, pending: PendingRecord, key: Buffer | None, value: Buffer | None, headers: Sequence[RecordHeader]
+    ) -> KafkaError | None:
+        """Take in what the serializer has made, or say why not."""
+        error = self._refusal(pending.topic, key, value, headers)
+        if error is not None:
+            return error
+        waiting = self._accumulator.waiting
+        size = payload_size(key, value, headers)
+        others = waiting.size - pending.charged
+        if others and others + size + PENDING_OVERHEAD > waiting.size_limit:
+            # Its place was reserved by a guess, and the guess was too low.
+            return line_full(size, others, waiting.size_limit, len(waiting.records) - 1)
+        pending.key = None if key is None else bytes(key)
+        pending.value = None if value is None else bytes(value)
+        pending.headers = tuple(headers)
+        pending.serialized = True
+        waiting.recharge(pending)
+        return None
+
+
+def _failed(loop: asyncio.AbstractEventLoop, where: TopicPartition, error: KafkaError) -> Delivery:
+    """A Delivery that has failed already."""
+    pending = PendingRecord(
+        loop, where.topic, where.partition, None, None, (), 0, since=0, deadline=0, leave=lambda pending: None
+    )
+    pending.fail(error)
+    return pending.delivery

@@ -8,31 +8,38 @@ the batch (``io/sender.py``) into its leader's request (``io/node.py``), which a
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import os
+import warnings
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from random import Random
 from threading import get_ident
-from time import perf_counter, perf_counter_ns, time
+from time import perf_counter, perf_counter_ns, time_ns
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from aioproducer import callers
 from aioproducer.assembly import Parts, assemble, connector_for
-from aioproducer.bulk import SendManyResult, send_columns
+from aioproducer.bulk import Column, SendManyResult, send_columns
 from aioproducer.config import ProducerConfig
 from aioproducer.core.delivery import Delivery
-from aioproducer.core.pending import PendingRecord
-from aioproducer.diagnosis import record_too_large
-from aioproducer.errors import KafkaError, MetadataTimeoutError, ProducerClosedError, broker_error
+from aioproducer.errors import (
+    InvalidTopicError,
+    KafkaError,
+    MetadataTimeoutError,
+    ProducerClosedError,
+    broker_error,
+)
 from aioproducer.hooks import Hooks
 from aioproducer.metrics import MetricsSnapshot
-from aioproducer.preparation import Preparation
+from aioproducer.preparation import Admission, Preparation
 from aioproducer.record import PartitionInfo, Record, TopicPartition, normalise_headers
 from aioproducer.threadsafe import ThreadsafeProducer
 from aioproducer.transport.base import Connector
-from aioproducer.wire.record_batch import Buffer, estimate_size_in_bytes_upper_bound
+from aioproducer.wire.record_batch import Buffer
 
 if TYPE_CHECKING:
     import pyarrow
@@ -41,7 +48,8 @@ logger = logging.getLogger("aioproducer")
 
 OnError = Callable[[TopicPartition, int, KafkaError], None]
 
-INVALID_TOPIC = 17
+LATEST_TIMESTAMP = 2**63 - 1
+NO_HEADERS: tuple[tuple[str, Buffer | None], ...] = ()
 # How long ``drain`` lets its caller go on without a turn for others, in seconds.
 LONGEST_TURN = 0.0005
 # What is left to send gets this long when ``async with`` is left by an exception, in seconds.
@@ -74,11 +82,16 @@ class Producer:
             records are given up, whether somebody awaits them or not.
         hooks: objects with some of the methods in ``aioproducer.hooks``.
 
+    Exceptions of ``on_error`` and of hooks are logged.
+
     A producer belongs to the loop, thread and process that started it; ``threadsafe()`` serves other threads.
 
     Raises:
         ConfigurationError: a key is unknown, or a value is wrong.
+        TypeError: ``on_error`` or a hook is not what it should be.
     """
+
+    _refusal = callers.CLOSED
 
     def __init__(
         self,
@@ -121,6 +134,8 @@ class Producer:
     def _configure(
         self, config: ProducerConfig, transport: str | Connector, on_error: OnError | None, hooks: Sequence[object]
     ) -> None:
+        if on_error is not None and (not callable(on_error) or inspect.iscoroutinefunction(on_error)):
+            raise TypeError(f"on_error must be a plain function: nobody awaits it; got {on_error!r}")
         self.config = config
         self._connector = connector_for(config, transport)
         self._on_error = on_error
@@ -131,26 +146,48 @@ class Producer:
         self._owner_thread = callers.NO_THREAD
         self._refusal = callers.NOT_STARTED
         self._task: asyncio.Task[None] | None = None
-        self._closing: asyncio.Future[None] | None = None
+        self._delivering: asyncio.Timeout | None = None
+        self._closed: asyncio.Future[None] | None = None
         self._turn_began = 0.0
         self._parts: Parts | None = None
-        self._serializing: set[asyncio.Task[None]] = set()
+        # Records that failed by themselves in this turn, to be told together: first error and count.
+        self._refused: dict[tuple[TopicPartition, type[KafkaError]], tuple[KafkaError, int]] = {}
 
     # Life
 
     async def start(self) -> None:
-        """Begin to connect. Nothing fails here that the configuration did not; ``wait_ready`` waits for the cluster."""
-        if self._task is not None:
-            if self._refusal == callers.CLOSED:
-                raise ProducerClosedError("this producer is closed: make a new one")
+        """Begin to connect. Nothing fails here that the configuration did not; ``wait_ready`` waits for the cluster.
+
+        Starting twice is starting once.
+
+        Raises:
+            ProducerClosedError: it was closed; a producer cannot be started again.
+        """
+        if self._refusal == callers.RUNNING:
+            self._check_caller()
             return
+        if self._refusal != callers.NOT_STARTED:
+            raise callers.refusal(self._refusal)
         loop = asyncio.get_running_loop()
+        parts = assemble(self.config, loop, self._connector, self._hooks, self._note_failure, Random())
+        cluster = parts.sender.cluster
         self._loop = loop
-        parts = self._parts = assemble(self.config, loop, self._connector, self._hooks, self._note_failure, Random())
+        self._parts = parts
         self._accumulator = parts.accumulator
         self._sender = parts.sender
         self._append = parts.accumulator.append
+        self._admission = Admission(
+            self.config,
+            loop,
+            parts.accumulator,
+            parts.metadata,
+            want_topic=cluster.want_topic,
+            want_partition=self._want_partition,
+            note_refused=self._note_refused,
+        )
+        self._enqueue = self._admission.enqueue
         self._owner_thread = get_ident()
+        self._refusal = callers.RUNNING
         _producers.add(self)
         self._task = loop.create_task(parts.sender.run(), name=f"aioproducer-sender-{self.config.client_id}")
 
@@ -165,64 +202,92 @@ class Producer:
         try:
             async with asyncio.timeout(timeout):
                 while parts.metadata.last_update is None:
-                    await parts.sender.cluster.watch_metadata()
+                    await self._next_metadata(parts)
         except TimeoutError:
             cause = parts.sender.cluster.last_error()
             because = "" if cause is None else f" The last error was: {cause}"
             error = MetadataTimeoutError(f"No broker answered within {timeout:g} s.{because}")
             raise error from cause
 
+    async def _next_metadata(self, parts: Parts) -> None:
+        """Wait for a metadata response.
+
+        Raises:
+            ProducerClosedError: there will be none.
+        """
+        parts.sender.wake()
+        await asyncio.wait([parts.sender.cluster.watch_metadata()])
+        if self._refusal != callers.RUNNING:
+            raise callers.refusal(self._refusal)
+
     async def close(self, timeout: float | None = None) -> None:
         """Deliver what was accepted, at most for ``timeout`` seconds, fail the rest, and end all tasks and connections.
 
-        ``None`` waits until everything is delivered or has failed; no record takes longer than ``delivery_timeout_ms``.
-        Closing twice is closing once.
+        ``None`` waits until everything is delivered or has failed; no record takes longer than ``max_block_ms`` and
+        ``delivery_timeout_ms``. Closing twice is closing once, within the shorter time; who is cancelled in ``close``
+        has the rest failed at once.
+
+        Raises:
+            WrongCallerError: the producer belongs to another loop or process.
         """
-        if self._task is None or self._parts is None:
+        if self._refusal == callers.FORKED:
+            raise callers.refusal(callers.FORKED)
+        if self._task is None:
             self._refusal = callers.CLOSED
             return
         self._check_loop()
-        if self._closing is not None:
-            await asyncio.shield(self._closing)
+        if self._closed is not None:
+            if self._delivering is not None and timeout is not None:
+                _shorten(self._delivering, self._loop.time() + timeout)
+            await asyncio.shield(self._closed)
             return
         self._owner_thread = callers.NO_THREAD
         self._refusal = callers.CLOSED
-        self._closing = self._loop.create_future()
+        self._closed = self._loop.create_future()
         try:
             await self._deliver_all(timeout)
         finally:
-            try:
-                await self._end()
-            finally:
-                self._closing.set_result(None)
+            # A task of its own, which goes on if this one is cancelled again.
+            await asyncio.shield(self._loop.create_task(self._end(), name="aioproducer-close"))
 
     async def _deliver_all(self, timeout: float | None) -> None:
         accumulator = self._accumulator
+        serializing = self._admission.serializing
         accumulator.closing = True
         try:
-            async with asyncio.timeout(timeout):
-                while accumulator.has_undelivered() or self._serializing:
+            async with asyncio.timeout(timeout) as self._delivering:
+                while accumulator.has_undelivered() or serializing:
                     accumulator.ready.hurry(self._loop.time())
                     self._sender.wake()
                     await accumulator.watch_line()
                     await accumulator.watch_batches()
-                    if self._serializing:
-                        await asyncio.wait(self._serializing)
+                    if serializing:
+                        await asyncio.wait(serializing)
         except TimeoutError:
-            logger.debug("close: giving up what is not delivered after %s s", timeout)
+            logger.debug("close: giving up what is not delivered in time")
+        finally:
+            self._delivering = None
 
     async def _end(self) -> None:
         assert self._task is not None
-        for task in self._serializing:
-            task.cancel()
-        if self._accumulator.has_undelivered():
-            error = ProducerClosedError("the producer was closed before the record was delivered")
-            self._sender.fail_everything(error, self._loop.time())
-        self._task.cancel()
-        await asyncio.gather(self._task, *self._serializing, return_exceptions=True)
-        await self._sender.close()
-        self._preparation.close()
-        _producers.discard(self)
+        assert self._closed is not None
+        try:
+            # What was begun in this turn must run once before it is cancelled.
+            await asyncio.sleep(0)
+            serializing = list(self._admission.serializing)
+            for task in serializing:
+                task.cancel()
+            if self._accumulator.has_undelivered():
+                error = ProducerClosedError("the producer was closed before the record was delivered")
+                self._sender.fail_everything(error, self._loop.time())
+            self._task.cancel()
+            await asyncio.gather(self._task, *serializing, return_exceptions=True)
+            self._report_refused()
+            await self._sender.close()
+        finally:
+            self._preparation.close()
+            _producers.discard(self)
+            self._closed.set_result(None)
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -232,6 +297,10 @@ class Producer:
         self, kind: type[BaseException] | None, exception: BaseException | None, traceback: TracebackType | None
     ) -> None:
         await self.close(None if exception is None else GRACE_AFTER_EXCEPTION)
+
+    def __del__(self) -> None:
+        if self._refusal == callers.RUNNING:
+            warnings.warn(f"{self!r} was not closed: use `async with`, or await close()", ResourceWarning, 2, self)
 
     # Sending
 
@@ -243,7 +312,7 @@ class Producer:
         *,
         partition: int | None = None,
         timestamp_ms: int | None = None,
-        headers: Sequence[tuple[str, Buffer | None]] = (),
+        headers: Sequence[tuple[str, Buffer | None]] = NO_HEADERS,
     ) -> Delivery:
         """Accept a record, and return its Delivery: await it for the ``RecordMetadata``, or let it go.
 
@@ -264,18 +333,16 @@ class Producer:
             KafkaError: the producer has met a fatal error before.
         """
         if self._owner_thread != get_ident():
-            raise callers.refusal(self._refusal)
+            raise callers.refusal(self._refusal_here())
         if not self._plain:
             return self._send_prepared(Record(topic, value, key, partition, timestamp_ms, normalise_headers(headers)))
         if timestamp_ms is None:
-            timestamp_ms = int(time() * 1000)
-        try:
-            delivery = self._append(topic, partition, key, value, headers, timestamp_ms)
-            if delivery is None:
-                return self._enqueue(topic, partition, key, value, headers, timestamp_ms)
-        except (TypeError, ValueError, AttributeError, OverflowError, BufferError) as error:
-            raise callers.explain(error, topic, value, key, partition, timestamp_ms, headers) from error
-        return delivery
+            timestamp_ms = time_ns() // 1_000_000
+        elif type(timestamp_ms) is not int or not 0 <= timestamp_ms <= LATEST_TIMESTAMP:
+            callers.check(topic, value, key, partition, timestamp_ms, headers)
+        if headers is not NO_HEADERS and not isinstance(headers, tuple | list):
+            headers = normalise_headers(headers)
+        return self._put(topic, partition, key, value, headers, timestamp_ms)
 
     def send_record(self, record: Record) -> Delivery:
         """``send`` for a ``Record``."""
@@ -288,7 +355,7 @@ class Producer:
             headers=record.headers,
         )
 
-    def _enqueue(
+    def _put(
         self,
         topic: str,
         partition: int | None,
@@ -297,134 +364,55 @@ class Producer:
         headers: Sequence[tuple[str, Buffer | None]],
         timestamp_ms: int,
     ) -> Delivery:
-        """The long way of a record: a new batch, or a place in line."""
-        callers.check(topic, value, key, partition, timestamp_ms, headers)
-        parts = self._running_parts()
-        now = self._loop.time()
-        failed = self._refused_at_once(parts, topic, key, value, headers)
-        if failed is not None:
-            return self._failed_delivery(topic, partition, failed, now)
-        parts.sender.cluster.want_topic(topic, now)
-        if partition is not None and 0 < parts.view.partition_count(topic) <= partition:
-            parts.sender.cluster.want_update(now, f"a record is for partition {partition} of topic {topic}")
-        return self._accumulator.enqueue(topic, partition, key, value, headers, timestamp_ms, now)
-
-    def _refused_at_once(
-        self,
-        parts: Parts,
-        topic: str,
-        key: Buffer | None,
-        value: Buffer | None,
-        headers: Sequence[tuple[str, Buffer | None]],
-    ) -> KafkaError | None:
-        fatal = self._accumulator.producer_state.fatal_error
-        if fatal is not None:
-            raise fatal.fresh()
-        if parts.metadata.topic_error(topic) == INVALID_TOPIC:
-            return broker_error(INVALID_TOPIC)
-        size = estimate_size_in_bytes_upper_bound(
-            -1 if key is None else memoryview(key).nbytes, -1 if value is None else memoryview(value).nbytes, headers
-        )
-        for limit, name in (
-            (self.config.max_request_size, "max_request_size"),
-            (self.config.buffer_memory, "buffer_memory"),
-        ):
-            if size > limit:
-                return record_too_large(topic, size, limit, name)
-        return None
-
-    def _failed_delivery(self, topic: str, partition: int | None, error: KafkaError, now: float) -> Delivery:
-        """A Delivery that has failed already."""
-        pending = PendingRecord(
-            self._loop, topic, partition, None, None, (), 0, since=now, deadline=now, leave=lambda pending: None
-        )
-        pending.fail(error)
-        self._note_failure(TopicPartition(topic, -1 if partition is None else partition), 1, error)
-        return pending.delivery
+        try:
+            delivery = self._append(topic, partition, key, value, headers, timestamp_ms)
+            if delivery is not None:
+                return delivery
+            return self._enqueue(topic, partition, key, value, headers, timestamp_ms)
+        except (TypeError, ValueError, AttributeError, OverflowError, BufferError):
+            callers.explain(topic, value, key, partition, timestamp_ms, headers)
+            raise
 
     def _send_prepared(self, record: Record) -> Delivery:
         """The way of a record that interceptors or serializers have to see first."""
         preparation = self._preparation
         record = preparation.intercept(record)
+        timestamp_ms = time_ns() // 1_000_000 if record.timestamp_ms is None else record.timestamp_ms
         try:
-            timestamp_ms = int(time() * 1000) if record.timestamp_ms is None else record.timestamp_ms
-            prepared = preparation.serialize(record)
-            if prepared.awaitable is None:
-                delivery = self._append_or_enqueue(
-                    record.topic, record.partition, prepared.key, prepared.value, prepared.headers, timestamp_ms
-                )
+            key, value, headers, coroutine = preparation.serialize(record, self._loop)
+            if coroutine is None:
+                delivery = self._put(record.topic, record.partition, key, value, headers, timestamp_ms)
             else:
-                delivery = self._serialize_in_line(record, prepared.awaitable, timestamp_ms)
+                delivery = self._admission.serialize_in_line(record, coroutine, headers, timestamp_ms)
         except BaseException as error:
             preparation.send_failed(record, error)
             raise
         if preparation.wants_acknowledgements:
-            delivery.add_done_callback(preparation.acknowledge(record, prepared.headers))
+            preparation.report_outcome(delivery, headers)
         return delivery
-
-    def _append_or_enqueue(
-        self,
-        topic: str,
-        partition: int | None,
-        key: Buffer | None,
-        value: Buffer | None,
-        headers: Sequence[tuple[str, Buffer | None]],
-        timestamp_ms: int,
-    ) -> Delivery:
-        delivery = self._append(topic, partition, key, value, headers, timestamp_ms)
-        if delivery is None:
-            delivery = self._enqueue(topic, partition, key, value, headers, timestamp_ms)
-        return delivery
-
-    def _serialize_in_line(self, record: Record, awaitable: Any, timestamp_ms: int) -> Delivery:
-        """Keep the record's place while an async serializer works on it."""
-        accumulator = self._accumulator
-        parts = self._running_parts()
-        now = self._loop.time()
-        pending = accumulator.queue_up(
-            record.topic, record.partition, None, None, (), timestamp_ms, now, size=callers.size_hint(record)
-        )
-        pending.serialized = False
-        parts.sender.cluster.want_topic(record.topic, now)
-
-        async def finish() -> None:
-            try:
-                key, value, headers = await awaitable
-                failed = self._refused_at_once(parts, record.topic, key, value, headers)
-                if failed is not None:
-                    raise failed
-            except KafkaError as error:
-                if not pending.delivery.done():
-                    parts.sender.fail_waiting([pending], error)
-            else:
-                pending.key, pending.value, pending.headers = key, value, headers
-                pending.serialized = True
-                accumulator.waiting.recharge(pending)
-            accumulator.advance(accumulator.topic(record.topic), self._loop.time())
-
-        task = self._loop.create_task(finish(), name="aioproducer-serializer")
-        self._serializing.add(task)
-        task.add_done_callback(self._serializing.discard)
-        # Withdrawn or out of time: the serializer works for nobody.
-        pending.delivery.add_done_callback(lambda delivery: task.cancel() if pending.withdrawn else None)
-        return pending.delivery
 
     async def send_many(
         self,
         topic: str,
-        values: Sequence[Any] | pyarrow.Array | pyarrow.ChunkedArray,
+        values: Column,
         *,
-        keys: Sequence[Any] | pyarrow.Array | pyarrow.ChunkedArray | None = None,
+        keys: Column | None = None,
         partition: int | None = None,
-        timestamps_ms: Sequence[int] | None = None,
-        headers: Sequence[Sequence[tuple[str, Buffer | None]]] | None = None,
+        timestamps_ms: Column | None = None,
+        headers: Column | None = None,
     ) -> SendManyResult:
         """Send many records, wait for room in between, and return when all are delivered.
 
-        ``keys``, ``timestamps_ms`` and ``headers`` are as long as ``values``.
+        Each column is a sequence (list, tuple, ...) or a pyarrow array, as long as ``values``; ``None`` stands for a
+        null or, in ``timestamps_ms``, for now. An Arrow column of strings gives UTF-8 where no serializer is set, one
+        of timestamps gives milliseconds, and its headers are lists of structs of ``key`` and ``value``, as Spark's.
+
+        Whatever ``send`` raises for a record ends the call there; a note on the exception says how many records were
+        accepted before. Those are delivered as ever, also where the caller is cancelled.
 
         Raises:
             SendManyError: some failed; it holds the result and the first error of each partition.
+            TypeError: a column is no sequence.
             ValueError: the columns are of different lengths.
         """
         self._check_caller()
@@ -437,7 +425,9 @@ class Producer:
         *,
         value: str = "value",
         key: str | None = None,
+        partition: int | None = None,
         timestamp_ms: str | None = None,
+        headers: str | None = None,
     ) -> SendManyResult:
         """``send_many`` of an Arrow batch's columns, which are named.
 
@@ -445,32 +435,35 @@ class Producer:
             KeyError: there is no such column.
             SendManyError: some failed.
         """
-        self._check_caller()
-        return await send_columns(
-            self,
+        columns = [None if name is None else batch.column(name) for name in (key, timestamp_ms, headers)]
+        return await self.send_many(
             topic,
             batch.column(value),
-            None if key is None else batch.column(key),
-            None,
-            None if timestamp_ms is None else batch.column(timestamp_ms).to_pylist(),
-            None,
+            keys=columns[0],
+            partition=partition,
+            timestamps_ms=columns[1],
+            headers=columns[2],
         )
 
     async def drain(self) -> None:
         """Wait for room, and give others a turn where the caller has held the loop for half a millisecond.
 
-        Await it between sends in a loop, as ``StreamWriter.drain``.
+        Await it between sends in a loop, as ``StreamWriter.drain``. When the producer is closed meanwhile, it returns,
+        and the next ``send`` raises.
         """
+        if self._owner_thread != get_ident():
+            raise callers.refusal(self._refusal_here())
+        if perf_counter() - self._turn_began > LONGEST_TURN:
+            self._check_loop()
+            await asyncio.sleep(0)
+            self._turn_began = perf_counter()
         accumulator = self._accumulator
         if not accumulator.has_room():
-            self._check_caller()
+            self._check_loop()
             began = perf_counter_ns()
-            await accumulator.watch_room()
+            while not accumulator.has_room():
+                await accumulator.watch_room()
             self._running_parts().metrics.buffer_wait.record(perf_counter_ns() - began, self._loop.time())
-            self._turn_began = perf_counter()
-        elif perf_counter() - self._turn_began > LONGEST_TURN:
-            self._check_caller()
-            await asyncio.sleep(0)
             self._turn_began = perf_counter()
 
     async def flush(self) -> None:
@@ -478,15 +471,22 @@ class Producer:
         self._check_caller()
         accumulator = self._accumulator
         began = perf_counter_ns()
+        with self.hurrying():
+            await accumulator.watch_line()
+            await accumulator.watch_batches()
+        self._running_parts().metrics.flush.record(perf_counter_ns() - began, self._loop.time())
+
+    @contextmanager
+    def hurrying(self) -> Iterator[None]:
+        """While it lasts, no batch lingers."""
+        accumulator = self._accumulator
         accumulator.flushing += 1
         try:
             accumulator.ready.hurry(self._loop.time())
             self._sender.wake()
-            await accumulator.watch_line()
-            await accumulator.watch_batches()
+            yield
         finally:
             accumulator.flushing -= 1
-        self._running_parts().metrics.flush.record(perf_counter_ns() - began, self._loop.time())
 
     # Asking
 
@@ -498,6 +498,10 @@ class Producer:
             TopicAuthorizationError, InvalidTopicError: the cluster refuses to tell.
         """
         self._check_caller()
+        callers.check_topic(topic)
+        unlawful = callers.why_unlawful(topic)
+        if unlawful is not None:
+            raise InvalidTopicError(unlawful)
         parts = self._running_parts()
         try:
             async with asyncio.timeout(self.config.max_block_ms / 1000):
@@ -507,8 +511,7 @@ class Producer:
                         error = broker_error(code)
                         if not error.retriable:
                             raise error
-                    parts.sender.wake()
-                    await parts.sender.cluster.watch_metadata()
+                    await self._next_metadata(parts)
         except TimeoutError:
             raise parts.sender.cluster.why_unknown(topic, self.config.max_block_ms) from None
         return list(parts.view.partitions_for(topic))
@@ -520,7 +523,7 @@ class Producer:
     def threadsafe(self) -> ThreadsafeProducer:
         """The same producer for other threads, whose sends return ``concurrent.futures.Future``."""
         self._check_caller()
-        return ThreadsafeProducer(self, self._loop)
+        return ThreadsafeProducer(self, self._loop, self.config.buffer_memory)
 
     # Inside
 
@@ -529,9 +532,13 @@ class Producer:
             raise callers.refusal(self._refusal)
         return self._parts
 
+    def _refusal_here(self) -> int:
+        """Why a call from this thread is refused."""
+        return callers.OTHER_THREAD if self._refusal == callers.RUNNING else self._refusal
+
     def _check_caller(self) -> None:
         if self._owner_thread != get_ident():
-            raise callers.refusal(self._refusal)
+            raise callers.refusal(self._refusal_here())
         self._check_loop()
 
     def _check_loop(self) -> None:
@@ -546,5 +553,31 @@ class Producer:
             except Exception:
                 logger.exception("on_error failed")
 
+    def _note_refused(self, topic_partition: TopicPartition, error: KafkaError) -> None:
+        """Note a record that failed by itself; those of one turn are told together."""
+        if not self._refused:
+            self._loop.call_soon(self._report_refused)
+        kind = topic_partition, type(error)
+        first, count = self._refused.get(kind, (error, 0))
+        self._refused[kind] = first, count + 1
+
+    def _report_refused(self) -> None:
+        refused, self._refused = self._refused, {}
+        for (topic_partition, _), (error, count) in refused.items():
+            self._running_parts().metrics.records_failed(topic_partition.topic, count, self._loop.time())
+            self._note_failure(topic_partition, count, error)
+
+    def _want_partition(self, topic: str, partition: int, now: float) -> None:
+        parts = self._running_parts()
+        if 0 < parts.view.partition_count(topic) <= partition:
+            parts.sender.cluster.want_update(now, f"a record is for partition {partition} of topic {topic}")
+
     def __repr__(self) -> str:
         return f"<Producer {self.config.client_id}>"
+
+
+def _shorten(timeout: asyncio.Timeout, deadline: float) -> None:
+    """Let a timeout end no later than ``deadline``."""
+    when = timeout.when()
+    if not timeout.expired() and (when is None or deadline < when):
+        timeout.reschedule(deadline)

@@ -5,15 +5,20 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 from collections.abc import Callable, Coroutine
+from threading import Lock, get_ident
 from typing import Any, Protocol, TypeVar
 
+from aioproducer import callers
 from aioproducer.bulk import SendManyResult
 from aioproducer.bulk import Sends as SendsInBulk
-from aioproducer.core.delivery import Delivery
-from aioproducer.errors import ProducerClosedError
+from aioproducer.diagnosis import line_full
+from aioproducer.errors import ProducerClosedError, WrongCallerError
 from aioproducer.record import RecordMetadata
 
 _T = TypeVar("_T")
+
+# What a call on its way to the loop holds besides its record.
+CALL_OVERHEAD = 1024
 
 
 class Sends(SendsInBulk, Protocol):
@@ -23,61 +28,120 @@ class Sends(SendsInBulk, Protocol):
     def send_many(self) -> Callable[..., Coroutine[Any, Any, SendManyResult]]: ...
 
 
-class ThreadsafeProducer:
-    """``send``, ``send_many`` and ``flush`` for any thread but the loop's, which would wait for itself.
+class ThreadsafeFuture(concurrent.futures.Future[_T]):
+    """A ``concurrent.futures.Future`` whose ``result`` and ``exception`` do not wait in the loop's own thread.
 
-    What goes wrong, goes into the future: nothing but a closed loop raises here. Records of one thread keep their
-    order.
+    They would wait for ever there. Cancelling it cancels the Delivery, or the whole ``send_many`` or ``flush``.
     """
 
-    def __init__(self, producer: Sends, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop_thread: int) -> None:
+        super().__init__()
+        self._loop_thread = loop_thread
+
+    def result(self, timeout: float | None = None) -> _T:
+        self._check_thread()
+        return super().result(timeout)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        self._check_thread()
+        return super().exception(timeout)
+
+    def _check_thread(self) -> None:
+        if get_ident() == self._loop_thread and not self.done():
+            raise WrongCallerError(
+                "this would wait for itself: the event loop's thread has to deliver what is waited for here; await "
+                "producer.send() instead"
+            )
+
+
+class ThreadsafeProducer:
+    """``send``, ``send_many`` and ``flush`` for any thread, also one with another event loop.
+
+    What goes wrong, goes into the future: nothing but a closed loop raises here. Records of one thread keep their
+    order. Nobody is made to wait: records on their way to the loop are bounded by ``buffer_memory``, and fail with
+    ``BufferExhaustedError`` past that.
+    """
+
+    def __init__(self, producer: Sends, loop: asyncio.AbstractEventLoop, buffer_memory: int) -> None:
+        """To be called in the loop's thread."""
         self._producer = producer
         self._loop = loop
+        self._loop_thread = get_ident()
+        self._size_limit = buffer_memory
+        self._lock = Lock()
+        self._size = 0
+        self._count = 0
 
     def send(
         self, topic: str, value: Any = None, key: Any = None, **options: Any
     ) -> concurrent.futures.Future[RecordMetadata]:
-        """``Producer.send``; cancelling the future cancels the Delivery."""
-        future: concurrent.futures.Future[RecordMetadata] = concurrent.futures.Future()
-
-        def begin() -> None:
-            if not future.set_running_or_notify_cancel():
-                return
-            try:
-                delivery = self._producer.send(topic, value, key, **options)
-            except BaseException as error:
-                future.set_exception(error)
-                return
-            delivery.add_done_callback(finish)
-
-        def finish(delivery: Delivery) -> None:
-            if delivery.cancelled():
-                future.set_exception(concurrent.futures.CancelledError())
-                return
-            error = delivery.exception()
-            if error is None:
-                future.set_result(delivery.result())
-            else:
-                future.set_exception(error)
-
-        self._call(begin)
-        return future
+        """``Producer.send``."""
+        return self._call(
+            lambda: self._producer.send(topic, value, key, **options),
+            callers.size_of(value) + callers.size_of(key) + CALL_OVERHEAD,
+        )
 
     def send_many(self, topic: str, values: Any, **options: Any) -> concurrent.futures.Future[SendManyResult]:
-        """``Producer.send_many``."""
-        return self._run(lambda: self._producer.send_many(topic, values, **options))
+        """``Producer.send_many``; the columns must not be changed before it is done."""
+        return self._call(lambda: self._loop.create_task(self._producer.send_many(topic, values, **options)))
 
     def flush(self) -> concurrent.futures.Future[None]:
         """``Producer.flush``: of what was sent before, this thread's sends included."""
-        return self._run(self._producer.flush)
+        return self._call(lambda: self._loop.create_task(self._producer.flush()))
 
-    def _run(self, make: Callable[[], Coroutine[Any, Any, _T]]) -> concurrent.futures.Future[_T]:
-        if self._loop.is_closed():
-            raise ProducerClosedError("this producer's event loop is closed")
-        return asyncio.run_coroutine_threadsafe(make(), self._loop)
-
-    def _call(self, function: Callable[[], None]) -> None:
+    def _call(self, begin: Callable[[], asyncio.Future[_T]], size: int = 0) -> concurrent.futures.Future[_T]:
+        """Let ``begin`` run on the loop, and what it returns end the future that is returned."""
+        future: ThreadsafeFuture[_T] = ThreadsafeFuture(self._loop_thread)
+        with self._lock:
+            if size and self._count and self._size + size > self._size_limit:
+                future.set_exception(line_full(size, self._size, self._size_limit, self._count))
+                return future
+            self._size += size
+            self._count += 1
         try:
-            self._loop.call_soon_threadsafe(function)
+            self._loop.call_soon_threadsafe(self._begin, future, begin, size)
         except RuntimeError as error:
             raise ProducerClosedError("this producer's event loop is closed") from error
+        return future
+
+    def _begin(self, future: concurrent.futures.Future[_T], begin: Callable[[], asyncio.Future[_T]], size: int) -> None:
+        with self._lock:
+            self._size -= size
+            self._count -= 1
+        if future.cancelled():
+            future.set_running_or_notify_cancel()
+            return
+        try:
+            outcome = begin()
+        except Exception as error:
+            _end(future, error)
+            return
+        # Until it has ended the future is pending, and can be cancelled.
+        outcome.add_done_callback(lambda outcome: _copy(outcome, future))
+        future.add_done_callback(lambda future: self._cancel(outcome) if future.cancelled() else None)
+
+    def _cancel(self, outcome: asyncio.Future[_T]) -> None:
+        """In the thread that has cancelled."""
+        try:
+            self._loop.call_soon_threadsafe(outcome.cancel)
+        except RuntimeError:
+            # The loop is closed: nothing is under way any more.
+            return
+
+
+def _copy(outcome: asyncio.Future[_T], future: concurrent.futures.Future[_T]) -> None:
+    if outcome.cancelled():
+        future.cancel()
+        future.set_running_or_notify_cancel()
+        return
+    error = outcome.exception()
+    if error is None:
+        if future.set_running_or_notify_cancel():
+            future.set_result(outcome.result())
+    else:
+        _end(future, error)
+
+
+def _end(future: concurrent.futures.Future[_T], error: BaseException) -> None:
+    if future.set_running_or_notify_cancel():
+        future.set_exception(error)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import dropwhile
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -98,12 +99,14 @@ class RecordAccumulator:
         # Every batch without its outcome, oldest first; a split batch keeps its place until its last part is done.
         self.incomplete: OrderedDict[ProducerBatch, None] = OrderedDict()
         # Closed batches that wait for a compressor.
-        self.to_compress: list[ProducerBatch] = []
+        self.to_compress: dict[ProducerBatch, None] = {}
         # Records in line: all of them, and those that lack nothing but memory, first come, first served.
         self.waiting = WaitingLine(pool.total_memory)
         self.memory_line: OrderedDict[PendingRecord, None] = OrderedDict()
         # Topics in whose line somebody waits for more than memory.
         self.blocked: dict[str, TopicQueues] = {}
+        # Topics whose line somebody has left, who may have kept others waiting.
+        self._moved_up: dict[str, TopicQueues] = {}
         self.flushing = 0
         self.closing = False
         self._batch_number = 0
@@ -131,6 +134,8 @@ class RecordAccumulator:
         if topic is None or topic.line_length:
             return None
         partitions = topic.partitions
+        if not partitions:
+            return None
         if partition is None:
             if self.choose_partition is not None:
                 return None
@@ -165,9 +170,12 @@ class RecordAccumulator:
         """
         topic = self.topic(topic_name)
         if not topic.line_length and self._may_place(topic, partition):
-            delivery = self._place(topic, partition, key, value, headers, timestamp_ms, now, first=not self.memory_line)
-            if delivery is not None:
-                return delivery
+            partition = self._choose(topic, partition, key, value)
+            if self._may_place(topic, partition):
+                first = not self.memory_line
+                delivery = self._place(topic, partition, key, value, headers, timestamp_ms, now, first=first)
+                if delivery is not None:
+                    return delivery
         pending = self.queue_up(topic_name, partition, key, value, headers, timestamp_ms, now)
         self.advance(topic, now)
         return pending.delivery
@@ -238,25 +246,36 @@ class RecordAccumulator:
 
     def admit(self, now: float, limit: int) -> bool:
         """Serve the line for memory, at most ``limit`` records; True when more could be served at once."""
+        moved_up, self._moved_up = self._moved_up, {}
+        for topic in moved_up.values():
+            self.advance(topic, now)
         line = self.memory_line
         while line:
             pending = next(iter(line))
             topic = self.topics[pending.topic]
             try:
-                delivery = self._place(
-                    topic,
-                    pending.partition,
-                    pending.key,
-                    pending.value,
-                    pending.headers,
-                    pending.timestamp_ms,
-                    now,
-                    first=True,
-                )
-            except KafkaError as error:
+                pending.partition = self._choose(topic, pending.partition, pending.key, pending.value)
+            except Exception as error:
+                # A user's partitioner, asked where its answer is nobody's to catch.
                 self.leave_line(pending)
-                pending.fail(error)
+                if isinstance(error, KafkaError):
+                    pending.fail(error.fresh())
+                else:
+                    pending.fail(KafkaError(f"The partitioner failed on a record for topic {topic.name!r}: {error!r}"))
                 continue
+            if not self._may_place(topic, pending.partition):
+                self._step_back(topic)
+                continue
+            delivery = self._place(
+                topic,
+                pending.partition,
+                pending.key,
+                pending.value,
+                pending.headers,
+                pending.timestamp_ms,
+                now,
+                first=True,
+            )
             if delivery is None:
                 return False
             self.leave_line(pending)
@@ -272,7 +291,9 @@ class RecordAccumulator:
             topic = self.topics[pending.topic]
             topic.line_length -= 1
             topic.line.pop(pending, None)
-            if not topic.line:
+            if topic.line:
+                self._moved_up[pending.topic] = topic
+            else:
                 self.blocked.pop(pending.topic, None)
             self.memory_line.pop(pending, None)
             self._watches.check()
@@ -293,6 +314,14 @@ class RecordAccumulator:
     def _may_place(self, topic: TopicQueues, partition: int | None) -> bool:
         return bool(topic.partitions) and (partition is None or partition < len(topic.partitions))
 
+    def _choose(
+        self, topic: TopicQueues, partition: int | None, key: Buffer | None, value: Buffer | None
+    ) -> int | None:
+        """The record's own partition or the one that the user's partitioner says, which is asked once a record."""
+        if partition is None and self.choose_partition is not None:
+            return self.choose_partition(topic.name, key, value)
+        return partition
+
     def _place(
         self,
         topic: TopicQueues,
@@ -308,11 +337,9 @@ class RecordAccumulator:
         """Put the record into a batch; ``None`` where there is no memory, or where others come ``first``."""
         sticky: StickyPartitioner | None = None
         if partition is None:
-            if self.choose_partition is not None:
-                partition = self.choose_partition(topic.name, key, value)
-            elif key is not None and not self.settings.ignore_keys:
+            if key is not None and not self.settings.ignore_keys and self.choose_partition is None:
                 partition = partition_for_key(key, len(topic.partitions))
-            if partition is None:
+            else:
                 sticky = topic.sticky
                 assert sticky is not None
                 partition = sticky.partition
@@ -326,6 +353,8 @@ class RecordAccumulator:
                 index = batch.append(timestamp_ms, key, value, headers)
                 batch.limit_room()
             if index >= 0:
+                if batch.is_full():
+                    self._close(queue, batch, now, full=True)
                 return Delivery(batch, index)
             self._close(queue, batch, now, full=True)
             if sticky is None:
@@ -344,6 +373,8 @@ class RecordAccumulator:
         assert index == 0
         batch.limit_room()
         self._note_new_batch(queue, batch, now)
+        if batch.is_full():
+            self._close(queue, batch, now, full=True)
         return Delivery(batch, index)
 
     def _extend(self, batch: ProducerBatch, record_size: int) -> bool:
@@ -388,7 +419,7 @@ class RecordAccumulator:
         topic = self.topics[batch.topic_partition.topic]
         sticky = topic.sticky
         if sticky is not None and sticky.partition == batch.topic_partition.partition:
-            if now >= topic.load_at:
+            if now >= topic.load_at and topic.partitions:
                 self._refresh_load(topic, now)
             sticky.update(int(fullness * sticky.sticky_size))
         if full:
@@ -401,10 +432,26 @@ class RecordAccumulator:
     def set_partition_count(self, name: str, partition_count: int, now: float) -> None:
         """The topic has this many partitions (also fewer, where it was re-created; what waits there will expire)."""
         topic = self.topic(name)
+        shrinks = partition_count < len(topic.partitions)
         topic.resize(partition_count, self.producer_state.sequences)
+        if shrinks:
+            self._step_back(topic)
         if partition_count:
             self._refresh_load(topic, now)
         self.advance(topic, now)
+
+    def _step_back(self, topic: TopicQueues) -> None:
+        """Put those in the line for memory back in front of their topic's, from the first whose partition is gone."""
+        line = self.memory_line
+        of_topic = (each for each in line if each.topic == topic.name)
+        back = list(dropwhile(lambda each: self._may_place(topic, each.partition), of_topic))
+        for pending in reversed(back):
+            del line[pending]
+            pending.wants_memory = False
+            topic.line[pending] = None
+            topic.line.move_to_end(pending, last=False)
+        if topic.line:
+            self.blocked[topic.name] = topic
 
     def set_leader(self, name: str, partition: int, node_id: int, now: float) -> None:
         """The partition's leader is ``node_id``, or nobody (-1)."""
@@ -483,13 +530,13 @@ class RecordAccumulator:
         if not batch.compressing:
             batch.compressing = True
             batch.readers += 1
-            self.to_compress.append(batch)
+            self.to_compress[batch] = None
             self.wake()
 
     def take_to_compress(self) -> list[ProducerBatch]:
         """Closed batches to be compressed (``compress(batch.body)``) in a thread; answer each by ``compressed``."""
-        batches, self.to_compress = self.to_compress, []
-        return batches
+        batches, self.to_compress = self.to_compress, {}
+        return list(batches)
 
     def compressed(self, batch: ProducerBatch, data: bytes | None, now: float) -> None:
         """The compressor is done with the batch, and ``data`` is what it made; ``None`` where the batch is given up."""
@@ -514,8 +561,9 @@ class RecordAccumulator:
 
     def request_ended(self, batch: ProducerBatch) -> None:
         """The request that carried the batch got its answer, or its connection has ended: the partition may go on."""
-        batch.on_wire = False
         assert batch.queue is not None
+        batch.on_wire = False
+        batch.queue.on_wire -= 1
         batch.queue.muted = False
 
     def completed(self, batch: ProducerBatch, now: float) -> None:
@@ -557,6 +605,7 @@ class RecordAccumulator:
         self.producer_state.split(batch, children, queue.sequences)
         batch.split_into(children)
         _insert(queue, children)
+        batch.queue = None
         self.release(batch)
         self.ready.settle(queue, now)
         self.wake()
@@ -564,9 +613,8 @@ class RecordAccumulator:
     def expired(self, now: float) -> list[ProducerBatch]:
         """The batches whose ``delivery_timeout`` has passed, oldest first; the caller fails them."""
         expired: list[ProducerBatch] = []
-        limit = now - self.settings.delivery_timeout
         for batch in self.incomplete:
-            if batch.created_at > limit:
+            if batch.created_at + self.settings.delivery_timeout > now:
                 break
             expired.extend(_unfinished_parts(batch))
         return expired
@@ -580,6 +628,10 @@ class RecordAccumulator:
         if queue.open_batch is batch:
             queue.open_batch = None
         self.ready.closed(batch)
+        if batch in self.to_compress:
+            del self.to_compress[batch]
+            batch.compressing = False
+            batch.readers -= 1
         if not batch.on_wire and batch in queue.batches:
             queue.batches.remove(batch)
 
@@ -639,8 +691,8 @@ def _insert(queue: PartitionQueue, batches: list[ProducerBatch]) -> None:
     in_flight = queue.sequences.in_flight
     places = {id(each): place for place, each in enumerate(in_flight)}
 
-    def place(each: ProducerBatch) -> tuple[int, int]:
-        return places.get(id(each), len(in_flight)), each.number
+    def place(each: ProducerBatch) -> tuple[int, tuple[int, ...]]:
+        return places.get(id(each), len(in_flight)), each.order
 
     waiting = sorted([*queue.batches, *batches], key=place)
     queue.batches.clear()

@@ -68,6 +68,7 @@ class ProducerBatch(DeliveryGroup):
         "max_timestamp",
         "number",
         "on_wire",
+        "order",
         "outcome",
         "parent",
         "position",
@@ -103,13 +104,15 @@ class ProducerBatch(DeliveryGroup):
         self.topic_partition = topic_partition
         # Position in the order in which batches were made; flush waits for all up to one.
         self.number = number
+        # Its place among those of the partition: the parts of a split batch share its number.
+        self.order: tuple[int, ...] = (number,)
         self.created_at = created_at
         self.drained_at = created_at
         self.attempts = 0
         # The node of the last attempt, and what came of it, if it failed.
         self.sent_to = -1
         self.last_error: KafkaError | None = None
-        self.on_wire = 0
+        self.on_wire = False
         # Appends: the current slab is memory[..room_end], used up to position. used_before counts the full slabs.
         self.size_limit = size_limit
         self.slabs: list[Slab] = []
@@ -315,15 +318,17 @@ class ProducerBatch(DeliveryGroup):
         self._set_outcome(SPLIT)
         self.children = []
         first = 0
-        for child in children:
+        for place, child in enumerate(children):
             child.parent = self
+            child.order = (*self.order, place)
             self.children.append((first, child))
             first += child.record_count
         assert first == self.record_count
         self.undone_children = len(children)
         waiters, self.waiters = self.waiters, None
-        for waiter in waiters or ():
-            self.add_waiter(*waiter)
+        for index, of_record in (waiters or {}).items():
+            for waiter in of_record:
+                self.add_waiter(index, *waiter)
 
     def add_waiter(
         self, index: int, callback: Callable[..., Any] | None, argument: Any, context: Context | None = None

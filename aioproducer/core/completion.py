@@ -113,17 +113,15 @@ class Completion:
         record_errors = None
         if record_messages:
             record_errors = {index: InvalidRecordError(text) for index, text in record_messages.items()}
-        return self._unsuccessful(
-            batch, error, now, retriable=error.retriable, unknown_fate=error.retriable, record_errors=record_errors
-        )
+        return self._unsuccessful(batch, error, now, retriable=error.retriable, record_errors=record_errors)
 
     def disconnected(self, batch: ProducerBatch, error: KafkaError, now: float) -> Verdict:
         """The connection ended, or the answer made no sense: whether the batch was written is unknown."""
-        return self._unsuccessful(batch, error, now, retriable=True, unknown_fate=True)
+        return self._unsuccessful(batch, error, now, retriable=True)
 
     def unsendable(self, batch: ProducerBatch, error: KafkaError, now: float) -> Verdict:
         """The batch cannot be said to this broker, which did not hear of it."""
-        return self._unsuccessful(batch, error, now, retriable=False, unknown_fate=batch.attempts > 0)
+        return self._unsuccessful(batch, error, now, retriable=False)
 
     def _unsuccessful(
         self,
@@ -132,7 +130,6 @@ class Completion:
         now: float,
         *,
         retriable: bool,
-        unknown_fate: bool,
         record_errors: Mapping[int, KafkaError] | None = None,
     ) -> Verdict:
         accumulator, state = self._accumulator, self._producer_state
@@ -145,18 +142,13 @@ class Completion:
         if isinstance(error, _FATAL_ERRORS) and state.idempotent:
             state.fail(error)
         if pending and state.fatal_error is None and (retriable or sequence_error) and self._can_retry(batch, now):
-            if sequence_error and state.is_first_in_flight(batch, sequences):
-                # Everything before it is settled: the chain is broken here, and starts again in a new epoch.
-                state.refused(batch, sequences, given_up=False)
+            if sequence_error:
+                state.out_of_order(batch, sequences)
             # A leader that has moved meanwhile is not made to wait for what the old one said.
             node = batch.queue.node
             accumulator.reenqueue(batch, now, backoff=node is None or node.node_id == batch.sent_to)
             return Verdict(Fate.RETRIED, error)
-        if batch.base_sequence >= 0:
-            if unknown_fate:
-                state.abandoned(batch, sequences)
-            else:
-                state.refused(batch, sequences, given_up=True)
+        state.abandoned(batch, sequences)
         batch.fail(error, record_errors)
         accumulator.completed(batch, now)
         return Verdict(Fate.FAILED if pending else Fate.LATE, error)

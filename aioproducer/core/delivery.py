@@ -7,7 +7,6 @@ A ``Delivery`` is two words, the batch its record went into and its index there.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Protocol
 
 from aioproducer.errors import KafkaError
@@ -30,9 +29,8 @@ class FutureFactory(Protocol):
     def call_soon(self, callback: Callable[..., Any], *args: Any, context: Context | None = None) -> Any: ...
 
 
-# One who waits: index, callback (None for an awaiting future), its argument (the Delivery, or that future), context.
-Waiter = tuple[int, Callable[..., Any] | None, Any, "Context | None"]
-_index_of = itemgetter(0)
+# One who waits: callback (None for an awaiting future), its argument (the Delivery, or that future), context.
+Waiter = tuple[Callable[..., Any] | None, Any, "Context | None"]
 
 
 class DeliveryGroup:
@@ -42,7 +40,8 @@ class DeliveryGroup:
 
     def __init__(self, loop: FutureFactory) -> None:
         self.loop = loop
-        self.waiters: list[Waiter] | None = None
+        # By the record's index, so that leaving costs no look at those who wait for other records.
+        self.waiters: dict[int, list[Waiter]] | None = None
 
     def is_done(self, index: int) -> bool:
         raise AssertionError("the group says")
@@ -65,28 +64,33 @@ class DeliveryGroup:
     ) -> None:
         """Wake with the record's outcome: a future (no callback), or a callback with its argument."""
         if self.waiters is None:
-            self.waiters = []
-        self.waiters.append((index, callback, argument, context))
+            self.waiters = {}
+        self.waiters.setdefault(index, []).append((callback, argument, context))
 
     def pop_waiters(self, index: int, only: object = None) -> list[Waiter]:
         """Take back the waiters for a record: all, or those with this callback or future."""
-        waiters = self.waiters or ()
-        taken = [each for each in waiters if each[0] == index and (only is None or only in each[1:3])]
-        if taken:
-            self.waiters = [each for each in waiters if each not in taken]
-        return taken
+        waiters = self.waiters
+        if waiters is None or index not in waiters:
+            return []
+        all_of_record = waiters.pop(index)
+        if only is None:
+            return all_of_record
+        staying = [each for each in all_of_record if only not in each[:2]]
+        if staying:
+            waiters[index] = staying
+        return [each for each in all_of_record if only in each[:2]]
 
     def notify(self) -> None:
         """Wake all who wait, in the order in which their records were appended."""
         waiters = self.waiters
         if waiters:
             self.waiters = None
-            waiters.sort(key=_index_of)
-            wake(self.loop, waiters)
+            for index in sorted(waiters):
+                wake(self.loop, waiters[index])
 
 
 def wake(loop: FutureFactory, waiters: list[Waiter]) -> None:
-    for _, callback, argument, context in waiters:
+    for callback, argument, context in waiters:
         if callback is not None:
             loop.call_soon(callback, argument, context=context)
         elif not argument.done():
@@ -146,7 +150,11 @@ class Delivery(_FutureOfMetadata):
         """
         error = self.exception()
         if error is not None:
-            raise error
+            try:
+                raise error
+            finally:
+                # The traceback holds this frame: without this the error would hold itself, and this handle.
+                del error
         return self._group.metadata(self._index)
 
     def exception(self) -> BaseException | None:

@@ -237,6 +237,14 @@ class ClusterMetadata:
         due = now if self._full_update_wanted else self._last_full_update + self._max_age
         return max(due, self._failed.retry_at, self._fruitless.retry_at, now) - now
 
+    def begin_attempt(self, now: float) -> None:
+        """An update is due and a node is looked for: ``metadata_recovery_rebootstrap_trigger_ms`` runs from the first.
+
+        A success ends the attempt.
+        """
+        if self._attempt_started is None:
+            self._attempt_started = now
+
     def build_request(self, now: float) -> MetadataRequest:
         """The request to send now; from here on it is in flight, until its response or failure is handed in.
 
@@ -257,8 +265,7 @@ class ClusterMetadata:
         self._new_topics = {}
         if full:
             self._full_update_wanted = False
-        if self._attempt_started is None:
-            self._attempt_started = now
+        self.begin_attempt(now)
         return MetadataRequest(
             topics=[MetadataRequestTopic(name=name) for name in sorted(names)],
             allow_auto_topic_creation=self._allow_auto_topic_creation,
@@ -272,8 +279,7 @@ class ClusterMetadata:
             if not in_flight.full:
                 # Topics that were forgotten meanwhile would be asked for without anybody's need.
                 self._new_topics = {name: None for name in in_flight.topics if name in self._topics} | self._new_topics
-        if self._attempt_started is None:
-            self._attempt_started = now
+        self.begin_attempt(now)
         self.last_error = error
         self._failed.failed(now)
 

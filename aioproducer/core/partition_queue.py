@@ -42,6 +42,7 @@ class PartitionQueue:
         "leader_epoch",
         "muted",
         "node",
+        "on_wire",
         "open_batch",
         "sequences",
         "topic_partition",
@@ -56,6 +57,8 @@ class PartitionQueue:
         self.leader_epoch = -1
         self.in_ready = False
         self.muted = False
+        # How many of its batches are on the wire.
+        self.on_wire = 0
         self.backoff_until = 0.0
 
     def __repr__(self) -> str:
@@ -95,7 +98,7 @@ class TopicQueues:
     def is_idle(self) -> bool:
         """Whether nothing of the topic waits, here or at a broker."""
         return not self.line_length and not any(
-            queue.batches or queue.muted or queue.sequences.in_flight for queue in (*self.partitions, *self.retired)
+            queue.batches or queue.on_wire or queue.sequences.in_flight for queue in (*self.partitions, *self.retired)
         )
 
     def load(

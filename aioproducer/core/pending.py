@@ -24,9 +24,9 @@ class PendingRecord(Withdrawable):
     """
 
     __slots__ = (
+        "_delivery",
         "charged",
         "deadline",
-        "delivery",
         "headers",
         "key",
         "leave",
@@ -71,7 +71,15 @@ class PendingRecord(Withdrawable):
         self.charged = 0
         self.number = 0
         self.stored_error: KafkaError | None = None
-        self.delivery = Delivery(self, 0)
+        # Let go of when there is an outcome: the two hold each other.
+        self._delivery: Delivery | None = Delivery(self, 0)
+
+    @property
+    def delivery(self) -> Delivery:
+        """The record's one handle; when it has failed or was withdrawn, another of the same outcome."""
+        if self._delivery is not None:
+            return self._delivery
+        return Delivery(self, -1 if self.withdrawn else 0)
 
     def is_done(self, index: int) -> bool:
         return self.stored_error is not None
@@ -87,32 +95,38 @@ class PendingRecord(Withdrawable):
 
     def withdraw(self) -> None:
         self.withdrawn = True
+        self._delivery = None
         self.leave(self)
 
     def fail(self, error: KafkaError) -> None:
         """Fail the record; it must have left its line."""
         self.stored_error = error
+        self._delivery = None
         self.notify()
 
     def hand_over(self, delivery: Delivery) -> None:
         """The record is in a batch: what waited for this Delivery waits for ``delivery``'s place now."""
+        assert self._delivery is not None
         group, index = delivery._group, delivery._index
-        self.delivery._group = group
-        self.delivery._index = index
-        waiters, self.waiters = self.waiters, None
-        for _, callback, argument, context in waiters or ():
-            group.add_waiter(index, callback, argument, context)
+        self._delivery._group = group
+        self._delivery._index = index
+        for waiter in self.pop_waiters(0):
+            group.add_waiter(index, *waiter)
 
 
 def payload_size(key: Buffer | None, value: Buffer | None, headers: Sequence[Header]) -> int:
-    """Bytes of user data in a record."""
+    """Bytes of user data in a record.
+
+    Raises:
+        UnicodeEncodeError: the name of a header has no UTF-8 form.
+    """
     size = 0
     if key is not None:
         size += memoryview(key).nbytes
     if value is not None:
         size += memoryview(value).nbytes
     for name, header in headers:
-        size += len(name) * 4
+        size += len(name.encode())
         if header is not None:
             size += memoryview(header).nbytes
     return size

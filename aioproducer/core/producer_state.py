@@ -3,18 +3,21 @@
 The rules, per partition (KIP-98, KIP-360; Kafka's ``TransactionManager`` is the model, what differs is said):
 
 1. A batch gets its sequence when it is drained, and keeps it on every retry: an attempt whose response was lost may
-have
-   been written, and only the same (producer id, epoch, sequence) lets the broker see that.
+   have been written, and only the same (producer id, epoch, sequence) lets the broker see that.
 2. While a batch with a sequence waits for its retry, only the lowest sequence in flight is sent.
-3. A batch that was ever handed to a transport and is given up without an answer (expired, retries used up) leaves its
-   sequence *unresolved*: no new sequence is assigned until nothing is in flight. If then the last acknowledged sequence
-   is the last assigned one, all is well; else the partition needs a new epoch. (Kafka marks only batches in retry; one
-   that expires on its first attempt may have been written as well.)
+3. A batch that was ever handed to a transport and is given up (expired, retries used up, refused) leaves its sequence
+   *unresolved*: no new sequence is assigned until nothing is in flight. If then the last acknowledged sequence is the
+   last assigned one, all is well; else the partition needs a new epoch. (Kafka marks only batches in retry; one that
+   expires on its first attempt may have been written as well. Kafka asks for the new epoch at once where a batch was
+   refused; one before it that waits for its retry may be in the log, and would be written again.)
 4. A new epoch starts the partition again at sequence 0. It is taken only when no request of the partition is on the
-   wire, and what still waits for a retry then is rewritten: each such batch was refused by the broker, or comes after
-   one that was, so that none of them is in the log. (Kafka rewrites while requests are on the wire.)
-5. Partitions do not share their troubles: one that is well keeps the old epoch until it has nothing in flight.
-6. Sequences are modulo 2**31; an epoch ends at 32767, then a new producer id is asked for.
+   wire, and what still waits for a retry then is rewritten: the first of these was refused as out of order, so that
+   neither it nor any after it is in the log. (Kafka rewrites while requests are on the wire.)
+5. Until the first batch of an epoch is acknowledged, no second one is sent: a broker that knows nothing of a producer
+   id takes any sequence, so that the second would be written where the first is lost on its way or refused, and the
+   first behind it. (Kafka sends up to five.)
+6. Partitions do not share their troubles: one that is well keeps the old epoch until it has nothing in flight.
+7. Sequences are modulo 2**31; an epoch ends at 32767, then a new producer id is asked for.
 """
 
 from __future__ import annotations
@@ -103,7 +106,9 @@ class ProducerState:
         if self.producer_id == NO_PRODUCER_ID or sequences.unresolved:
             return False
         if in_flight:
-            return len(in_flight) < self.max_in_flight and self._is_current(sequences)
+            # A broker that knows nothing of this producer takes any sequence: the first has to be there before others.
+            begun = sequences.last_acked != NO_SEQUENCE
+            return begun and len(in_flight) < self.max_in_flight and self._is_current(sequences)
         return True
 
     def assign(self, batch: ProducerBatch, sequences: PartitionSequences) -> None:
@@ -128,20 +133,20 @@ class ProducerState:
     def is_first_in_flight(self, batch: ProducerBatch, sequences: PartitionSequences) -> bool:
         return bool(sequences.in_flight) and sequences.in_flight[0] is batch
 
-    def refused(self, batch: ProducerBatch, sequences: PartitionSequences, *, given_up: bool) -> None:
-        """The broker said no to a sequence that everything before has been settled for: it is not in the log.
+    def out_of_order(self, batch: ProducerBatch, sequences: PartitionSequences) -> None:
+        """The broker misses what came before this batch, the first in flight: the chain begins anew with it.
 
-        ``given_up``: the batch has failed, and leaves a gap behind; else it is to be sent again under a new epoch.
+        Neither it nor any after it is in the log.
         """
-        if batch in sequences.in_flight:
+        if self.is_first_in_flight(batch, sequences):
             sequences.bump_wanted = True
-            if given_up:
-                sequences.in_flight.remove(batch)
 
     def abandoned(self, batch: ProducerBatch, sequences: PartitionSequences) -> None:
-        """A batch that may or may not be in the log was failed: by its deadline or after its last retry.
+        """A batch was failed: by its deadline, after its last retry, or because the broker refused it.
 
-        One that is still on the wire stays in flight until its request ends; call this again then.
+        Whether it is in the log is not known: one that was refused may have been written by an earlier attempt. What
+        follows it will tell. One that is still on the wire stays in flight until its request ends; call this again
+        then.
         """
         if batch in sequences.in_flight:
             sequences.unresolved = True

@@ -96,8 +96,10 @@ class ReadyPartitions:
         return deadline
 
     def back_off(self, queue: PartitionQueue, until: float) -> None:
-        queue.backoff_until = until
-        heapq.heappush(self._backoffs, (until, next(self._tie), queue))
+        """Let the partition rest until then, or longer where it does already."""
+        if until > queue.backoff_until:
+            queue.backoff_until = until
+            heapq.heappush(self._backoffs, (until, next(self._tie), queue))
 
     def set_leader(self, queue: PartitionQueue, node_id: int, now: float) -> bool:
         """The partition's leader is ``node_id``, or nobody (-1); False where that is nothing new."""
@@ -188,6 +190,9 @@ class ReadyPartitions:
             head = queue.batches[0] if queue.batches else None
             if head is None or queue.muted or queue.backoff_until > now or head.compressing:
                 continue
+            if queue.sequences.bump_wanted:
+                # It waited for a producer id, which has come without anything else happening to the partition.
+                self.producer_state.settle(queue.sequences)
             if not self.producer_state.may_send(head, queue.sequences):
                 self._held[queue] = None
                 continue
@@ -203,6 +208,7 @@ class ReadyPartitions:
             self.producer_state.assign(head, queue.sequences)
             head.drained_at = now
             head.on_wire = True
+            queue.on_wire += 1
             head.sent_to = node_id
             drained.append(head)
             if one_in_flight:

@@ -11,13 +11,13 @@ from collections.abc import Callable
 from random import Random
 
 from aioproducer.core.accumulator import RecordAccumulator
-from aioproducer.core.cluster import MetadataChange, NodeState, least_loaded_node
+from aioproducer.core.cluster import MetadataChange, NodeCandidate, NodeState, least_loaded_node
 from aioproducer.core.connection import Completed
 from aioproducer.core.metadata import REFUSED_TOPIC_CODES, ClusterMetadata
 from aioproducer.core.producer_state import ProducerState
 from aioproducer.core.retry import Attempts, ExponentialBackoff
 from aioproducer.diagnosis import topic_unknown
-from aioproducer.errors import KafkaError, NetworkError, broker_error
+from aioproducer.errors import BrokerError, KafkaError, NetworkError, broker_error
 from aioproducer.hooks import Hooks
 from aioproducer.io.internal import InternalRequest
 from aioproducer.io.node import NodeConnection, NodeSettings
@@ -28,6 +28,8 @@ from aioproducer.protocol.messages.transactions import InitProducerIdRequest, In
 from aioproducer.transport.base import Connector
 
 logger = logging.getLogger("aioproducer")
+
+REBOOTSTRAP_REQUIRED = 129
 
 # How long connections may take to end in good order, and then to end at all, in seconds.
 CLOSE_TIMEOUT = 0.2
@@ -76,7 +78,8 @@ class Cluster:
         self._producer_id_asked = False
         self._producer_id_attempts = Attempts(retry_backoff, random)
         self._metadata_watches: list[asyncio.Future[None]] = []
-        self._retired: set[NodeConnection] = set()
+        self._metadata_request: InternalRequest | None = None
+        self._retired: dict[NodeConnection, None] = {}
 
     # Nodes
 
@@ -87,10 +90,18 @@ class Cluster:
             if self._is_due(now):
                 self.send_due(now)
             self._node_usable(node, now)
-        else:
-            if not node.connected:
-                self._forget_if_retired(node)
-            self._wake()
+            return
+        if not node.connected:
+            self._forget_if_retired(node)
+            if node.last_error is not None:
+                self._note_lost(node.last_error, now)
+        self._wake()
+
+    def _note_lost(self, error: KafkaError, now: float) -> None:
+        if isinstance(error, BrokerError) and error.code == REBOOTSTRAP_REQUIRED:
+            self.metadata.require_rebootstrap()
+        # Maybe it is down, and others lead its partitions by now; or it has moved.
+        self.metadata.request_update(now, f"a broker cannot be reached: {error}")
 
     def expected_cluster_id(self) -> str | None:
         return self.metadata.cluster_id
@@ -117,29 +128,36 @@ class Cluster:
     def _retire(self, node_id: int) -> None:
         node = self.nodes.pop(node_id, None)
         if node is not None:
-            self._retired.add(node)
+            self._retired[node] = None
             node.retire()
             self._forget_if_retired(node)
 
     def _forget_if_retired(self, node: NodeConnection) -> None:
         if node in self._retired and not node.connected:
-            self._retired.discard(node)
+            del self._retired[node]
             self._metrics.forget_node(node.id)
             node.task.cancel()
 
     def _least_loaded(self, now: float) -> NodeConnection | None:
         """A node that can take a request now; where there is none, one is connected to, or the bootstrap addresses."""
-        candidates = [node.candidate(now) for node_id in self.metadata.nodes if (node := self.node(node_id))]
+        # Nodes that were never needed cost nothing until one is chosen.
+        candidates = [
+            NodeCandidate(node_id, NodeState.CAN_CONNECT) if node is None else node.candidate(now)
+            for node_id, node in ((node_id, self.nodes.get(node_id)) for node_id in self.metadata.nodes)
+        ]
         chosen = least_loaded_node(candidates, self._random)
         usable = chosen is not None or any(node.connected for node in self.nodes.values())
         if self.metadata.needs_rebootstrap(now, node_available=usable):
             logger.warning("No known broker can be reached: going back to the bootstrap addresses")
+            if self._metadata_request is not None:
+                self._metadata_request.give_up()
             self.apply(self.metadata.rebootstrap(now), now)
             self._wake()
             return None
         if chosen is None:
             return None
-        node = self.nodes[chosen]
+        node = self.node(chosen)
+        assert node is not None
         if node.can_send(now):
             return node
         node.want_connection()
@@ -160,13 +178,14 @@ class Cluster:
         """Send what the producer itself wants to know, ahead of all records; returns when more will be due."""
         deadline = now + self.metadata.next_update_delay(now)
         if deadline <= now:
+            self.metadata.begin_attempt(now)
             node = self._least_loaded(now)
             if node is None:
                 deadline = self._next_reconnect(now)
             else:
-                request = self.metadata.build_request(now)
-                self._ask(node, InternalRequest(self._metadata_answered, self._metadata_failed), request, now)
-                deadline = float("inf")
+                self._metadata_request = InternalRequest(self._metadata_answered, self._metadata_failed)
+                self._ask(node, self._metadata_request, self.metadata.build_request(now), now)
+                deadline = now + self.metadata.next_update_delay(now)
         if self._producer_id_due(now):
             node = self._least_loaded(now)
             if node is None:
@@ -202,10 +221,11 @@ class Cluster:
         assert isinstance(response, MetadataResponse)
         change = self.metadata.handle_response(response, now, version=completed.version)
         self.apply(change, now)
-        for name in list(self._accumulator.blocked):
+        for name, queues in list(self._accumulator.blocked.items()):
             # Somebody waits for this topic, or for more partitions of it, and this answer did not help.
             topic = self.metadata.add_topic(name, now)
-            if topic is not None:
+            first = next(iter(queues.line))
+            if topic is not None and first.partition is not None and first.partition >= len(topic.partitions):
                 self.metadata.request_update(now, f"topic {name} lacks a partition that records wait for")
         if change.failure is None:
             for on_metadata_updated in self._hooks.metadata_updated:
@@ -221,7 +241,7 @@ class Cluster:
         self._wake()
 
     def watch_metadata(self) -> asyncio.Future[None]:
-        """A future that is done with the next metadata response."""
+        """A future that is done with the next metadata response, or cancelled where there will be none."""
         future: asyncio.Future[None] = self._loop.create_future()
         self._metadata_watches.append(future)
         return future
@@ -247,6 +267,7 @@ class Cluster:
         for name in (*change.new_topics, *change.recreated_topics, *grown):
             topic = self.metadata.topic(name)
             if topic is not None:
+                self._note_metadata_wait(name, now)
                 accumulator.set_partition_count(name, len(topic.partitions), now)
         for leader in change.leaders:
             accumulator.set_leader(leader.topic, leader.partition, leader.new_leader, now)
@@ -258,6 +279,11 @@ class Cluster:
         for name, code in change.topic_errors.items():
             if code in REFUSED_TOPIC_CODES:
                 self._topic_refused(name, broker_error(code))
+
+    def _note_metadata_wait(self, name: str, now: float) -> None:
+        waited = sum(now - pending.since for pending in self._accumulator.waiting_for_topic(name))
+        if waited > 0:
+            self._metrics.metadata_wait.record(waited * 1e9, now)
 
     def _producer_id_answered(self, completed: Completed) -> None:
         now = self._loop.time()
@@ -294,27 +320,36 @@ class Cluster:
 
     def last_error(self) -> KafkaError | None:
         """The latest reason why a broker could not be reached, for messages to people."""
-        errors = [node.last_error for node in self.nodes.values() if node.last_error is not None]
-        return errors[-1].fresh() if errors else self.metadata.last_error
+        failed = [node for node in self.nodes.values() if node.last_error is not None]
+        if not failed:
+            return self.metadata.last_error
+        latest = max(failed, key=lambda node: node.last_attempt).last_error
+        assert latest is not None
+        return latest.fresh()
 
     # The end
 
     async def close(self) -> None:
-        """End every connection."""
+        """End every connection; also where this is cancelled, none stays open."""
         nodes = [*self.nodes.values(), *self._retired]
-        for node in nodes:
-            node.close()
-        await _wait_disconnected(nodes, CLOSE_TIMEOUT)
-        for node in nodes:
-            node.abort()
-        await _wait_disconnected(nodes, ABORT_TIMEOUT)
-        for node in nodes:
-            node.task.cancel()
-        await asyncio.gather(*(node.task for node in nodes), return_exceptions=True)
-        self.nodes.clear()
-        self._retired.clear()
         for watch in self._metadata_watches:
             watch.cancel()
+        self._metadata_watches.clear()
+        try:
+            for node in nodes:
+                node.close()
+            await _wait_disconnected(nodes, CLOSE_TIMEOUT)
+        finally:
+            try:
+                for node in nodes:
+                    node.abort()
+                await _wait_disconnected(nodes, ABORT_TIMEOUT)
+            finally:
+                for node in nodes:
+                    node.task.cancel()
+                self.nodes.clear()
+                self._retired.clear()
+                await asyncio.gather(*(node.task for node in nodes), return_exceptions=True)
 
 
 async def _wait_disconnected(nodes: list[NodeConnection], timeout: float) -> None:

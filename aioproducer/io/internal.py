@@ -12,11 +12,16 @@ from aioproducer.io.node import NodeConnection
 class InternalRequest:
     """The context of a request whose buffers are its own, so that their release concerns nobody."""
 
-    __slots__ = ("_on_answer", "_on_failure")
+    __slots__ = ("_given_up", "_on_answer", "_on_failure")
 
     def __init__(self, on_answer: Callable[[Completed], None], on_failure: Callable[[KafkaError], None]) -> None:
         self._on_answer = on_answer
         self._on_failure = on_failure
+        self._given_up = False
+
+    def give_up(self) -> None:
+        """Nobody wants to hear of this request any more."""
+        self._given_up = True
 
     def reading(self) -> None:
         """The transport still reads the request."""
@@ -26,7 +31,9 @@ class InternalRequest:
 
     def answered(self, node: NodeConnection, completed: Completed | None) -> None:
         assert completed is not None
-        self._on_answer(completed)
+        if not self._given_up:
+            self._on_answer(completed)
 
     def failed(self, node: NodeConnection, error: KafkaError) -> None:
-        self._on_failure(error)
+        if not self._given_up:
+            self._on_failure(error)

@@ -11,6 +11,7 @@ import asyncio
 import logging
 import socket
 import ssl
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
@@ -20,7 +21,7 @@ from aioproducer.core.cluster import NodeCandidate, NodeState
 from aioproducer.core.connection import Completed, Connection, ConnectionState, InFlight
 from aioproducer.core.retry import Attempts, ExponentialBackoff
 from aioproducer.diagnosis import connection_failed, tls_failed
-from aioproducer.errors import ConnectionFailedError, KafkaError, NetworkError
+from aioproducer.errors import ConnectionFailedError, KafkaError, NetworkError, RequestTimedOutError
 from aioproducer.hooks import Hooks
 from aioproducer.metrics import Metrics
 from aioproducer.protocol import Buffer, Request, Response
@@ -29,12 +30,17 @@ from aioproducer.transport.base import Connector, Transport
 
 logger = logging.getLogger("aioproducer")
 
+# Of a request: API key, version, correlation id, behind the size.
+_HEADER_START = struct.Struct(">hhi")
+
 
 class RequestContext(Protocol):
     """What a sender leaves with a request to hear of its end: exactly one of ``answered`` and ``failed`` is called.
 
     ``reading`` says that the transport reads the request's buffers beyond ``send``; ``released`` that it no longer
-    does. A request that no response is expected to has been ``answered`` with ``None`` once it is written.
+    does. A request that no response is expected to has been ``answered`` with ``None`` once it is written; where
+    ``send`` has returned ``True`` it is written already, and its caller knows. Nothing but ``reading`` is called from
+    inside ``send``.
     """
 
     def reading(self) -> None: ...
@@ -106,16 +112,21 @@ class NodeConnection:
         self._last_used = 0.0
         # Requests whose buffers the transport still reads; nothing else is written meanwhile.
         self._unwritten: list[tuple[RequestContext, bool]] = []
+        # When that has taken too long, where no response has a deadline of its own.
+        self._write_deadline = float("inf")
         # Taken out of the connection by its time-out, until the transport has ended.
         self._overdue: list[InFlight] = []
         self._timer: asyncio.TimerHandle | None = None
         self._wanted = asyncio.Event()
         self._ended = asyncio.Event()
+        self._moved = asyncio.Event()
         self._connecting = False
         self._retired = False
+        # The end of this connection was our own wish.
+        self._closing = False
         self._was_ready = False
         self._logged: str | None = None
-        self.task: asyncio.Task[None] = loop.create_task(self._run(), name=f"aioproducer-node-{node.id}")
+        self.task = self._begin()
 
     # What the owner asks
 
@@ -138,7 +149,13 @@ class NodeConnection:
     def can_send(self, now: float) -> bool:
         """Whether ``send`` may be called: ready, room in flight, not throttled, and the last request is written."""
         connection = self._connection
-        return connection is not None and not self._unwritten and not self._retired and connection.can_send(now)
+        return (
+            connection is not None
+            and not self._unwritten
+            and not self._retired
+            and not self._closing
+            and connection.can_send(now)
+        )
 
     def candidate(self, now: float) -> NodeCandidate:
         """This node as the choice of the least loaded one sees it."""
@@ -153,8 +170,8 @@ class NodeConnection:
         return NodeCandidate(self.id, state, self.in_flight, self.last_attempt)
 
     def retry_at(self) -> float:
-        """When a connection may be tried again."""
-        return self._attempts.retry_at
+        """When time alone makes a node that backs off usable: the backoff's end, or the throttling's."""
+        return self._attempts.retry_at if self._connection is None else self._connection.throttled_until
 
     def negotiate(self, api_key: int, *, highest: int = 32767) -> int:
         """The version of an API to use with this broker; see ``Connection.negotiate``."""
@@ -163,7 +180,10 @@ class NodeConnection:
 
     def want_connection(self) -> None:
         """Connect as soon as the backoff allows, unless connected."""
-        if not self._retired:
+        if not self._retired and self._transport is None:
+            if self.task.done():
+                # Somebody has cancelled every task of the loop, and goes on all the same.
+                self.task = self._begin()
             self._wanted.set()
 
     def set_address(self, node: Node) -> None:
@@ -171,8 +191,9 @@ class NodeConnection:
         self.node = node
         self._addresses = []
         self._attempts.succeeded()
+        self._moved.set()
         if self._transport is not None:
-            self._poison(NetworkError(f"broker {node.id} has moved to {node.host}:{node.port}"))
+            self._poison(_has_moved(node))
 
     def send(
         self,
@@ -184,7 +205,7 @@ class NodeConnection:
         expect_response: bool = True,
         timeout: float | None = None,
     ) -> int:
-        """Write a request; ``can_send`` must be true. Returns its size in bytes.
+        """Write a request; ``can_send`` must be true. Returns whether it has left its buffers already.
 
         Raises:
             UnsupportedVersionError, ProtocolError: it cannot be said to this broker; nothing was sent.
@@ -195,30 +216,33 @@ class NodeConnection:
         buffers = connection.send(
             request, now, context=context, timeout=timeout, version=version, expect_response=expect_response
         )
-        size = self._write(transport, buffers, context, expect_response)
+        size = sum([len(buffer) for buffer in buffers])
         self._last_used = now
         self._metrics.request_sent(self.id, size, now)
-        self._metrics.bytes_written(self.id, size, now)
         if self._hooks.request_written:
-            key = request.schema.api_key or 0
-            used = connection.negotiate(key) if version is None else version
-            correlation_id = int.from_bytes(bytes(buffers[0][8:12]), "big")
+            api_key, used, correlation_id = _HEADER_START.unpack_from(buffers[0], 4)
             for on_request_written in self._hooks.request_written:
-                on_request_written(self.node, key, used, correlation_id, size)
+                on_request_written(self.node, api_key, used, correlation_id, size)
+        written = self._write(transport, buffers, context, expect_response, now)
         self._arm(now)
-        return size
+        return written
 
     def _write(
-        self, transport: Transport, buffers: Sequence[Buffer], context: RequestContext, expect_response: bool
-    ) -> int:
-        size = sum([len(buffer) for buffer in buffers])
+        self,
+        transport: Transport,
+        buffers: Sequence[Buffer],
+        context: RequestContext,
+        expect_response: bool,
+        now: float,
+    ) -> bool:
+        self._metrics.bytes_written(self.id, sum([len(buffer) for buffer in buffers]), now)
         if transport.write(buffers):
-            if not expect_response:
-                context.answered(self, None)
-        else:
-            context.reading()
-            self._unwritten.append((context, expect_response))
-        return size
+            return True
+        context.reading()
+        self._unwritten.append((context, expect_response))
+        if not expect_response:
+            self._write_deadline = now + self._settings.request_timeout
+        return False
 
     def retire(self) -> None:
         """The node is not needed any more: end when what is in flight is answered."""
@@ -228,13 +252,17 @@ class NodeConnection:
             self.close()
 
     def close(self) -> None:
-        """End the connection in good order, if there is one."""
-        if self._transport is not None:
+        """End the connection in good order, or the attempt to make one; nothing more can be sent."""
+        if self._transport is None:
+            self.task.cancel()
+        else:
+            self._closing = True
             self._transport.close()
 
     def abort(self) -> None:
         """End the connection now."""
         if self._transport is not None:
+            self._closing = True
             self._transport.abort()
 
     async def disconnected(self) -> None:
@@ -244,12 +272,15 @@ class NodeConnection:
 
     # The task
 
+    def _begin(self) -> asyncio.Task[None]:
+        return self._loop.create_task(self._run(), name=f"aioproducer-node-{self.id}")
+
     async def _run(self) -> None:
         while True:
             await self._wanted.wait()
             delay = self._attempts.delay(self._loop.time())
             if delay > 0:
-                await asyncio.sleep(delay)
+                await self._back_off(delay)
                 continue
             self._connecting = True
             try:
@@ -261,44 +292,62 @@ class NodeConnection:
                 await self._ended.wait()
             self._owner.node_changed(self)
 
+    async def _back_off(self, delay: float) -> None:
+        """Wait, unless the broker moves: its new address need not pay for the old one."""
+        try:
+            async with asyncio.timeout(delay):
+                await self._moved.wait()
+        except TimeoutError:
+            pass
+
     async def _connect(self) -> None:
         loop = self._loop
         began = self.last_attempt = loop.time()
-        host, port = self.node.host, self.node.port
+        node = self.node
+        self._moved.clear()
+        host, port = node.host, node.port
         timeout = self._settings.setup_timeout.delay(self._setups, self._random)
         address = host
         error: KafkaError
         try:
-            async with asyncio.timeout(timeout):
-                if not self._addresses:
+            async with asyncio.timeout(timeout) as deadline:
+                addresses = self._addresses
+                if not addresses:
                     canonical = self._settings.canonical_bootstrap and self.id < 0
-                    self._addresses = await _resolve(loop, host, port, canonical=canonical)
-                address, name = self._addresses.pop(0)
+                    addresses = await _resolve(loop, host, port, canonical=canonical)
+                    if self.node is node:
+                        self._addresses = addresses
+                address, name = addresses.pop(0)
                 transport = await self._connector.connect(address, port, self, server_hostname=name)
-        except TimeoutError:
-            error = ConnectionFailedError(
-                f"{_at(host, address)}:{port} did not take a connection within {timeout * 1000:.0f} ms "
-                f"(socket_connection_setup_timeout_ms): check host and port, and what filters the network in between."
-            )
-            self._setups += 1
         except OSError as failure:
-            error = connection_failed(
-                f"{_at(host, address)}:{port}",
-                failure,
-                uses_tls=self._settings.uses_tls,
-                broker=self.id if self.id >= 0 else None,
-            )
+            # asyncio.TimeoutError is an OSError too, and so is that of a socket whose connection timed out.
+            if deadline.expired():
+                self._setups += 1
+                error = ConnectionFailedError(
+                    f"{_at(host, address)}:{port} did not take a connection within {timeout * 1000:.0f} ms "
+                    f"(socket_connection_setup_timeout_ms): check host and port, and what filters the network between."
+                )
+            else:
+                error = connection_failed(
+                    f"{_at(host, address)}:{port}",
+                    failure,
+                    uses_tls=self._settings.uses_tls,
+                    broker=self.id if self.id >= 0 else None,
+                )
         except Exception as failure:
             # The loop's, a connector's or the machine's fault; trying goes on, since it may pass.
-            logger.exception("Connecting to broker %s failed", self.node)
+            logger.exception("Connecting to broker %s failed", node)
             error = ConnectionFailedError(f"Connecting to {_at(host, address)}:{port} failed: {failure!r}")
         else:
             self._setups = 0
             self._established(transport, began)
+            if self.node is not node:
+                self._poison(_has_moved(self.node))
             return
         for on_connect in self._hooks.connect:
-            on_connect(self.node, (loop.time() - began) * 1000, error)
-        self._failed_to_connect(error, loop.time())
+            on_connect(node, (loop.time() - began) * 1000, error)
+        if self.node is node:
+            self._failed_to_connect(error, loop.time())
 
     def _established(self, transport: Transport, began: float) -> None:
         now = self._loop.time()
@@ -318,7 +367,8 @@ class NodeConnection:
         self._metrics.connection_creation.record(1, now)
         for on_connect in self._hooks.connect:
             on_connect(self.node, (now - began) * 1000, None)
-        self._write(transport, self._connection.start(now), _OWN_REQUEST, True)
+        self._closing = False
+        self._write(transport, self._connection.start(now), _OWN_REQUEST, True, now)
         self._arm(now)
 
     def _failed_to_connect(self, error: KafkaError, now: float) -> None:
@@ -338,20 +388,26 @@ class NodeConnection:
         assert transport is not None
         now = self._loop.time()
         was_ready = connection.state is ConnectionState.READY
+        self._last_used = now
         self._metrics.bytes_read(self.id, len(data), now)
         completed = connection.receive_data(data, now)
         if not was_ready:
             own = connection.data_to_send()
             if own:
-                self._write(transport, own, _OWN_REQUEST, True)
+                self._write(transport, own, _OWN_REQUEST, True, now)
+                self._arm(now)
             if connection.state is ConnectionState.READY:
                 self._became_ready(now)
         for each in completed:
-            self._answered(each, now)
+            try:
+                self._answered(each, now)
+            except Exception:
+                # A fault in here must not keep the answers behind it from those who wait for them.
+                logger.exception("The answer of broker %s to %s met an error", self.node, each.context)
         if connection.error is not None:
             transport.abort()
         elif self._retired and connection.in_flight == 0:
-            transport.close()
+            self.close()
         elif completed or not was_ready:
             self._owner.node_changed(self)
 
@@ -391,6 +447,7 @@ class NodeConnection:
 
     def _release_unwritten(self, error: KafkaError | None) -> None:
         unwritten, self._unwritten = self._unwritten, []
+        self._write_deadline = float("inf")
         for context, expect_response in unwritten:
             context.released()
             if not expect_response:
@@ -411,6 +468,7 @@ class NodeConnection:
         assert error is not None
         was_idle = not in_flight and not self._unwritten
         had_been_ready, self._was_ready = self._was_ready, False
+        was_our_wish = self._closing
         self._overdue = []
         self._connection = None
         self._transport = None
@@ -420,14 +478,14 @@ class NodeConnection:
             self._timer.cancel()
             self._timer = None
         self._metrics.connection_close.record(1, now)
-        if not self._retired:
+        if not was_our_wish and not self._moved.is_set():
             self._attempts.failed(now)
             self.last_error = error
             if not (was_idle and had_been_ready) and str(error) != self._logged:
                 self._logged = str(error)
                 logger.warning("Broker %s: %s", self.node, error)
         for on_disconnect in self._hooks.disconnect:
-            on_disconnect(self.node, error)
+            on_disconnect(self.node, None if was_our_wish else error)
         self._release_unwritten(error)
         for request in in_flight:
             context: Any = request.context
@@ -444,26 +502,39 @@ class NodeConnection:
 
     def _arm(self, now: float) -> None:
         assert self._connection is not None
-        when = min(self._connection.next_deadline(), self._last_used + self._settings.max_idle)
+        when = min(self._connection.next_deadline(), self._write_deadline, self._last_used + self._settings.max_idle)
         if self._timer is not None:
             if self._timer.when() <= when:
                 return
             self._timer.cancel()
-        self._timer = self._loop.call_at(when, self._check)
+            self._timer = None
+        if when != float("inf"):
+            self._timer = self._loop.call_at(when, self._check)
 
     def _check(self) -> None:
         self._timer = None
         connection, transport = self._connection, self._transport
-        if connection is None or transport is None:
+        if connection is None or transport is None or self._closing:
             return
         now = self._loop.time()
         if connection.timed_out(now):
             self._overdue.extend(connection.expire(now))
             transport.abort()
             return
-        if connection.in_flight == 0 and not self._unwritten and now >= self._last_used + self._settings.max_idle:
-            transport.close()
+        if now >= self._write_deadline:
+            self._poison(
+                RequestTimedOutError(
+                    f"{connection.peer} did not take a whole request within "
+                    f"{self._settings.request_timeout * 1000:.0f} ms (request_timeout_ms)."
+                )
+            )
             return
+        if now >= self._last_used + self._settings.max_idle:
+            if connection.in_flight == 0 and not self._unwritten:
+                self.close()
+                return
+            # Whoever waits for an answer is not idle.
+            self._last_used = now
         self._arm(now)
 
 
@@ -484,6 +555,10 @@ class _OwnRequest:
 
 
 _OWN_REQUEST = _OwnRequest()
+
+
+def _has_moved(node: Node) -> NetworkError:
+    return NetworkError(f"broker {node.id} has moved to {node.host}:{node.port}")
 
 
 def _at(host: str, address: str) -> str:

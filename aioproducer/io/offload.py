@@ -49,10 +49,13 @@ class Compressor:
 
     async def close(self) -> None:
         """Wait for what is under way, and end the threads."""
-        if self._under_way:
-            await asyncio.wait(self._under_way)
-            # The callbacks of what has just ended run in the next turn.
-            await asyncio.sleep(0)
-        if self._executor is not None:
-            self._executor.shutdown()
-            self._executor = None
+        try:
+            if self._under_way:
+                await asyncio.wait(self._under_way)
+                # The callbacks of what has just ended run in the next turn.
+                await asyncio.sleep(0)
+        finally:
+            if self._executor is not None:
+                # Nothing is left to wait for, unless this was cancelled.
+                self._executor.shutdown(wait=not self._under_way)
+                self._executor = None

@@ -21,7 +21,7 @@ from aioproducer.core.pending import PendingRecord
 from aioproducer.core.producer_state import ProducerState
 from aioproducer.core.retry import ExponentialBackoff
 from aioproducer.diagnosis import buffer_full, partition_unknown
-from aioproducer.errors import KafkaError
+from aioproducer.errors import KafkaError, ProducerClosedError
 from aioproducer.hooks import Hooks
 from aioproducer.io.cluster import Cluster
 from aioproducer.io.node import NodeConnection, NodeSettings
@@ -117,16 +117,22 @@ class Sender:
             sleeper.set_result(None)
 
     async def run(self) -> None:
-        """Run until cancelled."""
-        while True:
-            self._awake = False
-            try:
-                deadline = self._step(self._loop.time())
-            except Exception:
-                # Nobody else would go on sending: say it, and try again in a moment.
-                logger.exception("The sender met an error that it should not")
-                deadline = self._loop.time() + self._settings.retry_backoff.maximum
-            await self._sleep_until(deadline)
+        """Run until cancelled. What has no outcome then has failed, and nothing more can be sent."""
+        try:
+            while True:
+                self._awake = False
+                try:
+                    deadline = self._step(self._loop.time())
+                except Exception:
+                    # Nobody else would go on sending: say it, and try again in a moment.
+                    logger.exception("The sender met an error that it should not")
+                    deadline = self._loop.time() + self._settings.retry_backoff.maximum
+                await self._sleep_until(deadline)
+        except asyncio.CancelledError:
+            error = ProducerClosedError("the producer's task was cancelled: no record can be sent any more")
+            self._producer_state.fail(error)
+            self.fail_everything(error, self._loop.time())
+            raise
 
     async def _sleep_until(self, deadline: float) -> None:
         if self._awake:
@@ -198,14 +204,20 @@ class Sender:
                 on_end=self._produce_ended,
                 release=self._accumulator.release,
             )
-            for batch in batches:
-                batch.attempts += 1
-            node.send(request, context, now, version=version, expect_response=settings.acks != 0)
-        except KafkaError as error:
+            written = node.send(request, context, now, version=version, expect_response=settings.acks != 0)
+        except Exception as failure:
+            error = failure
+            if not isinstance(error, KafkaError):
+                logger.exception("A produce request for broker %s could not be made", node.node)
+                error = KafkaError(f"The request for broker {node.node} could not be made: {failure!r}")
             for batch in batches:
                 self._settle(batch, self._completion.unsendable(batch, error, now), now)
             return
+        for batch in batches:
+            batch.attempts += 1
         self._note_sent(batches, now)
+        if written and settings.acks == 0:
+            context.answered(node, None)
 
     def _note_sent(self, batches: list[ProducerBatch], now: float) -> None:
         metrics = self._metrics
@@ -279,6 +291,9 @@ class Sender:
             self.wake()
         if error is None:
             return
+        if self._producer_state.fatal_error is not None:
+            # It fails all the others too, in the next turn.
+            self.wake()
         if verdict.fate is Fate.RETRIED:
             logger.debug("%s: attempt %d failed, trying again: %s", topic_partition, batch.attempts, error)
             self._metrics.records_retried(topic_partition.topic, batch.record_count, now)
@@ -358,7 +373,7 @@ class Sender:
             queue = batch.queue
             node = None if queue is None or queue.node is None else self.cluster.nodes.get(queue.node.node_id)
             if node is not None:
-                self._drain(node, now)
+                self.cluster.node_changed(node)
             return
         self._accumulator.compressed(batch, None, now)
         if not batch.is_finished():
@@ -370,6 +385,8 @@ class Sender:
 
     async def close(self) -> None:
         """End every thread and connection; whatever has no outcome must have been failed before."""
-        if self._compressor is not None:
-            await self._compressor.close()
-        await self.cluster.close()
+        try:
+            if self._compressor is not None:
+                await self._compressor.close()
+        finally:
+            await self.cluster.close()

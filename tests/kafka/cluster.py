@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import errno
+import random
 import shutil
 import socket
 import tempfile
@@ -65,20 +67,13 @@ class ClusterError(Exception):
 class Node:
     """One broker: its ports, its folder and, while it runs, its process."""
 
-    def __init__(self, node_id: int, folder: Path, listeners: Sequence[str]) -> None:
+    def __init__(self, node_id: int, folder: Path, ports: Mapping[str, int]) -> None:
         self.id = node_id
         self.folder = folder
         self.log_dir = folder / "data"
         self.properties_path = folder / "server.properties"
         self.process: Process | None = None
-        self.port: dict[str, int] = {}
-        with ExitStack() as held:
-            for name in listeners:
-                # All held together until each has its number: no two listeners are given the same port.
-                listening = held.enter_context(socket.socket())
-                listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                listening.bind(("127.0.0.1", 0))
-                self.port[name] = listening.getsockname()[1]
+        self.port = dict(ports)
 
     @property
     def running(self) -> bool:
@@ -87,6 +82,24 @@ class Node:
     @property
     def server_log(self) -> Path:
         return self.folder / "server.log"
+
+
+def _free_ports(count: int) -> list[int]:
+    """Ports that no outgoing connection is given: one might take a port while its broker is down."""
+    found: list[int] = []
+    with ExitStack() as held:
+        while len(found) < count:
+            candidate = random.randrange(10_000, 32_000)
+            listening = held.enter_context(socket.socket())
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                listening.bind(("127.0.0.1", candidate))
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    raise
+            else:
+                found.append(candidate)
+    return found
 
 
 class KafkaCluster:
@@ -117,7 +130,11 @@ class KafkaCluster:
         if tls:
             self.certificates = Certificates.make(self.folder / "certificates")
             listeners.extend(_TLS_LISTENERS)
-        self.nodes = {number: Node(number, self.folder / f"node-{number}", listeners) for number in range(1, nodes + 1)}
+        ports = iter(_free_ports(nodes * len(listeners)))
+        self.nodes = {
+            number: Node(number, self.folder / f"node-{number}", {name: next(ports) for name in listeners})
+            for number in range(1, nodes + 1)
+        }
 
     # Life
 
@@ -138,16 +155,21 @@ class KafkaCluster:
     def start(self) -> Self:
         """Format and start every node, and wait until all of them are in the metadata."""
         classpath = f"{jars.resolve(jars.BROKER[self.version])}/*"
-        cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        # Kafka's identifiers are unpadded base64; as Kafka does, none that a command line takes for an option.
+        cluster_id = "A" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")[1:]
         formatting: list[tuple[Node, Process]] = []
         for node in self.nodes.values():
             node.folder.mkdir(parents=True)
             node.properties_path.write_text(self._server_properties(node))
             arguments = ["format", "-t", cluster_id, "-c", str(node.properties_path)]
             formatting.append((node, self._java(classpath, node, "kafka.tools.StorageTool", arguments)))
-        for node, process in formatting:
-            if process.wait(60) != 0:
-                raise ClusterError(f"kafka.tools.StorageTool format failed on node {node.id}: {process.tail()}")
+        try:
+            for node, process in formatting:
+                if process.wait(60) != 0:
+                    raise ClusterError(f"kafka.tools.StorageTool format failed on node {node.id}: {process.tail()}")
+        finally:
+            for _, process in formatting:
+                process.kill()
         for node in self.nodes.values():
             self._launch(node)
         self.wait_ready()
@@ -320,9 +342,11 @@ class KafkaCluster:
         """Limit what a client id may produce, ``None`` for no limit any more (KIP-546)."""
         admin.set_producer_quota(self.bootstrap_servers, client_id, bytes_per_second)
 
-    def read_back(self, topic: str, *, timeout: float = 60) -> dict[int, list[consuming.StoredRecord]]:
+    def read_back(
+        self, topic: str, *, at_least: int = 0, timeout: float = 60
+    ) -> dict[int, list[consuming.StoredRecord]]:
         """Every record of every partition, up to its high watermark, as confluent-kafka reads it."""
-        return consuming.read_back(self.bootstrap_servers, topic, timeout=timeout)
+        return consuming.read_back(self.bootstrap_servers, topic, at_least=at_least, timeout=timeout)
 
     def dump_log(self, topic: str, partition: int) -> list[dump.StoredBatch]:
         """The batches in the leader's log, as Kafka's own DumpLogSegments sees them."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -20,16 +20,21 @@ class StoredRecord(NamedTuple):
     timestamp_type: int
 
 
-def read_back(bootstrap_servers: str, topic: str, *, timeout: float = 60) -> dict[int, list[StoredRecord]]:
+def read_back(
+    bootstrap_servers: str, topic: str, *, at_least: int = 0, timeout: float = 60
+) -> dict[int, list[StoredRecord]]:
     """Partition -> its records from the first to the high watermark of now, uncommitted ones included.
+
+    Below the high watermark are the records that every in-sync replica has: with acks=0 and 1 they may come to be so
+    after the producer was done. ``at_least`` waits for that many, for ten seconds at most.
 
     Raises ``TimeoutError`` when not everything could be read in time, ``KafkaException`` for what the broker refuses.
     """
-    return read_back_topics(bootstrap_servers, [topic], timeout=timeout)[topic]
+    return read_back_topics(bootstrap_servers, [topic], at_least=at_least, timeout=timeout)[topic]
 
 
 def read_back_topics(
-    bootstrap_servers: str, topics: Sequence[str], *, timeout: float = 60
+    bootstrap_servers: str, topics: Sequence[str], *, at_least: int = 0, timeout: float = 60
 ) -> dict[str, dict[int, list[StoredRecord]]]:
     """As ``read_back``, for several topics by one consumer."""
     deadline = time.monotonic() + timeout
@@ -48,12 +53,11 @@ def read_back_topics(
     )
     try:
         found = {topic: _partitions(consumer, topic, timeout) for topic in topics}
-        ends: dict[tuple[str, int], int] = {}
-        for topic, partitions in found.items():
-            for number in partitions:
-                low, high = consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=timeout)
-                if high > low:
-                    ends[topic, number] = high
+        patience = time.monotonic() + 10
+        ends = _high_watermarks(consumer, found, timeout)
+        while sum(ends.values()) < at_least and time.monotonic() < patience:
+            time.sleep(0.02)
+            ends = _high_watermarks(consumer, found, timeout)
         if ends:
             consumer.assign([TopicPartition(topic, number, 0) for topic, number in ends])
         while ends:
@@ -83,6 +87,19 @@ def _partitions(consumer: Consumer, topic: str, timeout: float) -> dict[int, lis
     if known.error is not None:
         raise KafkaException(known.error)
     return {number: [] for number in sorted(known.partitions)}
+
+
+def _high_watermarks(
+    consumer: Consumer, topics: Mapping[str, Mapping[int, object]], timeout: float
+) -> dict[tuple[str, int], int]:
+    """Those of the partitions that have records."""
+    ends: dict[tuple[str, int], int] = {}
+    for topic, partitions in topics.items():
+        for number in partitions:
+            low, high = consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=timeout)
+            if high > low:
+                ends[topic, number] = high
+    return ends
 
 
 def _stored(message: Message) -> StoredRecord:

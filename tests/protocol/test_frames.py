@@ -132,14 +132,19 @@ def test_tags_of_a_response_header_are_skipped() -> None:
     assert decode_response(MetadataResponse, 12, b"\0\0\0\1\1\3\2xy" + body) == (1, MetadataResponse())
 
 
+def test_a_byte_too_many_behind_a_response_is_left_alone() -> None:
+    body = b"".join(encode(MetadataResponse(), 9))
+    assert decode_response(MetadataResponse, 9, b"\0\0\0\1\0" + body + b"\0") == (1, MetadataResponse())
+
+
 class TestApiVersions:
     apis: ClassVar = [ApiVersion(api_key=18, min_version=0, max_version=2)]
 
     @pytest.mark.parametrize("version", range(6))
     def test_the_response_has_always_the_oldest_header(self, version: int) -> None:
-        response = ApiVersionsResponse(api_keys=self.apis)
+        response = ApiVersionsResponse(error_code=42, api_keys=self.apis)
         frame = frame_of(encode_response(response, version, 3))
-        assert frame[:6] == b"\0\0\0\3\0\0"
+        assert frame[:6] == b"\0\0\0\3\0\x2a"
         assert decode_api_versions_response(version, frame) == (3, response)
         assert decode_response(ApiVersionsResponse, version, frame) == (3, response)
 
@@ -153,9 +158,17 @@ class TestApiVersions:
         assert decode_api_versions_response(4, frame_of(encode_response(answer, 4, 3))) == (3, answer)
 
     def test_what_is_no_response(self) -> None:
-        for length in range(10):
+        for length in range(6):
             with pytest.raises(ProtocolError, match="is cut off"):
-                decode_api_versions_response(4, (b"\0\0\0\1\0\x23" + bytes(9))[:length])
+                decode_api_versions_response(4, b"\0\0\0\1\0\x23"[:length])
+        with pytest.raises(ProtocolError, match="is cut off"):
+            decode_api_versions_response(0, b"\0\0\0\1\0\0\0\0")
+
+    def test_an_unreadable_rest_behind_unsupported_version_names_no_versions(self) -> None:
+        # What librdkafka's mock broker answers to versions above its own.
+        body = bytes.fromhex("0023 01 0012 0000 0002 00 00000000")
+        nothing_named = ApiVersionsResponse(error_code=35)
+        assert decode_api_versions_response(3, b"\0\0\0\7" + body) == (7, nothing_named)
 
     def test_the_request_tells_who_asks_only_where_it_can(self) -> None:
         request = ApiVersionsRequest(client_software_name="aioproducer", client_software_version="1", cluster_id="c")

@@ -251,6 +251,31 @@ async def test_close_ends_our_side_and_waits_for_the_peers(listening, recorder, 
     assert await client.until_lost() is None
 
 
+async def test_no_busy_loop_while_the_rest_goes_to_a_peer_that_has_ended_its_side(
+    listening, recorder, turns, monkeypatch
+):
+    client, server = await accepted(listening, recorder, send_buffer_bytes=4096)
+    data = bytes(range(256)) * 20_000
+    assert not client.write(data)
+    client.close()
+    server.shutdown(socket.SHUT_WR)
+    await turns(20)
+    calls = []
+    transport_class = type(client.transport)
+    original = transport_class._end_of_stream
+    with monkeypatch.context() as patch:
+        patch.setattr(transport_class, "_end_of_stream", lambda transport: calls.append(1) or original(transport))
+        await turns(100)
+    assert calls == []
+    server.setblocking(False)
+    got = b""
+    while piece := await asyncio.get_running_loop().sock_recv(server, 1_000_000):
+        got += piece
+    assert got == data
+    assert await client.until_lost() is None
+    server.close()
+
+
 async def test_close_waits_only_so_long(listening, recorder):
     client, server = await accepted(listening, recorder, linger_timeout=0.001)
     client.close()

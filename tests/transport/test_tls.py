@@ -264,6 +264,37 @@ async def test_a_write_that_cannot_be_encrypted(connected, monkeypatch):
     assert client.breaches == []
 
 
+async def test_pt48_no_busy_loop_while_tls_has_to_read_before_it_writes(connected, turns, monkeypatch):
+    asked = asyncio.Event()
+    got = asyncio.get_running_loop().create_future()
+
+    async def script(server):
+        await asked.wait()
+        server.object.write(b"go on")
+        server.flush()
+        got.set_result(await server.read(100))
+
+    client = await connected(script=script)
+    await turns(20)
+    calls = []
+
+    def encrypt(_):
+        calls.append(1)
+        raise ssl.SSLWantReadError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(client.transport._session, "encrypt", encrypt)
+        assert not client.write(b"question")
+        tried = len(calls)
+        await turns(100)
+        assert len(calls) == tried
+    asked.set()
+    await client.until_completed()
+    assert await got == b"question"
+    client.abort()
+    await client.until_lost()
+
+
 async def test_small_buffers_share_records(connected):
     records = asyncio.get_running_loop().create_future()
 

@@ -1,0 +1,763 @@
+"""Delivery: a future to asyncio on both loops, light, and gone when nobody holds it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import gc
+import sys
+import weakref
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from aioproducer.core.batch import ProducerBatch
+from aioproducer.core.delivery import Delivery, DeliveryGroup, FutureFactory
+from aioproducer.core.partition_queue import PartitionQueue
+from aioproducer.core.pending import PendingRecord
+from aioproducer.core.producer_state import PartitionSequences
+from aioproducer.core.split import split_batch
+from aioproducer.errors import KafkaError, NotLeaderOrFollowerError, RecordTooLargeError
+from aioproducer.record import RecordMetadata, TopicPartition
+from tests.core.accumulating import HandLoop, count_operations
+
+WHERE = TopicPartition("t", 0)
+
+
+class TrackedBatch(ProducerBatch):
+    """A batch whose end can be observed."""
+
+    __slots__ = ("__weakref__",)
+
+
+class TrackedPending(PendingRecord):
+    __slots__ = ("__weakref__",)
+
+
+def make_batch(loop: FutureFactory, count: int = 3, base_timestamp: int = 1000) -> ProducerBatch:
+    queue = PartitionQueue(WHERE, PartitionSequences())
+    batch = TrackedBatch(loop, queue, WHERE, 1, 0.0, 1000)
+    batch.take_records(b"", [base_timestamp + index for index in range(count)], base_timestamp, 0)
+    return batch
+
+
+def make_pending(loop: FutureFactory, leave: Callable[[PendingRecord], None] = lambda pending: None) -> PendingRecord:
+    return TrackedPending(loop, "t", None, None, b"v", (), 0, since=0, deadline=1, leave=leave)
+
+
+def running_batch(count: int = 3) -> tuple[ProducerBatch, list[Delivery]]:
+    batch = make_batch(asyncio.get_running_loop(), count)
+    return batch, [Delivery(batch, index) for index in range(count)]
+
+
+async def turns(count: int = 5) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+def expected(index: int, base_offset: int = 40) -> RecordMetadata:
+    return RecordMetadata("t", 0, base_offset + index, 1000 + index)
+
+
+# Results
+
+
+def test_a_delivery_takes_at_most_48_bytes() -> None:
+    delivery = Delivery(make_batch(HandLoop()), 0)
+    assert sys.getsizeof(delivery) <= 48
+    assert not hasattr(delivery, "__dict__")
+
+
+async def test_result_before_the_outcome_is_asyncios_error() -> None:
+    _, (delivery, *_) = running_batch()
+    assert not delivery.done()
+    assert not delivery.cancelled()
+    with pytest.raises(asyncio.InvalidStateError):
+        delivery.result()
+    with pytest.raises(asyncio.InvalidStateError):
+        delivery.exception()
+
+
+async def test_the_metadata_of_each_record() -> None:
+    batch, deliveries = running_batch()
+    assert batch.succeed(40, -1)
+    assert [delivery.result() for delivery in deliveries] == [expected(0), expected(1), expected(2)]
+    assert [delivery.exception() for delivery in deliveries] == [None] * 3
+    assert deliveries[0].topic_partition == WHERE
+    assert deliveries[0].get_loop() is asyncio.get_running_loop()
+
+
+async def test_awaiting_what_is_done_yields_nothing() -> None:
+    batch, deliveries = running_batch()
+    batch.succeed(40, -1)
+    with pytest.raises(StopIteration) as stopped:
+        next(deliveries[1].__await__())
+    assert stopped.value.value == expected(1)
+    assert await deliveries[1] == expected(1)
+
+
+async def test_each_result_is_a_fresh_exception_object() -> None:
+    batch, (delivery, other, *_) = running_batch()
+    error = NotLeaderOrFollowerError("moved")
+    batch.fail(error)
+    raised: list[BaseException] = []
+    for _ in range(2):
+        with pytest.raises(NotLeaderOrFollowerError, match="moved") as caught:
+            await delivery
+        raised.append(caught.value)
+    raised += [delivery.exception(), other.exception()]
+    assert len({id(each) for each in [*raised, error]}) == 5
+    assert error.__traceback__ is None
+    assert delivery.exception().__traceback__ is None
+
+
+def test_repr_says_the_state() -> None:
+    loop = HandLoop()
+    batch = make_batch(loop)
+    delivery, other = Delivery(batch, 0), Delivery(batch, 1)
+    assert repr(delivery) == "<Delivery pending>"
+    other.cancel()
+    assert repr(other) == "<Delivery cancelled>"
+    batch.succeed(7, -1)
+    assert "offset=7" in repr(delivery)
+    failed = make_batch(loop)
+    failed.fail(KafkaError("why"))
+    assert "why" in repr(Delivery(failed, 0))
+    pending = make_pending(loop)
+    delivery = pending.delivery
+    delivery.cancel()
+    assert repr(delivery) == "<Delivery withdrawn>"
+
+
+def test_a_group_without_answers_is_a_mistake_of_ours() -> None:
+    group = DeliveryGroup(HandLoop())
+    for question in (group.is_done, group.error, group.metadata):
+        with pytest.raises(AssertionError):
+            question(0)
+    with pytest.raises(AssertionError):
+        group.where()
+    with pytest.raises(AssertionError):
+        make_pending(HandLoop()).metadata(0)
+
+
+# Everything asyncio does with a future
+
+
+async def await_it(delivery: Delivery) -> RecordMetadata:
+    return await delivery
+
+
+async def gather_it(delivery: Delivery) -> RecordMetadata:
+    (metadata,) = await asyncio.gather(delivery)
+    return metadata
+
+
+async def wait_it(delivery: Delivery) -> RecordMetadata:
+    done, pending = await asyncio.wait([delivery])
+    assert done == {delivery}
+    assert not pending
+    return delivery.result()
+
+
+async def wait_for_it(delivery: Delivery) -> RecordMetadata:
+    return await asyncio.wait_for(delivery, 5)
+
+
+async def shield_it(delivery: Delivery) -> RecordMetadata:
+    return await asyncio.shield(delivery)
+
+
+async def as_completed_it(delivery: Delivery) -> RecordMetadata:
+    for next_one in asyncio.as_completed([delivery]):
+        return await next_one
+    raise AssertionError("nothing completed")
+
+
+async def timeout_it(delivery: Delivery) -> RecordMetadata:
+    async with asyncio.timeout(5):
+        return await delivery
+
+
+async def ensure_it(delivery: Delivery) -> RecordMetadata:
+    assert asyncio.isfuture(delivery)
+    assert asyncio.ensure_future(delivery) is delivery
+    return await delivery
+
+
+async def callback_it(delivery: Delivery) -> RecordMetadata:
+    future = asyncio.get_running_loop().create_future()
+    delivery.add_done_callback(future.set_result)
+    assert await future is delivery
+    return delivery.result()
+
+
+async def yield_from_it(delivery: Delivery) -> RecordMetadata:
+    class Wrapped:
+        def __await__(self) -> Any:
+            return (yield from delivery)
+
+    return await Wrapped()
+
+
+WAYS = [
+    await_it,
+    gather_it,
+    wait_it,
+    wait_for_it,
+    shield_it,
+    as_completed_it,
+    timeout_it,
+    ensure_it,
+    callback_it,
+    yield_from_it,
+]
+Way = Callable[[Delivery], Coroutine[Any, Any, RecordMetadata]]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("done_before", [False, True])
+async def test_every_way_to_wait_gives_the_metadata(way: Way, done_before: bool) -> None:
+    batch, deliveries = running_batch()
+    if done_before:
+        batch.succeed(40, -1)
+    task = asyncio.ensure_future(way(deliveries[1]))
+    await turns()
+    assert task.done() == done_before
+    if not done_before:
+        batch.succeed(40, -1)
+    assert await task == expected(1)
+    assert batch.waiters is None
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("done_before", [False, True])
+async def test_every_way_to_wait_raises_what_failed_it(way: Way, done_before: bool) -> None:
+    batch, deliveries = running_batch()
+    if done_before:
+        batch.fail(RecordTooLargeError("too large"))
+    task = asyncio.ensure_future(way(deliveries[2]))
+    await turns()
+    if not done_before:
+        batch.fail(RecordTooLargeError("too large"))
+    with pytest.raises(RecordTooLargeError, match="too large"):
+        await task
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_every_way_to_wait_sees_a_cancelled_delivery(way: Way) -> None:
+    batch, deliveries = running_batch()
+    task = asyncio.ensure_future(way(deliveries[0]))
+    await turns()
+    assert deliveries[0].cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert not deliveries[1].done()
+    assert not batch.waiters
+
+
+@pytest.mark.parametrize("way", [await_it, gather_it, wait_it, wait_for_it, shield_it, timeout_it, yield_from_it])
+async def test_cancelling_one_awaiter_cancels_nobody_else(way: Way) -> None:
+    batch, deliveries = running_batch()
+    others = [asyncio.ensure_future(each) for each in (await_it(deliveries[0]), await_it(deliveries[1]))]
+    task = asyncio.ensure_future(way(deliveries[0]))
+    await turns()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    cancels_the_handle = way in (gather_it, wait_for_it) and deliveries[0].cancelled()
+    batch.succeed(40, -1)
+    assert await others[1] == expected(1)
+    if cancels_the_handle:
+        # As with any future: gather and wait_for cancel what they were given, here the handle.
+        with pytest.raises(asyncio.CancelledError):
+            await others[0]
+    else:
+        assert await others[0] == expected(0)
+
+
+async def test_wait_for_ends_by_the_clock_and_not_by_the_ack() -> None:
+    _, deliveries = running_batch()
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(deliveries[0], 0.001)
+    assert deliveries[0].cancelled()
+    assert not deliveries[0].withdrawn
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.001):
+            await deliveries[1]
+    assert not deliveries[1].done()
+    done, pending = await asyncio.wait(deliveries[1:], timeout=0.001)
+    assert not done
+    assert pending == {*deliveries[1:]}
+
+
+async def test_shield_protects_the_handle() -> None:
+    batch, deliveries = running_batch()
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(asyncio.shield(deliveries[0]), 0.001)
+    assert not deliveries[0].cancelled()
+    batch.succeed(40, -1)
+    assert await deliveries[0] == expected(0)
+
+
+async def test_gather_of_many_keeps_their_order() -> None:
+    batch, deliveries = running_batch(50)
+    gathered = asyncio.gather(*reversed(deliveries))
+    batch.succeed(40, -1)
+    assert [metadata.offset for metadata in await gathered] == list(range(89, 39, -1))
+    failed, deliveries = running_batch(2)
+    gathered = asyncio.gather(*deliveries, return_exceptions=True)
+    failed.fail(KafkaError("no"))
+    assert [str(error) for error in await gathered] == ["no", "no"]
+
+
+async def test_tasks_wait_in_a_task_group() -> None:
+    batch, deliveries = running_batch()
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(await_it(delivery)) for delivery in deliveries]
+        await turns()
+        batch.succeed(40, -1)
+    assert [task.result() for task in tasks] == [expected(index) for index in range(3)]
+
+
+# The generator that __await__ returns
+
+
+async def test_an_awaiter_that_is_closed_leaves_nothing_behind() -> None:
+    batch, deliveries = running_batch()
+    generator = deliveries[0].__await__()
+    future = next(generator)
+    assert asyncio.isfuture(future)
+    generator.close()
+    assert not batch.waiters
+    batch.succeed(40, -1)
+    assert not future.done()
+
+
+async def test_an_exception_thrown_into_an_awaiter_comes_out_of_it() -> None:
+    batch, deliveries = running_batch()
+    generator = deliveries[0].__await__()
+    next(generator)
+    with pytest.raises(StopAsyncIteration):
+        generator.throw(StopAsyncIteration())
+    assert not batch.waiters
+    generator = deliveries[0].__await__()
+    next(generator)
+    # PEP 479: it must not look like the outcome.
+    with pytest.raises(asyncio.InvalidStateError):
+        generator.throw(StopIteration("value"))
+    batch.succeed(40, -1)
+    assert deliveries[0].result() == expected(0)
+
+
+async def test_each_awaiter_has_a_future_of_its_own() -> None:
+    _, deliveries = running_batch()
+    first, second = deliveries[0].__await__(), deliveries[0].__await__()
+    assert next(first) is not next(second)
+    first.close()
+    second.close()
+
+
+async def test_an_awaiter_cancelled_in_the_turn_of_the_outcome_is_cancelled_alone() -> None:
+    batch, deliveries = running_batch()
+    tasks = [asyncio.ensure_future(await_it(deliveries[0])) for _ in range(2)]
+    await turns()
+    batch.succeed(40, -1)
+    tasks[0].cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await tasks[0]
+    assert await tasks[1] == expected(0)
+
+
+async def test_an_awaiters_future_cancelled_from_outside_is_no_error_at_the_outcome() -> None:
+    batch, deliveries = running_batch()
+    generator = deliveries[0].__await__()
+    next(generator).cancel()
+    batch.succeed(40, -1)
+    generator.close()
+
+
+# Callbacks
+
+
+async def test_pt16_callbacks_run_in_the_order_of_the_records_and_of_their_adding() -> None:
+    batch, deliveries = running_batch(3)
+    calls: list[tuple[int, int]] = []
+    for number, index in enumerate([2, 0, 1, 0, 2]):
+        deliveries[index].add_done_callback(lambda _, index=index, number=number: calls.append((index, number)))
+    batch.succeed(40, -1)
+    assert calls == []
+    await turns()
+    assert calls == [(0, 1), (0, 3), (1, 2), (2, 0), (2, 4)]
+
+
+async def test_pt16_the_result_is_there_when_the_callback_runs_and_it_runs_once() -> None:
+    batch, deliveries = running_batch()
+    seen: list[RecordMetadata] = []
+    deliveries[1].add_done_callback(lambda delivery: seen.append(delivery.result()))
+    batch.succeed(40, -1)
+    await turns()
+    deliveries[1].add_done_callback(lambda delivery: seen.append(delivery.result()))
+    assert seen == [expected(1)]
+    await turns()
+    assert seen == [expected(1)] * 2
+
+
+async def test_pt16_an_exception_in_one_callback_affects_no_other() -> None:
+    loop = asyncio.get_running_loop()
+    reported: list[dict[str, Any]] = []
+    loop.set_exception_handler(lambda _, context: reported.append(context))
+    batch, deliveries = running_batch()
+    calls: list[int] = []
+
+    def broken(delivery: Delivery) -> None:
+        raise ZeroDivisionError
+
+    deliveries[0].add_done_callback(broken)
+    deliveries[0].add_done_callback(lambda _: calls.append(0))
+    deliveries[1].add_done_callback(lambda _: calls.append(1))
+    batch.fail(KafkaError("no"))
+    await turns()
+    assert calls == [0, 1]
+    assert [type(context["exception"]) for context in reported] == [ZeroDivisionError]
+
+
+async def test_callbacks_can_be_taken_back() -> None:
+    batch, deliveries = running_batch()
+    calls: list[Delivery] = []
+    other: list[Delivery] = []
+    deliveries[0].add_done_callback(calls.append)
+    deliveries[0].add_done_callback(other.append)
+    deliveries[0].add_done_callback(calls.append)
+    deliveries[1].add_done_callback(calls.append)
+    assert deliveries[0].remove_done_callback(calls.append) == 2
+    assert deliveries[0].remove_done_callback(calls.append) == 0
+    assert deliveries[2].remove_done_callback(calls.append) == 0
+    batch.succeed(40, -1)
+    assert deliveries[0].remove_done_callback(other.append) == 0
+    await turns()
+    assert calls == [deliveries[1]]
+    assert other == [deliveries[0]]
+
+
+async def test_callbacks_run_in_their_context() -> None:
+    variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="outside")
+    context = contextvars.copy_context()
+    context.run(variable.set, "inside")
+    batch, deliveries = running_batch()
+    seen: list[str] = []
+    deliveries[0].add_done_callback(lambda _: seen.append(variable.get()), context=context)
+    batch.succeed(40, -1)
+    deliveries[1].add_done_callback(lambda _: seen.append(variable.get()), context=context)
+    deliveries[1].add_done_callback(lambda _: seen.append(variable.get()))
+    await turns()
+    assert seen == ["inside", "inside", "outside"]
+
+
+async def test_a_cancelled_deliverys_callbacks_run_at_once_and_not_again() -> None:
+    batch, deliveries = running_batch()
+    calls: list[Delivery] = []
+    deliveries[0].add_done_callback(calls.append)
+    assert deliveries[0].cancel()
+    await turns()
+    assert calls == [deliveries[0]]
+    assert deliveries[0].remove_done_callback(calls.append) == 0
+    deliveries[0].add_done_callback(calls.append)
+    batch.succeed(40, -1)
+    await turns()
+    assert calls == [deliveries[0]] * 2
+
+
+# Cancelling
+
+
+async def test_cancel_is_of_the_handle_and_only_once() -> None:
+    batch, deliveries = running_batch()
+    assert deliveries[1].cancel("message")
+    assert not deliveries[1].cancel()
+    assert deliveries[1].done()
+    assert deliveries[1].cancelled()
+    for question in (deliveries[1].result, deliveries[1].exception):
+        with pytest.raises(asyncio.CancelledError):
+            question()
+    batch.succeed(40, -1)
+    assert deliveries[1].cancelled()
+    assert not deliveries[0].cancel()
+    assert [deliveries[0].result(), deliveries[2].result()] == [expected(0), expected(2)]
+    assert deliveries[1].topic_partition == WHERE
+
+
+@pytest.mark.parametrize("leave", [Delivery.cancel, lambda delivery: delivery.remove_done_callback(print)])
+async def test_leaving_costs_no_look_at_those_who_wait_for_other_records(leave: Callable[[Delivery], object]) -> None:
+    """Cancelling a gather was quadratic in the number of records of a batch: seconds for a large one."""
+
+    def work(count: int) -> int:
+        _, deliveries = running_batch(count)
+        for delivery in deliveries:
+            delivery.add_done_callback(print)
+        work = count_operations(lambda: leave(deliveries[count // 2]))
+        for delivery in deliveries:
+            delivery.remove_done_callback(print)
+        return work
+
+    assert work(2000) == work(20)
+
+
+# A record in line
+
+
+async def test_cancelling_a_record_in_line_withdraws_it() -> None:
+    left: list[PendingRecord] = []
+    pending = make_pending(asyncio.get_running_loop(), left.append)
+    delivery = pending.delivery
+    assert delivery.topic_partition == TopicPartition("t", -1)
+    assert not delivery.withdrawn
+    task = asyncio.ensure_future(await_it(delivery))
+    await turns()
+    assert delivery.cancel()
+    assert left == [pending]
+    assert delivery.withdrawn
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert pending.delivery.cancelled()
+    assert pending.delivery.withdrawn
+
+
+async def test_who_waits_for_a_record_in_line_goes_with_it_into_the_batch() -> None:
+    loop = asyncio.get_running_loop()
+    pending = make_pending(loop)
+    delivery = pending.delivery
+    calls: list[Delivery] = []
+    delivery.add_done_callback(calls.append)
+    tasks = [asyncio.ensure_future(await_it(delivery)) for _ in range(2)]
+    await turns()
+    batch = make_batch(loop)
+    pending.hand_over(Delivery(batch, 2))
+    assert pending.delivery is delivery
+    assert delivery.topic_partition == WHERE
+    tasks[0].cancel()
+    await turns()
+    assert len(batch.waiters[2]) == 2
+    batch.succeed(40, -1)
+    await turns()
+    assert calls == [delivery]
+    assert await tasks[1] == expected(2)
+    assert tasks[0].cancelled()
+
+
+async def test_a_record_that_went_into_its_batch_is_not_withdrawn_by_cancel() -> None:
+    loop = asyncio.get_running_loop()
+    left: list[PendingRecord] = []
+    pending = make_pending(loop, left.append)
+    pending.hand_over(Delivery(make_batch(loop), 1))
+    assert pending.delivery.cancel()
+    assert not pending.delivery.withdrawn
+    assert left == []
+
+
+async def test_a_record_that_failed_in_line() -> None:
+    pending = make_pending(asyncio.get_running_loop())
+    delivery = pending.delivery
+    task = asyncio.ensure_future(await_it(delivery))
+    await turns()
+    pending.fail(KafkaError("waited too long"))
+    with pytest.raises(KafkaError, match="waited too long"):
+        await task
+    assert not delivery.cancel()
+    assert not delivery.withdrawn
+    assert pending.delivery.done()
+    assert str(pending.delivery.exception()) == "waited too long"
+
+
+# Split batches
+
+
+def splittable(count: int) -> ProducerBatch:
+    """A real batch of ``count`` records, timestamps 1000 and up."""
+    from aioproducer.wire.record_batch import encode_record
+
+    loop = asyncio.get_running_loop()
+    batch = TrackedBatch(loop, PartitionQueue(WHERE, PartitionSequences()), WHERE, 1, 0.0, 1000)
+    records = [encode_record(index, index, None, b"%d" % index) for index in range(count)]
+    batch.take_records(b"".join(records), [1000 + index for index in range(count)], 1000, 10)
+    return batch
+
+
+async def test_pt18_deliveries_of_a_split_batch_resolve_with_their_offsets() -> None:
+    """Whoever waits since before, during or after the split; also a second split, and a part that fails."""
+    batch = splittable(8)
+    deliveries = [Delivery(batch, index) for index in range(8)]
+    before = [asyncio.ensure_future(await_it(delivery)) for delivery in deliveries]
+    calls: list[int] = []
+    for index in (7, 3, 5):
+        deliveries[index].add_done_callback(lambda _, index=index: calls.append(index))
+    await turns()
+    parts = split_batch(batch, 1000)
+    batch.split_into(parts)
+    after = [asyncio.ensure_future(await_it(delivery)) for delivery in deliveries]
+    assert deliveries[3].remove_done_callback(print) == 0
+    assert not any(delivery.done() for delivery in deliveries)
+    await turns()
+    offset = 100
+    for part in parts:
+        assert part.succeed(offset, -1)
+        offset += part.record_count + 10
+    results = await asyncio.gather(*before)
+    assert await asyncio.gather(*after) == results == [delivery.result() for delivery in deliveries]
+    assert [metadata.timestamp_ms for metadata in results] == list(range(1000, 1008))
+    wanted = [
+        100 + sum(each.record_count + 10 for each in parts[:place]) + index
+        for place, part in enumerate(parts)
+        for index in range(part.record_count)
+    ]
+    assert [metadata.offset for metadata in results] == wanted
+    assert calls == [3, 5, 7]
+
+
+async def test_pt18_a_part_may_be_split_again_and_another_fail() -> None:
+    batch = splittable(6)
+    deliveries = [Delivery(batch, index) for index in range(6)]
+    first, second = splittable(4), splittable(2)
+    batch.split_into([first, second])
+    grandchildren = [splittable(2), splittable(2)]
+    task = asyncio.ensure_future(await_it(deliveries[3]))
+    await turns()
+    first.split_into(grandchildren)
+    assert not batch.is_finished()
+    second.fail(KafkaError("no"))
+    grandchildren[1].succeed(50, -1)
+    assert (await task).offset == 51
+    assert [delivery.done() for delivery in deliveries] == [False, False, True, True, True, True]
+    assert [str(delivery.exception()) for delivery in deliveries[4:]] == ["no", "no"]
+    assert deliveries[2].exception() is None
+
+
+async def test_pt18_cancel_after_the_split() -> None:
+    batch = splittable(4)
+    deliveries = [Delivery(batch, index) for index in range(4)]
+    task, other = (asyncio.ensure_future(await_it(deliveries[3])) for _ in range(2))
+    await turns()
+    parts = [splittable(2), splittable(2)]
+    batch.split_into(parts)
+    task.cancel()
+    await turns()
+    assert task.cancelled()
+    assert deliveries[3].cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await other
+    for part in parts:
+        part.succeed(0, -1)
+        assert not part.waiters
+    assert deliveries[3].cancelled()
+    assert deliveries[2].result().offset == 0
+
+
+# Nothing is left behind
+
+
+@contextmanager
+def without_the_cycle_collector() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def raised_by(delivery: Delivery) -> str:
+    try:
+        delivery.result()
+    except (KafkaError, asyncio.CancelledError) as error:
+        return str(error)
+    return "nothing"
+
+
+async def test_nothing_is_left_behind_by_a_failed_batch_whose_errors_were_raised() -> None:
+    """A frame that raised its own local variable held exception, handle and batch until the collector ran."""
+    with without_the_cycle_collector():
+        batch, deliveries = running_batch()
+        seen = weakref.ref(batch)
+        batch.fail(KafkaError("no"))
+        assert raised_by(deliveries[0]) == "no"
+        try:
+            await deliveries[1]
+        except KafkaError as error:
+            assert str(error) == "no"
+        error_seen = deliveries[2].exception()
+        del batch, deliveries, error_seen
+        await turns()
+        assert seen() is None
+
+
+async def test_nothing_is_left_behind_by_cancelled_deliveries() -> None:
+    with without_the_cycle_collector():
+        batch, deliveries = running_batch()
+        seen = weakref.ref(batch)
+        for delivery in deliveries:
+            delivery.add_done_callback(lambda _: None)
+        generator = deliveries[2].__await__()
+        next(generator)
+        for delivery in deliveries:
+            delivery.cancel()
+            assert raised_by(delivery) == ""
+        generator.close()
+        await turns()
+        del batch, deliveries, delivery, generator
+        assert seen() is None
+
+
+async def test_nothing_is_left_behind_by_acked_deliveries_that_were_awaited() -> None:
+    with without_the_cycle_collector():
+        batch, deliveries = running_batch()
+        seen = weakref.ref(batch)
+        tasks = [asyncio.ensure_future(await_it(delivery)) for delivery in deliveries]
+        await turns()
+        batch.succeed(40, -1)
+        await turns()
+        assert all(task.done() for task in tasks)
+        del batch, deliveries, tasks
+        await turns()
+        assert seen() is None
+
+
+@pytest.mark.parametrize("end", ["fail", "withdraw", "hand over"])
+async def test_nothing_is_left_behind_by_a_record_in_line(end: str) -> None:
+    """The record and its one handle held each other when it failed or was withdrawn."""
+    loop = asyncio.get_running_loop()
+    with without_the_cycle_collector():
+        pending = make_pending(loop)
+        seen = weakref.ref(pending)
+        delivery = pending.delivery
+        delivery.add_done_callback(lambda _: None)
+        if end == "fail":
+            pending.fail(KafkaError("no"))
+            assert raised_by(delivery) == "no"
+        elif end == "withdraw":
+            delivery.cancel()
+        else:
+            batch = make_batch(loop)
+            pending.hand_over(Delivery(batch, 0))
+            batch.succeed(0, -1)
+            del batch
+        await turns()
+        del pending, delivery
+        assert seen() is None
+
+
+async def test_nothing_is_left_behind_by_a_split_batch() -> None:
+    with without_the_cycle_collector():
+        batch = splittable(4)
+        parts = [splittable(2), splittable(2)]
+        deliveries = [Delivery(batch, index) for index in range(4)]
+        batch.split_into(parts)
+        seen = [weakref.ref(each) for each in (batch, *parts)]
+        parts[0].fail(KafkaError("no"))
+        parts[1].succeed(0, -1)
+        for part in parts:
+            # The accumulator does so when a part has its outcome.
+            part.parent = None
+        assert [raised_by(delivery) for delivery in deliveries] == ["no", "no", "nothing", "nothing"]
+        del batch, parts, part, deliveries
+        assert [each() for each in seen] == [None] * 3

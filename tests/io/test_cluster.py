@@ -1,0 +1,664 @@
+"""The cluster behind a producer: its metadata, its nodes coming and going, the producer id."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+
+import pytest
+
+from aioproducer.errors import (
+    InvalidTopicError,
+    KafkaError,
+    MetadataTimeoutError,
+    ProducerClosedError,
+    TopicAuthorizationError,
+    UnsupportedVersionError,
+)
+from aioproducer.protocol import ApiKey
+from tests.io.recording import Recording
+from tests.simulation import Fault, run
+
+NETWORK_EXCEPTION = 13
+COORDINATOR_LOAD_IN_PROGRESS = 14
+INVALID_TOPIC_EXCEPTION = 17
+TOPIC_AUTHORIZATION_FAILED = 29
+CLUSTER_AUTHORIZATION_FAILED = 31
+TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
+REBOOTSTRAP_REQUIRED = 129
+
+EVERYWHERE = "broker1:9092,broker2:9092,broker3:9092"
+
+
+def test_pt54_a_watch_ends_with_the_next_answer_and_not_with_an_earlier_one():
+    async def scenario(world):
+        world.cluster.create_topic("clicks")
+        async with world.producer() as producer:
+            await producer.wait_ready(1)
+            cluster, metadata = producer._sender.cluster, producer._parts.metadata
+            version = metadata.version
+            # A change between asking and waiting is not missed: the answer to what was asked comes later.
+            metadata.request_update(world.loop.time(), "test")
+            watch = cluster.watch_metadata()
+            assert not watch.done()
+            cluster.want_update(world.loop.time(), "test")
+            await watch
+            assert metadata.version > version
+
+    run(scenario)
+
+
+def test_pt54_waiting_for_metadata_ends_with_the_producer():
+    async def scenario(world):
+        world.cluster.metadata_error = 7
+        producer = world.producer()
+        await producer.start()
+        waiting = [
+            asyncio.ensure_future(producer.partitions_for("clicks")),
+            asyncio.ensure_future(producer.wait_ready(100)),
+        ]
+        await asyncio.sleep(1)
+        await producer.close()
+        return await asyncio.gather(*waiting, return_exceptions=True)
+
+    errors, _ = run(scenario)
+    assert [type(error) for error in errors] == [ProducerClosedError, ProducerClosedError]
+
+
+def test_pt55_there_is_never_more_than_one_metadata_request_in_flight():
+    async def scenario(world):
+        world.cluster.faults.append(Fault(api=ApiKey.METADATA, answer_delay=0.2, times=1000))
+        async with world.producer(bootstrap_servers=EVERYWHERE, max_block_ms=5000) as producer:
+            for number in range(50):
+                producer.send(f"topic{number}", b"value").add_done_callback(lambda delivery: delivery.exception())
+                await asyncio.sleep(0.05)
+
+    _, world = run(scenario)
+    # An answer takes 0.2 s: the next request is sent when it has come.
+    asked = [event.at for event in world.events(ApiKey.METADATA)]
+    assert all(later - sooner >= 0.2 for sooner, later in itertools.pairwise(asked))
+
+
+def test_pt55_no_data_is_sent_while_metadata_is_due():
+    async def scenario(world):
+        world.cluster.create_topic("clicks", leaders=[1])
+        async with world.producer(linger_ms=0, max_in_flight_requests_per_connection=1) as producer:
+            await producer.send("clicks", b"warm")
+            await asyncio.sleep(1)
+            world.cluster.faults.append(Fault(api=ApiKey.PRODUCE, answer_delay=0.1))
+            first = producer.send("clicks", b"first")
+            await asyncio.sleep(0.05)
+            # The only connection has no room: when it has, metadata goes first, and the record behind it.
+            second = producer.send("clicks", b"second")
+            producer._sender.cluster.want_update(world.loop.time(), "test")
+            await asyncio.gather(first, second)
+
+    _, world = run(scenario, nodes=1)
+    assert world.requests()[-3:] == ["PRODUCE", "METADATA", "PRODUCE"]
+
+
+def test_pt55_refreshes_that_tell_nothing_new_are_apart_by_the_backoff():
+    async def scenario(world):
+        async with world.producer(retry_backoff_ms=100, retry_backoff_max_ms=1000, max_block_ms=30_000) as producer:
+            delivery = producer.send("missing", b"value")
+            turns = world.loop.turns
+            with pytest.raises(MetadataTimeoutError, match="Topic 'missing' was not found in the cluster within 30000"):
+                await delivery
+            return world.loop.turns - turns
+
+    turns, world = run(scenario)
+    asked = [event.at for event in world.events(ApiKey.METADATA)]
+    gaps = [later - sooner for sooner, later in itertools.pairwise(asked)]
+    assert all(gap >= 0.08 for gap in gaps)
+    assert all(gap >= 0.8 for gap in gaps[8:])
+    assert turns < 15 * len(asked)
+
+
+def test_pt55_a_failed_request_is_repeated_at_another_node():
+    async def scenario(world):
+        world.cluster.create_topic("clicks")
+        async with world.producer(request_timeout_ms=1000, delivery_timeout_ms=10_000) as producer:
+            await producer.wait_ready(1)
+            await asyncio.gather(*(producer.send("clicks", b"value") for _ in range(3)))
+            del world.journal[:]
+            world.cluster.faults.append(Fault(api=ApiKey.METADATA, answer="silence"))
+            producer._sender.cluster.want_update(world.loop.time(), "test")
+            await producer._sender.cluster.watch_metadata()
+
+    _, world = run(scenario)
+    first, second = world.events(ApiKey.METADATA)
+    assert first.node != second.node
+    assert 1.0 <= second.at - first.at < 1.3
+
+
+def test_a_leader_that_cannot_be_reached_makes_the_metadata_be_asked_for_again():
+    """Its partitions may have moved; without asking the producer would knock at its door until the records expire."""
+
+    async def scenario(world):
+        world.cluster.create_topic("clicks", 2, leaders=[2, 3])
+        async with world.producer() as producer:
+            await asyncio.gather(*(producer.send("clicks", b"warm", partition=each) for each in range(2)))
+            world.cluster.listed = {1, 2, 3}
+            world.stop_node(2)
+            delivery = producer.send("clicks", b"value", partition=0)
+            await asyncio.sleep(1)
+            world.cluster.move_leader("clicks", 0, 3)
+            began = world.loop.time()
+            await delivery
+            return world.loop.time() - began
+
+    took, _ = run(scenario)
+    assert took < 2.5
+
+
+def test_a_leader_that_stays_away_does_not_make_the_sender_spin():
+    async def scenario(world):
+        world.cluster.create_topic("clicks", leaders=[2])
+        async with world.producer(delivery_timeout_ms=100_000) as producer:
+            await producer.send("clicks", b"warm")
+            world.cluster.listed = {1, 2, 3}
+            world.stop_node(2)
+            delivery = producer.send("clicks", b"value")
+            await asyncio.sleep(10)
+            turns = world.loop.turns
+            await asyncio.sleep(60)
+            turns = world.loop.turns - turns
+            world.start_node(2)
+            await delivery
+            return turns
+
+    turns, _ = run(scenario)
+    assert turns < 60 * 60
+
+
+@pytest.mark.parametrize("what", ["leaderless", "metadata errors", "no brokers", "nobody there"])
+def test_a_leader_that_stays_unknown_does_not_make_the_sender_spin(what):
+    async def scenario(world):
+        world.cluster.create_topic("clicks", leaders=[2])
+        async with world.producer(bootstrap_servers=EVERYWHERE) as producer:
+            await producer.wait_ready(1)
+            if what == "leaderless":
+                world.cluster.listed = {1, 3}
+            elif what == "metadata errors":
+                world.cluster.metadata_error = 7
+            elif what == "no brokers":
+                world.cluster.forget_brokers = True
+            else:
+                for node_id in (1, 2, 3):
+                    world.stop_node(node_id)
+            delivery = producer.send("clicks", b"value")
+            await asyncio.sleep(5)
+            turns = world.loop.turns
+            await asyncio.sleep(30)
+            turns = world.loop.turns - turns
+            if what == "nobody there":
+                for node_id in (1, 2, 3):
+                    world.start_node(node_id)
+            world.cluster.listed = None
+            world.cluster.metadata_error = 0
+            world.cluster.forget_brokers = False
+            began = world.loop.time()
+            await delivery
+            return turns, world.loop.time() - began
+
+    (turns, took), _ = run(scenario)
+    assert turns < 30 * 60
+    assert took < 2.5
+
+
+def test_an_idle_producer_sleeps():
+    async def scenario(world):
+        world.cluster.create_topic("clicks", 3)
+        async with world.producer(connections_max_idle_ms=-1) as producer:
+            await asyncio.gather(*(producer.send("clicks", b"value", partition=each) for each in range(3)))
+            # Timers of requests that were answered long since may fire once.
+            await asyncio.sleep(60)
+            turns = world.loop.turns
+            await asyncio.sleep(200)
+            return world.loop.turns - turns
+
+    assert run(scenario)[0] <= 5
+
+
+def test_metadata_is_due_at_the_only_node_when_its_throttling_ends():
+    async def scenario(world):
+        world.cluster.create_topic("clicks", leaders=[1])
+        async with world.producer() as producer:
+            world.cluster.faults.append(Fault(api=ApiKey.PRODUCE, throttle_time_ms=5000))
+            await producer.send("clicks", b"value")
+            watch = producer._sender.cluster.watch_metadata()
+            producer._sender.cluster.want_update(world.loop.time(), "test")
+            began = world.loop.time()
+            await asyncio.wait_for(watch, 60)
+            return world.loop.time() - began
+
+    took, _ = run(scenario, nodes=1)
+    assert 4.8 <= took <= 5.2
+
+
+def test_nodes_that_nobody_needs_have_no_task():
+    async def scenario(world):
+        world.cluster.create_topic("clicks", leaders=[1])
+        async with world.producer() as producer:
+            await producer.send("clicks", b"value")
+            watch = producer._sender.cluster.watch_metadata()
+            producer._sender.cluster.want_update(world.loop.time(), "test")
+            await watch
+            return sorted(producer._sender.cluster.nodes)
+
+    assert len(run(scenario, nodes=100)[0]) <= 3
+
+
+def test_a_node_that_left_the_cluster_is_let_go_when_its_answers_are_in():
+    async def scenario(world):
+        hooks = Recording()
+        world.cluster.create_topic("clicks", 2, leaders=[1, 2])
+        async with world.producer(hooks=(hooks,), linger_ms=0) as producer:
+            await asyncio.gather(*(producer.send("clicks", b"warm", partition=each) for each in range(2)))
+            world.cluster.faults.append(Fault(api=ApiKey.PRODUCE, node=2, answer_delay=2.0))
+            delivery = producer.send("clicks", b"value", partition=1)
+            await world.until(lambda: len(world.events(ApiKey.PRODUCE, node=2)) == 2)
+            world.cluster.listed = {1, 3}
+            producer._sender.cluster.want_update(world.loop.time(), "test")
+            await asyncio.sleep(1)
+            assert 2 not in producer._sender.cluster.nodes
+            assert not delivery.done()
+            await delivery
+            await asyncio.sleep(0.1)
+            assert [connection.node.id for connection in world.connections if connection.node.id == 2] == []
+            assert producer.metrics().nodes.keys() == {1}
+        return hooks
+
+    hooks, world = run(scenario)
+    assert (2, None) in [(node.id, error) for node, error in hooks.of("on_disconnect")]
+    assert world.cluster.values("clicks", 1) == [b"warm", b"value"]
+
+
+def test_kip_899_when_no_known_node_can_be_reached_the_bootstrap_addresses_are_asked_again(caplog):
+    async def scenario(world):
+        world.cluster.create_topic("clicks", leaders=[2])
+        async with world.producer() as producer:
+            await producer.send("clicks", b"before")
+            # All brokers move at once: only the bootstrap address still leads to one.
+            for node_id in (1, 2, 3):
+                world.stop_node(node_id)
+            for node_id in (1, 2, 3):
+                world.start_node(node_id, host=f"new{node_id}")
+            world.loop.addresses["broker1"] = ["new1"]
+            began = world.loop.time()
+            await producer.send("clicks", b"after")
+            return world.loop.time() - began
+
+    took, world = run(scenario)
+    assert took < 2
+    assert world.cluster.values("clicks") == [b"before", b"after"]
+
+
+def test_kip_899_without_rebootstrap_the_known_nodes_are_all_there_is():
+    async def scenario(world):
+        world.cluster.create_topic("clicks", leaders=[2])
+        config = {"metadata_recovery_strategy": "none", "delivery_timeout_ms": 40_000}
+        async with world.producer(**config) as producer:
+            await producer.send("clicks", b"before")
+            for node_id in (1, 2, 3):
+                world.stop_node(node_id)
+            for node_id in (1, 2, 3):
+                world.start_node(node_id, host=f"new{node_id}")
+            world.loop.addresses["bootstrap"] = ["new1"]
+            with pytest.raises(TimeoutError, match=r"Nothing listens|never sent"):
+                await producer.send("clicks", b"after")
+
+    run(scenario)
+
+
+def test_kip_1102_metadata_that_cannot_be_had_for_long_leads_back_to_the_bootstrap_addresses():
+    """Nodes that take connections for ever are always 'connecting': only the time says that none is of use."""
+
+    async def scenario(world):
+        world.cluster.create_topic("clicks", leaders=[2])
+        trigger = {"metadata_recovery_rebootstrap_trigger_ms": 20_000, "delivery_timeout_ms": 100_000}
+        async with world.producer(bootstrap_servers="bootstrap:9092", **trigger) as producer:
+            world.loop.addresses["bootstrap"] = ["broker1"]
+            await producer.send("clicks", b"before")
+            for node_id in (1, 2, 3):
+                world.stop_node(node_id)
+                world.hanging.add(f"broker{node_id}")
+            for node_id in (1, 2, 3):
+                world.start_node(node_id, host=f"new{node_id}")
+            world.loop.addresses["bootstrap"] = ["new1"]
+            began = world.loop.time()
+            await producer.send("clicks", b"after")
+            return world.loop.time() - began
+
+    took, world = run(scenario)
+    assert 20 <= took <= 60
+    assert world.cluster.values("clicks") == [b"before", b"after"]
+
+
+def test_kip_1242_a_broker_of_another_cluster_sends_the_producer_back_to_the_bootstrap_addresses():
+    async def scenario(world):
+        world.cluster.create_topic("clicks", leaders=[2])
+        async with world.producer(bootstrap_servers="bootstrap:9092") as producer:
+            world.loop.addresses["bootstrap"] = ["broker1"]
+            await producer.send("clicks", b"before")
+            # What listens at broker2 is not node 2 any more.
+            world.stop_node(2)
+            world.start_node(2, host="new2")
+            world.loop.addresses["broker2"] = ["broker3"]
+            world.cluster.listed = {1, 3}
+            world.cluster.move_leader("clicks", 0, 3)
+            await producer.send("clicks", b"after")
+        return world.loop.resolved
+
+    resolved, world = run(scenario)
+    assert resolved.count("bootstrap") == 2
+    assert world.cluster.values("clicks") == [b"before", b"after"]
+
+
+def test_kip_1242_without_the_check_no_broker_is_told_who_it_should_be():
+    async def scenario(world):
+        world.cluster.create_topic("clicks", leaders=[2])
+        async with world.producer(metadata_cluster_check_enable=False) as producer:
+            await producer.send("clicks", b"value")
+
+    _, world = run(scenario)
+    assert {event.request.cluster_id for event in world.events(ApiKey.API_VERSIONS)} == {None}
+
+
+def test_kip_1102_rebootstrap_required_in_a_metadata_answer():
+    async def scenario(world):
+        world.cluster.create_topic("clicks", leaders=[2])
+        async with world.producer(bootstrap_servers="bootstrap:9092") as producer:
+            world.loop.addresses["bootstrap"] = ["broker1"]
+            await producer.send("clicks", b"before")
+            world.cluster.faults.append(Fault(api=ApiKey.METADATA, error=REBOOTSTRAP_REQUIRED))
+            producer._sender.cluster.want_update(world.loop.time(), "test")
+            await asyncio.sleep(2)
+            await producer.send("clicks", b"after")
+        return world.loop.resolved
+
+    resolved, world = run(scenario)
+    assert resolved.count("bootstrap") == 2
+    assert world.cluster.values("clicks") == [b"before", b"after"]
+
+
+def test_an_answer_from_before_a_rebootstrap_is_not_taken_for_the_one_after_it():
+    async def scenario(world):
+        world.cluster.create_topic("clicks", leaders=[2])
+        async with world.producer(bootstrap_servers="bootstrap:9092") as producer:
+            world.loop.addresses["bootstrap"] = ["broker1"]
+            await producer.send("clicks", b"before")
+            cluster, metadata = producer._sender.cluster, producer._parts.metadata
+            world.cluster.faults.append(Fault(api=ApiKey.METADATA, answer_delay=2.0))
+            world.cluster.faults.append(Fault(api=ApiKey.METADATA, answer_delay=6.0))
+            cluster.want_update(world.loop.time(), "test")
+            asked = len(world.events(ApiKey.METADATA))
+            await world.until(lambda: len(world.events(ApiKey.METADATA)) == asked + 1)
+            # Some broker says that it is not the one meant, while the request is in flight.
+            metadata.require_rebootstrap()
+            producer._parts.accumulator.producer_state.producer_id = -1
+            producer._sender.wake()
+            await world.until(lambda: not metadata.bootstrapped)
+            await world.until(lambda: len(world.events(ApiKey.METADATA)) == asked + 2)
+            version = metadata.version
+            await asyncio.sleep(4)
+            assert metadata.version == version, "the first answer came, and nobody wanted it"
+            await world.until(lambda: metadata.version > version)
+            assert metadata.bootstrapped
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("hints", [True, False])
+def test_kip_951_a_hint_replaces_the_metadata_round_trip_and_the_backoff(hints):
+    async def scenario(world):
+        world.cluster.hints = hints
+        world.cluster.create_topic("clicks", leaders=[1])
+        config = {"retry_backoff_ms": 1000, "retry_backoff_max_ms": 1000, "linger_ms": 0}
+        async with world.producer(**config) as producer:
+            await producer.send("clicks", b"before")
+            await asyncio.sleep(5)
+            world.cluster.faults.append(Fault(api=ApiKey.METADATA, answer_delay=3.0, times=100))
+            world.cluster.move_leader("clicks", 0, 2)
+            began = world.loop.time()
+            await producer.send("clicks", b"after")
+            return world.loop.time() - began
+
+    took, world = run(scenario)
+    nodes = [event.node for event in world.events(ApiKey.PRODUCE)]
+    if hints:
+        assert took < 0.1
+        assert nodes == [1, 1, 2]
+    else:
+        assert took > 2
+        assert nodes[-1] == 2
+
+
+def test_kip_951_a_hint_may_name_a_node_that_metadata_does_not_know():
+    async def scenario(world):
+        world.cluster.create_topic("clicks", leaders=[1])
+        async with world.producer() as producer:
+            await producer.send("clicks", b"before")
+            world.cluster.add_node(9)
+            world.start_node(9)
+            world.cluster.listed = {1}
+            world.cluster.move_leader("clicks", 0, 9)
+            await producer.send("clicks", b"after")
+
+    _, world = run(scenario, nodes=1)
+    assert world.cluster.values("clicks") == [b"before", b"after"]
+
+
+@pytest.mark.parametrize(
+    ("code", "error_class"),
+    [(INVALID_TOPIC_EXCEPTION, InvalidTopicError), (TOPIC_AUTHORIZATION_FAILED, TopicAuthorizationError)],
+)
+def test_a_topic_that_the_cluster_refuses_fails_its_records_at_once_and_no_others(code, error_class):
+    async def scenario(world):
+        world.cluster.create_topic("good")
+        world.cluster.topic_errors["bad"] = code
+        async with world.producer() as producer:
+            good = producer.send("good", b"value")
+            bad = [producer.send("bad", b"value") for _ in range(3)]
+            for delivery in bad:
+                with pytest.raises(error_class):
+                    await delivery
+            assert world.loop.time() < 1001
+            await good
+            with pytest.raises(error_class):
+                await producer.partitions_for("bad")
+
+    _, world = run(scenario)
+    assert [(where.topic, count) for where, count, _ in world.failures] == [("bad", 3)]
+
+
+def test_a_topic_is_made_by_asking_for_it_where_the_cluster_makes_topics():
+    async def scenario(world):
+        async with world.producer() as producer:
+            await producer.send("new", b"value")
+
+    _, world = run(scenario, auto_create=2)
+    assert len(world.cluster.topics["new"].partitions) == 2
+
+
+def test_a_record_for_a_partition_yet_to_come_waits_for_it():
+    async def scenario(world):
+        topic = world.cluster.create_topic("clicks", leaders=[1])
+        async with world.producer() as producer:
+            await producer.send("clicks", b"value")
+            delivery = producer.send("clicks", b"value", partition=1)
+            await asyncio.sleep(3)
+            topic.partitions.append(type(topic.partitions[0])(leader=2))
+            assert (await delivery).partition == 1
+
+    _, world = run(scenario)
+    assert len(world.events(ApiKey.METADATA)) < 12
+
+
+def test_a_slow_serializer_does_not_make_the_metadata_be_asked_for():
+    async def serialize(value):
+        await asyncio.sleep(20)
+        return value
+
+    async def scenario(world):
+        world.cluster.create_topic("clicks", leaders=[1])
+        async with world.producer(value_serializer=serialize) as producer:
+            await producer.send("clicks", b"value")
+
+    _, world = run(scenario)
+    assert len(world.events(ApiKey.METADATA)) <= 3
+
+
+def test_a_topic_made_anew_under_another_id_is_followed():
+    async def scenario(world):
+        world.cluster.create_topic("clicks", 3)
+        async with world.producer() as producer:
+            await producer.send("clicks", b"old", partition=2)
+            world.cluster.create_topic("clicks", 3, leaders=[2, 3, 1])
+            assert (await producer.send("clicks", b"new", partition=2)).offset == 0
+
+    _, world = run(scenario)
+    assert world.cluster.values("clicks", 2) == [b"new"]
+
+
+def test_a_topic_that_nobody_uses_is_forgotten_and_comes_back_with_its_sequences():
+    async def scenario(world):
+        world.cluster.create_topic("clicks", leaders=[1])
+        config = {"metadata_max_idle_ms": 5000, "metadata_max_age_ms": 2000}
+        async with world.producer(**config) as producer:
+            await producer.send("clicks", b"before")
+            assert "clicks" in producer.metrics().topics
+            await asyncio.sleep(20)
+            assert list(producer._parts.metadata.topics_in_use) == []
+            assert "clicks" not in producer._accumulator.topics
+            assert producer.metrics().topics == {}
+            await producer.send("clicks", b"after")
+
+    _, world = run(scenario)
+    assert world.cluster.values("clicks") == [b"before", b"after"]
+
+
+def test_a_topic_in_use_is_not_forgotten_while_something_waits_in_it():
+    async def scenario(world):
+        world.cluster.create_topic("clicks", leaders=[1])
+        config = {"metadata_max_idle_ms": 5000, "metadata_max_age_ms": 1000, "request_timeout_ms": 60_000}
+        async with world.producer(**config, delivery_timeout_ms=100_000) as producer:
+            world.cluster.faults.append(Fault(api=ApiKey.PRODUCE, answer_delay=30))
+            delivery = producer.send("clicks", b"value")
+            await asyncio.sleep(20)
+            assert "clicks" in producer._accumulator.topics
+            await delivery
+
+    run(scenario)
+
+
+def test_the_producer_id_is_asked_for_again_with_a_backoff_while_it_may_come():
+    async def scenario(world):
+        world.cluster.create_topic("clicks")
+        fault = Fault(api=ApiKey.INIT_PRODUCER_ID, error=COORDINATOR_LOAD_IN_PROGRESS, times=5)
+        world.cluster.faults += [fault, Fault(api=ApiKey.INIT_PRODUCER_ID, disconnect="before", times=2)]
+        async with world.producer() as producer:
+            await producer.send("clicks", b"value")
+
+    _, world = run(scenario)
+    asked = [event.at for event in world.events(ApiKey.INIT_PRODUCER_ID)]
+    assert len(asked) == 8
+    assert all(later - sooner >= 0.08 for sooner, later in itertools.pairwise(asked))
+
+
+@pytest.mark.parametrize("code", [CLUSTER_AUTHORIZATION_FAILED, TRANSACTIONAL_ID_AUTHORIZATION_FAILED])
+def test_a_producer_id_that_is_refused_fails_everything_now_and_later(code):
+    async def scenario(world):
+        world.cluster.create_topic("clicks")
+        world.cluster.faults.append(Fault(api=ApiKey.INIT_PRODUCER_ID, error=code))
+        async with world.producer() as producer:
+            deliveries = [producer.send("clicks", b"value"), producer.send("missing", b"value")]
+            results = await asyncio.gather(*deliveries, return_exceptions=True)
+            assert all(isinstance(result, KafkaError) and result.code == code for result in results)
+            assert world.loop.time() < 1001
+            for topic in ("clicks", "missing"):
+                with pytest.raises(KafkaError) as raised:
+                    producer.send(topic, b"value")
+                assert raised.value.code == code
+
+    run(scenario)
+
+
+def test_a_broker_that_knows_no_idempotence_is_a_fatal_error_that_says_so():
+    async def scenario(world):
+        world.cluster.create_topic("clicks")
+        for node in world.cluster.nodes.values():
+            del node.versions[ApiKey.INIT_PRODUCER_ID]
+        async with world.producer() as producer:
+            with pytest.raises(UnsupportedVersionError, match="does not offer INIT_PRODUCER_ID"):
+                await producer.send("clicks", b"value")
+        async with world.producer(enable_idempotence=False) as producer:
+            await producer.send("clicks", b"value")
+
+    run(scenario)
+
+
+def test_a_broker_without_a_metadata_version_of_ours_is_named_by_who_waits():
+    async def scenario(world):
+        for node in world.cluster.nodes.values():
+            node.versions[ApiKey.METADATA] = (90, 91)
+        async with world.producer(max_block_ms=2000) as producer:
+            with pytest.raises(MetadataTimeoutError, match="speaks METADATA version 90 to 91"):
+                await producer.send("clicks", b"value")
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("hanging", [True, False])
+def test_closing_while_connecting_leaves_nothing(hanging):
+    async def scenario(world):
+        if hanging:
+            world.hanging.add("broker1")
+        else:
+            world.latency = lambda: 0.3
+        producer = world.producer()
+        await producer.start()
+        await asyncio.sleep(0.2)
+        began = world.loop.time()
+        await producer.close()
+        assert world.loop.time() - began < 0.5
+        await asyncio.sleep(5)
+
+    run(scenario)
+
+
+def test_one_node_connects_while_another_takes_its_time_to_close():
+    """The end of the producer must not miss a connection that is made meanwhile."""
+
+    async def scenario(world):
+        world.cluster.create_topic("clicks", 2, leaders=[1, 2])
+        producer = world.producer(linger_ms=0, acks=0)
+        await producer.start()
+        await producer.send("clicks", b"value", partition=0)
+        # Node 1 takes nothing more, so that its connection cannot end in good order.
+        for connection in world.connections:
+            connection.transport.receive_window = 0
+        world.latency = lambda: 0.1
+        producer.send("clicks", b"stuck", partition=0)
+        producer.send("clicks", b"connecting", partition=1)
+        await asyncio.sleep(0.05)
+        await producer.close(0)
+        await asyncio.sleep(1)
+
+    run(scenario)
+
+
+def test_why_a_broker_cannot_be_reached_is_said_once(caplog):
+    async def scenario(world):
+        world.stop_node(1)
+        async with world.producer(max_block_ms=5000) as producer:
+            with pytest.raises(MetadataTimeoutError) as raised:
+                await producer.send("clicks", b"value")
+        return str(raised.value)
+
+    with caplog.at_level(logging.WARNING):
+        text, _ = run(scenario, nodes=1)
+    assert "Nothing listens at broker1:9092 (connection refused)" in text
+    assert "No broker told the partitions of topic 'clicks' within 5000 ms (max_block_ms)" in text
+    assert len([record for record in caplog.records if "Nothing listens" in record.getMessage()]) == 2

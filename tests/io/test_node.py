@@ -1,0 +1,492 @@
+"""One broker's connection: its order, its limits, its ends, and how it is made again."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import re
+import socket
+
+import pytest
+
+from aioproducer import Producer
+from aioproducer.errors import ConnectionFailedError, NetworkError, ProtocolError, RequestTimedOutError
+from aioproducer.protocol import ApiKey
+from aioproducer.transport.memory import MemoryNetwork
+from tests.io.recording import Recording
+from tests.simulation import Fault, run
+
+
+def test_b09_connect_then_versions_then_metadata_then_producer_id_then_produce():
+    async def scenario(world):
+        world.cluster.create_topic("clicks", leaders=[1])
+        async with world.producer() as producer:
+            await producer.send("clicks", b"value")
+
+    _, world = run(scenario, nodes=1)
+    happened = [event.what if event.api is None else event.api.name for event in world.journal if event.what != "did"]
+    first_connection = ["connected", "API_VERSIONS", "METADATA", "INIT_PRODUCER_ID"]
+    # The bootstrap address is not the broker: that has its own connection, as soon as metadata has named it.
+    assert happened[: len(first_connection)] == first_connection
+    assert [name for name in happened if name != "disconnected"][-3:] == ["connected", "API_VERSIONS", "PRODUCE"]
+    assert happened.count("METADATA") == happened.count("INIT_PRODUCER_ID") == happened.count("PRODUCE") == 1
+    assert {event.client_id for event in world.events()} == {"simulated"}
+
+
+@pytest.mark.parametrize("limit", [1, 2, 5])
+def test_pt41_no_more_requests_in_flight_than_allowed(limit):
+    async def scenario(world):
+        world.cluster.create_topic("clicks", 20, leaders=[1] * 20)
+        world.cluster.faults.append(Fault(api=ApiKey.PRODUCE, answer_delay=0.05, times=100))
+        most = 0
+        async with world.producer(max_in_flight_requests_per_connection=limit, batch_size=0) as producer:
+            await asyncio.gather(*(producer.send("clicks", b"first", partition=each) for each in range(20)))
+            for number in range(200):
+                producer.send("clicks", b"%d" % number, partition=number % 20)
+            flushed = asyncio.ensure_future(producer.flush())
+            while not flushed.done():
+                await asyncio.sleep(0.001)
+                most = max([most, *(connection.unanswered for connection in world.connections)])
+        return most
+
+    most, world = run(scenario)
+    assert most == limit
+    assert sum(len(partition.records) for partition in world.cluster.topics["clicks"].partitions) == 220
+
+
+def test_pt41_a_request_starts_only_when_the_one_before_is_written():
+    async def scenario(world):
+        # Each request takes many turns; the world complains of a write during another.
+        world.receive_window = 50
+        world.cluster.create_topic("clicks", 5, leaders=[1] * 5)
+        async with world.producer(batch_size=0, linger_ms=0) as producer:
+            for number in range(50):
+                producer.send("clicks", b"%d" % number * 100, partition=number % 5)
+            await producer.flush()
+        assert sum(len(partition.records) for partition in world.cluster.topics["clicks"].partitions) == 50
+
+    run(scenario)
+
+
+def test_pt41_acks_0_requests_do_not_stay_in_flight():
+    async def scenario(world):
+        world.cluster.create_topic("clicks", leaders=[1])
+        async with world.producer(acks=0, max_in_flight_requests_per_connection=1, linger_ms=0) as producer:
+            for number in range(20):
+                metadata = await producer.send("clicks", b"%d" % number)
+                assert metadata.offset is None
+                assert producer.metrics()["requests-in-flight"] == 0
+        return [int(value) for value in world.cluster.values("clicks")]
+
+    assert run(scenario)[0] == list(range(20))
+
+
+def test_pt42_a_disconnect_fails_all_once_oldest_first_before_anything_new():
+    async def scenario(world):
+        hooks = Recording()
+        world.cluster.create_topic("clicks", 3, leaders=[1] * 3)
+        async with world.producer(hooks=(hooks,), batch_size=0, linger_ms=0) as producer:
+            await asyncio.gather(*(producer.send("clicks", b"warm", partition=each) for each in range(3)))
+            del hooks.told[:]
+            world.cluster.faults.append(Fault(api=ApiKey.PRODUCE, answer_delay=1.0, times=3))
+            deliveries = []
+            for partition in (2, 0, 1):
+                deliveries.append(producer.send("clicks", b"record", partition=partition))
+                await asyncio.sleep(0.01)
+            await world.until(lambda: len(hooks.of("on_batch_sent")) == 3)
+            await asyncio.sleep(0.1)
+            world.disconnect(1)
+            await asyncio.gather(*deliveries)
+        return hooks
+
+    hooks, world = run(scenario)
+    assert [arguments[0].partition for arguments in hooks.of("on_batch_retried")] == [2, 0, 1]
+    names = hooks.names("on_disconnect", "on_batch_retried", "on_connect", "on_batch_acked")
+    assert names[:5] == ["on_disconnect", *["on_batch_retried"] * 3, "on_connect"]
+    for partition in world.cluster.topics["clicks"].partitions:
+        assert partition.values == [b"warm", b"record"]
+
+
+@pytest.mark.parametrize("disconnect", ["before", "after", "half"])
+def test_pt42_whatever_became_of_the_request_the_record_is_there_once(disconnect):
+    async def scenario(world):
+        world.cluster.create_topic("clicks", leaders=[1])
+        async with world.producer() as producer:
+            await producer.send("clicks", b"first")
+            world.cluster.faults.append(Fault(api=ApiKey.PRODUCE, disconnect=disconnect))
+            assert (await producer.send("clicks", b"second")).offset == 1
+        return world.cluster.values("clicks")
+
+    assert run(scenario)[0] == [b"first", b"second"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "text"),
+    [
+        ("wrong id", ProtocolError, "no request in flight has that id"),
+        ("garbage", ProtocolError, "answered PRODUCE version 13 in bytes that are wrong"),
+        ("oversized", ProtocolError, "announced a response of 2147483647 bytes"),
+        ("silence", RequestTimedOutError, r"did not answer PRODUCE .* within 1500 ms \(request_timeout_ms\)"),
+    ],
+)
+def test_an_answer_that_cannot_be_ends_the_connection_and_is_asked_for_again(answer, error, text):
+    async def scenario(world):
+        hooks = Recording()
+        world.cluster.create_topic("clicks", leaders=[1])
+        async with world.producer(hooks=(hooks,), request_timeout_ms=1500) as producer:
+            world.cluster.faults.append(Fault(api=ApiKey.PRODUCE, answer=answer))
+            await producer.send("clicks", b"value")
+        return hooks
+
+    hooks, world = run(scenario)
+    assert world.cluster.values("clicks") == [b"value"]
+    [(_, _, _, failure)] = hooks.of("on_batch_retried")
+    assert isinstance(failure, error)
+    assert re.search(text, str(failure))
+
+
+def test_pt50_an_answer_that_came_before_the_end_of_the_connection_counts():
+    async def scenario(world):
+        hooks = Recording()
+        world.cluster.create_topic("clicks", leaders=[1])
+        async with world.producer(hooks=(hooks,)) as producer:
+            world.cluster.faults.append(Fault(api=ApiKey.PRODUCE, disconnect="answered"))
+            await producer.send("clicks", b"value")
+            await world.until(lambda: len(hooks.of("on_disconnect")) == 2)
+        return hooks
+
+    hooks, world = run(scenario)
+    assert hooks.of("on_batch_retried") == []
+    assert hooks.names("on_batch_acked", "on_disconnect")[-2:] == ["on_batch_acked", "on_disconnect"]
+    assert world.cluster.values("clicks") == [b"value"]
+
+
+def test_pt53_nothing_is_sent_to_a_throttled_node_and_others_are_unaffected():
+    async def scenario(world):
+        hooks = Recording()
+        world.cluster.create_topic("clicks", 2, leaders=[1, 2])
+        async with world.producer(hooks=(hooks,), linger_ms=0) as producer:
+            await asyncio.gather(*(producer.send("clicks", b"warm", partition=each) for each in range(2)))
+            # The second answer names a shorter time: the longer one holds.
+            world.cluster.faults.append(Fault(api=ApiKey.PRODUCE, node=1, throttle_time_ms=3000, answer_delay=0.01))
+            world.cluster.faults.append(Fault(api=ApiKey.PRODUCE, node=1, throttle_time_ms=100))
+            first = producer.send("clicks", b"first", partition=0)
+            await asyncio.sleep(0.001)
+            await asyncio.gather(first, producer.send("clicks", b"second", partition=0))
+            throttled_at = world.loop.time()
+            turns = world.loop.turns
+            held_back = producer.send("clicks", b"third", partition=0)
+            for _ in range(10):
+                await producer.send("clicks", b"elsewhere", partition=1)
+            assert world.loop.time() - throttled_at < 0.1
+            assert not held_back.done()
+            await held_back
+            assert 2.9 < world.loop.time() - throttled_at < 3.1
+            assert world.loop.turns - turns < 200
+        return hooks
+
+    hooks, _ = run(scenario)
+    assert [(node.id, time_ms) for node, time_ms in hooks.of("on_throttle")] == [(1, 3000), (1, 100)]
+
+
+def test_pt49_only_a_connection_that_is_idle_is_closed_and_opened_again_when_needed(caplog):
+    async def scenario(world):
+        hooks = Recording()
+        world.cluster.create_topic("clicks", 2, leaders=[1, 2])
+        async with world.producer(hooks=(hooks,), connections_max_idle_ms=10_000, linger_ms=0) as producer:
+            await asyncio.gather(*(producer.send("clicks", b"warm", partition=each) for each in range(2)))
+            for _ in range(5):
+                await asyncio.sleep(4)
+                await producer.send("clicks", b"busy", partition=0)
+            open_connections = [connection.node.id for connection in world.connections]
+            await asyncio.sleep(60)
+            assert not world.connections
+            before = world.loop.time()
+            await producer.send("clicks", b"again", partition=1)
+            assert world.loop.time() - before < 0.001, "an idle end is no failure to back off from"
+        return hooks, open_connections
+
+    with caplog.at_level(logging.WARNING):
+        (hooks, open_connections), _ = run(scenario)
+    assert open_connections == [1]
+    assert [(node.id, error) for node, error in hooks.of("on_disconnect") if node.id > 0][:2] == [(2, None), (1, None)]
+    assert caplog.records == []
+
+
+def test_nothing_is_written_to_a_connection_that_closes_for_idleness():
+    """A transport takes what is written after close() and drops it: with acks=0 that would count as written."""
+
+    async def scenario(world):
+        world.cluster.create_topic("clicks", leaders=[1])
+        async with world.producer(acks=0, connections_max_idle_ms=1000, linger_ms=0) as producer:
+            sent = 0
+            for step in range(-20, 20):
+                await producer.send("clicks", b"%d" % sent)
+                sent += 1
+                # Around the very moment at which the connection is closed.
+                await asyncio.sleep(1.0 + step * 1e-6)
+            return sent
+
+    sent, world = run(scenario)
+    assert world.cluster.values("clicks") == [b"%d" % number for number in range(sent)]
+
+
+def test_waiting_longer_than_idle_for_an_answer_neither_closes_nor_spins():
+    async def scenario(world):
+        world.cluster.create_topic("clicks", leaders=[1])
+        async with world.producer(connections_max_idle_ms=1000) as producer:
+            await producer.send("clicks", b"warm")
+            world.cluster.faults.append(Fault(api=ApiKey.PRODUCE, answer_delay=20))
+            turns = world.loop.turns
+            assert (await producer.send("clicks", b"slow")).offset == 1
+            return world.loop.turns - turns
+
+    turns, world = run(scenario)
+    assert turns < 200
+    assert len(world.events(ApiKey.PRODUCE)) == 2
+
+
+def test_pt51_the_backoff_of_reconnecting_grows_to_its_limit_and_begins_anew_after_a_success():
+    async def scenario(world):
+        world.cluster.create_topic("clicks", leaders=[1])
+        config = {"reconnect_backoff_ms": 100, "reconnect_backoff_max_ms": 2000, "metadata_recovery_strategy": "none"}
+        async with world.producer(**config) as producer:
+            await producer.send("clicks", b"warm")
+            world.stop_node(1)
+            del world.attempts[:]
+            delivery = producer.send("clicks", b"value")
+            await asyncio.sleep(20)
+            times = [at for at, _, _ in world.attempts]
+            world.start_node(1)
+            await delivery
+            world.disconnect(1)
+            del world.attempts[:]
+            began = world.loop.time()
+            await producer.send("clicks", b"again")
+            return [later - sooner for sooner, later in itertools.pairwise(times)], world.attempts[0][0] - began
+
+    (gaps, after_success), _ = run(scenario, nodes=1)
+    # The end of the connection was the first failure.
+    for power, gap in enumerate(gaps[:4], start=1):
+        assert 0.1 * 2**power * 0.8 <= gap <= 0.1 * 2**power * 1.2 + 0.001
+    assert len(gaps) >= 9
+    assert all(1.6 <= gap <= 2.001 for gap in gaps[5:])
+    assert 0.08 <= after_success <= 0.121
+
+
+def test_pt51_setting_up_a_connection_has_a_limit_that_grows():
+    async def scenario(world):
+        hooks = Recording()
+        world.hanging.add("broker1")
+        config = {"socket_connection_setup_timeout_ms": 1000, "socket_connection_setup_timeout_max_ms": 4000}
+        async with world.producer(hooks=(hooks,), **config):
+            await asyncio.sleep(30)
+        return hooks
+
+    hooks, _ = run(scenario, nodes=1)
+    limits = [duration_ms / 1000 for _, duration_ms, _ in hooks.of("on_connect")]
+    assert all(
+        low <= limit <= high for limit, low, high in zip(limits, (0.8, 1.6, 3.2), (1.21, 2.41, 4.01), strict=False)
+    )
+    assert all(3.2 <= limit <= 4.001 for limit in limits[2:])
+    error = hooks.of("on_connect")[0][2]
+    assert isinstance(error, ConnectionFailedError)
+    assert "socket_connection_setup_timeout_ms" in str(error)
+
+
+def test_pt51_all_addresses_of_a_name_are_tried_in_turn_without_waiting():
+    async def scenario(world):
+        world.loop.addresses["kafka.example"] = ["10.0.0.1", "10.0.0.2", "broker1"]
+        async with world.producer(bootstrap_servers="kafka.example:9092") as producer:
+            await producer.wait_ready(1)
+            assert world.loop.time() < 1000.01
+        return [host for _, host, _ in world.attempts], world.server_hostnames
+
+    (hosts, names), world = run(scenario, nodes=1)
+    assert hosts[:3] == ["10.0.0.1", "10.0.0.2", "broker1"]
+    assert names[:3] == ["kafka.example"] * 3
+    assert world.loop.resolved.count("kafka.example") == 1
+
+
+def test_pt51_a_name_is_resolved_again_after_its_addresses_have_failed_and_after_a_good_connection():
+    async def scenario(world):
+        world.cluster.create_topic("clicks", leaders=[1])
+        world.cluster.nodes[1].host = "kafka.example"
+        world.loop.addresses["kafka.example"] = ["10.0.0.1"]
+        async with world.producer(bootstrap_servers="kafka.example:9092") as producer:
+            await asyncio.sleep(1)
+            world.loop.addresses["kafka.example"] = ["broker1"]
+            await producer.send("clicks", b"value")
+            resolved = len(world.loop.resolved)
+            world.disconnect(1)
+            await producer.send("clicks", b"value")
+            assert len(world.loop.resolved) > resolved
+
+    run(scenario, nodes=1)
+
+
+def test_a_name_that_does_not_resolve_is_tried_again_and_named(caplog):
+    async def scenario(world):
+        world.loop.addresses["wrong.example"] = socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        async with world.producer(bootstrap_servers="wrong.example:9092") as producer:
+            await asyncio.sleep(5)
+            with pytest.raises(TimeoutError, match=r"host name 'wrong.example' could not be resolved"):
+                await producer.wait_ready(1)
+        return len(world.loop.resolved)
+
+    tries, _ = run(scenario)
+    assert 5 <= tries <= 20
+    # Said once, not at every try.
+    assert len([record for record in caplog.records if "wrong.example" in record.getMessage()]) == 1
+
+
+def test_canonical_names_are_those_that_certificates_are_checked_against():
+    async def scenario(world):
+        world.loop.addresses["kafka.example"] = ["10.0.0.1", "broker1"]
+        world.loop.canonical_names.update({"10.0.0.1": "one.example", "broker1": "two.example"})
+        config = {"client_dns_lookup": "resolve_canonical_bootstrap_servers_only"}
+        async with world.producer(bootstrap_servers="kafka.example:9092", **config) as producer:
+            await producer.wait_ready(1)
+        return world.server_hostnames
+
+    assert run(scenario, nodes=1)[0][:2] == ["one.example", "two.example"]
+
+
+def test_a_connector_that_fails_in_an_unexpected_way_is_tried_again(caplog):
+    async def scenario(world):
+        connect = world.connect
+        world.cluster.create_topic("clicks", leaders=[1])
+        failures = iter([ValueError("odd"), OSError(113, "No route to host"), TimeoutError(110, "timed out")])
+
+        async def failing(*arguments, **options):
+            for failure in failures:
+                raise failure
+            return await connect(*arguments, **options)
+
+        world.connect = failing
+        hooks = Recording()
+        async with world.producer(hooks=(hooks,)) as producer:
+            await producer.send("clicks", b"value")
+        return hooks
+
+    hooks, world = run(scenario, nodes=1)
+    texts = [str(error) for _, _, error in hooks.of("on_connect") if error is not None]
+    assert "ValueError('odd')" in texts[0]
+    assert "cannot be reached from here" in texts[1]
+    # A socket's own time-out came before ours.
+    assert "packets seem to be dropped" in texts[2]
+    assert world.cluster.values("clicks") == [b"value"]
+
+
+def test_acks_0_to_a_broker_that_takes_nothing_ends_with_the_request_timeout():
+    async def scenario(world):
+        hooks = Recording()
+        world.cluster.create_topic("clicks", leaders=[1])
+        config = {"acks": 0, "linger_ms": 0, "request_timeout_ms": 1000, "delivery_timeout_ms": 10_000}
+        async with world.producer(hooks=(hooks,), **config) as producer:
+            await producer.send("clicks", b"warm")
+            for connection in world.connections:
+                connection.transport.receive_window = 0
+            began = world.loop.time()
+            await producer.send("clicks", b"value")
+            return hooks, world.loop.time() - began
+
+    (hooks, took), world = run(scenario)
+    assert 1.0 <= took <= 1.5
+    [error] = [error for node, error in hooks.of("on_disconnect") if node.id == 1 and error is not None]
+    assert isinstance(error, RequestTimedOutError)
+    assert "did not take a whole request within 1000 ms (request_timeout_ms)" in str(error)
+    assert world.cluster.values("clicks") == [b"warm", b"value"]
+
+
+@pytest.mark.parametrize("when", ["connected", "connecting", "resolving", "backing off"])
+def test_a_broker_that_has_moved_is_found_at_its_new_address_at_once(when):
+    async def scenario(world):
+        hooks = Recording()
+        world.cluster.create_topic("clicks", 2, leaders=[1, 2])
+        config = {"linger_ms": 0, "reconnect_backoff_ms": 5000, "reconnect_backoff_max_ms": 5000}
+        async with world.producer(hooks=(hooks,), **config) as producer:
+            await asyncio.gather(*(producer.send("clicks", b"warm", partition=each) for each in range(2)))
+            node = producer._sender.cluster.nodes[1]
+            if when == "backing off":
+                world.stop_node(1)
+                delivery = producer.send("clicks", b"moved", partition=0)
+                await asyncio.sleep(0.2)
+            elif when in ("connecting", "resolving"):
+                node.close()
+                await world.until(lambda: not node.connected)
+                world.latency = lambda: 0.5
+                world.loop.resolving_takes = 0.0 if when == "connecting" else 0.5
+                delivery = producer.send("clicks", b"moved", partition=0)
+                attempts = len(world.loop.resolved)
+                await world.until(lambda: len(world.loop.resolved) > attempts)
+                await asyncio.sleep(0.1)
+                world.latency = lambda: 0.0
+                world.loop.resolving_takes = 0.0
+            if when != "backing off":
+                world._listeners.pop(1).close()
+            world.start_node(1, host="elsewhere")
+            began = world.loop.time()
+            producer._sender.cluster.want_update(began, "test")
+            if when == "connected":
+                await world.until(lambda: producer._parts.metadata.node(1).host == "elsewhere")
+                delivery = producer.send("clicks", b"moved", partition=0)
+            await delivery
+            return world.loop.time() - began
+
+    took, world = run(scenario, nodes=2)
+    assert took < 1
+    assert world.attempts[-1][1] == "elsewhere"
+    assert world.cluster.values("clicks") == [b"warm", b"moved"]
+
+
+def test_a_peer_that_ends_each_connection_at_once_is_backed_off_from():
+    async def scenario(world):
+        world.cluster.faults.append(Fault(api=ApiKey.API_VERSIONS, disconnect="before", times=1000))
+        async with world.producer():
+            turns = world.loop.turns
+            await asyncio.sleep(60)
+            return world.loop.turns - turns, len(world.attempts)
+
+    (turns, attempts), _ = run(scenario, nodes=1)
+    assert 40 <= attempts <= 100
+    assert turns < attempts * 30
+
+
+def test_requests_in_flight_at_close_end_with_the_connection():
+    async def scenario(world):
+        world.cluster.create_topic("clicks", leaders=[1])
+        world.cluster.faults.append(Fault(api=ApiKey.PRODUCE, answer="silence", times=10))
+        producer = world.producer()
+        await producer.start()
+        delivery = producer.send("clicks", b"value")
+        await asyncio.sleep(1)
+        began = world.loop.time()
+        await producer.close(2)
+        assert world.loop.time() - began < 2.5
+        return delivery.exception()
+
+    error, _ = run(scenario)
+    assert not isinstance(error, NetworkError)
+    assert "the producer was closed before the record was delivered" in str(error)
+
+
+async def test_addresses_are_resolved_by_the_loop_itself_on_real_loops():
+    """``localhost`` has the address that the machine gives it; nothing listens in the memory network."""
+
+    class Connector(MemoryNetwork):
+        def __init__(self):
+            super().__init__()
+            self.hosts = []
+
+        async def connect(self, host, port, handler, *, server_hostname=None):
+            self.hosts.append((host, server_hostname))
+            return await super().connect(host, port, handler, server_hostname=server_hostname)
+
+    connector = Connector()
+    async with Producer(bootstrap_servers="localhost:9092", transport=connector) as producer:
+        with pytest.raises(TimeoutError, match="Nothing listens at localhost"):
+            await producer.wait_ready(0.05)
+    assert connector.hosts[0][0] in ("127.0.0.1", "::1")
+    assert connector.hosts[0][1] == "localhost"

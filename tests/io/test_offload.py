@@ -1,0 +1,153 @@
+"""Compression away from the loop: in threads on real loops, later on virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from random import Random
+
+import pytest
+
+from aioproducer import Producer
+from aioproducer.compression import codec
+from aioproducer.errors import KafkaError
+from aioproducer.io.offload import Compressor
+from tests.simulation import World, run
+
+LARGE = b"compressible " * 2000
+
+
+def compressor_threads():
+    return [thread for thread in threading.enumerate() if thread.name.startswith("aioproducer-compressor")]
+
+
+class Codec:
+    """A codec that tells where it runs, and can be held up or fail."""
+
+    def __init__(self, inner):
+        self.inner = inner
+        self.threads = set()
+        self.go_on = threading.Event()
+        self.go_on.set()
+        self.error = None
+        self.loop = asyncio.get_running_loop()
+        self.began = asyncio.Event()
+
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
+
+    def compress(self, buffers, level=None):
+        self.threads.add(threading.current_thread())
+        self.loop.call_soon_threadsafe(self.began.set)
+        self.go_on.wait(10)
+        if self.error is not None:
+            raise self.error
+        return self.inner.compress(buffers, level)
+
+
+async def world_on_this_loop():
+    world = World(asyncio.get_running_loop(), Random(1), nodes=0)
+    world.cluster.add_node(1, "127.0.0.1")
+    world.start_node(1)
+    world.cluster.create_topic("clicks", leaders=[1])
+    return world
+
+
+def spied(producer):
+    spy = Codec(producer._sender._compressor._codec)
+    producer._sender._compressor._codec = spy
+    return spy
+
+
+@pytest.mark.parametrize("compression_type", ["gzip", "snappy", "lz4", "zstd"])
+async def test_large_batches_are_compressed_in_threads_that_end_with_the_producer(compression_type):
+    world = await world_on_this_loop()
+    config = {"bootstrap_servers": "127.0.0.1:9092", "batch_size": 200_000, "compression_type": compression_type}
+    async with Producer(transport=world, **config) as producer:
+        spy = spied(producer)
+        await asyncio.gather(*(producer.send("clicks", LARGE) for _ in range(20)))
+        assert spy.threads
+        assert threading.main_thread() not in spy.threads
+        await producer.send("clicks", b"small")
+        assert producer.metrics()["compression-rate-avg"] < 1
+    assert compressor_threads() == []
+    assert world.cluster.values("clicks") == [LARGE] * 20 + [b"small"]
+    pool = producer._parts.accumulator.pool
+    assert pool.available_memory == pool.total_memory
+
+
+async def test_closing_while_a_thread_compresses_waits_for_it_and_gives_its_memory_back_once():
+    world = await world_on_this_loop()
+    producer = Producer(
+        transport=world, bootstrap_servers="127.0.0.1:9092", compression_type="gzip", batch_size=200_000, linger_ms=0
+    )
+    await producer.start()
+    await producer.wait_ready(5)
+    spy = spied(producer)
+    spy.go_on.clear()
+    delivery = producer.send("clicks", LARGE)
+    await spy.began.wait()
+    closing = asyncio.ensure_future(producer.close(0))
+    await asyncio.wait([delivery])
+    assert isinstance(delivery.exception(), KafkaError)
+    pool = producer._parts.accumulator.pool
+    assert pool.available_memory < pool.total_memory, "the thread still reads it"
+    spy.go_on.set()
+    await closing
+    assert pool.available_memory == pool.total_memory
+    assert compressor_threads() == []
+
+
+async def test_cancelling_the_close_of_a_compressor_leaves_no_thread_behind():
+    spy = Codec(codec("gzip"))
+    spy.go_on.clear()
+    loop = asyncio.get_running_loop()
+    done = loop.create_future()
+    compressor = Compressor(loop, spy, None, lambda batch, result: done.set_result(result))
+
+    class Batch:
+        body = (LARGE,)
+
+    compressor.submit(Batch())
+    await spy.began.wait()
+    closing = asyncio.ensure_future(compressor.close())
+    await asyncio.sleep(0)
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    spy.go_on.set()
+    for thread in spy.threads:
+        await loop.run_in_executor(None, thread.join, 10)
+    assert compressor_threads() == []
+    assert codec("gzip").decompress(await done) == LARGE
+
+
+def test_a_codec_that_fails_fails_the_batch_and_says_so():
+    async def scenario(world):
+        world.cluster.create_topic("clicks", leaders=[1])
+        async with world.producer(compression_type="gzip") as producer:
+            await producer.wait_ready(1)
+            spy = spied(producer)
+            spy.error = ZeroDivisionError("odd")
+            with pytest.raises(KafkaError, match="Compression failed: ZeroDivisionError"):
+                await producer.send("clicks", LARGE)
+            spy.error = None
+            assert (await producer.send("clicks", LARGE)).offset == 0
+            pool = producer._accumulator.pool
+            assert pool.available_memory == pool.total_memory
+
+    run(scenario)
+
+
+def test_records_behind_a_batch_that_is_compressed_keep_their_order():
+    async def scenario(world):
+        world.cluster.create_topic("clicks", leaders=[1])
+        config = {"compression_type": "lz4", "batch_size": 20_000, "linger_ms": 0}
+        async with world.producer(**config) as producer:
+            for number in range(100):
+                producer.send("clicks", b"%d " % number * (2000 if number % 3 else 1))
+            await producer.flush()
+        assert world.loop.executor_calls > 10
+        return [int(value.split()[0]) for value in world.cluster.values("clicks")]
+
+    assert run(scenario)[0] == list(range(100))

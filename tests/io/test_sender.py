@@ -1,0 +1,459 @@
+"""The accumulator task: what it sends, what it makes of the answers, and what it survives."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+
+from aioproducer.errors import (
+    BufferExhaustedError,
+    ClusterAuthorizationError,
+    DeliveryTimeoutError,
+    InvalidPartitionError,
+    KafkaError,
+    MetadataTimeoutError,
+    ProtocolError,
+    RecordTooLargeError,
+    UnsupportedVersionError,
+)
+from aioproducer.protocol import ApiKey
+from tests.io.recording import Recording
+from tests.simulation import Fault, run
+
+NOT_ENOUGH_REPLICAS = 19
+CLUSTER_AUTHORIZATION_FAILED = 31
+INVALID_RECORD = 87
+
+
+def memory_is_back(producer):
+    pool = producer._accumulator.pool
+    return pool.available_memory == pool.total_memory
+
+
+def test_pt08_the_wait_for_metadata_and_the_wait_for_memory_share_one_budget():
+    async def scenario(world):
+        world.cluster.create_topic("full", 2, leaders=[2, 1])
+        world.cluster.faults.append(Fault(api=ApiKey.PRODUCE, node=2, answer_delay=20, times=100))
+        config = {"buffer_memory": 4096, "max_block_ms": 1000, "linger_ms": 0, "retry_backoff_max_ms": 50}
+        async with world.producer(**config) as producer:
+            await producer.send("full", b"warm", partition=1)
+            producer.send("full", bytes(3500), partition=0)
+            await asyncio.sleep(0.1)
+            began = world.loop.time()
+            delivery = producer.send("late", bytes(2000))
+            await asyncio.sleep(0.6)
+            world.cluster.create_topic("late", leaders=[1])
+            # Wake-ups that change nothing must not prolong it.
+            for _ in range(300):
+                producer._sender.wake()
+                await asyncio.sleep(0.0001)
+            with pytest.raises(BufferExhaustedError, match=r"No room for .* within 10\d\d ms \(max_block_ms\)"):
+                await delivery
+            assert 0.999 <= world.loop.time() - began <= 1.002
+            await producer.close(0)
+
+    run(scenario)
+
+
+def test_pt10_memory_comes_back_only_when_the_transport_has_let_go_of_it():
+    """A batch expires while its request is still being written; its memory must not carry other records meanwhile."""
+
+    async def scenario(world):
+        world.cluster.create_topic("clicks", 2, leaders=[1, 2])
+        config = {"request_timeout_ms": 3000, "delivery_timeout_ms": 3050, "linger_ms": 0, "buffer_memory": 16_384}
+        async with world.producer(**config) as producer:
+            await producer.send("clicks", b"warm", partition=0)
+            world.cluster.faults.append(Fault(api=ApiKey.PRODUCE, node=2, throttle_time_ms=2000))
+            await producer.send("clicks", b"warm", partition=1)
+            [stalled] = [connection for connection in world.connections if connection.node.id == 2]
+            stalled.transport.receive_window = 0
+            with pytest.raises(DeliveryTimeoutError, match="They were sent, so they may be in the log all the same"):
+                await producer.send("clicks", b"slow" * 1000, partition=1)
+            assert not memory_is_back(producer)
+            for _ in range(50):
+                await producer.send("clicks", b"\\xff" * 1000, partition=0)
+            stalled.transport.receive_window = None
+            await world.until(lambda: len(world.cluster.values("clicks", 1)) == 2)
+            await world.until(lambda: memory_is_back(producer), 0.1)
+            return world.cluster.values("clicks", 1)
+
+    assert run(scenario, send_buffer_bytes=0)[0] == [b"warm", b"slow" * 1000]
+
+
+def test_pt10_the_end_of_the_connection_lets_go_as_well():
+    async def scenario(world):
+        world.cluster.create_topic("clicks", leaders=[1])
+        async with world.producer(linger_ms=0) as producer:
+            await producer.send("clicks", b"warm")
+            for connection in world.connections:
+                connection.transport.receive_window = 0
+            delivery = producer.send("clicks", b"value")
+            await asyncio.sleep(1)
+            world.stop_node(1)
+            await asyncio.sleep(0.01)
+            assert not delivery.done()
+            producer._sender.fail_everything(KafkaError("test"), world.loop.time())
+            assert memory_is_back(producer)
+            assert delivery.exception() is not None
+            world.start_node(1)
+
+    run(scenario)
+
+
+def test_a_partition_that_the_answer_leaves_out_is_sent_again():
+    async def scenario(world):
+        hooks = Recording()
+        world.cluster.create_topic("clicks", 2, leaders=[1, 1])
+        async with world.producer(hooks=(hooks,)) as producer:
+            world.cluster.faults.append(Fault(api=ApiKey.PRODUCE, answer="omit"))
+            sent = [producer.send("clicks", b"value", partition=each) for each in range(2)]
+            assert [metadata.offset for metadata in await asyncio.gather(*sent)] == [0, 0]
+        return hooks
+
+    hooks, world = run(scenario)
+    [(topic_partition, _, _, error)] = hooks.of("on_batch_retried")
+    assert isinstance(error, ProtocolError)
+    assert str(topic_partition) in str(error)
+    assert "left" in str(error)
+    assert [world.cluster.values("clicks", each) for each in range(2)] == [[b"value"], [b"value"]]
+
+
+def test_log_append_time_is_what_the_record_metadata_says():
+    async def scenario(world):
+        world.cluster.create_topic("clicks").log_append_time = 12345
+        async with world.producer() as producer:
+            return await producer.send("clicks", b"value", timestamp_ms=99)
+
+    assert run(scenario)[0].timestamp_ms == 12345
+
+
+def test_a_batch_that_the_broker_calls_too_large_is_split_and_all_of_it_arrives():
+    async def scenario(world):
+        hooks = Recording()
+        world.cluster.create_topic("clicks", leaders=[1]).max_message_bytes = 2000
+        async with world.producer(hooks=(hooks,), batch_size=10_000, linger_ms=50) as producer:
+            sent = [producer.send("clicks", b"%d" % number * 100) for number in range(10, 60)]
+            offsets = [metadata.offset for metadata in await asyncio.gather(*sent)]
+            with pytest.raises(RecordTooLargeError, match=r"raise the topic's max.message.bytes"):
+                await producer.send("clicks", bytes(3000))
+            assert (await producer.send("clicks", b"after")).offset == 50
+            assert producer.metrics()["batch-split-total"] == len(hooks.of("on_batch_split")) > 0
+            assert memory_is_back(producer)
+        return offsets
+
+    offsets, world = run(scenario)
+    assert offsets == list(range(50))
+    assert world.cluster.values("clicks") == [b"%d" % number * 100 for number in range(10, 60)] + [b"after"]
+
+
+def test_zstd_to_a_broker_that_does_not_know_it_fails_the_records_and_says_why():
+    async def scenario(world):
+        world.cluster.create_topic("clicks", leaders=[1])
+        world.cluster.nodes[1].versions[ApiKey.PRODUCE] = (3, 6)
+        async with world.producer(compression_type="zstd") as producer:
+            with pytest.raises(KafkaError, match=r"older than Kafka 2\.1 and does not take zstd"):
+                await producer.send("clicks", b"value")
+            world.cluster.nodes[1].versions[ApiKey.PRODUCE] = (3, 7)
+            world.disconnect(1)
+            await producer.send("clicks", b"value")
+            assert memory_is_back(producer)
+        assert world.cluster.values("clicks") == [b"value"]
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("version", range(3, 14))
+def test_every_produce_version_carries_records(version):
+    async def scenario(world):
+        world.cluster.create_topic("clicks", leaders=[1])
+        world.cluster.nodes[1].versions[ApiKey.PRODUCE] = (3, version)
+        async with world.producer() as producer:
+            await producer.send("clicks", b"value", key=b"key", headers=[("name", b"header")])
+
+    _, world = run(scenario)
+    [record] = world.cluster.partition("clicks").records
+    assert (record.key, record.value, record.headers) == (b"key", b"value", (("name", b"header"),))
+    assert [event.version for event in world.events(ApiKey.PRODUCE)] == [version]
+
+
+def test_a_broker_without_a_produce_version_of_ours_is_fatal_with_idempotence_and_a_failed_batch_without():
+    async def scenario(world):
+        world.cluster.create_topic("clicks", leaders=[1])
+        world.cluster.create_topic("other", leaders=[2])
+        world.cluster.nodes[1].versions[ApiKey.PRODUCE] = (90, 91)
+        async with world.producer() as producer:
+            with pytest.raises(UnsupportedVersionError, match="speaks PRODUCE version 90 to 91"):
+                await producer.send("clicks", b"value")
+            with pytest.raises(UnsupportedVersionError):
+                producer.send("other", b"value")
+        async with world.producer(enable_idempotence=False) as producer:
+            with pytest.raises(UnsupportedVersionError):
+                await producer.send("clicks", b"value")
+            await producer.send("other", b"value")
+
+    run(scenario)
+
+
+def test_a_fatal_answer_fails_everything_now_and_later():
+    """Records that wait for something else must not wait out their own time."""
+
+    async def scenario(world):
+        world.cluster.create_topic("clicks", 2, leaders=[1, 2])
+        async with world.producer(linger_ms=1000) as producer:
+            await asyncio.gather(*(producer.send("clicks", b"warm", partition=each) for each in range(2)))
+            world.cluster.faults.append(Fault(api=ApiKey.PRODUCE, node=1, error=CLUSTER_AUTHORIZATION_FAILED))
+            refused = producer.send("clicks", b"value", partition=0)
+            await asyncio.sleep(0.5)
+            others = [producer.send("clicks", b"value", partition=1), producer.send("missing", b"value")]
+            with pytest.raises(ClusterAuthorizationError):
+                await refused
+            refused_at = world.loop.time()
+            results = await asyncio.gather(*others, return_exceptions=True)
+            assert [type(result) for result in results] == [ClusterAuthorizationError] * 2
+            assert world.loop.time() - refused_at < 0.01
+            with pytest.raises(ClusterAuthorizationError):
+                producer.send("clicks", b"value")
+            assert memory_is_back(producer)
+
+    run(scenario)
+
+
+def test_without_idempotence_the_same_answer_fails_its_batch_alone():
+    async def scenario(world):
+        world.cluster.create_topic("clicks", leaders=[1])
+        async with world.producer(enable_idempotence=False) as producer:
+            world.cluster.faults.append(Fault(api=ApiKey.PRODUCE, error=CLUSTER_AUTHORIZATION_FAILED))
+            with pytest.raises(ClusterAuthorizationError):
+                await producer.send("clicks", b"value")
+            await producer.send("clicks", b"value")
+
+    run(scenario)
+
+
+def test_the_sender_survives_an_error_of_its_own(caplog):
+    async def scenario(world):
+        world.cluster.create_topic("clicks", leaders=[1])
+        async with world.producer(retry_backoff_max_ms=1000) as producer:
+            cluster = producer._sender.cluster
+            send_due = cluster.send_due
+            faults = iter([ZeroDivisionError("once"), ZeroDivisionError("twice")])
+
+            def failing(now):
+                for fault in faults:
+                    raise fault
+                return send_due(now)
+
+            cluster.send_due = failing
+            await producer.send("clicks", b"value")
+            assert world.loop.time() < 1004
+
+    run(scenario)
+    messages = [record.getMessage() for record in caplog.records]
+    assert messages.count("The sender met an error that it should not") == 2
+
+
+def test_a_request_that_cannot_be_made_fails_its_batches_and_loses_none(caplog):
+    async def scenario(world):
+        world.cluster.create_topic("clicks", leaders=[1])
+        async with world.producer() as producer:
+            await producer.send("clicks", b"first")
+            node = producer._sender.cluster.nodes[1]
+            send = node.send
+
+            def failing(*arguments, **options):
+                node.send = send
+                raise ZeroDivisionError("odd")
+
+            node.send = failing
+            with pytest.raises(KafkaError, match="could not be made: ZeroDivisionError"):
+                await producer.send("clicks", b"lost")
+            assert memory_is_back(producer)
+            assert (await producer.send("clicks", b"second")).offset == 1
+
+    run(scenario)
+    assert any("could not be made" in record.getMessage() for record in caplog.records)
+
+
+def test_an_error_in_one_answer_keeps_no_other_from_being_handled(caplog):
+    async def scenario(world):
+        world.cluster.create_topic("clicks", 2, leaders=[1, 1])
+        async with world.producer(linger_ms=0, request_timeout_ms=1000, delivery_timeout_ms=3000) as producer:
+            await asyncio.gather(*(producer.send("clicks", b"warm", partition=each) for each in range(2)))
+            completion = producer._sender._completion
+            acked = completion.acked
+
+            def failing(*arguments, **options):
+                completion.acked = acked
+                raise ZeroDivisionError("odd")
+
+            completion.acked = failing
+            for connection in world.connections:
+                connection.transport.receive_window = 0
+            unlucky = producer.send("clicks", b"unlucky", partition=0)
+            await asyncio.sleep(0.01)
+            # Both answers come in one piece.
+            lucky = producer.send("clicks", b"lucky", partition=1)
+            for connection in world.connections:
+                connection.transport.receive_window = None
+            assert (await lucky).offset == 1
+            with pytest.raises(DeliveryTimeoutError):
+                await unlucky
+
+    run(scenario)
+    assert any("met an error" in record.getMessage() for record in caplog.records)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_partitioner_that_fails_fails_its_record_and_stops_no_other(known):
+    def choose(topic, key, value, cluster):
+        if value == b"bad":
+            raise ZeroDivisionError("odd")
+        return 7 if value == b"far" else 0
+
+    async def scenario(world):
+        world.cluster.create_topic("clicks", leaders=[1])
+        async with world.producer(partitioner_class=choose, max_block_ms=1000) as producer:
+            if known:
+                await producer.send("clicks", b"warm")
+            outcomes = []
+            for value in (b"bad", b"far", b"good"):
+                try:
+                    outcomes.append(producer.send("clicks", value))
+                except KafkaError as error:
+                    outcomes.append(error)
+            good = outcomes.pop()
+            assert (await good).partition == 0
+            assert world.loop.time() < 1000.5
+            return [error if isinstance(error, KafkaError) else error.exception() for error in outcomes]
+
+    (bad, far), _ = run(scenario)
+    assert "The partitioner failed for a record of topic 'clicks': ZeroDivisionError('odd')" in str(bad)
+    assert isinstance(far, InvalidPartitionError)
+
+
+def test_acks_0_with_a_slow_transport_counts_as_written_when_it_is():
+    async def scenario(world):
+        world.cluster.create_topic("clicks", leaders=[1])
+        async with world.producer(acks=0, linger_ms=0) as producer:
+            await producer.send("clicks", b"warm")
+            for connection in world.connections:
+                connection.transport.receive_window = 0
+            delivery = producer.send("clicks", b"value")
+            await asyncio.sleep(1)
+            assert not delivery.done()
+            assert not memory_is_back(producer)
+            for connection in world.connections:
+                connection.transport.receive_window = 10
+            await delivery
+            await world.until(lambda: memory_is_back(producer), 0.1)
+
+    _, world = run(scenario)
+    assert world.cluster.values("clicks") == [b"warm", b"value"]
+
+
+def test_acks_0_with_a_connection_lost_while_writing_is_written_again():
+    async def scenario(world):
+        hooks = Recording()
+        world.cluster.create_topic("clicks", leaders=[1])
+        async with world.producer(hooks=(hooks,), acks=0, linger_ms=0) as producer:
+            await producer.send("clicks", b"warm")
+            for connection in world.connections:
+                connection.transport.receive_window = 0
+            delivery = producer.send("clicks", b"value")
+            await asyncio.sleep(1)
+            world.disconnect(1)
+            await delivery
+        return hooks
+
+    hooks, world = run(scenario)
+    assert len(hooks.of("on_batch_retried")) == 1
+    assert world.cluster.values("clicks") == [b"warm", b"value"]
+
+
+def test_without_retries_a_retriable_error_is_final():
+    async def scenario(world):
+        world.cluster.create_topic("clicks", leaders=[1])
+        async with world.producer(retries=0) as producer:
+            world.cluster.faults.append(Fault(api=ApiKey.PRODUCE, error=NOT_ENOUGH_REPLICAS))
+            with pytest.raises(KafkaError) as raised:
+                await producer.send("clicks", b"value")
+            assert raised.value.code == NOT_ENOUGH_REPLICAS
+
+    _, world = run(scenario)
+    assert len(world.events(ApiKey.PRODUCE)) == 1
+
+
+def test_a_record_in_a_batch_that_the_broker_blames_is_told_so():
+    async def scenario(world):
+        world.cluster.create_topic("clicks", leaders=[1])
+        async with world.producer() as producer:
+            world.cluster.faults.append(Fault(api=ApiKey.PRODUCE, error=INVALID_RECORD))
+            with pytest.raises(KafkaError) as raised:
+                await producer.send("clicks", b"value")
+            assert raised.value.code == INVALID_RECORD
+            assert (await producer.send("clicks", b"next")).offset == 0
+
+    run(scenario)
+
+
+def test_expired_records_say_why_and_make_the_metadata_be_asked_for():
+    async def scenario(world):
+        world.cluster.create_topic("clicks", leaders=[1])
+        config = {"request_timeout_ms": 1000, "delivery_timeout_ms": 3000, "linger_ms": 0}
+        async with world.producer(**config) as producer:
+            await producer.send("clicks", b"warm")
+            world.cluster.faults.append(Fault(api=ApiKey.PRODUCE, answer="silence", times=100))
+            asked = len(world.events(ApiKey.METADATA))
+            began = world.loop.time()
+            with pytest.raises(DeliveryTimeoutError, match=r"did not answer PRODUCE"):
+                await producer.send("clicks", b"value")
+            assert 2.999 <= world.loop.time() - began <= 3.001
+            assert len(world.events(ApiKey.METADATA)) > asked
+
+    run(scenario)
+
+
+def test_a_partition_that_does_not_exist_and_a_topic_that_does_not_are_told_apart():
+    async def scenario(world):
+        world.cluster.create_topic("clicks", leaders=[1])
+        async with world.producer(max_block_ms=1000) as producer:
+            with pytest.raises(MetadataTimeoutError, match=r"Topic 'clicks' has no partition 5 .* it has 1"):
+                await producer.send("clicks", b"value", partition=5)
+            with pytest.raises(MetadataTimeoutError, match=r"Topic 'cliks' was not found in the cluster"):
+                await producer.send("cliks", b"value")
+
+    _, world = run(scenario)
+    assert [(where.topic, where.partition, count) for where, count, _ in world.failures] == [
+        ("clicks", 5, 1),
+        ("cliks", -1, 1),
+    ]
+
+
+def test_many_records_in_line_are_served_over_several_turns_in_order():
+    async def scenario(world):
+        world.cluster.create_topic("clicks", leaders=[1])
+        async with world.producer() as producer:
+            for number in range(1000):
+                producer.send("clicks", b"%d" % number)
+            await producer.flush()
+        return [int(value) for value in world.cluster.values("clicks")]
+
+    assert run(scenario)[0] == list(range(1000))
+
+
+def test_retried_batches_are_debug_and_failed_ones_are_one_error_each(caplog):
+    async def scenario(world):
+        world.cluster.create_topic("clicks", leaders=[1])
+        async with world.producer(retries=2, linger_ms=10) as producer:
+            world.cluster.faults.append(Fault(api=ApiKey.PRODUCE, error=NOT_ENOUGH_REPLICAS, times=3))
+            sent = [producer.send("clicks", b"value") for _ in range(10)]
+            await asyncio.wait(sent)
+            return [delivery.exception() for delivery in sent]
+
+    with caplog.at_level(logging.DEBUG, logger="aioproducer"):
+        errors, _ = run(scenario)
+    assert all(error is not None for error in errors)
+    assert len([record for record in caplog.records if record.levelno >= logging.ERROR]) == 1
+    assert len([record for record in caplog.records if "trying again" in record.getMessage()]) == 2

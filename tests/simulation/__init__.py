@@ -1,0 +1,12 @@
+"""A cluster of Kafka brokers and its clients in one thread, on virtual time, from one seed.
+
+``run`` gives a scenario a ``World``: a loop whose clock jumps, a network in memory, and brokers that speak the real
+protocol and keep Kafka's rules, until they are told to fail.
+"""
+
+from tests.simulation.cluster import Partition, SimulatedCluster, Topic
+from tests.simulation.faults import Fault
+from tests.simulation.loop import Stalled, VirtualLoop
+from tests.simulation.world import World, run
+
+__all__ = ["Fault", "Partition", "SimulatedCluster", "Stalled", "Topic", "VirtualLoop", "World", "run"]

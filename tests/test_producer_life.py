@@ -1,0 +1,553 @@
+"""Start, flush, drain and close; who may call; what is left when all is over."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import itertools
+import logging
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from aioproducer import Producer, TopicPartition
+from aioproducer.core.delivery import Delivery
+from aioproducer.errors import (
+    ConfigurationError,
+    KafkaError,
+    ProducerClosedError,
+    RecordTooLargeError,
+    UnsupportedSecurityProtocolError,
+    WrongCallerError,
+)
+from tests.kafka.mock import PRODUCE, MockCluster
+
+NOWHERE = "127.0.0.1:1"
+TOPIC_AUTHORIZATION_FAILED = 29
+
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[MockCluster]:
+    with MockCluster(1) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def topic(cluster: MockCluster) -> str:
+    """A topic of one partition that no other test uses."""
+    return cluster.create_topic(f"life-{next(_numbers)}")
+
+
+# Configuration
+
+
+async def test_unknown_keys_are_refused_with_the_nearest() -> None:
+    with pytest.raises(ConfigurationError, match="did you mean 'linger_ms'"):
+        Producer(bootstrap_servers=NOWHERE, lingerms=5)
+    with pytest.raises(ConfigurationError, match=r"did you mean 'linger\.ms'"):
+        Producer.from_config({"bootstrap.servers": NOWHERE, "linger.mss": 5})
+
+
+async def test_what_is_not_supported_says_so() -> None:
+    with pytest.raises(UnsupportedSecurityProtocolError):
+        Producer(bootstrap_servers=NOWHERE, security_protocol="SASL_SSL")
+    with pytest.raises(ConfigurationError, match=r"transactional\.id"):
+        Producer(bootstrap_servers=NOWHERE, transactional_id="t")
+    with pytest.raises(ConfigurationError, match="transport 'pigeon' does not exist"):
+        Producer(bootstrap_servers=NOWHERE, transport="pigeon")
+
+
+async def test_from_config_and_from_properties(cluster: MockCluster, topic: str, tmp_path: Path) -> None:
+    settings = {"bootstrap.servers": cluster.bootstrap_servers, "linger.ms": "0", "client.id": "by-name"}
+    path = tmp_path / "producer.properties"
+    path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+    errors: list[int] = []
+
+    def on_error(topic_partition: TopicPartition, count: int, error: KafkaError) -> None:
+        errors.append(count)
+
+    for producer in (
+        Producer.from_config(settings, on_error=on_error),
+        Producer.from_properties(path, on_error=on_error),
+    ):
+        assert repr(producer) == "<Producer by-name>"
+        async with producer:
+            await producer.send(topic, b"v")
+            with pytest.raises(RecordTooLargeError):
+                await producer.send(topic, bytes(2_000_000))
+    assert errors == [1, 1]
+
+
+# Callers
+
+
+async def test_not_started() -> None:
+    producer = Producer(bootstrap_servers=NOWHERE)
+    with pytest.raises(WrongCallerError, match="not started: use `async with"):
+        producer.send("t", b"v")
+    for call in (producer.drain, producer.flush):
+        with pytest.raises(WrongCallerError, match="not started"):
+            await call()
+    for coroutine in (producer.send_many("t", []), producer.partitions_for("t"), producer.wait_ready(1)):
+        with pytest.raises(WrongCallerError, match="not started"):
+            await coroutine
+    with pytest.raises(WrongCallerError, match="not started"):
+        producer.metrics()
+    with pytest.raises(WrongCallerError, match="not started"):
+        producer.threadsafe()
+
+
+async def test_closed() -> None:
+    producer = Producer(bootstrap_servers=NOWHERE)
+    await producer.start()
+    await producer.start()
+    await producer.close()
+    await producer.close()
+    with pytest.raises(ProducerClosedError, match="closed: make a new one"):
+        producer.send("t", b"v")
+    for call in (producer.drain, producer.flush, producer.start):
+        with pytest.raises(ProducerClosedError):
+            await call()
+    assert producer.metrics()["record-send-total"] == 0
+
+
+async def test_closed_before_it_was_started_is_closed() -> None:
+    producer = Producer(bootstrap_servers=NOWHERE)
+    await producer.close()
+    with pytest.raises(ProducerClosedError):
+        await producer.start()
+
+
+async def test_another_thread_is_told_what_to_use() -> None:
+    async with Producer(bootstrap_servers=NOWHERE) as producer:
+        with pytest.raises(WrongCallerError, match=r"another thread: call producer.threadsafe\(\)"):
+            await asyncio.to_thread(producer.send, "t", b"v")
+        with pytest.raises(WrongCallerError, match="another thread"):
+            await asyncio.to_thread(lambda: asyncio.run(producer.drain()))
+        with pytest.raises(WrongCallerError, match="another thread"):
+            await asyncio.to_thread(lambda: asyncio.run(producer.start()))
+        with pytest.raises(WrongCallerError, match="another event loop"):
+            await asyncio.to_thread(lambda: asyncio.run(producer.close()))
+
+
+def test_another_loop_in_the_same_thread_is_caught() -> None:
+    first, second = asyncio.new_event_loop(), asyncio.new_event_loop()
+    producer = Producer(bootstrap_servers=NOWHERE)
+    try:
+        first.run_until_complete(producer.start())
+        for coroutine in (producer.flush(), producer.start(), producer.close(), producer.partitions_for("t")):
+            with pytest.raises(WrongCallerError, match="another event loop"):
+                second.run_until_complete(coroutine)
+
+        async def send() -> None:
+            await producer.send("t", b"v")
+
+        with pytest.raises(RuntimeError, match="different loop"):
+            second.run_until_complete(send())
+        first.run_until_complete(producer.close(0))
+    finally:
+        first.close()
+        second.close()
+
+
+FORKING = """
+import asyncio, os, sys
+from aioproducer import Producer
+from aioproducer.errors import WrongCallerError
+
+async def main():
+    unstarted = Producer(bootstrap_servers="127.0.0.1:1")
+    producer = Producer(bootstrap_servers=sys.argv[1], linger_ms=0)
+    await producer.start()
+    await producer.send(sys.argv[2], b"before")
+    if not (child := os.fork()):
+        code = 1
+        try:
+            refused = 0
+            try:
+                producer.send(sys.argv[2], b"child")
+            except WrongCallerError as error:
+                refused += "after the fork" in str(error)
+            for coroutine in (producer.start(), producer.close(), producer.flush()):
+                try:
+                    coroutine.send(None)
+                except WrongCallerError as error:
+                    refused += "after the fork" in str(error)
+            try:
+                unstarted.send("t", b"v")
+            except WrongCallerError as error:
+                refused += "not started" in str(error)
+            code = 0 if refused == 5 else 2
+        finally:
+            os._exit(code)
+    assert os.waitpid(child, 0)[1] == 0
+    assert (await producer.send(sys.argv[2], b"after")).offset == 1
+    await producer.close()
+
+asyncio.run(main())
+"""
+
+
+def test_a_forked_child_is_refused_and_does_not_harm_the_parent(cluster: MockCluster, topic: str) -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", FORKING, cluster.bootstrap_servers, topic], capture_output=True, text=True, timeout=60
+    )
+    assert (run.returncode, run.stderr) == (0, "")
+
+
+async def test_a_producer_that_nobody_closed_warns() -> None:
+    producer = Producer(bootstrap_servers=NOWHERE, client_id="forgotten")
+    await producer.start()
+    with pytest.warns(ResourceWarning, match="<Producer forgotten> was not closed: use `async with`"):
+        producer.__del__()
+    await producer.close()
+
+
+# Flush and drain
+
+
+async def test_flush_does_not_wait_out_a_linger_of_minutes(cluster: MockCluster, topic: str) -> None:
+    async with Producer(bootstrap_servers=cluster.bootstrap_servers, linger_ms=100_000) as producer:
+        await producer.flush()
+        in_line = producer.send(topic, b"1")
+        await asyncio.wait_for(producer.flush(), 5)
+        assert in_line.done()
+        in_batch = [producer.send(topic, b"2") for _ in range(3)]
+        await asyncio.wait_for(asyncio.gather(*(producer.flush() for _ in range(5))), 5)
+        assert all(delivery.done() for delivery in in_batch)
+        late = producer.send(topic, b"3")
+        await asyncio.sleep(0.02)
+        assert not late.done()
+        assert producer.metrics()["flush-time-ns-total"] > 0
+    assert late.result().offset == 4
+
+
+async def test_a_cancelled_flush_leaves_lingering_as_it_was(cluster: MockCluster, topic: str) -> None:
+    async with Producer(bootstrap_servers=cluster.bootstrap_servers, linger_ms=100_000) as producer:
+        await producer.send_many(topic, [b"v"])
+        cluster.set_round_trip(100)
+        try:
+            producer.send(topic, b"v")
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(producer.flush(), 0.02)
+            late = producer.send(topic, b"v")
+            await asyncio.sleep(0.02)
+            assert not late.done()
+        finally:
+            cluster.set_round_trip(0)
+
+
+async def test_flush_waits_for_records_sent_before_it_only(cluster: MockCluster, topic: str) -> None:
+    async with Producer(bootstrap_servers=cluster.bootstrap_servers, linger_ms=0) as producer:
+        await producer.send(topic, b"v")
+        stop = False
+
+        async def go_on() -> None:
+            while not stop:
+                producer.send(topic, b"v")
+                await producer.drain()
+
+        other = asyncio.create_task(go_on())
+        await asyncio.sleep(0.01)
+        await asyncio.wait_for(producer.flush(), 5)
+        stop = True
+        await other
+
+
+async def test_a_loop_of_sends_does_not_starve_the_service(cluster: MockCluster, topic: str) -> None:
+    async with Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
+        await producer.send(topic, b"v")
+        turns = 0
+
+        async def tick() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        ticker = asyncio.create_task(tick())
+        deadline = time.perf_counter() + 0.1
+        while time.perf_counter() < deadline:
+            producer.send(topic, b"v")
+            await producer.drain()
+        ticker.cancel()
+        # One turn in half a millisecond, less what other programs take of the machine.
+        assert turns > 20
+
+
+async def test_drain_waits_for_room_and_close_ends_the_wait() -> None:
+    producer = Producer(bootstrap_servers=NOWHERE, buffer_memory=4096)
+    await producer.start()
+    delivery = producer.send("t", bytes(3000))
+    waiting = asyncio.create_task(producer.drain())
+    await asyncio.sleep(0.01)
+    assert not waiting.done()
+    await producer.close(0)
+    await asyncio.wait_for(waiting, 1)
+    assert isinstance(delivery.exception(), ProducerClosedError)
+
+
+async def test_those_who_waited_for_room_do_not_all_rush_in(cluster: MockCluster, topic: str) -> None:
+    async with Producer(bootstrap_servers=cluster.bootstrap_servers, buffer_memory=20_000) as producer:
+
+        async def call(number: int) -> None:
+            await producer.drain()
+            await producer.send(topic, bytes(5000))
+
+        await asyncio.gather(*(call(number) for number in range(50)))
+
+
+# Close
+
+
+async def test_close_delivers_what_was_accepted(cluster: MockCluster, topic: str) -> None:
+    async with Producer(bootstrap_servers=cluster.bootstrap_servers, linger_ms=100_000) as producer:
+        in_line = producer.send(topic, b"1")
+        await producer.partitions_for(topic)
+        in_batch = producer.send(topic, b"2")
+    assert [in_line.result().offset, in_batch.result().offset] == [0, 1]
+
+
+async def test_forced_close_fails_the_rest() -> None:
+    producer = Producer(bootstrap_servers=NOWHERE)
+    await producer.start()
+    delivery = producer.send("t", b"v")
+    awaiting = asyncio.create_task(_await(delivery))
+    began = time.monotonic()
+    await producer.close(0.1)
+    assert 0.05 < time.monotonic() - began < 1
+    with pytest.raises(ProducerClosedError, match="closed before the record was delivered"):
+        await awaiting
+
+
+async def _await(delivery: Delivery) -> int | None:
+    return (await delivery).offset
+
+
+async def test_a_shorter_second_close_shortens_the_first() -> None:
+    producer = Producer(bootstrap_servers=NOWHERE)
+    await producer.start()
+    delivery = producer.send("t", b"v")
+    first, patient = asyncio.create_task(producer.close()), asyncio.create_task(producer.close())
+    await asyncio.sleep(0.02)
+    assert not first.done()
+    await asyncio.wait_for(asyncio.gather(producer.close(50), producer.close(0.05), producer.close(20)), 2)
+    await first
+    await patient
+    assert isinstance(delivery.exception(), ProducerClosedError)
+
+
+async def test_who_is_cancelled_in_close_leaves_nothing_behind() -> None:
+    tasks = asyncio.all_tasks()
+    producer = Producer(bootstrap_servers=NOWHERE)
+    await producer.start()
+    delivery = producer.send("t", b"v")
+    closing = asyncio.create_task(producer.close())
+    await asyncio.sleep(0.02)
+    closing.cancel()
+    await asyncio.sleep(0)
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    await asyncio.wait_for(producer.close(), 2)
+    assert isinstance(delivery.exception(), ProducerClosedError)
+    await asyncio.sleep(0)
+    assert asyncio.all_tasks() == tasks
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+async def test_leaving_by_an_exception_takes_a_second_at_most(cancelled: bool) -> None:
+    deliveries: list[Delivery] = []
+
+    async def work() -> None:
+        async with Producer(bootstrap_servers=NOWHERE) as producer:
+            deliveries.append(producer.send("t", b"v"))
+            if not cancelled:
+                raise ZeroDivisionError
+            await asyncio.sleep(60)
+
+    began = time.monotonic()
+    task = asyncio.create_task(work())
+    await asyncio.sleep(0.01)
+    task.cancel() if cancelled else None
+    with pytest.raises(asyncio.CancelledError if cancelled else ZeroDivisionError):
+        await task
+    assert 0.9 < time.monotonic() - began < 2.5
+    assert isinstance(deliveries[0].exception(), ProducerClosedError)
+
+
+async def test_those_who_wait_for_metadata_are_told_that_the_producer_closed() -> None:
+    producer = Producer(bootstrap_servers=NOWHERE)
+    await producer.start()
+    waiting = [asyncio.create_task(producer.wait_ready(50)), asyncio.create_task(_partitions(producer))]
+    await asyncio.sleep(0.01)
+    await producer.close()
+    for outcome in await asyncio.gather(*waiting, return_exceptions=True):
+        assert isinstance(outcome, ProducerClosedError)
+
+
+async def _partitions(producer: Producer) -> None:
+    await producer.partitions_for("t")
+
+
+# Failures
+
+
+async def test_a_failed_batch_is_told_once_with_its_count(
+    cluster: MockCluster, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    told: list[tuple[TopicPartition, int, type[KafkaError]]] = []
+
+    def on_error(topic_partition: TopicPartition, count: int, error: KafkaError) -> None:
+        told.append((topic_partition, count, type(error)))
+        raise ZeroDivisionError
+
+    async with Producer(bootstrap_servers=cluster.bootstrap_servers, linger_ms=20, on_error=on_error) as producer:
+        await producer.send(topic, b"v")
+        cluster.push_errors(PRODUCE, [TOPIC_AUTHORIZATION_FAILED])
+        deliveries = [producer.send(topic, b"v") for _ in range(10)]
+        outcomes = await asyncio.gather(*deliveries, return_exceptions=True)
+    assert {type(outcome).__name__ for outcome in outcomes} == {"TopicAuthorizationError"}
+    assert [(where, count, kind.__name__) for where, count, kind in told] == [
+        (TopicPartition(topic, 0), 10, "TopicAuthorizationError")
+    ]
+    messages = [record.getMessage() for record in caplog.records]
+    assert sum(f"10 record(s) for {topic}-0 failed" in message for message in messages) == 1
+    assert messages.count("on_error failed") == 1
+
+
+async def test_records_that_are_refused_in_one_turn_are_told_together(
+    cluster: MockCluster, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Never one line a record."""
+    told: list[int] = []
+    async with Producer(
+        bootstrap_servers=cluster.bootstrap_servers, on_error=lambda place, count, error: told.append(count)
+    ) as producer:
+        for _ in range(100):
+            producer.send(topic, bytes(2_000_000))
+            producer.send("no topic", b"v")
+        await asyncio.sleep(0)
+        assert told == [100, 100]
+        assert producer.metrics()["record-error-total"] == 200
+    assert sum("failed" in record.getMessage() for record in caplog.records) == 2
+
+
+@pytest.mark.parametrize("on_error", [5, "asynchronous"])
+async def test_on_error_must_be_a_plain_function(on_error: object) -> None:
+    async def asynchronous(topic_partition: TopicPartition, count: int, error: KafkaError) -> None: ...
+
+    with pytest.raises(TypeError, match="on_error must be a plain function"):
+        Producer(bootstrap_servers=NOWHERE, on_error=asynchronous if on_error != 5 else on_error)  # type: ignore[arg-type]  # the mistake
+
+
+async def test_hooks_hear_of_batches(cluster: MockCluster, topic: str) -> None:
+    heard: list[tuple[TopicPartition, int]] = []
+
+    class Hook:
+        def on_batch_acked(
+            self, topic_partition: TopicPartition, record_count: int, base_offset: int | None, latency_ms: float
+        ) -> None:
+            heard.append((topic_partition, record_count))
+
+    async with Producer(bootstrap_servers=cluster.bootstrap_servers, linger_ms=50, hooks=[Hook()]) as producer:
+        producer.send(topic, b"v")
+        producer.send(topic, b"v")
+    assert heard == [(TopicPartition(topic, 0), 2)]
+
+
+# What is left
+
+
+def _own_objects() -> Counter[str]:
+    gc.collect()
+    return Counter(
+        type(each).__qualname__ for each in gc.get_objects() if str(type(each).__module__).startswith("aioproducer.")
+    )
+
+
+async def _trouble(cluster: MockCluster, topic: str) -> list[weakref.ref[BaseException]]:
+    references: list[weakref.ref[BaseException]] = []
+    async with Producer(
+        bootstrap_servers=cluster.bootstrap_servers, linger_ms=0, compression_type="gzip", max_block_ms=50
+    ) as producer:
+        await producer.send_many(topic, [bytes(range(256)) * 100] * 3)
+        cluster.push_errors(PRODUCE, [TOPIC_AUTHORIZATION_FAILED])
+        failing = [
+            producer.send(topic, b"v"),
+            producer.send(topic, bytes(2_000_000)),
+            producer.send("no topic", b"v"),
+            producer.send(topic, b"v", partition=7),
+        ]
+        for delivery in failing:
+            try:
+                await delivery
+            except KafkaError as error:
+                references.append(weakref.ref(error))
+        cancelled = [producer.send(topic, b"v"), producer.send(topic, b"v", partition=7)]
+        for delivery in cancelled:
+            delivery.cancel()
+        task = asyncio.create_task(_await(producer.send(topic, b"v")))
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    assert len(references) == 4
+    return references
+
+
+async def test_nothing_is_left_of_a_closed_producer(
+    cluster: MockCluster, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    # What is logged is kept until the end of the test.
+    caplog.set_level(logging.CRITICAL, "aioproducer")
+    await _trouble(cluster, topic)
+    objects, tasks, threads = _own_objects(), asyncio.all_tasks(), threading.active_count()
+    for _ in range(2):
+        references = await _trouble(cluster, topic)
+        await asyncio.sleep(0)
+        gc.collect()
+        assert [reference() for reference in references if reference() is not None] == []
+    assert _own_objects() - objects == Counter()
+    assert asyncio.all_tasks() == tasks
+    assert threading.active_count() == threads
+    port = int(cluster.bootstrap_servers.rpartition(":")[2])
+    connections = psutil.Process().net_connections("tcp")
+    assert [each for each in connections if each.raddr and each.raddr.port == port] == []
+
+
+async def test_failures_are_freed_without_the_collector(cluster: MockCluster, topic: str) -> None:
+    async with Producer(bootstrap_servers=cluster.bootstrap_servers, linger_ms=0, max_block_ms=200) as producer:
+        await producer.wait_ready(5)
+        await producer.send(topic, b"v")
+        gc.collect()
+        gc.disable()
+        try:
+            errors: list[weakref.ref[BaseException]] = []
+            for number in range(21):
+                cluster.push_errors(PRODUCE, [TOPIC_AUTHORIZATION_FAILED])
+                try:
+                    if number == 10:
+                        await producer.send(topic, b"v", partition=9)
+                    else:
+                        await producer.send(topic, b"v" if number % 2 else bytes(2_000_000))
+                except KafkaError as error:
+                    errors.append(weakref.ref(error))
+            await asyncio.sleep(0.02)
+            alive = [error() for error in errors if error() is not None]
+            kept = [each for each in gc.get_objects() if type(each).__name__ in ("PendingRecord", "Delivery")]
+        finally:
+            gc.enable()
+            cluster.clear_errors(PRODUCE)
+    assert len(errors) == 21
+    assert alive == []
+    assert kept == []

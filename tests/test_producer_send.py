@@ -1,0 +1,361 @@
+"""What ``send`` takes, what it refuses at once, what fails the Delivery, and the order of what it accepted."""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import itertools
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from aioproducer import Producer, Record, RecordMetadata, TopicPartition
+from aioproducer.core.delivery import Delivery
+from aioproducer.errors import (
+    BufferExhaustedError,
+    InvalidTopicError,
+    KafkaError,
+    MetadataTimeoutError,
+    RecordTooLargeError,
+    TopicAuthorizationError,
+)
+from tests.kafka.mock import PRODUCE, MockCluster
+
+NOWHERE = "127.0.0.1:1"
+TOPIC_AUTHORIZATION_FAILED = 29
+
+
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[MockCluster]:
+    with MockCluster(1) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def topic() -> str:
+    """A name that no other test uses."""
+    return f"topic-{next(_numbers)}"
+
+
+def _values(cluster: MockCluster, topic: str) -> list[bytes | None]:
+    return [record.value for record in cluster.read_back(topic)[0]]
+
+
+async def test_a_record_comes_back_as_it_was_sent(cluster: MockCluster, topic: str) -> None:
+    cluster.create_topic(topic, 2)
+    async with Producer(bootstrap_servers=cluster.bootstrap_servers, linger_ms=0) as producer:
+        sent = producer.send(
+            topic,
+            b"value",
+            b"key",
+            partition=1,
+            timestamp_ms=1_000_000,
+            headers=[("a", b"1"), ("b", None), ("a", b"2")],
+        )
+        assert isinstance(sent, Delivery)
+        metadata = await sent
+        assert type(metadata) is RecordMetadata
+        assert metadata[:3] == (topic, 1, 0)
+        assert (await producer.send_record(Record(topic, b"2", partition=1))).offset == 1
+    first, second = cluster.read_back(topic)[1]
+    assert first[1:5] == (b"key", b"value", [("a", b"1"), ("b", None), ("a", b"2")], 1_000_000)
+    assert abs(second.timestamp_ms - time.time() * 1000) < 10_000
+
+
+# Each is tried when the topic is not known yet and when it has an open batch: the two go different ways.
+ACCEPTED: list[tuple[dict[str, Any], bytes | None, list[tuple[str, bytes | None]]]] = [
+    ({"value": b""}, b"", []),
+    ({"value": None}, None, []),
+    ({"value": bytearray(b"ab")}, b"ab", []),
+    ({"value": memoryview(b"xaby")[1:3]}, b"ab", []),
+    ({"value": array.array("H", [0x0101, 0x0202])}, b"\x01\x01\x02\x02", []),
+    ({"value": memoryview(array.array("H", [0x0101]))}, b"\x01\x01", []),
+    ({"key": array.array("H", [0x0101])}, None, []),
+    ({"headers": [("é", b"1"), ["b", None]]}, None, [("é", b"1"), ("b", None)]),
+    ({"headers": {"a": b"1"}.items()}, None, [("a", b"1")]),
+    ({"headers": (pair for pair in [("a", b"1")])}, None, [("a", b"1")]),
+    ({"headers": [("a", memoryview(b"1"))]}, None, [("a", b"1")]),
+    ({"timestamp_ms": 0}, None, []),
+]
+
+
+@pytest.mark.parametrize("known", [False, True])
+async def test_what_is_accepted_is_so_on_every_way(cluster: MockCluster, topic: str, known: bool) -> None:
+    cluster.create_topic(topic)
+    cases = [
+        (arguments if not isinstance(arguments.get("headers"), Iterator) else {"headers": iter([("a", b"1")])}, *rest)
+        for arguments, *rest in ACCEPTED
+    ]
+    async with Producer(bootstrap_servers=cluster.bootstrap_servers, linger_ms=100) as producer:
+        if known:
+            await producer.partitions_for(topic)
+        deliveries = [producer.send(topic, **arguments) for arguments, *_ in cases]
+        assert [delivery.done() for delivery in deliveries] == [False] * len(cases)
+    stored = cluster.read_back(topic)[0]
+    assert [(record.value, record.headers) for record in stored] == [(value, headers) for _, value, headers in cases]
+
+
+REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
+    "str value": ({"value": "text"}, TypeError, "value must be bytes-like .* not str: encode it, or set value_ser"),
+    "int value": ({"value": 5}, TypeError, "value must be bytes-like .* not int"),
+    "str key": ({"key": "text"}, TypeError, "key must be bytes-like .* not str: encode it, or set key_serializer"),
+    "strided value": ({"value": memoryview(b"abcd")[::2]}, ValueError, "value must be a contiguous memoryview"),
+    "str partition": ({"partition": "1"}, TypeError, "partition must be int, not str"),
+    "float partition": ({"partition": 0.0}, TypeError, "partition must be int, not float"),
+    "negative partition": ({"partition": -1}, ValueError, "partition must not be negative"),
+    "huge partition": ({"partition": 2**31}, ValueError, "partition must not be negative nor over 31 bits"),
+    "str timestamp": ({"timestamp_ms": "1"}, TypeError, "timestamp_ms must be int, not str"),
+    "float timestamp": ({"timestamp_ms": 1.5}, TypeError, "timestamp_ms must be int, not float"),
+    "negative timestamp": ({"timestamp_ms": -1}, ValueError, "timestamp_ms must not be negative"),
+    "huge timestamp": ({"timestamp_ms": 2**63}, ValueError, "timestamp_ms must not be .* over 63 bits"),
+    "mapping as headers": ({"headers": {"a": b"1"}}, TypeError, r"headers .* of a mapping, pass its items\(\)"),
+    "empty mapping as headers": ({"headers": {}}, TypeError, r"of a mapping, pass its items\(\)"),
+    "None as headers": ({"headers": None}, TypeError, "headers must be a sequence of"),
+    "str as headers": ({"headers": "ab"}, TypeError, "headers must be a sequence of"),
+    "no pair": ({"headers": [("a", b"1", b"2")]}, TypeError, "a header must be a .* pair"),
+    "bytes as name": ({"headers": [(b"a", b"1")]}, TypeError, "a header's name must be str, not bytes"),
+    "str as header": ({"headers": [("a", "1")]}, TypeError, "header 'a' must be bytes or None, not str"),
+    "surrogate as name": ({"headers": [("\ud800", b"1")]}, ValueError, "surrogates not allowed"),
+    "bytes as topic": ({"topic": b"t"}, TypeError, "topic must be str, not bytes"),
+    "list as topic": ({"topic": ["t"]}, TypeError, "topic must be str, not list"),
+    "empty topic": ({"topic": ""}, ValueError, "topic must not be empty"),
+}
+
+
+@pytest.mark.parametrize("known", [False, True])
+async def test_what_is_the_callers_mistake_raises_at_once_on_every_way(
+    cluster: MockCluster, topic: str, known: bool
+) -> None:
+    cluster.create_topic(topic)
+    async with Producer(bootstrap_servers=cluster.bootstrap_servers, linger_ms=100) as producer:
+        if known:
+            await producer.partitions_for(topic)
+            producer.send(topic, b"opens a batch")
+        for name, (arguments, kind, text) in REFUSED.items():
+            try:
+                with pytest.raises(kind, match=text):
+                    producer.send(**{"topic": topic, **arguments})
+            except BaseException as error:
+                error.add_note(name)
+                raise
+        producer.send(topic, b"goes on")
+    assert _values(cluster, topic)[-1] == b"goes on"
+
+
+@pytest.mark.parametrize("unlawful", ["with space", "a/b", "é", "\ud800", ".", "..", "x" * 250, "t\n"])
+async def test_a_name_that_no_topic_can_have_fails_the_delivery_and_harms_nobody(
+    cluster: MockCluster, topic: str, unlawful: str
+) -> None:
+    """A name that has no UTF-8 form would break every metadata request that named it."""
+    cluster.create_topic(topic)
+    async with Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
+        failed = producer.send(unlawful, b"v")
+        assert failed.topic_partition == TopicPartition(unlawful, -1)
+        with pytest.raises(InvalidTopicError, match="is no topic name"):
+            await failed
+        with pytest.raises(InvalidTopicError, match="is no topic name"):
+            await producer.partitions_for(unlawful)
+        assert (await producer.send(topic, b"v")).offset == 0
+
+
+@pytest.mark.parametrize("known", [False, True])
+async def test_a_record_that_is_too_large_fails_alone_and_says_by_how_much(
+    cluster: MockCluster, topic: str, known: bool
+) -> None:
+    cluster.create_topic(topic)
+    async with Producer(bootstrap_servers=cluster.bootstrap_servers, max_request_size=1000, batch_size=500) as producer:
+        if known:
+            await producer.send(topic, b"opens")
+        too_large = producer.send(topic, bytes(1000))
+        fits = producer.send(topic, bytes(900))
+        with pytest.raises(RecordTooLargeError, match=r"takes 1\d\d\d bytes .* more than max_request_size allows"):
+            await too_large
+        assert (await fits).offset == int(known)
+
+
+async def test_a_record_larger_than_all_memory_fails_its_delivery(cluster: MockCluster, topic: str) -> None:
+    cluster.create_topic(topic)
+    async with Producer(bootstrap_servers=cluster.bootstrap_servers, buffer_memory=2000) as producer:
+        with pytest.raises(RecordTooLargeError, match="more than buffer_memory allows"):
+            await producer.send(topic, bytes(3000))
+
+
+@pytest.mark.parametrize("buffer_memory", [300, 1024, 2048, 5000])
+async def test_a_tiny_buffer_works_or_refuses_clearly(cluster: MockCluster, topic: str, buffer_memory: int) -> None:
+    cluster.create_topic(topic)
+    async with Producer(bootstrap_servers=cluster.bootstrap_servers, buffer_memory=buffer_memory) as producer:
+        accepted = []
+        for number in range(50):
+            await producer.drain()
+            accepted.append(producer.send(topic, b"%d" % number))
+        await producer.flush()
+        assert [delivery.result().offset for delivery in accepted] == list(range(50))
+        accepted.clear()
+
+        def fill() -> None:
+            while True:
+                accepted.append(producer.send(topic, bytes(100)))
+
+        with pytest.raises(BufferExhaustedError, match=r"await producer.drain\(\)"):
+            fill()
+        await producer.flush()
+        assert accepted
+        assert all(delivery.exception() is None for delivery in accepted)
+
+
+async def test_the_order_of_the_calls_is_the_order_in_the_log_across_every_wait(
+    cluster: MockCluster, topic: str
+) -> None:
+    """Metadata is not there at first, then memory is not; batches are of a few records."""
+    cluster.create_topic(topic)
+    async with Producer(
+        bootstrap_servers=cluster.bootstrap_servers, linger_ms=0, batch_size=300, buffer_memory=3000
+    ) as producer:
+        sent = 0
+        while sent < 500:
+            try:
+                producer.send(topic, b"%d" % sent)
+                sent += 1
+            except BufferExhaustedError:
+                await asyncio.sleep(0)
+    assert _values(cluster, topic) == [b"%d" % number for number in range(500)]
+
+
+async def test_a_mistyped_topic_holds_up_no_other(cluster: MockCluster, topic: str) -> None:
+    cluster.create_topic(topic)
+    cluster.set_topic_error("mistyped", 3)
+    async with Producer(bootstrap_servers=cluster.bootstrap_servers, max_block_ms=300, linger_ms=0) as producer:
+        mistyped = producer.send("mistyped", b"v")
+        assert (await producer.send(topic, b"v")).offset == 0
+        assert not mistyped.done()
+        with pytest.raises(MetadataTimeoutError, match=r"'mistyped' was not found .* check the spelling"):
+            await mistyped
+
+
+async def test_a_refused_topic_fails_the_delivery_with_what_the_cluster_said(cluster: MockCluster, topic: str) -> None:
+    cluster.set_topic_error(topic, TOPIC_AUTHORIZATION_FAILED)
+    async with Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
+        with pytest.raises(TopicAuthorizationError):
+            await producer.send(topic, b"v")
+        with pytest.raises(TopicAuthorizationError):
+            await producer.partitions_for(topic)
+
+
+async def test_a_partition_that_the_topic_has_not_fails_after_max_block(cluster: MockCluster, topic: str) -> None:
+    cluster.create_topic(topic, 2)
+    async with Producer(bootstrap_servers=cluster.bootstrap_servers, max_block_ms=200, linger_ms=0) as producer:
+        await producer.send(topic, b"v")
+        beyond = producer.send(topic, b"v", partition=2)
+        await asyncio.sleep(0.05)
+        behind = producer.send(topic, b"v", partition=0)
+        with pytest.raises(MetadataTimeoutError, match=r"has no partition 2 .* it has 2, numbered from 0"):
+            await beyond
+        assert (await behind).partition == 0
+
+
+async def test_who_waits_behind_a_withdrawn_record_goes_on_at_once(cluster: MockCluster, topic: str) -> None:
+    cluster.create_topic(topic, 2)
+    async with Producer(bootstrap_servers=cluster.bootstrap_servers, linger_ms=0) as producer:
+        await producer.send(topic, b"v")
+        beyond, behind = producer.send(topic, b"v", partition=2), producer.send(topic, b"v", partition=0)
+        assert beyond.cancel()
+        assert beyond.withdrawn
+        assert (await asyncio.wait_for(behind, 5)).partition == 0
+
+
+async def test_max_block_of_zero_waits_for_nothing(cluster: MockCluster, topic: str) -> None:
+    cluster.create_topic(topic)
+    async with Producer(bootstrap_servers=cluster.bootstrap_servers, max_block_ms=0) as producer:
+        with pytest.raises(MetadataTimeoutError, match="within 0 ms"):
+            await producer.send(topic, b"v")
+        with pytest.raises(MetadataTimeoutError):
+            await producer.partitions_for("other")
+        async with asyncio.timeout(5):
+            while True:
+                try:
+                    assert (await producer.send(topic, b"v")).offset == 0
+                    break
+                except MetadataTimeoutError:
+                    await producer.wait_ready(5)
+                    await asyncio.sleep(0.01)
+
+
+async def test_no_broker() -> None:
+    async with Producer(bootstrap_servers=NOWHERE, max_block_ms=150) as producer:
+        with pytest.raises(MetadataTimeoutError, match=f"Nothing listens at {NOWHERE} .* bootstrap_servers"):
+            await producer.send("t", b"v")
+        with pytest.raises(MetadataTimeoutError, match=f"within 0.01 s. The last error was: Nothing .*{NOWHERE}"):
+            await producer.wait_ready(0.01)
+        with pytest.raises(MetadataTimeoutError, match=NOWHERE):
+            await producer.partitions_for("t")
+
+
+async def test_partitions_for(cluster: MockCluster, topic: str) -> None:
+    cluster.create_topic(topic, 3)
+    async with Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
+        await producer.wait_ready(5)
+        partitions = await producer.partitions_for(topic)
+        assert [(each.topic, each.partition) for each in partitions] == [(topic, 0), (topic, 1), (topic, 2)]
+        assert all(each.leader is not None and each.leader.id == 1 for each in partitions)
+        with pytest.raises(TypeError, match="topic must be str, not int"):
+            await producer.partitions_for(5)  # type: ignore[arg-type]  # this is the mistake
+
+
+async def test_a_thousand_coroutines_each_await_their_own(cluster: MockCluster, topic: str) -> None:
+    cluster.create_topic(topic)
+    async with Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
+
+        async def call(number: int) -> tuple[int, int | None]:
+            return number, (await producer.send(topic, b"%d" % number)).offset
+
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(call(number)) for number in range(1000)]
+    values = _values(cluster, topic)
+    for task in tasks:
+        number, offset = task.result()
+        assert offset is not None
+        assert values[offset] == b"%d" % number
+
+
+async def test_timeouts_and_waits_of_asyncio_take_a_delivery_for_a_future(cluster: MockCluster, topic: str) -> None:
+    cluster.create_topic(topic)
+    async with Producer(bootstrap_servers=cluster.bootstrap_servers, linger_ms=60_000) as producer:
+        async with asyncio.timeout(5):
+            await producer.partitions_for(topic)
+        delivery = producer.send(topic, b"v")
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(delivery), 0.01)
+        assert not delivery.done()
+        other = producer.send(topic, b"v")
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(other, 0.01)
+        assert other.cancelled()
+        await producer.flush()
+        done, pending = await asyncio.wait([delivery, other])
+        assert (done, pending) == ({delivery, other}, set())
+        assert await asyncio.gather(delivery) == [delivery.result()]
+    assert _values(cluster, topic) == [b"v", b"v"]
+
+
+async def test_acks_zero_gives_metadata_without_offset(cluster: MockCluster, topic: str) -> None:
+    cluster.create_topic(topic)
+    async with Producer(bootstrap_servers=cluster.bootstrap_servers, acks=0, linger_ms=0) as producer:
+        assert await producer.send(topic, b"v") == RecordMetadata(topic, 0, None, None)
+
+
+async def test_a_fatal_error_fails_everything_and_refuses_what_comes(cluster: MockCluster, topic: str) -> None:
+    """CLUSTER_AUTHORIZATION_FAILED: nothing of this producer will ever be accepted."""
+    cluster.create_topic(topic)
+    async with Producer(bootstrap_servers=cluster.bootstrap_servers, linger_ms=0) as producer:
+        await producer.send(topic, b"v")
+        cluster.push_errors(PRODUCE, [31])
+        with pytest.raises(KafkaError):
+            await producer.send(topic, b"v")
+        with pytest.raises(KafkaError, match=r".") as refused:
+            producer.send(topic, b"v")
+        assert refused.value.fatal

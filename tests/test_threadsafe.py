@@ -1,0 +1,167 @@
+"""The producer from other threads than its own."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import itertools
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import pytest
+
+from aioproducer import Producer, RecordMetadata, SendManyResult
+from aioproducer.errors import BufferExhaustedError, ProducerClosedError, RecordTooLargeError, WrongCallerError
+from aioproducer.threadsafe import ThreadsafeProducer
+from tests.kafka.mock import MockCluster
+
+NOWHERE = "127.0.0.1:1"
+
+_numbers = itertools.count()
+_T = TypeVar("_T")
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[MockCluster]:
+    with MockCluster(1) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def topic(cluster: MockCluster) -> str:
+    """A topic of one partition that no other test uses."""
+    return cluster.create_topic(f"threadsafe-{next(_numbers)}")
+
+
+async def _elsewhere(function: Callable[[], _T]) -> _T:
+    return await asyncio.wait_for(asyncio.to_thread(function), 10)
+
+
+async def test_records_of_each_thread_keep_their_order(cluster: MockCluster, topic: str) -> None:
+    def work(name: int, threadsafe: ThreadsafeProducer) -> list[concurrent.futures.Future[RecordMetadata]]:
+        futures = [threadsafe.send(topic, b"%d %d" % (name, number), b"key") for number in range(200)]
+        threadsafe.flush().result(10)
+        assert all(future.done() for future in futures)
+        return futures
+
+    async with Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
+        threadsafe = producer.threadsafe()
+        by_thread = await asyncio.gather(*(asyncio.to_thread(work, name, threadsafe) for name in range(4)))
+    stored = [(record.value or b"").split() for record in cluster.read_back(topic)[0]]
+    for name, futures in enumerate(by_thread):
+        assert [int(number) for thread, number in stored if int(thread) == name] == list(range(200))
+        offsets = [future.result().offset for future in futures]
+        assert offsets == sorted(offsets, key=lambda offset: offset or 0)
+
+
+async def test_options_and_send_many(cluster: MockCluster, topic: str) -> None:
+    async with Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
+        threadsafe = producer.threadsafe()
+
+        def work() -> SendManyResult:
+            threadsafe.send(topic, b"v", partition=0, headers=[("h", b"1")]).result(5)
+            return threadsafe.send_many(topic, [b"1", b"2"], keys=[b"a", b"b"]).result(5)
+
+        assert await _elsewhere(work) == SendManyResult(2, 2, {0: [range(1, 3)]})
+    assert cluster.read_back(topic)[0][0].headers == [("h", b"1")]
+
+
+async def test_errors_go_into_the_future(cluster: MockCluster, topic: str) -> None:
+    async with Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
+        threadsafe = producer.threadsafe()
+        wrong: Any = "text"
+        for future, kind in (
+            (threadsafe.send(topic, wrong), TypeError),
+            (threadsafe.send(topic, bytes(2_000_000)), RecordTooLargeError),
+            (threadsafe.send(topic, b"v", unknown=1), TypeError),
+            (threadsafe.send_many(topic, wrong), TypeError),
+        ):
+            with pytest.raises(kind):
+                await asyncio.wrap_future(future)
+
+
+async def test_cancelling_the_future_cancels_the_delivery(cluster: MockCluster, topic: str) -> None:
+    """It could not be cancelled once the loop had seen it, though its record was in line for a minute."""
+    async with Producer(bootstrap_servers=cluster.bootstrap_servers, linger_ms=0) as producer:
+        await producer.send(topic, b"first")
+        threadsafe = producer.threadsafe()
+        in_line = threadsafe.send(topic, b"v", partition=7)
+        await asyncio.sleep(0.01)
+        assert in_line.cancel()
+        assert concurrent.futures.wait([in_line], 5).done == {in_line}
+        not_begun = threadsafe.send(topic, b"v")
+        assert not_begun.cancel()
+        many = threadsafe.send_many(topic, [b"v"], partition=7)
+        await asyncio.sleep(0.01)
+        assert many.cancel()
+        await asyncio.sleep(0.01)
+        assert producer.metrics()["waiting-threads"] == 1
+    # The record of the cancelled send_many was accepted, and fails with the closed producer.
+    assert [record.value for record in cluster.read_back(topic)[0]] == [b"first"]
+
+
+async def test_cancelled_after_the_loop_is_closed_does_not_raise() -> None:
+    futures = []
+
+    def other_loop() -> None:
+        async def main() -> None:
+            producer = Producer(bootstrap_servers=NOWHERE)
+            await producer.start()
+            futures.append(producer.threadsafe().send("t", b"v"))
+            await asyncio.sleep(0.01)
+            # Leaves the record undone.
+            producer._sender.fail_everything = lambda error, now: None  # type: ignore[method-assign]  # a stuck record
+            await producer.close(0)
+
+        asyncio.run(main())
+
+    await _elsewhere(other_loop)
+    assert futures[0].cancel()
+
+
+async def test_the_loops_own_thread_may_send_but_not_wait(cluster: MockCluster, topic: str) -> None:
+    """Waiting there would stop the loop for ever; a logging handler sends from whatever thread it is in."""
+    async with Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
+        future = producer.threadsafe().send(topic, b"v")
+        with pytest.raises(WrongCallerError, match=r"would wait for itself.*await producer.send\(\)"):
+            future.result()
+        with pytest.raises(WrongCallerError, match="would wait for itself"):
+            future.exception()
+        assert (await asyncio.wrap_future(future)).offset == 0
+        assert future.result().offset == 0
+        assert future.exception() is None
+
+
+async def test_calls_on_their_way_to_the_loop_are_bounded(cluster: MockCluster, topic: str) -> None:
+    async with Producer(bootstrap_servers=cluster.bootstrap_servers, buffer_memory=100_000) as producer:
+        threadsafe = producer.threadsafe()
+        # The loop does not run meanwhile.
+        futures = [threadsafe.send(topic, bytes(10_000)) for _ in range(20)]
+        refused = [future for future in futures if future.done()]
+        assert len(refused) == 11
+        assert all(isinstance(future.exception(), BufferExhaustedError) for future in refused)
+        await asyncio.gather(*(asyncio.wrap_future(future) for future in futures), return_exceptions=True)
+        assert (await asyncio.wrap_future(threadsafe.send(topic, bytes(10_000)))).offset is not None
+
+
+async def test_a_closed_producer_and_a_closed_loop() -> None:
+    kept: list[ThreadsafeProducer] = []
+
+    async def main() -> None:
+        async with Producer(bootstrap_servers=NOWHERE) as producer:
+            threadsafe = producer.threadsafe()
+            kept.append(threadsafe)
+            waiting = threadsafe.send("t", b"v")
+            await asyncio.sleep(0.01)
+            await producer.close(0)
+            assert isinstance(await asyncio.to_thread(waiting.exception, 5), ProducerClosedError)
+            for future in (threadsafe.send("t", b"v"), threadsafe.flush(), threadsafe.send_many("t", [])):
+                assert isinstance(await asyncio.to_thread(future.exception, 5), ProducerClosedError)
+
+    thread = threading.Thread(target=lambda: asyncio.run(main()))
+    thread.start()
+    await asyncio.to_thread(thread.join)
+    for call in (lambda: kept[0].send("t", b"v"), lambda: kept[0].send_many("t", []), kept[0].flush):
+        with pytest.raises(ProducerClosedError, match="event loop is closed"):
+            call()
