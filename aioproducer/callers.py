@@ -7,12 +7,14 @@ import sys
 from collections.abc import Sequence
 
 from aioproducer.errors import KafkaError, ProducerClosedError, WrongCallerError
-from aioproducer.record import Record
 
 # No thread has this identity.
 NO_THREAD = 0
 
 NOT_STARTED, RUNNING, CLOSED, FORKED, OTHER_THREAD, OTHER_LOOP = range(6)
+
+# What an append raises where an argument is wrong.
+WRONG_ARGUMENTS = (TypeError, ValueError, AttributeError, OverflowError, BufferError)
 
 # What Kafka's Topic.validate allows.
 LONGEST_TOPIC = 249
@@ -128,11 +130,6 @@ def explain(
         check(topic, value, key, partition, timestamp_ms, headers)
     except (TypeError, ValueError) as clear:
         raise clear from None
-
-
-def size_hint(record: Record) -> int:
-    """About how many bytes a record will have that is not serialized yet."""
-    return size_of(record.key) + size_of(record.value)
 
 
 def size_of(data: object) -> int:

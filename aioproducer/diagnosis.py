@@ -15,6 +15,7 @@ from aioproducer.errors import (
     ConnectionFailedError,
     DeliveryTimeoutError,
     KafkaError,
+    KafkaTimeoutError,
     MetadataTimeoutError,
     ProtocolError,
     RecordTooLargeError,
@@ -197,6 +198,22 @@ def partition_unknown(topic: str, partition: int, count: int, waited_ms: float) 
     return MetadataTimeoutError(
         f"Topic {topic!r} has no partition {partition} and got none within {waited_ms:.0f} ms (max_block_ms): it has "
         f"{count}, numbered from 0."
+    )
+
+
+def serializer_late(topic: str, waited_ms: float) -> KafkaTimeoutError:
+    """An async serializer has not given the bytes of a record while its send waited."""
+    return KafkaTimeoutError(
+        f"A serializer did not finish a record for topic {topic!r} within {waited_ms:.0f} ms (max_block_ms): make it "
+        f"faster, or raise max_block_ms."
+    )
+
+
+def held_up(topic: str, waited_ms: float) -> KafkaTimeoutError:
+    """A record lacked nothing, but stood behind others of its topic, whose order is kept."""
+    return KafkaTimeoutError(
+        f"A record for topic {topic!r} waited {waited_ms:.0f} ms (max_block_ms) behind earlier ones of the topic, which "
+        f"wait for a serializer or for a partition that does not exist: records of a topic keep their order."
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
+from inspect import iscoroutine
 from typing import Any, NamedTuple
 
 from aioproducer import callers
@@ -41,33 +42,37 @@ class Preparation:
         self._serialize_key = resolve(_or_bytes(config.key_serializer), "key")
         self._serialize_value = resolve(_or_bytes(config.value_serializer), "value")
         self.wants_acknowledgements = self._chain.wants_acknowledgements
-        self.is_idle = (
-            config.key_serializer is None
-            and config.value_serializer is None
-            and not self._chain.wants_records
-            and not self._chain.wants_acknowledgements
-        )
+        self.intercepts = self._chain.wants_records or self._chain.wants_acknowledgements
+        self.is_idle = config.key_serializer is None and config.value_serializer is None and not self.intercepts
 
     def intercept(self, record: Record) -> Record:
         return self._chain.on_send(record)
 
-    def serialize(self, record: Record, loop: asyncio.AbstractEventLoop) -> Prepared:
+    def serialize(
+        self,
+        topic: str,
+        key: object,
+        value: object,
+        headers: Sequence[RecordHeader],
+        loop: asyncio.AbstractEventLoop,
+    ) -> Prepared:
         """Key first, then value; serializers may add headers.
 
         Raises:
             SerializationError: one failed.
         """
-        headers = list(record.headers)
-        key = self._serialize_key(record.topic, record.key, headers)
+        all_headers = list(headers)
+        key_bytes = self._serialize_key(topic, key, all_headers)
         try:
-            value = self._serialize_value(record.topic, record.value, headers)
+            value_bytes = self._serialize_value(topic, value, all_headers)
         except BaseException:
-            if asyncio.iscoroutine(key):
-                abandon(key, loop)
+            if iscoroutine(key_bytes):
+                abandon(key_bytes, loop)
             raise
-        if asyncio.iscoroutine(key) or asyncio.iscoroutine(value):
-            return Prepared(None, None, headers, _both(key, value, loop))
-        return Prepared(key, value, headers, None)  # type: ignore[arg-type]  # resolve() gives bytes or coroutines
+        if iscoroutine(key_bytes) or iscoroutine(value_bytes):
+            return Prepared(None, None, all_headers, _both(key_bytes, value_bytes, loop))
+        # What resolve() gives is bytes or a coroutine.
+        return Prepared(key_bytes, value_bytes, all_headers, None)  # type: ignore[arg-type]
 
     def send_failed(self, record: Record, error: BaseException) -> None:
         """Tell the interceptors that the record was not accepted."""
@@ -98,12 +103,12 @@ def _or_bytes(serializer: object) -> object:
 async def _both(key: Any, value: Any, loop: asyncio.AbstractEventLoop) -> Serialized:
     """Await what of key and value is still to be awaited, one after the other: both may add headers."""
     try:
-        done_key = await key if asyncio.iscoroutine(key) else key
+        done_key = await key if iscoroutine(key) else key
     except BaseException:
-        if asyncio.iscoroutine(value):
+        if iscoroutine(value):
             abandon(value, loop)
         raise
-    return done_key, await value if asyncio.iscoroutine(value) else value
+    return done_key, await value if iscoroutine(value) else value
 
 
 def abandon(coroutine: Coroutine[Any, Any, object], loop: asyncio.AbstractEventLoop) -> None:
@@ -203,27 +208,29 @@ class Admission:
 
     def serialize_in_line(
         self,
-        record: Record,
+        topic: str,
+        partition: int | None,
         coroutine: Coroutine[Any, Any, Serialized],
         headers: Sequence[RecordHeader],
         timestamp_ms: int,
+        size_hint: int,
     ) -> Delivery:
         """Keep the record's place while an async serializer works on it; ``headers`` are read when it is done.
 
         Raises:
+            TypeError, ValueError: an argument is wrong.
             BufferExhaustedError: the lines are full.
         """
         now = self._loop.time()
         try:
-            pending = self._accumulator.queue_up(
-                record.topic, record.partition, None, None, (), timestamp_ms, now, size=callers.size_hint(record)
-            )
+            callers.check(topic, None, None, partition, timestamp_ms, headers)
+            pending = self._accumulator.queue_up(topic, partition, None, None, (), timestamp_ms, now, size=size_hint)
         except BaseException:
             abandon(coroutine, self._loop)
             raise
         pending.serialized = False
         delivery = pending.delivery
-        self._want_topic(record.topic, now)
+        self._want_topic(topic, now)
         task = self._loop.create_task(self._finish(pending, coroutine, headers), name="aioproducer-serializer")
         self.serializing.add(task)
         task.add_done_callback(self.serializing.discard)

@@ -36,7 +36,7 @@ from aioproducer.errors import (
 from aioproducer.hooks import Hooks
 from aioproducer.metrics import MetricsSnapshot
 from aioproducer.preparation import Admission, Preparation
-from aioproducer.record import PartitionInfo, Record, TopicPartition, normalise_headers
+from aioproducer.record import PartitionInfo, Record, RecordHeader, TopicPartition, normalise_headers
 from aioproducer.threadsafe import ThreadsafeProducer
 from aioproducer.transport.base import Connector
 from aioproducer.wire.record_batch import Buffer
@@ -335,14 +335,25 @@ class Producer:
         if self._owner_thread != get_ident():
             raise callers.refusal(self._refusal_here())
         if not self._plain:
-            return self._send_prepared(Record(topic, value, key, partition, timestamp_ms, normalise_headers(headers)))
+            headers = normalise_headers(headers)
+            if self._preparation.intercepts:
+                return self._send_intercepted(Record(topic, value, key, partition, timestamp_ms, headers))
+            return self._send_serialized(topic, partition, key, value, headers, timestamp_ms)[0]
         if timestamp_ms is None:
             timestamp_ms = time_ns() // 1_000_000
         elif type(timestamp_ms) is not int or not 0 <= timestamp_ms <= LATEST_TIMESTAMP:
             callers.check(topic, value, key, partition, timestamp_ms, headers)
         if headers is not NO_HEADERS and not isinstance(headers, tuple | list):
             headers = normalise_headers(headers)
-        return self._put(topic, partition, key, value, headers, timestamp_ms)
+        # As _put, without the call.
+        try:
+            delivery = self._append(topic, partition, key, value, headers, timestamp_ms)
+            if delivery is not None:
+                return delivery
+            return self._enqueue(topic, partition, key, value, headers, timestamp_ms)
+        except callers.WRONG_ARGUMENTS:
+            callers.explain(topic, value, key, partition, timestamp_ms, headers)
+            raise
 
     def send_record(self, record: Record) -> Delivery:
         """``send`` for a ``Record``."""
@@ -369,21 +380,39 @@ class Producer:
             if delivery is not None:
                 return delivery
             return self._enqueue(topic, partition, key, value, headers, timestamp_ms)
-        except (TypeError, ValueError, AttributeError, OverflowError, BufferError):
+        except callers.WRONG_ARGUMENTS:
             callers.explain(topic, value, key, partition, timestamp_ms, headers)
             raise
 
-    def _send_prepared(self, record: Record) -> Delivery:
-        """The way of a record that interceptors or serializers have to see first."""
+    def _send_serialized(
+        self,
+        topic: str,
+        partition: int | None,
+        key: object,
+        value: object,
+        headers: Sequence[RecordHeader],
+        timestamp_ms: int | None,
+    ) -> tuple[Delivery, Sequence[RecordHeader]]:
+        """Send what the serializers make; the headers are those that they have added to."""
+        callers.check_topic(topic)
+        if timestamp_ms is None:
+            timestamp_ms = time_ns() // 1_000_000
+        elif type(timestamp_ms) is not int or not 0 <= timestamp_ms <= LATEST_TIMESTAMP:
+            callers.check(topic, None, None, partition, timestamp_ms, headers)
+        key_bytes, value_bytes, headers, coroutine = self._preparation.serialize(topic, key, value, headers, self._loop)
+        if coroutine is None:
+            return self._put(topic, partition, key_bytes, value_bytes, headers, timestamp_ms), headers
+        size_hint = callers.size_of(key) + callers.size_of(value)
+        admit = self._admission.serialize_in_line
+        return admit(topic, partition, coroutine, headers, timestamp_ms, size_hint), headers
+
+    def _send_intercepted(self, record: Record) -> Delivery:
         preparation = self._preparation
         record = preparation.intercept(record)
-        timestamp_ms = time_ns() // 1_000_000 if record.timestamp_ms is None else record.timestamp_ms
         try:
-            key, value, headers, coroutine = preparation.serialize(record, self._loop)
-            if coroutine is None:
-                delivery = self._put(record.topic, record.partition, key, value, headers, timestamp_ms)
-            else:
-                delivery = self._admission.serialize_in_line(record, coroutine, headers, timestamp_ms)
+            delivery, headers = self._send_serialized(
+                record.topic, record.partition, record.key, record.value, record.headers, record.timestamp_ms
+            )
         except BaseException as error:
             preparation.send_failed(record, error)
             raise
@@ -461,8 +490,10 @@ class Producer:
         if not accumulator.has_room():
             self._check_loop()
             began = perf_counter_ns()
-            while not accumulator.has_room():
-                await accumulator.watch_room()
+            # Room comes from what is sent: nothing may linger while somebody waits for it.
+            with self.hurrying():
+                while not accumulator.has_room():
+                    await accumulator.watch_room()
             self._running_parts().metrics.buffer_wait.record(perf_counter_ns() - began, self._loop.time())
             self._turn_began = perf_counter()
 

@@ -525,11 +525,16 @@ async def test_nothing_is_left_of_a_closed_producer(
     assert [each for each in connections if each.raddr and each.raddr.port == port] == []
 
 
+def _handles() -> list[object]:
+    return [each for each in gc.get_objects() if type(each).__name__ in ("PendingRecord", "Delivery")]
+
+
 async def test_failures_are_freed_without_the_collector(cluster: MockCluster, topic: str) -> None:
     async with Producer(bootstrap_servers=cluster.bootstrap_servers, linger_ms=0, max_block_ms=200) as producer:
         await producer.wait_ready(5)
         await producer.send(topic, b"v")
         gc.collect()
+        before = {id(each) for each in _handles()}
         gc.disable()
         try:
             errors: list[weakref.ref[BaseException]] = []
@@ -544,7 +549,7 @@ async def test_failures_are_freed_without_the_collector(cluster: MockCluster, to
                     errors.append(weakref.ref(error))
             await asyncio.sleep(0.02)
             alive = [error() for error in errors if error() is not None]
-            kept = [each for each in gc.get_objects() if type(each).__name__ in ("PendingRecord", "Delivery")]
+            kept = [each for each in _handles() if id(each) not in before]
         finally:
             gc.enable()
             cluster.clear_errors(PRODUCE)

@@ -16,8 +16,10 @@ The rules, per partition (KIP-98, KIP-360; Kafka's ``TransactionManager`` is the
 5. Until the first batch of an epoch is acknowledged, no second one is sent: a broker that knows nothing of a producer
    id takes any sequence, so that the second would be written where the first is lost on its way or refused, and the
    first behind it. (Kafka sends up to five.)
-6. Partitions do not share their troubles: one that is well keeps the old epoch until it has nothing in flight.
-7. Sequences are modulo 2**31; an epoch ends at 32767, then a new producer id is asked for.
+6. A broker knows the last five batches again. So no more than five are sent from the first in flight on, counting those
+   that were acknowledged before it, as happens when the leader moves. (Kafka counts those in flight.)
+7. Partitions do not share their troubles: one that is well keeps the old epoch until it has nothing in flight.
+8. Sequences are modulo 2**31; an epoch ends at 32767, then a new producer id is asked for.
 """
 
 from __future__ import annotations
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
     from aioproducer.core.batch import ProducerBatch
 
 LAST_EPOCH = 32767
+# How many batches of a producer and partition a broker knows again.
+BATCHES_REMEMBERED = 5
 SEQUENCE_MASK = 0x7FFFFFFF
 
 
@@ -43,6 +47,7 @@ class PartitionSequences:
     """
 
     __slots__ = (
+        "acked_early",
         "bump_wanted",
         "in_flight",
         "last_acked",
@@ -58,6 +63,8 @@ class PartitionSequences:
         self.next_sequence = 0
         self.last_acked = NO_SEQUENCE
         self.in_flight: list[ProducerBatch] = []
+        # How many were acknowledged before the first in flight, which the broker must not forget for them.
+        self.acked_early = 0
         self.unresolved = False
         self.bump_wanted = False
 
@@ -108,7 +115,8 @@ class ProducerState:
         if in_flight:
             # A broker that knows nothing of this producer takes any sequence: the first has to be there before others.
             begun = sequences.last_acked != NO_SEQUENCE
-            return begun and len(in_flight) < self.max_in_flight and self._is_current(sequences)
+            remembered = len(in_flight) + sequences.acked_early < BATCHES_REMEMBERED
+            return begun and remembered and len(in_flight) < self.max_in_flight and self._is_current(sequences)
         return True
 
     def assign(self, batch: ProducerBatch, sequences: PartitionSequences) -> None:
@@ -125,6 +133,8 @@ class ProducerState:
     def acked(self, batch: ProducerBatch, sequences: PartitionSequences) -> None:
         """The broker has the batch (also one that was failed here meanwhile)."""
         if batch in sequences.in_flight:
+            if not self.is_first_in_flight(batch, sequences):
+                sequences.acked_early += 1
             sequences.in_flight.remove(batch)
             last = (batch.base_sequence + batch.record_count - 1) & SEQUENCE_MASK
             if sequences.last_acked == NO_SEQUENCE or not _is_before(last, sequences.last_acked):
@@ -170,6 +180,8 @@ class ProducerState:
         Returns whether the partition may go on where it could not before.
         """
         in_flight = sequences.in_flight
+        if not in_flight:
+            sequences.acked_early = 0
         if sequences.unresolved and not in_flight:
             sequences.unresolved = False
             if sequences.next_sequence != (sequences.last_acked + 1) & SEQUENCE_MASK:
@@ -209,6 +221,7 @@ class ProducerState:
         sequences.next_sequence = 0
         sequences.last_acked = NO_SEQUENCE
         sequences.bump_wanted = False
+        sequences.acked_early = 0
 
 
 def _is_before(sequence: int, other: int) -> bool:

@@ -135,7 +135,8 @@ class Cluster:
     def _forget_if_retired(self, node: NodeConnection) -> None:
         if node in self._retired and not node.connected:
             del self._retired[node]
-            self._metrics.forget_node(node.id)
+            if node.id not in self.nodes:
+                self._metrics.forget_node(node.id)
             node.task.cancel()
 
     def _least_loaded(self, now: float) -> NodeConnection | None:

@@ -219,6 +219,7 @@ class NodeConnection:
         size = sum([len(buffer) for buffer in buffers])
         self._last_used = now
         self._metrics.request_sent(self.id, size, now)
+        self._metrics.bytes_written(self.id, size, now)
         if self._hooks.request_written:
             api_key, used, correlation_id = _HEADER_START.unpack_from(buffers[0], 4)
             for on_request_written in self._hooks.request_written:
@@ -235,7 +236,6 @@ class NodeConnection:
         expect_response: bool,
         now: float,
     ) -> bool:
-        self._metrics.bytes_written(self.id, sum([len(buffer) for buffer in buffers]), now)
         if transport.write(buffers):
             return True
         context.reading()
@@ -243,6 +243,13 @@ class NodeConnection:
         if not expect_response:
             self._write_deadline = now + self._settings.request_timeout
         return False
+
+    def _write_own(self, transport: Transport, buffers: Sequence[Buffer], now: float) -> None:
+        """Write what the connection itself has to say, if anything."""
+        if buffers:
+            self._metrics.bytes_written(self.id, sum([len(buffer) for buffer in buffers]), now)
+            self._write(transport, buffers, _OWN_REQUEST, True, now)
+            self._arm(now)
 
     def retire(self) -> None:
         """The node is not needed any more: end when what is in flight is answered."""
@@ -368,8 +375,7 @@ class NodeConnection:
         for on_connect in self._hooks.connect:
             on_connect(self.node, (now - began) * 1000, None)
         self._closing = False
-        self._write(transport, self._connection.start(now), _OWN_REQUEST, True, now)
-        self._arm(now)
+        self._write_own(transport, self._connection.start(now), now)
 
     def _failed_to_connect(self, error: KafkaError, now: float) -> None:
         self.last_error = error
@@ -392,10 +398,7 @@ class NodeConnection:
         self._metrics.bytes_read(self.id, len(data), now)
         completed = connection.receive_data(data, now)
         if not was_ready:
-            own = connection.data_to_send()
-            if own:
-                self._write(transport, own, _OWN_REQUEST, True, now)
-                self._arm(now)
+            self._write_own(transport, connection.data_to_send(), now)
             if connection.state is ConnectionState.READY:
                 self._became_ready(now)
         for each in completed:

@@ -20,7 +20,7 @@ from aioproducer.core.metadata import ClusterMetadata
 from aioproducer.core.pending import PendingRecord
 from aioproducer.core.producer_state import ProducerState
 from aioproducer.core.retry import ExponentialBackoff
-from aioproducer.diagnosis import buffer_full, partition_unknown
+from aioproducer.diagnosis import buffer_full, held_up, partition_unknown, serializer_late
 from aioproducer.errors import KafkaError, ProducerClosedError
 from aioproducer.hooks import Hooks
 from aioproducer.io.cluster import Cluster
@@ -322,9 +322,10 @@ class Sender:
             # The leader did not answer for long: maybe there is another one by now.
             self._metadata.request_update(now, f"records for {batch.topic_partition} expired")
         expired = self._accumulator.expired_waiting(now)
-        groups: dict[tuple[str, int | None, bool], list[PendingRecord]] = {}
+        groups: dict[tuple[str, int | None, bool, bool], list[PendingRecord]] = {}
         for pending in expired:
-            groups.setdefault((pending.topic, pending.partition, pending.wants_memory), []).append(pending)
+            kind = (pending.topic, pending.partition, pending.wants_memory, pending.serialized)
+            groups.setdefault(kind, []).append(pending)
         for records in groups.values():
             self.fail_waiting(records, self._why_waiting(records[0], now))
 
@@ -336,8 +337,12 @@ class Sender:
             waiting = self._accumulator.waiting
             self._metrics.buffer_exhausted.record(1, now)
             return buffer_full(pending.charged, pool.total_memory, waited_ms, len(waiting.records) + 1)
-        if topic is not None and pending.partition is not None:
-            return partition_unknown(pending.topic, pending.partition, len(topic.partitions), waited_ms)
+        if not pending.serialized:
+            return serializer_late(pending.topic, waited_ms)
+        if topic is not None:
+            if pending.partition is not None and pending.partition >= len(topic.partitions):
+                return partition_unknown(pending.topic, pending.partition, len(topic.partitions), waited_ms)
+            return held_up(pending.topic, waited_ms)
         return self.cluster.why_unknown(pending.topic, waited_ms)
 
     def fail_waiting(self, records: list[PendingRecord], error: KafkaError) -> None:

@@ -21,6 +21,7 @@ from aioproducer.core.producer_state import PartitionSequences
 from aioproducer.core.split import split_batch
 from aioproducer.errors import KafkaError, NotLeaderOrFollowerError, RecordTooLargeError
 from aioproducer.record import RecordMetadata, TopicPartition
+from aioproducer.wire.record_batch import encode_record
 from tests.core.accumulating import HandLoop, count_operations
 
 WHERE = TopicPartition("t", 0)
@@ -575,8 +576,6 @@ async def test_a_record_that_failed_in_line() -> None:
 
 def splittable(count: int) -> ProducerBatch:
     """A real batch of ``count`` records, timestamps 1000 and up."""
-    from aioproducer.wire.record_batch import encode_record
-
     loop = asyncio.get_running_loop()
     batch = TrackedBatch(loop, PartitionQueue(WHERE, PartitionSequences()), WHERE, 1, 0.0, 1000)
     records = [encode_record(index, index, None, b"%d" % index) for index in range(count)]
@@ -674,6 +673,14 @@ def raised_by(delivery: Delivery) -> str:
     return "nothing"
 
 
+async def awaited(delivery: Delivery) -> str:
+    try:
+        await delivery
+    except KafkaError as error:
+        return str(error)
+    return "nothing"
+
+
 async def test_nothing_is_left_behind_by_a_failed_batch_whose_errors_were_raised() -> None:
     """A frame that raised its own local variable held exception, handle and batch until the collector ran."""
     with without_the_cycle_collector():
@@ -681,10 +688,7 @@ async def test_nothing_is_left_behind_by_a_failed_batch_whose_errors_were_raised
         seen = weakref.ref(batch)
         batch.fail(KafkaError("no"))
         assert raised_by(deliveries[0]) == "no"
-        try:
-            await deliveries[1]
-        except KafkaError as error:
-            assert str(error) == "no"
+        assert await awaited(deliveries[1]) == "no"
         error_seen = deliveries[2].exception()
         del batch, deliveries, error_seen
         await turns()

@@ -61,7 +61,6 @@ class BrokerConnection:
         self.transport = transport
         self.ended = False
         self.unanswered = 0
-        self.most_unanswered = 0
         self._server = server
         self._buffer = bytearray()
         self._waiting: deque[bytes] = deque()
@@ -90,7 +89,6 @@ class BrokerConnection:
             self._waiting.append(bytes(self._buffer[4 : 4 + size]))
             del self._buffer[: 4 + size]
             self.unanswered += 1
-            self.most_unanswered = max(self.most_unanswered, self.unanswered)
         self._next()
 
     def write_completed(self) -> None:
@@ -208,4 +206,5 @@ class BrokerConnection:
     def _answered(self) -> None:
         self.unanswered -= 1
         self._busy = False
-        self._next()
+        # Not from in here: a long queue would be a deep stack.
+        self._server.loop.call_soon(self._next)

@@ -47,7 +47,6 @@ class World:
         """Seconds that connecting takes."""
         self.receive_window: int | None = None
         """What brokers take in a turn; of connections made from now on."""
-        self.writes = 0
         self.failures: list[tuple[TopicPartition, int, Exception]] = []
         self.loop_errors: list[dict[str, Any]] = []
         self._network = MemoryNetwork(send_buffer_bytes=send_buffer_bytes)
@@ -80,7 +79,6 @@ class World:
         def watched(buffers: Sequence[Buffer]) -> bool:
             if transport._completion_owed:
                 self.cluster.violations.append("a write began before the last one was completed")
-            self.writes += 1
             return write(buffers)
 
         transport.write = watched  # type: ignore[method-assign]  # only this one is watched
@@ -144,7 +142,7 @@ class World:
         assert not self.loop_errors, self.loop_errors
         left = [task for task in asyncio.all_tasks(self.loop) if not task.done() and task is not but]
         assert not left, left
-        assert not self.connections, [str(connection.node) for connection in self.connections]
+        assert not self.connections, [f"{connection.node.host} left behind" for connection in self.connections]
         timers = [handle for handle in self.loop.pending_timers() if "aioproducer" in str(handle)]
         assert not timers, timers
         assert not self.cluster.violations, self.cluster.violations

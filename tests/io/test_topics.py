@@ -1,0 +1,117 @@
+"""Topics as a producer meets them: missing, refused, growing, made anew, forgotten."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from aioproducer.errors import InvalidTopicError, TopicAuthorizationError
+from aioproducer.protocol import ApiKey
+from tests.simulation import Fault, run
+
+INVALID_TOPIC_EXCEPTION = 17
+TOPIC_AUTHORIZATION_FAILED = 29
+
+
+@pytest.mark.parametrize(
+    ("code", "error_class"),
+    [(INVALID_TOPIC_EXCEPTION, InvalidTopicError), (TOPIC_AUTHORIZATION_FAILED, TopicAuthorizationError)],
+)
+def test_a_topic_that_the_cluster_refuses_fails_its_records_at_once_and_no_others(code, error_class):
+    async def scenario(world):
+        world.cluster.create_topic("good")
+        world.cluster.topic_errors["bad"] = code
+        async with world.producer() as producer:
+            good = producer.send("good", b"value")
+            bad = [producer.send("bad", b"value") for _ in range(3)]
+            for delivery in bad:
+                with pytest.raises(error_class):
+                    await delivery
+            assert world.loop.time() < 1001
+            await good
+            with pytest.raises(error_class):
+                await producer.partitions_for("bad")
+
+    _, world = run(scenario)
+    assert [(where.topic, count) for where, count, _ in world.failures] == [("bad", 3)]
+
+
+def test_a_topic_is_made_by_asking_for_it_where_the_cluster_makes_topics():
+    async def scenario(world):
+        async with world.producer() as producer:
+            await producer.send("new", b"value")
+
+    _, world = run(scenario, auto_create=2)
+    assert len(world.cluster.topics["new"].partitions) == 2
+
+
+def test_a_record_for_a_partition_yet_to_come_waits_for_it():
+    async def scenario(world):
+        topic = world.cluster.create_topic("clicks", leaders=[1])
+        async with world.producer() as producer:
+            await producer.send("clicks", b"value")
+            delivery = producer.send("clicks", b"value", partition=1)
+            await asyncio.sleep(3)
+            topic.partitions.append(type(topic.partitions[0])(leader=2))
+            assert (await delivery).partition == 1
+
+    _, world = run(scenario)
+    assert len(world.events(ApiKey.METADATA)) < 12
+
+
+def test_a_slow_serializer_does_not_make_the_metadata_be_asked_for():
+    async def serialize(value):
+        await asyncio.sleep(20)
+        return value
+
+    async def scenario(world):
+        world.cluster.create_topic("clicks", leaders=[1])
+        async with world.producer(value_serializer=serialize) as producer:
+            await producer.send("clicks", b"value")
+
+    _, world = run(scenario)
+    assert len(world.events(ApiKey.METADATA)) <= 3
+
+
+def test_a_topic_made_anew_under_another_id_is_followed():
+    async def scenario(world):
+        world.cluster.create_topic("clicks", 3)
+        async with world.producer() as producer:
+            await producer.send("clicks", b"old", partition=2)
+            world.cluster.create_topic("clicks", 3, leaders=[2, 3, 1])
+            assert (await producer.send("clicks", b"new", partition=2)).offset == 0
+
+    _, world = run(scenario)
+    assert world.cluster.values("clicks", 2) == [b"new"]
+
+
+def test_a_topic_that_nobody_uses_is_forgotten_and_comes_back_with_its_sequences():
+    async def scenario(world):
+        world.cluster.create_topic("clicks", leaders=[1])
+        config = {"metadata_max_idle_ms": 5000, "metadata_max_age_ms": 2000}
+        async with world.producer(**config) as producer:
+            await producer.send("clicks", b"before")
+            assert "clicks" in producer.metrics().topics
+            await asyncio.sleep(20)
+            assert list(producer._parts.metadata.topics_in_use) == []
+            assert "clicks" not in producer._accumulator.topics
+            assert producer.metrics().topics == {}
+            await producer.send("clicks", b"after")
+
+    _, world = run(scenario)
+    assert world.cluster.values("clicks") == [b"before", b"after"]
+
+
+def test_a_topic_in_use_is_not_forgotten_while_something_waits_in_it():
+    async def scenario(world):
+        world.cluster.create_topic("clicks", leaders=[1])
+        config = {"metadata_max_idle_ms": 5000, "metadata_max_age_ms": 1000, "request_timeout_ms": 60_000}
+        async with world.producer(**config, delivery_timeout_ms=100_000) as producer:
+            world.cluster.faults.append(Fault(api=ApiKey.PRODUCE, answer_delay=30))
+            delivery = producer.send("clicks", b"value")
+            await asyncio.sleep(20)
+            assert "clicks" in producer._accumulator.topics
+            await delivery
+
+    run(scenario)

@@ -1,0 +1,55 @@
+"""Waiting records and waiting callers: what ends the wait, and what they are told."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from aioproducer.errors import KafkaTimeoutError, MetadataTimeoutError
+from tests.simulation import run
+
+
+def test_a_drain_for_room_does_not_wait_out_the_linger_of_the_batches_that_fill_the_buffer():
+    async def scenario(world):
+        world.cluster.create_topic("clicks", 1)
+        config = {"buffer_memory": 8192, "linger_ms": 60_000, "batch_size": 16384, "max_block_ms": 1000}
+        async with world.producer(delivery_timeout_ms=200_000, **config) as producer:
+            await producer.partitions_for("clicks")
+            began = world.loop.time()
+            for _ in range(50):
+                producer.send("clicks", bytes(1000))
+                await producer.drain()
+            assert world.loop.time() - began < 1
+
+    run(scenario)
+
+
+def test_records_behind_one_whose_partition_does_not_exist_are_told_so():
+    async def scenario(world):
+        world.cluster.create_topic("clicks", 2)
+        async with world.producer(max_block_ms=500) as producer:
+            await producer.partitions_for("clicks")
+            missing = producer.send("clicks", b"v", partition=7)
+            behind = producer.send("clicks", b"v", partition=0)
+            with pytest.raises(MetadataTimeoutError, match=r"no partition 7 .* it has 2, numbered from 0"):
+                await missing
+            with pytest.raises(KafkaTimeoutError, match=r"waited 500 ms \(max_block_ms\) behind earlier ones"):
+                await behind
+
+    run(scenario)
+
+
+def test_a_serializer_that_is_late_is_named_and_not_the_topic():
+    async def scenario(world):
+        world.cluster.create_topic("clicks", 1)
+
+        class Late:
+            async def serialize(self, topic, value, headers):
+                await asyncio.sleep(60)
+
+        async with world.producer(max_block_ms=500, value_serializer=Late()) as producer:
+            with pytest.raises(KafkaTimeoutError, match=r"A serializer did not finish .* within 500 ms"):
+                await producer.send("clicks", "text")
+
+    run(scenario)

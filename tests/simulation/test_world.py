@@ -1,0 +1,142 @@
+"""The simulation itself: its clock, its brokers' rules, and that it notices what is left."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from aioproducer.wire.record import SimpleRecord
+from aioproducer.wire.record_batch import RecordBatch, encode_batch
+from tests.simulation import Partition, Stalled, World, run
+from tests.simulation.cluster import (
+    INVALID_PRODUCER_EPOCH,
+    OUT_OF_ORDER_SEQUENCE_NUMBER,
+    _append_to_log,
+)
+
+
+def test_time_passes_without_being_waited_for() -> None:
+    async def scenario(world: World) -> tuple[float, int]:
+        began, turns = world.loop.time(), world.loop.turns
+        await asyncio.sleep(86_400 * 7)
+        return world.loop.time() - began, world.loop.turns - turns
+
+    (took, turns), _ = run(scenario)
+    assert 86_400 * 7 <= took < 86_400 * 7 + 1
+    assert turns < 20
+
+
+def test_timers_fire_in_order_whatever_the_order_in_which_they_were_set() -> None:
+    async def scenario(world: World) -> list[int]:
+        fired: list[int] = []
+        delays = list(range(1, 50))
+        world.random.shuffle(delays)
+        await asyncio.gather(*(_note_after(delay, fired) for delay in delays))
+        return fired
+
+    assert run(scenario)[0] == list(range(1, 50))
+
+
+async def _note_after(delay: int, fired: list[int]) -> None:
+    await asyncio.sleep(delay)
+    fired.append(delay)
+
+
+def test_waiting_for_what_cannot_come_is_an_error_and_no_hang() -> None:
+    async def scenario(world: World) -> None:
+        await world.loop.create_future()
+
+    with pytest.raises(Stalled, match="nothing is scheduled"):
+        run(scenario)
+
+
+class Client:
+    """A client that takes no interest."""
+
+    def data_received(self, data: object) -> None: ...
+
+    def write_completed(self) -> None: ...
+
+    def connection_lost(self, exception: Exception | None) -> None: ...
+
+
+@pytest.mark.parametrize("left", ["a task", "a connection"])
+def test_what_is_left_behind_is_noticed(left: str) -> None:
+    async def scenario(world: World) -> object:
+        if left == "a task":
+            return asyncio.create_task(asyncio.sleep(1000), name="left behind")
+        return await world.connect("broker1", 9092, Client())
+
+    with pytest.raises(AssertionError, match="left behind"):
+        run(scenario)
+
+
+def test_an_executor_is_a_timer() -> None:
+    async def scenario(world: World) -> list[object]:
+        failing = world.loop.run_in_executor(None, int, "x")
+        return await asyncio.gather(world.loop.run_in_executor(None, int, "7"), failing, return_exceptions=True)
+
+    (number, error), world = run(scenario)
+    assert number == 7
+    assert isinstance(error, ValueError)
+    assert world.loop.executor_calls == 2
+
+
+class Log:
+    """A partition that batches are appended to by their sequences."""
+
+    def __init__(self) -> None:
+        self.partition = Partition(leader=1)
+
+    def append(self, base_sequence: int, count: int = 1, *, epoch: int = 0, producer_id: int = 7) -> tuple[int, int]:
+        data = encode_batch(
+            [SimpleRecord(0, None, b"value")] * count,
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            base_sequence=base_sequence,
+        )
+        return _append_to_log(self.partition, RecordBatch(b"".join(data)), None)
+
+
+def test_sequences_follow_each_other_and_duplicates_are_answered_with_their_offset() -> None:
+    log = Log()
+    assert [log.append(0, 3), log.append(3, 2), log.append(5)] == [(0, 0), (0, 3), (0, 5)]
+    assert log.append(3, 2) == (0, 3)
+    assert log.append(7) == (OUT_OF_ORDER_SEQUENCE_NUMBER, -1)
+    assert len(log.partition.records) == 6
+
+
+def test_only_the_last_five_batches_are_remembered() -> None:
+    log = Log()
+    for sequence in range(6):
+        assert log.append(sequence) == (0, sequence)
+    assert log.append(1) == (0, 1)
+    assert log.append(0) == (OUT_OF_ORDER_SEQUENCE_NUMBER, -1)
+
+
+def test_epochs_only_grow_and_begin_at_sequence_0() -> None:
+    log = Log()
+    log.append(0, epoch=1)
+    assert log.append(1, epoch=0) == (INVALID_PRODUCER_EPOCH, -1)
+    assert log.append(1, epoch=2) == (OUT_OF_ORDER_SEQUENCE_NUMBER, -1)
+    assert log.append(0, epoch=2) == (0, 1)
+
+
+def test_a_producer_that_is_not_known_may_begin_anywhere() -> None:
+    """As Kafka does, whose logs forget producers; this is what makes the first batch of a producer a special one."""
+    assert Log().append(17) == (0, 0)
+
+
+def test_sequences_go_round() -> None:
+    log = Log()
+    assert log.append(2**31 - 2, 2) == (0, 0)
+    assert log.append(0) == (0, 2)
+
+
+def test_the_same_seed_gives_the_same_topics() -> None:
+    async def scenario(world: World) -> bytes:
+        return world.cluster.create_topic("clicks").topic_id
+
+    first, again, other = (run(scenario, seed=seed)[0] for seed in (1, 1, 2))
+    assert first == again != other
