@@ -224,7 +224,9 @@ class Admission:
         now = self._loop.time()
         try:
             callers.check(topic, None, None, partition, timestamp_ms, headers)
-            pending = self._accumulator.queue_up(topic, partition, None, None, (), timestamp_ms, now, size=size_hint)
+            pending = self._accumulator.lines.queue_up(
+                topic, partition, None, None, (), timestamp_ms, now, size=size_hint
+            )
         except BaseException:
             abandon(coroutine, self._loop)
             raise
@@ -256,14 +258,14 @@ class Admission:
         except Exception as failure:
             error = SerializationError(f"what a serializer made for topic {pending.topic!r} cannot be sent: {failure}")
         if error is not None:
-            accumulator.leave_line(pending)
+            accumulator.lines.leave_line(pending)
             if not pending.is_done(0) and not pending.withdrawn:
                 self._note_refused(pending.where(), error)
                 pending.fail(error.fresh())
             return
         topic = accumulator.topics.get(pending.topic)
         if topic is not None:
-            accumulator.advance(topic, self._loop.time())
+            accumulator.lines.advance(topic, self._loop.time())
 
     def _admit(
         self, pending: PendingRecord, key: Buffer | None, value: Buffer | None, headers: Sequence[RecordHeader]
@@ -272,7 +274,7 @@ class Admission:
         error = self._refusal(pending.topic, key, value, headers)
         if error is not None:
             return error
-        waiting = self._accumulator.waiting
+        waiting = self._accumulator.lines.waiting
         size = payload_size(key, value, headers)
         others = waiting.size - pending.charged
         if others and others + size + PENDING_OVERHEAD > waiting.size_limit:

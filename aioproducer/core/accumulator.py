@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import dropwhile
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -19,8 +18,9 @@ from aioproducer.core.batch import PENDING, SPLIT, Header, ProducerBatch
 from aioproducer.core.buffer_pool import BufferPool
 from aioproducer.core.compression_ratio import CompressionRatios
 from aioproducer.core.delivery import Delivery, FutureFactory
+from aioproducer.core.lines import Lines
 from aioproducer.core.partition_queue import PartitionChoice, PartitionQueue, TopicQueues
-from aioproducer.core.pending import PendingRecord, WaitingLine, payload_size
+from aioproducer.core.pending import PendingRecord
 from aioproducer.core.producer_state import ProducerState
 from aioproducer.core.ready import ReadyPartitions
 from aioproducer.core.retry import ExponentialBackoff
@@ -100,13 +100,6 @@ class RecordAccumulator:
         self.incomplete: OrderedDict[ProducerBatch, None] = OrderedDict()
         # Closed batches that wait for a compressor.
         self.to_compress: dict[ProducerBatch, None] = {}
-        # Records in line: all of them, and those that lack nothing but memory, first come, first served.
-        self.waiting = WaitingLine(pool.total_memory)
-        self.memory_line: OrderedDict[PendingRecord, None] = OrderedDict()
-        # Topics in whose line somebody waits for more than memory.
-        self.blocked: dict[str, TopicQueues] = {}
-        # Topics whose line somebody has left, who may have kept others waiting.
-        self._moved_up: dict[str, TopicQueues] = {}
         self.flushing = 0
         self.closing = False
         self._batch_number = 0
@@ -114,9 +107,20 @@ class RecordAccumulator:
         self._watches = Watches(
             loop,
             first_batch=self._first_batch_number,
-            first_in_line=self.waiting.first_number,
+            first_in_line=lambda: self.lines.waiting.first_number(),
             has_room=self.has_room,
         )
+        self.lines = Lines(
+            loop,
+            topic=self.topic,
+            size_limit=pool.total_memory,
+            max_block=settings.max_block,
+            wake=wake,
+            hurry=self.ready.hurry,
+            left=self._watches.check,
+        )
+        # Records that a user's partitioner failed while they waited; the sender fails them.
+        self._refused: list[tuple[PendingRecord, KafkaError]] = []
 
     # The hot path
 
@@ -169,15 +173,15 @@ class RecordAccumulator:
             BufferExhaustedError: the lines are full as well.
         """
         topic = self.topic(topic_name)
-        if not topic.line_length and self._may_place(topic, partition):
+        if not topic.line_length and topic.has_partition(partition):
             partition = self._choose(topic, partition, key, value)
-            if self._may_place(topic, partition):
-                first = not self.memory_line
+            if topic.has_partition(partition):
+                first = not self.lines.memory_line
                 delivery = self._place(topic, partition, key, value, headers, timestamp_ms, now, first=first)
                 if delivery is not None:
                     return delivery
-        pending = self.queue_up(topic_name, partition, key, value, headers, timestamp_ms, now)
-        self.advance(topic, now)
+        pending = self.lines.queue_up(topic_name, partition, key, value, headers, timestamp_ms, now)
+        self.lines.advance(topic, now)
         return pending.delivery
 
     def topic(self, name: str) -> TopicQueues:
@@ -187,69 +191,11 @@ class RecordAccumulator:
             topic = self.topics[name] = TopicQueues(name)
         return topic
 
-    # Lines
-
-    def queue_up(
-        self,
-        topic_name: str,
-        partition: int | None,
-        key: Buffer | None,
-        value: Buffer | None,
-        headers: Sequence[Header],
-        timestamp_ms: int,
-        now: float,
-        *,
-        size: int | None = None,
-    ) -> PendingRecord:
-        """Take a place at the end of the topic's line; what the record holds is copied.
-
-        ``size`` is what to charge where the bytes are not known yet (an async serializer is at work).
-
-        Raises:
-            BufferExhaustedError: the line is full.
-        """
-        pending = PendingRecord(
-            self.loop,
-            topic_name,
-            partition,
-            None if key is None else bytes(key),
-            None if value is None else bytes(value),
-            tuple((name, None if header is None else bytes(header)) for name, header in headers),
-            timestamp_ms,
-            since=now,
-            deadline=now + self.settings.max_block,
-            leave=self.leave_line,
-        )
-        self.waiting.add(pending, payload_size(key, value, headers) if size is None else size)
-        topic = self.topic(topic_name)
-        topic.line[pending] = None
-        topic.line_length += 1
-        self.blocked[topic_name] = topic
-        self.wake()
-        return pending
-
-    def advance(self, topic: TopicQueues, now: float) -> None:
-        """Let those of the topic's line who lack nothing but memory join the line for memory."""
-        line = topic.line
-        while line:
-            pending = next(iter(line))
-            if not pending.serialized or not self._may_place(topic, pending.partition):
-                break
-            del line[pending]
-            if not self.memory_line:
-                self.ready.hurry(now)
-            pending.wants_memory = True
-            self.memory_line[pending] = None
-            self.wake()
-        if not line:
-            self.blocked.pop(topic.name, None)
-
     def admit(self, now: float, limit: int) -> bool:
         """Serve the line for memory, at most ``limit`` records; True when more could be served at once."""
-        moved_up, self._moved_up = self._moved_up, {}
-        for topic in moved_up.values():
-            self.advance(topic, now)
-        line = self.memory_line
+        lines = self.lines
+        lines.move_up(now)
+        line = lines.memory_line
         while line:
             pending = next(iter(line))
             topic = self.topics[pending.topic]
@@ -257,14 +203,13 @@ class RecordAccumulator:
                 pending.partition = self._choose(topic, pending.partition, pending.key, pending.value)
             except Exception as error:
                 # A user's partitioner, asked where its answer is nobody's to catch.
-                self.leave_line(pending)
-                if isinstance(error, KafkaError):
-                    pending.fail(error.fresh())
-                else:
-                    pending.fail(KafkaError(f"The partitioner failed on a record for topic {topic.name!r}: {error!r}"))
+                lines.leave_line(pending)
+                if not isinstance(error, KafkaError):
+                    error = KafkaError(f"The partitioner failed on a record for topic {topic.name!r}: {error!r}")
+                self._refused.append((pending, error.fresh()))
                 continue
-            if not self._may_place(topic, pending.partition):
-                self._step_back(topic)
+            if not topic.has_partition(pending.partition):
+                lines.step_back(topic)
                 continue
             delivery = self._place(
                 topic,
@@ -278,41 +223,17 @@ class RecordAccumulator:
             )
             if delivery is None:
                 return False
-            self.leave_line(pending)
+            lines.leave_line(pending)
             pending.hand_over(delivery)
             limit -= 1
             if limit <= 0:
                 return bool(line)
         return False
 
-    def leave_line(self, pending: PendingRecord) -> None:
-        """Take a record out of its lines, wherever it stands."""
-        if self.waiting.remove(pending):
-            topic = self.topics[pending.topic]
-            topic.line_length -= 1
-            topic.line.pop(pending, None)
-            if topic.line:
-                self._moved_up[pending.topic] = topic
-            else:
-                self.blocked.pop(pending.topic, None)
-            self.memory_line.pop(pending, None)
-            self._watches.check()
-            self.wake()
-
-    def expired_waiting(self, now: float) -> list[PendingRecord]:
-        """Take the records out of their lines that have waited for ``max_block``; the caller fails them."""
-        expired = self.waiting.expired(now)
-        for pending in expired:
-            self.leave_line(pending)
-        return expired
-
-    def waiting_for_topic(self, name: str) -> list[PendingRecord]:
-        """The records in line that need the topic's metadata."""
-        topic = self.topics.get(name)
-        return [] if topic is None else list(topic.line)
-
-    def _may_place(self, topic: TopicQueues, partition: int | None) -> bool:
-        return bool(topic.partitions) and (partition is None or partition < len(topic.partitions))
+    def take_refused(self) -> list[tuple[PendingRecord, KafkaError]]:
+        """Records that ``admit`` found impossible to place, each with the reason; the caller fails them."""
+        refused, self._refused = self._refused, []
+        return refused
 
     def _choose(
         self, topic: TopicQueues, partition: int | None, key: Buffer | None, value: Buffer | None
@@ -391,11 +312,12 @@ class RecordAccumulator:
         slab = self.pool.take(record_size, record_size)
         if slab is None:
             return None
-        limit = settings.batch_size - BATCH_HEADER_SIZE
+        # No more than a request may have: then append need not ask whether a record is too large for one.
+        limit = min(settings.batch_size, settings.max_request_size) - BATCH_HEADER_SIZE
         if settings.codec is not None:
             # As many uncompressed bytes as will probably make a batch, but no more than a request may have.
             estimate = int(limit / (self._ratios.estimate(topic.name) * RATIO_SAFETY))
-            limit = min(estimate, max(settings.batch_size, settings.max_request_size))
+            limit = min(estimate, settings.max_request_size - BATCH_HEADER_SIZE)
         self._batch_number += 1
         batch = ProducerBatch(self.loop, queue, queue.topic_partition, self._batch_number, now, limit)
         batch.base_timestamp = timestamp_ms
@@ -406,7 +328,7 @@ class RecordAccumulator:
         queue.open_batch = batch
         queue.batches.append(batch)
         self.incomplete[batch] = None
-        self.ready.opened(queue, batch, now, hurry=self.flushing > 0 or self.closing or bool(self.memory_line))
+        self.ready.opened(queue, batch, now, hurry=self.flushing > 0 or self.closing or bool(self.lines.memory_line))
         if len(self.incomplete) == 1:
             self.wake()
 
@@ -435,23 +357,10 @@ class RecordAccumulator:
         shrinks = partition_count < len(topic.partitions)
         topic.resize(partition_count, self.producer_state.sequences)
         if shrinks:
-            self._step_back(topic)
+            self.lines.step_back(topic)
         if partition_count:
             self._refresh_load(topic, now)
-        self.advance(topic, now)
-
-    def _step_back(self, topic: TopicQueues) -> None:
-        """Put those in the line for memory back in front of their topic's, from the first whose partition is gone."""
-        line = self.memory_line
-        of_topic = (each for each in line if each.topic == topic.name)
-        back = list(dropwhile(lambda each: self._may_place(topic, each.partition), of_topic))
-        for pending in reversed(back):
-            del line[pending]
-            pending.wants_memory = False
-            topic.line[pending] = None
-            topic.line.move_to_end(pending, last=False)
-        if topic.line:
-            self.blocked[topic.name] = topic
+        self.lines.advance(topic, now)
 
     def set_leader(self, name: str, partition: int, node_id: int, now: float) -> None:
         """The partition's leader is ``node_id``, or nobody (-1)."""
@@ -493,8 +402,8 @@ class RecordAccumulator:
         deadline = self.ready.next_deadline()
         if self.incomplete:
             deadline = min(deadline, next(iter(self.incomplete)).created_at + self.settings.delivery_timeout)
-        if self.waiting.records:
-            deadline = min(deadline, next(iter(self.waiting.records)).deadline)
+        if self.lines.waiting.records:
+            deadline = min(deadline, next(iter(self.lines.waiting.records)).deadline)
         return deadline
 
     def drain(self, node_id: int, now: float) -> list[ProducerBatch]:
@@ -519,12 +428,18 @@ class RecordAccumulator:
         codec = self.settings.codec
         if codec is None or batch.codec_id:
             return True
-        if batch.body_size > INLINE_COMPRESSION_SIZE:
-            self._begin_compression(batch)
-            return False
         assert batch.body is not None
-        self._set_compressed(batch, codec.compress(batch.body, self.settings.compression_level))
-        return True
+        if batch.body_size <= INLINE_COMPRESSION_SIZE:
+            try:
+                data = codec.compress(batch.body, self.settings.compression_level)
+            except Exception:
+                # A thread will meet the same, and then the batch is failed with it; what is drained already goes out.
+                pass
+            else:
+                self._set_compressed(batch, data)
+                return True
+        self._begin_compression(batch)
+        return False
 
     def _begin_compression(self, batch: ProducerBatch) -> None:
         if not batch.compressing:
@@ -581,7 +496,7 @@ class RecordAccumulator:
         if batch.outcome != PENDING and batch.readers == 0:
             batch.release_memory(self.pool)
             self._watches.check()
-            if self.memory_line:
+            if self.lines.memory_line:
                 self.wake()
 
     def reenqueue(self, batch: ProducerBatch, now: float, *, backoff: bool = True) -> None:
@@ -641,7 +556,7 @@ class RecordAccumulator:
 
     def has_undelivered(self) -> bool:
         """Whether a record was accepted that has no outcome yet."""
-        return bool(self.incomplete or self.waiting.records)
+        return bool(self.incomplete or self.lines.waiting.records)
 
     def _forget(self, batch: ProducerBatch) -> None:
         part: ProducerBatch | None = batch
@@ -663,7 +578,7 @@ class RecordAccumulator:
 
     def watch_line(self) -> Future[None]:
         """A future that is done when every record that waits in line now has left it, for its batch or failed."""
-        return self._watches.line(self.waiting.last_number)
+        return self._watches.line(self.lines.waiting.last_number)
 
     def watch_room(self) -> Future[None]:
         """A future that is done when ``has_room``."""
@@ -671,9 +586,9 @@ class RecordAccumulator:
 
     def has_room(self) -> bool:
         """Whether a well-behaved sender should go on: no one waits for memory, nor do the lines fill up."""
-        if self.memory_line or self.pool.available_memory <= 0:
+        if self.lines.memory_line or self.pool.available_memory <= 0:
             return False
-        return self.waiting.size * 2 <= self.waiting.size_limit
+        return self.lines.waiting.size * 2 <= self.lines.waiting.size_limit
 
     def _first_batch_number(self) -> int:
         return next(iter(self.incomplete)).number if self.incomplete else self._batch_number + 1

@@ -83,6 +83,10 @@ class TopicQueues:
         self.line: OrderedDict[PendingRecord, None] = OrderedDict()
         self.line_length = 0
 
+    def has_partition(self, partition: int | None) -> bool:
+        """Whether metadata has come, and names this partition (``None``: any)."""
+        return bool(self.partitions) and (partition is None or partition < len(self.partitions))
+
     def resize(self, partition_count: int, sequences: Callable[[TopicPartition], PartitionSequences]) -> None:
         """Let the topic have this many partitions."""
         partitions, retired = self.partitions, self.retired

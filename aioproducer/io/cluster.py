@@ -222,7 +222,7 @@ class Cluster:
         assert isinstance(response, MetadataResponse)
         change = self.metadata.handle_response(response, now, version=completed.version)
         self.apply(change, now)
-        for name, queues in list(self._accumulator.blocked.items()):
+        for name, queues in list(self._accumulator.lines.blocked.items()):
             # Somebody waits for this topic, or for more partitions of it, and this answer did not help.
             topic = self.metadata.add_topic(name, now)
             first = next(iter(queues.line))
@@ -282,7 +282,7 @@ class Cluster:
                 self._topic_refused(name, broker_error(code))
 
     def _note_metadata_wait(self, name: str, now: float) -> None:
-        waited = sum(now - pending.since for pending in self._accumulator.waiting_for_topic(name))
+        waited = sum(now - pending.since for pending in self._accumulator.lines.waiting_for_topic(name))
         if waited > 0:
             self._metrics.metadata_wait.record(waited * 1e9, now)
 

@@ -219,7 +219,7 @@ class NodeConnection:
         size = sum([len(buffer) for buffer in buffers])
         self._last_used = now
         self._metrics.request_sent(self.id, size, now)
-        self._metrics.bytes_written(self.id, size, now)
+        self._count_written(size, now)
         if self._hooks.request_written:
             api_key, used, correlation_id = _HEADER_START.unpack_from(buffers[0], 4)
             for on_request_written in self._hooks.request_written:
@@ -244,10 +244,16 @@ class NodeConnection:
             self._write_deadline = now + self._settings.request_timeout
         return False
 
+    def _count_written(self, size: int, now: float) -> None:
+        self._metrics.bytes_written(self.id, size, now)
+        if self._settings.uses_tls:
+            # Encrypting copies every byte once; else the socket reads them where they lie.
+            self._metrics.bytes_copied.record(size, now)
+
     def _write_own(self, transport: Transport, buffers: Sequence[Buffer], now: float) -> None:
         """Write what the connection itself has to say, if anything."""
         if buffers:
-            self._metrics.bytes_written(self.id, sum([len(buffer) for buffer in buffers]), now)
+            self._count_written(sum([len(buffer) for buffer in buffers]), now)
             self._write(transport, buffers, _OWN_REQUEST, True, now)
             self._arm(now)
 

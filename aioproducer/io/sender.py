@@ -104,7 +104,7 @@ class Sender:
             random=random,
             node_usable=self._drain,
             wake=self.wake,
-            topic_refused=lambda name, error: self.fail_waiting(accumulator.waiting_for_topic(name), error),
+            topic_refused=lambda name, error: self.fail_waiting(accumulator.lines.waiting_for_topic(name), error),
         )
 
     # The task
@@ -158,6 +158,8 @@ class Sender:
         accumulator.ready.poll(now)
         if accumulator.admit(now, ADMITTED_PER_TURN):
             self.wake()
+        for pending, error in accumulator.take_refused():
+            self.fail_waiting([pending], error)
         self._compress()
         for name in accumulator.ready.unknown_leader_topics():
             self._metadata.add_topic(name, now)
@@ -321,7 +323,7 @@ class Sender:
             self._note_failed(batch, error, now)
             # The leader did not answer for long: maybe there is another one by now.
             self._metadata.request_update(now, f"records for {batch.topic_partition} expired")
-        expired = self._accumulator.expired_waiting(now)
+        expired = self._accumulator.lines.expired_waiting(now)
         groups: dict[tuple[str, int | None, bool, bool], list[PendingRecord]] = {}
         for pending in expired:
             kind = (pending.topic, pending.partition, pending.wants_memory, pending.serialized)
@@ -334,7 +336,7 @@ class Sender:
         topic = self._metadata.topic(pending.topic)
         if pending.wants_memory:
             pool = self._accumulator.pool
-            waiting = self._accumulator.waiting
+            waiting = self._accumulator.lines.waiting
             self._metrics.buffer_exhausted.record(1, now)
             return buffer_full(pending.charged, pool.total_memory, waited_ms, len(waiting.records) + 1)
         if not pending.serialized:
@@ -349,7 +351,7 @@ class Sender:
         """Fail records in line, all for one reason; they leave their lines."""
         counts: dict[TopicPartition, int] = {}
         for pending in records:
-            self._accumulator.leave_line(pending)
+            self._accumulator.lines.leave_line(pending)
             pending.fail(error)
             where = TopicPartition(pending.topic, -1 if pending.partition is None else pending.partition)
             counts[where] = counts.get(where, 0) + 1
@@ -361,7 +363,7 @@ class Sender:
         """Fail every record that has no outcome yet."""
         for batch in self._completion.fail_all(error, now):
             self._note_failed(batch, error, now)
-        self.fail_waiting(list(self._accumulator.waiting.records), error)
+        self.fail_waiting(list(self._accumulator.lines.waiting.records), error)
 
     # Compression
 

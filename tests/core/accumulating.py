@@ -151,10 +151,12 @@ class Bench:
     def turn(self) -> None:
         """A turn of the sender without its network."""
         self.completion.expire(self.now)
-        for pending in self.accumulator.expired_waiting(self.now):
+        for pending in self.accumulator.lines.expired_waiting(self.now):
             pending.fail(KafkaError("waited too long"))
         self.accumulator.ready.poll(self.now)
         self.accumulator.admit(self.now, 1000)
+        for pending, error in self.accumulator.take_refused():
+            pending.fail(error)
 
     def compress(self) -> list[ProducerBatch]:
         """Compress what waits for it; the batches."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aioproducer.compression import codec
+from aioproducer.compression import Buffer, codec
+from aioproducer.compression.gzip import GzipCodec
 from aioproducer.core.batch import ProducerBatch
 from aioproducer.core.delivery import Delivery
 from aioproducer.core.pending import PENDING_OVERHEAD
@@ -139,7 +141,7 @@ def test_20000_partitions_with_a_record_each_take_a_slab_each() -> None:
     bench = Bench(topics={"t": 20_000}, memory=1 << 25, batch_size=16384)
     for partition in range(20_000):
         bench.send(partition=partition)
-    assert not bench.accumulator.memory_line
+    assert not bench.accumulator.lines.memory_line
     assert bench.pool.total_memory - bench.pool.available_memory == 20_000 * 1024
 
 
@@ -151,7 +153,7 @@ def test_a_fragmented_arena_makes_nobody_wait() -> None:
     for batch in batches[::2]:
         bench.ack(batch)
     delivery = bench.send(b"x" * 3000, partition=0)
-    assert not bench.accumulator.memory_line
+    assert not bench.accumulator.lines.memory_line
     bench.ack(bench.drain_one(), 7)
     assert delivery.result().offset == 7
     for batch in batches[1::2]:
@@ -215,12 +217,12 @@ def test_pt02_the_line_for_memory_is_strictly_first_come_over_all_topics() -> No
     for number, (topic, size) in enumerate([("b", 3000), ("a", 10), ("c", 10), ("b", 10), ("c", 2000)]):
         deliveries.append(bench.send(b"y" * size, topic=topic))
         assert deliveries[-1].topic_partition == TopicPartition(topic, 0)
-        assert len(bench.accumulator.memory_line) == number + 1
+        assert len(bench.accumulator.lines.memory_line) == number + 1
     bench.ack(bench.drain_one())
-    while bench.accumulator.memory_line:
-        before = len(bench.accumulator.memory_line)
+    while bench.accumulator.lines.memory_line:
+        before = len(bench.accumulator.lines.memory_line)
         bench.accumulator.admit(bench.now, 1)
-        if len(bench.accumulator.memory_line) == before:
+        if len(bench.accumulator.lines.memory_line) == before:
             for batch in bench.drain():
                 bench.ack(batch)
             continue
@@ -240,7 +242,7 @@ def test_pt02_a_small_record_does_not_pass_a_large_one_that_waits() -> None:
     small = bench.send(b"z", topic="b")
     bench.turn()
     assert bench.pool.available_memory >= 2048
-    assert list(bench.accumulator.memory_line) == [large._group, small._group]
+    assert list(bench.accumulator.lines.memory_line) == [large._group, small._group]
 
 
 def test_pt02_what_needs_no_memory_waits_for_nobody() -> None:
@@ -248,7 +250,7 @@ def test_pt02_what_needs_no_memory_waits_for_nobody() -> None:
     bench.send(b"x", topic="b")
     bench.send(b"x" * 2900, topic="a")
     bench.send(b"y" * 2000, topic="a")
-    assert bench.accumulator.memory_line
+    assert bench.accumulator.lines.memory_line
     delivery = bench.send(b"z", topic="b")
     assert isinstance(delivery._group, ProducerBatch)
 
@@ -259,7 +261,7 @@ def test_a_topic_with_somebody_in_line_queues_its_later_records_behind() -> None
     bench.send(b"x" * 2900, partition=0)
     waiting = [bench.send(b"y" * 2000, partition=0), bench.send(b"y", partition=1)]
     assert [delivery.done() for delivery in waiting] == [False, False]
-    assert list(bench.accumulator.memory_line) == [delivery._group for delivery in waiting]
+    assert list(bench.accumulator.lines.memory_line) == [delivery._group for delivery in waiting]
     assert [value[:1] for value in sent_values(bench)] == [b"x", b"x", b"y", b"y"]
 
 
@@ -269,13 +271,13 @@ def test_pt04_when_the_head_leaves_the_next_is_served() -> None:
     large = bench.send(b"y" * 6000)
     small = bench.send(b"z" * 1000)
     bench.turn()
-    assert len(bench.accumulator.memory_line) == 2
+    assert len(bench.accumulator.lines.memory_line) == 2
     bench.wakes = 0
     assert large.cancel()
     assert large.withdrawn
     assert bench.wakes
     bench.turn()
-    assert not bench.accumulator.memory_line
+    assert not bench.accumulator.lines.memory_line
     assert isinstance(small._group, ProducerBatch)
 
 
@@ -285,17 +287,17 @@ def test_pt03_who_leaves_the_line_leaves_nothing_behind() -> None:
     first = fill_memory(bench)
     withdrawn, expired, failed = (bench.send(b"y" * 700) for _ in range(3))
     withdrawn.cancel()
-    bench.accumulator.leave_line(failed._group)
+    bench.accumulator.lines.leave_line(failed._group)
     bench.later(5.0)
     assert expired.exception() is not None
-    waiting = bench.accumulator.waiting
-    assert (waiting.size, len(waiting.records), len(bench.accumulator.memory_line)) == (0, 0, 0)
+    waiting = bench.accumulator.lines.waiting
+    assert (waiting.size, len(waiting.records), len(bench.accumulator.lines.memory_line)) == (0, 0, 0)
     assert bench.accumulator.topics["t"].line_length == 0
     bench.ack(bench.drain_one())
     assert first.done()
     assert bench.all_memory_is_back()
     assert not fill_memory(bench).done()
-    assert not bench.accumulator.memory_line
+    assert not bench.accumulator.lines.memory_line
 
 
 def test_the_line_expires_in_its_order_and_the_deadline_is_known() -> None:
@@ -310,7 +312,7 @@ def test_the_line_expires_in_its_order_and_the_deadline_is_known() -> None:
     bench.later(1.0)
     assert second.done()
     assert bench.accumulator.next_deadline() == float("inf")
-    assert not bench.accumulator.blocked
+    assert not bench.accumulator.lines.blocked
 
 
 def test_the_line_has_an_end_and_the_text_says_what_to_do() -> None:
@@ -318,21 +320,21 @@ def test_the_line_has_an_end_and_the_text_says_what_to_do() -> None:
     bench.send(b"x" * 3000, topic="unknown")
     with pytest.raises(BufferExhaustedError, match=r"await the sends, or call `await producer\.drain\(\)`"):
         bench.send(b"x" * 1000, topic="other")
-    assert bench.accumulator.waiting.size == 3000 + PENDING_OVERHEAD
-    assert len(bench.accumulator.waiting.records) == 1
+    assert bench.accumulator.lines.waiting.size == 3000 + PENDING_OVERHEAD
+    assert len(bench.accumulator.lines.waiting.records) == 1
 
 
 def test_one_topic_without_metadata_holds_up_no_other() -> None:
     bench = Bench(topics={"known": 1})
     waiting = bench.send(topic="unknown")
-    assert list(bench.accumulator.blocked) == ["unknown"]
+    assert list(bench.accumulator.lines.blocked) == ["unknown"]
     assert isinstance(bench.send(topic="known")._group, ProducerBatch)
-    assert bench.accumulator.waiting_for_topic("unknown") == [waiting._group]
-    assert bench.accumulator.waiting_for_topic("known") == []
-    assert bench.accumulator.waiting_for_topic("never heard of") == []
+    assert bench.accumulator.lines.waiting_for_topic("unknown") == [waiting._group]
+    assert bench.accumulator.lines.waiting_for_topic("known") == []
+    assert bench.accumulator.lines.waiting_for_topic("never heard of") == []
     bench.accumulator.set_partition_count("unknown", 1, 0)
     bench.accumulator.set_leader("unknown", 0, NODE, 0)
-    assert not bench.accumulator.blocked
+    assert not bench.accumulator.lines.blocked
     bench.turn()
     assert isinstance(waiting._group, ProducerBatch)
     assert sorted(sent_values(bench)) == [b"value"] * 2
@@ -367,17 +369,17 @@ def test_admit_serves_no_more_than_it_may_in_one_turn() -> None:
         bench.send(topic="t")
     bench.accumulator.set_partition_count("t", 1, 0)
     assert bench.accumulator.admit(0, 2)
-    assert len(bench.accumulator.memory_line) == 3
+    assert len(bench.accumulator.lines.memory_line) == 3
     assert bench.accumulator.admit(0, 2)
     assert not bench.accumulator.admit(0, 2)
-    assert not bench.accumulator.memory_line
+    assert not bench.accumulator.lines.memory_line
 
 
 def test_a_record_for_a_partition_that_is_not_there_waits_for_it() -> None:
     bench = Bench(topics={"t": 1})
     waiting = bench.send(b"1", partition=1)
     behind = bench.send(b"0", partition=0)
-    assert list(bench.accumulator.blocked) == ["t"]
+    assert list(bench.accumulator.lines.blocked) == ["t"]
     bench.accumulator.set_partition_count("t", 2, 0)
     bench.accumulator.set_leader("t", 1, NODE, 0)
     bench.turn()
@@ -401,19 +403,19 @@ def test_nobody_who_waits_for_memory_lingers() -> None:
 def test_a_record_being_serialized_keeps_its_place() -> None:
     bench = Bench()
     accumulator = bench.accumulator
-    first = accumulator.queue_up("t", 0, None, None, (), 1000, bench.now, size=100)
+    first = accumulator.lines.queue_up("t", 0, None, None, (), 1000, bench.now, size=100)
     first.serialized = False
     bench.send(b"second")
     bench.turn()
     assert not bench.queue().batches
-    assert accumulator.waiting.size == 100 + len(b"second") + 2 * PENDING_OVERHEAD
+    assert accumulator.lines.waiting.size == 100 + len(b"second") + 2 * PENDING_OVERHEAD
     first.value = b"first"
     first.serialized = True
-    accumulator.waiting.recharge(first)
-    accumulator.advance(accumulator.topic("t"), bench.now)
+    accumulator.lines.waiting.recharge(first)
+    accumulator.lines.advance(accumulator.topic("t"), bench.now)
     bench.turn()
     assert sent_values(bench) == [b"first", b"second"]
-    assert accumulator.waiting.size == 0
+    assert accumulator.lines.waiting.size == 0
 
 
 @pytest.mark.parametrize("end", ["cancel", "expire", "fail"])
@@ -421,20 +423,20 @@ def test_when_one_that_blocked_its_topic_left_the_next_was_forgotten(end: str) -
     """It waited for its deadline, or for another send of the topic, although nothing was missing any more."""
     bench = Bench(max_block=5.0)
     accumulator = bench.accumulator
-    first = accumulator.queue_up("t", 0, None, None, (), 1000, bench.now, size=100)
+    first = accumulator.lines.queue_up("t", 0, None, None, (), 1000, bench.now, size=100)
     first.serialized = False
     bench.now = 1.0
     second = bench.send(b"second")
     if end == "cancel":
         first.delivery.cancel()
     elif end == "fail":
-        accumulator.leave_line(first)
+        accumulator.lines.leave_line(first)
         first.fail(KafkaError("the serializer failed"))
     else:
         bench.now = 5.0
     bench.turn()
     assert isinstance(second._group, ProducerBatch)
-    assert not accumulator.blocked
+    assert not accumulator.lines.blocked
 
 
 # Topics that change
@@ -452,7 +454,7 @@ def test_a_send_to_a_topic_whose_line_had_emptied_before_metadata_came_raised(ke
         bench.later(5.0)
     again = bench.send(topic="new", partition=None, key=key)
     assert not again.done()
-    assert list(bench.accumulator.blocked) == ["new"]
+    assert list(bench.accumulator.lines.blocked) == ["new"]
 
 
 def test_a_record_in_line_whose_partition_went_away_stopped_everything() -> None:
@@ -468,7 +470,7 @@ def test_a_record_in_line_whose_partition_went_away_stopped_everything() -> None
     bench.turn()
     assert isinstance(other._group, ProducerBatch)
     assert not gone.done()
-    assert list(bench.accumulator.blocked) == ["t"]
+    assert list(bench.accumulator.lines.blocked) == ["t"]
     # Behind the one that waits for its partition to come back, in the order of the calls.
     assert list(bench.accumulator.topics["t"].line) == [gone._group, stays._group]
     bench.accumulator.set_partition_count("t", 3, bench.now)
@@ -486,7 +488,7 @@ def test_a_partitioner_that_knows_more_partitions_than_there_are_waits_for_them(
     bench.ack(bench.drain_one())
     bench.turn()
     assert delivery.topic_partition == TopicPartition("t", 5)
-    assert list(bench.accumulator.blocked) == ["t"]
+    assert list(bench.accumulator.lines.blocked) == ["t"]
     again = Bench(memory=4096, topics={}, choose_partition=lambda topic, key, value: 5)
     delivery = again.send(partition=None)
     again.accumulator.set_partition_count("t", 2, 0)
@@ -548,7 +550,7 @@ def test_a_topic_that_lost_all_its_partitions_takes_records_into_line() -> None:
     assert len(sent_values(bench)) == 1
     bench.accumulator.set_partition_count("t", 2, 0)
     bench.turn()
-    assert not bench.accumulator.memory_line
+    assert not bench.accumulator.lines.memory_line
 
 
 def test_a_topic_is_forgotten_when_nothing_of_it_is_left() -> None:
@@ -739,7 +741,7 @@ def test_pt25_the_next_deadline_is_the_nearest_of_all() -> None:
     bench.refuse(batch, 19)
     assert accumulator.next_deadline() == 1.6
     bench.later(0.1)
-    bench.accumulator.waiting_for_topic("unknown")[0].delivery.cancel()
+    bench.accumulator.lines.waiting_for_topic("unknown")[0].delivery.cancel()
     assert accumulator.next_deadline() == 101.0
     bench.ack(bench.drain_one())
     assert accumulator.next_deadline() == float("inf")
@@ -775,3 +777,18 @@ def test_pt09_everything_comes_back_after_any_history() -> None:
         bench.accumulator.release(batch)
     assert not bench.accumulator.has_undelivered()
     assert bench.all_memory_is_back()
+
+
+def test_a_codec_that_raised_at_drain_lost_the_batches_drained_before_it() -> None:
+    class Failing(GzipCodec):
+        def compress(self, buffers: Sequence[Buffer], level: int | None = None) -> bytes:
+            if b"bad" in b"".join(buffers):
+                raise MemoryError
+            return super().compress(buffers, level)
+
+    bench = Bench(topics={"t": 2}, codec=Failing(), linger=0)
+    bench.send(b"good", topic="t", partition=0)
+    bench.send(b"bad", topic="t", partition=1)
+    drained = bench.drain()
+    assert [values_of(batch) for batch in drained] == [[b"good"]]
+    assert [batch.topic_partition.partition for batch in bench.accumulator.take_to_compress()] == [1]

@@ -392,7 +392,7 @@ def test_pt10_memory_of_an_expired_batch_stays_while_the_transport_reads_it() ->
     assert bench.pool.available_memory == 0
     second = bench.send(b"y" * 1500)
     bench.turn()
-    assert bench.accumulator.memory_line
+    assert bench.accumulator.lines.memory_line
     assert b"".join(on_the_wire) == before
     # Also not when the answer is there before the transport is done.
     bench.ack(batch)

@@ -189,8 +189,8 @@ class ExactlyOnce(RuleBasedStateMachine):
     def completion_fails_everything(self) -> None:
         error = KafkaError("given up")
         self.bench.completion.fail_all(error, self.bench.now)
-        for pending in list(self.accumulator.waiting.records):
-            self.accumulator.leave_line(pending)
+        for pending in list(self.accumulator.lines.waiting.records):
+            self.accumulator.lines.leave_line(pending)
             pending.fail(error)
 
     # Time and the producer's own work
@@ -401,7 +401,9 @@ class ExactlyOnce(RuleBasedStateMachine):
         batches |= {*self.compressing, *self.accumulator.to_compress}
         held = sum(sum(slab.size for slab in batch.slabs) + batch.charged_size for batch in batches)
         assert self.bench.pool.available_memory + held == self.bench.pool.total_memory
-        assert self.accumulator.waiting.size == sum(each.charged for each in self.accumulator.waiting.records)
+        assert self.accumulator.lines.waiting.size == sum(
+            each.charged for each in self.accumulator.lines.waiting.records
+        )
 
     @invariant()
     def sequences_are_in_order(self) -> None:
@@ -458,7 +460,7 @@ class ExactlyOnce(RuleBasedStateMachine):
                 assert logs[metadata.partition][metadata.offset] == record.value
         assert self.bench.all_memory_is_back()
         assert not self.accumulator.has_undelivered()
-        assert not self.accumulator.memory_line
+        assert not self.accumulator.lines.memory_line
         assert not self.accumulator.topics["t"].line_length
         assert self.accumulator.topics["t"].is_idle()
         self._goes_on()

@@ -62,7 +62,7 @@ def test_pt20_ready_truth_table(state: str) -> None:
         if is_true["exhausted"]:
             bench.pool.charge(bench.pool.available_memory)
             bench.send(partition=1)
-            assert accumulator.memory_line
+            assert accumulator.lines.memory_line
         bench.now += LINGER if is_true["lingered"] else LINGER / 2
         due = not is_true["empty"] and any(is_true[condition] for condition in CONDITIONS[1:])
         assert is_ready(bench) == (due and state == "well"), is_true

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from aioproducer.errors import KafkaTimeoutError, MetadataTimeoutError
+from aioproducer.errors import KafkaError, KafkaTimeoutError, MetadataTimeoutError, RecordTooLargeError
 from tests.simulation import run
 
 
@@ -51,5 +51,33 @@ def test_a_serializer_that_is_late_is_named_and_not_the_topic():
         async with world.producer(max_block_ms=500, value_serializer=Late()) as producer:
             with pytest.raises(KafkaTimeoutError, match=r"A serializer did not finish .* within 500 ms"):
                 await producer.send("clicks", "text")
+
+    run(scenario)
+
+
+def test_a_partitioner_that_fails_on_a_waiting_record_is_reported_to_on_error():
+    async def scenario(world):
+        def choose(topic, key, value, cluster):
+            raise LookupError("no such shard")
+
+        async with world.producer(partitioner_class=choose) as producer:
+            delivery = producer.send("clicks", b"v")
+            world.cluster.create_topic("clicks", 1)
+            with pytest.raises(KafkaError, match=r"The partitioner failed .*no such shard"):
+                await delivery
+        assert [(str(where), count) for where, count, _ in world.failures] == [("clicks--1", 1)]
+
+    run(scenario)
+
+
+def test_a_record_over_max_request_size_went_through_an_open_batch_where_that_is_smaller_than_batch_size():
+    async def scenario(world):
+        world.cluster.create_topic("clicks", 1)
+        async with world.producer(max_request_size=2000, batch_size=16384, linger_ms=50) as producer:
+            await producer.partitions_for("clicks")
+            small = producer.send("clicks", b"small")
+            with pytest.raises(RecordTooLargeError, match="max_request_size"):
+                await producer.send("clicks", bytes(3000))
+            assert (await small).offset == 0
 
     run(scenario)

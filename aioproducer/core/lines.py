@@ -1,0 +1,154 @@
+"""The lines in which records wait: for their topic's metadata or an async serializer, then for memory.
+
+There is a line a topic, so that one mistyped topic holds up no other, and one line for memory, strictly first come. A
+record behind another of its topic never passes it.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from itertools import dropwhile
+
+from aioproducer.core.delivery import FutureFactory
+from aioproducer.core.partition_queue import TopicQueues
+from aioproducer.core.pending import Header, PendingRecord, WaitingLine, payload_size
+from aioproducer.wire.record_batch import Buffer
+
+
+class Lines:
+    """Who waits, in which line, and who may move up.
+
+    Args:
+        topic: the queues of a topic, made where there are none.
+        size_limit: bytes that all who wait may take together.
+        max_block: seconds that anybody waits at most.
+        wake: somebody has joined or left.
+        hurry: the line for memory begins, so that nothing may linger.
+        left: somebody has left.
+    """
+
+    def __init__(
+        self,
+        loop: FutureFactory,
+        *,
+        topic: Callable[[str], TopicQueues],
+        size_limit: int,
+        max_block: float,
+        wake: Callable[[], None],
+        hurry: Callable[[float], None],
+        left: Callable[[], None],
+    ) -> None:
+        # Everybody, and those who lack nothing but memory.
+        self.waiting = WaitingLine(size_limit)
+        self.memory_line: OrderedDict[PendingRecord, None] = OrderedDict()
+        # Topics in whose line somebody waits for more than memory.
+        self.blocked: dict[str, TopicQueues] = {}
+        # Topics whose line somebody has left, who may have kept others waiting.
+        self._moved_up: dict[str, TopicQueues] = {}
+        self._loop = loop
+        self._topic = topic
+        self._max_block = max_block
+        self._wake = wake
+        self._hurry = hurry
+        self._left = left
+
+    def queue_up(
+        self,
+        topic_name: str,
+        partition: int | None,
+        key: Buffer | None,
+        value: Buffer | None,
+        headers: Sequence[Header],
+        timestamp_ms: int,
+        now: float,
+        *,
+        size: int | None = None,
+    ) -> PendingRecord:
+        """Take a place at the end of the topic's line; what the record holds is copied.
+
+        ``size`` is what to charge where the bytes are not known yet (an async serializer is at work).
+
+        Raises:
+            BufferExhaustedError: the line is full.
+        """
+        pending = PendingRecord(
+            self._loop,
+            topic_name,
+            partition,
+            None if key is None else bytes(key),
+            None if value is None else bytes(value),
+            tuple((name, None if header is None else bytes(header)) for name, header in headers),
+            timestamp_ms,
+            since=now,
+            deadline=now + self._max_block,
+            leave=self.leave_line,
+        )
+        self.waiting.add(pending, payload_size(key, value, headers) if size is None else size)
+        topic = self._topic(topic_name)
+        topic.line[pending] = None
+        topic.line_length += 1
+        self.blocked[topic_name] = topic
+        self._wake()
+        return pending
+
+    def advance(self, topic: TopicQueues, now: float) -> None:
+        """Let those of the topic's line who lack nothing but memory join the line for memory."""
+        line = topic.line
+        while line:
+            pending = next(iter(line))
+            if not pending.serialized or not topic.has_partition(pending.partition):
+                break
+            del line[pending]
+            if not self.memory_line:
+                self._hurry(now)
+            pending.wants_memory = True
+            self.memory_line[pending] = None
+            self._wake()
+        if not line:
+            self.blocked.pop(topic.name, None)
+
+    def move_up(self, now: float) -> None:
+        """Let those advance who stood behind somebody that has left."""
+        moved_up, self._moved_up = self._moved_up, {}
+        for topic in moved_up.values():
+            self.advance(topic, now)
+
+    def step_back(self, topic: TopicQueues) -> None:
+        """Put those in the line for memory back in front of their topic's, from the first whose partition is gone."""
+        line = self.memory_line
+        of_topic = (each for each in line if each.topic == topic.name)
+        back = list(dropwhile(lambda each: topic.has_partition(each.partition), of_topic))
+        for pending in reversed(back):
+            del line[pending]
+            pending.wants_memory = False
+            topic.line[pending] = None
+            topic.line.move_to_end(pending, last=False)
+        if topic.line:
+            self.blocked[topic.name] = topic
+
+    def leave_line(self, pending: PendingRecord) -> None:
+        """Take a record out of its lines, wherever it stands."""
+        if self.waiting.remove(pending):
+            topic = self._topic(pending.topic)
+            topic.line_length -= 1
+            topic.line.pop(pending, None)
+            if topic.line:
+                self._moved_up[pending.topic] = topic
+            else:
+                self.blocked.pop(pending.topic, None)
+            self.memory_line.pop(pending, None)
+            self._left()
+            self._wake()
+
+    def expired_waiting(self, now: float) -> list[PendingRecord]:
+        """Take the records out of their lines that have waited for ``max_block``; the caller fails them."""
+        expired = self.waiting.expired(now)
+        for pending in expired:
+            self.leave_line(pending)
+        return expired
+
+    def waiting_for_topic(self, name: str) -> list[PendingRecord]:
+        """The records in line that need the topic's metadata."""
+        topic = self.blocked.get(name)
+        return [] if topic is None else list(topic.line)
