@@ -62,8 +62,11 @@ coverage-report: venv
 test-versions:
 	@tested=; \
 	for version in $(VERSIONS); do \
-		python=$$(command -v python$$version || ls -1 $${PYENV_ROOT:-$$HOME/.pyenv}/versions/$$version.*/bin/python 2>/dev/null | tail -1); \
-		if [ -z "$$python" ] || ! "$$python" -c 'import venv' 2>/dev/null; then \
+		python=; \
+		for candidate in python$$version $${PYENV_ROOT:-$$HOME/.pyenv}/versions/$$version.*/bin/python; do \
+			if "$$candidate" -c 'import venv' 2>/dev/null; then python=$$candidate; fi; \
+		done; \
+		if [ -z "$$python" ]; then \
 			echo "CPython $$version: not installed here, not tested"; continue; \
 		fi; \
 		echo "CPython $$version: $$python"; \

@@ -161,7 +161,9 @@ def test_another_loop_in_the_same_thread_is_caught() -> None:
 
 
 FORKING = """
-import asyncio, os, sys
+import asyncio, os, sys, warnings
+# The forked child starts no thread and takes no lock.
+warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
 from aioproducer import Producer
 from aioproducer.errors import WrongCallerError
 

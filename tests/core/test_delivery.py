@@ -282,7 +282,8 @@ async def test_wait_for_ends_by_the_clock_and_not_by_the_ack() -> None:
     _, deliveries = running_batch()
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(deliveries[0], 0.001)
-    assert deliveries[0].cancelled()
+    # Since CPython 3.12 wait_for cancels the waiting alone, which is a future of the awaiter's own.
+    assert deliveries[0].cancelled() == (sys.version_info < (3, 12))
     assert not deliveries[0].withdrawn
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.001):
