@@ -79,6 +79,7 @@ bench: venv
 	$(BIN)/python bench/peers.py $(BENCH_ARGS)
 
 soak: venv
+	AIOPRODUCER_SEEDS=0-999 $(BIN)/pytest -q tests/simulation/test_seeds.py $(PYTEST_ARGS)
 	AIOPRODUCER_SOAK_ROUNDS=$(SOAK_ROUNDS) $(BIN)/pytest -q tests/interop/test_faults.py --timeout=3600 $(PYTEST_ARGS)
 
 clean:

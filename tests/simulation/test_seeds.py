@@ -28,7 +28,7 @@ SECONDS_OF_TROUBLE = 3.0
 
 
 def seeds() -> range:
-    first, _, last = os.environ.get("AIOPRODUCER_SEEDS", "0-59").partition("-")
+    first, _, last = os.environ.get("AIOPRODUCER_SEEDS", "0-23").partition("-")
     return range(int(first), int(last or first) + 1)
 
 
