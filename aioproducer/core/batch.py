@@ -58,7 +58,6 @@ class ProducerBatch(DeliveryGroup):
         "codec_id",
         "compressing",
         "created_at",
-        "drained_at",
         "due",
         "header",
         "last_error",
@@ -107,7 +106,6 @@ class ProducerBatch(DeliveryGroup):
         # Its place among those of the partition: the parts of a split batch share its number.
         self.order: tuple[int, ...] = (number,)
         self.created_at = created_at
-        self.drained_at = created_at
         self.attempts = 0
         # The node of the last attempt, and what came of it, if it failed.
         self.sent_to = -1

@@ -39,7 +39,6 @@ class PartitionQueue:
         "backoff_until",
         "batches",
         "in_ready",
-        "leader_epoch",
         "muted",
         "node",
         "on_wire",
@@ -54,7 +53,6 @@ class PartitionQueue:
         self.batches: deque[ProducerBatch] = deque()
         self.open_batch: ProducerBatch | None = None
         self.node: NodeQueue | None = None
-        self.leader_epoch = -1
         self.in_ready = False
         self.muted = False
         # How many of its batches are on the wire.

@@ -206,7 +206,6 @@ class ReadyPartitions:
             room -= size
             queue.batches.popleft()
             self.producer_state.assign(head, queue.sequences)
-            head.drained_at = now
             head.on_wire = True
             queue.on_wire += 1
             head.sent_to = node_id
