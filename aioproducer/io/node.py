@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 import ssl
 import struct
 from collections.abc import Sequence
@@ -327,7 +326,7 @@ class NodeConnection:
                 addresses = self._addresses
                 if not addresses:
                     canonical = self._settings.canonical_bootstrap and self.id < 0
-                    addresses = await _resolve(loop, host, port, canonical=canonical)
+                    addresses = await self._resolve(host, port, canonical=canonical)
                     if self.node is node:
                         self._addresses = addresses
                 address, name = addresses.pop(0)
@@ -361,6 +360,13 @@ class NodeConnection:
             on_connect(node, (loop.time() - began) * 1000, error)
         if self.node is node:
             self._failed_to_connect(error, loop.time())
+
+    async def _resolve(self, host: str, port: int, *, canonical: bool) -> list[tuple[str, str]]:
+        """All addresses of ``host``, in the resolver's order, each with the name to verify."""
+        addresses = await self._connector.resolve(host, port)
+        if not canonical:
+            return [(address, host) for address in addresses]
+        return [(address, (await self._loop.getnameinfo((address, port)))[0]) for address in addresses]
 
     def _established(self, transport: Transport, began: float) -> None:
         now = self._loop.time()
@@ -572,12 +578,3 @@ def _has_moved(node: Node) -> NetworkError:
 
 def _at(host: str, address: str) -> str:
     return host if address == host else f"{host} ({address})"
-
-
-async def _resolve(loop: asyncio.AbstractEventLoop, host: str, port: int, *, canonical: bool) -> list[tuple[str, str]]:
-    """All addresses of ``host``, in the resolver's order, each with the name to verify."""
-    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    addresses = list(dict.fromkeys(str(address[0]) for *_, address in found))
-    if not canonical:
-        return [(address, host) for address in addresses]
-    return [(address, (await loop.getnameinfo((address, port)))[0]) for address in addresses]

@@ -1,4 +1,4 @@
-"""The seam between the producer's connections and what carries their bytes.
+"""The seam between connections, of clients and of the broker, and what carries their bytes.
 
 A transport knows nothing of Kafka: it takes lists of buffers and hands over bytes as they come. What it promises, and
 what every transport (TCP, TLS, in memory, RDMA) is tested for:
@@ -9,14 +9,14 @@ what every transport (TCP, TLS, in memory, RDMA) is tested for:
   ``connection_lost`` has been called. Before that nobody may change or reuse their memory; after it the transport never
   looks at them again.
 * ``connection_lost`` is called exactly once for every transport that was connected, and is the last call.
-* Nothing is called back from inside ``write``, ``close`` or ``abort``.
+* Nothing is called back from inside ``write``, ``close``, ``abort``, ``pause_reading`` or ``resume_reading``.
 
 What it leaves out: reconnecting, deadlines, framing. These are the caller's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 Buffer = bytes | bytearray | memoryview
@@ -29,7 +29,11 @@ class TransportHandler(Protocol):
         """Some bytes came, in order; ``data`` is valid only during the call."""
 
     def write_completed(self) -> None:
-        """Everything written so far has left its buffers; called only after a ``write`` that returned ``False``."""
+        """Everything written so far has left its buffers; called only after a ``write`` that returned ``False``.
+
+        Where sending failed while reading is paused, this is called as well, as nothing will be sent from them: that
+        the connection is lost shows when reading is resumed and all that had come was received.
+        """
 
     def connection_lost(self, exception: Exception | None) -> None:
         """The connection has ended and no buffer is read any more.
@@ -40,7 +44,7 @@ class TransportHandler(Protocol):
 
 
 class Transport(Protocol):
-    """An established connection to one broker."""
+    """An established connection."""
 
     def write(self, buffers: Sequence[Buffer]) -> bool:
         """Send ``buffers`` one after the other.
@@ -59,13 +63,34 @@ class Transport(Protocol):
     def abort(self) -> None:
         """End the connection at once; what is unsent is dropped."""
 
+    def pause_reading(self) -> None:
+        """Call ``data_received`` no more until ``resume_reading``.
+
+        What has come already may be held meanwhile, at most as much as one ``data_received`` would hand over; the rest
+        waits with the peer. As nothing is read, an end of the connection may be noticed only after ``resume_reading``,
+        behind what came before it: whoever pauses must resume, ``close`` or ``abort`` some time. May be called at any
+        time, from inside the callbacks too; where reading is paused, or the connection has ended, it does nothing.
+        """
+
+    def resume_reading(self) -> None:
+        """Undo ``pause_reading``; nothing is called back from inside."""
+
     @property
     def peer(self) -> str:
-        """The other side, for messages to people: ``host:port`` as connected to."""
+        """The other side, for messages to people: ``host:port`` as connected to, or as it was accepted from."""
 
 
 class Connector(Protocol):
     """Makes transports of one kind; what ``Producer(transport=...)`` takes."""
+
+    async def resolve(self, host: str, port: int) -> list[str]:
+        """The addresses of ``host``, in the order in which they should be tried; ``connect`` takes any of them.
+
+        Names are the transport's: what is a host in one network is nothing in another.
+
+        Raises:
+            OSError: there is no such name (``socket.gaierror`` is one).
+        """
 
     async def connect(
         self, host: str, port: int, handler: TransportHandler, *, server_hostname: str | None = None
@@ -78,4 +103,37 @@ class Connector(Protocol):
 
         Raises:
             OSError: no connection could be made (``ssl.SSLError`` is one, for a failed TLS handshake).
+        """
+
+
+class Listening(Protocol):
+    """Somewhere that connections are accepted."""
+
+    @property
+    def host(self) -> str:
+        """As it was given to ``listen``."""
+
+    @property
+    def port(self) -> int:
+        """The port that connections come to, also where ``listen`` was asked for any (0)."""
+
+    def close(self) -> None:
+        """Accept no more. Connections that were accepted stay, those that were not are refused or reset."""
+
+    async def wait_closed(self) -> None:
+        """Wait until nothing is left of what ``close`` ended."""
+
+
+class Listener(Protocol):
+    """Accepts connections of one kind: the other side of a ``Connector``."""
+
+    def listen(self, host: str, port: int, accept: Callable[[Transport], TransportHandler]) -> Awaitable[Listening]:
+        """Call ``accept`` for every connection to ``host`` and ``port``, once it is ready to be used.
+
+        ``accept`` returns whom the transport calls back from then on, and may write, pause, close or abort at once. A
+        connection for which it raises is dropped and the error logged; accepting goes on, as it does after everything
+        else that goes wrong with one connection or with accepting it. Port 0 stands for any that is free.
+
+        Raises:
+            OSError: the host is unknown or not of this machine, or the port is taken; the text names both.
         """

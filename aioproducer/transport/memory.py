@@ -12,7 +12,7 @@ import enum
 import errno
 import itertools
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 
 from aioproducer.transport.base import Buffer, TransportHandler
 from aioproducer.transport.buffers import advance, first_bytes, views_of
@@ -41,14 +41,22 @@ class MemoryListener:
         self.port = port
         self.accept = accept
 
+    def __await__(self) -> Generator[None, None, MemoryListener]:
+        """Itself, without a turn of the loop: a network may stand where a ``Listener`` is asked for."""
+        return self
+        yield
+
     def close(self) -> None:
         """Refuse connections from now on; those that were made stay."""
         if self._network.listeners.get((self.host, self.port)) is self:
             del self._network.listeners[self.host, self.port]
 
+    async def wait_closed(self) -> None:
+        """Nothing is left after ``close``."""
+
 
 class MemoryNetwork:
-    """Hosts and ports that exist nowhere else; a ``Connector`` to what listens there.
+    """Hosts and ports that exist nowhere else; a ``Listener`` there and a ``Connector`` to what listens.
 
     ``send_buffer_bytes``: how much of what a side writes is copied at once, as a socket's send buffer would; ``write``
     returns ``True`` when everything found place there. With 0 every byte stays in the caller's buffers until it is
@@ -75,6 +83,10 @@ class MemoryNetwork:
         listener = MemoryListener(self, host, port, accept)
         self.listeners[host, port] = listener
         return listener
+
+    async def resolve(self, host: str, port: int) -> list[str]:
+        """``host`` itself: here names are addresses, and whether one is there shows when connecting to it."""
+        return [host]
 
     async def connect(
         self, host: str, port: int, handler: TransportHandler, *, server_hostname: str | None = None
@@ -114,6 +126,7 @@ class MemoryTransport:
         self._completion_owed = False
         self._turn_scheduled = False
         self._receive_window: int | None = None
+        self._reading_paused = False
         self._state = _State.OPEN
         self._other_shut = False
 
@@ -134,6 +147,16 @@ class MemoryTransport:
     def receive_window(self, size: int | None) -> None:
         self._receive_window = size
         self._other._schedule_turn()
+
+    def pause_reading(self) -> None:
+        """Take nothing until ``resume_reading``; see ``Transport.pause_reading``."""
+        self._reading_paused = True
+
+    def resume_reading(self) -> None:
+        """Take again what the other side sends."""
+        if self._reading_paused:
+            self._reading_paused = False
+            self._other._schedule_turn()
 
     def write(self, buffers: Sequence[Buffer]) -> bool:
         """Send ``buffers`` one after the other; see ``Transport.write``.
@@ -197,9 +220,11 @@ class MemoryTransport:
         return self._state is _State.ENDED
 
     def _room(self) -> int:
-        if self._receive_window is None or self._state is not _State.OPEN:
+        if self._state is not _State.OPEN:
             return _TURN_BYTES
-        return self._receive_window
+        if self._reading_paused:
+            return 0
+        return _TURN_BYTES if self._receive_window is None else self._receive_window
 
     def _take(self, limit: int) -> bytes:
         data = bytes(self._copied[:limit])

@@ -13,6 +13,10 @@ from aioproducer.transport.base import Buffer
 _RECORD_HEADER = 5
 _HANDSHAKE_READ = 64 * 1024
 _CLOSED_HINT = "is it a PLAINTEXT listener, or does it require a client certificate?"
+_NO_TLS_HINT = "the answer is not TLS: is it a PLAINTEXT listener?"
+_NOT_TLS = frozenset(["WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG", "HTTP_REQUEST"])
+"""What OpenSSL, before 3.2 and after, calls bytes that are no TLS record."""
+_CLIENT_HINT = "does the client speak TLS, and trust this certificate?"
 
 
 def with_peer(error: OSError, peer: str, hint: str = "") -> OSError:
@@ -23,22 +27,27 @@ def with_peer(error: OSError, peer: str, hint: str = "") -> OSError:
 
 
 class TlsSession:
-    """One TLS connection.
+    """One TLS connection; the accepting side of it where no ``server_hostname`` is given.
 
     OpenSSL is not told of the end of the stream: Python makes it take an end without close_notify for a clean one
     wherever it comes, even inside a record. So the lengths of records are followed here, and ``inside_record`` tells
     whether an end now would cut something off.
     """
 
-    def __init__(self, context: ssl.SSLContext, server_hostname: str, peer: str) -> None:
+    def __init__(self, context: ssl.SSLContext, server_hostname: str | None, peer: str) -> None:
         self._peer = peer
+        self._closed_hint = _CLIENT_HINT if server_hostname is None else _CLOSED_HINT
+        self._answer_hint = "the client does not speak TLS" if server_hostname is None else _NO_TLS_HINT
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
         self._record_header = bytearray()
         self._record_left = 0
         try:
             self._object = context.wrap_bio(
-                self._incoming, self._outgoing, server_hostname=server_hostname.removesuffix(".")
+                self._incoming,
+                self._outgoing,
+                server_side=server_hostname is None,
+                server_hostname=None if server_hostname is None else server_hostname.removesuffix("."),
             )
         except ValueError as error:
             raise OSError(errno.EINVAL, f"{peer}: {server_hostname!r} is no name for TLS: {error}") from error
@@ -60,17 +69,18 @@ class TlsSession:
                 # The alert tells the peer why; the handshake's own error counts, not that of a socket already closed.
                 with contextlib.suppress(OSError):
                     sock.send(self._outgoing.read())
-                raise with_peer(error, self._peer, _handshake_hint(error)) from error
+                hint = f" ({self._answer_hint})" if error.reason in _NOT_TLS else ""
+                raise with_peer(error, self._peer, hint) from error
             try:
                 if self._outgoing.pending:
                     await loop.sock_sendall(sock, self._outgoing.read())
                 data = b"" if complete else await loop.sock_recv(sock, _HANDSHAKE_READ)
             except OSError as error:
-                raise with_peer(error, self._peer, f" during the TLS handshake ({_CLOSED_HINT})") from error
+                raise with_peer(error, self._peer, f" during the TLS handshake ({self._closed_hint})") from error
             if not complete and not data:
                 raise ssl.SSLEOFError(
                     ssl.SSL_ERROR_EOF,
-                    f"{self._peer}: the peer closed the connection during the TLS handshake ({_CLOSED_HINT})",
+                    f"{self._peer}: the peer closed the connection during the TLS handshake ({self._closed_hint})",
                 )
             self.feed(memoryview(data))
 
@@ -121,10 +131,3 @@ class TlsSession:
     def ciphertext(self) -> bytes:
         """What is to be sent, once."""
         return self._outgoing.read()
-
-
-def _handshake_hint(error: ssl.SSLError) -> str:
-    # OpenSSL before 3.2 and after name an answer that is no TLS record differently.
-    if error.reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG", "HTTP_REQUEST"):
-        return " (the answer is not TLS: is it a PLAINTEXT listener?)"
-    return ""

@@ -14,6 +14,7 @@ from aioproducer import Producer
 from aioproducer.errors import ConnectionFailedError, NetworkError, ProtocolError, RequestTimedOutError
 from aioproducer.protocol import ApiKey
 from aioproducer.transport.memory import MemoryNetwork
+from aioproducer.transport.stream import StreamConnector
 from tests.io.recording import Recording
 from tests.simulation import Fault, run
 
@@ -472,10 +473,12 @@ def test_requests_in_flight_at_close_end_with_the_connection():
     assert "the producer was closed before the record was delivered" in str(error)
 
 
-async def test_addresses_are_resolved_by_the_loop_itself_on_real_loops():
-    """``localhost`` has the address that the machine gives it; nothing listens in the memory network."""
+async def test_addresses_are_the_transports_to_find():
+    """``localhost`` has the address that the machine gives it, for TCP; nothing listens in the memory network."""
 
     class Connector(MemoryNetwork):
+        resolve = StreamConnector.resolve
+
         def __init__(self):
             super().__init__()
             self.hosts = []

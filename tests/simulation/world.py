@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import functools
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from random import Random
+from types import ModuleType
 from typing import Any, TypeVar
 from unittest import mock
 
@@ -55,6 +57,9 @@ class World:
             self.start_node(node_id)
 
     # The network
+
+    async def resolve(self, host: str, port: int) -> list[str]:
+        return [address[0] for *_, address in await self.loop.getaddrinfo(host, port)]
 
     async def connect(
         self, host: str, port: int, handler: TransportHandler, *, server_hostname: str | None = None
@@ -148,6 +153,19 @@ class World:
         assert not self.cluster.violations, self.cluster.violations
 
 
+_CLOCKS = (time.time, time.time_ns, time.perf_counter, time.perf_counter_ns, time.monotonic)
+
+
+@functools.cache
+def _clocks_of(module: ModuleType) -> list[tuple[str, Callable[[], float]]]:
+    """The names under which a module has a clock, with the clock."""
+    return [
+        (name, value)
+        for name, value in vars(module).items()
+        if callable(value) and any(value is clock for clock in _CLOCKS)
+    ]
+
+
 @contextmanager
 def reproducible(loop: VirtualLoop, random: Random) -> Iterator[None]:
     """Let producers draw from ``random`` and read all their clocks from ``loop``.
@@ -165,13 +183,12 @@ def reproducible(loop: VirtualLoop, random: Random) -> Iterator[None]:
         time.perf_counter_ns: lambda: int(loop.time() * 1e9),
         time.monotonic: loop.time,
     }
-    modules = [module for name, module in sys.modules.items() if name.startswith("aioproducer.")]
     with ExitStack() as patches:
         patches.enter_context(mock.patch("aioproducer.producer.Random", make_random))
-        for module in modules:
-            for name, value in list(vars(module).items()):
-                if callable(value) and any(value is clock for clock in clocks):
-                    patches.enter_context(mock.patch.object(module, name, clocks[value]))
+        for module_name in [name for name in sys.modules if name.startswith("aioproducer.")]:
+            module = sys.modules[module_name]
+            for name, clock in _clocks_of(module):
+                patches.enter_context(mock.patch.object(module, name, clocks[clock]))
         yield
 
 

@@ -17,11 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-
-def numbered(size: int, start: int = 0) -> bytes:
-    """``size`` bytes that differ from place to place."""
-    return b"".join(number.to_bytes(4) for number in range(start, start + (size + 3) // 4))[:size]
-
+from tests.transport.numbered import numbered
 
 buffer_sizes = st.lists(st.lists(st.integers(0, 6000) | st.sampled_from([0, 1, 16384, 40000]), max_size=8), max_size=6)
 

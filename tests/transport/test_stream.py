@@ -219,6 +219,32 @@ async def test_a_write_that_breaks_while_it_waits(listening, recorder):
     assert client.completions == 0
 
 
+@pytest.mark.parametrize("size", [1, 100_000, 400_000])
+async def test_a_reset_behind_data_is_noticed_when_the_data_was_received(listening, recorder, size, turns):
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1_000_000)
+    client, server = await accepted(listening, recorder, receive_buffer_bytes=1_000_000)
+    client.transport.pause_reading()
+    server.sendall(bytes(size))
+    reset(server)
+    await turns(5)
+    client.transport.resume_reading()
+    assert isinstance(await client.until_lost(), ConnectionResetError)
+    assert len(client.received) == size
+
+
+@pytest.mark.parametrize("how", ["close", "abort", "pause"])
+async def test_a_reset_behind_data_in_which_the_handler_ends_or_pauses(listening, recorder, how, turns):
+    client, server = await accepted(listening, recorder)
+    client.on_data = lambda _: client.transport.pause_reading() if how == "pause" else getattr(client, how)()
+    server.sendall(b"data")
+    reset(server)
+    await client.until(lambda: bool(client.received))
+    await turns(5)
+    client.transport.resume_reading()
+    lost = await client.until_lost()
+    assert isinstance(lost, ConnectionResetError) if how == "pause" else lost is None
+
+
 async def test_readiness_without_data_is_nothing(listening, recorder):
     client, server = await accepted(listening, recorder)
     client.transport._on_readable()

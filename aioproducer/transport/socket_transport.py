@@ -1,0 +1,356 @@
+"""A connection over a non-blocking socket of its own.
+
+asyncio's own transports are not used because they leave open when the memory given to them is free again. On CPython
+3.11 ``writelines`` joins its arguments first, which copies every byte; later versions keep the pieces, but forgot in
+some releases to pause the writer; uvloop keeps references and reads the memory whenever the socket has room, so what
+goes out is what the memory holds *then*, and nothing tells when that was. Here every byte goes from the caller's
+buffers into the kernel by ``sendmsg``, without a copy on the way, and the call after which a buffer is never looked at
+again is known exactly.
+
+One callback of the loop does a bounded amount of work: one ``recv``, one ``sendmsg``, some pieces to encrypt.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import enum
+import os
+import socket
+import struct
+import sys
+from collections import deque
+from collections.abc import Sequence
+
+from aioproducer.transport.base import Buffer, TransportHandler
+from aioproducer.transport.buffers import advance, bytes_of, first_bytes, views_of
+from aioproducer.transport.tls_session import with_peer
+
+RECEIVE_SIZE = 128 * 1024
+_SEND_LIMIT = 512 * 1024
+"""Bytes given to one ``sendmsg``: the kernel copies them while the loop waits (some 0.1 ms on loopback)."""
+_IOV_MAX = os.sysconf("SC_IOV_MAX") if hasattr(os, "sysconf") else 1
+"""Buffers given to one ``sendmsg``; where there is no ``sendmsg`` (Windows) buffers are sent one by one."""
+_RESET_ON_CLOSE = struct.pack("HH" if sys.platform == "win32" else "ii", 1, 0)
+
+
+class State(enum.Enum):
+    OPEN = "open"
+    FAILED = "failed"
+    """A write failed. What the peer sent before it went is still delivered, then the connection is lost."""
+    FLUSHING = "flushing"
+    """``close`` was called; what was written before is still being sent."""
+    LINGERING = "lingering"
+    """All is sent and our side shut. The socket is closed when the peer has seen it: closing earlier, with bytes of the
+    peer's unread or on their way, makes the kernel reset the connection and drop what the peer has not taken yet."""
+    ENDED = "ended"
+
+
+class StreamTransport:
+    """A TCP connection; a ``Transport``. Made by ``StreamConnector.connect`` and ``StreamListener.listen``."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        sock: socket.socket,
+        handler: TransportHandler,
+        peer: str,
+        linger_timeout: float,
+        receive_buffer: memoryview | None = None,
+    ) -> None:
+        self._loop = loop
+        self._socket = sock
+        self._handler = handler
+        self._peer = peer
+        self._linger_timeout = linger_timeout
+        self._linger_timer: asyncio.TimerHandle | None = None
+        self._state = State.OPEN
+        self._failure: OSError | None = None
+        self._unsent: deque[memoryview] = deque()
+        self._completion_owed = False
+        self._watching_writable = False
+        self._is_called_once = not isinstance(loop, asyncio.BaseEventLoop)
+        """Of a socket with an error uvloop tells once and no more, though there be data before the error to receive."""
+        self._reading_paused = False
+        self._receive_buffer = memoryview(bytearray(RECEIVE_SIZE)) if receive_buffer is None else receive_buffer
+        """What it holds counts only during one callback of the loop, so many connections may share it."""
+
+    def start(self) -> None:
+        """Read from now on, unless the handler has ended or paused it already."""
+        if self._state is State.OPEN and not self._reading_paused:
+            self._loop.add_reader(self._socket, self._on_readable)
+
+    def serve(self, handler: TransportHandler) -> None:
+        """Call ``handler`` back from now on, and read."""
+        self._handler = handler
+        self.start()
+
+    @property
+    def peer(self) -> str:
+        """``host:port`` as connected to, or as accepted from."""
+        return self._peer
+
+    def write(self, buffers: Sequence[Buffer]) -> bool:
+        """Send ``buffers`` one after the other; see ``Transport.write``.
+
+        Raises:
+            TypeError, BufferError: something in ``buffers`` has no contiguous bytes; nothing of this call is sent.
+        """
+        if self._state is not State.OPEN:
+            return True
+        idle = not self._unsent
+        size = bytes_of(buffers)
+        try:
+            if idle and 0 < size <= _SEND_LIMIT and len(buffers) <= _IOV_MAX:
+                sent = self._send_buffers(buffers)
+                if sent == size:
+                    return True
+                self._unsent.extend(views_of(buffers))
+                advance(self._unsent, sent)
+            else:
+                self._unsent.extend(views_of(buffers))
+                if idle:
+                    self._send()
+        except OSError as error:
+            self._completion_owed = True
+            self._write_failed(error)
+            return False
+        return self._write_later()
+
+    def _write_later(self) -> bool:
+        """Whether nothing is left to send; if something is, it is sent when the socket takes it."""
+        if not self._has_unsent():
+            return True
+        self._completion_owed = True
+        self._watch_writable()
+        return False
+
+    def pause_reading(self) -> None:
+        """Receive nothing until ``resume_reading``; see ``Transport.pause_reading``."""
+        if not self._reading_paused:
+            self._reading_paused = True
+            if self._state is State.OPEN:
+                self._loop.remove_reader(self._socket)
+
+    def resume_reading(self) -> None:
+        """Receive again."""
+        if not self._reading_paused:
+            return
+        self._reading_paused = False
+        if self._state is State.OPEN:
+            self._loop.add_reader(self._socket, self._on_readable)
+        elif self._state is State.FAILED:
+            self._loop.call_soon(self._receive_rest)
+
+    def close(self) -> None:
+        """Send what was written, then end the connection; see ``Transport.close``."""
+        if self._state is State.FAILED:
+            self._lose(self._failure)
+        elif self._state is State.OPEN:
+            self._state = State.FLUSHING
+            if not self._has_unsent():
+                self._shut()
+
+    def abort(self) -> None:
+        """End the connection at once, by a reset."""
+        if self._state is State.ENDED:
+            return
+        # Where the peer was first to reset, some systems refuse the option; the connection is as dead as it was to be.
+        with contextlib.suppress(OSError):
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+        self._lose(None)
+
+    # What is sent
+
+    def _has_unsent(self) -> bool:
+        return bool(self._unsent)
+
+    def _may_send(self) -> bool:
+        """Whether a writable socket would be made use of."""
+        return bool(self._unsent)
+
+    def _watch_writable(self) -> None:
+        wanted = self._state in (State.OPEN, State.FLUSHING) and self._may_send()
+        if wanted == self._watching_writable:
+            return
+        self._watching_writable = wanted
+        if wanted:
+            self._loop.add_writer(self._socket, self._on_writable)
+        else:
+            self._loop.remove_writer(self._socket)
+
+    def _send_buffers(self, buffers: Sequence[Buffer]) -> int:
+        """How many bytes the socket took of at most ``_IOV_MAX`` buffers."""
+        try:
+            if sys.platform == "win32":
+                return self._socket.send(buffers[0])
+            return self._socket.sendmsg(buffers)
+        except BlockingIOError:
+            return 0
+
+    def _send(self) -> None:
+        """Send some of what is unsent, once.
+
+        Raises:
+            OSError: the connection is broken.
+        """
+        batch: list[memoryview] = []
+        for view in first_bytes(self._unsent, _SEND_LIMIT):
+            batch.append(view)
+            if len(batch) == _IOV_MAX:
+                break
+        if batch:
+            advance(self._unsent, self._send_buffers(batch))
+
+    def _on_writable(self) -> None:
+        try:
+            self._send()
+        except OSError as error:
+            self._write_failed(error)
+            return
+        self._watch_writable()
+        self._after_sending()
+
+    def _after_sending(self) -> None:
+        if self._has_unsent():
+            return
+        self._complete()
+        if self._state is State.FLUSHING and not self._has_unsent():
+            self._shut()
+
+    def _complete(self) -> None:
+        """Say that nothing is left to read in the caller's buffers, where that is owed."""
+        if self._completion_owed:
+            self._completion_owed = False
+            try:
+                self._handler.write_completed()
+            except Exception as error:
+                self._handler_failed(error, "write_completed")
+
+    def _write_failed(self, error: OSError) -> None:
+        named = with_peer(error, self._peer)
+        if self._state is State.FLUSHING:
+            self._flushing_failed(named)
+            return
+        self._state = State.FAILED
+        self._failure = named
+        self._drop_unsent()
+        self._watch_writable()
+        self._loop.remove_reader(self._socket)
+        self._loop.call_soon(self._receive_rest)
+
+    def _flushing_failed(self, error: OSError) -> None:
+        self._lose(error)
+
+    def _drop_unsent(self) -> None:
+        self._unsent.clear()
+
+    # What is received
+
+    def _on_readable(self) -> None:
+        try:
+            count = self._socket.recv_into(self._receive_buffer)
+        except BlockingIOError:
+            if self._state is State.FAILED:
+                self._lose(self._failure)
+        except OSError as error:
+            self._receiving_ended(with_peer(error, self._peer))
+        else:
+            if count:
+                self._received(self._receive_buffer[:count])
+                if self._is_called_once and self._state is not State.FAILED:
+                    self._look_for_reset()
+            else:
+                self._end_of_stream()
+
+    def _look_for_reset(self) -> None:
+        """Where the peer has reset the connection behind what was received: go on without the loop."""
+        if self._state is State.ENDED:
+            return
+        number = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if number:
+            error = OSError(number, os.strerror(number))
+            if self._state is State.LINGERING:
+                self._lose(None)
+            else:
+                self._write_failed(error)
+
+    def _receive_rest(self) -> None:
+        """Deliver what came before the connection broke, a turn of the loop for each piece."""
+        if self._state is not State.FAILED:
+            return
+        if self._reading_paused:
+            self._complete()
+        else:
+            self._on_readable()
+            self._loop.call_soon(self._receive_rest)
+
+    def _received(self, data: memoryview) -> None:
+        self._deliver(data)
+
+    def _end_of_stream(self) -> None:
+        self._receiving_ended(None)
+
+    def _deliver(self, data: memoryview) -> None:
+        """Hand ``data`` over; a handler that keeps it meets a released memoryview instead of bytes that change."""
+        if self._state not in (State.OPEN, State.FAILED):
+            return
+        try:
+            with data:
+                self._handler.data_received(data)
+        except Exception as error:
+            self._handler_failed(error, "data_received")
+
+    def _receiving_ended(self, error: OSError | None) -> None:
+        if self._state is State.OPEN:
+            self._lose(error)
+        elif self._state is State.FAILED:
+            self._lose(self._failure)
+        elif self._state is State.LINGERING:
+            self._lose(None)
+        elif self._state is State.FLUSHING:
+            if error is None:
+                self._loop.remove_reader(self._socket)
+            else:
+                self._flushing_failed(error)
+
+    # How it ends
+
+    def _shut(self) -> None:
+        """All is sent: say so to the peer and wait for its end."""
+        self._state = State.LINGERING
+        try:
+            self._socket.shutdown(socket.SHUT_WR)
+        except OSError:
+            # The peer reset the connection after it had taken everything; there is nobody left to tell.
+            self._lose(None)
+            return
+        self._loop.add_reader(self._socket, self._on_readable)
+        self._linger_timer = self._loop.call_later(self._linger_timeout, self._lose, None)
+
+    def _handler_failed(self, error: Exception, callback: str) -> None:
+        self._loop.call_exception_handler(
+            {
+                "message": f"{callback} raised an exception; the connection to {self._peer} is given up",
+                "exception": error,
+                "transport": self,
+            }
+        )
+        self._lose(error)
+
+    def _lose(self, exception: Exception | None) -> None:
+        if self._state is State.ENDED:
+            return
+        self._state = State.ENDED
+        self._drop_unsent()
+        self._loop.remove_reader(self._socket)
+        self._watch_writable()
+        if self._linger_timer is not None:
+            self._linger_timer.cancel()
+        self._socket.close()
+        self._loop.call_soon(self._report_lost, exception)
+
+    def _report_lost(self, exception: Exception | None) -> None:
+        handler = self._handler
+        del self._handler
+        handler.connection_lost(exception)

@@ -1,0 +1,164 @@
+"""TLS over a socket; see ``socket_transport`` for what it adds itself to."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+from collections import deque
+from collections.abc import Sequence
+
+from aioproducer.transport.base import Buffer, TransportHandler
+from aioproducer.transport.buffers import advance, first_bytes, views_of
+from aioproducer.transport.socket_transport import State, StreamTransport
+from aioproducer.transport.tls_session import TlsSession, with_peer
+
+_TLS_PIECE = 64 * 1024
+"""Plaintext encrypted at a time: four full TLS records."""
+_TLS_PIECES_PER_TURN = 4
+
+
+class TlsTransport(StreamTransport):
+    """TLS over the same socket: ``_unsent`` holds ciphertext, ``_plaintext`` what is still in the caller's buffers.
+
+    Plaintext is encrypted piece by piece as the socket takes it, so that neither the loop is held nor a second copy of
+    a large write made; ``write_completed`` waits for the ciphertext too, or a slow peer would never be felt.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        sock: socket.socket,
+        handler: TransportHandler,
+        peer: str,
+        linger_timeout: float,
+        session: TlsSession,
+        receive_buffer: memoryview | None = None,
+    ) -> None:
+        super().__init__(loop, sock, handler, peer, linger_timeout, receive_buffer)
+        self._session = session
+        self._plaintext: deque[memoryview] = deque()
+        self._must_read_first = False
+        self._notified = False
+
+    def start(self) -> None:
+        # What came behind the handshake is inside the session already: the socket may stay silent.
+        self._loop.call_soon(self._decrypt)
+        super().start()
+
+    def resume_reading(self) -> None:
+        if self._reading_paused:
+            # Before anything from the socket, which comes in a later turn: what the session has held since the pause.
+            self._loop.call_soon(self._decrypt)
+        super().resume_reading()
+
+    def write(self, buffers: Sequence[Buffer]) -> bool:
+        if self._state is not State.OPEN:
+            return True
+        idle = not self._has_unsent()
+        self._plaintext.extend(views_of(buffers))
+        if idle:
+            try:
+                self._send()
+            except OSError as error:
+                self._completion_owed = True
+                self._write_failed(error)
+                return False
+        return self._write_later()
+
+    def _has_unsent(self) -> bool:
+        return bool(self._unsent or self._plaintext)
+
+    def _may_send(self) -> bool:
+        return bool(self._unsent or (self._plaintext and not self._must_read_first))
+
+    def _drop_unsent(self) -> None:
+        super()._drop_unsent()
+        self._plaintext.clear()
+
+    def _send(self) -> None:
+        for _ in range(_TLS_PIECES_PER_TURN):
+            if not self._unsent:
+                self._encrypt()
+            super()._send()
+            if self._unsent or not self._plaintext:
+                return
+
+    def _encrypt(self) -> None:
+        if self._plaintext:
+            pieces = list(first_bytes(self._plaintext, _TLS_PIECE))
+            try:
+                # Small buffers share records; each would be one of its own otherwise.
+                advance(self._plaintext, self._session.encrypt(pieces[0] if len(pieces) == 1 else b"".join(pieces)))
+            except ssl.SSLWantReadError:
+                self._must_read_first = True
+        self._collect()
+
+    def _collect(self) -> None:
+        ciphertext = self._session.ciphertext()
+        if ciphertext:
+            self._unsent.append(memoryview(ciphertext))
+
+    def _received(self, data: memoryview) -> None:
+        if self._state is not State.LINGERING:
+            self._session.feed(data)
+            self._decrypt()
+
+    def _decrypt(self) -> None:
+        """Deliver all that is complete, and send what TLS itself has to answer.
+
+        Plaintext lies where the ciphertext was received: the session has its own copy of that.
+        """
+        decrypted = self._receive_buffer
+        more = True
+        while more and self._state not in (State.LINGERING, State.ENDED):
+            if self._reading_paused and self._state in (State.OPEN, State.FAILED):
+                break
+            size = 0
+            ended = False
+            failure: OSError | None = None
+            try:
+                while size < len(decrypted) and not ended:
+                    count = self._session.decrypt_into(decrypted[size:])
+                    size += count
+                    ended = not count
+            except ssl.SSLWantReadError:
+                more = False
+            except OSError as error:
+                failure = with_peer(error, self._peer)
+            if size:
+                self._deliver(decrypted[:size])
+            if failure is not None or ended:
+                self._answer(failure)
+                return
+        self._must_read_first = False
+        self._collect()
+        self._watch_writable()
+
+    def _answer(self, failure: OSError | None) -> None:
+        """The peer's side is over. An alert of ours is worth one try."""
+        self._collect()
+        if failure is not None and self._state in (State.OPEN, State.FLUSHING):
+            with contextlib.suppress(OSError):
+                super()._send()
+        self._receiving_ended(failure)
+
+    def _end_of_stream(self) -> None:
+        cut = self._state in (State.OPEN, State.FLUSHING) and self._session.inside_record
+        message = f"{self._peer}: the connection ended in the middle of a TLS record"
+        self._receiving_ended(ssl.SSLEOFError(ssl.SSL_ERROR_EOF, message) if cut else None)
+
+    def _flushing_failed(self, error: OSError) -> None:
+        # Behind close_notify there is nothing of the caller's.
+        self._lose(None if self._notified else error)
+
+    def _shut(self) -> None:
+        if not self._notified:
+            self._notified = True
+            self._session.end()
+            self._collect()
+            self._watch_writable()
+            if self._unsent:
+                return
+        super()._shut()

@@ -1,0 +1,8 @@
+"""Bytes that show where they belong."""
+
+from __future__ import annotations
+
+
+def numbered(size: int, start: int = 0) -> bytes:
+    """``size`` bytes that differ from place to place."""
+    return b"".join(number.to_bytes(4) for number in range(start, start + (size + 3) // 4))[:size]
