@@ -1,0 +1,315 @@
+"""Several nodes in one process, with one controller: what a user of the embedded broker starts."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import ssl
+import time
+from base64 import urlsafe_b64encode
+from collections.abc import Callable, Mapping, Sequence
+from ipaddress import IPv4Address
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+from uuid import uuid4
+
+from aioproducer.broker.config import BrokerConfig
+from aioproducer.broker.controller import Controller, TopicSpec
+from aioproducer.broker.faults import Faults
+from aioproducer.broker.image import ClusterImage, TopicState
+from aioproducer.broker.journal import Journal
+from aioproducer.broker.log import DirectoryStorage, MemoryStorage
+from aioproducer.broker.node import Broker
+from aioproducer.errors import ConfigurationError
+from aioproducer.transport.memory import MemoryNetwork
+
+if TYPE_CHECKING:
+    from aioproducer.broker.log import Storage
+    from aioproducer.transport.base import Listener
+
+MEMORY_PORT = 9092
+"""Where nodes listen in a ``MemoryNetwork``: each has an address of its own there."""
+
+_EVERYWHERE = ("", "0.0.0.0", "::")
+
+_memory_addresses = itertools.count(1)
+
+
+def _memory_address() -> str:
+    """An address that no other node of this process has (10.0.0.0/8); clients need not resolve it, as a name."""
+    return str(IPv4Address(0x0A000000 + next(_memory_addresses) % 2**24))
+
+
+def wall_clock_ms() -> int:
+    """Milliseconds since the epoch."""
+    return time.time_ns() // 1_000_000
+
+
+class BrokerCluster:
+    """Brokers that answer as Apache Kafka does, in this event loop; an async context manager.
+
+    It belongs to the loop that starts it. After ``stop`` it may be started again and goes on with what it had.
+    """
+
+    def __init__(
+        self,
+        nodes: int = 1,
+        *,
+        host: str | None = None,
+        ports: Sequence[int] | None = None,
+        advertised_host: str | None = None,
+        data_dir: Path | str | None = None,
+        properties: Mapping[str, object] | None = None,
+        node_properties: Mapping[int, Mapping[str, object]] | None = None,
+        racks: Sequence[str | None] | None = None,
+        network: MemoryNetwork | None = None,
+        ssl_context: ssl.SSLContext | None = None,
+        wall_ms: Callable[[], int] = wall_clock_ms,
+    ) -> None:
+        """
+        Args:
+            nodes: How many; their ids count from 1.
+            host: Where they listen, and what clients are told: ``127.0.0.1`` if ``None``. In a ``network`` each node
+                has an address that no other has if ``None``, else the name ``broker-<node id>.<host>``.
+            ports: One for each node, 0 for one that is free. Without, all are free ones, kept over a restart.
+            advertised_host: What clients are told instead of ``host``, which may be ``0.0.0.0`` then.
+            data_dir: Where logs and the controller's journal are; ``None`` for memory.
+            properties: Kafka's server keys, for all nodes.
+            node_properties: More of them, by node id.
+            racks: One for each node.
+            network: A network without sockets to listen in; ``None`` for TCP.
+            ssl_context: The servers' side of TLS; ``None`` for plain connections.
+            wall_ms: The time that records and files are stamped with, in milliseconds since the epoch.
+
+        Raises:
+            ConfigurationError: an argument or property is wrong.
+        """
+        if nodes < 1:
+            raise ConfigurationError(f"a cluster has at least one node, not {nodes}")
+        for name, values in (("ports", ports), ("racks", racks)):
+            if values is not None and len(values) != nodes:
+                raise ConfigurationError(
+                    f"{name} must have one item for each of the {nodes} node(s), not {len(values)}"
+                )
+        if host in _EVERYWHERE and advertised_host is None:
+            raise ConfigurationError(
+                f"clients cannot connect to {host!r}: advertised_host must say by which name they reach this machine"
+            )
+        if network is not None and advertised_host is not None:
+            raise ConfigurationError(
+                "nodes in a MemoryNetwork are reached where they listen: advertised_host is not for them"
+            )
+        if network is not None and ssl_context is not None:
+            raise ConfigurationError("there is no TLS in a MemoryNetwork: give ssl_context or network, not both")
+        node_properties = node_properties or {}
+        unknown = [node_id for node_id in node_properties if not 1 <= node_id <= nodes]
+        if unknown:
+            raise ConfigurationError(f"node_properties for nodes {unknown}: node ids go from 1 to {nodes}")
+        self.brokers: dict[int, Broker] = {}
+        """By node id; also those that are down."""
+        self.faults = Faults()
+        """What a test injects, at any node."""
+        self._node_ids = range(1, nodes + 1)
+        self._properties = dict(properties or {})
+        self._config = BrokerConfig(self._properties)
+        self._configs = {
+            node_id: BrokerConfig({**self._properties, **node_properties[node_id]})
+            if node_id in node_properties
+            else self._config
+            for node_id in self._node_ids
+        }
+        self._storage: Storage = MemoryStorage() if data_dir is None else DirectoryStorage(Path(data_dir))
+        self._racks = racks
+        self._network = network
+        self._ssl_context = ssl_context
+        self._wall_ms = wall_ms
+        self._ports = dict(zip(self._node_ids, ports or [], strict=False))
+        self._hosts = {
+            node_id: (host or "127.0.0.1")
+            if network is None
+            else _memory_address()
+            if host is None
+            else f"broker-{node_id}.{host}"
+            for node_id in self._node_ids
+        }
+        self._advertised_host = advertised_host
+        self._controller: Controller | None = None
+        self._journal: Journal | None = None
+        self._changing = asyncio.Lock()
+
+    @property
+    def controller(self) -> Controller:
+        """Who decides.
+
+        Raises:
+            RuntimeError: the cluster was not started.
+        """
+        if self._controller is None:
+            raise RuntimeError("the cluster was not started: use it inside `async with BrokerCluster()`")
+        return self._controller
+
+    @property
+    def image(self) -> ClusterImage:
+        """What is true of the cluster; ``RuntimeError`` where it was not started."""
+        return self.controller.image
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """``host:port`` of every node, with commas between them; ``RuntimeError`` where it was not started."""
+        nodes = [self.image.nodes[node_id] for node_id in self._node_ids]
+        return ",".join(
+            f"[{node.host}]:{node.port}" if ":" in node.host else f"{node.host}:{node.port}" for node in nodes
+        )
+
+    def create_topic(
+        self,
+        name: str,
+        num_partitions: int = -1,
+        replication_factor: int = -1,
+        *,
+        assignments: Mapping[int, Sequence[int]] | None = None,
+        configs: Mapping[str, str | None] | None = None,
+    ) -> TopicState:
+        """Create a topic; see ``Controller.create_topic``."""
+        return self.controller.create_topic(
+            TopicSpec(name, num_partitions, replication_factor, assignments, configs or {})
+        )
+
+    # Life
+
+    async def start(self) -> None:
+        """Start every node; nothing where the cluster runs already.
+
+        Raises:
+            KafkaError, OSError: it cannot start; the text says why, and nothing is left running.
+        """
+        async with self._changing:
+            if self._journal is None:
+                await self._start()
+
+    async def _start(self) -> None:
+        self._storage.make()
+        self._storage.lock()
+        self._journal = Journal(self._storage)
+        opened: list[Broker] = []
+        try:
+            image = self._journal.load(_new_cluster_id())
+            self._controller = Controller(image, self._journal, self._config)
+            self._controller.begin(len(self._node_ids))
+            self.brokers = self._new_brokers(self._controller)
+            for broker in self.brokers.values():
+                await broker.open()
+                opened.append(broker)
+            for broker in opened:
+                broker.join()
+            self._controller.register(*(broker.node_state() for broker in opened))
+            for broker in opened:
+                broker.serve()
+        except BaseException:
+            for broker in opened:
+                await broker.abandon()
+            self._close()
+            self._controller = None
+            raise
+
+    def _new_brokers(self, controller: Controller) -> dict[int, Broker]:
+        listener: Listener
+        if self._network is None:
+            from aioproducer.transport.listening import StreamListener
+
+            listener = StreamListener(self._ssl_context)
+        else:
+            listener = self._network
+        peers = MemoryNetwork()
+        default_port = 0 if self._network is None else MEMORY_PORT
+        return {
+            node_id: Broker(
+                node_id,
+                controller=controller,
+                config=self._configs[node_id],
+                storage=self._storage.sub(f"broker-{node_id}"),
+                faults=self.faults,
+                listener=listener,
+                host=self._hosts[node_id],
+                port=self._ports.get(node_id, default_port),
+                advertised_host=self._advertised_host or self._hosts[node_id],
+                peers=peers,
+                rack=self._configs[node_id].broker_rack if self._racks is None else self._racks[node_id - 1],
+                wall_ms=self._wall_ms,
+            )
+            for node_id in self._node_ids
+        }
+
+    async def stop(self) -> None:
+        """Stop every node, all together; nothing where the cluster does not run.
+
+        No leader moves to a node that is about to stop too: all go from service at once, and after a start each
+        partition has the leader and the ISR that it had.
+        """
+        async with self._changing:
+            if self._journal is None:
+                return
+            running = [broker for broker in self.brokers.values() if broker.is_running]
+            node_ids = [broker.node_id for broker in running]
+            try:
+                try:
+                    self.controller.begin_shutdown(*node_ids)
+                finally:
+                    results = await asyncio.gather(*(broker.leave() for broker in running), return_exceptions=True)
+                self.controller.fence(*node_ids)
+            finally:
+                self._close()
+            for result in results:
+                if isinstance(result, BaseException):
+                    raise result
+
+    def _close(self) -> None:
+        assert self._journal is not None
+        self._journal.close()
+        self._journal = None
+        self._storage.unlock()
+
+    async def kill(self, node_id: int) -> None:
+        """End a node as SIGKILL would; nothing where it does not run.
+
+        Raises:
+            ValueError: there is no such node.
+        """
+        broker = self._broker(node_id)
+        async with self._changing:
+            await broker.kill()
+
+    async def restart(self, node_id: int) -> None:
+        """Start a node again, where it was; one that runs is stopped first.
+
+        Raises:
+            ValueError: there is no such node.
+            KafkaError, OSError: it cannot start; the text says why.
+        """
+        broker = self._broker(node_id)
+        async with self._changing:
+            await broker.stop()
+            await broker.start()
+
+    def _broker(self, node_id: int) -> Broker:
+        if self._journal is None:
+            raise RuntimeError("the cluster is not running")
+        broker = self.brokers.get(node_id)
+        if broker is None:
+            raise ValueError(f"there is no node {node_id}: node ids go from 1 to {len(self._node_ids)}")
+        return broker
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+
+def _new_cluster_id() -> str:
+    """A random UUID as Kafka writes them: 22 characters of base64."""
+    return urlsafe_b64encode(uuid4().bytes).rstrip(b"=").decode()

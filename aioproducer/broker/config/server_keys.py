@@ -1,0 +1,405 @@
+"""The keys of a broker's configuration that mean something here, and of the others why they do not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from aioproducer.broker.config.topic_keys import TOPIC_KEYS
+from aioproducer.broker.config.values import INT_MAX, at_least
+from aioproducer.config import ConfigDef, ConfigKey, Importance, Type, Validator
+from aioproducer.config.definition import Value
+
+VALIDATE_RECORDS = "aioproducer.validate.records"
+
+
+def _key(
+    name: str,
+    type_: Type,
+    default: Value,
+    validator: Validator | None,
+    doc: str,
+    *,
+    internal: bool = False,
+) -> ConfigKey:
+    return ConfigKey(name, type_, default, Importance.MEDIUM, doc, validator, internal=internal)
+
+
+def _defaults_of_topics() -> Iterator[ConfigKey]:
+    """The broker's key for each of a topic's; where there are several, the one that has none of the others' units."""
+    for entry in TOPIC_KEYS.values():
+        if not entry.synonyms:
+            continue
+        key = entry.key
+        # Where a coarser or more general key has the default, this one has none and so no rule.
+        alone = len(entry.synonyms) == 1
+        yield ConfigKey(
+            entry.synonyms[0],
+            key.type,
+            key.default if alone else None,
+            key.importance,
+            f"What {key.name} is where a topic does not say. {key.doc}",
+            key.validator if alone else None,
+            status=key.status,
+            reason=key.reason,
+        )
+
+
+_KEYS = (
+    *_defaults_of_topics(),
+    _key(
+        VALIDATE_RECORDS,
+        Type.BOOLEAN,
+        False,
+        None,
+        (
+            "Whether every record of a batch is read and checked, decompressing it, as Apache Kafka does; otherwise "
+            "the batch's header and checksum are. Not a key of Apache Kafka."
+        ),
+    ),
+    _key(
+        "auto.create.topics.enable",
+        Type.BOOLEAN,
+        True,
+        None,
+        "Whether a client's asking for an unknown topic creates it.",
+    ),
+    _key("broker.rack", Type.STRING, None, None, "The rack of the broker, as clients see it."),
+    _key(
+        "connections.max.idle.ms",
+        Type.LONG,
+        600000,
+        None,
+        "After how many milliseconds without a request a connection is closed; negative: never.",
+    ),
+    _key(
+        "default.replication.factor",
+        Type.INT,
+        1,
+        None,
+        "How many replicas a partition has where the creator of the topic does not say.",
+    ),
+    _key("delete.topic.enable", Type.BOOLEAN, True, None, "Whether topics can be deleted."),
+    _key(
+        "fetch.max.bytes",
+        Type.INT,
+        57671680,
+        at_least(1024),
+        "The most bytes of records in an answer to a fetch, whatever the client asks for.",
+    ),
+    _key(
+        "group.initial.rebalance.delay.ms",
+        Type.INT,
+        3000,
+        None,
+        "How many milliseconds an empty group's first rebalance waits for more members.",
+    ),
+    _key(
+        "group.max.session.timeout.ms",
+        Type.INT,
+        1800000,
+        None,
+        "The longest session timeout, in milliseconds, that a member of a group may ask for.",
+    ),
+    _key("group.max.size", Type.INT, INT_MAX, at_least(1), "How many members a group may have."),
+    _key(
+        "group.min.session.timeout.ms",
+        Type.INT,
+        6000,
+        None,
+        "The shortest session timeout, in milliseconds, that a member of a group may ask for.",
+    ),
+    _key(
+        "log.flush.scheduler.interval.ms",
+        Type.LONG,
+        2**63 - 1,
+        None,
+        "How often, in milliseconds, logs are looked at for flush.ms; also the default of log.flush.interval.ms.",
+    ),
+    _key(
+        "log.retention.check.interval.ms",
+        Type.LONG,
+        300000,
+        at_least(1),
+        "How often, in milliseconds, it is looked for segments to delete.",
+    ),
+    _key("log.retention.hours", Type.INT, 168, None, "log.retention.ms in hours, where no finer key is set."),
+    _key("log.retention.minutes", Type.INT, None, None, "log.retention.ms in minutes, where that is not set."),
+    _key("log.roll.hours", Type.INT, 168, at_least(1), "log.roll.ms in hours, where that is not set."),
+    _key("log.roll.jitter.hours", Type.INT, 0, at_least(0), "log.roll.jitter.ms in hours, where that is not set."),
+    _key("max.connections", Type.INT, INT_MAX, at_least(0), "How many connections there may be; more are closed."),
+    _key(
+        "max.connections.per.ip",
+        Type.INT,
+        INT_MAX,
+        at_least(0),
+        "How many connections there may be from one address; more are closed.",
+    ),
+    _key(
+        "max.incremental.fetch.session.cache.slots",
+        Type.INT,
+        1000,
+        at_least(0),
+        "How many fetch sessions are kept.",
+    ),
+    _key(
+        "max.request.partition.size.limit",
+        Type.INT,
+        2000,
+        at_least(1),
+        "The most partitions in an answer to DescribeTopicPartitions.",
+    ),
+    _key(
+        "num.partitions", Type.INT, 1, at_least(1), "How many partitions a topic gets that is created without saying."
+    ),
+    _key(
+        "offset.metadata.max.bytes",
+        Type.INT,
+        4096,
+        None,
+        "The longest text, in bytes, that may be kept beside a committed offset.",
+    ),
+    _key(
+        "offsets.commit.timeout.ms",
+        Type.INT,
+        5000,
+        at_least(1),
+        "How many milliseconds a commit of offsets waits for the replicas.",
+    ),
+    _key(
+        "offsets.retention.check.interval.ms",
+        Type.LONG,
+        600000,
+        at_least(1),
+        "How often, in milliseconds, it is looked for committed offsets to forget.",
+    ),
+    _key(
+        "offsets.retention.minutes",
+        Type.INT,
+        10080,
+        at_least(1),
+        "For how many minutes the committed offsets of a group without members are kept.",
+    ),
+    _key(
+        "offsets.topic.compression.codec",
+        Type.INT,
+        0,
+        None,
+        "The codec, by its number in a batch, of what groups write to __consumer_offsets.",
+    ),
+    _key("offsets.topic.num.partitions", Type.INT, 50, at_least(1), "How many partitions __consumer_offsets gets."),
+    _key(
+        "offsets.topic.replication.factor",
+        Type.SHORT,
+        3,
+        at_least(1),
+        "How many replicas __consumer_offsets gets.",
+    ),
+    _key(
+        "offsets.topic.segment.bytes",
+        Type.INT,
+        104857600,
+        at_least(1),
+        "The size of a segment of __consumer_offsets, in bytes.",
+    ),
+    _key(
+        "producer.id.expiration.check.interval.ms",
+        Type.INT,
+        600000,
+        at_least(1),
+        "How often, in milliseconds, it is looked for idempotent producers to forget.",
+        internal=True,
+    ),
+    _key(
+        "producer.id.expiration.ms",
+        Type.INT,
+        86400000,
+        at_least(1),
+        "After how many milliseconds without a batch a partition forgets an idempotent producer.",
+    ),
+    _key(
+        "queued.max.request.bytes",
+        Type.LONG,
+        256 * 1024 * 1024,
+        None,
+        "How many bytes of requests, of all connections, may be in memory before no more are read; -1: any number, as "
+        "by default in Kafka.",
+    ),
+    _key(
+        "replica.fetch.backoff.ms",
+        Type.INT,
+        1000,
+        at_least(0),
+        "How many milliseconds a follower waits after an error before it fetches again.",
+    ),
+    _key(
+        "replica.fetch.max.bytes",
+        Type.INT,
+        1048576,
+        at_least(0),
+        "How many bytes of one partition a follower asks for in a fetch; a larger first batch comes all the same.",
+    ),
+    _key("replica.fetch.min.bytes", Type.INT, 1, None, "How many bytes a follower's fetch waits for."),
+    _key(
+        "replica.fetch.response.max.bytes",
+        Type.INT,
+        10485760,
+        at_least(0),
+        "How many bytes a follower asks for in a fetch; a larger first batch comes all the same.",
+    ),
+    _key(
+        "replica.fetch.wait.max.ms",
+        Type.INT,
+        500,
+        None,
+        "How many milliseconds a follower's fetch waits for bytes; at most replica.lag.time.max.ms.",
+    ),
+    _key(
+        "replica.high.watermark.checkpoint.interval.ms",
+        Type.LONG,
+        5000,
+        None,
+        "How often, in milliseconds, high watermarks, log starts and recovery points are written down.",
+    ),
+    _key(
+        "replica.lag.time.max.ms",
+        Type.LONG,
+        30000,
+        None,
+        "After how many milliseconds without having caught up a follower is no longer in sync.",
+    ),
+    _key(
+        "replica.socket.timeout.ms",
+        Type.INT,
+        30000,
+        None,
+        "How many milliseconds a follower waits for the answer to a fetch, beyond replica.fetch.wait.max.ms.",
+    ),
+    _key(
+        "socket.request.max.bytes",
+        Type.INT,
+        104857600,
+        at_least(1),
+        "The largest request, in bytes; a larger one closes its connection.",
+    ),
+)
+
+SERVER_CONFIG_DEF = ConfigDef.of(_KEYS)
+"""Every key of a broker that is accepted, by its name."""
+
+DYNAMIC_KEYS = frozenset(
+    {
+        *(entry.synonyms[0] for entry in TOPIC_KEYS.values() if entry.synonyms),
+        "producer.id.expiration.ms",
+        VALIDATE_RECORDS,
+    }
+)
+"""Those that can be changed while the broker runs, by IncrementalAlterConfigs."""
+
+_ONE_LOOP = "this broker is one asyncio loop and has no pools of threads"
+_CLUSTER_GIVES = "nodes, their ids, addresses and folders are given to the cluster that is embedded, not to its keys"
+_NO_RAFT = "the controller is one object that all nodes of the process share: there is no quorum, registration or vote"
+_NO_SECURITY = "TLS is configured by an ssl.SSLContext, and there is no SASL and no authorization"
+_NO_QUOTAS = "there are no quotas and no metrics reporters"
+_CLASSIC_ONLY = "groups have the classic protocol only, without pools and batches of a coordinator"
+_NO_TRANSACTIONS = "there are no transactions"
+_NO_TIERS = "there is no tiered storage"
+_NO_COMPACTION = "logs are not compacted"
+_NO_ELECTIONS = "leadership moves only where a node goes or somebody moves it"
+_LOOP_SOCKETS = "sockets are the event loop's, in the sizes of the operating system"
+_NO_PURGATORY = "waiting requests are woken by what they wait for and removed at once"
+_ONE_CHECKPOINT = "all checkpoints are written together, every replica.high.watermark.checkpoint.interval.ms"
+_NO_ZOOKEEPER = "Apache Kafka 4 has no ZooKeeper either"
+
+# The longest prefix that fits decides; a whole name is its own longest prefix.
+_MEANINGLESS: dict[str, str] = {
+    "add.partitions.to.txn.": _NO_TRANSACTIONS,
+    "advertised.": _CLUSTER_GIVES,
+    "alter.config.policy.": "there are no policies",
+    "alter.log.dirs.": "a node has one folder",
+    "authorizer.": _NO_SECURITY,
+    "auto.leader.rebalance.enable": _NO_ELECTIONS,
+    "background.threads": _ONE_LOOP,
+    "broker.heartbeat.": _NO_RAFT,
+    "broker.id": _CLUSTER_GIVES,
+    "broker.session.": _NO_RAFT,
+    "client.quota.": _NO_QUOTAS,
+    "config.providers": "values are given as they are",
+    "connection.failed.authentication.": _NO_SECURITY,
+    "connections.max.reauth.ms": _NO_SECURITY,
+    "controlled.shutdown.": "stopping a node is always a controlled shutdown, and killing it never",
+    "controller.": _NO_RAFT,
+    "controller.quota.": _NO_QUOTAS,
+    "cordoned.log.dirs": "a node has one folder",
+    "create.topic.policy.": "there are no policies",
+    "delegation.token.": _NO_SECURITY,
+    "delete.records.purgatory.": _NO_PURGATORY,
+    "early.start.listeners": _CLUSTER_GIVES,
+    "errors.deadletterqueue.": "there are no share groups",
+    "fetch.purgatory.": _NO_PURGATORY,
+    "follower.fetch.last.tiered.": _NO_TIERS,
+    "group.consumer.": _CLASSIC_ONLY,
+    "group.coordinator.": _CLASSIC_ONLY,
+    "group.share.": _CLASSIC_ONLY,
+    "group.streams.": _CLASSIC_ONLY,
+    "initial.broker.registration.": _NO_RAFT,
+    "inter.broker.": _CLUSTER_GIVES,
+    "internal.metadata.": _NO_RAFT,
+    "kafka.metrics.": _NO_QUOTAS,
+    "leader.imbalance.": _NO_ELECTIONS,
+    "listener": _CLUSTER_GIVES,
+    "listener.name.": _NO_SECURITY,
+    "log.cleaner.": _NO_COMPACTION,
+    "log.dir": _CLUSTER_GIVES,
+    "log.dir.failure.": "a write that fails fails its append, and the node goes on",
+    "log.flush.offset.checkpoint.": _ONE_CHECKPOINT,
+    "log.flush.start.offset.checkpoint.": _ONE_CHECKPOINT,
+    "log.initial.task.delay.ms": "periodic work begins one interval after the start",
+    "log.message.format.version": "there is one message format",
+    "max.connection.creation.rate": "the number of connections is bounded, not their rate",
+    "max.connections.per.ip.overrides": "max.connections.per.ip is the same for every address",
+    "metadata.": _NO_RAFT,
+    "metric": _NO_QUOTAS,
+    "node.id": _CLUSTER_GIVES,
+    "num.io.threads": _ONE_LOOP,
+    "num.network.threads": _ONE_LOOP,
+    "num.recovery.threads.": _ONE_LOOP,
+    "num.replica.alter.": _ONE_LOOP,
+    "num.replica.fetchers": "a follower has one task for each leader",
+    "offsets.load.buffer.size": "__consumer_offsets is loaded a batch at a time",
+    "principal.builder.": _NO_SECURITY,
+    "process.roles": _CLUSTER_GIVES,
+    "producer.purgatory.": _NO_PURGATORY,
+    "queued.max.requests": "a connection has one request at a time; queued.max.request.bytes bounds those read ahead",
+    "quota.": _NO_QUOTAS,
+    "remote.": _NO_TIERS,
+    "replica.selector.": "consumers read from the leader",
+    "replica.socket.receive.": _LOOP_SOCKETS,
+    "replication.quota.": _NO_QUOTAS,
+    "request.timeout.ms": "no node waits for the controller",
+    "sasl.": _NO_SECURITY,
+    "security.": _NO_SECURITY,
+    "server.max.startup.": "starting is bounded by whoever awaits it",
+    "share.": "there are no share groups",
+    "socket.connection.setup.": _LOOP_SOCKETS,
+    "socket.listen.": _LOOP_SOCKETS,
+    "socket.receive.": _LOOP_SOCKETS,
+    "socket.send.": _LOOP_SOCKETS,
+    "ssl.": _NO_SECURITY,
+    "telemetry.": _NO_QUOTAS,
+    "transaction.": _NO_TRANSACTIONS,
+    "transactional.": _NO_TRANSACTIONS,
+    "unclean.leader.election.interval.ms": _NO_ELECTIONS,
+    "unstable.": "what is served is what Apache Kafka 4.4 has as stable",
+    "zookeeper.": _NO_ZOOKEEPER,
+}
+
+_IN_SNAKE_CASE = {prefix.replace(".", "_"): prefix for prefix in _MEANINGLESS}
+
+
+def why_meaningless(name: str) -> str:
+    """Why a key of Kafka means nothing here, in dotted or snake_case spelling; empty where it is none of Kafka's."""
+    if "." not in name:
+        fitting = [prefix for spelling, prefix in _IN_SNAKE_CASE.items() if name.startswith(spelling)]
+    else:
+        fitting = [prefix for prefix in _MEANINGLESS if name.startswith(prefix)]
+    return _MEANINGLESS[max(fitting, key=len)] if fitting else ""

@@ -1,0 +1,12 @@
+"""The group coordinator: classic consumer groups and the offsets they keep, in ``__consumer_offsets``.
+
+* ``group`` decides what becomes of one group and never waits, with ``member``, ``roster``, ``states`` and ``timers``;
+* ``records`` and ``offsets`` are what is kept of groups, ``shard`` keeps it in one partition's log;
+* ``coordinator`` is what a node asks.
+"""
+
+from __future__ import annotations
+
+from aioproducer.broker.groups.coordinator import GroupCoordinator, offsets_topic_spec
+
+__all__ = ["GroupCoordinator", "offsets_topic_spec"]

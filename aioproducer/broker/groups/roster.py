@@ -1,0 +1,141 @@
+"""Who is in a group: its members, which of them leads, who waits, and what they have in common."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Final
+
+from aioproducer.broker.groups.codes import Code
+from aioproducer.broker.groups.member import JoinAnswer, Member, distinct_protocols
+from aioproducer.protocol.messages.groups import (
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+    JoinGroupResponse,
+    SyncGroupResponse,
+)
+
+
+def refused_join(member_id: str, code: int) -> JoinGroupResponse:
+    """The answer of a JoinGroup that does not make the client a member; MEMBER_ID_REQUIRED gives it its id."""
+    return JoinGroupResponse(member_id=member_id, error_code=code, protocol_name=None)
+
+
+class Roster:
+    """The members of a group. A member that goes, or is replaced, leaves nobody waiting."""
+
+    def __init__(self) -> None:
+        self.members: Final[dict[str, Member]] = {}
+        self.static_members: Final[dict[str, str]] = {}
+        """The member id of each group instance id."""
+        self.leader_id: str | None = None
+        self.protocol_type: str | None = None
+        self.awaiting_join = 0
+        """How many members wait for the answer of a JoinGroup."""
+        self._supported: Counter[str] = Counter()
+
+    def add(self, member: Member) -> None:
+        """Take a member in; the first leads, and says what the group's protocol type is."""
+        if member.group_instance_id is not None:
+            self.static_members[member.group_instance_id] = member.member_id
+        if not self.members:
+            self.protocol_type = member.protocol_type
+        if self.leader_id is None:
+            self.leader_id = member.member_id
+        self.members[member.member_id] = member
+        self._count(member.protocols, +1)
+        self.awaiting_join += member.join_answer is not None
+
+    def remove(self, member_id: str) -> Member | None:
+        """Let a member go; another one leads if it was the leader. Who waited with its id learns that it is unknown."""
+        member = self.members.pop(member_id, None)
+        if member is None:
+            return None
+        self.answer_join(member, refused_join("", Code.UNKNOWN_MEMBER_ID))
+        self.answer_sync(member, SyncGroupResponse(error_code=Code.UNKNOWN_MEMBER_ID))
+        self._count(member.protocols, -1)
+        if member.group_instance_id is not None:
+            self.static_members.pop(member.group_instance_id, None)
+        if member_id == self.leader_id:
+            self.leader_id = next(iter(self.members), None)
+        return member
+
+    def rename(self, instance_id: str, member_id: str) -> Member:
+        """A static member goes on under another id; who waited with the old one is fenced."""
+        old_id = self.static_members[instance_id]
+        member = self.members.pop(old_id)
+        self.answer_join(member, refused_join(old_id, Code.FENCED_INSTANCE_ID))
+        self.answer_sync(member, SyncGroupResponse(error_code=Code.FENCED_INSTANCE_ID))
+        member.member_id = member_id
+        self.members[member_id] = member
+        self.static_members[instance_id] = member_id
+        if old_id == self.leader_id:
+            self.leader_id = member_id
+        return member
+
+    def rejoin(self, member: Member, request: JoinGroupRequest, answer: JoinAnswer) -> None:
+        """A member joins again, with what it says now. Its JoinGroup before this one is to be sent again."""
+        self.answer_join(member, refused_join(member.member_id, Code.REBALANCE_IN_PROGRESS))
+        self.set_terms(member, request.protocols, request.rebalance_timeout_ms, request.session_timeout_ms)
+        member.join_answer = answer
+        self.awaiting_join += 1
+
+    def set_terms(
+        self,
+        member: Member,
+        protocols: Iterable[JoinGroupRequestProtocol],
+        rebalance_timeout_ms: int,
+        session_timeout_ms: int,
+    ) -> None:
+        """What a member supports, and its times."""
+        self._count(member.protocols, -1)
+        member.protocols = distinct_protocols(protocols)
+        member.rebalance_timeout_ms = rebalance_timeout_ms
+        member.session_timeout_ms = session_timeout_ms
+        self._count(member.protocols, +1)
+
+    def answer_join(self, member: Member, response: JoinGroupResponse) -> bool:
+        """Answer the member's JoinGroup; False where it waits for none."""
+        answer, member.join_answer = member.join_answer, None
+        if answer is None:
+            return False
+        self.awaiting_join -= 1
+        answer(response)
+        return True
+
+    def answer_sync(self, member: Member, response: SyncGroupResponse) -> bool:
+        """Answer the member's SyncGroup; False where it waits for none."""
+        answer, member.sync_answer = member.sync_answer, None
+        if answer is None:
+            return False
+        answer(response)
+        return True
+
+    def elect_joined_leader(self) -> bool:
+        """See to it that the leader is one who has joined; False where nobody has."""
+        leader = self.members.get(self.leader_id or "")
+        if leader is None or leader.join_answer is None:
+            joined = next((member for member in self.members.values() if member.join_answer is not None), None)
+            if joined is None:
+                return False
+            self.leader_id = joined.member_id
+        return True
+
+    def have_in_common(self, protocols: Iterable[JoinGroupRequestProtocol]) -> bool:
+        """Whether one of ``protocols`` is supported by every member."""
+        return any(self._supported[protocol.name] == len(self.members) for protocol in protocols)
+
+    def select_protocol(self) -> str:
+        """The protocol that most members like best, of those that all support."""
+        candidates = {name for name, count in self._supported.items() if count == len(self.members)}
+        votes = Counter(member.vote(candidates) for member in self.members.values())
+        return votes.most_common(1)[0][0]
+
+    @property
+    def rebalance_timeout_ms(self) -> int:
+        """How long members may take to join again: the longest of what they ask for."""
+        return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
+
+    def _count(self, protocols: Iterable[JoinGroupRequestProtocol], by: int) -> None:
+        for protocol in protocols:
+            self._supported[protocol.name] += by

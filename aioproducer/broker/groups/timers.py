@@ -1,0 +1,63 @@
+"""When something is due in a group, as data: who drives it owns the clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple, TypeAlias
+
+
+class Moment(NamedTuple):
+    """The time at which something happens, as both clocks show it."""
+
+    now: float
+    """Seconds on a clock that never goes back."""
+    wall_ms: int
+    """Milliseconds since 1970."""
+
+
+Expire: TypeAlias = Callable[[Moment], None]
+
+MILLISECOND = 0.001
+
+
+class Timers:
+    """Deadlines by name. ``wake_at`` is when to call ``expire``; it may be early, never late."""
+
+    __slots__ = ("_due", "wake_at")
+
+    def __init__(self) -> None:
+        self._due: dict[str, tuple[float, Expire]] = {}
+        self.wake_at: float | None = None
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._due
+
+    def schedule(self, name: str, timeout_ms: int, expire: Expire, at: Moment) -> None:
+        """Call ``expire`` in ``timeout_ms``, in place of what was scheduled under this name.
+
+        A timeout below one millisecond, which a client may ask for, counts as one: what schedules itself again when it
+        expires must not do so for ever at one moment.
+        """
+        due = at.now + max(timeout_ms, 1) * MILLISECOND
+        self._due[name] = due, expire
+        if self.wake_at is None or due < self.wake_at:
+            self.wake_at = due
+
+    def cancel(self, name: str) -> None:
+        """Forget ``name``; nothing happens where it is not known."""
+        self._due.pop(name, None)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._due.clear()
+        self.wake_at = None
+
+    def expire(self, at: Moment) -> None:
+        """Call what is due, in the order of its deadlines."""
+        due = sorted((when, name) for name, (when, _) in self._due.items() if when <= at.now)
+        for when, name in due:
+            scheduled = self._due.get(name)
+            if scheduled is not None and scheduled[0] == when:
+                del self._due[name]
+                scheduled[1](at)
+        self.wake_at = min([when for when, _ in self._due.values()], default=None)

@@ -1,0 +1,88 @@
+"""What answers each request: a module for each API, and the table of them.
+
+A handler is a coroutine function of a ``RequestContext`` and a request, which returns the response, or ``None`` where
+the client expects none. A ``KafkaError`` that it raises becomes the answer to the whole request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+
+from aioproducer.broker.handlers import (
+    api_versions,
+    create_partitions,
+    create_topics,
+    delete_records,
+    delete_topics,
+    describe_cluster,
+    describe_configs,
+    describe_groups,
+    describe_topic_partitions,
+    fetch,
+    find_coordinator,
+    heartbeat,
+    incremental_alter_configs,
+    init_producer_id,
+    join_group,
+    leave_group,
+    list_groups,
+    list_offsets,
+    metadata,
+    offset_commit,
+    offset_fetch,
+    offset_for_leader_epoch,
+    produce,
+    sync_group,
+)
+from aioproducer.protocol import ApiKey, Response
+
+if TYPE_CHECKING:
+    from aioproducer.broker.requests import RequestContext
+
+# Each handler takes its own class of request; the table is keyed by what the class is read by.
+Handle: TypeAlias = "Callable[[RequestContext, Any], Awaitable[Response | None]]"
+
+
+class Handler(NamedTuple):
+    """How one API is served."""
+
+    versions: range
+    handle: Handle
+    oldest_advertised: int | None = None
+    """What ApiVersions says is the oldest version, where it says more than is served."""
+
+    @property
+    def advertised(self) -> tuple[int, int]:
+        """The oldest and newest version, as ApiVersions says them."""
+        oldest = self.versions[0] if self.oldest_advertised is None else self.oldest_advertised
+        return oldest, self.versions[-1]
+
+
+HANDLERS: Final[dict[ApiKey, Handler]] = {
+    ApiKey.PRODUCE: Handler(produce.VERSIONS, produce.handle, produce.ADVERTISED_MIN_VERSION),
+    ApiKey.FETCH: Handler(fetch.VERSIONS, fetch.handle),
+    ApiKey.LIST_OFFSETS: Handler(list_offsets.VERSIONS, list_offsets.handle),
+    ApiKey.METADATA: Handler(metadata.VERSIONS, metadata.handle),
+    ApiKey.OFFSET_COMMIT: Handler(offset_commit.VERSIONS, offset_commit.handle),
+    ApiKey.OFFSET_FETCH: Handler(offset_fetch.VERSIONS, offset_fetch.handle),
+    ApiKey.FIND_COORDINATOR: Handler(find_coordinator.VERSIONS, find_coordinator.handle),
+    ApiKey.JOIN_GROUP: Handler(join_group.VERSIONS, join_group.handle),
+    ApiKey.HEARTBEAT: Handler(heartbeat.VERSIONS, heartbeat.handle),
+    ApiKey.LEAVE_GROUP: Handler(leave_group.VERSIONS, leave_group.handle),
+    ApiKey.SYNC_GROUP: Handler(sync_group.VERSIONS, sync_group.handle),
+    ApiKey.DESCRIBE_GROUPS: Handler(describe_groups.VERSIONS, describe_groups.handle),
+    ApiKey.LIST_GROUPS: Handler(list_groups.VERSIONS, list_groups.handle),
+    ApiKey.API_VERSIONS: Handler(api_versions.VERSIONS, api_versions.handle),
+    ApiKey.CREATE_TOPICS: Handler(create_topics.VERSIONS, create_topics.handle),
+    ApiKey.DELETE_TOPICS: Handler(delete_topics.VERSIONS, delete_topics.handle),
+    ApiKey.DELETE_RECORDS: Handler(delete_records.VERSIONS, delete_records.handle),
+    ApiKey.INIT_PRODUCER_ID: Handler(init_producer_id.VERSIONS, init_producer_id.handle),
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: Handler(offset_for_leader_epoch.VERSIONS, offset_for_leader_epoch.handle),
+    ApiKey.DESCRIBE_CONFIGS: Handler(describe_configs.VERSIONS, describe_configs.handle),
+    ApiKey.CREATE_PARTITIONS: Handler(create_partitions.VERSIONS, create_partitions.handle),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: Handler(incremental_alter_configs.VERSIONS, incremental_alter_configs.handle),
+    ApiKey.DESCRIBE_CLUSTER: Handler(describe_cluster.VERSIONS, describe_cluster.handle),
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: Handler(describe_topic_partitions.VERSIONS, describe_topic_partitions.handle),
+}
+"""Everything that the broker serves."""

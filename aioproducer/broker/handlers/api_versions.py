@@ -1,0 +1,54 @@
+"""ApiVersions, versions 0-5: what this broker serves.
+
+* 0: error code and versions. 1: ``throttle_time_ms``. 2: as 1.
+* 3: the client says its software's name and version; features of the cluster (KIP-511, KIP-584). Of these none are
+  served, so none are said: a client then keeps to the protocols that need none.
+* 4: feature levels may begin with 0 (KIP-1022). 5: the client says which cluster and node it expects (KIP-1242).
+
+An unknown version is answered in version 0 with UNSUPPORTED_VERSION and the versions of ApiVersions itself; that is the
+dispatch's matter, since such a request cannot be read.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from aioproducer.errors import InvalidRequestError, RebootstrapRequiredError
+from aioproducer.protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+
+if TYPE_CHECKING:
+    from aioproducer.broker.requests import RequestContext
+
+VERSIONS = range(6)
+
+_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+
+
+async def handle(context: RequestContext, request: ApiVersionsRequest) -> ApiVersionsResponse:
+    """All requests with a handler, by their numbers.
+
+    Raises:
+        InvalidRequestError: a name or version of software that is none, or only one of cluster and node.
+        RebootstrapRequiredError: the client takes this broker for another one.
+    """
+    if (request.cluster_id is None) != (request.node_id == -1):
+        raise InvalidRequestError()
+    if context.version >= 3:
+        if not (
+            _SOFTWARE.fullmatch(request.client_software_name) and _SOFTWARE.fullmatch(request.client_software_version)
+        ):
+            raise InvalidRequestError()
+        context.connection.client_software_name = request.client_software_name
+        context.connection.client_software_version = request.client_software_version
+    broker = context.broker
+    if request.cluster_id is not None and (request.cluster_id, request.node_id) != (
+        broker.image.cluster_id,
+        broker.node_id,
+    ):
+        raise RebootstrapRequiredError()
+    api_keys = []
+    for key, handler in sorted(broker.requests.handlers.items()):
+        oldest, newest = handler.advertised
+        api_keys.append(ApiVersion(api_key=key, min_version=oldest, max_version=newest))
+    return ApiVersionsResponse(api_keys=api_keys)

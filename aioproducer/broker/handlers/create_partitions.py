@@ -1,0 +1,71 @@
+"""CreatePartitions, versions 0-3: gives topics more partitions, or with ``validate_only`` says whether it would.
+
+* 2: flexible. 3: may be throttled by a quota; there are none here. 1 is as 0.
+
+Nothing has to wait: partitions that are answered are known to every node, so ``timeout_ms`` never passes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from aioproducer.broker.error_responses import error_code, error_message
+from aioproducer.broker.handlers.create_topics import MAX_PARTITIONS
+from aioproducer.errors import (
+    InvalidRequestError,
+    KafkaError,
+    PolicyViolationError,
+    UnknownTopicOrPartitionError,
+)
+from aioproducer.protocol.messages.topics import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+    CreatePartitionsTopicResult,
+)
+
+if TYPE_CHECKING:
+    from aioproducer.broker.node import Broker
+    from aioproducer.broker.requests import RequestContext
+
+VERSIONS = range(4)
+
+
+async def handle(context: RequestContext, request: CreatePartitionsRequest) -> CreatePartitionsResponse:
+    """Enlarge each topic; one that fails keeps no other from being enlarged.
+
+    Raises:
+        PolicyViolationError: more partitions at once than a controller of Kafka takes.
+    """
+    counts = Counter(topic.name for topic in request.topics)
+    duplicate = InvalidRequestError("Duplicate topic name.")
+    results = [_result(name, duplicate) for name, count in counts.items() if count > 1]
+    single = [topic for topic in request.topics if counts[topic.name] == 1]
+    topics = context.broker.image.topics
+    additional = sum(
+        max(topic.count - len(topics[topic.name].partitions), 0) for topic in single if topic.name in topics
+    )
+    if additional > MAX_PARTITIONS:
+        raise PolicyViolationError("Excessively large number of additional partitions per request.")
+    results += [_result(topic.name, _enlarge(context.broker, topic, request.validate_only)) for topic in single]
+    return CreatePartitionsResponse(results=results)
+
+
+def _result(name: str, error: KafkaError | None) -> CreatePartitionsTopicResult:
+    if error is None:
+        return CreatePartitionsTopicResult(name=name)
+    # Kafka has no text for a topic that it does not know.
+    text = None if isinstance(error, UnknownTopicOrPartitionError) else error_message(error)
+    return CreatePartitionsTopicResult(name=name, error_code=error_code(error), error_message=text)
+
+
+def _enlarge(broker: Broker, topic: CreatePartitionsTopic, validate_only: bool) -> KafkaError | None:
+    assignments = None
+    if topic.assignments is not None:
+        assignments = [assignment.broker_ids for assignment in topic.assignments]
+    try:
+        broker.controller.create_partitions(topic.name, topic.count, assignments, validate_only=validate_only)
+    except KafkaError as error:
+        return error
+    return None

@@ -1,0 +1,61 @@
+"""FindCoordinator, versions 0-6: the node that coordinates a group.
+
+* 0: one group. 1: ``key_type``, ``throttle_time_ms``, ``error_message``. 2: as 1. 3: flexible.
+* 4: several keys at once (KIP-699). 5: a client may be told that aborting its transaction cures an error (KIP-890).
+* 6: share groups (KIP-932).
+
+Of the key types only groups are served: for transactional ids and share groups the answer is INVALID_REQUEST, as
+Kafka's for a kind of coordinator that a broker does not have; clients take it as final.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from aioproducer.errors import BrokerError, CoordinatorNotAvailableError, InvalidRequestError
+from aioproducer.protocol.messages.groups import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
+
+if TYPE_CHECKING:
+    from aioproducer.broker.requests import RequestContext
+
+VERSIONS = range(7)
+
+_FIRST_WITH_SEVERAL_KEYS: Final = 4
+_GROUP: Final = 0
+_TRANSACTION: Final = 1
+_SHARE: Final = 2
+_NO_TRANSACTIONS: Final = "This broker does not serve transactions yet: it has no coordinator of transactional ids."
+_MALFORMED: Final = (
+    "This most likely occurs because of a request being malformed by the client library or the message was sent to an "
+    "incompatible broker. See the broker logs for more details."
+)
+
+
+async def handle(context: RequestContext, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
+    """The coordinator of each key. Asking for a group's creates ``__consumer_offsets`` where there is none yet."""
+    if context.version >= _FIRST_WITH_SEVERAL_KEYS:
+        found = [_find(context, request.key_type, key) for key in request.coordinator_keys]
+        for one in found:
+            if one.error_code == CoordinatorNotAvailableError.code or request.key_type == _SHARE:
+                # Kafka says these without a text where there may be several keys.
+                one.error_message = ""
+        return FindCoordinatorResponse(coordinators=found)
+    one = _find(context, request.key_type, request.key)
+    return FindCoordinatorResponse(
+        error_code=one.error_code,
+        # Kafka's text for no error.
+        error_message=one.error_message or "NONE",
+        node_id=one.node_id,
+        host=one.host,
+        port=one.port,
+    )
+
+
+def _find(context: RequestContext, key_type: int, key: str) -> Coordinator:
+    try:
+        if key_type != _GROUP:
+            raise InvalidRequestError(_NO_TRANSACTIONS if key_type == _TRANSACTION else _MALFORMED)
+        node = context.broker.groups.find(key)
+    except BrokerError as error:
+        return Coordinator(key=key, node_id=-1, host="", port=-1, error_code=error.code, error_message=str(error))
+    return Coordinator(key=key, node_id=node.node_id, host=node.host, port=node.port)

@@ -1,0 +1,165 @@
+"""OffsetFetch, versions 1-10: the offsets that groups keep.
+
+* 1: one group; its errors stand at each partition. 2: null ``topics`` asks for all; the error is the response's.
+* 3: ``throttle_time_ms``. 4: as 3. 5: leader epochs (KIP-320). 6: flexible. 7: ``require_stable`` (KIP-447): what is
+  being committed is waited for. 8: several groups (KIP-709). 9: as 8 for classic groups (KIP-848). 10: topics by id.
+
+A partition without an offset has -1 and no error, also where there is no such group or partition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from aioproducer.broker.groups.records import OffsetCommitValue
+from aioproducer.errors import BrokerError, UnknownTopicIdError
+from aioproducer.protocol import ZERO_UUID
+from aioproducer.protocol.messages.group_offsets import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopic,
+    OffsetFetchResponseTopics,
+)
+
+if TYPE_CHECKING:
+    from aioproducer.broker.image import ClusterImage
+    from aioproducer.broker.requests import RequestContext
+
+VERSIONS = range(1, 11)
+
+_FIRST_WITH_ERROR_OF_RESPONSE: Final = 2
+_FIRST_WITH_SEVERAL_GROUPS: Final = 8
+_FIRST_WITH_TOPIC_IDS: Final = 10
+
+_NO_OFFSETS: Final[Mapping[int, OffsetCommitValue]] = {}
+
+
+class _Wanted(NamedTuple):
+    """Partitions of one topic; the name is None where the topic's id is unknown."""
+
+    name: str | None
+    topic_id: bytes
+    indexes: list[int]
+
+
+async def handle(context: RequestContext, request: OffsetFetchRequest) -> OffsetFetchResponse:
+    """The offsets of each group."""
+    if context.version >= _FIRST_WITH_SEVERAL_GROUPS:
+        groups = [await _fetch(context, group, request.require_stable) for group in request.groups]
+        return OffsetFetchResponse(groups=groups)
+    topics = None
+    if request.topics is not None:
+        topics = [
+            OffsetFetchRequestTopics(name=topic.name, partition_indexes=topic.partition_indexes)
+            for topic in request.topics
+        ]
+    asked = OffsetFetchRequestGroup(group_id=request.group_id, topics=topics)
+    return _single(await _fetch(context, asked, request.require_stable), topics or [], context.version)
+
+
+async def _fetch(
+    context: RequestContext, asked: OffsetFetchRequestGroup, require_stable: bool
+) -> OffsetFetchResponseGroup:
+    image, by_id = context.broker.image, context.version >= _FIRST_WITH_TOPIC_IDS
+    response = OffsetFetchResponseGroup(group_id=asked.group_id)
+    try:
+        offsets = await context.broker.groups.offsets(asked.group_id, require_stable=require_stable)
+    except BrokerError as error:
+        response.error_code = error.code
+        return response
+    if asked.topics is None:
+        for name, partitions in offsets.items():
+            topic = image.topics.get(name)
+            # Who goes by ids cannot be told of a topic that has none any more.
+            if topic is not None or not by_id:
+                topic_id = ZERO_UUID if topic is None else topic.topic_id
+                response.topics.append(_topic(_Wanted(name, topic_id, list(partitions)), partitions, check_id=False))
+        return response
+    wanted = [_wanted(image, topic, by_id) for topic in asked.topics]
+    # As Kafka has it, topics of unknown ids come last.
+    for topic_wanted in sorted(wanted, key=lambda each: each.name is None):
+        if topic_wanted.name is None:
+            response.topics.append(_unknown(topic_wanted))
+        else:
+            kept = offsets.get(topic_wanted.name, _NO_OFFSETS)
+            response.topics.append(_topic(topic_wanted, kept, check_id=by_id))
+    return response
+
+
+def _wanted(image: ClusterImage, topic: OffsetFetchRequestTopics, by_id: bool) -> _Wanted:
+    if not by_id:
+        return _Wanted(topic.name, ZERO_UUID, topic.partition_indexes)
+    known = image.topics_by_id.get(topic.topic_id)
+    return _Wanted(None if known is None else known.name, topic.topic_id, topic.partition_indexes)
+
+
+def _unknown(wanted: _Wanted) -> OffsetFetchResponseTopics:
+    return OffsetFetchResponseTopics(
+        topic_id=wanted.topic_id,
+        partitions=[
+            OffsetFetchResponsePartitions(
+                partition_index=index, committed_offset=-1, metadata="", error_code=UnknownTopicIdError.code
+            )
+            for index in wanted.indexes
+        ],
+    )
+
+
+def _topic(wanted: _Wanted, kept: Mapping[int, OffsetCommitValue], *, check_id: bool) -> OffsetFetchResponseTopics:
+    topic = OffsetFetchResponseTopics(name=wanted.name or "", topic_id=wanted.topic_id)
+    for index in wanted.indexes:
+        value = kept.get(index)
+        if value is not None and check_id and value.topic_id not in (ZERO_UUID, wanted.topic_id):
+            # Committed for a topic of the same name that was deleted since.
+            value = None
+        partition = OffsetFetchResponsePartitions(partition_index=index, committed_offset=-1, metadata="")
+        if value is not None:
+            partition.committed_offset = value.offset
+            partition.committed_leader_epoch = value.leader_epoch
+            partition.metadata = value.metadata
+        topic.partitions.append(partition)
+    return topic
+
+
+def _single(
+    group: OffsetFetchResponseGroup, asked: list[OffsetFetchRequestTopics], version: int
+) -> OffsetFetchResponse:
+    """The response of versions that know one group only."""
+    if group.error_code and version < _FIRST_WITH_ERROR_OF_RESPONSE:
+        return OffsetFetchResponse(
+            topics=[
+                OffsetFetchResponseTopic(
+                    name=topic.name,
+                    partitions=[
+                        OffsetFetchResponsePartition(
+                            partition_index=index, committed_offset=-1, metadata="", error_code=group.error_code
+                        )
+                        for index in topic.partition_indexes
+                    ],
+                )
+                for topic in asked
+            ]
+        )
+    topics = [
+        OffsetFetchResponseTopic(
+            name=topic.name,
+            partitions=[
+                OffsetFetchResponsePartition(
+                    partition_index=partition.partition_index,
+                    committed_offset=partition.committed_offset,
+                    committed_leader_epoch=partition.committed_leader_epoch,
+                    metadata=partition.metadata,
+                    error_code=partition.error_code,
+                )
+                for partition in topic.partitions
+            ],
+        )
+        for topic in group.topics
+    ]
+    return OffsetFetchResponse(topics=topics, error_code=group.error_code)

@@ -1,0 +1,44 @@
+"""OffsetForLeaderEpoch, versions 2-4: where a leader epoch ends in the leader's log.
+
+* 2: the client's own leader epoch is checked (KIP-320). 3: replica id. 4: flexible.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aioproducer.broker.error_responses import error_code
+from aioproducer.errors import KafkaError
+from aioproducer.protocol.messages.offsets import (
+    EpochEndOffset,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderTopicResult,
+)
+
+if TYPE_CHECKING:
+    from aioproducer.broker.requests import RequestContext
+    from aioproducer.protocol.messages.offsets import OffsetForLeaderPartition
+
+VERSIONS = range(2, 5)
+
+
+async def handle(context: RequestContext, request: OffsetForLeaderEpochRequest) -> OffsetForLeaderEpochResponse:
+    """The end of each epoch asked for, or of the largest one below it."""
+    return OffsetForLeaderEpochResponse(
+        topics=[
+            OffsetForLeaderTopicResult(
+                topic=topic.topic, partitions=[_end(context, topic.topic, asked) for asked in topic.partitions]
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _end(context: RequestContext, topic: str, asked: OffsetForLeaderPartition) -> EpochEndOffset:
+    try:
+        partition = context.broker.replicas.leader(topic, asked.partition, asked.current_leader_epoch)
+        epoch, end_offset = partition.log.end_offset_for_epoch(asked.leader_epoch)
+    except KafkaError as error:
+        return EpochEndOffset(error_code=error_code(error), partition=asked.partition)
+    return EpochEndOffset(partition=asked.partition, leader_epoch=epoch, end_offset=end_offset)

@@ -1,0 +1,145 @@
+"""What is true of a cluster: its topics, partitions, nodes and configurations, as the controller decided them.
+
+There is one image in a cluster of the embedded broker, and all its nodes look at the same one. Only the controller
+changes it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from aioproducer.errors import UnknownTopicIdError, UnknownTopicOrPartitionError
+
+NO_LEADER = -1
+"""The leader of a partition that has none at present."""
+
+CLUSTER_DEFAULT = ""
+"""Whose configurations in ``ClusterImage.node_configs`` hold for every node that has none of its own."""
+
+GROUP_METADATA_TOPIC = "__consumer_offsets"
+TRANSACTION_STATE_TOPIC = "__transaction_state"
+SHARE_GROUP_STATE_TOPIC = "__share_group_state"
+INTERNAL_TOPICS = frozenset((GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, SHARE_GROUP_STATE_TOPIC))
+"""Topics that belong to the brokers themselves (Kafka's Topic.INTERNAL_TOPICS)."""
+
+
+@dataclass(slots=True)
+class PartitionState:
+    """Who holds a partition and who leads it.
+
+    The controller never changes one that it has published: every change is a new object with a higher
+    ``partition_epoch``, so that who keeps a state keeps what was true when it was told.
+    """
+
+    topic: str
+    topic_id: bytes
+    index: int
+    replicas: list[int]
+    isr: list[int]
+    leader: int
+    """A node id, or ``NO_LEADER``."""
+    leader_epoch: int
+    partition_epoch: int
+    last_known_leader: int = NO_LEADER
+    """Who led it last, where nobody does now."""
+
+
+@dataclass(slots=True)
+class TopicState:
+    """A topic, its partitions by index and the configurations that were set for it."""
+
+    name: str
+    topic_id: bytes
+    partitions: list[PartitionState]
+    configs: dict[str, str]
+
+    @property
+    def is_internal(self) -> bool:
+        """Whether the topic belongs to the brokers themselves, as ``__consumer_offsets`` does."""
+        return self.name in INTERNAL_TOPICS
+
+
+@dataclass(slots=True)
+class NodeState:
+    """A node: where it is reached, and whether the controller counts on it."""
+
+    node_id: int
+    host: str
+    port: int
+    rack: str | None
+    is_alive: bool
+    epoch: int
+    """Kafka's broker epoch: higher each time that the node registers."""
+    is_stopping: bool = False
+    """In controlled shutdown: still there for clients, but leads nothing and belongs to no ISR any more."""
+
+    @property
+    def is_eligible(self) -> bool:
+        """Whether the node may lead partitions and be in their ISRs."""
+        return self.is_alive and not self.is_stopping
+
+
+@dataclass(slots=True)
+class ClusterImage:
+    """Everything the controller has decided."""
+
+    cluster_id: str
+    controller_id: int = -1
+    """The node that clients are told is the controller; -1 when no node is alive."""
+    topics: dict[str, TopicState] = field(default_factory=dict)
+    topics_by_id: dict[bytes, TopicState] = field(default_factory=dict)
+    nodes: dict[int, NodeState] = field(default_factory=dict)
+    node_configs: dict[str, dict[str, str]] = field(default_factory=dict)
+    """Configurations set while running, by node id in decimal, and ``CLUSTER_DEFAULT`` for those of all nodes."""
+    next_producer_id: int = 0
+    """The first producer id that no block has been taken for."""
+
+    def topic(self, name: str) -> TopicState:
+        """The topic of that name.
+
+        Raises:
+            UnknownTopicOrPartitionError: there is none.
+        """
+        topic = self.topics.get(name)
+        if topic is None:
+            raise UnknownTopicOrPartitionError("This server does not host this topic-partition.")
+        return topic
+
+    def topic_by_id(self, topic_id: bytes) -> TopicState:
+        """The topic of that id (KIP-516).
+
+        Raises:
+            UnknownTopicIdError: there is none, or no more.
+        """
+        topic = self.topics_by_id.get(topic_id)
+        if topic is None:
+            raise UnknownTopicIdError("This server does not host this topic ID.")
+        return topic
+
+    def partition(self, name: str, index: int) -> PartitionState:
+        """The state of a partition.
+
+        Raises:
+            UnknownTopicOrPartitionError: the topic is unknown, or has no such partition.
+        """
+        partitions = self.topic(name).partitions
+        if not 0 <= index < len(partitions):
+            raise UnknownTopicOrPartitionError("This server does not host this topic-partition.")
+        return partitions[index]
+
+    def alive_nodes(self) -> list[NodeState]:
+        """The nodes that are alive, by their ids."""
+        return [node for _, node in sorted(self.nodes.items()) if node.is_alive]
+
+    def is_alive(self, node_id: int) -> bool:
+        """Whether the node is known and alive."""
+        node = self.nodes.get(node_id)
+        return node is not None and node.is_alive
+
+    def eligible_nodes(self) -> set[int]:
+        """The ids of the nodes that may lead partitions and be in ISRs."""
+        return {node.node_id for node in self.nodes.values() if node.is_eligible}
+
+    def partitions(self) -> list[PartitionState]:
+        """Every partition of every topic."""
+        return [partition for topic in self.topics.values() for partition in topic.partitions]

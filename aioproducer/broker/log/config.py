@@ -1,0 +1,51 @@
+"""What a topic's configuration means to its logs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from aioproducer.wire.varint import INT64_MAX
+
+_DAY_MS = 24 * 60 * 60 * 1000
+
+
+@dataclass(frozen=True, slots=True)
+class LogConfig:
+    """Typed values of a topic's keys, under Kafka's names and with the defaults of Kafka 4.4 (``LogConfig``).
+
+    Times are milliseconds, sizes bytes; -1 means no limit where Kafka says so. Values are taken as they are: checking
+    what a user wrote is done where it is read.
+    """
+
+    segment_bytes: int = 1024 * 1024 * 1024
+    segment_ms: int = 7 * _DAY_MS
+    segment_jitter_ms: int = 0
+    retention_ms: int = 7 * _DAY_MS
+    retention_bytes: int = -1
+    max_message_bytes: int = 1024 * 1024 + 12
+    message_timestamp_type: Literal["CreateTime", "LogAppendTime"] = "CreateTime"
+    message_timestamp_before_max_ms: int = INT64_MAX
+    message_timestamp_after_max_ms: int = 60 * 60 * 1000
+    index_interval_bytes: int = 4096
+    segment_index_bytes: int = 10 * 1024 * 1024
+    flush_messages: int = INT64_MAX
+    flush_ms: int = INT64_MAX
+    cleanup_policy: frozenset[str] = frozenset({"delete"})
+    compression_type: str = "producer"
+    min_insync_replicas: int = 1
+    unclean_leader_election_enable: bool = False
+    delete_retention_ms: int = _DAY_MS
+    producer_id_expiration_ms: int = _DAY_MS
+    validate_records: bool = False
+    """Not Kafka's: read every record of every batch that a client appends, as Kafka does, not the header alone."""
+
+    @property
+    def deletes(self) -> bool:
+        """Whether old segments go by time and size. ``compact`` alone keeps everything: compaction is not built."""
+        return "delete" in self.cleanup_policy
+
+    @property
+    def compacts(self) -> bool:
+        """Whether each record must have a key."""
+        return "compact" in self.cleanup_policy

@@ -1,0 +1,201 @@
+"""A segment's indexes, in the formats of Kafka's ``.index`` and ``.timeindex`` files.
+
+Entries are kept in memory and written to their files when the segment is flushed, rolled or closed. After an unclean
+end those of every segment that was not flushed are made anew from the log, so that nothing is lost by waiting.
+"""
+
+from __future__ import annotations
+
+import threading
+from struct import Struct
+from typing import NamedTuple
+
+from aioproducer.broker.log.storage import Storage
+from aioproducer.wire.varint import INT32_MAX
+
+OFFSET_INDEX_SUFFIX = ".index"
+TIME_INDEX_SUFFIX = ".timeindex"
+
+
+class OffsetPosition(NamedTuple):
+    """An entry of the offset index: where in the file the batch stands that ends with ``offset``."""
+
+    offset: int
+    position: int
+
+
+class TimestampEntry(NamedTuple):
+    """An entry of the time index: the greatest timestamp of the segment up to ``offset``, in milliseconds."""
+
+    timestamp: int
+    offset: int
+
+
+class _Index:
+    """Entries of a fixed size, rising in their first field."""
+
+    __slots__ = ("_data", "_entry", "_is_retired", "_lock", "_name", "_storage", "_written", "base_offset")
+
+    def __init__(self, storage: Storage, name: str, base_offset: int, entry: Struct, data: bytes) -> None:
+        self._storage = storage
+        self._name = name
+        self._entry = entry
+        self._data = bytearray(data)
+        self._written = len(data)
+        # flush() may save in another thread while the loop's thread truncates.
+        self._lock = threading.Lock()
+        self._is_retired = False
+        self.base_offset = base_offset
+
+    def __len__(self) -> int:
+        return len(self._data) // self._entry.size
+
+    def _slot(self, key: int, field: int = 0) -> int:
+        """The last entry whose field is at most ``key``, -1 if there is none."""
+        low, high = 0, len(self)
+        unpack, size, data = self._entry.unpack_from, self._entry.size, self._data
+        while low < high:
+            middle = (low + high) // 2
+            if unpack(data, middle * size)[field] <= key:
+                low = middle + 1
+            else:
+                high = middle
+        return low - 1
+
+    def _keep(self, count: int) -> None:
+        with self._lock:
+            del self._data[count * self._entry.size :]
+            self._written = min(self._written, len(self._data))
+
+    def _relative(self, offset: int) -> int:
+        relative = offset - self.base_offset
+        if not 0 <= relative <= INT32_MAX:
+            raise ValueError(f"offset {offset} is too far from the segment's base offset {self.base_offset}")
+        return relative
+
+    def clear(self) -> None:
+        """Forget all entries; the file follows with the next :meth:`save`."""
+        self._keep(0)
+
+    def retire(self) -> None:
+        """Write no more: the file may belong to another by now."""
+        with self._lock:
+            self._is_retired = True
+
+    def save(self, *, sync: bool = False) -> None:
+        """Write to the file what is not there yet.
+
+        Raises:
+            OSError: the disk did not take it.
+        """
+        with self._lock:
+            if self._is_retired:
+                return
+            data = bytes(self._data[self._written :])
+            self._storage.patch(self._name, self._written, data, sync=sync)
+            self._written += len(data)
+
+
+class OffsetIndex(_Index):
+    """Offsets to file positions: 8 bytes an entry, relative offset and position (``OffsetIndex``)."""
+
+    __slots__ = ()
+    ENTRY = Struct(">ii")
+
+    def __init__(self, storage: Storage, name: str, base_offset: int, data: bytes = b"") -> None:
+        super().__init__(storage, name, base_offset, self.ENTRY, data)
+
+    def is_full(self, max_bytes: int) -> bool:
+        """Whether another entry is more than ``segment.index.bytes`` allow."""
+        return len(self) >= max_bytes // self.ENTRY.size
+
+    def append(self, offset: int, position: int) -> None:
+        """Add an entry; ``offset`` is greater than all before.
+
+        Raises:
+            ValueError: it is not.
+        """
+        relative = self._relative(offset)
+        if self._data and relative <= self.ENTRY.unpack_from(self._data, len(self._data) - 8)[0]:
+            raise ValueError(f"offset {offset} does not come after the last one in the index")
+        self._data += self.ENTRY.pack(relative, position)
+
+    def entry(self, slot: int) -> OffsetPosition:
+        """The entry number ``slot``."""
+        relative, position = self.ENTRY.unpack_from(self._data, slot * 8)
+        return OffsetPosition(self.base_offset + relative, position)
+
+    def lookup(self, offset: int) -> OffsetPosition:
+        """The greatest entry that is at most ``offset``; the segment's start if there is none."""
+        slot = self._slot(offset - self.base_offset)
+        return OffsetPosition(self.base_offset, 0) if slot < 0 else self.entry(slot)
+
+    def lookup_position(self, position: int) -> int:
+        """The greatest indexed file position that is at most ``position``, 0 if there is none."""
+        slot = self._slot(position, 1)
+        return 0 if slot < 0 else self.entry(slot).position
+
+    @property
+    def last(self) -> OffsetPosition:
+        """The last entry; the segment's start if there is none."""
+        return self.entry(len(self) - 1) if self._data else OffsetPosition(self.base_offset, 0)
+
+    def truncate_to(self, offset: int) -> None:
+        """Keep the entries below ``offset``."""
+        self._keep(self._slot(offset - self.base_offset - 1) + 1)
+
+    def is_sane(self, log_size: int) -> bool:
+        """Whether what the file held can be an index of a log of ``log_size`` bytes."""
+        if len(self._data) % self.ENTRY.size:
+            return False
+        if not self._data:
+            return True
+        relative, position = self.ENTRY.unpack_from(self._data, len(self._data) - 8)
+        first, first_position = self.ENTRY.unpack_from(self._data, 0)
+        return bool(0 <= first <= relative and 0 <= first_position <= position < log_size)
+
+
+class TimeIndex(_Index):
+    """Timestamps to offsets: 12 bytes an entry, timestamp and relative offset (``TimeIndex``)."""
+
+    __slots__ = ()
+    ENTRY = Struct(">qi")
+
+    def __init__(self, storage: Storage, name: str, base_offset: int, data: bytes = b"") -> None:
+        super().__init__(storage, name, base_offset, self.ENTRY, data)
+
+    def is_full(self, max_bytes: int) -> bool:
+        """Whether another entry is more than ``segment.index.bytes`` allow; one is left for when the segment rolls."""
+        return len(self) >= max_bytes // self.ENTRY.size - 1
+
+    def maybe_append(self, timestamp: int, offset: int) -> None:
+        """Add an entry if ``timestamp`` is greater than the last one."""
+        if timestamp > self.last.timestamp:
+            self._data += self.ENTRY.pack(timestamp, self._relative(offset))
+
+    def entry(self, slot: int) -> TimestampEntry:
+        """The entry number ``slot``."""
+        timestamp, relative = self.ENTRY.unpack_from(self._data, slot * 12)
+        return TimestampEntry(timestamp, self.base_offset + relative)
+
+    def lookup(self, timestamp: int) -> TimestampEntry:
+        """The greatest entry that is at most ``timestamp``; timestamp -1 at the segment's start if there is none."""
+        slot = self._slot(timestamp)
+        return TimestampEntry(-1, self.base_offset) if slot < 0 else self.entry(slot)
+
+    @property
+    def last(self) -> TimestampEntry:
+        """The last entry; timestamp -1 at the segment's start if there is none."""
+        return self.entry(len(self) - 1) if self._data else TimestampEntry(-1, self.base_offset)
+
+    def truncate_to(self, offset: int) -> None:
+        """Keep the entries whose offset is below ``offset``."""
+        self._keep(self._slot(offset - self.base_offset - 1, 1) + 1)
+
+    def is_sane(self) -> bool:
+        """Whether what the file held can be a time index."""
+        if len(self._data) % self.ENTRY.size:
+            return False
+        return not self._data or (
+            self.last.timestamp >= self.entry(0).timestamp and self.last.offset >= self.base_offset
+        )

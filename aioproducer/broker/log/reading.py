@@ -1,0 +1,62 @@
+"""Finding batches and records across the segments of a log."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from aioproducer.broker.log.segment import Segment
+from aioproducer.broker.log.validation import MAX_DECOMPRESSED_BYTES
+from aioproducer.compression.base import Buffer
+
+MAX_READ_BYTES = 8 * 1024 * 1024
+"""The most bytes that one read takes from a file, unless a single batch is larger: reading them holds the loop for less
+than 5 ms when they are in the page cache."""
+
+
+class TimestampOffset(NamedTuple):
+    """A record found by its time."""
+
+    timestamp: int
+    offset: int
+    leader_epoch: int
+
+
+def read_batches(
+    segments: Sequence[Segment],
+    bases: Sequence[int],
+    offset: int,
+    max_bytes: int,
+    *,
+    up_to: int,
+    log_end_offset: int,
+    min_one_batch: bool,
+) -> list[Buffer]:
+    """Whole batches of the first segment that has any from ``offset`` on; see ``Log.read``."""
+    max_bytes = min(max_bytes, MAX_READ_BYTES)
+    for index in range(max(0, bisect_right(bases, offset) - 1), len(segments)):
+        end = bases[index + 1] if index + 1 < len(bases) else log_end_offset
+        found = segments[index].read(offset, max_bytes, up_to, end, min_one_batch)
+        if found is not None:
+            return found
+    return []
+
+
+def find_timestamp(segments: Sequence[Segment], timestamp: int, from_offset: int) -> TimestampOffset | None:
+    """The first record at ``from_offset`` or later that is not older than ``timestamp``."""
+    for segment in segments:
+        if segment.max_timestamp >= timestamp:
+            found = segment.find_timestamp(timestamp, from_offset, MAX_DECOMPRESSED_BYTES)
+            if found is not None:
+                return TimestampOffset(found[0].timestamp, found[0].offset, found[1])
+    return None
+
+
+def find_max_timestamp(segments: Sequence[Segment]) -> TimestampOffset | None:
+    """The first record with the greatest timestamp; None if no record has one."""
+    newest = max(segments, key=lambda segment: segment.max_timestamp)
+    if newest.max_timestamp < 0:
+        return None
+    found = newest.find_max_timestamp(MAX_DECOMPRESSED_BYTES)
+    return None if found is None else TimestampOffset(found[0].timestamp, found[0].offset, found[1])

@@ -1,0 +1,147 @@
+"""How a log comes back from its folder (``LogLoader``)."""
+
+from __future__ import annotations
+
+import logging
+from typing import NamedTuple
+
+from aioproducer.broker.log.checkpoints import CorruptFileError
+from aioproducer.broker.log.config import LogConfig
+from aioproducer.broker.log.indexes import OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX
+from aioproducer.broker.log.leader_epochs import LeaderEpochCache
+from aioproducer.broker.log.producer_state import ProducerStateManager
+from aioproducer.broker.log.segment import LOG_SUFFIX, Segment, segment_name
+from aioproducer.broker.log.storage import REMOVED_SUFFIX, Storage
+from aioproducer.broker.log.validation import BatchHeader
+
+logger = logging.getLogger(__name__)
+
+_LEFT_OVER = (REMOVED_SUFFIX, ".cleaned", ".swap", ".tmp")
+
+
+class LoadedLog(NamedTuple):
+    """What was found."""
+
+    segments: list[Segment]
+    log_start_offset: int
+    log_end_offset: int
+    recovery_point: int
+
+
+def load_segments(
+    storage: Storage,
+    config: LogConfig,
+    epochs: LeaderEpochCache,
+    now_ms: int,
+    *,
+    clean: bool,
+    recovery_point: int,
+    log_start_offset: int,
+) -> LoadedLog:
+    """The segments in ``storage``, after what an unclean end left is mended.
+
+    Every segment that holds offsets from ``recovery_point`` on is read whole and cut at the first batch that is short,
+    has a wrong checksum or goes back in offsets; segments behind a cut go. Its indexes are made anew, as are those of
+    any segment whose index files are missing or cannot be right. Leader epochs are made anew where their file is
+    unreadable. After a clean end nothing is read but the headers behind the last index entry.
+    """
+    names = set(storage.files())
+    for name in sorted(names):
+        if name.endswith(_LEFT_OVER):
+            storage.remove(name)
+    bases = sorted(int(name.removesuffix(LOG_SUFFIX)) for name in names if name.endswith(LOG_SUFFIX))
+    for suffix in (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+        for name in names:
+            if name.endswith(suffix) and name.removesuffix(suffix) + LOG_SUFFIX not in names:
+                storage.remove(name)
+    epochs_are_lost = False
+    try:
+        epochs.load()
+    except CorruptFileError as corrupt:
+        logger.warning("%s; it is made anew from the log", corrupt)
+        epochs_are_lost = True
+
+    def see(header: BatchHeader) -> None:
+        latest = epochs.latest_epoch
+        if header.partition_leader_epoch >= 0 and (latest is None or header.partition_leader_epoch > latest):
+            epochs.note(header.partition_leader_epoch, header.base_offset)
+
+    segments: list[Segment] = []
+    next_offset = 0
+    for index, base in enumerate(bases):
+        segment = Segment(storage, base, config, now_ms, 0)
+        if base < next_offset and not segment.size:
+            logger.warning("%s: the empty segment %d lies within the one before, and goes", storage.description, base)
+            segment.remove()
+            continue
+        is_last = index == len(bases) - 1
+        cut = 0
+        if not clean and (is_last or bases[index + 1] > recovery_point):
+            cut = segment.recover(next_offset, see)
+        elif not segment.load():
+            logger.warning("%s: the indexes of segment %d are made anew", storage.description, base)
+            cut = segment.recover(next_offset, see)
+        elif epochs_are_lost:
+            for located in segment.batches():
+                see(located.header)
+        segments.append(segment)
+        next_offset = segment.next_offset()
+        if cut:
+            logger.warning(
+                "%s: cut %d bytes off segment %d, which ends at %d", storage.description, cut, base, next_offset
+            )
+            for later in reversed(bases[index + 1 :]):
+                for suffix in (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+                    storage.remove(segment_name(later, suffix))
+            break
+    return _fit(storage, config, epochs, now_ms, segments, next_offset, recovery_point, log_start_offset, clean)
+
+
+def _fit(
+    storage: Storage,
+    config: LogConfig,
+    epochs: LeaderEpochCache,
+    now_ms: int,
+    segments: list[Segment],
+    log_end_offset: int,
+    recovery_point: int,
+    log_start_offset: int,
+    clean: bool,
+) -> LoadedLog:
+    """Make start, end and epochs agree."""
+    if segments and log_end_offset < log_start_offset:
+        # The tail was lost up to what had been deleted from the start: nothing is left.
+        for segment in reversed(segments):
+            segment.remove()
+        segments = []
+    if not segments:
+        segments = [Segment(storage, log_start_offset, config, now_ms, 0)]
+        segments[0].save_indexes()
+        log_end_offset = log_start_offset
+    log_start_offset = max(log_start_offset, segments[0].base_offset)
+    epochs.truncate_from_end(log_end_offset)
+    epochs.truncate_from_start(log_start_offset)
+    epochs.save()
+    recovery_point = log_end_offset if clean else min(recovery_point, log_end_offset)
+    return LoadedLog(segments, log_start_offset, log_end_offset, recovery_point)
+
+
+def rebuild_producer_state(
+    state: ProducerStateManager,
+    segments: list[Segment],
+    log_end_offset: int,
+    now_ms: int,
+    expiration_ms: int,
+) -> None:
+    """Make ``state`` what the newest snapshot and the batches behind it say."""
+    state.load(segments[0].base_offset, log_end_offset, now_ms, expiration_ms)
+    start = state.map_end_offset
+    for index, segment in enumerate(segments):
+        if index + 1 < len(segments) and segments[index + 1].base_offset <= start:
+            continue
+        for located in segment.batches(segment.offset_index.lookup(start).position):
+            header = located.header
+            if header.last_offset >= start and header.producer_id >= 0:
+                state.update(header, header.last_offset)
+    state.map_end_offset = log_end_offset
+    state.remove_expired(now_ms, expiration_ms)

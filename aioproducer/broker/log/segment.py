@@ -1,0 +1,348 @@
+"""One segment: a log file and its two indexes (``LogSegment``)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from aioproducer.broker.log.config import LogConfig
+from aioproducer.broker.log.indexes import OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, OffsetIndex, TimeIndex
+from aioproducer.broker.log.storage import Storage
+from aioproducer.broker.log.validation import BatchHeader, read_header
+from aioproducer.compression.base import Buffer
+from aioproducer.errors import KafkaStorageError
+from aioproducer.wire.crc32c import crc32c
+from aioproducer.wire.record_batch import (
+    ATTRIBUTES_OFFSET,
+    BATCH_HEADER_SIZE,
+    MAGIC_VALUE,
+    NO_TIMESTAMP,
+    BatchRecord,
+    RecordBatch,
+)
+from aioproducer.wire.varint import INT32_MAX
+
+logger = logging.getLogger(__name__)
+
+LOG_SUFFIX = ".log"
+
+_HEADER_WINDOW = 4096
+_RECOVERY_WINDOW = 1024 * 1024
+
+
+class StoredBatch(NamedTuple):
+    """A batch to be appended: its bytes as they will be stored, and what the indexes need to know of it."""
+
+    view: Buffer
+    last_offset: int
+    max_timestamp: int
+
+
+class Located(NamedTuple):
+    """A batch in the file."""
+
+    position: int
+    header: BatchHeader
+
+
+def segment_name(base_offset: int, suffix: str) -> str:
+    """Kafka's name of a segment's file."""
+    return f"{base_offset:020d}{suffix}"
+
+
+class Segment:
+    """Batches from ``base_offset`` on. Offsets rise; there may be gaps between batches."""
+
+    def __init__(
+        self, storage: Storage, base_offset: int, config: LogConfig, created_ms: int, roll_jitter_ms: int
+    ) -> None:
+        self._storage = storage
+        self._config = config
+        self.base_offset = base_offset
+        self.created_ms = created_ms
+        self.roll_jitter_ms = roll_jitter_ms
+        self.file = storage.open(segment_name(base_offset, LOG_SUFFIX))
+        self.max_timestamp = NO_TIMESTAMP
+        self.offset_of_max_timestamp = base_offset
+        self._first_timestamp: int | None = None
+        self._bytes_since_index = 0
+        self._index_name = segment_name(base_offset, OFFSET_INDEX_SUFFIX)
+        self._time_index_name = segment_name(base_offset, TIME_INDEX_SUFFIX)
+        self.offset_index = OffsetIndex(storage, self._index_name, base_offset)
+        self.time_index = TimeIndex(storage, self._time_index_name, base_offset)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the log file."""
+        return self.file.size
+
+    # Writing
+
+    def should_roll(self, config: LogConfig, size: int, last_offset: int, max_timestamp: int, now_ms: int) -> bool:
+        """Whether ``size`` more bytes, up to ``last_offset``, must go to a new segment."""
+        self._config = config
+        here = self.file.size
+        return (
+            here > config.segment_bytes - size
+            or self.offset_index.is_full(config.segment_index_bytes)
+            or self.time_index.is_full(config.segment_index_bytes)
+            or last_offset - self.base_offset > INT32_MAX
+            or (here > 0 and self._waited(now_ms, max_timestamp) > config.segment_ms - self.roll_jitter_ms)
+        )
+
+    def _waited(self, now_ms: int, timestamp: int) -> int:
+        if self._first_timestamp is None and self.size:
+            self._first_timestamp = read_header(self.file.peek(0, BATCH_HEADER_SIZE)).max_timestamp
+        first = self._first_timestamp
+        return timestamp - first if first is not None and first >= 0 else now_ms - self.created_ms
+
+    def append(self, batches: Sequence[StoredBatch]) -> None:
+        """Write ``batches``: all or none.
+
+        Raises:
+            OSError: the disk did not take them.
+        """
+        position = self.file.size
+        self.file.append([batch.view for batch in batches])
+        if not position:
+            self._first_timestamp = batches[0].max_timestamp
+        for batch in batches:
+            self._index(batch.last_offset, batch.max_timestamp, position)
+            size = len(batch.view)
+            self._bytes_since_index += size
+            position += size
+
+    def _index(self, last_offset: int, max_timestamp: int, position: int) -> None:
+        if max_timestamp > self.max_timestamp:
+            self.max_timestamp = max_timestamp
+            self.offset_of_max_timestamp = last_offset
+        if self._bytes_since_index > self._config.index_interval_bytes:
+            self.offset_index.append(last_offset, position)
+            self.time_index.maybe_append(self.max_timestamp, self.offset_of_max_timestamp)
+            self._bytes_since_index = 0
+
+    def save_indexes(self, *, final: bool = False, sync: bool = False) -> None:
+        """Write the index files.
+
+        Args:
+            final: the segment takes no more batches for now, so that the time index must end with its greatest time.
+            sync: make them survive a power loss.
+        """
+        if final and self.max_timestamp >= 0:
+            self.time_index.maybe_append(self.max_timestamp, self.offset_of_max_timestamp)
+        self.offset_index.save(sync=sync)
+        self.time_index.save(sync=sync)
+
+    def sync(self) -> None:
+        """Make log and indexes survive a power loss. May run in another thread while others append."""
+        self.file.sync()
+        self.save_indexes(sync=True)
+
+    def close(self) -> None:
+        """Let go of the files."""
+        self.offset_index.retire()
+        self.time_index.retire()
+        self.file.close()
+
+    def remove(self) -> None:
+        """Delete the files."""
+        self.close()
+        self._storage.remove(segment_name(self.base_offset, LOG_SUFFIX))
+        self._storage.remove(self._index_name)
+        self._storage.remove(self._time_index_name)
+
+    def truncate_to(self, offset: int) -> None:
+        """Drop the batch that holds ``offset`` and all behind it."""
+        located = self.locate(offset)
+        self.offset_index.truncate_to(offset)
+        self.time_index.truncate_to(offset)
+        if located is not None:
+            self.file.truncate(located.position)
+        if not self.size:
+            self._first_timestamp = None
+        self._bytes_since_index = 0
+        self.max_timestamp, self.offset_of_max_timestamp = self._find_max_timestamp()
+
+    def _find_max_timestamp(self) -> tuple[int, int]:
+        best, best_offset = self.time_index.last
+        for located in self.batches(self.offset_index.lookup(best_offset).position):
+            if located.header.max_timestamp > best:
+                best, best_offset = located.header.max_timestamp, located.header.last_offset
+        return best, best_offset
+
+    # Reading
+
+    def batches(self, position: int = 0) -> Iterator[Located]:
+        """Where batches stand, from ``position`` on, and their headers; of what was checked when it came.
+
+        Raises:
+            KafkaStorageError: what stands there is no batch, so the file was damaged since.
+        """
+        window: Buffer = b""
+        start = position
+        while position + BATCH_HEADER_SIZE <= self.file.size:
+            if not start <= position <= start + len(window) - BATCH_HEADER_SIZE:
+                window, start = self.file.peek(position, _HEADER_WINDOW), position
+            header = read_header(window, position - start)
+            end = position + header.size
+            if header.size < BATCH_HEADER_SIZE or end > self.file.size:
+                raise KafkaStorageError(
+                    f"the file {segment_name(self.base_offset, LOG_SUFFIX)} in {self._storage.description} is damaged "
+                    f"at byte {position}: a batch there claims {header.size} bytes"
+                )
+            yield Located(position, header)
+            position = end
+
+    def locate(self, offset: int) -> Located | None:
+        """The first batch that ends at ``offset`` or later."""
+        for located in self.batches(self.offset_index.lookup(offset).position):
+            if located.header.last_offset >= offset:
+                return located
+        return None
+
+    def next_offset(self) -> int:
+        """The offset behind the last batch."""
+        last = self.base_offset
+        for located in self.batches(self.offset_index.last.position):
+            last = located.header.last_offset + 1
+        return last
+
+    def read(
+        self, offset: int, max_bytes: int, up_to: int, end_offset: int, min_one_batch: bool
+    ) -> list[Buffer] | None:
+        """Whole batches from the one that holds ``offset`` on; None if the segment ends before it.
+
+        Args:
+            up_to: only batches that end before this offset.
+            end_offset: where the segment ends, so that reading all of it needs no search.
+        """
+        start = self.locate(offset)
+        if start is None:
+            return None
+        if start.header.last_offset >= up_to:
+            return []
+        stop = self.file.size
+        if up_to < end_offset:
+            last = self.locate(up_to)
+            stop = stop if last is None else last.position
+        position = start.position
+        if stop - position > max_bytes:
+            stop = self._boundary(position, max_bytes)
+            if stop == position:
+                if not min_one_batch:
+                    return []
+                stop = position + start.header.size
+        return self.file.read(position, stop - position)
+
+    def _boundary(self, position: int, max_bytes: int) -> int:
+        """The last end of a batch that is at most ``max_bytes`` behind ``position``."""
+        limit = position + max_bytes
+        boundary = max(position, self.offset_index.lookup_position(limit))
+        for located in self.batches(boundary):
+            boundary = located.position
+            if boundary + located.header.size > limit:
+                break
+        return boundary
+
+    def find_timestamp(self, timestamp: int, from_offset: int, max_size: int) -> tuple[BatchRecord, int] | None:
+        """The first record at ``from_offset`` or later that is not older than ``timestamp``, and its leader epoch.
+
+        Raises:
+            ProtocolError: a batch's records cannot be read, or are more than ``max_size`` bytes.
+        """
+        indexed = self.time_index.lookup(timestamp)
+        position = self.offset_index.lookup(max(indexed.offset, from_offset)).position
+        for located in self.batches(position):
+            if located.header.max_timestamp < timestamp or located.header.last_offset < from_offset:
+                continue
+            found = self._record_at(located, timestamp, from_offset, max_size)
+            if found is not None:
+                return found, located.header.partition_leader_epoch
+        return None
+
+    def find_max_timestamp(self, max_size: int) -> tuple[BatchRecord, int] | None:
+        """The first record with the greatest timestamp, and its leader epoch; None if no record has one.
+
+        Raises:
+            ProtocolError: a batch's records cannot be read, or are more than ``max_size`` bytes.
+        """
+        for located in self.batches(self.offset_index.lookup(self.offset_of_max_timestamp).position):
+            if located.header.max_timestamp == self.max_timestamp:
+                found = self._record_at(located, self.max_timestamp, 0, max_size)
+                return None if found is None else (found, located.header.partition_leader_epoch)
+        return None
+
+    def _record_at(self, located: Located, timestamp: int, from_offset: int, max_size: int) -> BatchRecord | None:
+        batch = RecordBatch(self.file.peek(located.position, located.header.size))
+        for record in batch.records(max_size):
+            if record.timestamp >= timestamp and record.offset >= from_offset:
+                return record
+        return None
+
+    # Coming back
+
+    def load(self) -> bool:
+        """Take the indexes from their files; False if they are missing or cannot be right, or the log's end is not."""
+        index, time_index = self._storage.read(self._index_name), self._storage.read(self._time_index_name)
+        if index is None or time_index is None:
+            return False
+        self.offset_index = OffsetIndex(self._storage, self._index_name, self.base_offset, index)
+        self.time_index = TimeIndex(self._storage, self._time_index_name, self.base_offset, time_index)
+        if not self.offset_index.is_sane(self.size) or not self.time_index.is_sane():
+            return False
+        try:
+            self.max_timestamp, self.offset_of_max_timestamp = self._find_max_timestamp()
+            self.next_offset()
+        except KafkaStorageError as damaged:
+            logger.warning("%s", damaged)
+            return False
+        return True
+
+    def recover(self, next_offset: int, see: Callable[[BatchHeader], None]) -> int:
+        """Read everything, cut the file at the first batch that is not whole and valid, and make the indexes anew.
+
+        Args:
+            next_offset: where the segment before ends; a batch that begins below is not valid.
+            see: is told of each valid batch.
+
+        Returns:
+            How many bytes were cut off.
+        """
+        self.offset_index = OffsetIndex(self._storage, self._index_name, self.base_offset)
+        self.time_index = TimeIndex(self._storage, self._time_index_name, self.base_offset)
+        self.max_timestamp, self.offset_of_max_timestamp = NO_TIMESTAMP, self.base_offset
+        self._bytes_since_index = 0
+        next_offset = max(next_offset, self.base_offset)
+        valid = 0
+        for position, header in self._valid_batches():
+            if header.base_offset < next_offset or header.last_offset - self.base_offset > INT32_MAX:
+                break
+            see(header)
+            self._index(header.last_offset, header.max_timestamp, position)
+            self._bytes_since_index += header.size
+            next_offset = header.last_offset + 1
+            valid = position + header.size
+        cut = self.size - valid
+        self.file.truncate(valid)
+        self.save_indexes(final=True)
+        return cut
+
+    def _valid_batches(self) -> Iterator[Located]:
+        """Batches from the start up to the first that is short or whose checksum is wrong."""
+        position, start = 0, 0
+        window = memoryview(b"")
+        while self.file.size - position >= BATCH_HEADER_SIZE:
+            if position + BATCH_HEADER_SIZE > start + len(window):
+                window, start = memoryview(self.file.peek(position, _RECOVERY_WINDOW)), position
+            header = read_header(window, position - start)
+            size = header.size
+            if header.magic != MAGIC_VALUE or not BATCH_HEADER_SIZE <= size <= self.file.size - position:
+                return
+            if position + size > start + len(window):
+                window, start = memoryview(self.file.peek(position, max(size, _RECOVERY_WINDOW))), position
+            body = window[position - start + ATTRIBUTES_OFFSET : position - start + size]
+            if crc32c((body,)) != header.checksum or header.last_offset_delta < 0:
+                return
+            yield Located(position, header)
+            position += size

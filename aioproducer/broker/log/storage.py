@@ -1,0 +1,517 @@
+"""The small file system under the logs, on disk or in memory.
+
+The same code runs above both, so that a node in memory that was killed comes back as one on disk does: what was written
+is there, as it would be in the page cache; what was not, is not.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import shutil
+import threading
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from aioproducer.compression.base import Buffer, size_of
+from aioproducer.errors import KafkaStorageError
+
+logger = logging.getLogger(__name__)
+
+OPEN_FILES = 256
+"""How many files a directory storage keeps open; more are closed and opened again when needed."""
+
+LOCK_NAME = ".lock"
+REMOVED_SUFFIX = ".deleted"
+
+SLOW_TO_REMOVE = 32 * 1024 * 1024
+"""How many bytes on disk are deleted at once; more are renamed, and deleted in a thread."""
+
+_CHUNK_SIZE = 64 * 1024
+_SMALL = 4 * 1024
+_MAX_WASTE = 8
+_MAX_BUFFERS_PER_WRITE = 512
+
+
+class LogFile(Protocol):
+    """A segment's file: grows at its end, is read anywhere and cut back. A failed append leaves ``size`` as it was."""
+
+    size: int
+
+    def append(self, buffers: Sequence[Buffer]) -> None:
+        """Write ``buffers`` behind what is there; they may be kept, so the caller writes to them no more."""
+
+    def read(self, position: int, size: int) -> list[Buffer]:
+        """The ``size`` bytes from ``position`` on, fewer where the file ends."""
+
+    def peek(self, position: int, size: int) -> Buffer:
+        """As ``read``, in one piece: for headers."""
+
+    def truncate(self, size: int) -> None:
+        """Cut the file; also cuts off what a failed append may have left behind ``size``."""
+
+    def sync(self) -> None:
+        """Make what was written survive a power loss. May run in another thread while others append."""
+
+    def close(self) -> None:
+        """Let go of what the file holds open; it may be used again."""
+
+
+class Storage(Protocol):
+    """A folder. Methods raise ``OSError`` where the disk does not do as told."""
+
+    @property
+    def description(self) -> str:
+        """Where it is, for error texts."""
+
+    def sub(self, name: str) -> Storage:
+        """The folder ``name`` in this one, which need not exist."""
+
+    def make(self) -> None:
+        """Create the folder if it does not exist."""
+
+    def files(self) -> list[str]:
+        """The names of the files in it, none if it does not exist."""
+
+    def folders(self) -> list[str]:
+        """The names of the folders in it."""
+
+    def read(self, name: str) -> bytes | None:
+        """A whole small file, None if it does not exist."""
+
+    def replace(self, name: str, data: bytes, *, sync: bool = False) -> None:
+        """Make ``data`` the whole of a small file, all or nothing."""
+
+    def patch(self, name: str, position: int, data: bytes, *, sync: bool = False) -> None:
+        """Write ``data`` at ``position`` of a file, and cut what is behind."""
+
+    def open(self, name: str) -> LogFile:
+        """A segment's file, created empty if it does not exist."""
+
+    def remove(self, name: str) -> None:
+        """Delete a file if it exists. On disk a large one is renamed, and deleted in a thread of its own."""
+
+    def rename_folder(self, name: str, new_name: str) -> None:
+        """Rename the folder ``name`` in this one."""
+
+    def remove_folder(self, name: str) -> None:
+        """Delete the folder ``name`` in this one, with all in it; on disk, a large one in a thread of its own."""
+
+    def sync(self) -> None:
+        """Make names that came or went survive a power loss."""
+
+    def lock(self) -> None:
+        """Take the folder for this node alone.
+
+        Raises:
+            KafkaStorageError: another has it.
+        """
+
+    def unlock(self) -> None:
+        """Leave the folder to others, and close every file in it."""
+
+
+class MemoryFile:
+    """A list of buffers. Small ones are gathered in chunks, so that a thousand tiny batches are not a thousand objects.
+
+    What was handed out by ``read`` never changes: bytes once written are not written again, not even after a cut.
+    """
+
+    __slots__ = ("_chunk", "_chunk_used", "_pieces", "_starts", "size")
+
+    def __init__(self) -> None:
+        self.size = 0
+        self._pieces: list[memoryview] = []
+        self._starts: list[int] = []
+        self._chunk: memoryview | None = None
+        self._chunk_used = 0
+
+    def append(self, buffers: Sequence[Buffer]) -> None:
+        for buffer in buffers:
+            view = memoryview(buffer)
+            size = len(view)
+            if size < _SMALL:
+                self._append_small(view, size)
+                continue
+            owner = view.obj
+            if isinstance(owner, bytes | bytearray) and len(owner) > _MAX_WASTE * size:
+                view = memoryview(bytes(view))
+            self._chunk = None
+            self._pieces.append(view)
+            self._starts.append(self.size)
+            self.size += size
+
+    def _append_small(self, view: memoryview, size: int) -> None:
+        if not size:
+            return
+        chunk = self._chunk
+        if chunk is None or self._chunk_used + size > _CHUNK_SIZE:
+            chunk = self._chunk = memoryview(bytearray(_CHUNK_SIZE if self._pieces else _SMALL))
+            self._chunk_used = 0
+            self._pieces.append(chunk[:0])
+            self._starts.append(self.size)
+        end = self._chunk_used + size
+        if end > len(chunk):
+            # The first chunk of a file is small: most partitions of most tests see a few records only.
+            self._chunk = None
+            self._append_small(view, size)
+            return
+        chunk[self._chunk_used : end] = view
+        self._chunk_used = end
+        self._pieces[-1] = chunk[:end]
+        self.size += size
+
+    def read(self, position: int, size: int) -> list[Buffer]:
+        end = min(position + size, self.size)
+        found: list[Buffer] = []
+        index = bisect_right(self._starts, position) - 1
+        while position < end:
+            piece = self._pieces[index]
+            start = self._starts[index]
+            stop = min(end - start, len(piece))
+            found.append(piece[position - start : stop])
+            position = start + stop
+            index += 1
+        return found
+
+    def peek(self, position: int, size: int) -> Buffer:
+        found = self.read(position, size)
+        return found[0] if len(found) == 1 else b"".join(found)
+
+    def truncate(self, size: int) -> None:
+        if size >= self.size:
+            return
+        while self._starts and self._starts[-1] >= size:
+            self._starts.pop()
+            self._pieces.pop()
+        if self._pieces:
+            self._pieces[-1] = self._pieces[-1][: size - self._starts[-1]]
+        self._chunk = None
+        self.size = size
+
+    def sync(self) -> None:
+        """Nothing in memory survives a power loss."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class MemoryStorage:
+    """A folder in memory. It outlives the node that wrote to it, as a disk would."""
+
+    def __init__(self, description: str = "memory") -> None:
+        self.description = description
+        self._files: dict[str, MemoryFile | bytes] = {}
+        self._folders: dict[str, MemoryStorage] = {}
+        self._exists = True
+        self._is_locked = False
+
+    def sub(self, name: str) -> MemoryStorage:
+        if name not in self._folders:
+            folder = self._folders[name] = MemoryStorage(f"{self.description}/{name}")
+            folder._exists = False
+        return self._folders[name]
+
+    def make(self) -> None:
+        self._exists = True
+
+    def files(self) -> list[str]:
+        return sorted(self._files)
+
+    def folders(self) -> list[str]:
+        return sorted(name for name, folder in self._folders.items() if folder._exists)
+
+    def read(self, name: str) -> bytes | None:
+        found = self._files.get(name)
+        if isinstance(found, MemoryFile):
+            return b"".join(found.read(0, found.size))
+        return found
+
+    def replace(self, name: str, data: bytes, *, sync: bool = False) -> None:
+        self._files[name] = data
+
+    def patch(self, name: str, position: int, data: bytes, *, sync: bool = False) -> None:
+        self._files[name] = (self.read(name) or b"")[:position].ljust(position, b"\0") + data
+
+    def open(self, name: str) -> MemoryFile:
+        found = self._files.get(name)
+        if isinstance(found, MemoryFile):
+            return found
+        opened = self._files[name] = MemoryFile()
+        if found:
+            opened.append([found])
+        return opened
+
+    def remove(self, name: str) -> None:
+        self._files.pop(name, None)
+
+    def rename_folder(self, name: str, new_name: str) -> None:
+        if name not in self._folders:
+            raise FileNotFoundError(f"{self.description}/{name} does not exist")
+        folder = self._folders.pop(name)
+        folder.description = f"{self.description}/{new_name}"
+        self._folders[new_name] = folder
+
+    def remove_folder(self, name: str) -> None:
+        self._folders.pop(name, None)
+
+    def sync(self) -> None:
+        """Nothing in memory survives a power loss."""
+
+    def lock(self) -> None:
+        if self._is_locked:
+            raise _locked(self.description)
+        self._is_locked = True
+
+    def unlock(self) -> None:
+        self._is_locked = False
+
+
+class _OpenFiles:
+    """File descriptors, the least recently used closed when there are too many. For the loop's thread alone."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._descriptors: OrderedDict[Path, int] = OrderedDict()
+
+    def descriptor(self, path: Path) -> int:
+        found = self._descriptors.get(path)
+        if found is not None:
+            self._descriptors.move_to_end(path)
+            return found
+        opened = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._descriptors[path] = opened
+        if len(self._descriptors) > self._limit:
+            _, oldest = self._descriptors.popitem(last=False)
+            os.close(oldest)
+        return opened
+
+    def close(self, path: Path) -> None:
+        found = self._descriptors.pop(path, None)
+        if found is not None:
+            os.close(found)
+
+    def close_under(self, folder: Path) -> None:
+        for path in [path for path in self._descriptors if path.is_relative_to(folder)]:
+            self.close(path)
+
+
+class DiskFile:
+    """A segment's file on disk; ``append`` returns when the bytes are in the page cache."""
+
+    __slots__ = ("_open_files", "_path", "_torn", "size")
+
+    def __init__(self, path: Path, open_files: _OpenFiles) -> None:
+        self._path = path
+        self._open_files = open_files
+        self._torn = False
+        self.size = os.fstat(open_files.descriptor(path)).st_size
+
+    def append(self, buffers: Sequence[Buffer]) -> None:
+        descriptor = self._open_files.descriptor(self._path)
+        if self._torn:
+            os.ftruncate(descriptor, self.size)
+            self._torn = False
+        size = size_of(buffers)
+        try:
+            self._write(descriptor, buffers, size)
+        except OSError:
+            self._torn = True
+            self._mend(descriptor)
+            raise
+        self.size += size
+
+    def _write(self, descriptor: int, buffers: Sequence[Buffer], size: int) -> None:
+        if len(buffers) <= _MAX_BUFFERS_PER_WRITE:
+            written = os.pwritev(descriptor, buffers, self.size)
+            if written == size:
+                return
+        else:
+            written = 0
+        # A regular file takes less than it was given only when the disk is nearly full: the next write says so.
+        rest = memoryview(b"".join(buffers))[written:]
+        while rest:
+            count = os.pwrite(descriptor, rest, self.size + written)
+            written += count
+            rest = rest[count:]
+
+    def _mend(self, descriptor: int) -> None:
+        """Cut off what a failed write left; where that fails too, the next append tries again."""
+        try:
+            os.ftruncate(descriptor, self.size)
+            self._torn = False
+        except OSError:
+            pass
+
+    def read(self, position: int, size: int) -> list[Buffer]:
+        found = self.peek(position, size)
+        return [found] if found else []
+
+    def peek(self, position: int, size: int) -> Buffer:
+        size = min(size, self.size - position)
+        if size <= 0:
+            return b""
+        return os.pread(self._open_files.descriptor(self._path), size, position)
+
+    def truncate(self, size: int) -> None:
+        if size < self.size or self._torn:
+            os.ftruncate(self._open_files.descriptor(self._path), size)
+            self.size = size
+            self._torn = False
+
+    def sync(self) -> None:
+        # With a descriptor of its own, because this may run in another thread than the one that owns the open files.
+        try:
+            descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def close(self) -> None:
+        self._open_files.close(self._path)
+
+
+class DirectoryStorage:
+    """A folder on disk."""
+
+    def __init__(self, path: Path, *, open_files: _OpenFiles | None = None) -> None:
+        self._path = path
+        self._open_files = _OpenFiles(OPEN_FILES) if open_files is None else open_files
+        self._lock_descriptor = -1
+
+    @property
+    def description(self) -> str:
+        return str(self._path)
+
+    def sub(self, name: str) -> DirectoryStorage:
+        return DirectoryStorage(self._path / name, open_files=self._open_files)
+
+    def make(self) -> None:
+        self._path.mkdir(parents=True, exist_ok=True)
+
+    def _names(self, folders: bool) -> list[str]:
+        try:
+            with os.scandir(self._path) as entries:
+                return sorted(entry.name for entry in entries if entry.is_dir() is folders)
+        except FileNotFoundError:
+            return []
+
+    def files(self) -> list[str]:
+        return self._names(False)
+
+    def folders(self) -> list[str]:
+        return self._names(True)
+
+    def read(self, name: str) -> bytes | None:
+        try:
+            return (self._path / name).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def replace(self, name: str, data: bytes, *, sync: bool = False) -> None:
+        temporary = self._path / f"{name}.tmp"
+        with open(temporary, "wb") as file:
+            file.write(data)
+            if sync:
+                file.flush()
+                os.fsync(file.fileno())
+        os.replace(temporary, self._path / name)
+        if sync:
+            self.sync()
+
+    def patch(self, name: str, position: int, data: bytes, *, sync: bool = False) -> None:
+        descriptor = os.open(self._path / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            written = 0
+            while written < len(data):
+                written += os.pwrite(descriptor, data[written:], position + written)
+            os.ftruncate(descriptor, position + len(data))
+            if sync:
+                os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def open(self, name: str) -> DiskFile:
+        return DiskFile(self._path / name, self._open_files)
+
+    def remove(self, name: str) -> None:
+        path = self._path / name
+        self._open_files.close(path)
+        try:
+            is_large = path.stat().st_size > SLOW_TO_REMOVE
+        except FileNotFoundError:
+            return
+        if not is_large:
+            path.unlink()
+            return
+        deleted = path.with_name(f"{name}{REMOVED_SUFFIX}")
+        os.replace(path, deleted)
+        _in_background(deleted.unlink)
+
+    def rename_folder(self, name: str, new_name: str) -> None:
+        self._open_files.close_under(self._path / name)
+        os.rename(self._path / name, self._path / new_name)
+
+    def remove_folder(self, name: str) -> None:
+        folder = self._path / name
+        self._open_files.close_under(folder)
+        with os.scandir(folder) as entries:
+            size = sum(entry.stat().st_size for entry in entries)
+        if size > SLOW_TO_REMOVE:
+            _in_background(lambda: shutil.rmtree(folder))
+        else:
+            shutil.rmtree(folder)
+
+    def sync(self) -> None:
+        try:
+            descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def lock(self) -> None:
+        descriptor = os.open(self._path / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            raise _locked(self.description) from None
+        self._lock_descriptor = descriptor
+
+    def unlock(self) -> None:
+        self._open_files.close_under(self._path)
+        if self._lock_descriptor >= 0:
+            os.close(self._lock_descriptor)
+            self._lock_descriptor = -1
+
+
+def _in_background(remove: Callable[[], object]) -> None:
+    """Delete in another thread, because the file system may take 100 ms for a gigabyte.
+
+    What is deleted so has a name by which the next start knows that it must go, should this process end before.
+    """
+
+    def run() -> None:
+        try:
+            remove()
+        except OSError as error:
+            logger.warning("what was deleted will go at the next start only: %s", error)
+
+    threading.Thread(target=run, name="aioproducer-log-remover").start()
+
+
+def _locked(description: str) -> KafkaStorageError:
+    return KafkaStorageError(
+        f"the data directory {description} is in use: another broker holds its file {LOCK_NAME}. "
+        f"Stop that broker, or give this one a directory of its own"
+    )

@@ -1,0 +1,573 @@
+"""One node's replica of a partition: its log, and as its leader what the followers have and what is committed.
+
+The rules are those of Kafka's ``kafka.cluster.Partition`` and ``kafka.cluster.Replica``. Everything here decides at
+once and waits for nothing; whoever must wait for a partition to move leaves a callback with ``add_watcher``.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+
+from aioproducer.broker.image import PartitionState
+from aioproducer.broker.log import UnexpectedAppendOffsetError
+from aioproducer.errors import (
+    FencedLeaderEpochError,
+    KafkaError,
+    NotEnoughReplicasAfterAppendError,
+    NotEnoughReplicasError,
+    NotLeaderOrFollowerError,
+    OffsetOutOfRangeError,
+    PolicyViolationError,
+    UnknownLeaderEpochError,
+)
+
+if TYPE_CHECKING:
+    from aioproducer.broker.log import AppendInfo, Log
+    from aioproducer.protocol import Buffer
+
+logger = logging.getLogger(__name__)
+
+UNKNOWN_OFFSET = -1
+NO_EPOCH = -1
+
+Origin: TypeAlias = Literal["client", "coordinator"]
+"""Who writes: batches of the group coordinator are spared the checks of sequence numbers."""
+
+Watcher: TypeAlias = Callable[[], None]
+"""Called after a partition has moved; it must not raise."""
+
+
+class PartitionHost(Protocol):
+    """What a partition needs of the node it is on."""
+
+    @property
+    def node_id(self) -> int: ...
+
+    @property
+    def lag_time_max(self) -> float:
+        """After how many seconds without having caught up a follower leaves the ISR (replica.lag.time.max.ms)."""
+
+    def now(self) -> float:
+        """Seconds on a clock that never goes back."""
+
+    def eligible_epoch(self, node_id: int) -> int | None:
+        """The broker epoch of a node that may be in an ISR; ``None`` where it is fenced, stopping or unknown."""
+
+    def alter_isr(self, state: PartitionState, isr: list[int]) -> PartitionState:
+        """Ask the controller for another ISR of a partition led here; ``KafkaError`` where it refuses (KIP-497)."""
+
+    def flush_soon(self, partition: Partition) -> None:
+        """Bring the partition's log to disk without holding the loop, then call ``flushed`` or ``flush_failed``."""
+
+
+@dataclass(slots=True)
+class Follower:
+    """What the leader knows of one of its followers. Times are those of ``PartitionHost.now``."""
+
+    log_end_offset: int = UNKNOWN_OFFSET
+    log_start_offset: int = UNKNOWN_OFFSET
+    last_fetch_leader_end: int = UNKNOWN_OFFSET
+    """Where the leader's log ended when the follower last fetched."""
+    last_fetch_time: float = -math.inf
+    last_caught_up_time: float = -math.inf
+    """The latest time at which the follower had everything that the leader had then."""
+    broker_epoch: int | None = None
+    """The broker epoch in its last Fetch (KIP-903); -1 where that had none, ``None`` before the first Fetch."""
+
+    def fetched(self, offset: int, log_start_offset: int, now: float, leader_end: int, broker_epoch: int) -> None:
+        """A Fetch from ``offset`` on came while the leader's log ended at ``leader_end``.
+
+        Who fetches from the leader's end has caught up now; who fetches from where the leader's end was at the Fetch
+        before had caught up then. Without the second rule a follower of a partition that is written to all the time
+        would never count as caught up.
+        """
+        if offset >= leader_end:
+            self.last_caught_up_time = max(self.last_caught_up_time, now)
+        elif offset >= self.last_fetch_leader_end:
+            self.last_caught_up_time = max(self.last_caught_up_time, self.last_fetch_time)
+        self.log_end_offset = offset
+        self.log_start_offset = log_start_offset
+        self.last_fetch_leader_end = max(leader_end, self.last_fetch_leader_end)
+        self.last_fetch_time = now
+        self.broker_epoch = broker_epoch
+
+    def is_caught_up(self, leader_end: int, now: float, lag_time_max: float) -> bool:
+        """Whether it has everything, or had within the last ``lag_time_max`` seconds."""
+        return self.log_end_offset == leader_end or now - self.last_caught_up_time <= lag_time_max
+
+
+class Partition:
+    """A replica of a partition on one node; leader, follower, or neither while the partition has no leader."""
+
+    def __init__(self, host: PartitionHost, state: PartitionState, log: Log, high_watermark: int = 0) -> None:
+        """``high_watermark`` is what the node's checkpoint says; ``apply`` gives the replica its first part."""
+        self.topic = state.topic
+        self.topic_id = state.topic_id
+        self.index = state.index
+        self.log = log
+        self.state = state
+        """What the controller said last of this partition, as far as this node has been told."""
+        self.leader_epoch = NO_EPOCH
+        self.leader_epoch_start_offset = UNKNOWN_OFFSET
+        """Where the log ended when this node began to lead in ``leader_epoch``; -1 where it does not lead."""
+        self.is_leader = False
+        self.is_removed = False
+        """Deleted, re-created under another topic id, or moved to other nodes; it serves nobody any more."""
+        self.high_watermark = min(max(high_watermark, log.log_start_offset), log.log_end_offset)
+        """The offset below which everything is committed: on each member of the ISR."""
+        self.followers: dict[int, Follower] = {}
+        """By node id, where this node leads."""
+        self._host = host
+        self._proposed: tuple[int, ...] = ()
+        """Replicas that the controller is being asked to take into the ISR; they count as its members already."""
+        self._is_proposing = False
+        self._watchers: dict[Watcher, None] = {}
+        self._flush_failure: tuple[int, KafkaError] | None = None
+
+    def __repr__(self) -> str:
+        part = "leader" if self.is_leader else "follower"
+        return (
+            f"Partition({self.topic}-{self.index}, {part}, epoch {self.leader_epoch}, "
+            f"[{self.log_start_offset}, {self.high_watermark}, {self.log_end_offset}])"
+        )
+
+    @property
+    def log_start_offset(self) -> int:
+        return self.log.log_start_offset
+
+    @property
+    def log_end_offset(self) -> int:
+        return self.log.log_end_offset
+
+    @property
+    def last_stable_offset(self) -> int:
+        """The end of what readers of committed transactions may see."""
+        return self.log.last_stable_offset(self.high_watermark)
+
+    @property
+    def isr(self) -> list[int]:
+        return self.state.isr
+
+    @property
+    def maximal_isr(self) -> set[int]:
+        """The ISR and who may be in it already without this node having been told (KIP-497)."""
+        return {*self.state.isr, *self._proposed}
+
+    @property
+    def effective_min_isr(self) -> int:
+        """min.insync.replicas, or the number of replicas where there are fewer."""
+        return min(self.log.config.min_insync_replicas, len(self.state.replicas))
+
+    @property
+    def low_watermark(self) -> int:
+        """The smallest log start offset of all living replicas: what DeleteRecords waits for.
+
+        Raises:
+            NotLeaderOrFollowerError: this node does not lead the partition.
+        """
+        self._check_leader()
+        low = self.log.log_start_offset
+        for node_id, follower in self.followers.items():
+            if follower.log_start_offset < low and self._host.eligible_epoch(node_id) is not None:
+                low = follower.log_start_offset
+        return low
+
+    def check_leader_epoch(self, current_leader_epoch: int) -> None:
+        """Hold the leader epoch that a client knows against this one; -1 is not checked.
+
+        Raises:
+            FencedLeaderEpochError: the client's is older.
+            UnknownLeaderEpochError: the client's is newer: this node has yet to hear of it.
+        """
+        if current_leader_epoch in (NO_EPOCH, self.leader_epoch):
+            return
+        if current_leader_epoch < self.leader_epoch:
+            raise FencedLeaderEpochError("The leader epoch in the request is older than the epoch on the broker.")
+        raise UnknownLeaderEpochError("The leader epoch in the request is newer than the epoch on the broker.")
+
+    def diverging(self, last_fetched_epoch: int, fetch_offset: int) -> tuple[int, int] | None:
+        """Where the log of a reader parted from this one: (epoch, its end offset here), or ``None`` if it did not.
+
+        ``last_fetched_epoch`` is the leader epoch of the last batch before ``fetch_offset`` in the reader's log
+        (KIP-595); -1 where it does not say, which is not checked.
+
+        Raises:
+            OffsetOutOfRangeError: the epoch is unknown here, or ``fetch_offset`` is below the log start offset.
+        """
+        if last_fetched_epoch == NO_EPOCH:
+            return None
+        epoch, end_offset = self.log.end_offset_for_epoch(last_fetched_epoch)
+        if epoch == NO_EPOCH or end_offset == UNKNOWN_OFFSET:
+            raise OffsetOutOfRangeError(
+                f"Could not determine the end offset of the last fetched epoch {last_fetched_epoch} from the request"
+            )
+        if fetch_offset < self.log.log_start_offset:
+            raise OffsetOutOfRangeError(
+                f"Received request for offset {fetch_offset} for partition {self.topic}-{self.index}, but we only "
+                f"have log segments in the range {self.log_start_offset} to {self.log_end_offset}."
+            )
+        if epoch < last_fetched_epoch or end_offset < fetch_offset:
+            return epoch, end_offset
+        return None
+
+    def add_watcher(self, callback: Watcher) -> None:
+        """Have ``callback()`` called whenever high watermark, log end, log start or leadership has moved.
+
+        The same callback is kept once.
+        """
+        self._watchers[callback] = None
+
+    def remove_watcher(self, callback: Watcher) -> None:
+        """Forget ``callback``; nothing happens where it is not known."""
+        self._watchers.pop(callback, None)
+
+    @property
+    def watcher_count(self) -> int:
+        return len(self._watchers)
+
+    def wake(self) -> None:
+        """Tell all watchers that something has moved."""
+        if self._watchers:
+            for watcher in tuple(self._watchers):
+                watcher()
+
+    def apply(self, state: PartitionState) -> bool:
+        """Take over what the controller decided. Returns whether the leader epoch is a new one.
+
+        What is older than what is known already is dropped.
+        """
+        if state.partition_epoch < self.state.partition_epoch or state.leader_epoch < self.leader_epoch:
+            return False
+        self.state = state
+        self._proposed = ()
+        is_new_epoch = state.leader_epoch > self.leader_epoch
+        if state.leader == self._host.node_id:
+            self._lead(is_new_epoch)
+        else:
+            self.is_leader = False
+            self.leader_epoch_start_offset = UNKNOWN_OFFSET
+            self.followers = {}
+        self.leader_epoch = state.leader_epoch
+        self._advance_high_watermark()
+        self.wake()
+        return is_new_epoch
+
+    def _lead(self, is_new_epoch: bool) -> None:
+        was_leader = self.is_leader
+        self.is_leader = True
+        others = [node_id for node_id in self.state.replicas if node_id != self._host.node_id]
+        self.followers = {node_id: self.followers.get(node_id) or Follower() for node_id in others}
+        if not is_new_epoch:
+            return
+        # Followers may have batches of epochs that this log never saw: they are told to cut them off by the end of
+        # the epoch before this one, so this epoch is noted even before anything is written in it.
+        self.log.leader_epochs.assign(self.state.leader_epoch, self.log.log_end_offset)
+        self.leader_epoch_start_offset = self.log.log_end_offset
+        now = self._host.now()
+        for node_id, follower in self.followers.items():
+            in_sync = node_id in self.state.isr
+            follower.last_caught_up_time = now if in_sync else -math.inf
+            if was_leader:
+                follower.last_fetch_leader_end = self.log.log_end_offset
+                follower.last_fetch_time = now if in_sync else -math.inf
+
+    def remove(self) -> None:
+        """This node holds the partition no more. Whoever waits for it learns so."""
+        self.is_removed = True
+        self.is_leader = False
+        self.followers = {}
+        self.wake()
+        self._watchers.clear()
+
+    def append(self, records: Buffer, *, acks: int, origin: Origin = "client") -> AppendInfo:
+        """Write batches to the log of the leader.
+
+        With ``acks`` -1 nothing is written where the ISR is too small already. Whether and when it is committed, see
+        ``replicated``.
+
+        Raises:
+            NotLeaderOrFollowerError: this node does not lead the partition.
+            NotEnoughReplicasError: the ISR is smaller than min.insync.replicas and ``acks`` is -1.
+            KafkaError: what ``Log.append_as_leader`` raises.
+        """
+        self._check_leader()
+        if acks == -1 and len(self.state.isr) < self.effective_min_isr:
+            raise NotEnoughReplicasError(
+                f"The size of the current ISR {sorted(self.state.isr)} is insufficient to satisfy the min.isr "
+                f"requirement of {self.effective_min_isr} for partition {self.topic}-{self.index}"
+            )
+        end_before = self.log.log_end_offset
+        info = self.log.append_as_leader(records, self.leader_epoch, origin=origin)
+        if not info.is_duplicate:
+            for follower in self.followers.values():
+                if follower.log_end_offset == end_before:
+                    # It had everything up to now, however long ago it last asked for more.
+                    follower.last_caught_up_time = self._host.now()
+            if self.log.flush_due:
+                self._host.flush_soon(self)
+            self._advance_high_watermark()
+            self.wake()
+        return info
+
+    def replicated(self, end_offset: int) -> bool:
+        """Whether a batch that was written with acks -1 and whose last offset is ``end_offset`` - 1 is committed.
+
+        Raises:
+            NotLeaderOrFollowerError: leadership went away meanwhile; another leader may keep the batch or not.
+            NotEnoughReplicasAfterAppendError: committed, but the ISR is below min.insync.replicas.
+            KafkaStorageError: the log could not be brought to disk, where flush.messages asks for that.
+        """
+        self._check_leader()
+        if self.high_watermark < end_offset:
+            self._check_flush(end_offset)
+            return False
+        if len(self.maximal_isr) < self.effective_min_isr:
+            raise NotEnoughReplicasAfterAppendError(
+                "Messages are written to the log, but to fewer in-sync replicas than required."
+            )
+        return True
+
+    def durable(self, end_offset: int) -> bool:
+        """Whether a batch that ends before ``end_offset`` needs no flush before it is acknowledged (flush.messages).
+
+        Raises:
+            KafkaStorageError: it could not be brought to disk.
+        """
+        if not self.log.flush_due or self.log.recovery_point >= end_offset:
+            return True
+        self._check_flush(end_offset)
+        return False
+
+    def flushed(self) -> None:
+        """The log has been brought to disk up to its recovery point."""
+        self._flush_failure = None
+        self._advance_high_watermark()
+        self.wake()
+
+    def flush_failed(self, error: KafkaError) -> None:
+        """What is above the log's recovery point could not be brought to disk; it is not acknowledged."""
+        self._flush_failure = (self.log.log_end_offset, error)
+        self.wake()
+
+    def follower_fetched(
+        self,
+        replica_id: int,
+        fetch_offset: int,
+        log_start_offset: int,
+        broker_epoch: int = -1,
+        *,
+        leader_end_offset: int | None = None,
+    ) -> None:
+        """A follower asks for what comes from ``fetch_offset`` on, so it has all before that.
+
+        Call it once for each partition in a follower's Fetch that is valid and has not diverged. ``leader_end_offset``
+        is where the log ended when the Fetch was read; its end now, where left out. Moves the high watermark and asks
+        the controller to take the follower into the ISR where it belongs there.
+
+        Raises:
+            NotLeaderOrFollowerError: this node does not lead the partition, or the Fetch is from an earlier life of
+                the follower (KIP-903).
+            UnknownLeaderEpochError: ``replica_id`` is none of the partition's replicas.
+        """
+        self._check_leader()
+        follower = self.follower(replica_id)
+        known_epoch = self._host.eligible_epoch(replica_id)
+        if broker_epoch != -1 and known_epoch is not None and known_epoch > broker_epoch:
+            raise NotLeaderOrFollowerError(
+                f"Received stale fetch state update. broker epoch={broker_epoch} vs expected={known_epoch}"
+            )
+        end_before, start_before = follower.log_end_offset, follower.log_start_offset
+        leader_end = self.log.log_end_offset if leader_end_offset is None else leader_end_offset
+        follower.fetched(fetch_offset, log_start_offset, self._host.now(), leader_end, broker_epoch)
+        if replica_id not in self.state.isr:
+            self._maybe_expand_isr(replica_id, follower)
+        has_moved = follower.log_end_offset != end_before and self._advance_high_watermark()
+        if has_moved or log_start_offset != start_before:
+            self.wake()
+
+    def follower(self, replica_id: int) -> Follower:
+        """What is known of a follower.
+
+        Raises:
+            UnknownLeaderEpochError: ``replica_id`` is none of the partition's replicas; it may be soon, so the follower
+                is to ask again.
+        """
+        follower = self.followers.get(replica_id)
+        if follower is None:
+            raise UnknownLeaderEpochError(
+                f"Replica {replica_id} is not recognized as a valid replica of {self.topic}-{self.index} in leader "
+                f"epoch {self.leader_epoch} with partition epoch {self.state.partition_epoch}"
+            )
+        return follower
+
+    def shrink_isr(self) -> None:
+        """Ask the controller to take those out of the ISR that have lagged behind for too long."""
+        if not self.is_leader or self._is_proposing or len(self.state.isr) < 2:
+            return
+        now, end = self._host.now(), self.log.log_end_offset
+        lagging = [
+            node_id
+            for node_id, follower in self.followers.items()
+            if node_id in self.state.isr and not follower.is_caught_up(end, now, self._host.lag_time_max)
+        ]
+        if lagging:
+            logger.info("%r: shrinking ISR %s by %s, who lag behind", self, self.state.isr, lagging)
+            self._propose([node_id for node_id in self.state.isr if node_id not in lagging])
+
+    def delete_records(self, offset: int) -> int:
+        """Have the log begin at ``offset``, or at the high watermark for -1. Returns the low watermark.
+
+        Raises:
+            NotLeaderOrFollowerError: this node does not lead the partition.
+            PolicyViolationError: the topic's cleanup.policy is not to delete.
+            OffsetOutOfRangeError: ``offset`` is above the high watermark, or no offset at all.
+        """
+        self._check_leader()
+        if "delete" not in self.log.config.cleanup_policy:
+            raise PolicyViolationError(
+                f"Records of partition {self.topic}-{self.index} can not be deleted due to the configured policy"
+            )
+        target = self.high_watermark if offset == -1 else offset
+        if target < 0:
+            raise OffsetOutOfRangeError(f"The offset {target} for partition {self.topic}-{self.index} is not valid")
+        if target > self.high_watermark:
+            raise OffsetOutOfRangeError(
+                f"Cannot increment the log start offset to {target} of partition {self.topic}-{self.index} since it is "
+                f"larger than the high watermark {self.high_watermark}"
+            )
+        if target > self.log.log_start_offset:
+            self.log.advance_log_start_offset(target)
+            self.wake()
+        return self.low_watermark
+
+    def append_fetched(self, records: Buffer, high_watermark: int, log_start_offset: int) -> None:
+        """Append what a Fetch brought from the leader, and take over its high watermark and log start offset.
+
+        Raises:
+            KafkaError: what ``Log.append_as_follower`` raises.
+        """
+        before = self.log_end_offset, self.high_watermark, self.log_start_offset
+        if len(records):
+            try:
+                self.log.append_as_follower(records)
+            except UnexpectedAppendOffsetError as error:
+                # The leader's log may begin within a batch, after DeleteRecords; the first batch to come is then that
+                # whole one.
+                is_empty = self.log_start_offset == self.log_end_offset
+                if not (is_empty and error.first_offset < self.log_end_offset <= error.last_offset):
+                    raise
+                self.truncate_fully_and_start_at(error.first_offset)
+                self.log.append_as_follower(records)
+        if log_start_offset > self.log_start_offset:
+            self.log.advance_log_start_offset(min(log_start_offset, self.log_end_offset))
+        committed = min(high_watermark, self.log_end_offset)
+        self.high_watermark = max(self.high_watermark, committed, self.log_start_offset)
+        if before != (self.log_end_offset, self.high_watermark, self.log_start_offset):
+            self.wake()
+
+    def truncate_to_leader(self, epoch: int, end_offset: int) -> None:
+        """Cut off what the leader lacks, whose last common epoch or one before it ends at ``end_offset`` there.
+
+        The next Fetch shows whether that was enough (Kafka's AbstractFetcherThread.getOffsetTruncationState).
+        """
+        own_epoch, own_end_offset = self.log.end_offset_for_epoch(epoch)
+        if end_offset == UNKNOWN_OFFSET:
+            target = self.high_watermark
+        elif own_epoch == NO_EPOCH:
+            target = end_offset
+        elif own_epoch != epoch:
+            target = own_end_offset
+        else:
+            target = min(own_end_offset, end_offset)
+        self.truncate_to(min(target, self.log_end_offset))
+
+    def truncate_to(self, offset: int) -> None:
+        """Cut off what the leader does not have."""
+        if offset < self.high_watermark:
+            logger.warning("%r: truncated to %d, below the high watermark", self, offset)
+        self.log.truncate_to(offset)
+        self.high_watermark = min(self.high_watermark, self.log.log_end_offset)
+        self.wake()
+
+    def truncate_fully_and_start_at(self, offset: int) -> None:
+        """Drop everything: the leader's log begins behind the end of this one."""
+        self.log.truncate_fully_and_start_at(offset)
+        self.high_watermark = offset
+        self.wake()
+
+    def _check_leader(self) -> None:
+        if not self.is_leader:
+            raise NotLeaderOrFollowerError(
+                f"Leader not local for partition {self.topic}-{self.index} on broker {self._host.node_id}"
+            )
+
+    def _check_flush(self, end_offset: int) -> None:
+        if self._flush_failure is not None and self.log.recovery_point < end_offset <= self._flush_failure[0]:
+            raise self._flush_failure[1].fresh()
+
+    def _advance_high_watermark(self) -> bool:
+        """Raise the high watermark to what every member of the ISR has (Kafka's maybeIncrementLeaderHW).
+
+        Followers that have caught up but are not in the ISR yet are waited for as well: otherwise they could run after
+        a moving high watermark for ever. It stays where it is while the ISR is below min.insync.replicas (KIP-966).
+        """
+        if not self.is_leader or len(self.state.isr) < self.effective_min_isr:
+            return False
+        log = self.log
+        end = log.log_end_offset
+        # What flush.messages wants on disk first counts as had by this node only when it is there.
+        committed = log.recovery_point if log.flush_due else end
+        if self.followers:
+            now = self._host.now()
+            maximal_isr = self.maximal_isr
+            for node_id, follower in self.followers.items():
+                if follower.log_end_offset < committed and (
+                    node_id in maximal_isr
+                    or (
+                        follower.is_caught_up(end, now, self._host.lag_time_max)
+                        and self._is_eligible(node_id, follower)
+                    )
+                ):
+                    committed = follower.log_end_offset
+        if committed <= self.high_watermark:
+            return False
+        self.high_watermark = committed
+        return True
+
+    def _is_eligible(self, node_id: int, follower: Follower) -> bool:
+        """Whether the controller would take the follower into the ISR, as far as this node can tell."""
+        known_epoch = self._host.eligible_epoch(node_id)
+        return known_epoch is not None and follower.broker_epoch in (-1, known_epoch)
+
+    def _maybe_expand_isr(self, node_id: int, follower: Follower) -> None:
+        """Propose a follower that has everything committed, and all of the epochs before this one.
+
+        The second matters after an election: what was committed may be above the high watermark that the new leader
+        knows, and a member of the ISR must have it.
+        """
+        if (
+            not self._is_proposing
+            and follower.log_end_offset >= self.high_watermark
+            and follower.log_end_offset >= self.leader_epoch_start_offset
+            and self._is_eligible(node_id, follower)
+        ):
+            self._proposed = (node_id,)
+            self._propose([*self.state.isr, node_id])
+
+    def _propose(self, isr: Iterable[int]) -> None:
+        self._is_proposing = True
+        try:
+            state = self._host.alter_isr(self.state, list(isr))
+        except KafkaError as error:
+            # The controller answers at once, so a refusal means that nothing was changed: what it knows better is on
+            # its way here, or the follower went away.
+            logger.debug("%r: ISR change refused: %s", self, error)
+        else:
+            self.apply(state)
+        finally:
+            self._is_proposing = False
+            self._proposed = ()

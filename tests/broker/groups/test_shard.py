@@ -1,0 +1,375 @@
+"""What is kept of groups in one partition's log: loading, writing, forgetting. The partition is a stand-in."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import time
+from dataclasses import dataclass
+from typing import cast
+
+import pytest
+
+from aioproducer.broker.groups.codes import Code
+from aioproducer.broker.groups.records import OffsetCommitValue, Record, encode_record, group_record, offset_record
+from aioproducer.broker.groups.shard import LONGEST_TURN, Shard
+from aioproducer.broker.groups.states import GroupSettings, GroupState
+from aioproducer.broker.groups.timers import Moment
+from aioproducer.broker.partition import Partition, Watcher
+from aioproducer.errors import (
+    KafkaError,
+    KafkaStorageError,
+    NotEnoughReplicasAfterAppendError,
+    NotEnoughReplicasError,
+    NotLeaderOrFollowerError,
+    RecordTooLargeError,
+)
+from aioproducer.wire.record import SimpleRecord
+from aioproducer.wire.record_batch import RecordBatch, encode_batch
+
+from .driving import WALL_MS, Driver
+
+MINUTE_MS = 60_000
+
+
+@dataclass
+class Appended:
+    last_offset: int
+
+
+class Replica:
+    """A partition whose high watermark a test moves."""
+
+    topic = "__consumer_offsets"
+    index = 0
+    is_leader = True
+
+    def __init__(self, *, replicates: bool = True) -> None:
+        self.log = self
+        self.log_start_offset = 0
+        self.batches: list[RecordBatch] = []
+        self.high_watermark = 0
+        self.replicates = replicates
+        self.append_error: KafkaError | None = None
+        self.replication_error: KafkaError | None = None
+        self.watchers: list[Watcher] = []
+
+    @property
+    def log_end_offset(self) -> int:
+        return self.batches[-1].next_offset if self.batches else 0
+
+    def append(self, records: bytearray, *, acks: int, origin: str) -> Appended:
+        assert (acks, origin) == (-1, "coordinator")
+        if self.append_error is not None:
+            raise self.append_error
+        batch = RecordBatch(records)
+        batch.restamp(base_offset=self.log_end_offset)
+        self.batches.append(batch)
+        if self.replicates:
+            self.replicate()
+        return Appended(batch.last_offset)
+
+    def keep(self, *records: Record, key: bytes | None = None) -> None:
+        """Put records into the log as somebody before has done."""
+        kept = [SimpleRecord(1, *encode_record(record)) for record in records]
+        if key is not None:
+            kept.append(SimpleRecord(1, key, b""))
+        self.append(bytearray(b"".join(encode_batch(kept))), acks=-1, origin="coordinator")
+
+    def replicate(self) -> None:
+        self.high_watermark = self.log_end_offset
+        for watcher in tuple(self.watchers):
+            watcher()
+
+    def fail(self, error: KafkaError) -> None:
+        self.replication_error = error
+        for watcher in tuple(self.watchers):
+            watcher()
+
+    def replicated(self, end_offset: int) -> bool:
+        if self.replication_error is not None:
+            raise self.replication_error
+        return self.high_watermark >= end_offset
+
+    def add_watcher(self, watcher: Watcher) -> None:
+        self.watchers.append(watcher)
+
+    def remove_watcher(self, watcher: Watcher) -> None:
+        if watcher in self.watchers:
+            self.watchers.remove(watcher)
+
+    def read(self, offset: int, max_bytes: int, *, up_to: int, min_one_batch: bool) -> list[memoryview]:
+        assert min_one_batch
+        return [batch.buffer for batch in self.batches if batch.next_offset > offset][:2]
+
+
+class Clock:
+    """The wall clock that a test moves; the other one is the loop's."""
+
+    def __init__(self) -> None:
+        self.wall_ms = WALL_MS
+
+    def moment(self) -> Moment:
+        return Moment(asyncio.get_running_loop().time(), self.wall_ms)
+
+
+async def serving(replica: Replica, clock: Clock | None = None, *, timeout_ms: int = 5000) -> Shard:
+    shard = Shard(
+        cast("Partition", replica),
+        GroupSettings(initial_rebalance_delay_ms=0),
+        (clock or Clock()).moment,
+        commit_timeout_ms=timeout_ms,
+    )
+    await shard.load()
+    return shard
+
+
+def offset(index: int, value: int | None, group_id: str = "group", topic: str = "orders") -> Record:
+    kept = None if value is None else OffsetCommitValue(offset=value, commit_timestamp=WALL_MS)
+    return offset_record(group_id, topic, index, kept)
+
+
+def offsets_of(shard: Shard, group_id: str = "group") -> dict[tuple[str, int], int]:
+    return {
+        (topic, index): value.offset
+        for topic, partitions in shard.offsets.of_group(group_id).items()
+        for index, value in partitions.items()
+    }
+
+
+async def test_what_was_written_is_loaded() -> None:
+    driver = Driver()
+    members = driver.stable(2)
+    replica = Replica()
+    replica.keep(group_record("gone", driver.group.value()), offset(0, 5), offset(1, 6), key=b"\0\3\0\1g")
+    replica.keep(group_record("group", driver.group.value()), offset(0, 7), offset(1, None))
+    replica.keep(group_record("gone", None), offset(0, 9, "simple"), key=b"\0\2")
+    shard = await serving(replica)
+    assert set(shard.groups) == {"group", "simple"}
+    assert shard.groups["group"].value() == driver.group.value()
+    assert shard.groups["group"].state is GroupState.STABLE
+    assert shard.groups["simple"].protocol_type is None
+    assert offsets_of(shard) == {("orders", 0): 7}
+    assert offsets_of(shard, "simple") == {("orders", 0): 9}
+    code = shard.groups["group"].heartbeat(members[0].answer.member_id, None, 1, Clock().moment())
+    assert code == Code.NONE
+    shard.close(Code.NOT_COORDINATOR)
+    assert not replica.watchers
+
+
+async def test_loading_takes_turns() -> None:
+    replica = Replica()
+    for start in range(0, 20_000, 500):
+        replica.keep(*[offset(index, index) for index in range(start, start + 500)])
+    loading = asyncio.create_task(serving(replica))
+    # Collecting the garbage of all tests before would count as this one's.
+    gc.disable()
+    try:
+        turns, longest, began = 0, 0.0, time.thread_time()
+        while not loading.done():
+            await asyncio.sleep(0)
+            now = time.thread_time()
+            turns, longest, began = turns + 1, max(longest, now - began), now
+    finally:
+        gc.enable()
+    assert turns > 10
+    assert longest < 10 * LONGEST_TURN
+    shard = loading.result()
+    assert len(offsets_of(shard)) == 20_000
+    shard.close(Code.NOT_COORDINATOR)
+
+
+async def test_a_log_that_is_cut_while_it_is_loaded() -> None:
+    replica = Replica()
+    replica.keep(offset(0, 1))
+    replica.keep(offset(1, 1), offset(2, 1))
+    replica.log_start_offset = 2
+    shard = await serving(replica)
+    assert offsets_of(shard) == {("orders", 2): 1}
+
+
+async def test_pt69_offsets_are_true_when_they_are_replicated() -> None:
+    replica = Replica(replicates=False)
+    shard = await serving(replica)
+    codes: list[int] = []
+    shard.append([offset(0, 1)], codes.append)
+    shard.append([offset(0, 2), offset(1, 3)], codes.append)
+    assert codes == []
+    assert offsets_of(shard) == {}
+    barrier: list[int] = []
+    shard.append([], barrier.append)
+    assert not barrier
+    replica.high_watermark = 1
+    replica.fail(NotEnoughReplicasAfterAppendError())
+    assert codes == [0, 0]
+    assert barrier == [0]
+    assert offsets_of(shard) == {("orders", 0): 2, ("orders", 1): 3}
+    assert "group" in shard.groups
+    shard.close(Code.NOT_COORDINATOR)
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (NotEnoughReplicasError(), Code.COORDINATOR_NOT_AVAILABLE),
+        (NotLeaderOrFollowerError(), Code.NOT_COORDINATOR),
+        (KafkaStorageError(), Code.NOT_COORDINATOR),
+        (RecordTooLargeError(), Code.UNKNOWN_SERVER_ERROR),
+        (KafkaError("anything"), Code.UNKNOWN_SERVER_ERROR),
+    ],
+)
+@pytest.mark.parametrize("when", ["appending", "replicating"])
+async def test_pt69_a_write_that_fails_changes_nothing(error: KafkaError, code: int, when: str) -> None:
+    replica = Replica(replicates=False)
+    shard = await serving(replica)
+    codes: list[int] = []
+    if when == "appending":
+        replica.append_error = error
+    shard.append([offset(0, 1)], codes.append)
+    if when == "replicating":
+        replica.fail(error)
+    assert codes == [code]
+    assert offsets_of(shard) == {}
+    assert shard.groups == {}
+
+
+async def test_what_takes_too_long_is_given_up_and_true_in_the_end() -> None:
+    replica = Replica(replicates=False)
+    shard = await serving(replica, timeout_ms=10)
+    loop = asyncio.get_running_loop()
+    first: asyncio.Future[int] = loop.create_future()
+    second: asyncio.Future[int] = loop.create_future()
+    shard.append([offset(0, 1)], first.set_result)
+    await asyncio.sleep(0)
+    shard.append([offset(1, 1)], second.set_result)
+    assert await asyncio.wait_for(first, 5) == Code.COORDINATOR_NOT_AVAILABLE
+    assert await asyncio.wait_for(second, 5) == Code.COORDINATOR_NOT_AVAILABLE
+    assert offsets_of(shard) == {}
+    replica.replicate()
+    assert offsets_of(shard) == {("orders", 0): 1, ("orders", 1): 1}
+
+
+async def test_who_waits_when_the_shard_closes_is_told() -> None:
+    replica = Replica(replicates=False)
+    shard = await serving(replica)
+    codes: list[int] = []
+    shard.append([offset(0, 1)], codes.append)
+    group = shard.create_group("new")
+    shard.write_new(group)
+    shard.serve(group)
+    shard.close(Code.NOT_COORDINATOR)
+    shard.append([offset(0, 2)], codes.append)
+    assert codes == [Code.NOT_COORDINATOR] * 2
+    assert group.state is GroupState.DEAD
+    replica.replicate()
+    assert offsets_of(shard) == {}
+
+
+async def test_pt69_a_new_group_that_cannot_be_written_is_gone_again() -> None:
+    replica = Replica()
+    replica.append_error = NotEnoughReplicasError()
+    shard = await serving(replica)
+    group = shard.create_group("new")
+    driver = Driver(group=group)
+    required = driver.join()
+    assert required.code == Code.MEMBER_ID_REQUIRED
+    waiting = driver.join(required.answer.member_id)
+    shard.write_new(group)
+    shard.serve(group)
+    assert shard.groups == {}
+    assert waiting.code == Code.COORDINATOR_NOT_AVAILABLE
+
+
+async def test_timers_of_a_group_run_by_themselves() -> None:
+    replica = Replica()
+    shard = await serving(replica)
+    group = shard.create_group("group")
+    driver = Driver(group=group)
+    loop = asyncio.get_running_loop()
+    driver.now = loop.time()
+    required = driver.join(session_ms=60_000)
+    shard.serve(group)
+    answered: asyncio.Future[None] = loop.create_future()
+    driver.join(required.answer.member_id, session_ms=60_000)
+    group.members[required.answer.member_id].join_answer = lambda response: answered.set_result(None)
+    shard.serve(group)
+    await asyncio.wait_for(answered, 5)
+    assert group.state is GroupState.COMPLETING_REBALANCE
+    shard.close(Code.NOT_COORDINATOR)
+
+
+async def test_offsets_expire_with_their_group() -> None:
+    clock, replica = Clock(), Replica()
+    driver = Driver()
+    (member,) = driver.stable(1)
+    driver.leave_as(member)
+    empty = driver.group.value()
+    empty.current_state_timestamp = WALL_MS + 5 * MINUTE_MS
+    replica.keep(group_record("group", empty), offset(0, 1), offset(0, 1, "simple"))
+    shard = await serving(replica, clock)
+    clock.wall_ms += 7 * MINUTE_MS
+    await shard.clean_up(6 * MINUTE_MS)
+    # A group that is no more: its offsets count from their commit, the others from when the last member left.
+    assert set(shard.groups) == {"group"}
+    assert offsets_of(shard) == {("orders", 0): 1}
+    clock.wall_ms += 4 * MINUTE_MS
+    await shard.clean_up(6 * MINUTE_MS)
+    assert shard.groups == {}
+    assert offsets_of(shard) == {}
+    again = await serving(replica, clock)
+    assert again.groups == {}
+
+
+async def test_offsets_of_an_active_group_expire_where_nobody_reads_the_topic() -> None:
+    clock, replica = Clock(), Replica()
+    driver = Driver()
+    driver.stable(1)
+    other = Driver()
+    other.stable(1, protocol_type="connect")
+    replica.keep(group_record("group", driver.group.value()), offset(0, 1), offset(0, 1, topic="left"))
+    replica.keep(group_record("other", other.group.value()), offset(0, 1, "other", topic="left"))
+    shard = await serving(replica, clock)
+    clock.wall_ms += 10 * MINUTE_MS
+    await shard.clean_up(MINUTE_MS)
+    assert offsets_of(shard) == {("orders", 0): 1}
+    assert offsets_of(shard, "other") == {("left", 0): 1}
+    shard.close(Code.NOT_COORDINATOR)
+
+
+async def test_an_offset_that_says_when_expires_then() -> None:
+    clock, replica = Clock(), Replica()
+    value = OffsetCommitValue(offset=1, commit_timestamp=WALL_MS, expire_timestamp=WALL_MS + MINUTE_MS)
+    replica.keep(offset_record("group", "orders", 0, value))
+    shard = await serving(replica, clock)
+    clock.wall_ms += MINUTE_MS - 1
+    await shard.clean_up(0)
+    assert offsets_of(shard) == {("orders", 0): 1}
+    clock.wall_ms += 1
+    await shard.clean_up(100 * MINUTE_MS)
+    assert offsets_of(shard) == {}
+
+
+async def test_what_is_being_committed_does_not_expire() -> None:
+    clock, replica = Clock(), Replica()
+    replica.keep(offset(0, 1))
+    shard = await serving(replica, clock)
+    clock.wall_ms += 10 * MINUTE_MS
+    replica.replicates = False
+    shard.append([offset(0, 2)], lambda code: None)
+    await shard.clean_up(MINUTE_MS)
+    replica.replicate()
+    assert offsets_of(shard) == {("orders", 0): 2}
+    shard.close(Code.NOT_COORDINATOR)
+    await shard.clean_up(MINUTE_MS)
+
+
+async def test_offsets_of_deleted_partitions_are_forgotten() -> None:
+    replica = Replica()
+    replica.keep(offset(0, 1), offset(1, 1))
+    shard = await serving(replica)
+    replica.replicates = False
+    shard.append([offset(2, 1)], lambda code: None)
+    shard.forget_partitions({("orders", 1), ("orders", 2)})
+    replica.replicate()
+    replica.replicate()
+    assert offsets_of(shard) == {("orders", 0): 1}

@@ -1,0 +1,61 @@
+"""A node without logs and sockets: the real controller, image and configurations, for what handlers do with them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import ModuleType
+from typing import TypeVar
+
+from aioproducer.broker.config import BrokerConfig
+from aioproducer.broker.controller import Controller
+from aioproducer.broker.image import ClusterImage, NodeState
+from aioproducer.broker.journal import Journal
+from aioproducer.broker.log.storage import MemoryStorage
+from aioproducer.protocol import Request, Response, decode, encode
+
+ResponseT = TypeVar("ResponseT", bound=Response)
+
+
+@dataclass
+class Node:
+    """What the handlers of topics and configurations need of a ``Broker``."""
+
+    node_id: int
+    image: ClusterImage
+    controller: Controller
+    config: BrokerConfig
+
+
+@dataclass
+class Context:
+    """What they need of a ``RequestContext``."""
+
+    broker: Node
+    version: int
+
+
+def administered(nodes: int = 1, properties: Mapping[str, object] | None = None) -> Node:
+    """Node 1 of a cluster of so many nodes."""
+    config = BrokerConfig(properties)
+    image = ClusterImage("cluster")
+    storage = MemoryStorage()
+    storage.make()
+    journal = Journal(storage)
+    image = journal.load("cluster")
+    controller = Controller(image, journal, config)
+    controller.begin(nodes)
+    controller.register(
+        *(NodeState(node_id, "here", 9091 + node_id, None, is_alive=True, epoch=-1) for node_id in range(1, nodes + 1))
+    )
+    return Node(1, image, controller, config)
+
+
+async def ask(node: Node, handler: ModuleType, request: Request[ResponseT], version: int | None = None) -> ResponseT:
+    """The answer to ``request`` as it comes over the wire in ``version`` (else: the newest), and to it alone."""
+    version = handler.VERSIONS[-1] if version is None else version
+    assert version in handler.VERSIONS
+    received = decode(type(request), version, b"".join(encode(request, version)))
+    response = await handler.handle(Context(node, version), received)
+    answer: ResponseT = decode(type(request).response_class(), version, b"".join(encode(response, version)))
+    return answer

@@ -1,0 +1,66 @@
+"""ApiVersions over the wire."""
+
+from __future__ import annotations
+
+import pytest
+
+from aioproducer.broker.handlers import HANDLERS
+from aioproducer.protocol import ApiKey
+from aioproducer.protocol.messages import ApiVersionsRequest
+from tests.broker.scene import Scene
+
+
+def asking(
+    name: str = "aioproducer", version: str = "1.0", cluster_id: str | None = None, node_id: int = -1
+) -> ApiVersionsRequest:
+    return ApiVersionsRequest(
+        client_software_name=name, client_software_version=version, cluster_id=cluster_id, node_id=node_id
+    )
+
+
+@pytest.mark.parametrize("version", range(6))
+async def test_what_has_a_handler_is_listed_and_nothing_else(scene: Scene, version: int) -> None:
+    response = await scene.ask(asking(), version)
+    listed = {api.api_key: (api.min_version, api.max_version) for api in response.api_keys}
+    assert response.error_code == 0
+    assert list(listed) == sorted(HANDLERS)
+    # librdkafka compresses only where Produce begins with version 0.
+    assert listed[ApiKey.PRODUCE] == (0, 13)
+    assert listed[ApiKey.FETCH] == (4, 18)
+    assert listed[ApiKey.INIT_PRODUCER_ID] == (0, 5)
+
+
+async def test_no_feature_that_is_not_served_is_said(scene: Scene) -> None:
+    response = await scene.ask(asking(), 4)
+    assert (response.supported_features, response.finalized_features) == ([], [])
+    assert response.finalized_features_epoch == -1
+
+
+async def test_the_connection_remembers_the_software(scene: Scene) -> None:
+    async with await scene.connect() as client:
+        await client.call(asking("some-client", "2.1"), 3)
+        [connection] = [known for known in scene.broker().server.connections if known.client_software_name]
+        assert (connection.client_software_name, connection.client_software_version) == ("some-client", "2.1")
+
+
+@pytest.mark.parametrize("wrong", ["", "-a", "a-", "a b", "a_b", "ä", "."])
+async def test_software_that_has_no_proper_name(scene: Scene, wrong: str) -> None:
+    for request in (asking(name=wrong), asking(version=wrong)):
+        response = await scene.ask(request, 3)
+        assert (response.error_code, response.api_keys) == (42, [])
+    assert (await scene.ask(asking(wrong, wrong), 2)).error_code == 0
+
+
+async def test_a_client_that_takes_this_broker_for_another_one(scene: Scene) -> None:
+    """KIP-1242."""
+    cluster_id = scene.cluster.image.cluster_id
+    codes = {
+        (cluster_id, 1): 0,
+        (cluster_id, 2): 129,
+        ("other", 1): 129,
+        (cluster_id, -1): 42,
+        (None, 1): 42,
+        (None, -1): 0,
+    }
+    for (cluster, node_id), code in codes.items():
+        assert (await scene.ask(asking(cluster_id=cluster, node_id=node_id), 5)).error_code == code

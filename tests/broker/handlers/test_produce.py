@@ -1,0 +1,313 @@
+"""Produce and InitProducerId over the wire."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+
+import pytest
+
+from aioproducer.protocol import encode_request
+from aioproducer.protocol.messages import FindCoordinatorRequest, InitProducerIdRequest, ProduceRequest
+from aioproducer.protocol.messages.produce import PartitionProduceResponse, ProduceResponse
+from tests.broker.scene import Scene, a_scene, nobody, turns
+from tests.broker.wire import batch, fetch_request, produce_request, read_values
+
+UNKNOWN_ID = bytes(range(16))
+GOOD = batch(b"a", b"b")
+
+
+def with_magic(magic: int) -> bytes:
+    changed = bytearray(GOOD)
+    changed[16] = magic
+    return bytes(changed)
+
+
+def with_length(length: int) -> bytes:
+    changed = bytearray(GOOD)
+    struct.pack_into(">i", changed, 8, length)
+    return bytes(changed)
+
+
+def answers(response: ProduceResponse) -> dict[int, PartitionProduceResponse]:
+    return {answer.index: answer for topic in response.responses for answer in topic.partition_responses}
+
+
+def codes(response: ProduceResponse) -> dict[int, int]:
+    return {index: answer.error_code for index, answer in answers(response).items()}
+
+
+@pytest.mark.parametrize("version", range(3, 14))
+@pytest.mark.parametrize("acks", [-1, 1])
+async def test_batches_are_appended_in_every_version(scene: Scene, version: int, acks: int) -> None:
+    topic = scene.topic_id if version >= 13 else "t"
+    request = produce_request(topic, {0: GOOD, 2: batch(b"c")}, acks=acks)
+    for first in (0, 1):
+        response = await scene.ask(request, version)
+        assert codes(response) == {0: 0, 2: 0}
+        assert {index: answer.base_offset for index, answer in answers(response).items()} == {0: 2 * first, 2: first}
+        assert answers(response)[0].log_append_time_ms == -1
+        assert answers(response)[0].log_start_offset == (0 if version >= 5 else -1)
+    fetched = await scene.ask(fetch_request("t", {0: 0}, version=12), 12)
+    assert read_values(fetched.responses[0].partitions[0].records) == [b"a", b"b", b"a", b"b"]
+
+
+async def test_the_time_of_the_append_is_said_where_the_topic_keeps_it(scene: Scene) -> None:
+    scene.cluster.create_topic("stamped", 1, configs={"message.timestamp.type": "LogAppendTime"})
+    before = scene.broker().wall_ms()
+    answer = answers(await scene.ask(produce_request("stamped", {0: GOOD}), 9))[0]
+    assert before <= answer.log_append_time_ms <= scene.broker().wall_ms()
+
+
+async def test_without_acks_there_is_no_answer(scene: Scene) -> None:
+    async with await scene.connect() as client:
+        await client.send(produce_request("t", {0: GOOD}, acks=0), 9)
+        assert codes(await client.call(produce_request("t", {0: GOOD}), 9)) == {0: 0}
+    assert scene.partition(0).log_end_offset == 4
+
+
+async def test_without_acks_an_error_ends_the_connection_after_the_rest_was_appended(scene: Scene) -> None:
+    async with await scene.connect() as client:
+        await client.send(produce_request("t", {0: GOOD, 9: GOOD}, acks=0), 9)
+        assert await client.receive_end() == b""
+    assert scene.partition(0).log_end_offset == 2
+
+
+@pytest.mark.parametrize("acks", [2, -2, 99])
+async def test_other_acks_are_refused_for_every_partition_that_is_there(scene: Scene, acks: int) -> None:
+    response = await scene.ask(produce_request("t", {0: GOOD, 1: GOOD, 9: GOOD, 2: b""}, acks=acks), 9)
+    assert codes(response) == {0: 21, 1: 21, 9: 3, 2: 87}
+    assert scene.partition(0).log_end_offset == 0
+
+
+async def test_topics_and_partitions_that_are_not_there(scene: Scene) -> None:
+    assert codes(await scene.ask(produce_request("none", {0: GOOD}), 12)) == {0: 3}
+    assert codes(await scene.ask(produce_request("t", {0: GOOD, 3: GOOD, -1: GOOD}), 12)) == {0: 0, 3: 3, -1: 3}
+    response = await scene.ask(produce_request(UNKNOWN_ID, {0: GOOD, 1: GOOD}), 13)
+    assert codes(response) == {0: 100, 1: 100}
+    assert response.responses[0].topic_id == UNKNOWN_ID
+    assert "none" not in scene.cluster.image.topics
+
+
+@pytest.mark.parametrize(
+    ("records", "code"),
+    [
+        pytest.param(b"", 87, id="no batch"),
+        pytest.param(GOOD[:-1], 87, id="an incomplete batch alone"),
+        pytest.param(GOOD + GOOD, 87, id="two batches"),
+        pytest.param(with_magic(0), 87, id="an old format"),
+        pytest.param(with_magic(1), 87, id="another old format"),
+        pytest.param(GOOD[:-1] + b"x", 2, id="a wrong checksum"),
+    ],
+)
+async def test_a_partition_with_other_than_one_batch_fails_alone(scene: Scene, records: bytes, code: int) -> None:
+    response = await scene.ask(produce_request("t", {0: records, 1: GOOD}), 9)
+    assert codes(response) == {0: code, 1: 0}
+    answer = answers(response)[0]
+    # As in Kafka there is a text only where single records are to blame.
+    assert (answer.base_offset, answer.log_start_offset, answer.error_message) == (-1, -1, None)
+    assert scene.partition(0).log_end_offset == 0
+
+
+@pytest.mark.parametrize(
+    ("records", "text"),
+    [
+        (with_magic(9), "Invalid magic found in record: 9"),
+        (with_magic(255), "Invalid magic found in record: -1"),
+        (with_length(5), "Record size 5 is less than the minimum record overhead (14)"),
+        (with_length(-1), "Record size -1 is less than the minimum record overhead (14)"),
+        (GOOD + with_length(3), "Record size 3 is less than the minimum record overhead (14)"),
+    ],
+)
+async def test_what_cannot_be_batches_fails_the_whole_request(scene: Scene, records: bytes, text: str) -> None:
+    response = await scene.ask(produce_request("t", {0: records, 1: GOOD}), 9)
+    assert {(answer.error_code, answer.error_message) for answer in answers(response).values()} == {(2, text)}
+    assert scene.partition(1).log_end_offset == 0
+
+
+async def test_null_records_are_answered(scene: Scene) -> None:
+    assert codes(await scene.ask(produce_request("t", {0: None, 1: GOOD}), 9)) == {0: -1, 1: -1}
+
+
+async def test_an_incomplete_batch_behind_a_whole_one_is_dropped(scene: Scene) -> None:
+    assert codes(await scene.ask(produce_request("t", {0: GOOD + GOOD[:40]}), 9)) == {0: 0}
+    assert scene.partition(0).log_end_offset == 2
+    assert codes(await scene.ask(produce_request("t", {0: GOOD}), 9)) == {0: 0}
+
+
+@pytest.mark.parametrize(("version", "code"), [(6, 76), (7, 0)])
+async def test_zstd_is_for_those_who_know_it(scene: Scene, version: int, code: int) -> None:
+    request = produce_request("t", {0: batch(b"a", compression_type="zstd")})
+    assert codes(await scene.ask(request, version)) == {0: code}
+
+
+async def test_single_records_to_blame_are_named(scene: Scene) -> None:
+    scene.cluster.create_topic("strict", 1, configs={"message.timestamp.after.max.ms": "1000"})
+    request = produce_request("strict", {0: batch(b"a", b"b", timestamp=99_999_999_999_999)})
+    answer = answers(await scene.ask(request, 9))[0]
+    assert (answer.error_code, answer.log_start_offset) == (32, 0)
+    assert answer.error_message == "One or more records have been rejected due to invalid timestamp"
+    assert answer.record_errors
+    assert "is out of range" in str(answer.record_errors[0].batch_index_error_message)
+    answer = answers(await scene.ask(request, 7))[0]
+    assert (answer.error_code, answer.record_errors) == (32, [])
+
+
+async def test_brokers_topics_are_not_written_by_clients(scene: Scene) -> None:
+    await scene.ask(FindCoordinatorRequest(key="g"), 3)
+    request = produce_request("__consumer_offsets", {0: batch(b"v", key=b"k")})
+    assert codes(await scene.ask(request, 9)) == {0: 17}
+    async with await scene.connect(client_id="__admin_client") as client:
+        assert codes(await client.call(request, 9)) == {0: 0}
+
+
+async def test_of_two_batches_for_one_partition_the_last_is_written(scene: Scene) -> None:
+    request = produce_request("t", {0: batch(b"first")})
+    request.topic_data[0].partition_data += produce_request("t", {0: batch(b"last")}).topic_data[0].partition_data
+    await scene.ask(request, 9)
+    fetched = await scene.ask(fetch_request("t", {0: 0}, version=12), 12)
+    assert read_values(fetched.responses[0].partitions[0].records) == [b"last"]
+
+
+async def test_a_request_without_topics(scene: Scene) -> None:
+    assert (await scene.ask(ProduceRequest(acks=-1, timeout_ms=100), 9)).responses == []
+
+
+# Transactions and idempotence
+
+
+@pytest.mark.parametrize("transactional_id", [None, "id"])
+async def test_transactions_are_refused_clearly(scene: Scene, transactional_id: str | None) -> None:
+    request = produce_request(
+        "t",
+        {0: batch(b"a", producer_id=1, producer_epoch=0, base_sequence=0, transactional=True), 1: GOOD},
+        transactional_id=transactional_id,
+    )
+    for answer in answers(await scene.ask(request, 9)).values():
+        assert answer.error_code == 53
+        assert answer.error_message == "Transactions are not served by this broker: use no transactional id."
+    assert scene.partition(1).log_end_offset == 0
+    assert (await scene.ask(InitProducerIdRequest(transactional_id="id"), 4)).error_code == 53
+
+
+@pytest.mark.parametrize("version", range(6))
+async def test_every_idempotent_producer_gets_an_id_of_its_own(version: int) -> None:
+    async with a_scene(2) as scene:
+        ids = set()
+        for node_id in (1, 2, 1):
+            response = await scene.ask(InitProducerIdRequest(transactional_id=None), version, node_id)
+            assert (response.error_code, response.producer_epoch) == (0, 0)
+            ids.add(response.producer_id)
+        assert len(ids) == 3
+
+
+async def test_a_producer_that_says_its_id_gets_another_one(scene: Scene) -> None:
+    """As in Kafka, where only transactional producers keep theirs."""
+    first = await scene.ask(InitProducerIdRequest(transactional_id=None), 4)
+    again = InitProducerIdRequest(transactional_id=None, producer_id=first.producer_id, producer_epoch=3)
+    second = await scene.ask(again, 4)
+    assert (second.error_code, second.producer_epoch) == (0, 0)
+    assert second.producer_id != first.producer_id
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        InitProducerIdRequest(transactional_id=""),
+        InitProducerIdRequest(transactional_id=None, producer_id=5),
+        InitProducerIdRequest(transactional_id=None, producer_epoch=5),
+    ],
+)
+async def test_half_a_producer_id_is_refused(scene: Scene, request_: InitProducerIdRequest) -> None:
+    response = await scene.ask(request_, 4)
+    assert (response.error_code, response.producer_id, response.producer_epoch) == (42, -1, -1)
+
+
+async def test_a_duplicate_is_answered_with_its_first_offset(scene: Scene) -> None:
+    producer_id = (await scene.ask(InitProducerIdRequest(transactional_id=None), 4)).producer_id
+
+    async def produce(sequence: int) -> PartitionProduceResponse:
+        records = batch(b"a", producer_id=producer_id, producer_epoch=0, base_sequence=sequence)
+        return answers(await scene.ask(produce_request("t", {0: records}), 9))[0]
+
+    assert [(await produce(sequence)).base_offset for sequence in (0, 1, 0, 1)] == [0, 1, 0, 1]
+    assert (await produce(5)).error_code == 45
+    assert scene.partition(0).log_end_offset == 2
+
+
+# Several nodes
+
+
+@pytest.mark.parametrize("version", [9, 10, 13])
+async def test_another_node_says_where_the_leader_is(version: int) -> None:
+    async with a_scene(3) as scene:
+        leader = scene.leader(0)
+        other = leader % 3 + 1
+        topic = scene.topic_id if version >= 13 else "t"
+        response = await scene.ask(produce_request(topic, {0: GOOD}), version, other)
+        answer = answers(response)[0]
+        assert answer.error_code == 6
+        if version >= 10:
+            assert (answer.current_leader.leader_id, answer.current_leader.leader_epoch) == (leader, 0)
+            [endpoint] = response.node_endpoints
+            node = scene.cluster.image.nodes[leader]
+            assert (endpoint.node_id, endpoint.host, endpoint.port) == (leader, node.host, node.port)
+        else:
+            assert (answer.current_leader.leader_id, response.node_endpoints) == (-1, [])
+
+
+async def test_a_dead_leader_has_no_address() -> None:
+    async with a_scene(2) as scene:
+        scene.cluster.create_topic("alone", assignments={0: [2]})
+        await scene.cluster.kill(2)
+        response = await scene.ask(produce_request("alone", {0: GOOD}), 10)
+        assert codes(response) == {0: 6}
+        assert (answers(response)[0].current_leader.leader_id, response.node_endpoints) == (-1, [])
+
+
+async def test_all_in_sync_replicas_have_what_is_acknowledged() -> None:
+    async with a_scene(3) as scene:
+        await scene.write(0, b"a", b"b")
+        assert scene.partition(0).high_watermark == 2
+        assert [scene.partition(0, node).log_end_offset for node in (1, 2, 3)] == [2, 2, 2]
+
+
+async def test_too_few_in_sync_replicas() -> None:
+    async with a_scene(2, min__insync__replicas="2") as scene:
+        other = scene.leader(0) % 2 + 1
+        await scene.cluster.kill(other)
+        leader = scene.leader(0)
+        assert codes(await scene.ask(produce_request("t", {0: GOOD}), 9, leader)) == {0: 19}
+        assert codes(await scene.ask(produce_request("t", {0: GOOD}, acks=1), 9, leader)) == {0: 0}
+
+
+async def test_replicas_that_take_too_long() -> None:
+    async with a_scene(2) as scene:
+        # The follower learns nothing while its fetches are cut.
+        scene.faults.disconnect("Fetch", "before", None)
+        await turns()
+        response = await scene.ask(produce_request("t", {0: GOOD}, timeout_ms=50), 9, scene.leader(0))
+        assert codes(response) == {0: 7}
+
+
+async def test_a_request_that_is_cancelled_leaves_nothing_behind() -> None:
+    async with a_scene(2) as scene:
+        scene.faults.disconnect("Fetch", "before", None)
+        await turns()
+        leader = scene.leader(0)
+        asked = scene.answering(produce_request("t", {0: GOOD}, timeout_ms=60_000), 9, leader)
+        await turns()
+        assert scene.partition(0).watcher_count == 1
+        asked.cancel()
+        await asyncio.gather(asked, return_exceptions=True)
+        assert scene.partition(0).watcher_count == 0
+
+
+@pytest.mark.parametrize("acks", [0, 1, -1])
+async def test_one_node_answers_without_waiting_for_a_turn(scene: Scene, acks: int) -> None:
+    frame = memoryview(bytearray(b"".join(encode_request(produce_request("t", {0: GOOD}, acks=acks), 9, 7, "c"))[4:]))
+    answering = scene.broker().requests.answer(nobody(), frame)
+    with pytest.raises(StopIteration) as answered:
+        answering.send(None)
+    assert bool(answered.value.value.buffers) is bool(acks)
+    assert scene.partition(0).log_end_offset == 2

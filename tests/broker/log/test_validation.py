@@ -1,0 +1,337 @@
+"""Which batches get into a log, and what is said of those that do not."""
+
+from __future__ import annotations
+
+from struct import pack_into
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from aioproducer.broker.log import (
+    LogConfig,
+    OffsetsOutOfOrderError,
+    RecordError,
+    UnexpectedAppendOffsetError,
+    record_errors,
+)
+from aioproducer.errors import (
+    CorruptRecordError,
+    InvalidRecordError,
+    InvalidTimestampError,
+    InvalidTxnStateError,
+    KafkaError,
+    RecordBatchTooLargeError,
+    RecordTooLargeError,
+    UnsupportedCompressionTypeError,
+)
+from aioproducer.wire.control_batch import ControlRecordType, encode_control_batch
+from aioproducer.wire.crc32c import crc32c
+from aioproducer.wire.record_batch import CREATE_TIME, LOG_APPEND_TIME, RecordBatch, SimpleRecord, encode_batch
+from tests.broker.log.building import NOW, batch, content, open_log, sequenced, stored, visible
+
+HOUR = 3_600_000
+CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
+
+
+def edited(data: bytearray, *edits: tuple[str, int, int]) -> bytearray:
+    """``data`` with fields of the header changed, and the checksum to match."""
+    for layout, offset, value in edits:
+        pack_into(layout, data, offset, value)
+    pack_into(">I", data, 17, crc32c((memoryview(data)[21:],)))
+    return data
+
+
+def flipped(data: bytearray) -> bytearray:
+    data[-1] ^= 1
+    return data
+
+
+def plain(data: bytearray, *edits: tuple[str, int, int]) -> bytearray:
+    """``data`` with fields changed that the checksum does not cover."""
+    for layout, offset, value in edits:
+        pack_into(layout, data, offset, value)
+    return data
+
+
+REFUSED: list[tuple[str, bytes | bytearray, type[KafkaError], str]] = [
+    ("nothing", b"", InvalidRecordError, "no batches at all"),
+    ("too short", bytes(16), InvalidRecordError, "no batches at all"),
+    ("torn", batch(3)[:-1], InvalidRecordError, "no batches at all"),
+    ("two batches", batch() + batch(), InvalidRecordError, "exactly one record batch"),
+    ("base offset", batch(base_offset=5), InvalidRecordError, "should be 0, but it is 5"),
+    ("flipped bit", flipped(batch()), CorruptRecordError, "Record is corrupt"),
+    ("magic 1", plain(batch(), (">b", 16, 1)), InvalidRecordError, "must be of magic version 2, not 1"),
+    ("magic 3", plain(batch(), (">b", 16, 3)), CorruptRecordError, "Invalid magic found in record: 3"),
+    ("tiny length", plain(batch(), (">i", 8, 13)), CorruptRecordError, "record size 13 smaller than minimum"),
+    ("negative length", plain(batch(), (">i", 8, -1)), CorruptRecordError, "record size -1"),
+    ("shorter than its header", plain(batch(), (">i", 8, 40)), CorruptRecordError, "shorter than its header"),
+    ("codec", edited(batch(), (">h", 21, 5)), UnsupportedCompressionTypeError, "Unknown compression type id: 5"),
+    ("offset range", edited(batch(), (">i", 23, -1)), InvalidRecordError, "invalid offset range"),
+    ("no records", edited(batch(), (">i", 57, 0)), InvalidRecordError, "Invalid reported count for record batch: 0"),
+    ("count", edited(batch(3), (">i", 57, 2)), InvalidRecordError, "Inconsistent batch offset range"),
+    ("sequence", sequenced(-1), InvalidRecordError, "Invalid sequence number -1"),
+    ("epoch", sequenced(0, epoch=-1), InvalidRecordError, "Invalid producer epoch -1"),
+    ("control", batch(control=True), InvalidRecordError, "not allowed to write control records"),
+    ("transaction", sequenced(0, transactional=True), InvalidTxnStateError, "not part of an ongoing transaction"),
+    ("future", batch(timestamp=NOW + HOUR + 1), InvalidTimestampError, "due to invalid timestamp"),
+]
+
+
+@pytest.mark.parametrize(("records", "error", "message"), [row[1:] for row in REFUSED], ids=[row[0] for row in REFUSED])
+def test_pt63_what_is_refused_changes_nothing(
+    records: bytes | bytearray, error: type[KafkaError], message: str
+) -> None:
+    log = open_log()
+    log.append_as_leader(batch(2), 0)
+    before = visible(log)
+    with pytest.raises(error, match=message):
+        log.append_as_leader(records, 0)
+    assert visible(log) == before
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.one_of(st.binary(max_size=200), st.tuples(st.integers(0, 80), st.integers(0, 255)).map(lambda edit: _one(*edit)))
+)
+def test_any_bytes_are_refused_with_an_error_of_the_protocol(data: bytes) -> None:
+    log = open_log(config=LogConfig(validate_records=True))
+    try:
+        log.append_as_leader(data, 0)
+    except KafkaError:
+        assert log.log_end_offset == 0
+    else:
+        assert [record.offset for each in stored(log) for record in each.records()] == list(range(log.log_end_offset))
+
+
+def _one(position: int, value: int) -> bytes:
+    data = batch(2)
+    data[position] = value
+    pack_into(">I", data, 17, crc32c((memoryview(data)[21:],)))
+    return bytes(data)
+
+
+def test_sizes_are_limited_by_topic_and_segment() -> None:
+    size = len(batch(10))
+    log = open_log(config=LogConfig(max_message_bytes=size))
+    log.append_as_leader(batch(10), 0)
+    with pytest.raises(RecordTooLargeError, match=f"is {len(batch(11))} bytes which exceeds .* value of {size}"):
+        log.append_as_leader(batch(11), 0)
+    log = open_log(config=LogConfig(segment_bytes=size))
+    log.append_as_leader(batch(10), 0)
+    with pytest.raises(RecordBatchTooLargeError, match=f"maximum configured segment size of {size}"):
+        log.append_as_leader(batch(11), 0)
+
+
+def test_a_torn_batch_behind_the_first_is_cut_off() -> None:
+    log = open_log()
+    info = log.append_as_leader(batch(3) + batch()[:40], 2)
+    assert (info.last_offset, info.size) == (2, len(batch(3)))
+    assert len(content(log)) == len(batch(3))
+
+
+def test_the_header_is_stamped_in_place_and_read_only_memory_is_copied() -> None:
+    log = open_log()
+    log.append_as_leader(batch(5), 0)
+    mine = batch(4096, compression_type="none")
+    log.append_as_leader(mine, 3)
+    assert (RecordBatch(mine).base_offset, RecordBatch(mine).partition_leader_epoch) == (5, 3)
+    (view,) = log.read(5, 1 << 20, up_to=log.log_end_offset, min_one_batch=True)
+    assert isinstance(view, memoryview)
+    assert view.obj is mine
+    given_away = bytes(batch(2))
+    log.append_as_leader(given_away, 4)
+    assert RecordBatch(given_away).base_offset == 0
+    assert stored(log)[-1].base_offset == 5 + 4096
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("thorough", [False, True])
+def test_offsets_are_assigned_without_touching_the_records(codec: str, thorough: bool) -> None:
+    log = open_log(config=LogConfig(validate_records=thorough))
+    data = batch(50, compression_type=codec, value=b"v" * 100)
+    log.append_as_leader(batch(3), 0)
+    log.append_as_leader(bytes(data), 9)
+    assert bytes(stored(log)[1].buffer[17:]) == bytes(data[17:])
+    assert [record.offset for record in stored(log)[1].records()] == list(range(3, 53))
+    stored(log)[1].validate()
+
+
+@pytest.mark.parametrize(
+    ("timestamps", "before", "after", "refused"),
+    [
+        ([NOW], HOUR, HOUR, []),
+        ([NOW - HOUR, NOW + HOUR], HOUR, HOUR, []),
+        ([NOW - HOUR - 1, NOW], HOUR, HOUR, [0]),
+        ([NOW, NOW, NOW + HOUR + 1], HOUR, HOUR, [2]),
+        ([NOW - HOUR - 1, NOW + HOUR + 1], HOUR, HOUR, [0, 1]),
+        ([0], 2**63 - 1, HOUR, []),
+        ([-1], HOUR, HOUR, []),
+    ],
+)
+@pytest.mark.parametrize("thorough", [False, True])
+def test_timestamps_are_held_against_the_clock(
+    timestamps: list[int], before: int, after: int, refused: list[int], thorough: bool
+) -> None:
+    config = LogConfig(
+        message_timestamp_before_max_ms=before, message_timestamp_after_max_ms=after, validate_records=thorough
+    )
+    log = open_log(config=config)
+    data = bytearray().join(encode_batch([SimpleRecord(timestamp, None, b"v") for timestamp in timestamps]))
+    if not refused:
+        assert log.append_as_leader(data, 0).log_append_time_ms == -1
+        return
+    with pytest.raises(InvalidTimestampError) as caught:
+        log.append_as_leader(data, 0)
+    assert [error.batch_index for error in record_errors(caught.value)] == refused
+    assert f"within [{NOW - HOUR}, {NOW + HOUR}]" in record_errors(caught.value)[0].message
+
+
+def test_a_timestamp_between_the_headers_is_found_where_records_are_read() -> None:
+    timestamps = [NOW, NOW - 2 * HOUR, NOW]
+    config = LogConfig(message_timestamp_before_max_ms=HOUR, validate_records=True)
+    data = bytearray().join(encode_batch([SimpleRecord(timestamp, None, b"v") for timestamp in timestamps]))
+    with pytest.raises(InvalidTimestampError) as caught:
+        open_log(config=config).append_as_leader(data, 0)
+    assert [error.batch_index for error in record_errors(caught.value)] == [1]
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_log_append_time_is_stamped(codec: str) -> None:
+    log = open_log(config=LogConfig(message_timestamp_type="LogAppendTime"))
+    info = log.append_as_leader(batch(3, timestamp=5, compression_type=codec), 0)
+    assert (info.log_append_time_ms, info.max_timestamp) == (NOW, NOW)
+    (found,) = stored(log)
+    found.validate()
+    assert (found.timestamp_type, found.max_timestamp) == (LOG_APPEND_TIME, NOW)
+    assert {record.timestamp for record in found.records()} == {NOW}
+    assert log.offset_for_timestamp(NOW) == (NOW, 0, 0)
+    assert log.max_timestamp_offset() == (NOW, 0, 0)
+    with pytest.raises(InvalidTimestampError) as caught:
+        log.append_as_leader(batch(timestamp_type=LOG_APPEND_TIME), 0)
+    assert "should not set timestamp type to LogAppendTime" in record_errors(caught.value)[0].message
+
+
+def test_a_clients_claim_of_append_time_is_taken_back() -> None:
+    log = open_log()
+    log.append_as_leader(batch(2, timestamp_type=LOG_APPEND_TIME, timestamp=NOW - 7), 0)
+    (found,) = stored(log)
+    found.validate()
+    assert found.timestamp_type == CREATE_TIME
+    with pytest.raises(InvalidTimestampError):
+        log.append_as_leader(batch(2, timestamp_type=LOG_APPEND_TIME, max_timestamp=NOW + 2 * HOUR), 0)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_compacted_topics_need_keys(codec: str) -> None:
+    log = open_log(config=LogConfig(cleanup_policy=frozenset({"compact"})))
+    log.append_as_leader(batch(3, key=b"k", compression_type=codec), 0)
+    records = [SimpleRecord(NOW, key, b"v") for key in (b"a", None, b"c", None)]
+    with pytest.raises(
+        InvalidRecordError, match="One or more records have been rejected due to 2 record errors"
+    ) as caught:
+        log.append_as_leader(bytearray().join(encode_batch(records, compression_type=codec)), 0)
+    assert record_errors(caught.value) == (
+        RecordError(1, "Compacted topic cannot accept message without key in topic partition topic-0"),
+        RecordError(3, "Compacted topic cannot accept message without key in topic partition topic-0"),
+    )
+    assert record_errors(InvalidRecordError("another")) == ()
+    assert log.log_end_offset == 3
+
+
+def test_what_decompresses_to_too_much_is_refused() -> None:
+    log = open_log(config=LogConfig(validate_records=True))
+    with pytest.raises(InvalidRecordError, match="more than 67108864 bytes when decompressed"):
+        log.append_as_leader(batch(value=bytes(65 * 1024 * 1024), compression_type="zstd"), 0)
+
+
+def test_records_that_are_not_what_the_header_says_are_found_where_they_are_read() -> None:
+    garbled = batch(3)
+    pack_into(">b", garbled, 61, 100)
+    config = LogConfig(validate_records=True)
+    with pytest.raises(InvalidRecordError, match="topic partition topic-0"):
+        open_log(config=config).append_as_leader(edited(garbled), 0)
+    lying = edited(batch(3), (">q", 35, NOW + 77))
+    log = open_log(config=config)
+    assert log.append_as_leader(lying, 0).max_timestamp == NOW + 2
+    stored(log)[0].validate()
+    assert stored(log)[0].max_timestamp == NOW + 2
+    holes = batch(2)
+    record = (len(holes) - 61) // 2
+    holes[61 + record + 3] = 6  # the second record's offset delta, as a zigzag varint: 3
+    log = open_log(config=config)
+    log.append_as_leader(edited(holes), 0)
+    assert [found.offset for found in stored(log)[0].records()] == [0, 1]
+
+
+def test_a_header_that_lies_about_its_time_finds_no_record() -> None:
+    log = open_log()
+    log.append_as_leader(edited(batch(3), (">q", 35, NOW + 77)), 0)
+    assert log.max_timestamp_offset() is None
+    assert log.offset_for_timestamp(NOW + 50) is None
+    assert log.offset_for_timestamp(NOW + 1) == (NOW + 1, 1, 0)
+
+
+@pytest.mark.parametrize("target", [*CODECS, "uncompressed", "producer"])
+@pytest.mark.parametrize("source", ["none", "lz4"])
+def test_the_topics_codec_is_what_is_stored(target: str, source: str) -> None:
+    log = open_log(config=LogConfig(compression_type=target if target != "none" else "uncompressed"))
+    records = [SimpleRecord(NOW + index, b"k", b"v" * 50, [("h", b"x")]) for index in range(20)]
+    data = bytearray().join(
+        encode_batch(records, compression_type=source, producer_id=9, producer_epoch=1, base_sequence=4)
+    )
+    log.append_as_leader(data, 2)
+    (found,) = stored(log)
+    found.validate()
+    expected = {"uncompressed": "none", "producer": source}.get(target, target)
+    assert CODECS[found.compression_id] == expected
+    assert (found.producer_id, found.producer_epoch, found.base_sequence) == (9, 1, 4)
+    assert [(record.timestamp, record.key, record.value, record.headers) for record in found.records()] == [
+        (record.timestamp, record.key, record.value, tuple(record.headers)) for record in records
+    ]
+
+
+def test_what_grows_too_large_when_written_anew_is_refused() -> None:
+    data = batch(value=bytes(100_000), compression_type="zstd")
+    log = open_log(config=LogConfig(compression_type="uncompressed", max_message_bytes=50_000))
+    with pytest.raises(RecordTooLargeError):
+        log.append_as_leader(data, 0)
+
+
+def test_the_coordinator_may_write_markers_and_any_base_offset() -> None:
+    log = open_log(config=LogConfig(cleanup_policy=frozenset({"compact"})))
+    marker = encode_control_batch(
+        ControlRecordType.COMMIT, coordinator_epoch=0, producer_id=1, producer_epoch=0, timestamp=NOW
+    )
+    assert log.append_as_leader(marker, 0, origin="coordinator").first_offset == 0
+    assert log.append_as_leader(batch(base_offset=70, key=b"k"), 0, origin="coordinator").first_offset == 1
+    with pytest.raises(InvalidRecordError):
+        log.append_as_leader(batch(), 0, origin="coordinator")
+
+
+FOLLOWER_REFUSED: list[tuple[str, Any, type[KafkaError], str]] = [
+    ("flipped bit", flipped(batch(base_offset=2)), CorruptRecordError, "Record is corrupt"),
+    ("not rising", batch(base_offset=9) + batch(base_offset=9), OffsetsOutOfOrderError, "9 to 9 follows offset 9"),
+    ("negative delta", edited(batch(base_offset=9), (">i", 23, -1)), OffsetsOutOfOrderError, "Out of order"),
+    (
+        "below the end",
+        batch(base_offset=1),
+        UnexpectedAppendOffsetError,
+        "First offset 1 is less than the next offset 2",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("records", "error", "message"), [row[1:] for row in FOLLOWER_REFUSED], ids=[row[0] for row in FOLLOWER_REFUSED]
+)
+def test_pt63_followers_check_offsets_and_checksums(records: bytearray, error: type[KafkaError], message: str) -> None:
+    log = open_log()
+    log.append_as_follower(batch(2, base_offset=0))
+    before = visible(log)
+    with pytest.raises(error, match=message) as caught:
+        log.append_as_follower(records)
+    if isinstance(caught.value, UnexpectedAppendOffsetError):
+        assert (caught.value.first_offset, caught.value.last_offset) == (1, 1)
+    assert visible(log) == before

@@ -1,0 +1,188 @@
+"""A broker's connection to another broker."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+
+import pytest
+
+from aioproducer.broker.peer import PeerClient
+from aioproducer.broker.server import Reply
+from aioproducer.errors import KafkaTimeoutError, ProtocolError, UnsupportedVersionError
+from aioproducer.protocol import decode_request, encode_response
+from aioproducer.protocol.messages import ListOffsetsRequest, MetadataRequest, MetadataResponse
+from aioproducer.protocol.messages.metadata import MetadataRequestTopic
+from tests.broker.server.serving import framed, turns, until
+
+VERSION = 12
+
+
+def response(header, request):
+    """Says what was asked, in a field that can hold it."""
+    asked = ",".join(topic.name for topic in request.topics)
+    message = MetadataResponse(cluster_id=f"{header.client_id}:{asked}")
+    return encode_response(message, header.request_api_version, header.correlation_id)
+
+
+async def metadata(connection, frame):
+    await turns(2)
+    return Reply(response(*decode_request(frame)))
+
+
+def about(name):
+    return MetadataRequest(topics=[MetadataRequestTopic(name=name)])
+
+
+@pytest.fixture
+def peer_of(place):
+    """``peer_of(server, **options)``: a client of it that is closed at the end."""
+    made = []
+
+    def make(server, **options):
+        peer = PeerClient(place._connector, "127.0.0.1", server.port, **options)
+        made.append(peer)
+        return peer
+
+    yield make
+    for peer in made:
+        peer.close()
+
+
+async def test_requests_are_answered_one_after_the_other(place, peer_of):
+    server = await place.server(metadata)
+    peer = peer_of(server, client_id="broker-1")
+    assert not peer.is_connected
+    assert not server.connections
+    answers = await asyncio.gather(*(peer.request(about(f"topic-{n}"), VERSION, 10) for n in range(20)))
+    assert [answer.cluster_id for answer in answers] == [f"broker-1:topic-{n}" for n in range(20)]
+    assert len(server.connections) == 1
+    assert peer.is_connected
+
+
+async def test_a_request_with_no_such_version_changes_nothing(place, peer_of):
+    server = await place.server(metadata)
+    peer = peer_of(server)
+    with pytest.raises(UnsupportedVersionError):
+        await peer.request(ListOffsetsRequest(), 99, 10)
+    assert (await peer.request(about("x"), VERSION, 10)).cluster_id == "None:x"
+
+
+async def test_a_deadline_resets_the_connection_and_the_next_request_makes_another(place, peer_of):
+    silent = True
+
+    async def answer(connection, frame):
+        if silent:
+            await asyncio.get_running_loop().create_future()
+        return await metadata(connection, frame)
+
+    server = await place.server(answer)
+    peer = peer_of(server)
+    with pytest.raises(KafkaTimeoutError, match=r"127\.0\.0\.1:\d+: no response to MetadataRequest within 0\.02 s"):
+        await peer.request(about("x"), VERSION, 0.02)
+    assert not peer.is_connected
+    silent = False
+    assert (await peer.request(about("y"), VERSION, 10)).cluster_id == "None:y"
+
+
+async def test_a_request_that_waits_for_its_turn_has_its_own_deadline(place, peer_of):
+    go = asyncio.Event()
+
+    async def answer(connection, frame):
+        await go.wait()
+        return await metadata(connection, frame)
+
+    server = await place.server(answer)
+    peer = peer_of(server)
+    first = asyncio.ensure_future(peer.request(about("first"), VERSION, 10))
+    await until(lambda: server.memory.used)
+    with pytest.raises(KafkaTimeoutError):
+        await peer.request(about("second"), VERSION, 0.02)
+    go.set()
+    assert (await first).cluster_id == "None:first"
+
+
+@pytest.mark.parametrize("count", range(0, 12, 2))
+async def test_cancelled_anywhere_it_leaves_nothing_behind(place, peer_of, count):
+    server = await place.server(metadata)
+    peer = peer_of(server)
+    asking = asyncio.ensure_future(peer.request(about("x"), VERSION, 10))
+    await turns(count)
+    asking.cancel()
+    await asyncio.gather(asking, return_exceptions=True)
+    assert (await peer.request(about("y"), VERSION, 10)).cluster_id == "None:y"
+    await until(lambda: len(server.connections) == 1)
+
+
+async def test_nobody_listens(place, peer_of):
+    server = await place.server(metadata)
+    peer = peer_of(server)
+    await server.stop()
+    with pytest.raises(ConnectionRefusedError):
+        await peer.request(about("x"), VERSION, 10)
+
+
+@pytest.mark.parametrize("reply", [Reply(abort=True), Reply(close=True), Reply([b"\0\0\1\0half"], close=True)])
+async def test_a_connection_lost_before_the_response(place, peer_of, reply):
+    replies = [reply]
+
+    async def answer(connection, frame):
+        return replies.pop() if replies else await metadata(connection, frame)
+
+    server = await place.server(answer)
+    peer = peer_of(server)
+    with pytest.raises(ConnectionError):
+        await peer.request(about("x"), VERSION, 10)
+    assert (await peer.request(about("y"), VERSION, 10)).cluster_id == "None:y"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "text"),
+    [
+        (framed(struct.pack(">i", 77) + bytes(20)), "a response with correlation id 77, but 0 was asked"),
+        (framed(b"12"), "too short for a correlation id"),
+        (framed(struct.pack(">i", 0) + b"\0nonsense"), "MetadataResponse.* of version 12"),
+        (struct.pack(">i", -5), "a frame of -5 bytes was announced"),
+        (struct.pack(">i", 2_000_000), "a frame of 2000000 bytes was announced"),
+        (framed(bytes(10)) + framed(bytes(10)), "more came than the response that was asked for"),
+    ],
+)
+async def test_a_response_that_is_none(place, peer_of, wrong, text):
+    wrongs = [wrong]
+
+    async def answer(connection, frame):
+        return Reply([wrongs.pop()]) if wrongs else await metadata(connection, frame)
+
+    server = await place.server(answer)
+    peer = peer_of(server, max_response_bytes=1_000_000)
+    with pytest.raises(ProtocolError, match=text):
+        await peer.request(about("x"), VERSION, 10)
+    assert not peer.is_connected
+    assert (await peer.request(about("y"), VERSION, 10)).cluster_id == "None:y"
+
+
+async def test_a_server_that_comes_back(place, peer_of):
+    server = await place.server(metadata)
+    peer = peer_of(server)
+    await peer.request(about("x"), VERSION, 10)
+    for connection in server.connections:
+        connection.abort()
+    await until(lambda: not peer.is_connected)
+    assert (await peer.request(about("y"), VERSION, 10)).cluster_id == "None:y"
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 20])
+async def test_close_fails_what_waits(place, peer_of, count):
+    async def answer(connection, frame):
+        return await asyncio.get_running_loop().create_future()
+
+    server = await place.server(answer)
+    peer = peer_of(server)
+    asking = [asyncio.ensure_future(peer.request(about("x"), VERSION, 10)) for _ in range(3)]
+    await turns(count)
+    peer.close()
+    for ended in await asyncio.gather(*asking, return_exceptions=True):
+        assert isinstance(ended, ConnectionAbortedError)
+    assert not peer.is_connected
+    with pytest.raises(ConnectionAbortedError, match=r"the connection to 127\.0\.0\.1:\d+ was closed"):
+        await peer.request(about("x"), VERSION, 10)

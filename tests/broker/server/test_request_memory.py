@@ -1,0 +1,164 @@
+"""All requests together take only so much memory, nobody waits for ever, and whoever holds others up is closed."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+
+import pytest
+
+from aioproducer.broker.framing import READ_AHEAD
+from aioproducer.broker.server import Reply
+from tests.broker.server.serving import framed, turns, until
+
+LARGE = 1_000_000
+RECEIVE = 128 * 1024
+
+
+@pytest.mark.parametrize("held", [2_000_000, 300_000, 1])
+async def test_many_large_requests_at_once_stay_within_the_bound_and_all_come_through(place, held):
+    peak = 0
+
+    async def answer(connection, frame):
+        nonlocal peak
+        peak = max(peak, server.memory.used)
+        await turns(1)
+        assert bytes(frame[:4]) * (LARGE // 4) == frame
+        return Reply([framed(bytes(frame[:4]))])
+
+    server = await place.server(answer, queued_max_bytes=held)
+    clients = [await place.client(server) for _ in range(20)]
+    for number, client in enumerate(clients):
+        client.ask(struct.pack(">i", number) * (LARGE // 4))
+    for number, client in enumerate(clients):
+        assert await client.answer() == struct.pack(">i", number)
+    # The bound, one request beyond it, and what each connection may hold unasked (two receives where it was doubled).
+    assert peak <= held + LARGE + len(clients) * 2 * RECEIVE
+
+
+async def test_who_waited_first_goes_on_first(memory):
+    order = []
+
+    async def answer(connection, frame):
+        order.append(bytes(frame[:1]))
+        return Reply()
+
+    server = await memory.server(answer, queued_max_bytes=100_000, serve=False)
+    clients = [await memory.client(server) for _ in range(5)]
+    for number, client in enumerate(clients):
+        client.send(struct.pack(">i", LARGE) + bytes([number]) + bytes(150_000))
+        await turns(10)
+    assert server.memory.waiting == 4
+    for client in reversed(clients):
+        client.send(bytes(LARGE - 150_001))
+    await turns(200)
+    assert server.memory.used <= 100_000 + LARGE + 5 * 2 * RECEIVE
+    server.serve()
+    await until(lambda: len(order) == 5)
+    assert order == [bytes([number]) for number in range(5)]
+
+
+async def test_a_connection_between_requests_does_not_wait(place):
+    """Small requests that come whole go on, even while there is no memory for large ones."""
+    go = asyncio.Event()
+
+    async def answer(connection, frame):
+        if len(frame) == LARGE:
+            await go.wait()
+        return Reply([framed(b"done")])
+
+    server = await place.server(answer, queued_max_bytes=100_000)
+    large, small = await place.client(server), await place.client(server)
+    large.ask(bytes(LARGE))
+    await until(lambda: server.memory.used >= LARGE)
+    for _ in range(10):
+        small.ask(b"small")
+        assert await small.answer() == b"done"
+    go.set()
+    assert await large.answer() == b"done"
+
+
+async def test_whoever_holds_memory_and_stands_still_while_others_wait_is_closed(place, caplog):
+    async def answer(connection, frame):
+        return Reply([framed(b"done")])
+
+    server = await place.server(answer, queued_max_bytes=500_000, stall_timeout_ms=40)
+    stalled = [await place.client(server) for _ in range(8)]
+    for client in stalled:
+        client.send(struct.pack(">i", LARGE) + bytes(100_000))
+    await until(lambda: server.memory.used >= 500_000)
+    honest = await place.client(server)
+    honest.ask(bytes(LARGE))
+    assert await honest.answer() == b"done"
+    assert "has stood still for 0.04 s, while others wait for memory" in caplog.text
+
+
+async def test_nobody_is_closed_for_standing_still_while_nobody_waits(memory):
+    async def answer(connection, frame):
+        return Reply([framed(b"done")])
+
+    server = await memory.server(answer, queued_max_bytes=LARGE, stall_timeout_ms=1)
+    client = await memory.client(server)
+    client.send(struct.pack(">i", LARGE) + bytes(100_000))
+    await asyncio.sleep(0.02)
+    client.send(bytes(LARGE - 100_000))
+    assert await client.answer() == b"done"
+
+
+async def test_byte_by_byte_is_standing_still(place):
+    async def answer(connection, frame):
+        return Reply([framed(b"done")])
+
+    server = await place.server(answer, queued_max_bytes=100_000, stall_timeout_ms=100)
+    loris = await place.client(server)
+    loris.send(struct.pack(">i", LARGE) + bytes(120_000))
+    await until(lambda: server.memory.used >= 100_000)
+    honest = await place.client(server)
+    honest.ask(bytes(LARGE))
+    answered = asyncio.ensure_future(honest.answer())
+    while not answered.done():
+        loris.send(b"x")
+        await asyncio.sleep(0.005)
+    assert answered.result() == b"done"
+
+
+async def test_a_peer_that_takes_no_answers_and_holds_requests_is_closed_while_others_wait(place):
+    async def answer(connection, frame):
+        return Reply([framed(bytes(30_000_000 if frame == b"flood" else 4))])
+
+    server = await place.server(answer, queued_max_bytes=100_000, stall_timeout_ms=40)
+    deaf = await place.client(server)
+    deaf.transport.pause_reading()
+    deaf.ask(b"flood", bytes(200_000))
+    await until(lambda: server.memory.used >= 200_000)
+    # Two of them: the first goes on without memory, the second waits.
+    honest = [await place.client(server) for _ in range(2)]
+    for client in honest:
+        client.ask(bytes(LARGE))
+    for client in honest:
+        assert len(await client.answer()) == 4
+    assert len(server.connections) >= 2
+
+
+@pytest.mark.parametrize("how", ["close", "abort"])
+async def test_memory_of_those_who_go_is_free(place, how):
+    server = await place.server(queued_max_bytes=200_000)
+    clients = [await place.client(server) for _ in range(5)]
+    for client in clients:
+        client.send(struct.pack(">i", LARGE) + bytes(150_000))
+    await until(lambda: server.memory.used >= 200_000 and server.memory.waiting)
+    for client in clients:
+        getattr(client.transport, how)()
+    await until(lambda: not server.connections)
+    assert server.memory.used == 0
+    assert server.memory.waiting == 0
+
+
+async def test_without_a_bound_nobody_waits(memory):
+    server = await memory.server(queued_max_bytes=-1, serve=False)
+    clients = [await memory.client(server) for _ in range(5)]
+    for client in clients:
+        client.ask(bytes(LARGE), bytes(10))
+    await until(lambda: server.memory.used >= 5 * LARGE)
+    assert server.memory.waiting == 0
+    assert server.memory.used <= 5 * (LARGE + READ_AHEAD + RECEIVE)

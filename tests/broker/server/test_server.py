@@ -1,0 +1,309 @@
+"""The server: how it starts and stops, how many it takes, whom it closes for doing nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+
+import pytest
+
+from aioproducer.broker.connection import Mute, Reply
+from aioproducer.broker.server import Server
+from aioproducer.transport.listening import StreamListener
+from tests.broker.server.serving import echo, framed, turns, until
+
+
+async def test_the_port_is_known_and_connections_are_taken_before_requests_are(place):
+    server = await place.server(serve=False)
+    assert server.host == "127.0.0.1"
+    client = await place.client(server)
+    client.ask(b"early")
+    await until(lambda: server.memory.used)
+    await turns(50)
+    assert client.received == b""
+    server.serve()
+    assert await client.answer() == b"early"
+
+
+async def test_a_server_that_was_not_started():
+    server = Server(echo)
+    with pytest.raises(RuntimeError, match="has not been started"):
+        assert server.port
+    assert list(server.connections) == []
+    server.abort()
+    await server.stop()
+
+
+async def test_a_server_starts_once(memory):
+    server = await memory.server()
+    with pytest.raises(RuntimeError, match="listens already"):
+        await server.start(StreamListener(), "127.0.0.1", 0)
+
+
+async def test_a_port_that_is_taken(tcp):
+    server = await tcp.server()
+    other = Server(echo)
+    with pytest.raises(OSError, match=rf"cannot listen at 127\.0\.0\.1:{server.port}: "):
+        await other.start(StreamListener(), "127.0.0.1", server.port)
+    await other.stop()
+
+
+async def test_a_graceful_stop_answers_what_is_being_answered_and_no_more(place):
+    answering = asyncio.Event()
+    go = asyncio.Event()
+    seen = []
+
+    async def answer(connection, frame):
+        seen.append(bytes(frame))
+        answering.set()
+        await go.wait()
+        return Reply([framed(bytes(2_000_000))])
+
+    server = await place.server(answer)
+    client, idle = await place.client(server), await place.client(server)
+    client.ask(b"first", b"second")
+    await answering.wait()
+    stopping = asyncio.ensure_future(server.stop())
+    await turns(50)
+    assert not stopping.done()
+    with pytest.raises(OSError, match=r".*"):
+        await place.client(server)
+    await idle.lost()
+    go.set()
+    assert len(await client.answer()) == 2_000_000
+    await client.lost()
+    await stopping
+    assert seen == [b"first"]
+    assert client.received == b""
+    assert not server.connections
+
+
+async def test_a_graceful_stop_has_a_deadline(place):
+    cancelled = []
+
+    async def answer(connection, frame):
+        try:
+            await asyncio.get_running_loop().create_future()
+        except asyncio.CancelledError:
+            cancelled.append(bytes(frame))
+            raise
+        return Reply()
+
+    server = await place.server(answer)
+    client = await place.client(server)
+    client.ask(b"first", b"second")
+    await until(lambda: server.memory.used and next(iter(server.connections)).mute is Mute.PROCESSING)
+    await turns(3)
+    await server.stop(timeout=0.02)
+    assert cancelled == [b"first"]
+    assert not server.connections
+    await client.lost()
+
+
+async def test_a_stop_waits_for_no_peer_that_takes_nothing(place):
+    async def answer(connection, frame):
+        return Reply([framed(bytes(50_000_000))])
+
+    server = await place.server(answer)
+    client = await place.client(server)
+    client.transport.pause_reading()
+    client.ask(b"more")
+    await until(lambda: server.connections and next(iter(server.connections)).mute is Mute.SENDING)
+    await server.stop(timeout=0.02)
+    assert not server.connections
+
+
+async def test_abort_resets_everything_at_once(place):
+    async def answer(connection, frame):
+        await asyncio.get_running_loop().create_future()
+        return Reply()
+
+    server = await place.server(answer)
+    clients = [await place.client(server) for _ in range(5)]
+    for client in clients[:3]:
+        client.ask(b"one", b"two")
+    clients[3].send(framed(b"half")[:6])
+    await until(lambda: len(server.connections) == 5)
+    await turns(10)
+    server.abort()
+    await server.wait_closed()
+    assert not server.connections
+    for client in clients:
+        assert isinstance(await client.lost(), ConnectionError)
+
+
+async def test_abort_the_moment_a_request_was_taken(memory):
+    """The task that would answer it is cancelled before its first step."""
+    server = await memory.server()
+    client = await memory.client(server)
+    client.ask(b"one")
+    await until(lambda: server.connections and next(iter(server.connections)).mute is Mute.PROCESSING)
+    server.abort()
+    await server.wait_closed()
+    assert not server.connections
+    assert server.memory.used == 0
+
+
+async def test_a_stop_that_is_cancelled_leaves_nothing_open(place):
+    async def answer(connection, frame):
+        await asyncio.get_running_loop().create_future()
+        return Reply()
+
+    server = await place.server(answer)
+    client = await place.client(server)
+    client.ask(b"one")
+    await until(lambda: server.memory.used)
+    stopping = asyncio.ensure_future(server.stop())
+    await turns(5)
+    stopping.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await stopping
+    await client.lost()
+    await server.wait_closed()
+    assert not server.connections
+
+
+async def test_an_answer_that_aborts_its_connection_while_it_is_made(place):
+    async def answer(connection, frame):
+        connection.abort()
+        await turns(5)
+        return Reply([framed(b"nobody hears this")])
+
+    server = await place.server(answer)
+    client = await place.client(server)
+    client.ask(b"one", b"two")
+    await client.lost()
+    assert client.received == b""
+    await until(lambda: not server.connections)
+
+
+async def test_a_connection_too_many_is_reset_and_the_others_go_on(place, caplog):
+    server = await place.server(max_connections=3)
+    clients = [await place.client(server) for _ in range(3)]
+    for client in clients:
+        client.ask(b"hello")
+        await client.answer()
+    for _ in range(5):
+        try:
+            refused = await place.client(server)
+        except OSError:
+            continue
+        assert isinstance(await refused.lost(), ConnectionError)
+    await until(lambda: server.refused == 5)
+    assert len(server.connections) == 3
+    assert caplog.text.count("there are 3 connections (1 refused so far)") == 1
+    assert len(caplog.records) == 1
+    for client in clients:
+        client.ask(b"still here")
+        assert await client.answer() == b"still here"
+    clients[0].transport.close()
+    await until(lambda: len(server.connections) == 2)
+    client = await place.client(server)
+    client.ask(b"room again")
+    assert await client.answer() == b"room again"
+
+
+async def test_connections_of_one_host(tcp, caplog):
+    server = await tcp.server(max_connections_per_ip=2)
+    for _ in range(2):
+        client = await tcp.client(server)
+        client.ask(b"hello")
+        await client.answer()
+    try:
+        refused = await tcp.client(server)
+        await refused.lost()
+    except OSError:
+        pass
+    await until(lambda: server.refused == 1)
+    assert "there are 2 connections from 127.0.0.1" in caplog.text
+
+
+async def test_a_connection_counts_until_its_last_request_is_answered(place):
+    go = asyncio.Event()
+
+    async def answer(connection, frame):
+        await go.wait()
+        return Reply()
+
+    server = await place.server(answer)
+    client = await place.client(server)
+    client.ask(b"one")
+    client.transport.close()
+    await until(lambda: server.connections and next(iter(server.connections)).is_lost)
+    assert len(server.connections) == 1
+    go.set()
+    await until(lambda: not server.connections)
+
+
+async def test_pt49_only_who_is_idle_too_long_is_closed(place, caplog):
+    caplog.set_level(logging.INFO)
+    server = await place.server(connections_max_idle_ms=300)
+    idle, used = await place.client(server), await place.client(server)
+    await until(lambda: len(server.connections) == 2)
+    loop = asyncio.get_running_loop()
+    begin = loop.time()
+    while not idle.is_lost:
+        used.ask(b"x")
+        await used.answer()
+        await asyncio.sleep(0.005)
+    assert loop.time() - begin >= 0.29
+    assert not used.is_lost
+    assert caplog.text.count("idle for 0.3 s") == 1
+    await used.lost()
+
+
+async def test_pt49_one_a_turn_the_longest_idle_first(memory, caplog):
+    caplog.set_level(logging.INFO)
+    server = await memory.server(connections_max_idle_ms=20)
+    for _ in range(6):
+        await memory.client(server)
+    connections = list(server.connections)
+    assert len(connections) == 6
+    server.active(connections[0])
+    # Blocks the loop, so that all of them are idle too long at once.
+    time.sleep(0.03)  # noqa: ASYNC251
+    while len(caplog.records) < 6:
+        before = len(caplog.records)
+        await asyncio.sleep(0)
+        assert len(caplog.records) - before <= 1
+    closed = [record.args[0] for record in caplog.records]
+    assert closed == [connection.id for connection in [*connections[1:], connections[0]]]
+
+
+async def test_pt49_a_request_being_answered_is_not_idleness(place):
+    go = asyncio.Event()
+
+    async def answer(connection, frame):
+        await go.wait()
+        return await echo(connection, frame)
+
+    server = await place.server(answer, connections_max_idle_ms=10)
+    client = await place.client(server)
+    client.ask(b"a long poll")
+    await asyncio.sleep(0.05)
+    assert not client.is_lost
+    go.set()
+    assert await client.answer() == b"a long poll"
+    await client.lost()
+
+
+async def test_pt49_a_peer_that_takes_nothing_is_idle(place):
+    async def answer(connection, frame):
+        return Reply([framed(bytes(50_000_000))])
+
+    server = await place.server(answer, connections_max_idle_ms=50)
+    client = await place.client(server)
+    client.transport.pause_reading()
+    client.ask(b"more")
+    await until(lambda: server.connections)
+    await until(lambda: not server.connections)
+
+
+async def test_nobody_is_closed_for_idleness_where_there_is_no_limit(memory):
+    server = await memory.server(connections_max_idle_ms=-1)
+    client = await memory.client(server)
+    await until(lambda: server.connections)
+    assert server._idle_timer is None
+    client.ask(b"x")
+    assert await client.answer() == b"x"
