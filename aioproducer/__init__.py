@@ -1,13 +1,19 @@
 """aioproducer: an asyncio-native producer for Apache Kafka."""
 
-__version__ = "0.1.0"
+from __future__ import annotations
 
-from aioproducer.bulk import SendManyResult
-from aioproducer.config import ProducerConfig
-from aioproducer.core.delivery import Delivery
-from aioproducer.errors import KafkaError, SendManyError
-from aioproducer.producer import Producer
-from aioproducer.record import Node, PartitionInfo, Record, RecordMetadata, TopicPartition
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from aioproducer.bulk import SendManyResult
+    from aioproducer.config import ProducerConfig
+    from aioproducer.core.delivery import Delivery
+    from aioproducer.errors import KafkaError, SendManyError
+    from aioproducer.producer import Producer
+    from aioproducer.record import Node, PartitionInfo, Record, RecordMetadata, TopicPartition
+
+__version__ = "0.1.0"
 
 __all__ = [
     "Delivery",
@@ -22,3 +28,32 @@ __all__ = [
     "SendManyResult",
     "TopicPartition",
 ]
+
+# Where each name lives. They are imported when first asked for: pytest imports this package in every run on a machine
+# where it is installed, to find the fixtures, and Spark does to find the data source.
+_HOMES = {
+    "Delivery": "aioproducer.core.delivery",
+    "KafkaError": "aioproducer.errors",
+    "Node": "aioproducer.record",
+    "PartitionInfo": "aioproducer.record",
+    "Producer": "aioproducer.producer",
+    "ProducerConfig": "aioproducer.config",
+    "Record": "aioproducer.record",
+    "RecordMetadata": "aioproducer.record",
+    "SendManyError": "aioproducer.errors",
+    "SendManyResult": "aioproducer.bulk",
+    "TopicPartition": "aioproducer.record",
+}
+
+
+def __getattr__(name: str) -> object:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value: object = getattr(import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,157 @@
+"""``EmbeddedCluster``: brokers in the event loop of the test."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from aioproducer.broker import BrokerCluster
+from aioproducer.testing.control import ClusterControl
+from aioproducer.transport.base import Connector
+from aioproducer.transport.memory import MemoryNetwork
+
+if TYPE_CHECKING:
+    from aioproducer.producer import Producer
+
+
+T = TypeVar("T")
+
+
+def cluster_properties(brokers: int, properties: Mapping[str, object] | None) -> dict[str, object]:
+    """What a cluster of tests is configured with: replicas on up to three nodes, and groups that start at once.
+
+    Kafka waits 3 s for further members of a new group, and spreads their offsets over 50 partitions.
+    """
+    replicas = min(brokers, 3)
+    return {
+        "default.replication.factor": replicas,
+        "offsets.topic.replication.factor": replicas,
+        "offsets.topic.num.partitions": 1,
+        "group.initial.rebalance.delay.ms": 0,
+        **{name.replace("_", "."): value for name, value in (properties or {}).items()},
+    }
+
+
+class EmbeddedCluster(ClusterControl):
+    """A cluster of ``brokers`` nodes in this event loop; an async context manager.
+
+    Its records are kept in memory, or in ``data_dir`` where one is given: there it goes on with what it left.
+    ``properties`` are Kafka's server properties (``{"auto.create.topics.enable": "false"}``). Topics have a replica on
+    every node, on three of more than three, unless told otherwise.
+
+    With ``transport="tcp"`` it listens on free ports of the loopback interface. With ``transport="memory"`` there are
+    no sockets at all: a producer reaches it by ``Producer(..., transport=cluster.transport)``, other clients cannot; a
+    test may have thousands of them.
+
+    A cluster belongs to its event loop: from another thread or loop use ``EmbeddedClusterThread``.
+    """
+
+    def __init__(
+        self,
+        brokers: int = 1,
+        *,
+        properties: Mapping[str, object] | None = None,
+        data_dir: str | Path | None = None,
+        transport: str = "tcp",
+    ) -> None:
+        if transport not in ("tcp", "memory"):
+            raise ValueError(f'transport must be "tcp" or "memory", not {transport!r}')
+        self._network = MemoryNetwork() if transport == "memory" else None
+        self._cluster = BrokerCluster(
+            brokers,
+            properties=cluster_properties(brokers, properties),
+            data_dir=None if data_dir is None else Path(data_dir),
+            network=self._network,
+        )
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = 0
+
+    def _call(self, function: Callable[[BrokerCluster], T]) -> T:
+        if self._loop is None:
+            raise RuntimeError("the cluster is not running: use it inside `async with EmbeddedCluster()`")
+        if threading.get_ident() != self._thread:
+            raise RuntimeError(
+                "this cluster runs in another thread: call it there, or use EmbeddedClusterThread, which may be called "
+                "from every thread"
+            )
+        try:
+            running = asyncio.get_running_loop()
+        except RuntimeError:
+            running = self._loop
+        if running is not self._loop:
+            raise RuntimeError(
+                "this cluster runs in another event loop, which stands still while this one runs: with pytest-asyncio "
+                "give the test and the fixture the same loop_scope, or use EmbeddedClusterThread"
+            )
+        return function(self._cluster)
+
+    @property
+    def broker_cluster(self) -> BrokerCluster:
+        """The cluster itself, for what this class has no method for."""
+        return self._cluster
+
+    @property
+    def transport(self) -> str | Connector:
+        """What ``Producer(transport=...)`` takes to reach this cluster."""
+        return "tcp" if self._network is None else self._network
+
+    def producer(self, **configuration: Any) -> Producer:
+        """A ``Producer`` for this cluster, not yet started: ``async with cluster.producer(acks=1) as producer``."""
+        from aioproducer.producer import Producer
+
+        return Producer(**{"bootstrap_servers": self.bootstrap_servers, "transport": self.transport, **configuration})
+
+    async def start(self) -> None:
+        """Start every node; ``async with`` does."""
+        await self._cluster.start()
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+
+    async def stop(self) -> None:
+        """Stop every node, as an administrator would; leaves no task, socket or file open."""
+        await self._cluster.stop()
+        self._loop = None
+
+    async def kill(self, node: int) -> None:
+        """End a node as SIGKILL would: it says nothing and writes nothing more; its log stays for ``restart``."""
+        self._call(lambda cluster: cluster)
+        await self._cluster.kill(node)
+
+    async def restart(self, node: int) -> None:
+        """Start a node again, where it was; one that is up is stopped first."""
+        self._call(lambda cluster: cluster)
+        await self._cluster.restart(node)
+
+    async def wait_in_sync(self, timeout: float = 30.0) -> None:
+        """Until every replica of every partition on a node that is up is in sync.
+
+        Raises:
+            TimeoutError: ``timeout`` seconds have passed; names a partition that is not.
+        """
+        deadline = asyncio.get_running_loop().time() + timeout
+        while missing := self._call(out_of_sync):
+            if asyncio.get_running_loop().time() > deadline:
+                raise TimeoutError(f"not in sync within {timeout:g} s: {missing[0]}")
+            await asyncio.sleep(0.005)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+
+def out_of_sync(cluster: BrokerCluster) -> list[str]:
+    """The partitions with a replica that is up and not in sync."""
+    return [
+        f"{partition.topic}-{partition.index}"
+        for partition in cluster.image.partitions()
+        if any(cluster.image.is_alive(node) and node not in partition.isr for node in partition.replicas)
+    ]

@@ -1,0 +1,129 @@
+"""The fixtures as a user's test suite meets them: in a pytest of its own, with warnings as errors."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "testing.md"
+
+SCOPE = "asyncio_default_fixture_loop_scope = "
+AUTO = f"[pytest]\nfilterwarnings = error\nasyncio_mode = auto\n{SCOPE}function\n"
+STRICT = f"[pytest]\nfilterwarnings = error\nasyncio_mode = strict\n{SCOPE}function\n"
+
+SERVICE = """
+import pytest
+
+@pytest.mark.asyncio
+async def test_one(kafka_cluster, producer):
+    assert kafka_cluster.topics() == []
+    await producer.send("clicks", b"value")
+    assert [r.value for r in kafka_cluster.records("clicks")] == [b"value"]
+
+@pytest.mark.asyncio
+async def test_each_test_has_a_cluster_of_its_own(kafka_cluster):
+    assert kafka_cluster.topics() == []
+
+@pytest.mark.asyncio
+@pytest.mark.kafka_cluster(brokers=3)
+async def test_three(kafka_cluster, producer):
+    assert kafka_cluster.nodes == [1, 2, 3]
+    kafka_cluster.create_topic("clicks")
+    await producer.send("clicks", b"value")
+
+def test_session(kafka_cluster_session):
+    kafka_cluster_session.create_topic("shared")
+    assert kafka_cluster_session.topics() == ["shared"]
+
+def test_session_again(kafka_cluster_session):
+    assert kafka_cluster_session.topics() == ["shared"]
+"""
+
+
+def _pytest(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "COV_"))}
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments],
+        cwd=folder,
+        env={**inherited, **environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def _outcome(run: subprocess.CompletedProcess[str]) -> str:
+    assert run.stdout, run.stderr
+    return re.sub(r" in [0-9.]+s.*", "", run.stdout.strip().splitlines()[-1])
+
+
+@pytest.mark.parametrize("settings", [AUTO, STRICT], ids=["auto", "strict"])
+def test_fixtures_in_both_modes_of_pytest_asyncio(tmp_path: Path, settings: str) -> None:
+    (tmp_path / "pytest.ini").write_text(settings)
+    (tmp_path / "test_service.py").write_text(SERVICE)
+    run = _pytest(tmp_path)
+    assert _outcome(run) == "5 passed", run.stdout
+
+
+def test_loops_of_session_scope(tmp_path: Path) -> None:
+    settings = AUTO.replace(f"{SCOPE}function", f"{SCOPE}session") + "asyncio_default_test_loop_scope = session\n"
+    (tmp_path / "pytest.ini").write_text(settings)
+    (tmp_path / "test_service.py").write_text(SERVICE)
+    run = _pytest(tmp_path)
+    assert _outcome(run) == "5 passed", run.stdout
+
+
+def test_another_loop_than_the_tests_is_named(tmp_path: Path) -> None:
+    (tmp_path / "pytest.ini").write_text(AUTO)
+    (tmp_path / "test_service.py").write_text(
+        "import pytest\n\n"
+        "@pytest.mark.asyncio(loop_scope='session')\n"
+        "async def test_elsewhere(kafka_cluster):\n"
+        "    kafka_cluster.create_topic('clicks')\n"
+    )
+    run = _pytest(tmp_path)
+    assert _outcome(run) == "1 failed", run.stdout
+    assert "give the test and the fixture the same loop_scope" in run.stdout
+
+
+def test_without_pytest_asyncio_the_session_cluster_works_and_the_other_says_what_is_missing(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['pytest_asyncio'] = None\n")
+    (tmp_path / "test_service.py").write_text(
+        "def test_session(kafka_cluster_session):\n"
+        "    assert kafka_cluster_session.nodes == [1]\n\n"
+        "def test_missing(kafka_cluster):\n"
+        "    pass\n"
+    )
+    run = _pytest(
+        tmp_path,
+        "-p",
+        "aioproducer.testing.plugin",
+        PYTHONPATH=str(tmp_path),
+        PYTEST_DISABLE_PLUGIN_AUTOLOAD="1",
+    )
+    assert _outcome(run) == "1 passed, 1 error", run.stdout
+    assert "pip install pytest-asyncio" in run.stdout
+
+
+def test_plugin_alone_imports_nothing_heavy() -> None:
+    script = "import sys, aioproducer.testing.plugin; print([n for n in sys.modules if n.startswith('aioproducer')])"
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    assert found.stdout.strip() == "['aioproducer', 'aioproducer.testing', 'aioproducer.testing.plugin']"
+
+
+def test_document_is_true(tmp_path: Path) -> None:
+    """Every block of docs/testing.md that names its file is one, and all of their tests pass."""
+    blocks = re.findall(r"```python\n(# (test_\w+\.py)\n.*?)```", DOCUMENT.read_text(), re.DOTALL)
+    assert len(blocks) == DOCUMENT.read_text().count("```python") == 4
+    (tmp_path / "pytest.ini").write_text(AUTO)
+    for source, name in blocks:
+        (tmp_path / name).write_text(source)
+    tests = sum(source.count("def test_") for source, _ in blocks)
+    run = _pytest(tmp_path)
+    assert _outcome(run) == f"{tests} passed", run.stdout
