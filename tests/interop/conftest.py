@@ -11,6 +11,7 @@ import pytest
 
 from tests.kafka import jars
 from tests.kafka.cluster import KafkaCluster
+from tests.kafka.in_process import InProcessCluster
 from tests.kafka.mock import MockCluster
 
 
@@ -44,6 +45,35 @@ def three_nodes() -> Iterator[KafkaCluster]:
 
 
 @pytest.fixture(scope="session")
+def one_embedded() -> Iterator[InProcessCluster]:
+    """One embedded broker that creates topics on demand."""
+    with InProcessCluster(1) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def three_embedded() -> Iterator[InProcessCluster]:
+    """Three embedded brokers, configured as ``three_nodes``."""
+    properties = {"auto.create.topics.enable": "false", "min.insync.replicas": "2"}
+    with InProcessCluster(3, properties=properties) as cluster:
+        yield cluster
+
+
+@pytest.fixture(params=["one_node", "one_embedded"])
+def one_broker(request: pytest.FixtureRequest) -> KafkaCluster | InProcessCluster:
+    """Apache Kafka, then the embedded broker: what holds for one has to hold for the other."""
+    found: KafkaCluster | InProcessCluster = request.getfixturevalue(request.param)
+    return found
+
+
+@pytest.fixture(params=["three_nodes", "three_embedded"])
+def three_brokers(request: pytest.FixtureRequest) -> KafkaCluster | InProcessCluster:
+    """As ``one_broker``, three of each."""
+    found: KafkaCluster | InProcessCluster = request.getfixturevalue(request.param)
+    return found
+
+
+@pytest.fixture(scope="session")
 def old_broker() -> Iterator[KafkaCluster]:
     """One broker of Apache Kafka 3.3."""
     try:
@@ -63,11 +93,24 @@ def mock_cluster() -> Iterator[MockCluster]:
         pytest.skip(str(missing))
 
 
-@pytest.fixture(params=["one_node", "three_nodes", "old_broker", "mock_cluster"])
-def cluster(request: pytest.FixtureRequest) -> KafkaCluster | MockCluster:
+@pytest.fixture
+def embedded_cluster() -> Iterator[InProcessCluster]:
+    """Three embedded brokers for one test alone, as ``mock_cluster``."""
+    with InProcessCluster(3) as cluster:
+        yield cluster
+
+
+@pytest.fixture(params=["mock_cluster", "embedded_cluster"])
+def faulty_cluster(request: pytest.FixtureRequest) -> MockCluster | InProcessCluster:
+    """What takes errors on command."""
+    found: MockCluster | InProcessCluster = request.getfixturevalue(request.param)
+    return found
+
+
+@pytest.fixture(params=["one_node", "three_nodes", "old_broker", "mock_cluster", "one_embedded", "three_embedded"])
+def cluster(request: pytest.FixtureRequest) -> KafkaCluster | MockCluster | InProcessCluster:
     """Every implementation in turn."""
-    found = request.getfixturevalue(request.param)
-    assert isinstance(found, KafkaCluster | MockCluster)
+    found: KafkaCluster | MockCluster | InProcessCluster = request.getfixturevalue(request.param)
     return found
 
 

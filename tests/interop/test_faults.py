@@ -11,16 +11,19 @@ from aioproducer import Producer
 from aioproducer.errors import KafkaError
 from tests.kafka.cluster import KafkaCluster
 from tests.kafka.dump import check_batches
+from tests.kafka.in_process import InProcessCluster
 from tests.kafka.ledger import verify
 from tests.kafka.load import Load
 
 # How often each scenario repeats its fault; `make soak` asks for more.
 ROUNDS = int(os.environ.get("AIOPRODUCER_SOAK_ROUNDS", "1"))
 
+Cluster = KafkaCluster | InProcessCluster
+
 pytestmark = pytest.mark.timeout(120 + 60 * ROUNDS)
 
 
-def _check(cluster: KafkaCluster, topic: str, load: Load, partitions: int) -> None:
+def _check(cluster: Cluster, topic: str, load: Load, partitions: int) -> None:
     assert not load.ledger.failed, next(iter(load.ledger.failed.values()))
     assert verify(load.ledger, cluster.read_back(topic)) == (load.ledger.sent, load.ledger.sent, 0)
     for partition in range(partitions):
@@ -28,10 +31,10 @@ def _check(cluster: KafkaCluster, topic: str, load: Load, partitions: int) -> No
 
 
 @pytest.mark.parametrize("max_in_flight", [1, 5])
-async def test_leader_moves_under_load(three_nodes: KafkaCluster, topic: str, max_in_flight: int) -> None:
-    await asyncio.to_thread(three_nodes.create_topic, topic, 3)
+async def test_leader_moves_under_load(three_brokers: Cluster, topic: str, max_in_flight: int) -> None:
+    await asyncio.to_thread(three_brokers.create_topic, topic, 3)
     async with Producer(
-        bootstrap_servers=three_nodes.bootstrap_servers,
+        bootstrap_servers=three_brokers.bootstrap_servers,
         max_in_flight_requests_per_connection=max_in_flight,
         linger_ms=0,
     ) as producer:
@@ -39,18 +42,18 @@ async def test_leader_moves_under_load(three_nodes: KafkaCluster, topic: str, ma
         async with load.running():
             for _ in range(2 * ROUNDS):
                 await load.more(100)
-                leader = await asyncio.to_thread(three_nodes.leader, topic, 0)
-                await asyncio.to_thread(three_nodes.move_leader, topic, 0, leader % 3 + 1)
+                leader = await asyncio.to_thread(three_brokers.leader, topic, 0)
+                await asyncio.to_thread(three_brokers.move_leader, topic, 0, leader % 3 + 1)
                 await load.more(100)
-    _check(three_nodes, topic, load, 3)
+    _check(three_brokers, topic, load, 3)
 
 
 @pytest.mark.asyncio(loop_factories=["uvloop"])
 @pytest.mark.parametrize("compression_type", ["lz4"])
-async def test_broker_of_three_dies_under_load(three_nodes: KafkaCluster, topic: str, compression_type: str) -> None:
-    await asyncio.to_thread(three_nodes.create_topic, topic, 3)
+async def test_broker_of_three_dies_under_load(three_brokers: Cluster, topic: str, compression_type: str) -> None:
+    await asyncio.to_thread(three_brokers.create_topic, topic, 3)
     async with Producer(
-        bootstrap_servers=three_nodes.bootstrap_servers,
+        bootstrap_servers=three_brokers.bootstrap_servers,
         compression_type=compression_type,
         request_timeout_ms=5000,
         delivery_timeout_ms=60_000,
@@ -59,49 +62,49 @@ async def test_broker_of_three_dies_under_load(three_nodes: KafkaCluster, topic:
         async with load.running():
             for _ in range(ROUNDS):
                 await load.more(100)
-                victim = await asyncio.to_thread(three_nodes.leader, topic, 0)
-                await asyncio.to_thread(three_nodes.kill, victim)
+                victim = await asyncio.to_thread(three_brokers.leader, topic, 0)
+                await asyncio.to_thread(three_brokers.kill, victim)
                 try:
                     await load.more(1000)
                 finally:
-                    await asyncio.to_thread(three_nodes.restart, victim)
+                    await asyncio.to_thread(three_brokers.restart, victim)
                 await load.more(200)
-                await asyncio.to_thread(three_nodes.wait_in_sync, topic)
+                await asyncio.to_thread(three_brokers.wait_in_sync, topic)
                 # Back to the broker that died: the producer must have learned to reach it again.
-                await asyncio.to_thread(three_nodes.move_leader, topic, 0, victim)
+                await asyncio.to_thread(three_brokers.move_leader, topic, 0, victim)
                 await load.more(100)
-    _check(three_nodes, topic, load, 3)
+    _check(three_brokers, topic, load, 3)
 
 
 @pytest.mark.asyncio(loop_factories=["asyncio"])
 @pytest.mark.parametrize("idempotent", [True, False])
-async def test_only_broker_dies_under_load(topic: str, one_node: KafkaCluster, idempotent: bool) -> None:
-    await asyncio.to_thread(one_node.create_topic, topic, 3)
+async def test_only_broker_dies_under_load(topic: str, one_broker: Cluster, idempotent: bool) -> None:
+    await asyncio.to_thread(one_broker.create_topic, topic, 3)
     async with Producer(
-        bootstrap_servers=one_node.bootstrap_servers, enable_idempotence=idempotent, request_timeout_ms=5000
+        bootstrap_servers=one_broker.bootstrap_servers, enable_idempotence=idempotent, request_timeout_ms=5000
     ) as producer:
         load = Load(producer, topic, 3, size=200)
         async with load.running():
             for _ in range(ROUNDS):
                 await load.more(200)
-                await asyncio.to_thread(one_node.kill, 1)
-                await asyncio.to_thread(one_node.restart, 1)
+                await asyncio.to_thread(one_broker.kill, 1)
+                await asyncio.to_thread(one_broker.restart, 1)
                 await load.more(200)
     if idempotent:
-        _check(one_node, topic, load, 3)
+        _check(one_broker, topic, load, 3)
     else:
         assert not load.ledger.failed
         # Without idempotence a batch whose answer was lost is stored twice, and later ones may pass it.
-        verdict = verify(load.ledger, one_node.read_back(topic), exactly_once=False, in_order=False)
+        verdict = verify(load.ledger, one_broker.read_back(topic), exactly_once=False, in_order=False)
         assert verdict.acked == load.ledger.sent
 
 
 @pytest.mark.asyncio(loop_factories=["uvloop"])
-async def test_topic_deleted_and_created_again_under_load(three_nodes: KafkaCluster, topic: str) -> None:
-    await asyncio.to_thread(three_nodes.create_topic, topic, 2)
-    other = await asyncio.to_thread(three_nodes.create_topic, f"{topic}-other", 2)
+async def test_topic_deleted_and_created_again_under_load(three_brokers: Cluster, topic: str) -> None:
+    await asyncio.to_thread(three_brokers.create_topic, topic, 2)
+    other = await asyncio.to_thread(three_brokers.create_topic, f"{topic}-other", 2)
     async with Producer(
-        bootstrap_servers=three_nodes.bootstrap_servers,
+        bootstrap_servers=three_brokers.bootstrap_servers,
         delivery_timeout_ms=20_000,
         request_timeout_ms=5000,
         linger_ms=0,
@@ -110,8 +113,8 @@ async def test_topic_deleted_and_created_again_under_load(three_nodes: KafkaClus
         async with elsewhere.running():
             async with before.running():
                 await before.more(100)
-                await asyncio.to_thread(three_nodes.delete_topic, topic)
-                await asyncio.to_thread(three_nodes.create_topic, topic, 2)
+                await asyncio.to_thread(three_brokers.delete_topic, topic)
+                await asyncio.to_thread(three_brokers.create_topic, topic, 2)
             # Each record has an outcome; those that were acknowledged before the deletion are gone with the topic.
             assert before.ledger.unsettled == 0
             after = Load(producer, topic, 2, sender="after")
@@ -121,20 +124,20 @@ async def test_topic_deleted_and_created_again_under_load(three_nodes: KafkaClus
         assert not elsewhere.ledger.failed
     stored = {
         partition: [record for record in records if (record.value or b"").startswith(b"after:")]
-        for partition, records in three_nodes.read_back(topic).items()
+        for partition, records in three_brokers.read_back(topic).items()
     }
     assert verify(after.ledger, stored) == (after.ledger.sent, after.ledger.sent, 0)
-    assert verify(elsewhere.ledger, three_nodes.read_back(other)).acked == elsewhere.ledger.sent
+    assert verify(elsewhere.ledger, three_brokers.read_back(other)).acked == elsewhere.ledger.sent
 
 
 @pytest.mark.asyncio(loop_factories=["asyncio"])
-async def test_too_few_replicas_fail_what_is_not_stored_in_time(topic: str, three_nodes: KafkaCluster) -> None:
-    await asyncio.to_thread(three_nodes.create_topic, topic, 1, config={"min.insync.replicas": "3"})
-    leader = await asyncio.to_thread(three_nodes.leader, topic, 0)
+async def test_too_few_replicas_fail_what_is_not_stored_in_time(topic: str, three_brokers: Cluster) -> None:
+    await asyncio.to_thread(three_brokers.create_topic, topic, 1, config={"min.insync.replicas": "3"})
+    leader = await asyncio.to_thread(three_brokers.leader, topic, 0)
     victim = leader % 3 + 1
     failures: list[BaseException] = []
     async with Producer(
-        bootstrap_servers=three_nodes.bootstrap_servers,
+        bootstrap_servers=three_brokers.bootstrap_servers,
         delivery_timeout_ms=4000,
         request_timeout_ms=2000,
         on_error=lambda place, count, error: failures.append(error),
@@ -142,18 +145,18 @@ async def test_too_few_replicas_fail_what_is_not_stored_in_time(topic: str, thre
         load = Load(producer, topic, 1)
         await load.send(10)
         await load.settle()
-        await asyncio.to_thread(three_nodes.kill, victim)
+        await asyncio.to_thread(three_brokers.kill, victim)
         try:
             async with asyncio.timeout(60):
                 while not load.ledger.failed:
                     await load.send(10)
                     await load.settle()
         finally:
-            await asyncio.to_thread(three_nodes.restart, victim)
+            await asyncio.to_thread(three_brokers.restart, victim)
         assert isinstance(failures[0], KafkaError)
-        await asyncio.to_thread(three_nodes.wait_in_sync, topic)
+        await asyncio.to_thread(three_brokers.wait_in_sync, topic)
         failed = len(load.ledger.failed)
         await load.send(10)
         ledger = await load.settle()
     assert len(ledger.failed) == failed
-    verify(ledger, three_nodes.read_back(topic))
+    verify(ledger, three_brokers.read_back(topic))

@@ -14,9 +14,13 @@ from aioproducer.errors import MetadataTimeoutError, RecordTooLargeError
 from tests.kafka.cluster import KafkaCluster
 from tests.kafka.consuming import read_back_topics
 from tests.kafka.dump import check_batches
+from tests.kafka.in_process import InProcessCluster
 from tests.kafka.ledger import verify
 from tests.kafka.load import Load
 from tests.kafka.mock import MockCluster
+
+Broker = KafkaCluster | InProcessCluster
+Cluster = KafkaCluster | InProcessCluster | MockCluster
 
 CREATE_TIME, LOG_APPEND_TIME = 1, 2
 
@@ -33,7 +37,7 @@ CODECS = [
 
 
 @pytest.mark.parametrize("acks", [1, "all"])
-async def test_acknowledged_records_are_there(cluster: KafkaCluster | MockCluster, topic: str, acks: int | str) -> None:
+async def test_acknowledged_records_are_there(cluster: Cluster, topic: str, acks: int | str) -> None:
     await asyncio.to_thread(cluster.create_topic, topic, 3)
     async with Producer(bootstrap_servers=cluster.bootstrap_servers, acks=acks) as producer:
         load = Load(producer, topic, 3, size=100)
@@ -43,7 +47,7 @@ async def test_acknowledged_records_are_there(cluster: KafkaCluster | MockCluste
     assert verify(ledger, cluster.read_back(topic, at_least=1000)) == (1000, 1000, 0)
 
 
-async def test_records_without_acknowledgement_are_there(cluster: KafkaCluster | MockCluster, topic: str) -> None:
+async def test_records_without_acknowledgement_are_there(cluster: Cluster, topic: str) -> None:
     await asyncio.to_thread(cluster.create_topic, topic, 3)
     async with Producer(bootstrap_servers=cluster.bootstrap_servers, acks=0) as producer:
         load = Load(producer, topic, 3, size=100)
@@ -56,16 +60,16 @@ async def test_records_without_acknowledgement_are_there(cluster: KafkaCluster |
 
 
 @pytest.mark.parametrize(("codec", "levels"), CODECS, ids=lambda part: str(part).strip("{}").replace("'", ""))
-async def test_codecs(one_node: KafkaCluster, topic: str, codec: str, levels: dict[str, int]) -> None:
-    await asyncio.to_thread(one_node.create_topic, topic)
+async def test_codecs(one_broker: Broker, topic: str, codec: str, levels: dict[str, int]) -> None:
+    await asyncio.to_thread(one_broker.create_topic, topic)
     async with Producer(
-        bootstrap_servers=one_node.bootstrap_servers, compression_type=codec, batch_size=65536, **levels
+        bootstrap_servers=one_broker.bootstrap_servers, compression_type=codec, batch_size=65536, **levels
     ) as producer:
         load = Load(producer, topic, size=500)
         await load.send(2000)
         ledger = await load.settle()
-    assert verify(ledger, one_node.read_back(topic)) == (2000, 2000, 0)
-    batches = one_node.dump_log(topic, 0)
+    assert verify(ledger, one_broker.read_back(topic)) == (2000, 2000, 0)
+    batches = one_broker.dump_log(topic, 0)
     check_batches(batches)
     assert {batch.codec for batch in batches} == {codec}
     written = sum(batch.size for batch in batches)
@@ -73,7 +77,7 @@ async def test_codecs(one_node: KafkaCluster, topic: str, codec: str, levels: di
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
-async def test_codecs_elsewhere(cluster: KafkaCluster | MockCluster, topic: str, codec: str) -> None:
+async def test_codecs_elsewhere(cluster: Cluster, topic: str, codec: str) -> None:
     if codec == "zstd" and isinstance(cluster, MockCluster):
         cluster.limit_versions({0: 7})
     await asyncio.to_thread(cluster.create_topic, topic)
@@ -84,7 +88,7 @@ async def test_codecs_elsewhere(cluster: KafkaCluster | MockCluster, topic: str,
     assert verify(ledger, cluster.read_back(topic)) == (200, 200, 0)
 
 
-async def test_keys_values_and_headers(cluster: KafkaCluster | MockCluster, topic: str) -> None:
+async def test_keys_values_and_headers(cluster: Cluster, topic: str) -> None:
     await asyncio.to_thread(cluster.create_topic, topic)
     given: list[tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]]]] = [
         (b"key", b"value", []),
@@ -103,7 +107,7 @@ async def test_keys_values_and_headers(cluster: KafkaCluster | MockCluster, topi
     assert [(record.key, record.value, record.headers) for record in stored] == given
 
 
-async def test_given_timestamps_are_kept(cluster: KafkaCluster | MockCluster, topic: str) -> None:
+async def test_given_timestamps_are_kept(cluster: Cluster, topic: str) -> None:
     await asyncio.to_thread(cluster.create_topic, topic)
     given = [1_700_000_000_000, 1_600_000_000_000, 0, 1_700_000_000_001]
     before = int(time.time() * 1000)
@@ -119,42 +123,42 @@ async def test_given_timestamps_are_kept(cluster: KafkaCluster | MockCluster, to
         assert [outcome.timestamp_ms for outcome in [*outcomes, now]] == [record.timestamp_ms for record in stored]
 
 
-async def test_brokers_own_timestamps_are_reported(one_node: KafkaCluster, topic: str) -> None:
+async def test_brokers_own_timestamps_are_reported(one_broker: Broker, topic: str) -> None:
     config = {"message.timestamp.type": "LogAppendTime"}
-    await asyncio.to_thread(one_node.create_topic, topic, config=config)
-    async with Producer(bootstrap_servers=one_node.bootstrap_servers) as producer:
+    await asyncio.to_thread(one_broker.create_topic, topic, config=config)
+    async with Producer(bootstrap_servers=one_broker.bootstrap_servers) as producer:
         outcomes = await asyncio.gather(*(producer.send(topic, b"v", timestamp_ms=1) for _ in range(10)))
-    stored = one_node.read_back(topic)[0]
+    stored = one_broker.read_back(topic)[0]
     assert [outcome.timestamp_ms for outcome in outcomes] == [record.timestamp_ms for record in stored]
     assert {record.timestamp_type for record in stored} == {LOG_APPEND_TIME}
     assert abs(stored[0].timestamp_ms - time.time() * 1000) < 60_000
 
 
-async def test_large_and_empty_records_mixed(one_node: KafkaCluster, topic: str) -> None:
-    await asyncio.to_thread(one_node.create_topic, topic, config={"max.message.bytes": "5000000"})
+async def test_large_and_empty_records_mixed(one_broker: Broker, topic: str) -> None:
+    await asyncio.to_thread(one_broker.create_topic, topic, config={"max.message.bytes": "5000000"})
     values = [random.Random(number).randbytes(size) for number, size in enumerate([0, 1_048_576, 1, 4_000_000, 0, 700])]
     async with Producer(
-        bootstrap_servers=one_node.bootstrap_servers, max_request_size=5_000_000, compression_type="zstd"
+        bootstrap_servers=one_broker.bootstrap_servers, max_request_size=5_000_000, compression_type="zstd"
     ) as producer:
         outcomes = await asyncio.gather(*(producer.send(topic, value) for value in values))
     assert [outcome.offset for outcome in outcomes] == list(range(len(values)))
-    assert [record.value for record in one_node.read_back(topic)[0]] == values
+    assert [record.value for record in one_broker.read_back(topic)[0]] == values
 
 
-async def test_too_large_for_the_producer(one_node: KafkaCluster, topic: str) -> None:
-    await asyncio.to_thread(one_node.create_topic, topic)
-    async with Producer(bootstrap_servers=one_node.bootstrap_servers, max_request_size=10_000) as producer:
+async def test_too_large_for_the_producer(one_broker: Broker, topic: str) -> None:
+    await asyncio.to_thread(one_broker.create_topic, topic)
+    async with Producer(bootstrap_servers=one_broker.bootstrap_servers, max_request_size=10_000) as producer:
         too_large, fits = producer.send(topic, bytes(10_000)), producer.send(topic, bytes(9_000))
         with pytest.raises(RecordTooLargeError, match="max_request_size"):
             await too_large
         assert (await fits).offset == 0
 
 
-async def test_too_large_for_the_topic(one_node: KafkaCluster, topic: str) -> None:
-    await asyncio.to_thread(one_node.create_topic, topic, config={"max.message.bytes": "20000"})
+async def test_too_large_for_the_topic(one_broker: Broker, topic: str) -> None:
+    await asyncio.to_thread(one_broker.create_topic, topic, config={"max.message.bytes": "20000"})
     failures: list[tuple[str, int]] = []
     async with Producer(
-        bootstrap_servers=one_node.bootstrap_servers,
+        bootstrap_servers=one_broker.bootstrap_servers,
         on_error=lambda place, count, error: failures.append((str(place), count)),
     ) as producer:
         with pytest.raises(RecordTooLargeError, match=r"max\.message\.bytes"):
@@ -163,49 +167,49 @@ async def test_too_large_for_the_topic(one_node: KafkaCluster, topic: str) -> No
     assert failures == [(f"{topic}-0", 1)]
 
 
-async def test_batch_too_large_for_the_topic_is_split(one_node: KafkaCluster, topic: str) -> None:
-    await asyncio.to_thread(one_node.create_topic, topic, config={"max.message.bytes": "20000"})
+async def test_batch_too_large_for_the_topic_is_split(one_broker: Broker, topic: str) -> None:
+    await asyncio.to_thread(one_broker.create_topic, topic, config={"max.message.bytes": "20000"})
     async with Producer(
-        bootstrap_servers=one_node.bootstrap_servers, batch_size=200_000, linger_ms=100, max_request_size=1_000_000
+        bootstrap_servers=one_broker.bootstrap_servers, batch_size=200_000, linger_ms=100, max_request_size=1_000_000
     ) as producer:
         load = Load(producer, topic, size=1000)
         await load.send(500)
         ledger = await load.settle()
         assert producer.metrics()["batch-split-total"] >= 1
-    assert verify(ledger, one_node.read_back(topic)) == (500, 500, 0)
-    batches = one_node.dump_log(topic, 0)
+    assert verify(ledger, one_broker.read_back(topic)) == (500, 500, 0)
+    batches = one_broker.dump_log(topic, 0)
     check_batches(batches)
     assert max(batch.size for batch in batches) <= 20_000
 
 
-async def test_many_topics_are_created_on_demand(one_node: KafkaCluster, topic: str) -> None:
+async def test_many_topics_are_created_on_demand(one_broker: Broker, topic: str) -> None:
     topics = [f"{topic}-{number}" for number in range(50)]
-    async with Producer(bootstrap_servers=one_node.bootstrap_servers) as producer:
+    async with Producer(bootstrap_servers=one_broker.bootstrap_servers) as producer:
         loads = [Load(producer, name, size=50) for name in topics]
         for _ in range(20):
             for load in loads:
                 load.send_one()
             await producer.drain()
         ledgers = [await load.settle() for load in loads]
-    stored = read_back_topics(one_node.bootstrap_servers, topics)
+    stored = read_back_topics(one_broker.bootstrap_servers, topics)
     for name, ledger in zip(topics, ledgers, strict=True):
         assert verify(ledger, stored[name]) == (20, 20, 0)
 
 
-async def test_keys_go_where_other_clients_send_them(one_node: KafkaCluster, topic: str) -> None:
+async def test_keys_go_where_other_clients_send_them(one_broker: Broker, topic: str) -> None:
     """Murmur2 over the key, as Java's default partitioner and librdkafka's ``murmur2_random``."""
-    await asyncio.to_thread(one_node.create_topic, topic, 7)
+    await asyncio.to_thread(one_broker.create_topic, topic, 7)
     generator = random.Random(7)
     keys = [generator.randbytes(generator.randrange(1, 40)) for _ in range(200)]
     foreign = confluent_kafka.Producer(
-        {"bootstrap.servers": one_node.bootstrap_servers, "partitioner": "murmur2_random", "log_level": 0}
+        {"bootstrap.servers": one_broker.bootstrap_servers, "partitioner": "murmur2_random", "log_level": 0}
     )
     for key in keys:
         foreign.produce(topic, b"foreign", key)
     assert await asyncio.to_thread(foreign.flush, 30) == 0
-    async with Producer(bootstrap_servers=one_node.bootstrap_servers) as producer:
+    async with Producer(bootstrap_servers=one_broker.bootstrap_servers) as producer:
         outcomes = await asyncio.gather(*(producer.send(topic, b"own", key) for key in keys))
-    stored = one_node.read_back(topic)
+    stored = one_broker.read_back(topic)
     theirs = {
         record.key: number for number, records in stored.items() for record in records if record.value == b"foreign"
     }
@@ -213,20 +217,20 @@ async def test_keys_go_where_other_clients_send_them(one_node: KafkaCluster, top
     assert len({outcome.partition for outcome in outcomes}) == 7
 
 
-async def test_records_without_key_reach_every_partition(one_node: KafkaCluster, topic: str) -> None:
-    await asyncio.to_thread(one_node.create_topic, topic, 4)
-    async with Producer(bootstrap_servers=one_node.bootstrap_servers, batch_size=2000) as producer:
+async def test_records_without_key_reach_every_partition(one_broker: Broker, topic: str) -> None:
+    await asyncio.to_thread(one_broker.create_topic, topic, 4)
+    async with Producer(bootstrap_servers=one_broker.bootstrap_servers, batch_size=2000) as producer:
         for _ in range(5000):
             producer.send(topic, bytes(100))
             await producer.drain()
         await producer.flush()
         assert [info.partition for info in await producer.partitions_for(topic)] == [0, 1, 2, 3]
-    counts = {number: len(records) for number, records in one_node.read_back(topic).items()}
+    counts = {number: len(records) for number, records in one_broker.read_back(topic).items()}
     assert sum(counts.values()) == 5000
     assert min(counts.values()) > 500
 
 
-async def test_send_many(cluster: KafkaCluster | MockCluster, topic: str) -> None:
+async def test_send_many(cluster: Cluster, topic: str) -> None:
     await asyncio.to_thread(cluster.create_topic, topic, 2)
     async with Producer(bootstrap_servers=cluster.bootstrap_servers, batch_size=4096) as producer:
         keyed = await producer.send_many(

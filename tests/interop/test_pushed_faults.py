@@ -1,4 +1,4 @@
-"""librdkafka's mock cluster with errors pushed, delays, brokers down and the API versions of older brokers."""
+"""Errors pushed, delays, leaders moved, brokers down, older versions: at librdkafka's mock and the embedded broker."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ import pytest
 
 from aioproducer import Producer
 from aioproducer.errors import RecordTooLargeError
+from tests.kafka.in_process import InProcessCluster
 from tests.kafka.ledger import verify
 from tests.kafka.load import Load
 from tests.kafka.mock import API_VERSIONS, DISCONNECT, INIT_PRODUCER_ID, METADATA, PRODUCE, MockCluster
+
+FaultyCluster = MockCluster | InProcessCluster
 
 MESSAGE_TOO_LARGE = 10
 
@@ -40,7 +43,12 @@ RETRIED = {
 }
 
 
-def _producer(cluster: MockCluster, **configuration: object) -> Producer:
+def _strict(cluster: FaultyCluster) -> bool:
+    """Whether the cluster looks at sequence numbers: librdkafka's mock does not."""
+    return isinstance(cluster, InProcessCluster)
+
+
+def _producer(cluster: FaultyCluster, **configuration: object) -> Producer:
     settings: dict[str, object] = {"retry_backoff_ms": 20, "reconnect_backoff_ms": 20, "linger_ms": 0}
     return Producer(bootstrap_servers=cluster.bootstrap_servers, **{**settings, **configuration})
 
@@ -62,84 +70,90 @@ async def test_older_versions(mock_cluster: MockCluster, topic: str, release: st
 @pytest.mark.parametrize("max_in_flight", [1, 5])
 @pytest.mark.parametrize("error", RETRIED)
 async def test_retriable_errors_of_produce(
-    mock_cluster: MockCluster, topic: str, error: str, max_in_flight: int
+    faulty_cluster: FaultyCluster, topic: str, error: str, max_in_flight: int
 ) -> None:
-    mock_cluster.create_topic(topic, 2, 3)
-    async with _producer(mock_cluster, max_in_flight_requests_per_connection=max_in_flight) as producer:
+    faulty_cluster.create_topic(topic, 2, 3)
+    async with _producer(faulty_cluster, max_in_flight_requests_per_connection=max_in_flight) as producer:
         load = Load(producer, topic, 2, size=100)
         await load.send(50)
         await load.settle()
-        mock_cluster.push_errors(PRODUCE, [RETRIED[error]] * 3)
+        faulty_cluster.push_errors(PRODUCE, [RETRIED[error]] * 3)
         for _ in range(10):
             await load.send(50)
             await asyncio.sleep(0.005)
         ledger = await load.settle()
     assert not ledger.failed, next(iter(ledger.failed.values()))
     # The mock takes a batch that follows a refused one, where Kafka answers OUT_OF_ORDER_SEQUENCE_NUMBER.
-    verify(ledger, mock_cluster.read_back(topic), in_order=max_in_flight == 1, exactly_once=error != "DISCONNECT")
+    strict = _strict(faulty_cluster)
+    verify(
+        ledger,
+        faulty_cluster.read_back(topic),
+        in_order=strict or max_in_flight == 1,
+        exactly_once=strict or error != "DISCONNECT",
+    )
 
 
 @pytest.mark.parametrize("api_key", [METADATA, INIT_PRODUCER_ID, API_VERSIONS])
-async def test_first_requests_meet_trouble(mock_cluster: MockCluster, topic: str, api_key: int) -> None:
-    mock_cluster.create_topic(topic)
+async def test_first_requests_meet_trouble(faulty_cluster: FaultyCluster, topic: str, api_key: int) -> None:
+    faulty_cluster.create_topic(topic)
     codes = {METADATA: [DISCONNECT, 5], INIT_PRODUCER_ID: [14, DISCONNECT, 15], API_VERSIONS: [DISCONNECT] * 2}
-    mock_cluster.push_errors(api_key, codes[api_key])
-    async with _producer(mock_cluster) as producer:
+    faulty_cluster.push_errors(api_key, codes[api_key])
+    async with _producer(faulty_cluster) as producer:
         load = Load(producer, topic)
         await load.send(10)
         ledger = await load.settle()
-    assert verify(ledger, mock_cluster.read_back(topic)) == (10, 10, 0)
+    assert verify(ledger, faulty_cluster.read_back(topic)) == (10, 10, 0)
 
 
-async def test_sequence_error_bumps_the_epoch_and_loses_nothing(mock_cluster: MockCluster, topic: str) -> None:
+async def test_sequence_error_bumps_the_epoch_and_loses_nothing(faulty_cluster: FaultyCluster, topic: str) -> None:
     """KIP-360: what follows is sent again with a new epoch, in order."""
-    mock_cluster.create_topic(topic)
-    async with _producer(mock_cluster, max_in_flight_requests_per_connection=1) as producer:
+    faulty_cluster.create_topic(topic)
+    async with _producer(faulty_cluster, max_in_flight_requests_per_connection=1) as producer:
         load = Load(producer, topic, size=100)
         await load.send(10)
         await load.settle()
-        mock_cluster.push_errors(PRODUCE, [45])
+        faulty_cluster.push_errors(PRODUCE, [45])
         await load.send(200)
         ledger = await load.settle()
     assert not ledger.failed, next(iter(ledger.failed.values()))
-    verify(ledger, mock_cluster.read_back(topic))
+    verify(ledger, faulty_cluster.read_back(topic))
 
 
-async def test_too_large_batch_is_split(mock_cluster: MockCluster, topic: str) -> None:
-    mock_cluster.create_topic(topic)
-    async with _producer(mock_cluster, linger_ms=200, batch_size=50_000) as producer:
+async def test_too_large_batch_is_split(faulty_cluster: FaultyCluster, topic: str) -> None:
+    faulty_cluster.create_topic(topic)
+    async with _producer(faulty_cluster, linger_ms=200, batch_size=50_000) as producer:
         load = Load(producer, topic, size=1000)
         load.send_one()
         await load.settle()
-        mock_cluster.push_errors(PRODUCE, [MESSAGE_TOO_LARGE])
+        faulty_cluster.push_errors(PRODUCE, [MESSAGE_TOO_LARGE])
         for _ in range(40):
             load.send_one()
         ledger = await load.settle()
         assert producer.metrics()["batch-split-total"] == 1
-    assert verify(ledger, mock_cluster.read_back(topic)) == (41, 41, 0)
+    assert verify(ledger, faulty_cluster.read_back(topic)) == (41, 41, 0)
 
 
-async def test_too_large_single_record_fails_alone(mock_cluster: MockCluster, topic: str) -> None:
-    mock_cluster.create_topic(topic)
-    async with _producer(mock_cluster) as producer:
+async def test_too_large_single_record_fails_alone(faulty_cluster: FaultyCluster, topic: str) -> None:
+    faulty_cluster.create_topic(topic)
+    async with _producer(faulty_cluster) as producer:
         await producer.send(topic, b"first")
-        mock_cluster.push_errors(PRODUCE, [MESSAGE_TOO_LARGE])
+        faulty_cluster.push_errors(PRODUCE, [MESSAGE_TOO_LARGE])
         with pytest.raises(RecordTooLargeError):
             await producer.send(topic, b"refused")
         await producer.send(topic, b"last")
-    assert [record.value for record in mock_cluster.read_back(topic)[0]] == [b"first", b"last"]
+    assert [record.value for record in faulty_cluster.read_back(topic)[0]] == [b"first", b"last"]
 
 
-async def test_leader_moves(mock_cluster: MockCluster, topic: str) -> None:
-    mock_cluster.create_topic(topic, 1, 3)
-    async with _producer(mock_cluster) as producer:
+async def test_leader_moves(faulty_cluster: FaultyCluster, topic: str) -> None:
+    faulty_cluster.create_topic(topic, 1, 3)
+    async with _producer(faulty_cluster) as producer:
         load = Load(producer, topic)
         async with load.running():
             for broker in (1, 2, 3, 1):
-                mock_cluster.set_leader(topic, 0, broker)
+                faulty_cluster.set_leader(topic, 0, broker)
                 await load.more(40)
     assert not load.ledger.failed, next(iter(load.ledger.failed.values()))
-    verify(load.ledger, mock_cluster.read_back(topic))
+    verify(load.ledger, faulty_cluster.read_back(topic))
 
 
 async def test_broker_down_and_leader_elsewhere(mock_cluster: MockCluster, topic: str) -> None:
@@ -161,35 +175,35 @@ async def test_broker_down_and_leader_elsewhere(mock_cluster: MockCluster, topic
 
 
 @pytest.mark.parametrize("round_trip_ms", [20, 200])
-async def test_slow_brokers(mock_cluster: MockCluster, topic: str, round_trip_ms: int) -> None:
-    mock_cluster.create_topic(topic, 4, 3)
-    mock_cluster.set_round_trip(round_trip_ms)
-    async with _producer(mock_cluster) as producer:
+async def test_slow_brokers(faulty_cluster: FaultyCluster, topic: str, round_trip_ms: int) -> None:
+    faulty_cluster.create_topic(topic, 4, 3)
+    faulty_cluster.set_round_trip(round_trip_ms)
+    async with _producer(faulty_cluster) as producer:
         load = Load(producer, topic, 4, size=100)
         for _ in range(20):
             await load.send(50)
             await asyncio.sleep(round_trip_ms / 5000)
         ledger = await load.settle()
-    assert verify(ledger, mock_cluster.read_back(topic)) == (1000, 1000, 0)
+    assert verify(ledger, faulty_cluster.read_back(topic)) == (1000, 1000, 0)
 
 
-async def test_answers_that_come_too_late(mock_cluster: MockCluster, topic: str) -> None:
+async def test_answers_that_come_too_late(faulty_cluster: FaultyCluster, topic: str) -> None:
     """E-15: the connection of a request that timed out is dropped, and its batches are sent again."""
-    mock_cluster.create_topic(topic)
-    async with _producer(mock_cluster, request_timeout_ms=500, delivery_timeout_ms=20_000) as producer:
+    faulty_cluster.create_topic(topic)
+    async with _producer(faulty_cluster, request_timeout_ms=500, delivery_timeout_ms=20_000) as producer:
         load = Load(producer, topic)
         await load.send(10)
         await load.settle()
-        mock_cluster.set_round_trip(1500)
+        faulty_cluster.set_round_trip(1500)
         await load.send(10)
         await asyncio.sleep(1)
-        mock_cluster.set_round_trip(0)
+        faulty_cluster.set_round_trip(0)
         ledger = await load.settle()
     assert not ledger.failed, next(iter(ledger.failed.values()))
-    verify(ledger, mock_cluster.read_back(topic), exactly_once=False)
+    verify(ledger, faulty_cluster.read_back(topic), exactly_once=_strict(faulty_cluster))
 
 
-def _trouble(generator: random.Random, cluster: MockCluster, topic: str) -> None:
+def _trouble(generator: random.Random, cluster: FaultyCluster, topic: str) -> None:
     chosen = generator.randrange(4)
     if chosen == 0:
         cluster.push_errors(PRODUCE, generator.choices(list(RETRIED.values()), k=generator.randrange(1, 4)))
@@ -202,19 +216,20 @@ def _trouble(generator: random.Random, cluster: MockCluster, topic: str) -> None
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_everything_at_once(mock_cluster: MockCluster, topic: str, seed: int) -> None:
+async def test_everything_at_once(faulty_cluster: FaultyCluster, topic: str, seed: int) -> None:
     """Errors, moves, disconnects and delays in random order; nothing is stored before it was refused."""
     generator = random.Random(seed)
-    mock_cluster.create_topic(topic, 3, 3)
-    producer: AbstractAsyncContextManager[Producer] = _producer(mock_cluster)
+    faulty_cluster.create_topic(topic, 3, 3)
+    producer: AbstractAsyncContextManager[Producer] = _producer(faulty_cluster)
     async with producer as entered:
         load = Load(entered, topic, 3)
         async with load.running():
             for _ in range(15):
-                _trouble(generator, mock_cluster, topic)
+                _trouble(generator, faulty_cluster, topic)
                 await asyncio.sleep(generator.random() / 10)
-            mock_cluster.set_round_trip(0)
+            faulty_cluster.set_round_trip(0)
             await load.more(50)
     assert not load.ledger.failed, next(iter(load.ledger.failed.values()))
-    # A disconnect drops the answers to what was stored before it, and what follows a refused batch is taken.
-    verify(load.ledger, mock_cluster.read_back(topic), exactly_once=False, in_order=False)
+    # The mock drops the answers to what was stored before a disconnect, and takes what follows a refused batch.
+    strict = _strict(faulty_cluster)
+    verify(load.ledger, faulty_cluster.read_back(topic), exactly_once=strict, in_order=strict)

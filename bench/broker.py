@@ -1,0 +1,254 @@
+"""How fast the embedded broker takes records, beside Apache Kafka in the same run.
+
+A raw socket in a process of its own sends one Produce request again and again, five in flight: a batch of 128 KiB of
+100-byte values for one partition, acks=all, read back as answered without error. The brokers take turns, round by
+round; each run has a topic of its own, which is deleted afterwards.
+
+    python bench/broker.py [--megabytes N] [--rounds N] [--json PATH]
+
+The last part runs the embedded broker under the same load once more and shows how long single callbacks of its event
+loop took, in CPU time of the thread.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import resource
+import socket
+import statistics
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT))
+
+BATCH_SIZE = 128 * 1024
+VALUE = b"x" * 100
+IN_FLIGHT = 5
+SERVERS = ("embedded memory", "embedded memory uvloop", "embedded disk", "Apache Kafka")
+
+
+def _batch() -> bytes:
+    from aioproducer.wire.record_batch import SimpleRecord, encode_batch
+
+    now = int(time.time() * 1000)
+    records: list[SimpleRecord] = []
+    per_record = len(b"".join(encode_batch([SimpleRecord(timestamp=now, key=None, value=VALUE)]))) - 61 + 2
+    records = [SimpleRecord(timestamp=now, key=None, value=VALUE) for _ in range((BATCH_SIZE - 61) // per_record)]
+    return b"".join(encode_batch(records))
+
+
+def _receive(sock: socket.socket) -> bytes:
+    def exactly(size: int) -> bytes:
+        data = bytearray()
+        while len(data) < size:
+            piece = sock.recv(size - len(data))
+            if not piece:
+                raise ConnectionError("the broker ended the connection")
+            data += piece
+        return bytes(data)
+
+    return exactly(struct.unpack(">i", exactly(4))[0])
+
+
+def _ask(sock: socket.socket, message: Any, version: int) -> Any:
+    from aioproducer.protocol import decode_response, encode_request
+
+    sock.sendall(b"".join(encode_request(message, version, 1, "bench")))
+    return decode_response(message.response_class(), version, _receive(sock))[1]
+
+
+def load(bootstrap: str, megabytes: int) -> dict[str, float]:
+    """Send ``megabytes`` (of 10^6 bytes) of batches and say how long it took."""
+    from aioproducer.protocol import decode_response, encode_request
+    from aioproducer.protocol.messages import CreateTopicsRequest, DeleteTopicsRequest, MetadataRequest, ProduceRequest
+    from aioproducer.protocol.messages.metadata import MetadataRequestTopic
+    from aioproducer.protocol.messages.produce import PartitionProduceData, ProduceResponse, TopicProduceData
+    from aioproducer.protocol.messages.topics import CreatableTopic
+
+    host, _, port = bootstrap.rpartition(":")
+    topic = f"load-{os.getpid()}"
+    with socket.create_connection((host, int(port)), timeout=60) as sock:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        created = CreatableTopic(name=topic, num_partitions=1, replication_factor=1)
+        answer = _ask(sock, CreateTopicsRequest(topics=[created], timeout_ms=30_000), 7)
+        if answer.topics[0].error_code:
+            raise RuntimeError(f"the topic was refused: {answer.topics[0]}")
+        while True:
+            asked = MetadataRequest(topics=[MetadataRequestTopic(name=topic)])
+            (found,) = _ask(sock, asked, 12).topics
+            if not found.error_code and all(partition.leader_id >= 0 for partition in found.partitions):
+                break
+            time.sleep(0.05)
+        batch = _batch()
+        data = TopicProduceData(name=topic, partition_data=[PartitionProduceData(index=0, records=batch)])
+        request = ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=[data])
+        frame = b"".join(encode_request(request, 9, 1, "bench"))
+        total = max(megabytes * 1_000_000 // len(batch), IN_FLIGHT)
+
+        def check() -> None:
+            response = decode_response(ProduceResponse, 9, _receive(sock))[1]
+            (partition,) = response.responses[0].partition_responses
+            if partition.error_code:
+                raise RuntimeError(f"refused: {partition}")
+
+        began = time.perf_counter()
+        for sent in range(total):
+            sock.sendall(frame)
+            if sent >= IN_FLIGHT - 1:
+                check()
+        for _ in range(IN_FLIGHT - 1):
+            check()
+        elapsed = time.perf_counter() - began
+        _ask(sock, DeleteTopicsRequest(topic_names=[topic], timeout_ms=30_000), 4)
+    return {"bytes": total * len(batch), "batches": total, "elapsed": elapsed}
+
+
+async def serve(data_dir: str | None, slow_callbacks: list[int]) -> None:
+    """An embedded broker until standard input ends."""
+    from aioproducer.broker import BrokerCluster
+
+    loop = asyncio.get_running_loop()
+    ended = asyncio.Event()
+    loop.add_reader(sys.stdin, ended.set)
+    properties = {"log.segment.bytes": 64 * 1024 * 1024}
+    async with BrokerCluster(1, data_dir=Path(data_dir) if data_dir else None, properties=properties) as cluster:
+        print(cluster.bootstrap_servers, flush=True)
+        await ended.wait()
+        loop.remove_reader(sys.stdin)
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    summary = {"cpu": usage.ru_utime + usage.ru_stime, "peak_mib": usage.ru_maxrss / 1024}
+    if slow_callbacks:
+        slow_callbacks.sort()
+        summary |= {
+            "callbacks": len(slow_callbacks),
+            "median_us": slow_callbacks[len(slow_callbacks) // 2] / 1000,
+            "p99.9_us": slow_callbacks[int(len(slow_callbacks) * 0.999)] / 1000,
+            "max_us": slow_callbacks[-1] / 1000,
+        }
+    print(json.dumps(summary), flush=True)
+
+
+def _time_callbacks() -> list[int]:
+    """CPU time, in nanoseconds, of every callback that the plain loop runs from now on."""
+    taken: list[int] = []
+    run = asyncio.Handle._run
+
+    def timed(handle: asyncio.Handle) -> None:
+        began = time.thread_time_ns()
+        run(handle)
+        taken.append(time.thread_time_ns() - began)
+
+    asyncio.Handle._run = timed  # type: ignore[method-assign]
+    return taken
+
+
+@contextmanager
+def embedded(*options: str) -> Iterator[tuple[str, dict[str, float]]]:
+    """An embedded broker in a process of its own: its address, and what it says of itself when it has ended."""
+    command = [sys.executable, __file__, "serve", *options]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        summary: dict[str, float] = {}
+        bootstrap = process.stdout.readline().strip()
+        if not bootstrap:
+            raise RuntimeError("the embedded broker did not start")
+        try:
+            yield bootstrap, summary
+        finally:
+            process.stdin.close()
+            summary.update(json.loads(process.stdout.read()))
+
+
+def _measure(bootstrap: str, megabytes: int) -> dict[str, float]:
+    command = [sys.executable, __file__, "load", bootstrap, str(megabytes)]
+    finished = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=600, check=True)
+    result: dict[str, float] = json.loads(finished.stdout)
+    return result
+
+
+@contextmanager
+def _server(name: str) -> Iterator[str]:
+    from tests.kafka.cluster import KafkaCluster
+
+    if name == "Apache Kafka":
+        # Its just-in-time compiler and heap are left alone, unlike those of the tests.
+        with KafkaCluster(1, jvm_options=("-Xmx1g",)) as cluster:
+            yield cluster.bootstrap_servers
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        options = []
+        if "uvloop" in name:
+            options.append("--uvloop")
+        if "disk" in name:
+            options += ["--data", folder]
+        with embedded(*options) as (bootstrap, _):
+            yield bootstrap
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument("--megabytes", type=int, default=400, help="sent in a run")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--json", type=Path, help="write every measurement there")
+    arguments = parser.parse_args()
+    rates: dict[str, list[float]] = {name: [] for name in SERVERS}
+    for name in SERVERS:
+        with _server(name) as bootstrap:
+            # What warms a just-in-time compiler up, for all alike.
+            _measure(bootstrap, arguments.megabytes)
+    from contextlib import ExitStack
+
+    with ExitStack() as stack:
+        kafka = stack.enter_context(_server("Apache Kafka"))
+        _measure(kafka, 2 * arguments.megabytes)
+        for round_number in range(arguments.rounds):
+            for name in SERVERS:
+                if name == "Apache Kafka":
+                    measured = _measure(kafka, arguments.megabytes)
+                else:
+                    with _server(name) as bootstrap:
+                        measured = _measure(bootstrap, arguments.megabytes)
+                rates[name].append(measured["bytes"] / measured["elapsed"] / 1e6)
+                print(f"round {round_number + 1}: {name}: {rates[name][-1]:.0f} MB/s", flush=True)
+    reference = statistics.median(rates["Apache Kafka"])
+    print(f"\n{'broker':<24}{'MB/s':>8}{'min':>8}{'max':>8}{'to Kafka':>10}")
+    for name, found in rates.items():
+        median = statistics.median(found)
+        print(f"{name:<24}{median:>8.0f}{min(found):>8.0f}{max(found):>8.0f}{median / reference:>10.2f}")
+    with embedded("--time-callbacks") as (bootstrap, summary):
+        _measure(bootstrap, arguments.megabytes)
+    print(
+        f"\ncallbacks of the loop under this load, CPU time: {summary['callbacks']:.0f}, median "
+        f"{summary['median_us']:.0f} us, p99.9 {summary['p99.9_us']:.0f} us, longest {summary['max_us']:.0f} us"
+    )
+    if arguments.json:
+        arguments.json.write_text(json.dumps({"megabytes_per_second": rates, "callbacks": summary}, indent=2))
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["load"]:
+        print(json.dumps(load(sys.argv[2], int(sys.argv[3]))))
+    elif sys.argv[1:2] == ["serve"]:
+        options = sys.argv[2:]
+        taken = _time_callbacks() if "--time-callbacks" in options else []
+        folder = options[options.index("--data") + 1] if "--data" in options else None
+        if "--uvloop" in options:
+            import uvloop
+
+            uvloop.run(serve(folder, taken))
+        else:
+            asyncio.run(serve(folder, taken))
+    else:
+        main()

@@ -1,0 +1,60 @@
+"""Where the embedded broker answers otherwise than Apache Kafka 4.4, and why.
+
+docs/embedded-broker.md lists the same.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Difference(NamedTuple):
+    """``path`` is that of an observation's field, where ``*`` stands for anything."""
+
+    scenario: str
+    path: str
+    reason: str
+
+
+_NO_TRANSACTIONS = "transactions are not served"
+_NO_SASL = "SASL is not served"
+_NO_FEATURES = "there are no features to agree on (KIP-584): all nodes are of one release"
+_NO_ELR = "there are no eligible leader replicas (KIP-966): a last replica that dies stays in sync"
+_FAILED = "Kafka answers as if it had failed itself"
+_NOT_READ = "records are read only with aioproducer.validate.records=true, a batch's header always"
+_STRICT = "malformed here; Kafka reads it as null"
+_WHOLE = "whole batches are returned; Kafka adds a part of the next one, which consumers drop"
+
+KNOWN: tuple[Difference, ...] = (
+    Difference("api_versions", "version *.api_keys[17].*", _NO_SASL),
+    *(Difference("api_versions", f"version *.api_keys[{key}].*", _NO_TRANSACTIONS) for key in (24, 25, 26, 27, 28)),
+    Difference("api_versions", "version *.api_keys[36].*", _NO_SASL),
+    Difference("api_versions", "version *.api_keys[61].*", _NO_TRANSACTIONS),
+    Difference("api_versions", "version *.supported_features*", _NO_FEATURES),
+    Difference("api_versions", "version *.finalized_features*", _NO_FEATURES),
+    Difference("a_node_dies_and_returns", "metadata version *-alone].partitions[0].isr_nodes*", _NO_ELR),
+    Difference("a_node_dies_and_returns", "partitions.topics[*-alone].partitions[0].isr_nodes*", _NO_ELR),
+    Difference("a_node_dies_and_returns", "partitions.topics[*-alone].partitions[0].*elr*", _NO_ELR),
+    Difference("a_node_dies_and_returns", "partitions.topics[*-alone].partitions[0].eligible_leader*", _NO_ELR),
+    Difference("describe_configs", "version *.configs[min.insync.replicas].*", "Kafka keeps a default of the cluster"),
+    Difference("describe_configs", "documentation.*.documentation", "the descriptions are this project's"),
+    Difference("describe_configs", "version * kind *.results[x].error_message", "the text names the type"),
+    Difference("alter_topic_configs", "version * unknown operation.responses[*].error_*", _FAILED),
+    Difference("alter_broker_configs", "broker * log.retention.ms=0.*.error_message", "the text names all keys"),
+    Difference("create_topics_counts", "*.error_message", "no log directory can be cordoned here"),
+    Difference("topics_on_three_nodes", "4 replicas.*.error_message", "no log directory can be cordoned here"),
+    Difference("fetch_limits", "*.records.bytes of a batch cut off", _WHOLE),
+    Difference("fetch_limits", "limit * for two partitions.*.partitions[1].records.batches*", _WHOLE),
+    Difference("malformed_frames", "client id is no UTF-8*", "malformed here; Kafka replaces what it cannot read"),
+    Difference("malformed_frames", "array of negative length*", _STRICT),
+    Difference("metadata_by_id", "version * zero.*", _FAILED),
+    Difference("produce_null_records", "acks *", "Kafka never answers"),
+    Difference("produce_codecs", "codec *.error_code", _FAILED),
+    Difference("produce_bad_batches", "version * transactional without producer id.*.error_message", _NO_TRANSACTIONS),
+    Difference("produce_bad_records", "*", _NOT_READ),
+    Difference("produce_bad_records_validated", "version * of garbage.*.error_code", _FAILED),
+    Difference("produce_timestamps", "two of three too late.*.record_errors*", _NOT_READ),
+    Difference("produce_log_append_time", "told to be append time.*.record_errors*", _NOT_READ),
+    Difference("transactional_produce", "version * never initialised.*", _NO_TRANSACTIONS),
+    Difference("transactional_produce", "version * without transactional id.*.error_message", _NO_TRANSACTIONS),
+)

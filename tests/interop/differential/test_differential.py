@@ -1,0 +1,130 @@
+"""Apache Kafka and the embedded broker are asked the same and have to answer the same."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from aioproducer.broker import BrokerCluster
+from tests.interop.differential import scenarios as _all_scenarios
+from tests.interop.differential.comparing import Found, differences, judge
+from tests.interop.differential.known import KNOWN, Difference
+from tests.interop.differential.normal import Tree
+from tests.interop.differential.scenario import SCENARIOS, Scenario, run
+from tests.kafka.cluster import KafkaCluster
+
+assert _all_scenarios.__path__, "importing them is what finds the scenarios"
+
+DOCUMENT = Path(__file__).parents[3] / "docs" / "embedded-broker.md"
+
+# What the shared Kafka clusters of tests/interop are set to, as far as answers depend on it.
+_BOTH = {
+    "group.initial.rebalance.delay.ms": "0",
+    "num.partitions": "1",
+    "offsets.topic.num.partitions": "1",
+    "log.retention.ms": "-1",
+}
+PROPERTIES = {
+    1: {
+        **_BOTH,
+        "auto.create.topics.enable": "true",
+        "default.replication.factor": "1",
+        "offsets.topic.replication.factor": "1",
+    },
+    3: {
+        **_BOTH,
+        "auto.create.topics.enable": "false",
+        "default.replication.factor": "3",
+        "offsets.topic.replication.factor": "3",
+        "min.insync.replicas": "2",
+    },
+}
+
+
+class _Kafka:
+    """Apache Kafka, for scenarios."""
+
+    def __init__(self, cluster: KafkaCluster) -> None:
+        self._cluster = cluster
+        self.addresses = {node.id: ("127.0.0.1", node.port["PLAINTEXT"]) for node in cluster.nodes.values()}
+
+    async def kill(self, node: int) -> None:
+        await asyncio.to_thread(self._cluster.kill, node)
+
+    async def restart(self, node: int) -> None:
+        await asyncio.to_thread(self._cluster.restart, node)
+
+
+class _Embedded:
+    """The embedded broker, for scenarios."""
+
+    def __init__(self, cluster: BrokerCluster) -> None:
+        self._cluster = cluster
+        self.addresses = {broker.node_id: (broker.host, broker.port) for broker in cluster.brokers.values()}
+
+    async def kill(self, node: int) -> None:
+        await self._cluster.kill(node)
+
+    async def restart(self, node: int) -> None:
+        await self._cluster.restart(node)
+
+
+_kafka_observed: dict[str, dict[str, Tree]] = {}
+
+
+async def _kafka(found: Scenario, cluster: KafkaCluster) -> dict[str, Tree]:
+    """What Kafka answers, asked once a session."""
+    if found.name not in _kafka_observed:
+        _kafka_observed[found.name] = await run(found, _Kafka(cluster))
+    return _kafka_observed[found.name]
+
+
+async def embedded(found: Scenario, token: str = "") -> dict[str, Tree]:
+    """What a new embedded cluster answers."""
+    async with BrokerCluster(found.nodes, properties={**PROPERTIES[found.nodes], **found.properties}) as cluster:
+        return await run(found, _Embedded(cluster), token)
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("name", SCENARIOS)
+async def test_answers_are_those_of_apache_kafka(name: str, request: pytest.FixtureRequest) -> None:
+    found = SCENARIOS[name]
+    kafka = await _kafka(found, request.getfixturevalue("one_node" if found.nodes == 1 else "three_nodes"))
+    unlisted, gone = judge(name, differences(kafka, await embedded(found)), KNOWN)
+    assert not unlisted, f"{len(unlisted)} differences:\n" + "\n".join(str(item) for item in unlisted[:60])
+    assert not gone, "listed, but they no longer occur:\n" + "\n".join(str(item) for item in gone)
+
+
+def test_scenarios_of_the_table_exist() -> None:
+    assert {difference.scenario for difference in KNOWN} <= set(SCENARIOS)
+
+
+def test_document_lists_the_table() -> None:
+    section = DOCUMENT.read_text().split("\n## Where it differs")[1].split("\n## ")[0]
+    rows = [line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith("| `")]
+    listed = [Difference(scenario.strip("`"), path.strip("`"), reason) for scenario, path, reason in rows]
+    assert listed == list(KNOWN)
+
+
+def test_code_of_the_document_runs() -> None:
+    code = DOCUMENT.read_text().split("```python\n")[1].split("```")[0]
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert ran.returncode == 0, ran.stderr
+    partition, offset = ran.stdout.split()
+    assert (int(partition) in range(6), int(offset)) == (True, 0)
+
+
+def test_differences_are_found() -> None:
+    kafka: dict[str, Tree] = {"a": {"error_code": "X", "topics": [{"name": "t", "id": 1}]}, "same": 5}
+    ours: dict[str, Tree] = {"a": {"error_code": "Y", "topics": [{"name": "t", "id": True}]}, "same": 5, "b": 1}
+    found = differences(kafka, ours)
+    assert [item.path for item in found] == ["a.error_code", "a.topics[t].id", "b"]
+    known = [Difference("s", "a.topics[*].id", "x"), Difference("s", "c", "y"), Difference("t", "b", "z")]
+    unlisted, gone = judge("s", found, known)
+    assert [item.path for item in unlisted] == ["a.error_code", "b"]
+    assert gone == [known[1]]
+    assert judge("s", [Found("a.topics[t].id", 1, 2)], known)[0] == []
