@@ -112,13 +112,18 @@ class ClusterControl(ABC):
         return self._call(lambda cluster: cluster.image.partition(topic, partition).leader)
 
     def move_leader(self, topic: str, partition: int, node: int) -> None:
-        """Give the leadership of a partition to another of its in-sync replicas.
+        """Give the leadership of a partition to another of its in-sync replicas; one that leads already goes on.
 
         Raises:
             UnknownTopicOrPartitionError: there is no such partition.
             KafkaError: ``node`` is down or not in sync; ``wait_in_sync`` waits for that.
         """
-        self._call(lambda cluster: cluster.controller.elect_leader(topic, partition, node))
+
+        def move(cluster: BrokerCluster) -> None:
+            if cluster.image.partition(topic, partition).leader != node:
+                cluster.controller.elect_leader(topic, partition, node)
+
+        self._call(move)
 
     def coordinator(self, group_id: str) -> int:
         """The node that coordinates a consumer group, -1 when there is none."""

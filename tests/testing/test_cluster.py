@@ -154,6 +154,7 @@ async def test_leader_moves(three: EmbeddedCluster) -> None:
             leader = three.leader("clicks", 0)
             three.move_leader("clicks", 0, leader % 3 + 1)
             assert three.leader("clicks", 0) == leader % 3 + 1
+            three.move_leader("clicks", 0, leader % 3 + 1)
             await producer.send("clicks", b"value")
     assert len(three.records("clicks")) == 6
 
