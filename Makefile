@@ -80,7 +80,7 @@ bench: venv
 
 soak: venv
 	AIOPRODUCER_SEEDS=0-999 $(BIN)/pytest -q tests/simulation/test_seeds.py $(PYTEST_ARGS)
-	AIOPRODUCER_SOAK_ROUNDS=$(SOAK_ROUNDS) $(BIN)/pytest -q tests/interop/test_faults.py --timeout=3600 $(PYTEST_ARGS)
+	AIOPRODUCER_SOAK_ROUNDS=$(SOAK_ROUNDS) $(BIN)/pytest -q tests/interop/test_faults.py tests/interop/test_embedded_sigkill.py --timeout=3600 $(PYTEST_ARGS)
 
 clean:
 	rm -rf $(VENV) $(VERSIONS:%=.venv-%) build dist .coverage .mypy_cache .ruff_cache .pytest_cache .hypothesis
