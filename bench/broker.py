@@ -6,8 +6,8 @@ round; each run has a topic of its own, which is deleted afterwards.
 
     python bench/broker.py [--megabytes N] [--rounds N] [--json PATH]
 
-The last part runs the embedded broker under the same load once more and shows how long single callbacks of its event
-loop took, in CPU time of the thread.
+Then the embedded broker is put under the same load once more, to show how long single callbacks of its event loop take,
+in CPU time of the thread; and clusters are started, to show how long that takes with a first topic.
 """
 
 from __future__ import annotations
@@ -123,6 +123,8 @@ async def serve(data_dir: str | None, slow_callbacks: list[int]) -> None:
     loop.add_reader(sys.stdin, ended.set)
     properties = {"log.segment.bytes": 64 * 1024 * 1024}
     async with BrokerCluster(1, data_dir=Path(data_dir) if data_dir else None, properties=properties) as cluster:
+        # What it took to import and start is not the load's.
+        slow_callbacks.clear()
         print(cluster.bootstrap_servers, flush=True)
         await ended.wait()
         loop.remove_reader(sys.stdin)
@@ -151,6 +153,20 @@ def _time_callbacks() -> list[int]:
 
     asyncio.Handle._run = timed  # type: ignore[method-assign]
     return taken
+
+
+async def _start_up(nodes: int, data_dir: Path | None, rounds: int = 20) -> float:
+    """Milliseconds, median, until a cluster has started and has its first topic."""
+    from aioproducer.broker import BrokerCluster
+
+    taken = []
+    for number in range(rounds):
+        folder = None if data_dir is None else data_dir / f"{nodes}-{number}"
+        began = time.perf_counter()
+        async with BrokerCluster(nodes, data_dir=folder) as cluster:
+            cluster.create_topic("first", num_partitions=1, replication_factor=nodes)
+            taken.append(time.perf_counter() - began)
+    return statistics.median(taken) * 1000
 
 
 @contextmanager
@@ -233,8 +249,16 @@ def main() -> None:
         f"\ncallbacks of the loop under this load, CPU time: {summary['callbacks']:.0f}, median "
         f"{summary['median_us']:.0f} us, p99.9 {summary['p99.9_us']:.0f} us, longest {summary['max_us']:.0f} us"
     )
+    start_up = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for nodes in (1, 3):
+            start_up[f"{nodes} in memory"] = asyncio.run(_start_up(nodes, None))
+            start_up[f"{nodes} on disk"] = asyncio.run(_start_up(nodes, Path(folder)))
+    print("start and first topic, nodes: " + ", ".join(f"{name} {taken:.1f} ms" for name, taken in start_up.items()))
     if arguments.json:
-        arguments.json.write_text(json.dumps({"megabytes_per_second": rates, "callbacks": summary}, indent=2))
+        arguments.json.write_text(
+            json.dumps({"megabytes_per_second": rates, "callbacks": summary, "start_up_ms": start_up}, indent=2)
+        )
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import graphlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -42,7 +43,7 @@ ARROWS: dict[str, set[str]] = {
     "preparation": _ERRORS | {"record", "core", "wire", "config", "interceptors", "serializers", "callers"},
     "assembly": _CLIENT,
     "producer": _CLIENT | {"callers", "bulk", "threadsafe", "preparation", "assembly"},
-    "admin": _CLIENT,
+    "admin": _CLIENT | {"assembly"},
     "consumer": _CLIENT | {"admin"},
     "broker": _ERRORS | _FORMATS | {"record", "transport", "security", "config"},
     "gateway": _ERRORS | _FORMATS | {"record", "transport", "security", "config"},
@@ -65,6 +66,11 @@ def _room(path: Path) -> str:
 
 def _sources() -> list[Path]:
     return sorted(PACKAGE.rglob("*.py"))
+
+
+@functools.cache
+def _tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
 
 
 def _runtime_nodes(tree: ast.AST) -> Iterator[ast.AST]:
@@ -120,7 +126,7 @@ def test_nothing_of_the_client_points_outward() -> None:
 
 @pytest.mark.parametrize("path", _sources(), ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_imports_follow_the_arrows(path: Path) -> None:
-    outward = _rooms_imported(path, ast.parse(path.read_text())) - ARROWS[_room(path)]
+    outward = _rooms_imported(path, _tree(path)) - ARROWS[_room(path)]
     assert not outward, f"{path.relative_to(PACKAGE.parent)} imports {sorted(outward)}"
 
 
@@ -128,8 +134,7 @@ def test_imports_follow_the_arrows(path: Path) -> None:
     "path", [path for path in _sources() if _room(path) in SANS_IO], ids=lambda path: str(path.relative_to(PACKAGE))
 )
 def test_rooms_that_decide_do_not_wait(path: Path) -> None:
-    tree = ast.parse(path.read_text())
-    imported = {module.split(".")[0] for node in _runtime_nodes(tree) for module in _modules(path, node)}
+    imported = {module.split(".")[0] for node in _runtime_nodes(_tree(path)) for module in _modules(path, node)}
     assert not imported & WAITING, f"{path.relative_to(PACKAGE.parent)} imports {sorted(imported & WAITING)}"
 
 

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import array
 import asyncio
-import gc
-import itertools
 import tracemalloc
 from collections import deque
-from collections.abc import Iterator
 from typing import Any
 
 import pyarrow
 import pytest
 
-from aioproducer import Producer, SendManyError, SendManyResult, TopicPartition
+from aioproducer import SendManyError, SendManyResult, TopicPartition
 from aioproducer.errors import (
     BufferExhaustedError,
     ProducerClosedError,
@@ -22,50 +19,37 @@ from aioproducer.errors import (
     SerializationError,
     TopicAuthorizationError,
 )
-from tests.kafka.mock import PRODUCE, MockCluster
+from aioproducer.testing import EmbeddedCluster
 
-MESSAGE_TOO_LARGE = 10
-TOPIC_AUTHORIZATION_FAILED = 29
-
-_numbers = itertools.count()
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[MockCluster]:
-    with MockCluster(1) as cluster:
-        yield cluster
+pytestmark = pytest.mark.kafka_cluster(transport="memory")
 
 
 @pytest.fixture
-def topic(cluster: MockCluster) -> str:
-    """A topic of four partitions that no other test uses."""
-    return cluster.create_topic(f"bulk-{next(_numbers)}", 4)
+async def topic(kafka_cluster: EmbeddedCluster) -> str:
+    kafka_cluster.create_topic("topic", 4)
+    return "topic"
 
 
-def _producer(cluster: MockCluster, **configuration: Any) -> Producer:
-    return Producer(bootstrap_servers=cluster.bootstrap_servers, **configuration)
-
-
-async def test_columns_arrive_in_order_and_offsets_say_where(cluster: MockCluster, topic: str) -> None:
+async def test_columns_arrive_in_order_and_offsets_say_where(kafka_cluster: EmbeddedCluster, topic: str) -> None:
     count = 3000
     values = [b"%d" % number for number in range(count)]
     keys = [b"k%d" % (number % 10) if number % 3 else None for number in range(count)]
     timestamps = [1_000_000 + number for number in range(count)]
     headers = [[("h", b"%d" % number)] if number % 2 else [] for number in range(count)]
-    async with _producer(cluster, batch_size=1000) as producer:
+    async with kafka_cluster.producer(batch_size=1000) as producer:
         result = await producer.send_many(topic, values, keys=keys, timestamps_ms=timestamps, headers=headers)
     assert (result.count, result.acked) == (count, count)
-    stored = cluster.read_back(topic)
-    assert result.offsets == {place: [range(len(records))] for place, records in stored.items() if records}
-    for records in stored.values():
+    stored = [kafka_cluster.records(topic, place) for place in range(4)]
+    assert result.offsets == {place: [range(len(records))] for place, records in enumerate(stored) if records}
+    for records in stored:
         numbers = [int(record.value or b"-1") for record in records]
         assert numbers == sorted(numbers)
         for number, record in zip(numbers, records, strict=True):
-            assert record[1:5] == (keys[number], values[number], headers[number], timestamps[number])
+            assert record[3:] == (timestamps[number], keys[number], values[number], tuple(headers[number]))
 
 
-async def test_offsets_leave_out_what_others_sent_in_between(cluster: MockCluster, topic: str) -> None:
-    async with _producer(cluster, batch_size=2000, linger_ms=50) as producer:
+async def test_offsets_leave_out_what_others_sent_in_between(kafka_cluster: EmbeddedCluster, topic: str) -> None:
+    async with kafka_cluster.producer(batch_size=2000, linger_ms=50) as producer:
         await producer.partitions_for(topic)
         first = asyncio.create_task(producer.send_many(topic, [b"a" * 10] * 300, partition=1))
         second = asyncio.create_task(producer.send_many(topic, [b"b" * 10] * 300, partition=1))
@@ -73,7 +57,7 @@ async def test_offsets_leave_out_what_others_sent_in_between(cluster: MockCluste
             producer.send(topic, b"c" * 10, partition=1)
             await asyncio.sleep(0)
         await asyncio.gather(first, second)
-    stored = cluster.read_back(topic)[1]
+    stored = kafka_cluster.records(topic, 1)
     for task, letter in ((first, b"a"), (second, b"b")):
         offsets = [offset for each in task.result().offsets[1] for offset in each]
         assert offsets == [record.offset for record in stored if record.value == letter * 10]
@@ -82,31 +66,31 @@ async def test_offsets_leave_out_what_others_sent_in_between(cluster: MockCluste
 @pytest.mark.parametrize(
     "values", [[b"1", b"2"], (b"1", b"2"), deque([b"1", b"2"]), [bytearray(b"1"), memoryview(b"2")]]
 )
-async def test_any_sequence_will_do(cluster: MockCluster, topic: str, values: Any) -> None:
-    async with _producer(cluster) as producer:
+async def test_any_sequence_will_do(kafka_cluster: EmbeddedCluster, topic: str, values: Any) -> None:
+    async with kafka_cluster.producer() as producer:
         assert await producer.send_many(topic, values, partition=0) == SendManyResult(2, 2, {0: [range(2)]})
-    assert [record.value for record in cluster.read_back(topic)[0]] == [b"1", b"2"]
+    assert [record.value for record in kafka_cluster.records(topic, 0)] == [b"1", b"2"]
 
 
-async def test_nothing_is_sent_of_no_values(cluster: MockCluster, topic: str) -> None:
-    async with _producer(cluster) as producer:
+async def test_nothing_is_sent_of_no_values(kafka_cluster: EmbeddedCluster, topic: str) -> None:
+    async with kafka_cluster.producer() as producer:
         assert await producer.send_many(topic, []) == SendManyResult(0, 0, {})
 
 
-async def test_acks_zero_counts_what_was_written(cluster: MockCluster, topic: str) -> None:
-    async with _producer(cluster, acks=0) as producer:
+async def test_acks_zero_counts_what_was_written(kafka_cluster: EmbeddedCluster, topic: str) -> None:
+    async with kafka_cluster.producer(acks=0) as producer:
         assert await producer.send_many(topic, [b"v"] * 10) == SendManyResult(10, 10, {})
 
 
 @pytest.mark.parametrize("values", [(b"%d" % number for number in range(3)), b"abc", "abc", {b"1": 1}, {b"1"}, 5])
-async def test_what_is_no_sequence_is_refused(cluster: MockCluster, topic: str, values: Any) -> None:
-    async with _producer(cluster) as producer:
+async def test_what_is_no_sequence_is_refused(kafka_cluster: EmbeddedCluster, topic: str, values: Any) -> None:
+    async with kafka_cluster.producer() as producer:
         with pytest.raises(TypeError, match=r"values must be a sequence or a pyarrow array, not .* make a list of it"):
             await producer.send_many(topic, values)
 
 
-async def test_columns_must_be_of_one_length(cluster: MockCluster, topic: str) -> None:
-    async with _producer(cluster) as producer:
+async def test_columns_must_be_of_one_length(kafka_cluster: EmbeddedCluster, topic: str) -> None:
+    async with kafka_cluster.producer() as producer:
         for name in ("keys", "timestamps_ms", "headers"):
             columns: dict[str, Any] = {name: [None]}
             with pytest.raises(ValueError, match=f"{name} has 1 entries for 2 values"):
@@ -116,10 +100,10 @@ async def test_columns_must_be_of_one_length(cluster: MockCluster, topic: str) -
 # Failures
 
 
-async def test_failures_are_told_with_the_result(cluster: MockCluster, topic: str) -> None:
-    async with _producer(cluster, linger_ms=20) as producer:
+async def test_failures_are_told_with_the_result(kafka_cluster: EmbeddedCluster, topic: str) -> None:
+    async with kafka_cluster.producer(linger_ms=20) as producer:
         await producer.send_many(topic, [b"v"] * 4, partition=1)
-        cluster.push_errors(PRODUCE, [TOPIC_AUTHORIZATION_FAILED])
+        kafka_cluster.fail("Produce", "TOPIC_AUTHORIZATION_FAILED")
         with pytest.raises(
             SendManyError, match=f"10 of 10 records .* first of 1 failed partitions is {topic}-0"
         ) as failed:
@@ -130,29 +114,30 @@ async def test_failures_are_told_with_the_result(cluster: MockCluster, topic: st
         }
 
 
-async def test_records_too_large_fail_alone(cluster: MockCluster, topic: str) -> None:
-    async with _producer(cluster) as producer:
+async def test_records_too_large_fail_alone(kafka_cluster: EmbeddedCluster, topic: str) -> None:
+    async with kafka_cluster.producer() as producer:
         with pytest.raises(SendManyError) as failed:
             await producer.send_many(topic, [b"1", bytes(2_000_000), b"3"], partition=0)
     assert failed.value.result == SendManyResult(3, 2, {0: [range(2)]})
     assert [type(error) for error in failed.value.errors.values()] == [RecordTooLargeError]
 
 
-async def test_a_batch_that_is_split_has_the_offsets_of_its_parts(cluster: MockCluster, topic: str) -> None:
-    async with _producer(cluster, batch_size=50_000, linger_ms=50) as producer:
+async def test_a_batch_that_is_split_has_the_offsets_of_its_parts(kafka_cluster: EmbeddedCluster, topic: str) -> None:
+    async with kafka_cluster.producer(batch_size=50_000, linger_ms=50) as producer:
         await producer.send(topic, b"v", partition=0)
-        cluster.push_errors(PRODUCE, [MESSAGE_TOO_LARGE])
+        kafka_cluster.fail("Produce", "MESSAGE_TOO_LARGE")
         result = await producer.send_many(topic, [b"%d" % number + bytes(900) for number in range(40)], partition=0)
         assert producer.metrics()["batch-split-total"] == 1
     assert result == SendManyResult(40, 40, {0: [range(1, 41)]})
 
 
-async def test_a_part_of_a_split_batch_can_fail(cluster: MockCluster, topic: str) -> None:
-    async with _producer(
-        cluster, batch_size=50_000, linger_ms=50, max_in_flight_requests_per_connection=1, enable_idempotence=False
+async def test_a_part_of_a_split_batch_can_fail(kafka_cluster: EmbeddedCluster, topic: str) -> None:
+    async with kafka_cluster.producer(
+        batch_size=50_000, linger_ms=50, max_in_flight_requests_per_connection=1, enable_idempotence=False
     ) as producer:
         await producer.send(topic, b"v", partition=0)
-        cluster.push_errors(PRODUCE, [MESSAGE_TOO_LARGE, MESSAGE_TOO_LARGE, TOPIC_AUTHORIZATION_FAILED])
+        kafka_cluster.fail("Produce", "MESSAGE_TOO_LARGE", times=2)
+        kafka_cluster.fail("Produce", "TOPIC_AUTHORIZATION_FAILED")
         with pytest.raises(SendManyError) as failed:
             await producer.send_many(topic, [bytes(900)] * 40, partition=0)
     result = failed.value.result
@@ -161,29 +146,29 @@ async def test_a_part_of_a_split_batch_can_fail(cluster: MockCluster, topic: str
     assert result.offsets == {0: [range(1, 1 + result.acked)]}
 
 
-async def test_a_mistake_half_way_says_how_far_it_came(cluster: MockCluster, topic: str) -> None:
+async def test_a_mistake_half_way_says_how_far_it_came(kafka_cluster: EmbeddedCluster, topic: str) -> None:
     values: list[Any] = [b"%d" % number for number in range(1000)]
     values[500] = "text"
-    async with _producer(cluster) as producer:
+    async with kafka_cluster.producer() as producer:
         await producer.partitions_for(topic)
         with pytest.raises(TypeError, match="value must be bytes-like") as raised:
             await producer.send_many(topic, values, partition=0)
     assert raised.value.__notes__ == [
         f"500 of 1000 records of this send_many for topic {topic!r} were accepted before; they are delivered as ever"
     ]
-    assert [record.value for record in cluster.read_back(topic)[0]] == values[:500]
+    assert [record.value for record in kafka_cluster.records(topic, 0)] == values[:500]
 
 
-async def test_a_serializers_error_ends_it_there(cluster: MockCluster, topic: str) -> None:
-    async with _producer(cluster, value_serializer=str.encode) as producer:
+async def test_a_serializers_error_ends_it_there(kafka_cluster: EmbeddedCluster, topic: str) -> None:
+    async with kafka_cluster.producer(value_serializer=str.encode) as producer:
         with pytest.raises(SerializationError) as raised:
             await producer.send_many(topic, ["1", 2, "3"], partition=0)
     assert raised.value.__notes__[0].startswith("1 of 3 records")
-    assert [record.value for record in cluster.read_back(topic)[0]] == [b"1"]
+    assert [record.value for record in kafka_cluster.records(topic, 0)] == [b"1"]
 
 
-async def test_cancelled_half_way_leaves_nothing_hanging(cluster: MockCluster, topic: str) -> None:
-    async with _producer(cluster, buffer_memory=10_000, linger_ms=0) as producer:
+async def test_cancelled_half_way_leaves_nothing_hanging(kafka_cluster: EmbeddedCluster, topic: str) -> None:
+    async with kafka_cluster.producer(buffer_memory=10_000, linger_ms=0) as producer:
         task = asyncio.create_task(producer.send_many(topic, [bytes(100)] * 100_000, partition=0))
         await asyncio.sleep(0.05)
         task.cancel()
@@ -196,8 +181,8 @@ async def test_cancelled_half_way_leaves_nothing_hanging(cluster: MockCluster, t
         await asyncio.wait([waiting])
 
 
-async def test_closed_half_way_raises(cluster: MockCluster, topic: str) -> None:
-    producer = _producer(cluster, buffer_memory=10_000)
+async def test_closed_half_way_raises(kafka_cluster: EmbeddedCluster, topic: str) -> None:
+    producer = kafka_cluster.producer(buffer_memory=10_000)
     await producer.start()
     task = asyncio.create_task(producer.send_many(topic, [bytes(100)] * 100_000, partition=0))
     await asyncio.sleep(0.05)
@@ -210,22 +195,26 @@ async def test_closed_half_way_raises(cluster: MockCluster, topic: str) -> None:
 
 
 @pytest.mark.parametrize("buffer_memory", [2000, 20_000])
-async def test_a_small_buffer_is_enough_for_many(cluster: MockCluster, topic: str, buffer_memory: int) -> None:
+async def test_a_small_buffer_is_enough_for_many(
+    kafka_cluster: EmbeddedCluster, topic: str, buffer_memory: int
+) -> None:
     values = [b"%04d" % number * 20 for number in range(1000)]
-    async with _producer(cluster, buffer_memory=buffer_memory, linger_ms=0, batch_size=1000) as producer:
+    async with kafka_cluster.producer(buffer_memory=buffer_memory, linger_ms=0, batch_size=1000) as producer:
         result = await producer.send_many(topic, values, partition=0)
     assert result == SendManyResult(1000, 1000, {0: [range(1000)]})
-    assert [record.value for record in cluster.read_back(topic)[0]] == values
+    assert [record.value for record in kafka_cluster.records(topic, 0)] == values
 
 
-async def test_large_records_before_the_topic_is_known_wait_for_room(cluster: MockCluster, topic: str) -> None:
-    async with _producer(cluster, buffer_memory=100_000) as producer:
+async def test_large_records_before_the_topic_is_known_wait_for_room(
+    kafka_cluster: EmbeddedCluster, topic: str
+) -> None:
+    async with kafka_cluster.producer(buffer_memory=100_000) as producer:
         result = await producer.send_many(topic, [bytes(40_000)] * 20, partition=0)
     assert result.acked == 20
 
 
-async def test_a_line_filled_by_others_is_waited_for(cluster: MockCluster, topic: str) -> None:
-    async with _producer(cluster, buffer_memory=100_000) as producer:
+async def test_a_line_filled_by_others_is_waited_for(kafka_cluster: EmbeddedCluster, topic: str) -> None:
+    async with kafka_cluster.producer(buffer_memory=100_000) as producer:
         others = [producer.send(topic, bytes(30_000), partition=1) for _ in range(3)]
         with pytest.raises(BufferExhaustedError):
             producer.send(topic, bytes(60_000))
@@ -233,13 +222,15 @@ async def test_a_line_filled_by_others_is_waited_for(cluster: MockCluster, topic
         assert all(delivery.done() for delivery in others)
 
 
-async def test_memory_goes_with_what_is_under_way_not_with_the_records(cluster: MockCluster, topic: str) -> None:
+async def test_memory_goes_with_what_is_under_way_not_with_the_records(
+    kafka_cluster: EmbeddedCluster, topic: str
+) -> None:
     """A handle for each record would be more than 50 bytes a record."""
     count = 30_000
     values = [b"v" * 10] * count
-    async with _producer(cluster, buffer_memory=1_000_000) as producer:
+    # Compressed, so that what the cluster stores in this same process is next to nothing.
+    async with kafka_cluster.producer(buffer_memory=200_000, compression_type="zstd") as producer:
         await producer.send_many(topic, values[:1000], partition=0)
-        gc.collect()
         tracemalloc.start()
         try:
             await producer.send_many(topic, values, partition=0)
@@ -249,8 +240,8 @@ async def test_memory_goes_with_what_is_under_way_not_with_the_records(cluster: 
     assert peak < 20 * count
 
 
-async def test_others_have_their_turns_meanwhile(cluster: MockCluster, topic: str) -> None:
-    async with _producer(cluster) as producer:
+async def test_others_have_their_turns_meanwhile(kafka_cluster: EmbeddedCluster, topic: str) -> None:
+    async with kafka_cluster.producer() as producer:
         task = asyncio.create_task(producer.send_many(topic, [bytes(100)] * 20_000, partition=0))
         turns = 0
         while not task.done():
@@ -260,10 +251,11 @@ async def test_others_have_their_turns_meanwhile(cluster: MockCluster, topic: st
         await task
 
 
-async def test_it_waits_for_its_own_records_only(cluster: MockCluster, topic: str) -> None:
-    async with _producer(cluster, linger_ms=100_000, max_block_ms=60_000) as producer:
+async def test_it_waits_for_its_own_records_only(kafka_cluster: EmbeddedCluster, topic: str) -> None:
+    async with kafka_cluster.producer(linger_ms=100_000, max_block_ms=60_000) as producer:
         stuck = producer.send(topic, b"v", partition=99)
-        await asyncio.wait_for(producer.send_many(cluster.create_topic(f"{topic}-other"), [b"v"] * 10), 5)
+        kafka_cluster.create_topic("other")
+        await asyncio.wait_for(producer.send_many("other", [b"v"] * 10), 5)
         assert not stuck.done()
         stuck.cancel()
 
@@ -271,7 +263,7 @@ async def test_it_waits_for_its_own_records_only(cluster: MockCluster, topic: st
 # Arrow
 
 
-async def test_arrow_columns(cluster: MockCluster, topic: str) -> None:
+async def test_arrow_columns(kafka_cluster: EmbeddedCluster, topic: str) -> None:
     batch = pyarrow.record_batch(
         {
             "value": pyarrow.array([b"1", None, b"3"]),
@@ -283,23 +275,23 @@ async def test_arrow_columns(cluster: MockCluster, topic: str) -> None:
             ),
         }
     )
-    async with _producer(cluster) as producer:
+    async with kafka_cluster.producer() as producer:
         result = await producer.send_arrow(topic, batch, key="key", partition=2, timestamp_ms="time", headers="headers")
         assert result == SendManyResult(3, 3, {2: [range(3)]})
         assert (await producer.send_arrow(topic, pyarrow.table({"value": [b"4"]}), partition=2)).acked == 1
         with pytest.raises(KeyError, match="nothing"):
             await producer.send_arrow(topic, batch, value="nothing")
-    stored = cluster.read_back(topic)[2]
-    assert [record[1:5] for record in stored[:3]] == [
-        (b"a", b"1", [("h", b"1")], 1),
-        ("é".encode(), None, [], 2),
-        (None, b"3", [], 3),
+    stored = kafka_cluster.records(topic, 2)
+    assert [record[3:] for record in stored[:3]] == [
+        (1, b"a", b"1", (("h", b"1"),)),
+        (2, "é".encode(), None, ()),
+        (3, None, b"3", ()),
     ]
     assert stored[3].value == b"4"
 
 
 @pytest.mark.parametrize("kind", ["string", "large_binary", "binary_view", "dictionary", "chunked", "sliced"])
-async def test_arrow_arrays_of_many_kinds(cluster: MockCluster, topic: str, kind: str) -> None:
+async def test_arrow_arrays_of_many_kinds(kafka_cluster: EmbeddedCluster, topic: str, kind: str) -> None:
     texts = [f"value {number}" for number in range(2500)]
     column: Any = {
         "string": lambda: pyarrow.array(texts),
@@ -309,30 +301,30 @@ async def test_arrow_arrays_of_many_kinds(cluster: MockCluster, topic: str, kind
         "chunked": lambda: pyarrow.chunked_array([texts[:7], [], texts[7:]], pyarrow.string()),
         "sliced": lambda: pyarrow.array([None, *texts, "x"]).slice(1, 2500),
     }[kind]()
-    async with _producer(cluster) as producer:
+    async with kafka_cluster.producer() as producer:
         assert (await producer.send_many(topic, column, keys=column, partition=0)).acked == 2500
-    stored = cluster.read_back(topic)[0]
+    stored = kafka_cluster.records(topic, 0)
     assert [(record.key, record.value) for record in stored] == [(text.encode(), text.encode()) for text in texts]
 
 
-async def test_serializers_see_what_arrow_holds(cluster: MockCluster, topic: str) -> None:
+async def test_serializers_see_what_arrow_holds(kafka_cluster: EmbeddedCluster, topic: str) -> None:
     """A string column was made into bytes before a StringSerializer, which takes str, came to see it."""
     package = "org.apache.kafka.common.serialization"
-    async with _producer(cluster, value_serializer=f"{package}.StringSerializer") as producer:
+    async with kafka_cluster.producer(value_serializer=f"{package}.StringSerializer") as producer:
         await producer.send_many(topic, pyarrow.array(["é"]), keys=pyarrow.array(["k"]), partition=0)
-    async with _producer(cluster, key_serializer=f"{package}.LongSerializer") as producer:
+    async with kafka_cluster.producer(key_serializer=f"{package}.LongSerializer") as producer:
         await producer.send_many(topic, pyarrow.array(["v"]), keys=pyarrow.array([1]), partition=0)
-    stored = cluster.read_back(topic)[0]
+    stored = kafka_cluster.records(topic, 0)
     assert [(record.key, record.value) for record in stored] == [(b"k", "é".encode()), (bytes(7) + b"\x01", b"v")]
 
 
-async def test_arrow_numbers_without_a_serializer_are_refused(cluster: MockCluster, topic: str) -> None:
-    async with _producer(cluster) as producer:
+async def test_arrow_numbers_without_a_serializer_are_refused(kafka_cluster: EmbeddedCluster, topic: str) -> None:
+    async with kafka_cluster.producer() as producer:
         with pytest.raises(TypeError, match="value must be bytes-like"):
             await producer.send_many(topic, pyarrow.array([1, 2]))
 
 
-async def test_sequences_of_numbers_are_no_columns_of_bytes(cluster: MockCluster, topic: str) -> None:
-    async with _producer(cluster) as producer:
+async def test_sequences_of_numbers_are_no_columns_of_bytes(kafka_cluster: EmbeddedCluster, topic: str) -> None:
+    async with kafka_cluster.producer() as producer:
         with pytest.raises(TypeError, match="value must be bytes-like"):
             await producer.send_many(topic, array.array("i", [1, 2]))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import itertools
 import logging
 import subprocess
 import sys
@@ -12,7 +11,6 @@ import threading
 import time
 import weakref
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -20,6 +18,7 @@ import pytest
 
 from aioproducer import Producer, TopicPartition
 from aioproducer.core.delivery import Delivery
+from aioproducer.core.pending import PendingRecord
 from aioproducer.errors import (
     ConfigurationError,
     KafkaError,
@@ -28,24 +27,19 @@ from aioproducer.errors import (
     UnsupportedSecurityProtocolError,
     WrongCallerError,
 )
-from tests.kafka.mock import PRODUCE, MockCluster
+from aioproducer.testing import EmbeddedCluster, EmbeddedClusterThread
 
 NOWHERE = "127.0.0.1:1"
-TOPIC_AUTHORIZATION_FAILED = 29
-
-_numbers = itertools.count()
+CLUSTER = ("aioproducer.broker.", "aioproducer.testing.")
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[MockCluster]:
-    with MockCluster(1) as cluster:
-        yield cluster
+pytestmark = pytest.mark.kafka_cluster(transport="memory")
 
 
 @pytest.fixture
-def topic(cluster: MockCluster) -> str:
-    """A topic of one partition that no other test uses."""
-    return cluster.create_topic(f"life-{next(_numbers)}")
+async def topic(kafka_cluster: EmbeddedCluster) -> str:
+    kafka_cluster.create_topic("topic")
+    return "topic"
 
 
 # Configuration
@@ -67,8 +61,9 @@ async def test_what_is_not_supported_says_so() -> None:
         Producer(bootstrap_servers=NOWHERE, transport="pigeon")
 
 
-async def test_from_config_and_from_properties(cluster: MockCluster, topic: str, tmp_path: Path) -> None:
-    settings = {"bootstrap.servers": cluster.bootstrap_servers, "linger.ms": "0", "client.id": "by-name"}
+@pytest.mark.kafka_cluster(transport="tcp")
+async def test_from_config_and_from_properties(kafka_cluster: EmbeddedCluster, topic: str, tmp_path: Path) -> None:
+    settings = {"bootstrap.servers": kafka_cluster.bootstrap_servers, "linger.ms": "0", "client.id": "by-name"}
     path = tmp_path / "producer.properties"
     path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
     errors: list[int] = []
@@ -200,9 +195,12 @@ asyncio.run(main())
 """
 
 
-def test_a_forked_child_is_refused_and_does_not_harm_the_parent(cluster: MockCluster, topic: str) -> None:
+def test_a_forked_child_is_refused_and_does_not_harm_the_parent(kafka_cluster_session: EmbeddedClusterThread) -> None:
     run = subprocess.run(
-        [sys.executable, "-c", FORKING, cluster.bootstrap_servers, topic], capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", FORKING, kafka_cluster_session.bootstrap_servers, "forked"],
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     assert (run.returncode, run.stderr) == (0, "")
 
@@ -218,8 +216,8 @@ async def test_a_producer_that_nobody_closed_warns() -> None:
 # Flush and drain
 
 
-async def test_flush_does_not_wait_out_a_linger_of_minutes(cluster: MockCluster, topic: str) -> None:
-    async with Producer(bootstrap_servers=cluster.bootstrap_servers, linger_ms=100_000) as producer:
+async def test_flush_does_not_wait_out_a_linger_of_minutes(kafka_cluster: EmbeddedCluster, topic: str) -> None:
+    async with kafka_cluster.producer(linger_ms=100_000) as producer:
         await producer.flush()
         in_line = producer.send(topic, b"1")
         await asyncio.wait_for(producer.flush(), 5)
@@ -234,23 +232,20 @@ async def test_flush_does_not_wait_out_a_linger_of_minutes(cluster: MockCluster,
     assert late.result().offset == 4
 
 
-async def test_a_cancelled_flush_leaves_lingering_as_it_was(cluster: MockCluster, topic: str) -> None:
-    async with Producer(bootstrap_servers=cluster.bootstrap_servers, linger_ms=100_000) as producer:
+async def test_a_cancelled_flush_leaves_lingering_as_it_was(kafka_cluster: EmbeddedCluster, topic: str) -> None:
+    async with kafka_cluster.producer(linger_ms=100_000) as producer:
         await producer.send_many(topic, [b"v"])
-        cluster.set_round_trip(100)
-        try:
-            producer.send(topic, b"v")
-            with pytest.raises(TimeoutError):
-                await asyncio.wait_for(producer.flush(), 0.02)
-            late = producer.send(topic, b"v")
-            await asyncio.sleep(0.02)
-            assert not late.done()
-        finally:
-            cluster.set_round_trip(0)
+        kafka_cluster.delay("Produce", 100)
+        producer.send(topic, b"v")
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(producer.flush(), 0.02)
+        late = producer.send(topic, b"v")
+        await asyncio.sleep(0.02)
+        assert not late.done()
 
 
-async def test_flush_waits_for_records_sent_before_it_only(cluster: MockCluster, topic: str) -> None:
-    async with Producer(bootstrap_servers=cluster.bootstrap_servers, linger_ms=0) as producer:
+async def test_flush_waits_for_records_sent_before_it_only(kafka_cluster: EmbeddedCluster, topic: str) -> None:
+    async with kafka_cluster.producer(linger_ms=0) as producer:
         await producer.send(topic, b"v")
         stop = False
 
@@ -266,8 +261,8 @@ async def test_flush_waits_for_records_sent_before_it_only(cluster: MockCluster,
         await other
 
 
-async def test_a_loop_of_sends_does_not_starve_the_service(cluster: MockCluster, topic: str) -> None:
-    async with Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
+async def test_a_loop_of_sends_does_not_starve_the_service(kafka_cluster: EmbeddedCluster, topic: str) -> None:
+    async with kafka_cluster.producer() as producer:
         await producer.send(topic, b"v")
         turns = 0
 
@@ -299,8 +294,8 @@ async def test_drain_waits_for_room_and_close_ends_the_wait() -> None:
     assert isinstance(delivery.exception(), ProducerClosedError)
 
 
-async def test_those_who_waited_for_room_do_not_all_rush_in(cluster: MockCluster, topic: str) -> None:
-    async with Producer(bootstrap_servers=cluster.bootstrap_servers, buffer_memory=20_000) as producer:
+async def test_those_who_waited_for_room_do_not_all_rush_in(kafka_cluster: EmbeddedCluster, topic: str) -> None:
+    async with kafka_cluster.producer(buffer_memory=20_000) as producer:
 
         async def call(number: int) -> None:
             await producer.drain()
@@ -312,8 +307,8 @@ async def test_those_who_waited_for_room_do_not_all_rush_in(cluster: MockCluster
 # Close
 
 
-async def test_close_delivers_what_was_accepted(cluster: MockCluster, topic: str) -> None:
-    async with Producer(bootstrap_servers=cluster.bootstrap_servers, linger_ms=100_000) as producer:
+async def test_close_delivers_what_was_accepted(kafka_cluster: EmbeddedCluster, topic: str) -> None:
+    async with kafka_cluster.producer(linger_ms=100_000) as producer:
         in_line = producer.send(topic, b"1")
         await producer.partitions_for(topic)
         in_batch = producer.send(topic, b"2")
@@ -406,7 +401,7 @@ async def _partitions(producer: Producer) -> None:
 
 
 async def test_a_failed_batch_is_told_once_with_its_count(
-    cluster: MockCluster, topic: str, caplog: pytest.LogCaptureFixture
+    kafka_cluster: EmbeddedCluster, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     told: list[tuple[TopicPartition, int, type[KafkaError]]] = []
 
@@ -414,9 +409,9 @@ async def test_a_failed_batch_is_told_once_with_its_count(
         told.append((topic_partition, count, type(error)))
         raise ZeroDivisionError
 
-    async with Producer(bootstrap_servers=cluster.bootstrap_servers, linger_ms=20, on_error=on_error) as producer:
+    async with kafka_cluster.producer(linger_ms=20, on_error=on_error) as producer:
         await producer.send(topic, b"v")
-        cluster.push_errors(PRODUCE, [TOPIC_AUTHORIZATION_FAILED])
+        kafka_cluster.fail("Produce", "TOPIC_AUTHORIZATION_FAILED")
         deliveries = [producer.send(topic, b"v") for _ in range(10)]
         outcomes = await asyncio.gather(*deliveries, return_exceptions=True)
     assert {type(outcome).__name__ for outcome in outcomes} == {"TopicAuthorizationError"}
@@ -429,13 +424,11 @@ async def test_a_failed_batch_is_told_once_with_its_count(
 
 
 async def test_records_that_are_refused_in_one_turn_are_told_together(
-    cluster: MockCluster, topic: str, caplog: pytest.LogCaptureFixture
+    kafka_cluster: EmbeddedCluster, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Never one line a record."""
     told: list[int] = []
-    async with Producer(
-        bootstrap_servers=cluster.bootstrap_servers, on_error=lambda place, count, error: told.append(count)
-    ) as producer:
+    async with kafka_cluster.producer(on_error=lambda place, count, error: told.append(count)) as producer:
         for _ in range(100):
             producer.send(topic, bytes(2_000_000))
             producer.send("no topic", b"v")
@@ -453,7 +446,7 @@ async def test_on_error_must_be_a_plain_function(on_error: object) -> None:
         Producer(bootstrap_servers=NOWHERE, on_error=asynchronous if on_error != 5 else on_error)  # type: ignore[arg-type]  # the mistake
 
 
-async def test_hooks_hear_of_batches(cluster: MockCluster, topic: str) -> None:
+async def test_hooks_hear_of_batches(kafka_cluster: EmbeddedCluster, topic: str) -> None:
     heard: list[tuple[TopicPartition, int]] = []
 
     class Hook:
@@ -462,7 +455,7 @@ async def test_hooks_hear_of_batches(cluster: MockCluster, topic: str) -> None:
         ) -> None:
             heard.append((topic_partition, record_count))
 
-    async with Producer(bootstrap_servers=cluster.bootstrap_servers, linger_ms=50, hooks=[Hook()]) as producer:
+    async with kafka_cluster.producer(linger_ms=50, hooks=[Hook()]) as producer:
         producer.send(topic, b"v")
         producer.send(topic, b"v")
     assert heard == [(TopicPartition(topic, 0), 2)]
@@ -473,18 +466,17 @@ async def test_hooks_hear_of_batches(cluster: MockCluster, topic: str) -> None:
 
 def _own_objects() -> Counter[str]:
     gc.collect()
-    return Counter(
-        type(each).__qualname__ for each in gc.get_objects() if str(type(each).__module__).startswith("aioproducer.")
-    )
+    counts = Counter(map(type, gc.get_objects()))
+    # What the cluster keeps of every producer is its own.
+    own = [kind for kind in counts if str(kind.__module__).startswith("aioproducer.")]
+    return Counter({kind.__qualname__: counts[kind] for kind in own if not kind.__module__.startswith(CLUSTER)})
 
 
-async def _trouble(cluster: MockCluster, topic: str) -> list[weakref.ref[BaseException]]:
+async def _trouble(kafka_cluster: EmbeddedCluster, topic: str) -> list[weakref.ref[BaseException]]:
     references: list[weakref.ref[BaseException]] = []
-    async with Producer(
-        bootstrap_servers=cluster.bootstrap_servers, linger_ms=0, compression_type="gzip", max_block_ms=50
-    ) as producer:
+    async with kafka_cluster.producer(linger_ms=0, compression_type="gzip", max_block_ms=50) as producer:
         await producer.send_many(topic, [bytes(range(256)) * 100] * 3)
-        cluster.push_errors(PRODUCE, [TOPIC_AUTHORIZATION_FAILED])
+        kafka_cluster.fail("Produce", "TOPIC_AUTHORIZATION_FAILED")
         failing = [
             producer.send(topic, b"v"),
             producer.send(topic, bytes(2_000_000)),
@@ -507,41 +499,39 @@ async def _trouble(cluster: MockCluster, topic: str) -> list[weakref.ref[BaseExc
     return references
 
 
+@pytest.mark.kafka_cluster(transport="tcp")
 async def test_nothing_is_left_of_a_closed_producer(
-    cluster: MockCluster, topic: str, caplog: pytest.LogCaptureFixture
+    kafka_cluster: EmbeddedCluster, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     # What is logged is kept until the end of the test.
     caplog.set_level(logging.CRITICAL, "aioproducer")
-    await _trouble(cluster, topic)
+    await _trouble(kafka_cluster, topic)
     objects, tasks, threads = _own_objects(), asyncio.all_tasks(), threading.active_count()
-    for _ in range(2):
-        references = await _trouble(cluster, topic)
-        await asyncio.sleep(0)
-        gc.collect()
-        assert [reference() for reference in references if reference() is not None] == []
+    references = [*await _trouble(kafka_cluster, topic), *await _trouble(kafka_cluster, topic)]
+    await asyncio.sleep(0)
     assert _own_objects() - objects == Counter()
+    assert [reference() for reference in references if reference() is not None] == []
     assert asyncio.all_tasks() == tasks
     assert threading.active_count() == threads
-    port = int(cluster.bootstrap_servers.rpartition(":")[2])
+    port = int(kafka_cluster.bootstrap_servers.rpartition(":")[2])
     connections = psutil.Process().net_connections("tcp")
     assert [each for each in connections if each.raddr and each.raddr.port == port] == []
 
 
 def _handles() -> list[object]:
-    return [each for each in gc.get_objects() if type(each).__name__ in ("PendingRecord", "Delivery")]
+    return [each for each in gc.get_objects() if type(each) in (PendingRecord, Delivery)]
 
 
-async def test_failures_are_freed_without_the_collector(cluster: MockCluster, topic: str) -> None:
-    async with Producer(bootstrap_servers=cluster.bootstrap_servers, linger_ms=0, max_block_ms=200) as producer:
+async def test_failures_are_freed_without_the_collector(kafka_cluster: EmbeddedCluster, topic: str) -> None:
+    async with kafka_cluster.producer(linger_ms=0, max_block_ms=200) as producer:
         await producer.wait_ready(5)
         await producer.send(topic, b"v")
-        gc.collect()
-        before = {id(each) for each in _handles()}
         gc.disable()
+        before = {id(each) for each in _handles()}
         try:
             errors: list[weakref.ref[BaseException]] = []
             for number in range(21):
-                cluster.push_errors(PRODUCE, [TOPIC_AUTHORIZATION_FAILED])
+                kafka_cluster.fail("Produce", "TOPIC_AUTHORIZATION_FAILED")
                 try:
                     if number == 10:
                         await producer.send(topic, b"v", partition=9)
@@ -554,7 +544,6 @@ async def test_failures_are_freed_without_the_collector(cluster: MockCluster, to
             kept = [each for each in _handles() if id(each) not in before]
         finally:
             gc.enable()
-            cluster.clear_errors(PRODUCE)
     assert len(errors) == 21
     assert alive == []
     assert kept == []

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -22,32 +21,22 @@ from aioproducer.errors import (
     TopicAuthorizationError,
 )
 from aioproducer.record import RecordHeader
-from tests.kafka.mock import PRODUCE, MockCluster
+from aioproducer.testing import EmbeddedCluster
 
 NOWHERE = "127.0.0.1:1"
-TOPIC_AUTHORIZATION_FAILED = 29
-
-_numbers = itertools.count()
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[MockCluster]:
-    with MockCluster(1) as cluster:
-        yield cluster
+pytestmark = pytest.mark.kafka_cluster(transport="memory")
 
 
 @pytest.fixture
-def topic(cluster: MockCluster) -> str:
-    """A topic of one partition that no other test uses."""
-    return cluster.create_topic(f"plugins-{next(_numbers)}")
+async def topic(kafka_cluster: EmbeddedCluster) -> str:
+    kafka_cluster.create_topic("topic")
+    return "topic"
 
 
-def _producer(cluster: MockCluster, **configuration: Any) -> Producer:
-    return Producer(bootstrap_servers=cluster.bootstrap_servers, **configuration)
-
-
-def _values(cluster: MockCluster, topic: str) -> list[bytes | None]:
-    return [record.value for record in cluster.read_back(topic)[0]]
+def _values(kafka_cluster: EmbeddedCluster, topic: str) -> list[bytes | None]:
+    return [record.value for record in kafka_cluster.records(topic, 0)]
 
 
 class SlowSerializer:
@@ -78,10 +67,11 @@ class SlowSerializer:
 # Serializers
 
 
-async def test_serializers_of_the_configuration_by_name(cluster: MockCluster, topic: str) -> None:
+@pytest.mark.kafka_cluster(transport="tcp")
+async def test_serializers_of_the_configuration_by_name(kafka_cluster: EmbeddedCluster, topic: str) -> None:
     async with Producer.from_config(
         {
-            "bootstrap.servers": cluster.bootstrap_servers,
+            "bootstrap.servers": kafka_cluster.bootstrap_servers,
             "key.serializer": "org.apache.kafka.common.serialization.IntegerSerializer",
             "value.serializer": "org.apache.kafka.common.serialization.StringSerializer",
         }
@@ -89,11 +79,11 @@ async def test_serializers_of_the_configuration_by_name(cluster: MockCluster, to
         await producer.send(topic, "é", 5)
         with pytest.raises(SerializationError, match=r"the value of .* StringSerializer takes str or None"):
             producer.send(topic, b"bytes")
-    assert cluster.read_back(topic)[0][0][1:3] == (b"\0\0\0\5", "é".encode())
+    assert kafka_cluster.records(topic, 0)[0][4:6] == (b"\0\0\0\5", "é".encode())
 
 
-async def test_only_one_of_key_and_value_has_a_serializer(cluster: MockCluster, topic: str) -> None:
-    async with _producer(cluster, value_serializer=str.encode) as producer:
+async def test_only_one_of_key_and_value_has_a_serializer(kafka_cluster: EmbeddedCluster, topic: str) -> None:
+    async with kafka_cluster.producer(value_serializer=str.encode) as producer:
         await producer.send(topic, "v", bytearray(b"k"), headers=[("h", memoryview(b"1"))])
         with pytest.raises(SerializationError, match=r"the key of .* BytesSerializer takes bytes"):
             producer.send(topic, "v", "k")
@@ -101,18 +91,18 @@ async def test_only_one_of_key_and_value_has_a_serializer(cluster: MockCluster, 
             producer.send(topic, "v", headers={})  # type: ignore[arg-type]  # the mistake
         with pytest.raises(ValueError, match="timestamp_ms must not be negative"):
             producer.send(topic, "v", timestamp_ms=-1)
-    assert cluster.read_back(topic)[0][0][1:4] == (b"k", b"v", [("h", b"1")])
+    assert kafka_cluster.records(topic, 0)[0][4:] == (b"k", b"v", (("h", b"1"),))
 
 
-async def test_a_strided_view_from_a_serializer_is_refused(cluster: MockCluster, topic: str) -> None:
-    async with _producer(cluster, value_serializer=lambda value: memoryview(value)[::2]) as producer:
+async def test_a_strided_view_from_a_serializer_is_refused(kafka_cluster: EmbeddedCluster, topic: str) -> None:
+    async with kafka_cluster.producer(value_serializer=lambda value: memoryview(value)[::2]) as producer:
         with pytest.raises(ValueError, match="contiguous"):
             producer.send(topic, b"abcd")
 
 
-async def test_async_serializers_keep_the_records_places(cluster: MockCluster, topic: str) -> None:
+async def test_async_serializers_keep_the_records_places(kafka_cluster: EmbeddedCluster, topic: str) -> None:
     serializer = SlowSerializer()
-    async with _producer(cluster, value_serializer=serializer, linger_ms=0) as producer:
+    async with kafka_cluster.producer(value_serializer=serializer, linger_ms=0) as producer:
         await producer.send(topic, b"known")
         first, second, third, fourth = (producer.send(topic, value) for value in ("1", b"2", "fail", b"4"))
         await asyncio.sleep(0.01)
@@ -121,12 +111,12 @@ async def test_async_serializers_keep_the_records_places(cluster: MockCluster, t
         assert [(await first).offset, (await second).offset, (await fourth).offset] == [1, 2, 3]
         with pytest.raises(SerializationError, match=r"the value of a record .* ZeroDivisionError"):
             await third
-    stored = cluster.read_back(topic)[0]
+    stored = kafka_cluster.records(topic, 0)
     assert [record.value for record in stored] == [b"known", b"1", b"2", b"4"]
-    assert stored[1].headers == [("by", b"serializer")]
+    assert stored[1].headers == (("by", b"serializer"),)
 
 
-async def test_the_order_of_many_sync_and_async_ones(cluster: MockCluster, topic: str) -> None:
+async def test_the_order_of_many_sync_and_async_ones(kafka_cluster: EmbeddedCluster, topic: str) -> None:
     async def later(value: int) -> bytes:
         for _ in range(value * 7 % 5):
             await asyncio.sleep(0)
@@ -135,17 +125,19 @@ async def test_the_order_of_many_sync_and_async_ones(cluster: MockCluster, topic
     def serialize(value: int) -> Any:
         return later(value) if value % 3 else b"%d" % value
 
-    async with _producer(cluster, value_serializer=serialize, linger_ms=0, batch_size=100) as producer:
+    async with kafka_cluster.producer(value_serializer=serialize, linger_ms=0, batch_size=100) as producer:
         for number in range(300):
             producer.send(topic, number)
             await producer.drain()
-    assert _values(cluster, topic) == [b"%d" % number for number in range(300)]
+    assert _values(kafka_cluster, topic) == [b"%d" % number for number in range(300)]
 
 
-async def test_who_waits_behind_a_withdrawn_serialization_goes_on_at_once(cluster: MockCluster, topic: str) -> None:
+async def test_who_waits_behind_a_withdrawn_serialization_goes_on_at_once(
+    kafka_cluster: EmbeddedCluster, topic: str
+) -> None:
     """Nobody moved up when the first in line left it."""
     serializer = SlowSerializer()
-    async with _producer(cluster, value_serializer=serializer, linger_ms=0) as producer:
+    async with kafka_cluster.producer(value_serializer=serializer, linger_ms=0) as producer:
         await producer.send(topic, b"known")
         slow, behind = producer.send(topic, "slow"), producer.send(topic, b"behind")
         assert slow.cancel()
@@ -154,10 +146,10 @@ async def test_who_waits_behind_a_withdrawn_serialization_goes_on_at_once(cluste
         assert serializer.ended == ["slow"]
 
 
-async def test_a_serializer_that_is_too_slow_fails_its_record_alone(cluster: MockCluster, topic: str) -> None:
+async def test_a_serializer_that_is_too_slow_fails_its_record_alone(kafka_cluster: EmbeddedCluster, topic: str) -> None:
     """It went on working for nobody, and close waited for it."""
     serializer = SlowSerializer()
-    async with _producer(cluster, value_serializer=serializer, linger_ms=0, max_block_ms=150) as producer:
+    async with kafka_cluster.producer(value_serializer=serializer, linger_ms=0, max_block_ms=150) as producer:
         await producer.wait_ready(5)
         await producer.partitions_for(topic)
         slow = producer.send(topic, "slow")
@@ -170,26 +162,26 @@ async def test_a_serializer_that_is_too_slow_fails_its_record_alone(cluster: Moc
         assert serializer.ended == ["slow"]
 
 
-async def test_a_serializer_that_cancels_itself_fails_its_record(cluster: MockCluster, topic: str) -> None:
+async def test_a_serializer_that_cancels_itself_fails_its_record(kafka_cluster: EmbeddedCluster, topic: str) -> None:
     """The record stayed in line, and all behind it, until max_block_ms."""
     serializer = SlowSerializer()
     serializer.may_go.set()
-    async with _producer(cluster, value_serializer=serializer, linger_ms=0) as producer:
+    async with kafka_cluster.producer(value_serializer=serializer, linger_ms=0) as producer:
         cancelled, behind = producer.send(topic, "cancel"), producer.send(topic, b"behind")
         with pytest.raises(SerializationError, match="cancelled itself"):
             await cancelled
         await behind
 
 
-async def test_close_waits_for_serializers_or_ends_them(cluster: MockCluster, topic: str) -> None:
+async def test_close_waits_for_serializers_or_ends_them(kafka_cluster: EmbeddedCluster, topic: str) -> None:
     serializer = SlowSerializer()
-    async with _producer(cluster, value_serializer=serializer) as producer:
+    async with kafka_cluster.producer(value_serializer=serializer) as producer:
         delivery = producer.send(topic, "1")
         asyncio.get_running_loop().call_later(0.02, serializer.may_go.set)
     assert delivery.result().offset == 0
 
     serializer = SlowSerializer()
-    producer = _producer(cluster, value_serializer=serializer, key_serializer=serializer)
+    producer = kafka_cluster.producer(value_serializer=serializer, key_serializer=serializer)
     await producer.start()
     delivery = producer.send(topic, "1", "key")
     await producer.close(0)
@@ -197,15 +189,17 @@ async def test_close_waits_for_serializers_or_ends_them(cluster: MockCluster, to
     assert serializer.ended == ["key", "1"]
 
 
-async def test_coroutines_of_serializers_that_nobody_needs_are_ended(cluster: MockCluster, topic: str) -> None:
+async def test_coroutines_of_serializers_that_nobody_needs_are_ended(
+    kafka_cluster: EmbeddedCluster, topic: str
+) -> None:
     """Python warned of coroutines that were never awaited."""
     serializer = SlowSerializer()
-    async with _producer(
-        cluster, key_serializer=serializer, value_serializer=SlowSerializer(), buffer_memory=5000
+    async with kafka_cluster.producer(
+        key_serializer=serializer, value_serializer=SlowSerializer(), buffer_memory=5000
     ) as producer:
         wrong: Any = 5
         with pytest.raises(SerializationError):
-            _producer(cluster, key_serializer=serializer, value_serializer=str.encode)._preparation.serialize(
+            kafka_cluster.producer(key_serializer=serializer, value_serializer=str.encode)._preparation.serialize(
                 topic, "key", wrong, (), asyncio.get_running_loop()
             )
         at_once = producer.send(topic, "value", "key")
@@ -223,10 +217,10 @@ async def test_coroutines_of_serializers_that_nobody_needs_are_ended(cluster: Mo
             delivery.cancel()
 
 
-async def test_both_key_and_value_may_be_slow_and_the_key_may_fail(cluster: MockCluster, topic: str) -> None:
+async def test_both_key_and_value_may_be_slow_and_the_key_may_fail(kafka_cluster: EmbeddedCluster, topic: str) -> None:
     serializer = SlowSerializer()
     serializer.may_go.set()
-    async with _producer(cluster, key_serializer=serializer, value_serializer=serializer) as producer:
+    async with kafka_cluster.producer(key_serializer=serializer, value_serializer=serializer) as producer:
         assert (await producer.send(topic, "v", "k")).offset == 0
         with pytest.raises(SerializationError, match="the key of a record"):
             await producer.send(topic, "v", "fail")
@@ -234,38 +228,38 @@ async def test_both_key_and_value_may_be_slow_and_the_key_may_fail(cluster: Mock
         assert (await producer.send(topic, "v", b"k")).offset == 2
 
 
-async def test_what_a_slow_serializer_makes_may_be_too_large(cluster: MockCluster, topic: str) -> None:
+async def test_what_a_slow_serializer_makes_may_be_too_large(kafka_cluster: EmbeddedCluster, topic: str) -> None:
     made: list[Any] = [bytes(2_000_000), memoryview(b"abcd")[::2], bytearray(b"fits")]
 
     async def make(value: int) -> Any:
         return made[value]
 
-    async with _producer(cluster, value_serializer=make) as producer:
+    async with kafka_cluster.producer(value_serializer=make) as producer:
         with pytest.raises(RecordTooLargeError):
             await producer.send(topic, 0)
         with pytest.raises(SerializationError, match="contiguous"):
             await producer.send(topic, 1)
         await producer.send(topic, 2)
-    assert _values(cluster, topic) == [b"fits"]
+    assert _values(kafka_cluster, topic) == [b"fits"]
 
 
-async def test_memory_is_bounded_whatever_serializers_make(cluster: MockCluster, topic: str) -> None:
+async def test_memory_is_bounded_whatever_serializers_make(kafka_cluster: EmbeddedCluster, topic: str) -> None:
     """A place in line is reserved by a guess of the size; what was made could be over buffer_memory in sum."""
 
     async def make(value: int) -> bytes:
         return bytes(40_000)
 
-    async with _producer(cluster, value_serializer=make, buffer_memory=100_000) as producer:
+    async with kafka_cluster.producer(value_serializer=make, buffer_memory=100_000) as producer:
         deliveries = [producer.send(topic, number) for number in range(20)]
         outcomes = await asyncio.gather(*deliveries, return_exceptions=True)
         assert {type(outcome) for outcome in outcomes} == {RecordMetadata, BufferExhaustedError}
 
 
-async def test_a_fatal_error_fails_what_is_being_serialized(cluster: MockCluster, topic: str) -> None:
+async def test_a_fatal_error_fails_what_is_being_serialized(kafka_cluster: EmbeddedCluster, topic: str) -> None:
     serializer = SlowSerializer()
-    async with _producer(cluster, value_serializer=serializer, linger_ms=0) as producer:
+    async with kafka_cluster.producer(value_serializer=serializer, linger_ms=0) as producer:
         await producer.send(topic, b"known")
-        cluster.push_errors(PRODUCE, [31])
+        kafka_cluster.fail("Produce", "CLUSTER_AUTHORIZATION_FAILED")
         with pytest.raises(KafkaError):
             await producer.send(topic, b"refused")
         slow = producer.send(topic, "slow")
@@ -316,34 +310,34 @@ class Broken:
         raise ZeroDivisionError
 
 
-async def test_interceptors_have_their_say_in_order(cluster: MockCluster, topic: str) -> None:
+async def test_interceptors_have_their_say_in_order(kafka_cluster: EmbeddedCluster, topic: str) -> None:
     first, second, old = Recorder(b"1"), Recorder(b"2"), OldRecorder()
-    async with _producer(cluster, interceptor_classes=[first, Broken(), second, old]) as producer:
+    async with kafka_cluster.producer(interceptor_classes=[first, Broken(), second, old]) as producer:
         metadata = await producer.send(topic, b"v", headers=[("h", b"x")])
-    assert _values(cluster, topic) == [b"v12"]
+    assert _values(kafka_cluster, topic) == [b"v12"]
     assert first.seen == second.seen == [(metadata, None, (("h", b"x"),))]
     assert old.seen == [metadata]
     assert (first.closed, second.closed) == (1, 1)
 
 
-async def test_interceptors_may_send_elsewhere(cluster: MockCluster, topic: str) -> None:
+async def test_interceptors_may_send_elsewhere(kafka_cluster: EmbeddedCluster, topic: str) -> None:
     class Redirect:
         def on_send(self, record: Record) -> Record:
             return dataclasses.replace(record, topic=topic, partition=0, timestamp_ms=5)
 
-    async with _producer(cluster, interceptor_classes=[Redirect()]) as producer:
+    async with kafka_cluster.producer(interceptor_classes=[Redirect()]) as producer:
         assert (await producer.send("elsewhere", b"v")).topic == topic
-    assert cluster.read_back(topic)[0][0].timestamp_ms == 5
+    assert kafka_cluster.records(topic, 0)[0].timestamp_ms == 5
 
 
-async def test_every_outcome_is_told_once_with_what_is_known(cluster: MockCluster, topic: str) -> None:
+async def test_every_outcome_is_told_once_with_what_is_known(kafka_cluster: EmbeddedCluster, topic: str) -> None:
     recorder = Recorder()
-    async with _producer(
-        cluster, interceptor_classes=[recorder], linger_ms=0, max_block_ms=100, max_request_size=10_000
+    async with kafka_cluster.producer(
+        interceptor_classes=[recorder], linger_ms=0, max_block_ms=100, max_request_size=10_000
     ) as producer:
         await producer.wait_ready(5)
         await producer.send(topic, b"acked")
-        cluster.push_errors(PRODUCE, [TOPIC_AUTHORIZATION_FAILED])
+        kafka_cluster.fail("Produce", "TOPIC_AUTHORIZATION_FAILED")
         with pytest.raises(TopicAuthorizationError):
             await producer.send(topic, b"refused")
         with pytest.raises(RecordTooLargeError):
@@ -384,15 +378,15 @@ async def test_outcomes_of_a_closed_producer_are_told() -> None:
     assert len(recorder.seen) == 2
 
 
-async def test_headers_that_serializers_add_are_told(cluster: MockCluster, topic: str) -> None:
+async def test_headers_that_serializers_add_are_told(kafka_cluster: EmbeddedCluster, topic: str) -> None:
     recorder, serializer = Recorder(), SlowSerializer()
     serializer.may_go.set()
-    async with _producer(cluster, interceptor_classes=[recorder], key_serializer=serializer) as producer:
+    async with kafka_cluster.producer(interceptor_classes=[recorder], key_serializer=serializer) as producer:
         await producer.send(topic, b"v", "key", headers=[("h", b"1")])
     assert recorder.seen[0][2] == (("h", b"1"), ("by", b"serializer"))
 
 
-async def test_send_record_is_send(cluster: MockCluster, topic: str) -> None:
-    async with _producer(cluster, interceptor_classes=[Recorder(b"!")]) as producer:
+async def test_send_record_is_send(kafka_cluster: EmbeddedCluster, topic: str) -> None:
+    async with kafka_cluster.producer(interceptor_classes=[Recorder(b"!")]) as producer:
         await producer.send_record(Record(topic, b"v", b"k", 0, 7, [("h", None)]))
-    assert cluster.read_back(topic)[0][0][1:5] == (b"k", b"v!", [("h", None)], 7)
+    assert kafka_cluster.records(topic, 0)[0][3:] == (7, b"k", b"v!", (("h", None),))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import array
 import asyncio
-import itertools
 import sys
 import time
 from collections.abc import Iterator
@@ -22,34 +21,26 @@ from aioproducer.errors import (
     RecordTooLargeError,
     TopicAuthorizationError,
 )
-from tests.kafka.mock import PRODUCE, MockCluster
+from aioproducer.testing import EmbeddedCluster
 
 NOWHERE = "127.0.0.1:1"
-TOPIC_AUTHORIZATION_FAILED = 29
 
 
-_numbers = itertools.count()
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[MockCluster]:
-    with MockCluster(1) as cluster:
-        yield cluster
+pytestmark = pytest.mark.kafka_cluster(transport="memory")
 
 
 @pytest.fixture
 def topic() -> str:
-    """A name that no other test uses."""
-    return f"topic-{next(_numbers)}"
+    return "topic"
 
 
-def _values(cluster: MockCluster, topic: str) -> list[bytes | None]:
-    return [record.value for record in cluster.read_back(topic)[0]]
+def _values(kafka_cluster: EmbeddedCluster, topic: str) -> list[bytes | None]:
+    return [record.value for record in kafka_cluster.records(topic, 0)]
 
 
-async def test_a_record_comes_back_as_it_was_sent(cluster: MockCluster, topic: str) -> None:
-    cluster.create_topic(topic, 2)
-    async with Producer(bootstrap_servers=cluster.bootstrap_servers, linger_ms=0) as producer:
+async def test_a_record_comes_back_as_it_was_sent(kafka_cluster: EmbeddedCluster, topic: str) -> None:
+    kafka_cluster.create_topic(topic, 2)
+    async with kafka_cluster.producer(linger_ms=0) as producer:
         sent = producer.send(
             topic,
             b"value",
@@ -63,8 +54,8 @@ async def test_a_record_comes_back_as_it_was_sent(cluster: MockCluster, topic: s
         assert type(metadata) is RecordMetadata
         assert metadata[:3] == (topic, 1, 0)
         assert (await producer.send_record(Record(topic, b"2", partition=1))).offset == 1
-    first, second = cluster.read_back(topic)[1]
-    assert first[1:5] == (b"key", b"value", [("a", b"1"), ("b", None), ("a", b"2")], 1_000_000)
+    first, second = kafka_cluster.records(topic, 1)
+    assert first[3:] == (1_000_000, b"key", b"value", (("a", b"1"), ("b", None), ("a", b"2")))
     assert abs(second.timestamp_ms - time.time() * 1000) < 10_000
 
 
@@ -86,19 +77,21 @@ ACCEPTED: list[tuple[dict[str, Any], bytes | None, list[tuple[str, bytes | None]
 
 
 @pytest.mark.parametrize("known", [False, True])
-async def test_what_is_accepted_is_so_on_every_way(cluster: MockCluster, topic: str, known: bool) -> None:
-    cluster.create_topic(topic)
+async def test_what_is_accepted_is_so_on_every_way(kafka_cluster: EmbeddedCluster, topic: str, known: bool) -> None:
+    kafka_cluster.create_topic(topic)
     cases = [
         (arguments if not isinstance(arguments.get("headers"), Iterator) else {"headers": iter([("a", b"1")])}, *rest)
         for arguments, *rest in ACCEPTED
     ]
-    async with Producer(bootstrap_servers=cluster.bootstrap_servers, linger_ms=100) as producer:
+    async with kafka_cluster.producer(linger_ms=100) as producer:
         if known:
             await producer.partitions_for(topic)
         deliveries = [producer.send(topic, **arguments) for arguments, *_ in cases]
         assert [delivery.done() for delivery in deliveries] == [False] * len(cases)
-    stored = cluster.read_back(topic)[0]
-    assert [(record.value, record.headers) for record in stored] == [(value, headers) for _, value, headers in cases]
+    stored = kafka_cluster.records(topic, 0)
+    assert [(record.value, list(record.headers)) for record in stored] == [
+        (value, headers) for _, value, headers in cases
+    ]
 
 
 REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
@@ -130,10 +123,10 @@ REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
 
 @pytest.mark.parametrize("known", [False, True])
 async def test_what_is_the_callers_mistake_raises_at_once_on_every_way(
-    cluster: MockCluster, topic: str, known: bool
+    kafka_cluster: EmbeddedCluster, topic: str, known: bool
 ) -> None:
-    cluster.create_topic(topic)
-    async with Producer(bootstrap_servers=cluster.bootstrap_servers, linger_ms=100) as producer:
+    kafka_cluster.create_topic(topic)
+    async with kafka_cluster.producer(linger_ms=100) as producer:
         if known:
             await producer.partitions_for(topic)
             producer.send(topic, b"opens a batch")
@@ -145,16 +138,16 @@ async def test_what_is_the_callers_mistake_raises_at_once_on_every_way(
                 error.add_note(name)
                 raise
         producer.send(topic, b"goes on")
-    assert _values(cluster, topic)[-1] == b"goes on"
+    assert _values(kafka_cluster, topic)[-1] == b"goes on"
 
 
 @pytest.mark.parametrize("unlawful", ["with space", "a/b", "é", "\ud800", ".", "..", "x" * 250, "t\n"])
 async def test_a_name_that_no_topic_can_have_fails_the_delivery_and_harms_nobody(
-    cluster: MockCluster, topic: str, unlawful: str
+    kafka_cluster: EmbeddedCluster, topic: str, unlawful: str
 ) -> None:
     """A name that has no UTF-8 form would break every metadata request that named it."""
-    cluster.create_topic(topic)
-    async with Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
+    kafka_cluster.create_topic(topic)
+    async with kafka_cluster.producer() as producer:
         failed = producer.send(unlawful, b"v")
         assert failed.topic_partition == TopicPartition(unlawful, -1)
         with pytest.raises(InvalidTopicError, match="is no topic name"):
@@ -166,10 +159,10 @@ async def test_a_name_that_no_topic_can_have_fails_the_delivery_and_harms_nobody
 
 @pytest.mark.parametrize("known", [False, True])
 async def test_a_record_that_is_too_large_fails_alone_and_says_by_how_much(
-    cluster: MockCluster, topic: str, known: bool
+    kafka_cluster: EmbeddedCluster, topic: str, known: bool
 ) -> None:
-    cluster.create_topic(topic)
-    async with Producer(bootstrap_servers=cluster.bootstrap_servers, max_request_size=1000, batch_size=500) as producer:
+    kafka_cluster.create_topic(topic)
+    async with kafka_cluster.producer(max_request_size=1000, batch_size=500) as producer:
         if known:
             await producer.send(topic, b"opens")
         too_large = producer.send(topic, bytes(1000))
@@ -179,17 +172,19 @@ async def test_a_record_that_is_too_large_fails_alone_and_says_by_how_much(
         assert (await fits).offset == int(known)
 
 
-async def test_a_record_larger_than_all_memory_fails_its_delivery(cluster: MockCluster, topic: str) -> None:
-    cluster.create_topic(topic)
-    async with Producer(bootstrap_servers=cluster.bootstrap_servers, buffer_memory=2000) as producer:
+async def test_a_record_larger_than_all_memory_fails_its_delivery(kafka_cluster: EmbeddedCluster, topic: str) -> None:
+    kafka_cluster.create_topic(topic)
+    async with kafka_cluster.producer(buffer_memory=2000) as producer:
         with pytest.raises(RecordTooLargeError, match="more than buffer_memory allows"):
             await producer.send(topic, bytes(3000))
 
 
 @pytest.mark.parametrize("buffer_memory", [300, 1024, 2048, 5000])
-async def test_a_tiny_buffer_works_or_refuses_clearly(cluster: MockCluster, topic: str, buffer_memory: int) -> None:
-    cluster.create_topic(topic)
-    async with Producer(bootstrap_servers=cluster.bootstrap_servers, buffer_memory=buffer_memory) as producer:
+async def test_a_tiny_buffer_works_or_refuses_clearly(
+    kafka_cluster: EmbeddedCluster, topic: str, buffer_memory: int
+) -> None:
+    kafka_cluster.create_topic(topic)
+    async with kafka_cluster.producer(buffer_memory=buffer_memory) as producer:
         accepted = []
         for number in range(50):
             await producer.drain()
@@ -210,13 +205,11 @@ async def test_a_tiny_buffer_works_or_refuses_clearly(cluster: MockCluster, topi
 
 
 async def test_the_order_of_the_calls_is_the_order_in_the_log_across_every_wait(
-    cluster: MockCluster, topic: str
+    kafka_cluster: EmbeddedCluster, topic: str
 ) -> None:
     """Metadata is not there at first, then memory is not; batches are of a few records."""
-    cluster.create_topic(topic)
-    async with Producer(
-        bootstrap_servers=cluster.bootstrap_servers, linger_ms=0, batch_size=300, buffer_memory=3000
-    ) as producer:
+    kafka_cluster.create_topic(topic)
+    async with kafka_cluster.producer(linger_ms=0, batch_size=300, buffer_memory=3000) as producer:
         sent = 0
         while sent < 500:
             try:
@@ -224,13 +217,13 @@ async def test_the_order_of_the_calls_is_the_order_in_the_log_across_every_wait(
                 sent += 1
             except BufferExhaustedError:
                 await asyncio.sleep(0)
-    assert _values(cluster, topic) == [b"%d" % number for number in range(500)]
+    assert _values(kafka_cluster, topic) == [b"%d" % number for number in range(500)]
 
 
-async def test_a_mistyped_topic_holds_up_no_other(cluster: MockCluster, topic: str) -> None:
-    cluster.create_topic(topic)
-    cluster.set_topic_error("mistyped", 3)
-    async with Producer(bootstrap_servers=cluster.bootstrap_servers, max_block_ms=300, linger_ms=0) as producer:
+async def test_a_mistyped_topic_holds_up_no_other(kafka_cluster: EmbeddedCluster, topic: str) -> None:
+    kafka_cluster.create_topic(topic)
+    kafka_cluster.fail("Metadata", "UNKNOWN_TOPIC_OR_PARTITION", topic="mistyped", times=None)
+    async with kafka_cluster.producer(max_block_ms=300, linger_ms=0) as producer:
         mistyped = producer.send("mistyped", b"v")
         assert (await producer.send(topic, b"v")).offset == 0
         assert not mistyped.done()
@@ -238,18 +231,22 @@ async def test_a_mistyped_topic_holds_up_no_other(cluster: MockCluster, topic: s
             await mistyped
 
 
-async def test_a_refused_topic_fails_the_delivery_with_what_the_cluster_said(cluster: MockCluster, topic: str) -> None:
-    cluster.set_topic_error(topic, TOPIC_AUTHORIZATION_FAILED)
-    async with Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
+async def test_a_refused_topic_fails_the_delivery_with_what_the_cluster_said(
+    kafka_cluster: EmbeddedCluster, topic: str
+) -> None:
+    kafka_cluster.fail("Metadata", "TOPIC_AUTHORIZATION_FAILED", topic=topic, times=None)
+    async with kafka_cluster.producer() as producer:
         with pytest.raises(TopicAuthorizationError):
             await producer.send(topic, b"v")
         with pytest.raises(TopicAuthorizationError):
             await producer.partitions_for(topic)
 
 
-async def test_a_partition_that_the_topic_has_not_fails_after_max_block(cluster: MockCluster, topic: str) -> None:
-    cluster.create_topic(topic, 2)
-    async with Producer(bootstrap_servers=cluster.bootstrap_servers, max_block_ms=200, linger_ms=0) as producer:
+async def test_a_partition_that_the_topic_has_not_fails_after_max_block(
+    kafka_cluster: EmbeddedCluster, topic: str
+) -> None:
+    kafka_cluster.create_topic(topic, 2)
+    async with kafka_cluster.producer(max_block_ms=200, linger_ms=0) as producer:
         await producer.send(topic, b"v")
         beyond = producer.send(topic, b"v", partition=2)
         await asyncio.sleep(0.05)
@@ -259,9 +256,9 @@ async def test_a_partition_that_the_topic_has_not_fails_after_max_block(cluster:
         assert (await behind).partition == 0
 
 
-async def test_who_waits_behind_a_withdrawn_record_goes_on_at_once(cluster: MockCluster, topic: str) -> None:
-    cluster.create_topic(topic, 2)
-    async with Producer(bootstrap_servers=cluster.bootstrap_servers, linger_ms=0) as producer:
+async def test_who_waits_behind_a_withdrawn_record_goes_on_at_once(kafka_cluster: EmbeddedCluster, topic: str) -> None:
+    kafka_cluster.create_topic(topic, 2)
+    async with kafka_cluster.producer(linger_ms=0) as producer:
         await producer.send(topic, b"v")
         beyond, behind = producer.send(topic, b"v", partition=2), producer.send(topic, b"v", partition=0)
         assert beyond.cancel()
@@ -269,9 +266,9 @@ async def test_who_waits_behind_a_withdrawn_record_goes_on_at_once(cluster: Mock
         assert (await asyncio.wait_for(behind, 5)).partition == 0
 
 
-async def test_max_block_of_zero_waits_for_nothing(cluster: MockCluster, topic: str) -> None:
-    cluster.create_topic(topic)
-    async with Producer(bootstrap_servers=cluster.bootstrap_servers, max_block_ms=0) as producer:
+async def test_max_block_of_zero_waits_for_nothing(kafka_cluster: EmbeddedCluster, topic: str) -> None:
+    kafka_cluster.create_topic(topic)
+    async with kafka_cluster.producer(max_block_ms=0) as producer:
         with pytest.raises(MetadataTimeoutError, match=r"within \d+ ms \(max_block_ms\)"):
             await producer.send(topic, b"v")
         with pytest.raises(MetadataTimeoutError):
@@ -296,9 +293,9 @@ async def test_no_broker() -> None:
             await producer.partitions_for("t")
 
 
-async def test_partitions_for(cluster: MockCluster, topic: str) -> None:
-    cluster.create_topic(topic, 3)
-    async with Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
+async def test_partitions_for(kafka_cluster: EmbeddedCluster, topic: str) -> None:
+    kafka_cluster.create_topic(topic, 3)
+    async with kafka_cluster.producer() as producer:
         await producer.wait_ready(5)
         partitions = await producer.partitions_for(topic)
         assert [(each.topic, each.partition) for each in partitions] == [(topic, 0), (topic, 1), (topic, 2)]
@@ -307,25 +304,27 @@ async def test_partitions_for(cluster: MockCluster, topic: str) -> None:
             await producer.partitions_for(5)  # type: ignore[arg-type]  # this is the mistake
 
 
-async def test_a_thousand_coroutines_each_await_their_own(cluster: MockCluster, topic: str) -> None:
-    cluster.create_topic(topic)
-    async with Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
+async def test_a_thousand_coroutines_each_await_their_own(kafka_cluster: EmbeddedCluster, topic: str) -> None:
+    kafka_cluster.create_topic(topic)
+    async with kafka_cluster.producer() as producer:
 
         async def call(number: int) -> tuple[int, int | None]:
             return number, (await producer.send(topic, b"%d" % number)).offset
 
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(call(number)) for number in range(1000)]
-    values = _values(cluster, topic)
+    values = _values(kafka_cluster, topic)
     for task in tasks:
         number, offset = task.result()
         assert offset is not None
         assert values[offset] == b"%d" % number
 
 
-async def test_timeouts_and_waits_of_asyncio_take_a_delivery_for_a_future(cluster: MockCluster, topic: str) -> None:
-    cluster.create_topic(topic)
-    async with Producer(bootstrap_servers=cluster.bootstrap_servers, linger_ms=60_000) as producer:
+async def test_timeouts_and_waits_of_asyncio_take_a_delivery_for_a_future(
+    kafka_cluster: EmbeddedCluster, topic: str
+) -> None:
+    kafka_cluster.create_topic(topic)
+    async with kafka_cluster.producer(linger_ms=60_000) as producer:
         async with asyncio.timeout(5):
             await producer.partitions_for(topic)
         delivery = producer.send(topic, b"v")
@@ -341,21 +340,23 @@ async def test_timeouts_and_waits_of_asyncio_take_a_delivery_for_a_future(cluste
         done, pending = await asyncio.wait([delivery, other])
         assert (done, pending) == ({delivery, other}, set())
         assert await asyncio.gather(delivery) == [delivery.result()]
-    assert _values(cluster, topic) == [b"v", b"v"]
+    assert _values(kafka_cluster, topic) == [b"v", b"v"]
 
 
-async def test_acks_zero_gives_metadata_without_offset(cluster: MockCluster, topic: str) -> None:
-    cluster.create_topic(topic)
-    async with Producer(bootstrap_servers=cluster.bootstrap_servers, acks=0, linger_ms=0) as producer:
+async def test_acks_zero_gives_metadata_without_offset(kafka_cluster: EmbeddedCluster, topic: str) -> None:
+    kafka_cluster.create_topic(topic)
+    async with kafka_cluster.producer(acks=0, linger_ms=0) as producer:
         assert await producer.send(topic, b"v") == RecordMetadata(topic, 0, None, None)
 
 
-async def test_a_fatal_error_fails_everything_and_refuses_what_comes(cluster: MockCluster, topic: str) -> None:
+async def test_a_fatal_error_fails_everything_and_refuses_what_comes(
+    kafka_cluster: EmbeddedCluster, topic: str
+) -> None:
     """CLUSTER_AUTHORIZATION_FAILED: nothing of this producer will ever be accepted."""
-    cluster.create_topic(topic)
-    async with Producer(bootstrap_servers=cluster.bootstrap_servers, linger_ms=0) as producer:
+    kafka_cluster.create_topic(topic)
+    async with kafka_cluster.producer(linger_ms=0) as producer:
         await producer.send(topic, b"v")
-        cluster.push_errors(PRODUCE, [31])
+        kafka_cluster.fail("Produce", "CLUSTER_AUTHORIZATION_FAILED")
         with pytest.raises(KafkaError):
             await producer.send(topic, b"v")
         with pytest.raises(KafkaError, match=r".") as refused:

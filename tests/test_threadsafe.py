@@ -4,59 +4,54 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import itertools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import pytest
 
 from aioproducer import Producer, RecordMetadata, SendManyResult
 from aioproducer.errors import BufferExhaustedError, ProducerClosedError, RecordTooLargeError, WrongCallerError
+from aioproducer.testing import EmbeddedCluster
 from aioproducer.threadsafe import ThreadsafeProducer
-from tests.kafka.mock import MockCluster
 
 NOWHERE = "127.0.0.1:1"
 
-_numbers = itertools.count()
 _T = TypeVar("_T")
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[MockCluster]:
-    with MockCluster(1) as cluster:
-        yield cluster
+pytestmark = pytest.mark.kafka_cluster(transport="memory")
 
 
 @pytest.fixture
-def topic(cluster: MockCluster) -> str:
-    """A topic of one partition that no other test uses."""
-    return cluster.create_topic(f"threadsafe-{next(_numbers)}")
+async def topic(kafka_cluster: EmbeddedCluster) -> str:
+    kafka_cluster.create_topic("topic")
+    return "topic"
 
 
 async def _elsewhere(function: Callable[[], _T]) -> _T:
     return await asyncio.wait_for(asyncio.to_thread(function), 10)
 
 
-async def test_records_of_each_thread_keep_their_order(cluster: MockCluster, topic: str) -> None:
+async def test_records_of_each_thread_keep_their_order(kafka_cluster: EmbeddedCluster, topic: str) -> None:
     def work(name: int, threadsafe: ThreadsafeProducer) -> list[concurrent.futures.Future[RecordMetadata]]:
         futures = [threadsafe.send(topic, b"%d %d" % (name, number), b"key") for number in range(200)]
         threadsafe.flush().result(10)
         assert all(future.done() for future in futures)
         return futures
 
-    async with Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
+    async with kafka_cluster.producer() as producer:
         threadsafe = producer.threadsafe()
         by_thread = await asyncio.gather(*(asyncio.to_thread(work, name, threadsafe) for name in range(4)))
-    stored = [(record.value or b"").split() for record in cluster.read_back(topic)[0]]
+    stored = [(record.value or b"").split() for record in kafka_cluster.records(topic, 0)]
     for name, futures in enumerate(by_thread):
         assert [int(number) for thread, number in stored if int(thread) == name] == list(range(200))
         offsets = [future.result().offset for future in futures]
         assert offsets == sorted(offsets, key=lambda offset: offset or 0)
 
 
-async def test_options_and_send_many(cluster: MockCluster, topic: str) -> None:
-    async with Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
+async def test_options_and_send_many(kafka_cluster: EmbeddedCluster, topic: str) -> None:
+    async with kafka_cluster.producer() as producer:
         threadsafe = producer.threadsafe()
 
         def work() -> SendManyResult:
@@ -64,11 +59,11 @@ async def test_options_and_send_many(cluster: MockCluster, topic: str) -> None:
             return threadsafe.send_many(topic, [b"1", b"2"], keys=[b"a", b"b"]).result(5)
 
         assert await _elsewhere(work) == SendManyResult(2, 2, {0: [range(1, 3)]})
-    assert cluster.read_back(topic)[0][0].headers == [("h", b"1")]
+    assert kafka_cluster.records(topic, 0)[0].headers == (("h", b"1"),)
 
 
-async def test_errors_go_into_the_future(cluster: MockCluster, topic: str) -> None:
-    async with Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
+async def test_errors_go_into_the_future(kafka_cluster: EmbeddedCluster, topic: str) -> None:
+    async with kafka_cluster.producer() as producer:
         threadsafe = producer.threadsafe()
         wrong: Any = "text"
         for future, kind in (
@@ -81,9 +76,9 @@ async def test_errors_go_into_the_future(cluster: MockCluster, topic: str) -> No
                 await asyncio.wrap_future(future)
 
 
-async def test_cancelling_the_future_cancels_the_delivery(cluster: MockCluster, topic: str) -> None:
+async def test_cancelling_the_future_cancels_the_delivery(kafka_cluster: EmbeddedCluster, topic: str) -> None:
     """It could not be cancelled once the loop had seen it, though its record was in line for a minute."""
-    async with Producer(bootstrap_servers=cluster.bootstrap_servers, linger_ms=0, max_block_ms=500) as producer:
+    async with kafka_cluster.producer(linger_ms=0, max_block_ms=500) as producer:
         await producer.send(topic, b"first")
         threadsafe = producer.threadsafe()
         in_line = threadsafe.send(topic, b"v", partition=7)
@@ -98,7 +93,7 @@ async def test_cancelling_the_future_cancels_the_delivery(cluster: MockCluster, 
         await asyncio.sleep(0.01)
         assert producer.metrics()["waiting-threads"] == 1
     # The record of the cancelled send_many was accepted; its partition did not come.
-    assert [record.value for record in cluster.read_back(topic)[0]] == [b"first"]
+    assert [record.value for record in kafka_cluster.records(topic, 0)] == [b"first"]
 
 
 async def test_cancelled_after_the_loop_is_closed_does_not_raise() -> None:
@@ -120,9 +115,9 @@ async def test_cancelled_after_the_loop_is_closed_does_not_raise() -> None:
     assert futures[0].cancel()
 
 
-async def test_the_loops_own_thread_may_send_but_not_wait(cluster: MockCluster, topic: str) -> None:
+async def test_the_loops_own_thread_may_send_but_not_wait(kafka_cluster: EmbeddedCluster, topic: str) -> None:
     """Waiting there would stop the loop for ever; a logging handler sends from whatever thread it is in."""
-    async with Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
+    async with kafka_cluster.producer() as producer:
         future = producer.threadsafe().send(topic, b"v")
         with pytest.raises(WrongCallerError, match=r"would wait for itself.*await producer.send\(\)"):
             future.result()
@@ -133,8 +128,8 @@ async def test_the_loops_own_thread_may_send_but_not_wait(cluster: MockCluster, 
         assert future.exception() is None
 
 
-async def test_calls_on_their_way_to_the_loop_are_bounded(cluster: MockCluster, topic: str) -> None:
-    async with Producer(bootstrap_servers=cluster.bootstrap_servers, buffer_memory=100_000) as producer:
+async def test_calls_on_their_way_to_the_loop_are_bounded(kafka_cluster: EmbeddedCluster, topic: str) -> None:
+    async with kafka_cluster.producer(buffer_memory=100_000) as producer:
         threadsafe = producer.threadsafe()
         # The loop does not run meanwhile.
         futures = [threadsafe.send(topic, bytes(10_000)) for _ in range(20)]

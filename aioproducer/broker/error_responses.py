@@ -113,23 +113,28 @@ def error_response(request: Request[Response], version: int, error: BaseExceptio
 def _produce(request: ProduceRequest, version: int, code: int, message: str | None) -> ProduceResponse | None:
     if request.acks == PRODUCE_NEEDS_NO_RESPONSE:
         return None
+    # What is named twice is answered once.
+    topics: dict[tuple[str, bytes], dict[int, None]] = {}
+    for topic in request.topic_data:
+        indexes = topics.setdefault((topic.name, topic.topic_id), {})
+        indexes.update(dict.fromkeys(partition.index for partition in topic.partition_data))
     return ProduceResponse(
         responses=[
             TopicProduceResponse(
-                name=topic.name,
-                topic_id=topic.topic_id,
+                name=name,
+                topic_id=topic_id,
                 partition_responses=[
                     PartitionProduceResponse(
-                        index=partition.index,
+                        index=index,
                         error_code=code,
                         base_offset=-1,
                         log_start_offset=-1,
                         error_message=message,
                     )
-                    for partition in topic.partition_data
+                    for index in indexes
                 ],
             )
-            for topic in request.topic_data
+            for (name, topic_id), indexes in topics.items()
         ]
     )
 

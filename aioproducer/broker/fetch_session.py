@@ -240,6 +240,7 @@ class IncrementalContext(FetchContext):
                 news.append((partition, data))
                 if data.records:
                     session.gave_records(partition)
+        session.moves.moved.update(partition.key for partition, _ in results)
         session.moves.moved.difference_update(settled)
         return _response(session.session_id, news)
 

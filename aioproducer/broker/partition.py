@@ -61,7 +61,10 @@ class PartitionHost(Protocol):
         """Ask the controller for another ISR of a partition led here; ``KafkaError`` where it refuses (KIP-497)."""
 
     def flush_soon(self, partition: Partition) -> None:
-        """Bring the partition's log to disk without holding the loop, then call ``flushed`` or ``flush_failed``."""
+        """Bring the partition's log to disk without holding the loop, then call ``flushed`` or ``flush_failed``.
+
+        Where flush.messages does not ask for it, only the segments that take no more batches; nobody is told of that.
+        """
 
 
 @dataclass(slots=True)
@@ -127,6 +130,8 @@ class Partition:
         self._is_proposing = False
         self._watchers: dict[Watcher, None] = {}
         self._flush_failure: tuple[int, KafkaError] | None = None
+        self._rolled_to = UNKNOWN_OFFSET
+        """Where the segment begins before which all were told to be flushed."""
 
     def __repr__(self) -> str:
         part = "leader" if self.is_leader else "follower"
@@ -265,7 +270,7 @@ class Partition:
             return
         # Followers may have batches of epochs that this log never saw: they are told to cut them off by the end of
         # the epoch before this one, so this epoch is noted even before anything is written in it.
-        self.log.leader_epochs.assign(self.state.leader_epoch, self.log.log_end_offset)
+        self.log.assign_leader_epoch(self.state.leader_epoch)
         self.leader_epoch_start_offset = self.log.log_end_offset
         now = self._host.now()
         for node_id, follower in self.followers.items():
@@ -309,6 +314,8 @@ class Partition:
                     follower.last_caught_up_time = self._host.now()
             if self.log.flush_due:
                 self._host.flush_soon(self)
+            else:
+                self._flush_rolled()
             self._advance_high_watermark()
             self.wake()
         return info
@@ -462,6 +469,7 @@ class Partition:
                     raise
                 self.truncate_fully_and_start_at(error.first_offset)
                 self.log.append_as_follower(records)
+            self._flush_rolled()
         if log_start_offset > self.log_start_offset:
             self.log.advance_log_start_offset(min(log_start_offset, self.log_end_offset))
         committed = min(high_watermark, self.log_end_offset)
@@ -504,6 +512,16 @@ class Partition:
             raise NotLeaderOrFollowerError(
                 f"Leader not local for partition {self.topic}-{self.index} on broker {self._host.node_id}"
             )
+
+    def _flush_rolled(self) -> None:
+        """Have the segments before the active one brought to disk, as Kafka does after each roll.
+
+        Once for each roll: where that fails it is tried again with the next.
+        """
+        log = self.log
+        if log.rolled_segments_unflushed and log.active_base_offset != self._rolled_to:
+            self._rolled_to = log.active_base_offset
+            self._host.flush_soon(self)
 
     def _check_flush(self, end_offset: int) -> None:
         if self._flush_failure is not None and self.log.recovery_point < end_offset <= self._flush_failure[0]:

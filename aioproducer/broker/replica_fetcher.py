@@ -411,6 +411,7 @@ class ReplicaFetcher:
             raise broker_error(data.error_code)
         elif data.diverging_epoch.epoch >= 0:
             partition.truncate_to_leader(data.diverging_epoch.epoch, data.diverging_epoch.end_offset)
+            self._manager.give_back()
             self._moved.add(followed.key)
         else:
             before = partition.log_end_offset, partition.log_start_offset
@@ -449,6 +450,7 @@ class ReplicaFetcher:
         elif earliest > partition.log_end_offset:
             logger.warning("%r: the leader's log begins at %d, behind this one", partition, earliest)
             partition.truncate_fully_and_start_at(earliest)
+        self._manager.give_back()
         self._moved.add(followed.key)
 
     async def _list_offset(self, followed: _Followed, timestamp: int) -> int:

@@ -68,13 +68,18 @@ class ReplicaUpkeep:
         if tasks:
             await asyncio.wait(tasks)
 
-    async def _each(self, step: Callable[[Partition], None]) -> None:
+    async def _each(self, step: Callable[[Partition], object]) -> None:
+        """Do ``step`` with each partition, and again as long as it returns something true."""
         turn_ends = self._manager.now() + LONGEST_TURN
-        for partition in list(self._manager.partitions.values()):
+        partitions = list(self._manager.partitions.values())
+        partitions.reverse()
+        while partitions:
+            partition = partitions.pop()
             if partition.is_removed:
                 continue
             try:
-                step(partition)
+                if step(partition):
+                    partitions.append(partition)
             except (KafkaError, OSError) as error:
                 logger.error("%r: %s", partition, error)
             if self._manager.now() > turn_ends:
@@ -88,20 +93,29 @@ class ReplicaUpkeep:
     async def delete_old_segments(self) -> None:
         """Retention by time, by size and by log start offset."""
 
-        def step(partition: Partition) -> None:
+        def step(partition: Partition) -> bool:
             start = partition.log_start_offset
-            partition.log.delete_old_segments(partition.high_watermark)
+            count = partition.log.delete_old_segments(partition.high_watermark, at_most=1)
             if partition.log_start_offset != start:
                 self._manager.log_start_moved(partition)
+            return count > 0
 
         await self._each(step)
+        self._manager.give_back()
 
     async def checkpoint(self) -> None:
         """Write down high watermarks, log starts and recovery points, where one has moved."""
-        points = {
-            key: (partition.high_watermark, partition.log_start_offset, partition.log.recovery_point)
-            for key, partition in self._manager.partitions.items()
-        }
+        points: dict[PartitionKey, tuple[int, int, int]] = {}
+
+        def step(partition: Partition) -> None:
+            log = partition.log
+            points[partition.topic, partition.index] = (
+                partition.high_watermark,
+                log.log_start_offset,
+                log.recovery_point,
+            )
+
+        await self._each(step)
         if points != self._checkpointed:
             await asyncio.sleep(0)
             self._manager.broker.logs.checkpoint(self._manager.high_watermarks())
@@ -122,13 +136,12 @@ class ReplicaUpkeep:
         now = self._manager.now()
         seen: dict[PartitionKey, tuple[int, float]] = {}
         due = []
-        for key, partition in self._manager.partitions.items():
+        for key, partition in self._manager.flushed_by_time.items():
             log = partition.log
-            if log.config.flush_ms < NEVER_MS:
-                recovery_point, since = self._flushed.get(key, (-1, now))
-                seen[key] = (log.recovery_point, since if recovery_point == log.recovery_point else now)
-                if log.recovery_point < log.log_end_offset and (now - seen[key][1]) * 1000 >= log.config.flush_ms:
-                    due.append(partition)
+            recovery_point, since = self._flushed.get(key, (-1, now))
+            seen[key] = (log.recovery_point, since if recovery_point == log.recovery_point else now)
+            if log.recovery_point < log.log_end_offset and (now - seen[key][1]) * 1000 >= log.config.flush_ms:
+                due.append(partition)
         self._flushed = seen
         for partition in due:
             try:
@@ -140,7 +153,8 @@ class ReplicaUpkeep:
         """As often as the smallest flush.ms of all logs needs."""
         while True:
             smallest = min(
-                (partition.log.config.flush_ms for partition in self._manager.partitions.values()), default=NEVER_MS
+                (partition.log.config.flush_ms for partition in self._manager.flushed_by_time.values()),
+                default=NEVER_MS,
             )
             await asyncio.sleep(min(max(smallest, SHORTEST_FLUSH_MS), LONGEST_FLUSH_CHECK_MS) / 1000)
             await _guarded(self.flush)

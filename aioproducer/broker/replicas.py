@@ -7,10 +7,10 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from aioproducer.broker.image import NO_LEADER, PartitionState
+from aioproducer.broker.image import GROUP_METADATA_TOPIC, NO_LEADER, PartitionState
 from aioproducer.broker.partition import Origin, Partition, Watcher
 from aioproducer.broker.replica_fetcher import ReplicaFetcher
-from aioproducer.broker.replica_upkeep import ReplicaUpkeep
+from aioproducer.broker.replica_upkeep import NEVER_MS, ReplicaUpkeep
 from aioproducer.errors import (
     InvalidRequiredAcksError,
     KafkaError,
@@ -29,6 +29,12 @@ logger = logging.getLogger(__name__)
 
 LONGEST_TURN = 0.002
 """For how many seconds the loop is held by many small steps before others get a turn."""
+
+FREED_PER_TURN = 1024 * 1024
+"""How many bytes of deleted logs in memory are given back before others get a turn."""
+
+LOGS_OPENED_AT_ONCE = 8
+"""How many new logs an event of the controller opens; of more, the others follow in the next turns of the loop."""
 
 PartitionKey = tuple[str, int]
 
@@ -54,10 +60,16 @@ class ReplicaManager:
         self.partitions: dict[PartitionKey, Partition] = {}
         self.fetchers: dict[int, ReplicaFetcher] = {}
         """By the node id of the leader."""
+        self._unopened: dict[PartitionKey, PartitionState] = {}
+        """New partitions whose logs are opened soon, or when somebody asks for them."""
+        self._opening: asyncio.Handle | None = None
+        self._is_giving_back = False
         self._offline: dict[PartitionKey, KafkaError] = {}
         self._following: dict[PartitionKey, int] = {}
         self._flushing: dict[Partition, asyncio.Task[None]] = {}
         self._closing: set[asyncio.Task[None]] = set()
+        self.flushed_by_time: dict[PartitionKey, Partition] = {}
+        """The partitions of topics with flush.ms."""
         self._upkeep = ReplicaUpkeep(self)
         self._is_running = False
         self._is_closed = False
@@ -74,6 +86,9 @@ class ReplicaManager:
         """Stop everything in the background and wake whoever waits. The logs stay open: they are the broker's."""
         self._is_closed = True
         self._is_running = False
+        self._unopened.clear()
+        if self._opening is not None:
+            self._opening.cancel()
         fetchers, self.fetchers = list(self.fetchers.values()), {}
         for partition in self.partitions.values():
             partition.remove()
@@ -92,7 +107,10 @@ class ReplicaManager:
             UnknownTopicOrPartitionError: there is no such partition.
             KafkaStorageError: its log could not be opened.
         """
-        partition = self.partitions.get((topic, index))
+        key = (topic, index)
+        if key in self._unopened:
+            self._open_now(key)
+        partition = self.partitions.get(key)
         if partition is None:
             self._raise_absent(topic, index)
             raise AssertionError
@@ -151,14 +169,16 @@ class ReplicaManager:
     async def _flush(self, partition: Partition) -> None:
         """Bring a log to disk until it needs it no more; what is appended meanwhile goes along with the next turn."""
         failure: KafkaError | None = None
+        log = partition.log
         try:
-            while partition.log.flush_due and not partition.is_removed and failure is None:
+            while not partition.is_removed and ((is_due := log.flush_due) or log.rolled_segments_unflushed):
                 try:
-                    await self.flush_log(partition)
+                    await self.flush_log(partition, None if is_due else log.active_base_offset)
                 except KafkaError as error:
                     logger.error("%r: cannot be brought to disk: %s", partition, error)
-                    failure = error
-                else:
+                    failure = error if is_due else None
+                    break
+                if is_due:
                     partition.flushed()
         finally:
             # Before anybody is woken: the next append is to try again.
@@ -166,14 +186,14 @@ class ReplicaManager:
         if failure is not None:
             partition.flush_failed(failure)
 
-    async def flush_log(self, partition: Partition) -> None:
-        """Bring all that is in a partition's log to disk, in another thread.
+    async def flush_log(self, partition: Partition, up_to: int | None = None) -> None:
+        """Bring what is in a partition's log below the offset ``up_to``, or all of it, to disk, in another thread.
 
         Raises:
             KafkaStorageError: that did not work.
         """
         try:
-            await asyncio.get_running_loop().run_in_executor(None, partition.log.flush)
+            await asyncio.get_running_loop().run_in_executor(None, partition.log.flush, up_to)
         except OSError as error:
             raise KafkaStorageError(f"{partition.topic}-{partition.index}: {error}") from error
 
@@ -182,24 +202,60 @@ class ReplicaManager:
     def apply(self, changed: Iterable[PartitionState], removed: Iterable[PartitionState]) -> None:
         """Become leader or follower of partitions as the controller decided, or let go of them.
 
-        A partition's log is created when it comes here and deleted when it was removed, or moved elsewhere.
+        A partition's log is created when it comes here and deleted when it was removed, or moved elsewhere. Of many new
+        logs some are opened later; who asks for such a partition finds it all the same.
         """
         if self._is_closed:
             return
+        opened = 0
         for state in removed:
             key = (state.topic, state.index)
             if self._topic_id(key) == state.topic_id:
                 self._remove(key)
         for state in changed:
+            if self._is_new(state):
+                opened += 1
+                if opened > LOGS_OPENED_AT_ONCE:
+                    self._unopened[state.topic, state.index] = state
+                    continue
             self._apply(state)
+        if self._unopened and self._opening is None:
+            self._opening = asyncio.get_running_loop().call_soon(self._open_some)
+
+    def _is_new(self, state: PartitionState) -> bool:
+        """Whether a log is to be made that may be left for later, as those of the group coordinator may not."""
+        key = (state.topic, state.index)
+        return (
+            self.node_id in state.replicas
+            and key not in self.partitions
+            and key not in self.broker.logs.logs
+            and state.topic != GROUP_METADATA_TOPIC
+        )
+
+    def _open_some(self) -> None:
+        """Open logs for a while, and go on in the next turn."""
+        self._opening = None
+        ends = self.now() + LONGEST_TURN
+        while self._unopened and self.now() < ends:
+            self._open_now(next(iter(self._unopened)))
+        if self._unopened:
+            self._opening = asyncio.get_running_loop().call_soon(self._open_some)
+
+    def _open_now(self, key: PartitionKey) -> None:
+        self._apply(self._unopened.pop(key))
 
     def _topic_id(self, key: PartitionKey) -> bytes | None:
         """Which topic of that name this node has a replica of."""
+        unopened = self._unopened.get(key)
+        if unopened is not None:
+            return unopened.topic_id
         partition = self.partitions.get(key)
         return self.broker.logs.topic_id_of(*key) if partition is None else partition.topic_id
 
     def _apply(self, state: PartitionState) -> None:
         key = (state.topic, state.index)
+        if key in self._unopened and self._topic_id(key) == state.topic_id:
+            del self._unopened[key]
         if self._topic_id(key) not in (None, state.topic_id) or self.node_id not in state.replicas:
             # The topic was deleted and created again, perhaps while this node was away, or the replica is elsewhere.
             self._remove(key)
@@ -221,10 +277,19 @@ class ReplicaManager:
         log = self.broker.logs.get_or_create(state.topic, state.index, state.topic_id)
         partition = self.partitions[key] = Partition(self, state, log, self.broker.logs.high_watermark(*key))
         self._offline.pop(key, None)
+        self._configured(key, partition)
         return partition
 
+    def _configured(self, key: PartitionKey, partition: Partition) -> None:
+        if partition.log.config.flush_ms < NEVER_MS:
+            self.flushed_by_time[key] = partition
+        else:
+            self.flushed_by_time.pop(key, None)
+
     def _let_go(self, key: PartitionKey) -> None:
+        self._unopened.pop(key, None)
         partition = self.partitions.pop(key, None)
+        self.flushed_by_time.pop(key, None)
         if partition is not None:
             self._follow(partition, NO_LEADER, False)
             partition.remove()
@@ -240,6 +305,21 @@ class ReplicaManager:
             self.broker.logs.delete(*key)
         except (KafkaError, OSError) as error:
             logger.error("%s-%d: the log cannot be deleted: %s", *key, error)
+        self.give_back()
+
+    def give_back(self) -> None:
+        """Have folders and memory of deleted logs and segments freed, a piece in each turn of the loop."""
+        if not self._is_giving_back:
+            self._is_giving_back = True
+            asyncio.get_running_loop().call_soon(self._give_back)
+
+    def _give_back(self) -> None:
+        try:
+            self._is_giving_back = self.broker.logs.give_back(FREED_PER_TURN)
+        except KafkaError as error:
+            logger.error("%s", error)
+        if self._is_giving_back:
+            asyncio.get_running_loop().call_soon(self._give_back)
 
     def _remove_strays(self) -> None:
         """Delete the logs of partitions that went away while this node was down."""
@@ -282,12 +362,16 @@ class ReplicaManager:
         """Take over changed configurations of ``topics``, or of all of them."""
         names = None if topics is None else set(topics)
         configs = {}
-        for (topic, _), partition in self.partitions.items():
+        for key, partition in self.partitions.items():
+            topic = key[0]
             if names is not None and topic not in names:
                 continue
             if topic not in configs:
                 configs[topic] = self.broker.log_config(topic)
             partition.log.config = configs[topic]
+            self._configured(key, partition)
+            # What a reader gets may depend on it.
+            partition.wake()
 
     # Writing.
 

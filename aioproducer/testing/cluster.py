@@ -81,7 +81,8 @@ class EmbeddedCluster(ClusterControl):
         try:
             running = asyncio.get_running_loop()
         except RuntimeError:
-            running = self._loop
+            # A synchronous fixture or helper: the loop stands still in this thread and can be run for a moment.
+            return self._loop.run_until_complete(_called(function, self._cluster))
         if running is not self._loop:
             raise RuntimeError(
                 "this cluster runs in another event loop, which stands still while this one runs: with pytest-asyncio "
@@ -146,6 +147,10 @@ class EmbeddedCluster(ClusterControl):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         await self.stop()
+
+
+async def _called(function: Callable[[BrokerCluster], T], cluster: BrokerCluster) -> T:
+    return function(cluster)
 
 
 def out_of_sync(cluster: BrokerCluster) -> list[str]:

@@ -133,6 +133,11 @@ class Bench:
         (batch,) = self.drain(node)
         return batch
 
+    def send_and_drain(self, count: int = 1, *, partition: int = 0) -> ProducerBatch:
+        """A batch of so many records, on the wire, and nothing else of what could be sent."""
+        self.send_batch(count, partition=partition)
+        return self.drain_one()
+
     def ack(self, batch: ProducerBatch, base_offset: int = 0, log_append_time: int = -1) -> Any:
         return self.completion.acked(batch, base_offset, log_append_time, self.now)
 

@@ -658,7 +658,6 @@ async def test_pt18_cancel_after_the_split() -> None:
 
 @contextmanager
 def without_the_cycle_collector() -> Iterator[None]:
-    gc.collect()
     gc.disable()
     try:
         yield

@@ -19,10 +19,11 @@ INVALID_TIMESTAMP = 32
 END = 2**31
 
 
-def begun(bench: Bench, partition: int = 0) -> None:
+def begun(bench: Bench | None = None, partition: int = 0) -> Bench:
     """One record of the partition is acknowledged, so that the next may go without waiting for each other."""
-    bench.send_batch(partition=partition)
-    bench.ack(bench.drain_one())
+    bench = bench or Bench()
+    bench.ack(bench.send_and_drain(partition=partition))
+    return bench
 
 
 def identity(batch) -> tuple[int, int, int]:
@@ -33,12 +34,8 @@ def identity(batch) -> tuple[int, int, int]:
 
 
 def test_pt26_sequences_tile_and_a_retry_keeps_its_own() -> None:
-    bench = Bench()
-    begun(bench)
-    batches = []
-    for count in (3, 1, 4):
-        bench.send_batch(count)
-        batches.append(bench.drain_one())
+    bench = begun()
+    batches = [bench.send_and_drain(count) for count in (3, 1, 4)]
     assert [identity(batch) for batch in batches] == [(7, 0, 1), (7, 0, 4), (7, 0, 5)]
     assert bench.sequences().next_sequence == 9
     bench.cut(batches[0])
@@ -65,8 +62,7 @@ def test_pt27_sequences_wrap_wherever_they_are_compared(before_end: int, counts:
     sequences.next_sequence, sequences.last_acked = END - before_end, END - before_end - 1
     batches, expected = [], END - before_end
     for count in counts:
-        bench.send_batch(count)
-        batch = bench.drain_one()
+        batch = bench.send_and_drain(count)
         assert batch.base_sequence == expected
         expected = (expected + count) % END
         batches.append(batch)
@@ -85,8 +81,7 @@ def test_pt27_sequences_wrap_wherever_they_are_compared(before_end: int, counts:
     assert (sequences.last_acked + 1) % END == sequences.next_sequence == expected
     assert not sequences.unresolved
     assert not sequences.bump_wanted
-    bench.send_batch()
-    assert identity(bench.drain_one()) == (7, 0, expected)
+    assert identity(bench.send_and_drain()) == (7, 0, expected)
     assert last.base_sequence < END
 
 
@@ -105,15 +100,13 @@ def test_without_idempotence_batches_have_no_sequence() -> None:
     bench = Bench(idempotent=False)
     assert not bench.state.needs_producer_id
     for _ in range(7):
-        bench.send_batch()
-        batch = bench.drain_one()
+        batch = bench.send_and_drain()
         assert identity(batch) == (-1, -1, -1)
     assert bench.sequences().in_flight == []
 
 
 def test_pt29_at_most_five_in_flight() -> None:
-    bench = Bench()
-    begun(bench)
+    bench = begun()
     batches = []
     for _ in range(7):
         bench.send_batch()
@@ -128,8 +121,7 @@ def test_pt29_at_most_five_in_flight() -> None:
 def test_pt29_the_first_batch_of_an_epoch_goes_alone() -> None:
     """A broker without state takes any sequence: the second was written where the first had been refused."""
     bench = Bench()
-    bench.send_batch()
-    first = bench.drain_one()
+    first = bench.send_and_drain()
     bench.send_batch()
     assert bench.drain() == []
     bench.ack(first)
@@ -138,10 +130,8 @@ def test_pt29_the_first_batch_of_an_epoch_goes_alone() -> None:
 
 def test_pt29_a_broker_had_forgotten_a_batch_that_others_had_overtaken() -> None:
     """It was on the wire to the old leader, the new one acknowledged those behind it: its retry was written again."""
-    bench = Bench()
-    begun(bench)
-    bench.send_batch()
-    slow = bench.drain_one()
+    bench = begun()
+    slow = bench.send_and_drain()
     bench.accumulator.set_leader("t", 0, 2, 0)
     for _ in range(8):
         bench.send_batch()
@@ -159,13 +149,11 @@ def test_pt29_a_broker_had_forgotten_a_batch_that_others_had_overtaken() -> None
 
 def test_a_forgotten_topic_that_comes_back_goes_on_counting() -> None:
     bench = Bench()
-    bench.send_batch(3)
-    bench.ack(bench.drain_one())
+    bench.ack(bench.send_and_drain(3))
     assert bench.accumulator.forget_topic("t")
     bench.accumulator.set_partition_count("t", 1, 0)
     bench.accumulator.set_leader("t", 0, 1, 0)
-    bench.send_batch()
-    assert bench.drain_one().base_sequence == 3
+    assert bench.send_and_drain().base_sequence == 3
 
 
 def test_a_partition_that_comes_back_goes_on_counting() -> None:
@@ -186,12 +174,8 @@ def test_a_partition_that_comes_back_goes_on_counting() -> None:
 
 
 def test_pt32_while_one_waits_for_its_retry_nothing_else_is_sent() -> None:
-    bench = Bench()
-    begun(bench)
-    batches = []
-    for _ in range(3):
-        bench.send_batch()
-        batches.append(bench.drain_one())
+    bench = begun()
+    batches = [bench.send_and_drain() for _ in range(3)]
     bench.send_batch()
     for batch in batches:
         bench.refuse(batch, NOT_ENOUGH_REPLICAS)
@@ -206,12 +190,9 @@ def test_pt32_while_one_waits_for_its_retry_nothing_else_is_sent() -> None:
 
 
 def test_pt32_a_new_batch_waits_while_a_retry_is_on_the_wire_before_it() -> None:
-    bench = Bench()
-    begun(bench)
-    bench.send_batch()
-    first = bench.drain_one()
-    bench.send_batch()
-    second = bench.drain_one()
+    bench = begun()
+    first = bench.send_and_drain()
+    second = bench.send_and_drain()
     bench.cut(first)
     bench.cut(second)
     bench.later(1)
@@ -223,12 +204,8 @@ def test_pt32_a_new_batch_waits_while_a_retry_is_on_the_wire_before_it() -> None
 
 
 def test_pt36_out_of_order_of_later_batches_is_retried_without_a_bump() -> None:
-    bench = Bench()
-    begun(bench)
-    batches = []
-    for _ in range(3):
-        bench.send_batch()
-        batches.append(bench.drain_one())
+    bench = begun()
+    batches = [bench.send_and_drain() for _ in range(3)]
     bench.refuse(batches[0], NOT_ENOUGH_REPLICAS)
     for batch in batches[1:]:
         assert bench.refuse(batch, OUT_OF_ORDER).fate.value == "retried"
@@ -242,12 +219,9 @@ def test_pt36_out_of_order_of_later_batches_is_retried_without_a_bump() -> None:
 
 @pytest.mark.parametrize("code", [OUT_OF_ORDER, INVALID_EPOCH, UNKNOWN_PRODUCER])
 def test_pt36_out_of_order_of_the_next_one_begins_a_new_epoch(code: int) -> None:
-    bench = Bench()
-    begun(bench)
-    bench.send_batch(2)
-    first = bench.drain_one()
-    bench.send_batch(3)
-    second = bench.drain_one()
+    bench = begun()
+    first = bench.send_and_drain(2)
+    second = bench.send_and_drain(3)
     bench.refuse(first, code)
     # PT-33: not while the other is on the wire.
     assert bench.state.producer_epoch == 0
@@ -261,16 +235,14 @@ def test_pt36_out_of_order_of_the_next_one_begins_a_new_epoch(code: int) -> None
     bench.ack(first)
     assert bench.drain_one() is second
     bench.ack(second)
-    bench.send_batch()
-    assert identity(bench.drain_one()) == (7, 1, 5)
+    assert identity(bench.send_and_drain()) == (7, 1, 5)
 
 
 # Given up
 
 
 def test_pt30_after_an_expiry_on_the_wire_nothing_new_is_sent_until_it_is_known() -> None:
-    bench = Bench(delivery_timeout=10.0)
-    begun(bench)
+    bench = begun(Bench(delivery_timeout=10.0))
     (delivery,) = bench.send_batch()
     batch = bench.drain_one()
     bench.later(10.0)
@@ -285,10 +257,8 @@ def test_pt30_after_an_expiry_on_the_wire_nothing_new_is_sent_until_it_is_known(
 
 @pytest.mark.parametrize("end", ["refused", "nothing"])
 def test_pt30_an_expired_batch_that_is_not_in_the_log_costs_an_epoch(end: str) -> None:
-    bench = Bench(delivery_timeout=10.0)
-    begun(bench)
-    bench.send_batch()
-    batch = bench.drain_one()
+    bench = begun(Bench(delivery_timeout=10.0))
+    batch = bench.send_and_drain()
     bench.later(10.0)
     bench.send_batch()
     assert bench.drain() == []
@@ -301,39 +271,30 @@ def test_pt30_an_expired_batch_that_is_not_in_the_log_costs_an_epoch(end: str) -
 
 def test_pt30_an_expired_batch_is_settled_by_what_comes_after_it() -> None:
     """Acknowledged sequences behind it say that it is in the log."""
-    bench = Bench(delivery_timeout=10.0)
-    begun(bench)
-    bench.send_batch()
-    first = bench.drain_one()
+    bench = begun(Bench(delivery_timeout=10.0))
+    first = bench.send_and_drain()
     bench.now = 5.0
-    bench.send_batch()
-    second = bench.drain_one()
+    second = bench.send_and_drain()
     bench.later(5.0)
     bench.cut(first)
     assert bench.sequences().unresolved
     bench.ack(second)
     assert not bench.sequences().unresolved
-    bench.send_batch()
-    assert identity(bench.drain_one()) == (7, 0, 3)
+    assert identity(bench.send_and_drain()) == (7, 0, 3)
 
 
 def test_pt30_a_batch_that_was_never_sent_leaves_no_gap() -> None:
-    bench = Bench(delivery_timeout=10.0)
-    begun(bench)
+    bench = begun(Bench(delivery_timeout=10.0))
     bench.send_batch()
     bench.later(10.0)
-    bench.send_batch()
-    assert identity(bench.drain_one()) == (7, 0, 1)
+    assert identity(bench.send_and_drain()) == (7, 0, 1)
 
 
 def test_a_refused_batch_did_not_rewrite_one_before_it_whose_fate_was_unknown() -> None:
     """A new epoch at once put the first into the log twice: as written when 20 was answered, and rewritten."""
-    bench = Bench()
-    begun(bench)
-    bench.send_batch()
-    first = bench.drain_one()
-    bench.send_batch()
-    second = bench.drain_one()
+    bench = begun()
+    first = bench.send_and_drain()
+    second = bench.send_and_drain()
     bench.refuse(first, 20)
     bench.refuse(second, INVALID_TIMESTAMP)
     bench.later(1)
@@ -341,17 +302,13 @@ def test_a_refused_batch_did_not_rewrite_one_before_it_whose_fate_was_unknown() 
     assert identity(first) == (7, 0, 1)
     bench.ack(first)
     # Now nothing is in flight, and the gap needs a new epoch.
-    bench.send_batch()
-    assert identity(bench.drain_one()) == (7, 1, 0)
+    assert identity(bench.send_and_drain()) == (7, 1, 0)
 
 
 def test_a_refused_batch_did_not_rewrite_one_behind_it_whose_fate_was_unknown() -> None:
-    bench = Bench()
-    begun(bench)
-    bench.send_batch()
-    first = bench.drain_one()
-    bench.send_batch()
-    second = bench.drain_one()
+    bench = begun()
+    first = bench.send_and_drain()
+    second = bench.send_and_drain()
     bench.refuse(first, 20)
     bench.refuse(second, 20)
     bench.later(1)
@@ -361,8 +318,7 @@ def test_a_refused_batch_did_not_rewrite_one_behind_it_whose_fate_was_unknown() 
     assert identity(second) == (7, 0, 2)
     # It is in the log, and so is the first.
     bench.ack(second)
-    bench.send_batch()
-    assert identity(bench.drain_one()) == (7, 0, 3)
+    assert identity(bench.send_and_drain()) == (7, 0, 3)
 
 
 # Epochs
@@ -372,10 +328,8 @@ def test_pt33_other_partitions_keep_the_old_epoch_until_nothing_is_in_flight() -
     bench = Bench(topics={"t": 2})
     begun(bench, 0)
     begun(bench, 1)
-    bench.send_batch(partition=1)
-    well = bench.drain_one()
-    bench.send_batch(partition=0)
-    bench.refuse(bench.drain_one(), INVALID_TIMESTAMP)
+    well = bench.send_and_drain(partition=1)
+    bench.refuse(bench.send_and_drain(partition=0), INVALID_TIMESTAMP)
     assert bench.state.producer_epoch == 1
     bench.send_batch(partition=1)
     assert bench.drain() == []
@@ -401,8 +355,7 @@ def test_pt33_after_the_last_epoch_a_new_producer_id_is_asked_for() -> None:
     bench = Bench()
     bench.state.set_producer_id(7, LAST_EPOCH)
     begun(bench)
-    bench.send_batch()
-    batch = bench.drain_one()
+    batch = bench.send_and_drain()
     bench.refuse(batch, OUT_OF_ORDER)
     assert bench.state.needs_producer_id
     assert bench.state.producer_epoch == -1
@@ -418,13 +371,11 @@ def test_a_partition_that_waited_for_a_producer_id_was_stuck_when_nothing_of_it_
     bench = Bench()
     bench.state.set_producer_id(7, LAST_EPOCH)
     begun(bench)
-    bench.send_batch()
-    bench.refuse(bench.drain_one(), INVALID_TIMESTAMP)
+    bench.refuse(bench.send_and_drain(), INVALID_TIMESTAMP)
     assert bench.state.needs_producer_id
     bench.state.set_producer_id(8, 0)
     bench.accumulator.ready.settle_held(bench.now)
-    bench.send_batch()
-    assert identity(bench.drain_one()) == (8, 0, 0)
+    assert identity(bench.send_and_drain()) == (8, 0, 0)
 
 
 # The rest
@@ -449,10 +400,8 @@ def test_sequences_are_those_of_the_partition() -> None:
 
 def test_what_is_not_in_flight_changes_nothing() -> None:
     """A late answer for a batch that is settled."""
-    bench = Bench()
-    begun(bench)
-    bench.send_batch()
-    batch = bench.drain_one()
+    bench = begun()
+    batch = bench.send_and_drain()
     sequences = bench.sequences()
     bench.ack(batch)
     for change in (bench.state.acked, bench.state.abandoned, bench.state.out_of_order):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -16,6 +17,23 @@ from tests.simulation import Fault, run
 REBOOTSTRAP_REQUIRED = 129
 
 EVERYWHERE = "broker1:9092,broker2:9092,broker3:9092"
+
+
+def move_all_brokers(world):
+    """All of them at once: none is left where metadata says."""
+    for node_id in (1, 2, 3):
+        world.stop_node(node_id)
+        world.start_node(node_id, host=f"new{node_id}")
+
+
+@asynccontextmanager
+async def bootstrapped_elsewhere(world, **config):
+    """A producer that came by an address of no broker's, and has sent ``before`` to a topic that node 2 leads."""
+    world.cluster.create_topic("clicks", leaders=[2])
+    world.loop.addresses["bootstrap"] = ["broker1"]
+    async with world.producer(bootstrap_servers="bootstrap:9092", **config) as producer:
+        await producer.send("clicks", b"before")
+        yield producer
 
 
 def test_pt54_a_watch_ends_with_the_next_answer_and_not_with_an_earlier_one():
@@ -268,10 +286,7 @@ def test_kip_899_when_no_known_node_can_be_reached_the_bootstrap_addresses_are_a
         async with world.producer() as producer:
             await producer.send("clicks", b"before")
             # All brokers move at once: only the bootstrap address still leads to one.
-            for node_id in (1, 2, 3):
-                world.stop_node(node_id)
-            for node_id in (1, 2, 3):
-                world.start_node(node_id, host=f"new{node_id}")
+            move_all_brokers(world)
             world.loop.addresses["broker1"] = ["new1"]
             began = world.loop.time()
             await producer.send("clicks", b"after")
@@ -288,10 +303,7 @@ def test_kip_899_without_rebootstrap_the_known_nodes_are_all_there_is():
         config = {"metadata_recovery_strategy": "none", "delivery_timeout_ms": 40_000}
         async with world.producer(**config) as producer:
             await producer.send("clicks", b"before")
-            for node_id in (1, 2, 3):
-                world.stop_node(node_id)
-            for node_id in (1, 2, 3):
-                world.start_node(node_id, host=f"new{node_id}")
+            move_all_brokers(world)
             world.loop.addresses["bootstrap"] = ["new1"]
             with pytest.raises(TimeoutError, match=r"Nothing listens|never sent"):
                 await producer.send("clicks", b"after")
@@ -308,11 +320,8 @@ def test_kip_1102_metadata_that_cannot_be_had_for_long_leads_back_to_the_bootstr
         async with world.producer(bootstrap_servers="bootstrap:9092", **trigger) as producer:
             world.loop.addresses["bootstrap"] = ["broker1"]
             await producer.send("clicks", b"before")
-            for node_id in (1, 2, 3):
-                world.stop_node(node_id)
-                world.hanging.add(f"broker{node_id}")
-            for node_id in (1, 2, 3):
-                world.start_node(node_id, host=f"new{node_id}")
+            move_all_brokers(world)
+            world.hanging |= {"broker1", "broker2", "broker3"}
             world.loop.addresses["bootstrap"] = ["new1"]
             began = world.loop.time()
             await producer.send("clicks", b"after")
@@ -325,10 +334,7 @@ def test_kip_1102_metadata_that_cannot_be_had_for_long_leads_back_to_the_bootstr
 
 def test_kip_1242_a_broker_of_another_cluster_sends_the_producer_back_to_the_bootstrap_addresses():
     async def scenario(world):
-        world.cluster.create_topic("clicks", leaders=[2])
-        async with world.producer(bootstrap_servers="bootstrap:9092") as producer:
-            world.loop.addresses["bootstrap"] = ["broker1"]
-            await producer.send("clicks", b"before")
+        async with bootstrapped_elsewhere(world) as producer:
             # What listens at broker2 is not node 2 any more.
             world.stop_node(2)
             world.start_node(2, host="new2")
@@ -355,10 +361,7 @@ def test_kip_1242_without_the_check_no_broker_is_told_who_it_should_be():
 
 def test_kip_1102_rebootstrap_required_in_a_metadata_answer():
     async def scenario(world):
-        world.cluster.create_topic("clicks", leaders=[2])
-        async with world.producer(bootstrap_servers="bootstrap:9092") as producer:
-            world.loop.addresses["bootstrap"] = ["broker1"]
-            await producer.send("clicks", b"before")
+        async with bootstrapped_elsewhere(world) as producer:
             world.cluster.faults.append(Fault(api=ApiKey.METADATA, error=REBOOTSTRAP_REQUIRED))
             producer._sender.cluster.want_update(world.loop.time(), "test")
             await asyncio.sleep(2)
@@ -372,10 +375,7 @@ def test_kip_1102_rebootstrap_required_in_a_metadata_answer():
 
 def test_an_answer_from_before_a_rebootstrap_is_not_taken_for_the_one_after_it():
     async def scenario(world):
-        world.cluster.create_topic("clicks", leaders=[2])
-        async with world.producer(bootstrap_servers="bootstrap:9092") as producer:
-            world.loop.addresses["bootstrap"] = ["broker1"]
-            await producer.send("clicks", b"before")
+        async with bootstrapped_elsewhere(world) as producer:
             cluster, metadata = producer._sender.cluster, producer._parts.metadata
             world.cluster.faults.append(Fault(api=ApiKey.METADATA, answer_delay=2.0))
             world.cluster.faults.append(Fault(api=ApiKey.METADATA, answer_delay=6.0))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -80,6 +81,37 @@ def full_instance(message_class: type[Message], version: int) -> Message:
     return message(message_class)
 
 
+def extreme_instances(message_class: type[Message], version: int) -> list[Message]:
+    """Messages of the least and of the greatest values; null, or else nothing at all, wherever that may be."""
+
+    def element(kind: object, greatest: bool) -> object:
+        if not isinstance(kind, Scalar):
+            return message(kind, greatest)
+        if kind is STRING:
+            return "\U0010ffff" * 3 if greatest else ""
+        if kind is BOOLEAN:
+            return greatest
+        if kind is UUID:
+            return b"\xff" * 16 if greatest else bytes(16)
+        if kind in (BYTES, RECORDS):
+            return b"\xff" * 5 if greatest else b""
+        bits = 8 * struct.calcsize(kind.struct_format)
+        return 2 ** (bits - 1) - 1 if greatest else -(2 ** (bits - 1))
+
+    def value(field: Field, greatest: bool) -> object:
+        if not greatest and version in field.nullable:
+            return None
+        if field.is_array:
+            return [element(field.element, greatest)] if greatest else []
+        return element(field.element, greatest)
+
+    def message(kind: Any, greatest: bool) -> Message:
+        fields = [field for field in kind.schema.fields if version in field.versions]
+        return kind(**{field.name: value(field, greatest) for field in fields})
+
+    return [message(message_class, greatest) for greatest in (False, True)]
+
+
 @pytest.fixture(scope="session", name="instances")
 def _instances() -> Callable[[type[Message], int], st.SearchStrategy[Message]]:
     return instances
@@ -88,6 +120,11 @@ def _instances() -> Callable[[type[Message], int], st.SearchStrategy[Message]]:
 @pytest.fixture(scope="session", name="full_instance")
 def _full_instance() -> Callable[[type[Message], int], Message]:
     return full_instance
+
+
+@pytest.fixture(scope="session", name="extreme_instances")
+def _extreme_instances() -> Callable[[type[Message], int], list[Message]]:
+    return extreme_instances
 
 
 @pytest.fixture(scope="session")

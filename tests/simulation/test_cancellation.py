@@ -72,12 +72,12 @@ async def use(world: World, producer: Producer, deliveries: list[asyncio.Future[
     await producer.start()
     await producer.wait_ready(5)
     await producer.partitions_for("clicks")
-    for number in range(30):
+    for number in range(18):
         deliveries.append(producer.send("clicks", b"%d" % number + bytes(300)))
         await producer.drain()
     await deliveries[0]
     await producer.flush()
-    await producer.send_many("clicks", [b"many" * 50] * 30)
+    await producer.send_many("clicks", [b"many" * 50] * 18)
     world.disconnect(1)
     deliveries.append(producer.send("clicks", b"last"))
     await producer.close()

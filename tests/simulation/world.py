@@ -185,8 +185,7 @@ def reproducible(loop: VirtualLoop, random: Random) -> Iterator[None]:
     }
     with ExitStack() as patches:
         patches.enter_context(mock.patch("aioproducer.producer.Random", make_random))
-        for module_name in [name for name in sys.modules if name.startswith("aioproducer.")]:
-            module = sys.modules[module_name]
+        for module in [module for name, module in sys.modules.items() if name.startswith("aioproducer.")]:
             for name, clock in _clocks_of(module):
                 patches.enter_context(mock.patch.object(module, name, clocks[clock]))
         yield

@@ -266,6 +266,17 @@ async def test_hundreds_of_clusters_without_sockets() -> None:
         await cluster.stop()
 
 
+def test_plain_methods_work_while_the_loop_stands_still() -> None:
+    """As in a synchronous fixture of a test whose cluster is another fixture."""
+    with asyncio.Runner() as runner:
+        cluster = EmbeddedCluster()
+        runner.run(cluster.start())
+        cluster.create_topic("clicks")
+        cluster.delete_topic("clicks")
+        assert cluster.topics() == []
+        runner.run(cluster.stop())
+
+
 async def test_calls_from_another_thread_are_refused(cluster: EmbeddedCluster) -> None:
     with pytest.raises(RuntimeError, match="EmbeddedClusterThread"):
         await asyncio.to_thread(cluster.topics)

@@ -104,7 +104,7 @@ def test_kafkas_batches_are_written(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CODEC_NAMES)
-@settings(max_examples=50)
+@settings(max_examples=25)
 @given(
     records=RECORDS,
     level=st.sampled_from([None, 1, 9]),

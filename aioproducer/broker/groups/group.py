@@ -268,7 +268,7 @@ class Group:
         """A static member has been started again: it takes its own place, which fences whoever held it."""
         old_id = self.roster.static_members[instance_id]
         leader_before = self.leader_id
-        member = self.roster.rename(instance_id, member_id)
+        member = self._rename(instance_id, member_id)
         self._heard_of(member, at)
         before = member.protocols, member.rebalance_timeout_ms, member.session_timeout_ms
         self.roster.rejoin(member, request, answer)
@@ -290,8 +290,10 @@ class Group:
                     self.roster.set_terms(member, *before)
                     self.roster.answer_join(member, refused_join("", code))
                     self.timers.cancel(_session(member_id))
-                    self._heard_of(self.roster.rename(instance_id, old_id), at)
+                    self._heard_of(self._rename(instance_id, old_id), at)
                     return
+                # Its session may have passed while this was written, and nobody watches over who waits for an answer.
+                self._heard_of(member, at)
                 response = self._joined(member)
                 if skips:
                     response.skip_assignment = member_id == self.leader_id
@@ -556,6 +558,15 @@ class Group:
         self.pending_members.discard(member_id)
         self.pending_syncs.discard(member_id)
         self.timers.cancel(_session(member_id))
+
+    def _rename(self, instance_id: str, member_id: str) -> Member:
+        """A static member goes on under another id, and owes under that the SyncGroup that it owed."""
+        old_id = self.roster.static_members[instance_id]
+        member = self.roster.rename(instance_id, member_id)
+        if old_id in self.pending_syncs:
+            self.pending_syncs.remove(old_id)
+            self.pending_syncs.add(member_id)
+        return member
 
     def _heard_of(self, member: Member, at: Moment) -> None:
         self._schedule_session(member.member_id, member.session_timeout_ms, at)

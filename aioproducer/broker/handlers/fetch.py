@@ -29,6 +29,7 @@ from aioproducer.errors import (
     KafkaStorageError,
     NotLeaderOrFollowerError,
     OffsetOutOfRangeError,
+    UnknownServerError,
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
     UnsupportedCompressionTypeError,
@@ -50,6 +51,7 @@ VERSIONS = range(4, 19)
 LONGEST_READ: Final = 2 * 1024 * 1024
 """How many bytes are read of one partition for one response, in which there may be many partitions."""
 
+_READ_UNCOMMITTED: Final = 0
 _READ_COMMITTED: Final = 1
 # The errors of a session, which are not those of a partition.
 _SESSION_ERRORS: Final = frozenset(
@@ -163,7 +165,10 @@ class _Reading:
         up_to = self.end_offset(partition)
         if offset >= up_to:
             return ()
-        return partition.log.read(offset, max(0, min(max_bytes, LONGEST_READ)), up_to=up_to, min_one_batch=first)
+        if max_bytes < 0:
+            # Kafka has no other answer to that.
+            raise UnknownServerError(f"Invalid max size {max_bytes} for log read")
+        return partition.log.read(offset, min(max_bytes, LONGEST_READ), up_to=up_to, min_one_batch=first)
 
 
 @dataclass(slots=True)
@@ -186,12 +191,19 @@ class _Read:
 
 
 async def handle(context: RequestContext, request: FetchRequest) -> FetchResponse:
-    """Read all partitions of the request and its session, or wait for ``min_bytes`` of them."""
+    """Read the partitions of the request and its session, or wait for ``min_bytes`` of them.
+
+    Raises:
+        UnknownServerError: there is no such isolation level.
+    """
     broker = context.broker
     version = context.version
     fault = context.error_for()
     if fault is not None and fault.code in _SESSION_ERRORS:
         return FetchResponse(error_code=fault.code)
+    if request.isolation_level not in (_READ_UNCOMMITTED, _READ_COMMITTED):
+        # As in Kafka, which fails on it.
+        raise UnknownServerError(f"Unknown isolation level {request.isolation_level}")
     is_new = version >= 15
     max_bytes = min(request.max_bytes, broker.config.fetch_max_bytes)
     reading = _Reading(

@@ -18,6 +18,7 @@ from aioproducer.errors import (
     KafkaError,
     LeaderNotAvailableError,
     OffsetNotAvailableError,
+    UnknownServerError,
     UnsupportedVersionError,
 )
 from aioproducer.protocol.messages.offsets import (
@@ -52,10 +53,17 @@ _SINCE_VERSION: Final = {
 _CONSUMER: Final = -1
 _DEBUGGING: Final = -2
 _READ_COMMITTED: Final = 1
+_ISOLATION_LEVELS: Final = (0, _READ_COMMITTED)
 
 
 async def handle(context: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
-    """Look up each partition; one has its error without the others."""
+    """Look up each partition; one has its error without the others.
+
+    Raises:
+        UnknownServerError: there is no such isolation level; Kafka has no other answer to that.
+    """
+    if request.isolation_level not in _ISOLATION_LEVELS:
+        raise UnknownServerError()
     turns = Turns()
     topics = []
     for topic in request.topics:

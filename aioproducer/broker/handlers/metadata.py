@@ -183,13 +183,16 @@ async def _topic(context: RequestContext, topic: TopicState, turns: Turns) -> Me
 
 
 def describe_partition(image: ClusterImage, state: PartitionState) -> MetadataResponsePartition:
-    """One partition; LEADER_NOT_AVAILABLE while nobody leads it."""
+    """One partition; LEADER_NOT_AVAILABLE while nobody leads it.
+
+    The lists of a state that was published never change, so that the answer may show them as they are.
+    """
     partition = MetadataResponsePartition(
         partition_index=state.index,
         leader_id=state.leader,
         leader_epoch=state.leader_epoch,
-        replica_nodes=list(state.replicas),
-        isr_nodes=list(state.isr),
+        replica_nodes=state.replicas,
+        isr_nodes=state.isr,
         offline_replicas=[node for node in state.replicas if not image.is_alive(node)],
     )
     if not has_live_leader(image, state.leader):

@@ -34,16 +34,25 @@ from aioproducer.errors import (
     UnknownTopicOrPartitionError,
     UnsupportedCompressionTypeError,
 )
-from aioproducer.protocol import Records
 from aioproducer.protocol.messages.produce import (
     BatchIndexAndErrorMessage,
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
+    TopicProduceData,
     TopicProduceResponse,
+)
+from aioproducer.wire.record_batch import (
+    BATCH_HEADER_SIZE,
+    COMPRESSION_CODEC_MASK,
+    LOG_OVERHEAD,
+    MAGIC_VALUE,
+    TRANSACTIONAL_FLAG,
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from aioproducer.broker.log import AppendInfo
     from aioproducer.broker.node import Broker
     from aioproducer.broker.requests import RequestContext
@@ -58,16 +67,11 @@ _logger = logging.getLogger(__name__)
 # Clients may not write to the brokers' own topics, with the exception that Kafka makes.
 _ADMIN_CLIENT_ID: Final = "__admin_client"
 
-_LENGTH_AND_MAGIC: Final = struct.Struct(">8xi4xb")
+_LENGTH: Final = struct.Struct(">8xi")
 _ATTRIBUTES: Final = struct.Struct(">21xh")
-_SIZE_UP_TO_MAGIC: Final = 17
-_LENGTH_END: Final = 12
+_MAGIC: Final = struct.Struct(">16xb")
 _SMALLEST_LENGTH: Final = 14
-_SMALLEST_MAGIC_2: Final = 49
-_MAGIC: Final = 2
-_CODEC_MASK: Final = 0x07
 _ZSTD: Final = 4
-_TRANSACTIONAL: Final = 0x10
 
 _KNOWN_ACKS: Final = (-1, 0, 1)
 
@@ -99,26 +103,22 @@ async def handle(context: RequestContext, request: ProduceRequest) -> ProduceRes
     responses: list[TopicProduceResponse] = []
     batches: dict[tuple[str, int], memoryview] = {}
     places: dict[tuple[str, int], PartitionProduceResponse] = {}
-    for topic in request.topic_data:
-        answers: list[PartitionProduceResponse] = []
+    for topic, wanted in _by_topic(request, version):
+        answers = [PartitionProduceResponse(index=index) for index in wanted]
         responses.append(TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=answers))
         name = topic.name if version < 13 else _name_of(broker, topic.topic_id)
-        for data in topic.partition_data:
-            answer = PartitionProduceResponse(index=data.index)
-            answers.append(answer)
-            records = _single_batch(data.records)
+        for answer, records in zip(answers, wanted.values(), strict=True):
             if name is None:
                 error: KafkaError | None = UnknownTopicIdError()
             else:
-                error = _objection(broker, name, data.index, records, version)
+                error = _objection(broker, name, answer.index, records, version)
                 if error is None and acks not in _KNOWN_ACKS:
                     error = InvalidRequiredAcksError()
                 if error is None and name in INTERNAL_TOPICS and not may_write_internal:
                     error = InvalidTopicError(f"Cannot append to internal topic {name}")
-                # Of two batches for one partition the last one counts, as in Kafka.
-                places[name, data.index] = answer
+                places[name, answer.index] = answer
             if error is None and name is not None:
-                batches[name, data.index] = records
+                batches[name, answer.index] = records[: _batch_end(records)]
             else:
                 _fill_error(answer, error, log_start_offset=-1)
                 failed = True
@@ -160,34 +160,56 @@ def _name_of(broker: Broker, topic_id: bytes) -> str | None:
     return None if topic is None else topic.name
 
 
-def _single_batch(records: Records) -> memoryview:
-    """The batches of a partition, without an incomplete one at the end, which is dropped as in Kafka.
+def _by_topic(request: ProduceRequest, version: int) -> Iterable[tuple[TopicProduceData, dict[int, memoryview]]]:
+    """Each topic once, with what there is for each of its partitions.
+
+    Topics that are named twice are one. Of two batches for a partition the last one counts, as in Kafka.
 
     Raises:
         CorruptRecordError: a batch has a length or format that none can have.
         TransactionalIdAuthorizationError: a batch is of a transaction.
         UnknownServerError: there are no records at all, which Kafka has no other answer to.
     """
-    if not isinstance(records, memoryview):
-        raise UnknownServerError()
-    position = 0
-    while len(records) - position >= _SIZE_UP_TO_MAGIC:
-        length, magic = _LENGTH_AND_MAGIC.unpack_from(records, position)
-        if length < _SMALLEST_LENGTH:
-            raise CorruptRecordError(
-                f"Record size {length} is less than the minimum record overhead ({_SMALLEST_LENGTH})"
-            )
-        if not 0 <= magic <= _MAGIC:
-            raise CorruptRecordError(f"Invalid magic found in record: {magic}")
-        end = position + _LENGTH_END + length
-        if end > len(records):
-            break
-        if magic == _MAGIC and length >= _SMALLEST_MAGIC_2:
-            (attributes,) = _ATTRIBUTES.unpack_from(records, position)
-            if attributes & _TRANSACTIONAL:
+    topics: dict[str | bytes, tuple[TopicProduceData, dict[int, memoryview]]] = {}
+    for topic in request.topic_data:
+        _, wanted = topics.setdefault(topic.name if version < 13 else topic.topic_id, (topic, {}))
+        for data in topic.partition_data:
+            records = data.records
+            if not isinstance(records, memoryview):
+                raise UnknownServerError()
+            if _attributes(records, _batch_end(records)) & TRANSACTIONAL_FLAG:
                 raise TransactionalIdAuthorizationError(TRANSACTIONS_NOT_SERVED)
-        position = end
-    return records[:position]
+            wanted[data.index] = records
+    return topics.values()
+
+
+def _batch_end(records: memoryview, position: int = 0) -> int:
+    """Where the batch at ``position`` ends: there, where it is not whole (Kafka's ByteBufferLogInputStream).
+
+    Raises:
+        CorruptRecordError: it has a length or format that none can have.
+    """
+    room = len(records) - position
+    if room < LOG_OVERHEAD:
+        return position
+    (length,) = _LENGTH.unpack_from(records, position)
+    if length < _SMALLEST_LENGTH:
+        raise CorruptRecordError(f"Record size {length} is less than the minimum record overhead ({_SMALLEST_LENGTH})")
+    if room < _MAGIC.size:
+        return position
+    (magic,) = _MAGIC.unpack_from(records, position)
+    if not 0 <= magic <= MAGIC_VALUE:
+        raise CorruptRecordError(f"Invalid magic found in record: {magic}")
+    end: int = position + LOG_OVERHEAD + length
+    return end if end <= len(records) else position
+
+
+def _attributes(records: memoryview, end: int) -> int:
+    """What the first batch, which ends at ``end``, says of itself; nothing where it is of an older format."""
+    if end < BATCH_HEADER_SIZE or _MAGIC.unpack_from(records)[0] != MAGIC_VALUE:
+        return 0
+    attributes: int = _ATTRIBUTES.unpack_from(records)[0]
+    return attributes
 
 
 def _objection(broker: Broker, name: str, index: int, records: memoryview, version: int) -> KafkaError | None:
@@ -196,14 +218,18 @@ def _objection(broker: Broker, name: str, index: int, records: memoryview, versi
     if topic is None or not 0 <= index < len(topic.partitions):
         return UnknownTopicOrPartitionError()
     who = f"Produce requests with version {version}"
-    if not records:
+    end = _batch_end(records)
+    if not end:
         return InvalidRecordError(f"{who} must have at least one record batch per partition")
-    length, magic = _LENGTH_AND_MAGIC.unpack_from(records)
-    if magic != _MAGIC:
+    if _MAGIC.unpack_from(records)[0] != MAGIC_VALUE:
         return InvalidRecordError(f"{who} are only allowed to contain record batches with magic version 2")
-    if length >= _SMALLEST_MAGIC_2 and version < 7 and _ATTRIBUTES.unpack_from(records)[0] & _CODEC_MASK == _ZSTD:
+    if version < 7 and _attributes(records, end) & COMPRESSION_CODEC_MASK == _ZSTD:
         return UnsupportedCompressionTypeError(f"{who} are not allowed to use ZStandard compression")
-    if _LENGTH_END + length < len(records):
+    try:
+        has_more = _batch_end(records, end) > end
+    except CorruptRecordError as error:
+        return error
+    if has_more:
         return InvalidRecordError(f"{who} are only allowed to contain exactly one record batch per partition")
     return None
 

@@ -35,6 +35,7 @@ class LeaderEpochCache:
         self._unsynced = False
         # sync() may run in another thread: the file must not be written by two at once, nor the older one last.
         self._lock = threading.Lock()
+        self._is_retired = False
 
     def load(self) -> None:
         """Read the file.
@@ -115,6 +116,8 @@ class LeaderEpochCache:
     def save(self, *, sync: bool = False) -> None:
         """Write the file if entries changed."""
         with self._lock:
+            if self._is_retired:
+                return
             if self._unsaved or (sync and self._unsynced):
                 self._unsaved = False
                 try:
@@ -123,6 +126,11 @@ class LeaderEpochCache:
                     self._unsaved = True
                     raise
                 self._unsynced = not sync
+
+    def retire(self) -> None:
+        """Write no more: the file may belong to another log by now."""
+        with self._lock:
+            self._is_retired = True
 
     def sync(self) -> None:
         """Make the file survive a power loss. May run in another thread."""

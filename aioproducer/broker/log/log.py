@@ -166,6 +166,11 @@ class Log:
         """Where the segments begin."""
         return list(self._bases)
 
+    @property
+    def active_base_offset(self) -> int:
+        """Where the segment begins that takes the next batches."""
+        return self._bases[-1]
+
     # Appending
 
     def append_as_leader(
@@ -489,11 +494,11 @@ class Log:
             self.log_start_offset = offset
             self.leader_epochs.truncate_from_start(offset)
 
-    def delete_old_segments(self, high_watermark: int) -> int:
+    def delete_old_segments(self, high_watermark: int, *, at_most: int | None = None) -> int:
         """Delete segments that are below the log's start, or too many or too old; forget expired producers, too.
 
-        Only whole segments go, oldest first, and none that reaches above ``high_watermark``. Where the active one must
-        go, an empty one takes its place. Returns how many went.
+        Only whole segments go, oldest first, ``at_most`` so many, and none that reaches above ``high_watermark``. Where
+        the active one must go, an empty one takes its place. Returns how many went.
 
         Raises:
             KafkaStorageError: the disk does not do as told.
@@ -509,6 +514,8 @@ class Log:
             log_end_offset=self.log_end_offset,
             high_watermark=high_watermark,
         )
+        if at_most is not None:
+            count = min(count, at_most)
         if not count:
             return 0
         with self._disk("delete segments of"):
@@ -528,10 +535,11 @@ class Log:
     def rolled_segments_unflushed(self) -> bool:
         """Whether a segment that takes no more batches waits for a flush, which Kafka begins in the background then.
 
-        ``flush(segment_base_offsets[-1])`` brings them to disk and spares the next start, if this end is unclean, to
+        ``flush(active_base_offset)`` brings them to disk and spares the next start, if this end is unclean, to
         check them.
         """
-        return self.recovery_point < self._bases[-1]
+        # The active segment may begin behind a gap, for batches that then could not be written.
+        return self.recovery_point < min(self._bases[-1], self.log_end_offset)
 
     @property
     def flush_due(self) -> bool:
@@ -586,5 +594,6 @@ class Log:
                     self.flush()
             finally:
                 self._unusable = "is closed"
+                self.leader_epochs.retire()
                 for segment in self._segments:
                     segment.close()

@@ -60,6 +60,8 @@ class LogManager:
         self.logs: dict[tuple[str, int], Log] = {}
         self._topic_ids: dict[tuple[str, int], bytes] = {}
         self._high_watermarks: dict[tuple[str, int], int] = {}
+        self._deleted: list[str] = []
+        """Folders of deleted logs that are still there, under their last names."""
         self._is_open = False
 
     def load(self) -> None:
@@ -151,7 +153,9 @@ class LogManager:
             return self._open(key, True, 0, 0) if log is None else log
 
     def delete(self, topic: str, index: int) -> None:
-        """Delete a partition's log: its folder is renamed first, so that half a log is never taken for one.
+        """Delete a partition's log: its folder is renamed, so that half a log is never taken for one.
+
+        ``give_back`` removes it, because that takes its time where there are many; or else the next ``load``.
 
         Raises:
             KafkaStorageError: the disk does not do as told; what is left goes at the next start.
@@ -170,7 +174,21 @@ class LogManager:
         with self._disk("delete a log in"):
             deleted = name[: _MAX_FOLDER_NAME - len(suffix)] + suffix
             self._storage.rename_folder(name, deleted)
-            self._storage.remove_folder(deleted)
+        self._deleted.append(deleted)
+
+    def give_back(self, size: int) -> bool:
+        """Remove a folder of a deleted log, or free about ``size`` bytes of memory of such; whether there is more.
+
+        Raises:
+            KafkaStorageError: the disk does not do as told; what is left goes at the next start.
+        """
+        if not self._is_open:
+            return False
+        if self._deleted:
+            with self._disk("delete a log in"):
+                self._storage.remove_folder(self._deleted.pop())
+            return True
+        return self._storage.give_back(size)
 
     def high_watermark(self, topic: str, index: int) -> int:
         """What was last given to :meth:`checkpoint`, also by the process before; the log's start if nothing was."""

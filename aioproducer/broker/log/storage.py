@@ -12,7 +12,7 @@ import os
 import shutil
 import threading
 from bisect import bisect_right
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -28,8 +28,11 @@ OPEN_FILES = 256
 LOCK_NAME = ".lock"
 REMOVED_SUFFIX = ".deleted"
 
-SLOW_TO_REMOVE = 32 * 1024 * 1024
+SLOW_TO_REMOVE = 4 * 1024 * 1024
 """How many bytes on disk are deleted at once; more are renamed, and deleted in a thread."""
+
+SLOW_TO_FREE = 64 * 1024
+"""How many bytes of a file in memory are freed at once; more are left to ``give_back``."""
 
 _CHUNK_SIZE = 64 * 1024
 _SMALL = 4 * 1024
@@ -100,6 +103,12 @@ class Storage(Protocol):
 
     def remove_folder(self, name: str) -> None:
         """Delete the folder ``name`` in this one, with all in it; on disk, a large one in a thread of its own."""
+
+    def give_back(self, size: int) -> bool:
+        """Free up to ``size`` bytes, or a buffer, of what was deleted; whether there is more of it.
+
+        The operating system takes its time for memory in large pieces, so what was deleted in memory is freed here.
+        """
 
     def sync(self) -> None:
         """Make names that came or went survive a power loss."""
@@ -193,6 +202,13 @@ class MemoryFile:
         self._chunk = None
         self.size = size
 
+    def give_back(self, size: int) -> bool:
+        """Let go of the last ``size`` bytes or a little more; whether something is left. For a file that is deleted."""
+        wanted = self.size - size
+        while self._pieces and self.size > wanted:
+            self.size -= len(self._pieces.pop())
+        return bool(self._pieces)
+
     def sync(self) -> None:
         """Nothing in memory survives a power loss."""
 
@@ -203,16 +219,18 @@ class MemoryFile:
 class MemoryStorage:
     """A folder in memory. It outlives the node that wrote to it, as a disk would."""
 
-    def __init__(self, description: str = "memory") -> None:
+    def __init__(self, description: str = "memory", *, deleted: list[MemoryFile] | None = None) -> None:
         self.description = description
         self._files: dict[str, MemoryFile | bytes] = {}
         self._folders: dict[str, MemoryStorage] = {}
+        self._deleted: list[MemoryFile] = [] if deleted is None else deleted
+        """Large files to be given back, of all folders."""
         self._exists = True
         self._is_locked = False
 
     def sub(self, name: str) -> MemoryStorage:
         if name not in self._folders:
-            folder = self._folders[name] = MemoryStorage(f"{self.description}/{name}")
+            folder = self._folders[name] = MemoryStorage(f"{self.description}/{name}", deleted=self._deleted)
             folder._exists = False
         return self._folders[name]
 
@@ -247,7 +265,9 @@ class MemoryStorage:
         return opened
 
     def remove(self, name: str) -> None:
-        self._files.pop(name, None)
+        found = self._files.pop(name, None)
+        if isinstance(found, MemoryFile) and found.size > SLOW_TO_FREE:
+            self._deleted.append(found)
 
     def rename_folder(self, name: str, new_name: str) -> None:
         if name not in self._folders:
@@ -257,7 +277,21 @@ class MemoryStorage:
         self._folders[new_name] = folder
 
     def remove_folder(self, name: str) -> None:
-        self._folders.pop(name, None)
+        folder = self._folders.pop(name, None)
+        if folder is not None:
+            for file in tuple(folder._files):
+                folder.remove(file)
+            for inner in tuple(folder._folders):
+                folder.remove_folder(inner)
+
+    def give_back(self, size: int) -> bool:
+        while self._deleted and size > 0:
+            file = self._deleted[-1]
+            before = file.size
+            if not file.give_back(size):
+                self._deleted.pop()
+            size -= before - file.size
+        return bool(self._deleted)
 
     def sync(self) -> None:
         """Nothing in memory survives a power loss."""
@@ -296,7 +330,9 @@ class _OpenFiles:
             os.close(found)
 
     def close_under(self, folder: Path) -> None:
-        for path in [path for path in self._descriptors if path.is_relative_to(folder)]:
+        # Of paths as text: with many open files the methods of Path take milliseconds.
+        prefix = f"{folder}{os.sep}"
+        for path in [path for path in self._descriptors if str(path).startswith(prefix)]:
             self.close(path)
 
 
@@ -469,6 +505,9 @@ class DirectoryStorage:
         else:
             shutil.rmtree(folder)
 
+    def give_back(self, size: int) -> bool:
+        return False
+
     def sync(self) -> None:
         try:
             descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
@@ -495,19 +534,39 @@ class DirectoryStorage:
             self._lock_descriptor = -1
 
 
-def _in_background(remove: Callable[[], object]) -> None:
-    """Delete in another thread, because the file system may take 100 ms for a gigabyte.
+class _Remover:
+    """Deletes in another thread, one after another, because the file system may take 100 ms for a gigabyte.
 
-    What is deleted so has a name by which the next start knows that it must go, should this process end before.
+    What is deleted so has a name by which the next start knows that it must go, should this process end before. The
+    thread ends when there is nothing left.
     """
 
-    def run() -> None:
-        try:
-            remove()
-        except OSError as error:
-            logger.warning("what was deleted will go at the next start only: %s", error)
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: deque[Callable[[], object]] = deque()
+        self._is_running = False
 
-    threading.Thread(target=run, name="aioproducer-log-remover").start()
+    def __call__(self, remove: Callable[[], object]) -> None:
+        with self._lock:
+            self._waiting.append(remove)
+            if not self._is_running:
+                self._is_running = True
+                threading.Thread(target=self._run, name="aioproducer-log-remover").start()
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                if not self._waiting:
+                    self._is_running = False
+                    return
+                remove = self._waiting.popleft()
+            try:
+                remove()
+            except OSError as error:
+                logger.warning("what was deleted will go at the next start only: %s", error)
+
+
+_in_background = _Remover()
 
 
 def _locked(description: str) -> KafkaStorageError:

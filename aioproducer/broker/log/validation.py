@@ -85,6 +85,9 @@ class RecordError(NamedTuple):
     batch_index: int
     message: str
 
+    def __str__(self) -> str:
+        return f"RecordError(batchIndex={self.batch_index}, message='{self.message}')"
+
 
 class _RecordsRefusedError(KafkaError):
     record_errors: tuple[RecordError, ...] = ()
@@ -241,16 +244,24 @@ def validate_for_leader(
             f"Produce requests must contain exactly one record batch per partition, {topic_partition} has more"
         )
     _check_header(header, topic_partition, is_client=is_client)
-    _check_timestamps(header, config, now_ms, topic_partition)
+    target = _target_codec(header, config)
+    are_read = not header.attributes & CONTROL_FLAG and (
+        config.validate_records or config.compacts or target != header.attributes & COMPRESSION_CODEC_MASK
+    )
+    if not are_read:
+        _check_timestamps(header, config, now_ms, topic_partition)
     if view.readonly:
         view = memoryview(bytearray(view))
-    if not header.attributes & CONTROL_FLAG:
-        target = header.attributes & COMPRESSION_CODEC_MASK
-        if config.compression_type != "producer":
-            target = codec("none" if config.compression_type == "uncompressed" else config.compression_type).id
-        if config.validate_records or config.compacts or target != header.attributes & COMPRESSION_CODEC_MASK:
-            header, view = _check_records(header, view, config, now_ms, target, topic_partition)
+    if are_read:
+        header, view = _check_records(header, view, config, now_ms, target, topic_partition)
     return _stamp_time(header, view, config, now_ms)
+
+
+def _target_codec(header: BatchHeader, config: LogConfig) -> int:
+    """The id of the codec that the batch is to be stored with."""
+    if config.compression_type == "producer":
+        return header.attributes & COMPRESSION_CODEC_MASK
+    return codec("none" if config.compression_type == "uncompressed" else config.compression_type).id
 
 
 def _too_large(size: int, config: LogConfig, topic_partition: str) -> KafkaError:
@@ -298,41 +309,37 @@ def _check_header(header: BatchHeader, topic_partition: str, *, is_client: bool)
 
 
 def _check_timestamps(header: BatchHeader, config: LogConfig, now_ms: int, topic_partition: str) -> None:
-    stamped = header.attributes & TIMESTAMP_TYPE_FLAG
-    if config.message_timestamp_type == "LogAppendTime":
-        if stamped:
-            raise _refused(
-                InvalidTimestampsError,
-                [
-                    RecordError(
-                        0,
-                        f"Invalid timestamp type in message of {topic_partition}. "
-                        f"Producer should not set timestamp type to LogAppendTime.",
-                    )
-                ],
-            )
-        return
-    last = header.record_count - 1
-    bounds = [(last, header.max_timestamp)] if stamped else [(0, header.base_timestamp), (last, header.max_timestamp)]
-    errors = [
-        error
-        for index, timestamp in bounds
-        if (error := _timestamp_error(index, timestamp, config, now_ms)) is not None
-    ]
-    if errors:
-        raise _refused(InvalidTimestampsError, errors)
+    """What can be told of the records' timestamps without reading them: those of the first, and of the latest."""
+    is_stamped = bool(header.attributes & TIMESTAMP_TYPE_FLAG)
+    bounds = [(header.record_count - 1, header.max_timestamp)]
+    if not is_stamped:
+        bounds.insert(0, (0, header.base_timestamp))
+    texts: dict[int, str] = {}
+    for index, timestamp in bounds:
+        if config.message_timestamp_type == "CreateTime" and timestamp != NO_TIMESTAMP:
+            text = _range_error(index, timestamp, config, now_ms)
+        else:
+            text = _type_error(f"of {topic_partition}") if is_stamped else None
+        if text is not None:
+            texts.setdefault(index, text)
+    if texts:
+        raise _refused(InvalidTimestampsError, [RecordError(index, text) for index, text in texts.items()])
 
 
-def _timestamp_error(index: int, timestamp: int, config: LogConfig, now_ms: int) -> RecordError | None:
+def _range_error(offset: int, timestamp: int, config: LogConfig, now_ms: int) -> str | None:
     earliest = now_ms - config.message_timestamp_before_max_ms
     latest = now_ms + config.message_timestamp_after_max_ms
-    if timestamp == NO_TIMESTAMP or earliest <= timestamp <= latest:
+    if earliest <= timestamp <= latest:
         return None
-    return RecordError(
-        index,
-        f"Timestamp {timestamp} of message with offset {index} is out of range. "
-        f"The timestamp should be within [{earliest}, {latest}]",
+    return (
+        f"Timestamp {timestamp} of message with offset {offset} is out of range. "
+        f"The timestamp should be within [{earliest}, {latest}]"
     )
+
+
+def _type_error(which: str) -> str:
+    """What is said of a batch whose producer claims to know the time of the append."""
+    return f"Invalid timestamp type in message {which}. Producer should not set timestamp type to LogAppendTime."
 
 
 def _refused(error_class: type[InvalidRecordsError | InvalidTimestampsError], errors: list[RecordError]) -> KafkaError:
@@ -343,7 +350,7 @@ def _refused(error_class: type[InvalidRecordsError | InvalidTimestampsError], er
     else:
         error = InvalidRecordsError(
             f"One or more records have been rejected due to {len(errors)} record errors in total, "
-            f"and only showing the first three errors at most: {[each.message for each in errors[:3]]}"
+            f"and only showing the first three errors at most: [{', '.join(map(str, errors[:3]))}]"
         )
     error.record_errors = tuple(errors)
     return error
@@ -357,27 +364,46 @@ def _check_records(
         records = list(RecordBatch(view).records(MAX_DECOMPRESSED_BYTES))
     except ProtocolError as malformed:
         raise InvalidRecordError(f"{malformed} in topic partition {topic_partition}") from None
+    source = header.attributes & COMPRESSION_CODEC_MASK
+    is_stamped = bool(header.attributes & TIMESTAMP_TYPE_FLAG)
     errors: list[RecordError] = []
     timestamp_errors: list[RecordError] = []
-    create_time = config.message_timestamp_type == "CreateTime"
     for index, record in enumerate(records):
         if config.compacts and record.key is None:
             message = f"Compacted topic cannot accept message without key in topic partition {topic_partition}"
             errors.append(RecordError(index, message))
-        elif create_time and (error := _timestamp_error(index, record.timestamp, config, now_ms)) is not None:
-            timestamp_errors.append(error)
+            continue
+        if config.message_timestamp_type == "CreateTime" and record.timestamp != NO_TIMESTAMP:
+            text = _range_error(record.offset, record.timestamp, config, now_ms)
+        elif is_stamped:
+            # Kafka does not look at keys and values of a batch that stays compressed as it is.
+            text = _type_error(_description(record, is_partial=target == source != 0))
+        else:
+            text = None
+        if text is not None:
+            timestamp_errors.append(RecordError(index, text))
     if timestamp_errors:
         raise _refused(InvalidTimestampsError, sorted(errors + timestamp_errors))
     if errors:
         raise _refused(InvalidRecordsError, errors)
     dense = all(record.offset - header.base_offset == index for index, record in enumerate(records))
-    if target != header.attributes & COMPRESSION_CODEC_MASK or not dense:
+    if target != source or not dense:
         return _write_anew(header, records, target, config, topic_partition)
     max_timestamp = max((record.timestamp for record in records), default=NO_TIMESTAMP)
-    if create_time and max_timestamp != header.max_timestamp:
+    if config.message_timestamp_type == "CreateTime" and max_timestamp != header.max_timestamp:
         _INT64.pack_into(view, _MAX_TIMESTAMP_OFFSET, max_timestamp)
         header = _with_checksum(header._replace(max_timestamp=max_timestamp), view)
     return header, view
+
+
+def _description(record: BatchRecord, *, is_partial: bool) -> str:
+    """The record as Kafka's texts name it."""
+    key = -1 if record.key is None else len(record.key)
+    value = -1 if record.value is None else len(record.value)
+    if not is_partial:
+        key, value = max(key, 0), max(value, 0)
+    kind = "PartialDefaultRecord" if is_partial else "DefaultRecord"
+    return f"{kind}(offset={record.offset}, timestamp={record.timestamp}, key={key} bytes, value={value} bytes)"
 
 
 def _write_anew(

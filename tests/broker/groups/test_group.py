@@ -396,6 +396,28 @@ def test_a_static_member_replaced_twice_answers_each_once() -> None:
     assert second.code == Code.NONE
 
 
+def test_a_static_member_that_comes_back_before_its_first_sync_owes_that_under_its_new_id() -> None:
+    driver = Driver()
+    joins = [driver.join(instance_id=instance_id) for instance_id in ("one", "two")]
+    driver.settle()
+    leader, follower = sorted(joins, key=lambda join: join.answer.member_id != join.answer.leader)
+    assert driver.sync(leader, {}).code == Code.NONE
+    again = driver.join(instance_id=follower.request.group_instance_id)
+    assert again.code == Code.NONE
+    assert driver.group.pending_syncs == {again.answer.member_id}
+
+
+def test_a_static_member_whose_session_passes_while_its_place_is_written_has_a_session_afterwards() -> None:
+    driver = Driver()
+    stable_static(driver, "one")
+    driver.writes_at_once = False
+    again = driver.join(instance_id="one")
+    driver.advance(SESSION_MS / 1000 + 1)
+    driver.write()
+    assert again.code == Code.NONE
+    assert driver.timers_of(again.answer.member_id)
+
+
 def test_a_static_member_s_place_is_written_into_a_rebalance() -> None:
     driver = Driver()
     one, _ = stable_static(driver, "one", "two")

@@ -141,6 +141,15 @@ async def test_the_first_batch_comes_whatever_its_size_and_no_other(scene: Scene
         assert sizes(await scene.ask(request, 12)) == expected
 
 
+async def test_limits_below_zero_and_no_such_isolation_level(scene: Scene) -> None:
+    await scene.write(0, b"a")
+    for limit in ("max_bytes", "partition_max_bytes"):
+        request = fetch_request("t", {0: 0, 1: 0}, version=12, **{limit: -1})
+        response = await scene.ask(request, 12)
+        assert {index: part.error_code for index, part in parts(response).items()} == {0: -1, 1: 0}
+    assert (await scene.ask(fetch_request("t", {0: 0}, version=12, isolation_level=2), 12)).error_code == -1
+
+
 async def test_the_broker_has_limits_of_its_own() -> None:
     async with a_scene(fetch__max__bytes=2000) as scene:
         for _ in range(3):

@@ -128,6 +128,10 @@ async def test_after_an_election_what_is_committed_may_not_be_known_yet(version:
         assert (await looked_up(scene, listing(0, LATEST, replica_id=7), version))[2] == 1
 
 
+async def test_no_such_isolation_level(scene: Scene) -> None:
+    assert (await looked_up(scene, listing(0, LATEST, isolation_level=5)))[0] == -1
+
+
 # OffsetForLeaderEpoch
 
 

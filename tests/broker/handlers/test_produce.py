@@ -98,6 +98,9 @@ async def test_topics_and_partitions_that_are_not_there(scene: Scene) -> None:
         pytest.param(with_magic(0), 87, id="an old format"),
         pytest.param(with_magic(1), 87, id="another old format"),
         pytest.param(GOOD[:-1] + b"x", 2, id="a wrong checksum"),
+        pytest.param(GOOD + with_length(3), 2, id="an impossible length behind the batch"),
+        pytest.param(GOOD + with_length(-1)[:13], 2, id="an impossible length at the end"),
+        pytest.param(GOOD + with_magic(9), 2, id="an unknown format behind the batch"),
     ],
 )
 async def test_a_partition_with_other_than_one_batch_fails_alone(scene: Scene, records: bytes, code: int) -> None:
@@ -116,7 +119,6 @@ async def test_a_partition_with_other_than_one_batch_fails_alone(scene: Scene, r
         (with_magic(255), "Invalid magic found in record: -1"),
         (with_length(5), "Record size 5 is less than the minimum record overhead (14)"),
         (with_length(-1), "Record size -1 is less than the minimum record overhead (14)"),
-        (GOOD + with_length(3), "Record size 3 is less than the minimum record overhead (14)"),
     ],
 )
 async def test_what_cannot_be_batches_fails_the_whole_request(scene: Scene, records: bytes, text: str) -> None:
@@ -129,8 +131,9 @@ async def test_null_records_are_answered(scene: Scene) -> None:
     assert codes(await scene.ask(produce_request("t", {0: None, 1: GOOD}), 9)) == {0: -1, 1: -1}
 
 
-async def test_an_incomplete_batch_behind_a_whole_one_is_dropped(scene: Scene) -> None:
-    assert codes(await scene.ask(produce_request("t", {0: GOOD + GOOD[:40]}), 9)) == {0: 0}
+@pytest.mark.parametrize("size", [5, 13, 40])
+async def test_an_incomplete_batch_behind_a_whole_one_is_dropped(scene: Scene, size: int) -> None:
+    assert codes(await scene.ask(produce_request("t", {0: GOOD + GOOD[:size]}), 9)) == {0: 0}
     assert scene.partition(0).log_end_offset == 2
     assert codes(await scene.ask(produce_request("t", {0: GOOD}), 9)) == {0: 0}
 
@@ -161,12 +164,61 @@ async def test_brokers_topics_are_not_written_by_clients(scene: Scene) -> None:
         assert codes(await client.call(request, 9)) == {0: 0}
 
 
-async def test_of_two_batches_for_one_partition_the_last_is_written(scene: Scene) -> None:
-    request = produce_request("t", {0: batch(b"first")})
-    request.topic_data[0].partition_data += produce_request("t", {0: batch(b"last")}).topic_data[0].partition_data
-    await scene.ask(request, 9)
+@pytest.mark.parametrize("version", [9, 13])
+@pytest.mark.parametrize(
+    ("first", "last", "code"),
+    [(batch(b"first"), batch(b"last"), 0), (GOOD + GOOD, batch(b"last"), 0), (batch(b"first"), GOOD + GOOD, 87)],
+    ids=["both good", "the first one bad", "the last one bad"],
+)
+async def test_of_two_batches_for_one_partition_the_last_counts_and_is_answered_alone(
+    scene: Scene, version: int, first: bytes, last: bytes, code: int
+) -> None:
+    topic = scene.topic_id if version >= 13 else "t"
+    await scene.write(0, b"before")
+    request = produce_request(topic, {0: first})
+    request.topic_data[0].partition_data += produce_request(topic, {0: last}).topic_data[0].partition_data
+    response = await scene.ask(request, version)
+    assert [
+        (answer.index, answer.error_code, answer.base_offset)
+        for topic_response in response.responses
+        for answer in topic_response.partition_responses
+    ] == [(0, code, -1 if code else 1)]
     fetched = await scene.ask(fetch_request("t", {0: 0}, version=12), 12)
-    assert read_values(fetched.responses[0].partitions[0].records) == [b"last"]
+    # What is answered with an error is not there.
+    assert read_values(fetched.responses[0].partitions[0].records) == [b"before"] + [b"last"] * (code == 0)
+
+
+@pytest.mark.parametrize("version", [9, 13])
+async def test_a_topic_that_is_named_twice_is_answered_once(scene: Scene, version: int) -> None:
+    topic: str | bytes = scene.topic_id if version >= 13 else "t"
+    unknown: str | bytes = UNKNOWN_ID if version >= 13 else "unknown"
+    request = produce_request(topic, {0: GOOD})
+    for again in (produce_request(unknown, {0: GOOD}), produce_request(topic, {1: GOOD, 0: batch(b"last")})):
+        request.topic_data += again.topic_data
+    request.topic_data += produce_request(unknown, {3: GOOD}).topic_data
+    response = await scene.ask(request, version)
+    code = 100 if version >= 13 else 3
+    assert [
+        [(answer.index, answer.error_code, answer.base_offset) for answer in found.partition_responses]
+        for found in response.responses
+    ] == [[(0, 0, 0), (1, 0, 0)], [(0, code, -1), (3, code, -1)]]
+    assert [scene.partition(index).log_end_offset for index in (0, 1)] == [1, 2]
+    # And where the request fails as a whole.
+    request.topic_data += produce_request(topic, {1: with_length(5)}).topic_data
+    response = await scene.ask(request, version)
+    assert [
+        [(answer.index, answer.error_code) for answer in found.partition_responses] for found in response.responses
+    ] == [[(0, 2), (1, 2)], [(0, 2), (3, 2)]]
+
+
+async def test_a_text_names_the_records_of_a_compacted_topic_as_kafka_does(scene: Scene) -> None:
+    scene.cluster.create_topic("compacted", 1, configs={"cleanup.policy": "compact"})
+    answer = answers(await scene.ask(produce_request("compacted", {0: batch(b"a")}), 9))[0]
+    message = "Compacted topic cannot accept message without key in topic partition compacted-0"
+    assert answer.error_message == (
+        "One or more records have been rejected due to 1 record errors in total, and only showing the first three "
+        f"errors at most: [RecordError(batchIndex=0, message='{message}')]"
+    )
 
 
 async def test_a_request_without_topics(scene: Scene) -> None:
@@ -286,8 +338,28 @@ async def test_replicas_that_take_too_long() -> None:
         # The follower learns nothing while its fetches are cut.
         scene.faults.disconnect("Fetch", "before", None)
         await turns()
-        response = await scene.ask(produce_request("t", {0: GOOD}, timeout_ms=50), 9, scene.leader(0))
-        assert codes(response) == {0: 7}
+        for first in (0, 2):
+            response = await scene.ask(produce_request("t", {0: GOOD}, timeout_ms=50), 9, scene.leader(0))
+            assert codes(response) == {0: 7}
+            # Where the batch is, is said all the same.
+            answer = answers(response)[0]
+            assert (answer.base_offset, answer.log_start_offset, answer.log_append_time_ms) == (first, 0, -1)
+
+
+async def test_leadership_that_goes_while_replicas_are_waited_for() -> None:
+    async with a_scene(2) as scene:
+        leader = scene.leader(0)
+        await scene.write(0, b"a", b"b")
+        # The follower is cut off before it knows that this is committed, so the next batch cannot be.
+        scene.faults.disconnect("Fetch", "before", None)
+        await turns()
+        asked = asyncio.create_task(scene.answered(produce_request("t", {0: GOOD}, timeout_ms=60_000), 10, leader))
+        await turns()
+        assert not asked.done()
+        scene.cluster.controller.elect_leader("t", 0, leader % 2 + 1)
+        answer = answers(await asked)[0]
+        assert (answer.error_code, answer.base_offset, answer.log_start_offset) == (6, 2, 0)
+        assert answer.current_leader.leader_id == leader % 2 + 1
 
 
 async def test_a_request_that_is_cancelled_leaves_nothing_behind() -> None:

@@ -159,6 +159,7 @@ class FaultyStorage:
         self.read = inner.read
         self.lock = inner.lock
         self.unlock = inner.unlock
+        self.give_back = inner.give_back
 
     def sub(self, name: str) -> FaultyStorage:
         return FaultyStorage(self.inner.sub(name), self.fault)

@@ -172,3 +172,16 @@ def test_every_leader_marks_its_records() -> None:
     log.advance_log_start_offset(8)
     assert log.leader_epochs.entries == [EpochEntry(4, 8), EpochEntry(7, 9)]
     assert log.end_offset_for_epoch(0) == (0, 8)
+
+
+def test_the_epochs_of_a_log_that_is_closed_are_not_written_to_the_one_that_has_its_place() -> None:
+    storage = MemoryStorage()
+    log = open_log(storage)
+    log.append_as_leader(batch(), 3)
+    # In another thread a flush was under way.
+    log.leader_epochs.note(9, 1)
+    log.close(clean=False)
+    before = storage.read(EPOCH_CHECKPOINT_NAME)
+    assert before is not None
+    log.leader_epochs.sync()
+    assert storage.read(EPOCH_CHECKPOINT_NAME) == before

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -415,6 +416,19 @@ def test_segments_before_the_start_go_whatever_the_policy() -> None:
     assert log.producer_state.snapshots == [4]
 
 
+def test_old_segments_go_a_few_at_a_time_where_that_is_wanted() -> None:
+    log = filled(LogConfig(**ONE_EACH))
+    log.config = LogConfig(retention_bytes=0)
+    bases = log.segment_base_offsets
+    for left in range(len(bases) - 1, 0, -1):
+        assert log.delete_old_segments(5, at_most=1) == 1
+        assert log.segment_base_offsets == bases[-left:]
+        assert log.log_start_offset == bases[-left]
+    assert log.delete_old_segments(5, at_most=3) == 1
+    assert (log.segment_base_offsets, log.size) == ([5], 0)
+    assert log.delete_old_segments(5, at_most=1) == 0
+
+
 def test_records_without_time_age_from_their_segment_on() -> None:
     now = NOW
     log = open_log(config=LogConfig(retention_ms=1000), wall_ms=lambda: now)
@@ -447,8 +461,25 @@ def test_rolled_segments_wait_for_a_flush() -> None:
     assert not log.rolled_segments_unflushed
     log.append_as_leader(batch(value=bytes(100)), 0)
     assert log.rolled_segments_unflushed
-    log.flush(log.segment_base_offsets[-1])
+    assert log.active_base_offset == 1
+    log.flush(log.active_base_offset)
     assert (log.recovery_point, log.rolled_segments_unflushed) == (1, False)
+
+
+def test_a_segment_behind_a_gap_does_not_wait_for_a_flush_for_ever() -> None:
+    fault = Fault()
+    log = open_log(FaultyStorage(MemoryStorage(), fault), LogConfig(**ONE_EACH))
+    log.append_as_follower(batch(value=bytes(100)))
+    for at in range(20):
+        fault.arm(at)
+        with suppress(KafkaStorageError):
+            log.append_as_follower(batch(base_offset=50, value=bytes(100)))
+        if log.active_base_offset == 50:
+            break
+    assert (log.log_end_offset, log.active_base_offset) == (1, 50)
+    fault.arm(-1)
+    log.flush(log.active_base_offset)
+    assert not log.rolled_segments_unflushed
 
 
 def test_a_batch_that_is_cut_in_its_middle_goes_whole() -> None:

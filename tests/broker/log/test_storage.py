@@ -233,3 +233,27 @@ def test_sync_of_what_is_gone_is_nothing(tmp_path: Path) -> None:
     (tmp_path / "gone").rmdir()
     storage.sync()
     assert storage.files() == []
+
+
+def test_memory_of_deleted_files_is_given_back_in_pieces() -> None:
+    storage = MemoryStorage()
+    folder = storage.sub("t-0")
+    folder.make()
+    for name in ("a", "b"):
+        folder.open(name).append([bytes(200_000) for _ in range(5)])
+    small = folder.open("small")
+    small.append([bytes(10_000)])
+    opened = [folder.open(name) for name in ("a", "b")]
+    folder.remove("a")
+    storage.remove_folder("t-0")
+    assert (storage.folders(), [file.size for file in opened]) == ([], [1_000_000, 1_000_000])
+    left = []
+    while storage.give_back(400_000):
+        left.append(sum(file.size for file in opened))
+    assert left == [1_600_000, 1_200_000, 800_000, 400_000]
+    assert [file.size for file in opened] == [0, 0]
+    assert not storage.give_back(1)
+
+
+def test_nothing_is_given_back_on_disk(tmp_path: Path) -> None:
+    assert not DirectoryStorage(tmp_path).give_back(1)

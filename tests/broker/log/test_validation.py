@@ -188,6 +188,69 @@ def test_timestamps_are_held_against_the_clock(
     assert f"within [{NOW - HOUR}, {NOW + HOUR}]" in record_errors(caught.value)[0].message
 
 
+@pytest.mark.parametrize("thorough", [False, True])
+def test_the_only_record_of_a_batch_is_named_once(thorough: bool) -> None:
+    log = open_log(config=LogConfig(validate_records=thorough))
+    with pytest.raises(InvalidTimestampError) as caught:
+        log.append_as_leader(batch(timestamp=NOW + 2 * HOUR), 0)
+    assert [error.batch_index for error in record_errors(caught.value)] == [0]
+    # Whichever of the header's two times is wrong.
+    for offset, index in ((27, 0), (35, 0)):
+        with pytest.raises(InvalidTimestampError) as caught:
+            open_log().append_as_leader(edited(batch(), (">q", offset, NOW + 2 * HOUR)), 0)
+        assert [error.batch_index for error in record_errors(caught.value)] == [index]
+
+
+def test_every_record_that_is_too_late_is_named_where_records_are_read() -> None:
+    timestamps = [NOW, NOW + 2 * HOUR, NOW + 4 * HOUR]
+    data = bytearray().join(encode_batch([SimpleRecord(timestamp, None, b"v") for timestamp in timestamps]))
+    with pytest.raises(InvalidTimestampError) as caught:
+        open_log(config=LogConfig(validate_records=True)).append_as_leader(data, 0)
+    bounds = f"is out of range. The timestamp should be within [{NOW - 2**63 + 1}, {NOW + HOUR}]"
+    assert record_errors(caught.value) == tuple(
+        RecordError(index, f"Timestamp {timestamps[index]} of message with offset {index} {bounds}") for index in (1, 2)
+    )
+
+
+@pytest.mark.parametrize(
+    ("codec", "compression_type", "text"),
+    [
+        ("none", "producer", "DefaultRecord(offset={}, timestamp={}, key=1 bytes, value=0 bytes)"),
+        ("none", "gzip", "DefaultRecord(offset={}, timestamp={}, key=1 bytes, value=0 bytes)"),
+        ("gzip", "producer", "PartialDefaultRecord(offset={}, timestamp={}, key=1 bytes, value=-1 bytes)"),
+    ],
+)
+def test_every_record_of_a_batch_that_claims_append_time_is_named_where_records_are_read(
+    codec: str, compression_type: str, text: str
+) -> None:
+    config = LogConfig(message_timestamp_type="LogAppendTime", compression_type=compression_type, validate_records=True)
+    data = bytearray().join(
+        encode_batch(
+            [SimpleRecord(NOW + index, b"k", None) for index in range(2)],
+            timestamp_type=LOG_APPEND_TIME,
+            compression_type=codec,
+        )
+    )
+    with pytest.raises(InvalidTimestampError) as caught:
+        open_log(config=config).append_as_leader(data, 0)
+    assert record_errors(caught.value) == tuple(
+        RecordError(
+            index,
+            f"Invalid timestamp type in message {text.format(index, NOW + 1)}. "
+            "Producer should not set timestamp type to LogAppendTime.",
+        )
+        for index in range(2)
+    )
+
+
+@pytest.mark.parametrize("thorough", [False, True])
+def test_a_claim_of_append_time_without_a_time_is_refused(thorough: bool) -> None:
+    log = open_log(config=LogConfig(validate_records=thorough))
+    with pytest.raises(InvalidTimestampError) as caught:
+        log.append_as_leader(batch(timestamp_type=LOG_APPEND_TIME, max_timestamp=-1), 0)
+    assert "should not set timestamp type to LogAppendTime" in record_errors(caught.value)[0].message
+
+
 def test_a_timestamp_between_the_headers_is_found_where_records_are_read() -> None:
     timestamps = [NOW, NOW - 2 * HOUR, NOW]
     config = LogConfig(message_timestamp_before_max_ms=HOUR, validate_records=True)
@@ -236,6 +299,10 @@ def test_compacted_topics_need_keys(codec: str) -> None:
         RecordError(1, "Compacted topic cannot accept message without key in topic partition topic-0"),
         RecordError(3, "Compacted topic cannot accept message without key in topic partition topic-0"),
     )
+    assert (
+        "at most: [RecordError(batchIndex=1, message='Compacted topic cannot accept message without key in topic "
+        "partition topic-0'), RecordError(batchIndex=3, message='Compacted"
+    ) in str(caught.value)
     assert record_errors(InvalidRecordError("another")) == ()
     assert log.log_end_offset == 3
 

@@ -112,6 +112,7 @@ async def test_a_request_times_out_and_leaves_nothing_behind(pair: BrokerCluster
     for timeout_ms in (10, 0, -1):
         outcomes = await manager.append({(TOPIC, 0): batch(b"a")}, acks=-1, timeout_ms=timeout_ms)
         assert isinstance(outcomes[TOPIC, 0], RequestTimedOutError)
+        assert outcomes.unacknowledged[TOPIC, 0].last_offset == manager.partition(TOPIC, 0).log_end_offset - 1
     assert manager.partition(TOPIC, 0).watcher_count == 0
 
 
@@ -132,7 +133,7 @@ async def test_who_waits_for_a_topic_that_is_deleted_hears_so(pair: BrokerCluste
     await asyncio.sleep(0)
     pair.controller.delete_topic(TOPIC)
     outcomes = await waiting
-    assert isinstance(outcomes[TOPIC, 0], NotLeaderOrFollowerError)
+    assert isinstance(outcomes[TOPIC, 0], UnknownTopicOrPartitionError)
     assert not manager.broker.logs.logs
 
 
@@ -231,7 +232,7 @@ async def test_a_log_that_cannot_be_opened_fails_its_partition_alone(
     with monkeypatch.context() as patch:
         patch.setattr(LogManager, "get_or_create", fail)
         cluster.create_topic("full", 1)
-    with pytest.raises(KafkaStorageError, match=r"full-0 cannot be used: no room"):
+    with pytest.raises(KafkaStorageError, match=r"full-0 cannot be used: .*no room"):
         manager.partition("full", 0)
     outcomes = await manager.append({("full", 0): batch(b"a"), (TOPIC, 0): batch(b"a")}, acks=-1, timeout_ms=1000)
     assert isinstance(outcomes["full", 0], KafkaStorageError)
@@ -251,7 +252,7 @@ async def test_a_partition_that_cannot_be_led_leaves_the_others_of_its_topic_alo
 
     monkeypatch.setattr(LeaderEpochCache, "assign", fail)
     cluster.create_topic("full", 2)
-    with pytest.raises(KafkaStorageError, match=r"full-0 cannot be used: no room"):
+    with pytest.raises(KafkaStorageError, match=r"full-0 cannot be used: .*no room"):
         manager.partition("full", 0)
     assert manager.leader("full", 1).log_end_offset == 0
     cluster.controller.delete_topic("full")
@@ -311,3 +312,65 @@ async def test_after_close_nothing_is_applied_and_nobody_waits(pair: BrokerClust
     manager.apply([pair.image.partition(TOPIC, 0)], [])
     assert not manager.partition(TOPIC, 0).is_leader
     await manager.close()
+
+
+async def test_of_many_new_logs_some_are_opened_later_and_each_when_it_is_asked_for(
+    cluster: BrokerCluster, manager: ReplicaManager
+) -> None:
+    count = 500
+    topic_id = cluster.create_topic("many", count).topic_id
+    known = [key for key in manager.partitions if key[0] == "many"]
+    assert len(known) == replicas_module.LOGS_OPENED_AT_ONCE
+    # Whoever asks finds it, and what changes meanwhile is not lost.
+    assert manager.leader("many", count - 1).topic_id == topic_id
+    cluster.controller.create_partitions("many", count + 20)
+    cluster.controller.alter_topic_configs("many", {"flush.ms": "5"})
+    outcomes = await manager.append({("many", count - 2): batch(b"a")}, acks=-1, timeout_ms=1000)
+    assert isinstance(outcomes["many", count - 2], AppendInfo)
+    async with asyncio.timeout(10):
+        while len(manager.partitions) < count + 20 + 3:  # noqa: ASYNC110  # that all are there has no event of its own
+            await asyncio.sleep(0)
+    assert all(manager.partition("many", index).is_leader for index in range(count + 20))
+    assert {key for key in manager.flushed_by_time if key[0] == "many"} == {("many", i) for i in range(count + 20)}
+    cluster.controller.alter_topic_configs("many", {"flush.ms": None})
+    assert not manager.flushed_by_time
+
+
+async def test_logs_that_were_not_opened_yet_go_with_their_topic(
+    cluster: BrokerCluster, broker: Broker, manager: ReplicaManager
+) -> None:
+    cluster.create_topic("many", 100)
+    cluster.controller.delete_topic("many")
+    with pytest.raises(UnknownTopicOrPartitionError):
+        manager.partition("many", 99)
+    second = cluster.create_topic("many", 100).topic_id
+    assert manager.partition("many", 99).topic_id == second
+    assert {key[0] for key in broker.logs.logs} == {TOPIC, "many"}
+    # And a node that stops meanwhile has them when it comes back.
+    await cluster.kill(1)
+    await cluster.restart(1)
+    restarted = broker.replicas
+    assert restarted is not manager
+    assert {restarted.partition("many", index).topic_id for index in range(100)} == {second}
+
+
+async def test_memory_of_a_deleted_topic_is_given_back_in_turns(
+    cluster: BrokerCluster, manager: ReplicaManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replicas_module, "FREED_PER_TURN", 100_000)
+    for _ in range(5):
+        await manager.append({(TOPIC, 0): batch(bytes(90_000))}, acks=1, timeout_ms=1000)
+    left: list[bool] = []
+    give_back = manager.broker.logs.give_back
+
+    def noted(size: int) -> bool:
+        left.append(give_back(size))
+        return left[-1]
+
+    monkeypatch.setattr(manager.broker.logs, "give_back", noted)
+    cluster.controller.delete_topic(TOPIC)
+    assert left == []
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert left.count(True) >= 2
+    assert left[-1] is False

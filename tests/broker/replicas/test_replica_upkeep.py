@@ -94,7 +94,7 @@ async def test_one_partitions_trouble_is_its_own(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    def fail(high_watermark: int) -> int:
+    def fail(high_watermark: int, *, at_most: int) -> int:
         raise KafkaStorageError("disk is gone")
 
     cluster.controller.alter_topic_configs(TOPIC, {"retention.ms": "1000"})

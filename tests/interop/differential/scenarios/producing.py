@@ -101,6 +101,29 @@ async def produce_topic_names_and_ids(run: Run) -> None:
 
 
 @scenario()
+async def produce_several_batches(run: Run) -> None:
+    good, bad = batch([b"good"]), batch(2) + batch(2)
+    cases: dict[str, tuple[tuple[int, bytes], ...]] = {
+        "bad, then good": ((0, bad), (0, good)),
+        "good, then bad": ((0, good), (0, bad)),
+        "impossible, then good": ((0, patched(good, 8, ">i", 3)), (0, good)),
+        "impossible behind a good one": ((0, good + patched(good, 8, ">i", 3)), (1, good)),
+        "impossible at the end": ((0, good + patched(good, 8, ">i", 3)[:13]), (1, good)),
+    }
+    for version in (9, 13):
+        topic = await run.create(str(version), partitions=2 * len(cases))
+        for number, (label, parts) in enumerate(cases.items()):
+            data = [PartitionProduceData(index=2 * number + partition, records=records) for partition, records in parts]
+            request = ProduceRequest(
+                acks=-1,
+                timeout_ms=10_000,
+                topic_data=[TopicProduceData(name=topic.name, topic_id=topic.id, partition_data=data)],
+            )
+            await run.ask(f"version {version} {label}", request, version)
+            await _log(run, f"version {version} {label}, in the log", topic, 2 * number)
+
+
+@scenario()
 async def produce_without_answer(run: Run) -> None:
     topic = await run.create()
     unknown = Topic(run.name("unknown"), bytes(15) + b"\x07")
@@ -275,6 +298,8 @@ async def produce_log_append_time(run: Run) -> None:
     await run.ask("compressed", produce(topic, batch(2, compression_type="gzip")))
     await run.ask("far away", produce(topic, batch(2, timestamp=2**61)))
     await run.ask("told to be append time", produce(topic, patched(batch(2), ATTRIBUTES_OFFSET, ">h", 8)))
+    compressed = patched(batch(2, key=None, compression_type="lz4"), ATTRIBUTES_OFFSET, ">h", 8 | 3)
+    await run.ask("told to be append time, compressed", produce(topic, compressed))
     await run.ask("bad checksum", produce(topic, batch()[:-1] + b"\x01"))
     await _log(run, "log", topic)
 
