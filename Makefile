@@ -1,17 +1,24 @@
-# Needs a CPython of version 3.11 or newer as PYTHON, and nothing else: the rest goes into .venv.
+# Needs a CPython of version 3.11 or newer, and nothing else: the rest goes into .venv.
 
-PYTHON ?= python3.11
+# The first that is new enough and can make virtual environments; `make PYTHON=...` decides otherwise.
+PYTHON ?= $(shell for python in python3 python3.11 python3.12 python3.13 python3.14; do \
+	"$$python" -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$python" && break; \
+	done)
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+DEMO_STAMP := $(VENV)/.installed-demo
 
 VERSIONS ?= 3.12 3.13
 SANS_IO := core wire protocol
 SOAK_ROUNDS ?= 10
+# Processes that the unit tests are divided among.
+WORKERS ?= auto
 
-.PHONY: help venv check test test-unit test-interop coverage coverage-report test-versions bench soak clean
+.PHONY: help demo demo-venv docs venv check test test-unit test-interop coverage coverage-report test-versions bench soak clean
 
 help:
+	@echo "make demo           real data into the embedded broker and back; BOOTSTRAP=host:9092 for your own Kafka"
 	@echo "make venv           a virtual environment in $(VENV) with everything below"
 	@echo "make check          ruff, mypy, and the arrows between the rooms"
 	@echo "make test           the whole suite; what needs Java or Maven skips where they are missing"
@@ -19,18 +26,38 @@ help:
 	@echo "make test-interop   against Apache Kafka and librdkafka's mock cluster alone"
 	@echo "make coverage       the unit tests with branch coverage; fails below 95 % of $(SANS_IO)"
 	@echo "make test-versions  the unit tests on CPython $(VERSIONS), where they are installed"
+	@echo "make docs           the documentation as a site, in site/"
 	@echo "make bench          this producer and others side by side, against Apache Kafka"
 	@echo "make soak           kills, restarts and leader moves, SOAK_ROUNDS=$(SOAK_ROUNDS) times each"
 
 venv: $(STAMP)
 
-$(STAMP): pyproject.toml
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "aioproducer needs Python 3.11 or newer")'
+$(BIN)/python:
+	@test -n "$(PYTHON)" || { \
+		echo "aioproducer needs Python 3.11 or newer with venv (Debian, Ubuntu: apt install python3-venv); found none." \
+			"Name one: make PYTHON=/path/to/python3" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "aioproducer needs Python 3.11 or newer")'
 	$(PYTHON) -m venv $(VENV)
-	echo '*' > $(VENV)/.gitignore
+	@echo '*' > $(VENV)/.gitignore
+
+$(STAMP): pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable '.[test,lint,bench]'
+	$(BIN)/python -m pip install --quiet --editable '.[test,lint,bench,docs]'
 	touch $@
+
+$(DEMO_STAMP): pyproject.toml examples/demo/requirements.txt | $(BIN)/python
+	@$(BIN)/python -m pip install --quiet --editable '.[demo]' \
+		&& $(BIN)/python -m pip install --quiet --no-deps --requirement examples/demo/requirements.txt \
+		|| { echo "demo: pip could not install what the demo needs; PIP_INDEX_URL names a mirror of PyPI" >&2; exit 1; }
+	@touch $@
+
+demo-venv: $(DEMO_STAMP)
+
+demo: demo-venv
+	@$(BIN)/python examples/demo $(if $(BOOTSTRAP),--bootstrap "$(BOOTSTRAP)")
+
+docs: venv
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 check: venv
 	$(BIN)/ruff check .
@@ -38,17 +65,17 @@ check: venv
 	$(BIN)/mypy
 	$(BIN)/pytest -q tests/test_arrows.py
 
-test: venv
-	$(BIN)/pytest -q $(PYTEST_ARGS)
+test: test-unit test-interop
 
 test-unit: venv
-	$(BIN)/pytest -q -m "not interop" $(PYTEST_ARGS)
+	$(BIN)/pytest -q -m "not interop" -n $(WORKERS) $(PYTEST_ARGS)
 
+# One process: they share brokers that take seconds to start.
 test-interop: venv
 	$(BIN)/pytest -q -m interop $(PYTEST_ARGS)
 
-coverage: venv
-	$(BIN)/pytest -q -m "not interop" --cov=aioproducer --cov-branch --cov-report= $(PYTEST_ARGS)
+coverage:
+	$(MAKE) test-unit PYTEST_ARGS="--cov=aioproducer --cov-branch --cov-report= $(PYTEST_ARGS)"
 	$(MAKE) coverage-report
 
 # From the data that the last run left: the whole, then what has to reach 95 %.
@@ -83,4 +110,4 @@ soak: venv
 	AIOPRODUCER_SOAK_ROUNDS=$(SOAK_ROUNDS) $(BIN)/pytest -q tests/interop/test_faults.py tests/interop/test_embedded_sigkill.py --timeout=3600 $(PYTEST_ARGS)
 
 clean:
-	rm -rf $(VENV) $(VERSIONS:%=.venv-%) build dist .coverage .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VERSIONS:%=.venv-%) .demo site build dist .coverage .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -11,13 +11,18 @@ RecordHeader: TypeAlias = tuple[str, bytes | None]
 
 
 class TopicPartition(NamedTuple):
-    """One partition of a topic. Sorts by topic, then by partition; prints as Kafka does: ``clicks-3``."""
+    """One partition of a topic. Sorts by topic, then by partition; prints as Kafka does: ``clicks-3``.
+
+    A name that no topic can have is printed quoted and escaped, so that it neither breaks a log's lines nor fails to be
+    encoded.
+    """
 
     topic: str
     partition: int
 
     def __str__(self) -> str:
-        return f"{self.topic}-{self.partition}"
+        text = f"{self.topic}-{self.partition}"
+        return text if text.isascii() and text.isprintable() else ascii(text)
 
 
 class RecordMetadata(NamedTuple):

@@ -1,4 +1,4 @@
-"""What every test shares: each asyncio test runs on the plain loop and on uvloop, and interop tests cannot hide."""
+"""What every test shares: asyncio tests run on the plain loop and mostly on uvloop too, interop tests cannot hide."""
 
 from __future__ import annotations
 
@@ -12,7 +12,11 @@ import pytest
 import uvloop
 
 # The helpers in tests/kafka are imported by tests as tests.kafka, and by the bench.
-_ROOT = str(Path(__file__).parent.parent)
+_TESTS = Path(__file__).parent
+_ROOT = str(_TESTS.parent)
+
+# Rooms whose code never meets a loop's own ways: it lies above connections, and waits for futures alone.
+_ONE_LOOP = ("core/", "broker/groups/", "broker/handlers/", "broker/replicas/", "broker/test_")
 if _ROOT not in sys.path:
     sys.path.append(_ROOT)
 
@@ -20,7 +24,10 @@ if _ROOT not in sys.path:
 def pytest_asyncio_loop_factories(
     config: pytest.Config, item: pytest.Item
 ) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
-    return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+    loops: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {"asyncio": asyncio.new_event_loop}
+    if item.path.is_relative_to(_TESTS) and not str(item.path.relative_to(_TESTS)).startswith(_ONE_LOOP):
+        loops["uvloop"] = uvloop.new_event_loop
+    return loops
 
 
 @pytest.hookimpl(wrapper=True)

@@ -141,7 +141,11 @@ async def test_what_is_the_callers_mistake_raises_at_once_on_every_way(
     assert _values(kafka_cluster, topic)[-1] == b"goes on"
 
 
-@pytest.mark.parametrize("unlawful", ["with space", "a/b", "é", "\ud800", ".", "..", "x" * 250, "t\n"])
+@pytest.mark.parametrize(
+    "unlawful",
+    ["with space", "a/b", "é", "\ud800", ".", "..", "x" * 250, "t\n"],
+    ids=["space", "slash", "accent", "surrogate", "dot", "dots", "long", "newline"],
+)
 async def test_a_name_that_no_topic_can_have_fails_the_delivery_and_harms_nobody(
     kafka_cluster: EmbeddedCluster, topic: str, unlawful: str
 ) -> None:

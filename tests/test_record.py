@@ -107,3 +107,8 @@ def test_no_event_loop_and_no_clock_is_needed(module: ModuleType) -> None:
     imported |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     assert imported
     assert not {name.partition(".")[0] for name in imported} & {"asyncio", "socket", "threading", "time", "datetime"}
+
+
+def test_names_that_no_topic_can_have_do_not_break_a_log() -> None:
+    assert str(TopicPartition("clicks\n", 3)) == r"'clicks\n-3'"
+    assert str(TopicPartition("\ud800", 3)) == r"'\ud800-3'"
