@@ -215,7 +215,7 @@ class Group:
             else:
                 self._add_joining(request, answer, at, member_id, client_id, client_host)
             return
-        if code := self.validate_member(member_id, request.group_instance_id):
+        if code := self.roster.validate_member(member_id, request.group_instance_id):
             answer(refused_join(member_id, code))
             return
         member = self.members[member_id]
@@ -464,7 +464,7 @@ class Group:
             return Code.COORDINATOR_NOT_AVAILABLE
         if self.state is GroupState.EMPTY:
             return Code.UNKNOWN_MEMBER_ID
-        if code := self.validate_member(request.member_id, request.group_instance_id):
+        if code := self.roster.validate_member(request.member_id, request.group_instance_id):
             return code
         if request.generation_id != self.generation_id:
             return Code.ILLEGAL_GENERATION
@@ -490,7 +490,7 @@ class Group:
         """A member says that it lives; returns the code it is answered with."""
         if self.state is GroupState.DEAD:
             return Code.COORDINATOR_NOT_AVAILABLE
-        if code := self.validate_member(member_id, instance_id):
+        if code := self.roster.validate_member(member_id, instance_id):
             return code
         if generation_id != self.generation_id:
             return Code.ILLEGAL_GENERATION
@@ -523,20 +523,10 @@ class Group:
             if held_by is None:
                 return Code.UNKNOWN_MEMBER_ID
             member_id = held_by
-        elif member_id not in self.pending_members and (code := self.validate_member(member_id, instance_id)):
+        elif member_id not in self.pending_members and (code := self.roster.validate_member(member_id, instance_id)):
             return code
         self._remove(member_id)
         return Code.NONE
-
-    def validate_member(self, member_id: str, instance_id: str | None) -> int:
-        """0 where there is such a member, else the code that says why not."""
-        if instance_id is not None:
-            held_by = self.roster.static_members.get(instance_id)
-            if held_by is None:
-                return Code.UNKNOWN_MEMBER_ID
-            if held_by != member_id:
-                return Code.FENCED_INSTANCE_ID
-        return Code.NONE if member_id in self.members else Code.UNKNOWN_MEMBER_ID
 
     def _expire_session(self, member_id: str, at: Moment) -> None:
         member = self.members.get(member_id)
@@ -605,7 +595,7 @@ class Group:
         if generation_id < 0 and self.state is GroupState.EMPTY:
             return Code.NONE
         if generation_id >= 0 or member_id or instance_id is not None:
-            if code := self.validate_member(member_id, instance_id):
+            if code := self.roster.validate_member(member_id, instance_id):
                 return code
             if generation_id != self.generation_id:
                 return Code.ILLEGAL_GENERATION

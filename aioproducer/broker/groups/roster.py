@@ -111,6 +111,16 @@ class Roster:
         answer(response)
         return True
 
+    def validate_member(self, member_id: str, instance_id: str | None) -> int:
+        """0 where there is such a member, else the code that says why not."""
+        if instance_id is not None:
+            held_by = self.static_members.get(instance_id)
+            if held_by is None:
+                return Code.UNKNOWN_MEMBER_ID
+            if held_by != member_id:
+                return Code.FENCED_INSTANCE_ID
+        return Code.NONE if member_id in self.members else Code.UNKNOWN_MEMBER_ID
+
     def elect_joined_leader(self) -> bool:
         """See to it that the leader is one who has joined; False where nobody has."""
         leader = self.members.get(self.leader_id or "")

@@ -367,7 +367,7 @@ def test_a_static_member_comes_back_without_a_rebalance(version: int, instance_i
     old = MemberIdentity(member_id=ids[instance_id], group_instance_id=instance_id)
     assert driver.leave(old)[0].error_code == Code.FENCED_INSTANCE_ID
     assert driver.join(ids[instance_id], instance_id=instance_id).code == Code.FENCED_INSTANCE_ID
-    assert driver.group.validate_member(ids[instance_id], instance_id) == Code.FENCED_INSTANCE_ID
+    assert driver.group.roster.validate_member(ids[instance_id], instance_id) == Code.FENCED_INSTANCE_ID
     assert driver.group.heartbeat(ids[instance_id], instance_id, 1, driver.moment) == Code.FENCED_INSTANCE_ID
 
 
