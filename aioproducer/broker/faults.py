@@ -7,6 +7,7 @@ it strikes. What was not met stays, and ``unmet`` lists it.
 
 from __future__ import annotations
 
+import asyncio
 import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -175,6 +176,7 @@ class Faults:
     def __init__(self) -> None:
         self._rules: list[Rule] = []
         self._spent: list[Rule] = []
+        self._held: set[asyncio.Future[None]] = set()
 
     def fail(
         self,
@@ -257,8 +259,27 @@ class Faults:
         key = None if api is None else find_api(api)
         return sum(rule.used for rule in (*self._rules, *self._spent) if key is None or rule.api == key)
 
+    async def hold(self, delay_ms: int) -> None:
+        """Hold an answer back for so many milliseconds, or until all are let go."""
+        held = asyncio.get_running_loop().create_future()
+        self._held.add(held)
+        try:
+            async with asyncio.timeout(delay_ms / 1000):
+                await held
+        except TimeoutError:
+            pass
+        finally:
+            self._held.discard(held)
+
+    def let_go(self) -> None:
+        """Send the answers that are held back."""
+        for held in self._held:
+            if not held.done():
+                held.set_result(None)
+
     def clear(self) -> None:
-        """Forget all faults, and how many were met."""
+        """Forget all faults, and how many were met; answers held back are sent."""
+        self.let_go()
         # A request under way may hold a rule.
         for rule in self._rules:
             rule.times = 0

@@ -7,7 +7,6 @@ ApiVersions is answered in any version. Whatever else goes wrong is answered in 
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import struct
 from collections.abc import Mapping
@@ -138,7 +137,7 @@ class Requests:
             return Reply((), close=True)
         response = await self._respond(handler, context, request, fault)
         if fault.delay_ms:
-            await asyncio.sleep(fault.delay_ms / 1000)
+            await self._broker.faults.hold(fault.delay_ms)
         if fault.disconnect == "after":
             return Reply((), close=True)
         if response is None:

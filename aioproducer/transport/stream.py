@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import ipaddress
 import os
 import socket
 import ssl
@@ -42,6 +43,13 @@ class StreamConnector:
 
     async def resolve(self, host: str, port: int) -> list[str]:
         """All addresses of ``host``, in the resolver's order; see ``Connector.resolve``."""
+        try:
+            ipaddress.ip_address(host)
+        except ValueError:
+            pass
+        else:
+            # The resolver would answer the same, from a thread.
+            return [host]
         found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
         return list(dict.fromkeys(str(address[0]) for *_, address in found))
 

@@ -145,6 +145,22 @@ async def test_delayed_and_throttled(cluster: EmbeddedCluster) -> None:
         assert producer.metrics()["produce-throttle-time-max"] == 50
 
 
+async def test_answers_held_back_do_not_hold_up_the_end() -> None:
+    async with EmbeddedCluster() as cluster:
+        cluster.create_topic("clicks")
+        producer = cluster.producer(linger_ms=0)
+        await producer.start()
+        cluster.delay("Produce", 60_000, times=None)
+        delivery = producer.send("clicks", b"value")
+        async with asyncio.timeout(10):
+            while not cluster.records("clicks"):
+                await asyncio.sleep(0.001)
+        began = time.monotonic()
+    assert time.monotonic() - began < 5
+    await delivery
+    await producer.close()
+
+
 async def test_leader_moves(three: EmbeddedCluster) -> None:
     three.create_topic("clicks")
     await three.wait_in_sync()
