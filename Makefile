@@ -46,9 +46,12 @@ $(STAMP): pyproject.toml | $(BIN)/python
 	touch $@
 
 $(DEMO_STAMP): pyproject.toml examples/demo/requirements.txt | $(BIN)/python
-	@$(BIN)/python -m pip install --quiet --editable '.[demo]' \
-		&& $(BIN)/python -m pip install --quiet --no-deps --requirement examples/demo/requirements.txt \
-		|| { echo "demo: pip could not install what the demo needs; PIP_INDEX_URL names a mirror of PyPI" >&2; exit 1; }
+	@echo "installing into $(VENV), once"
+	@{ $(BIN)/python -m pip install --editable '.[demo]' \
+		&& $(BIN)/python -m pip install --no-deps --requirement examples/demo/requirements.txt; } \
+		> $(VENV)/install.log 2>&1 \
+		|| { echo "demo: pip failed: $$(sed -n 's/^ *ERROR: //p' $(VENV)/install.log | head -n 1) (more in" \
+			"$(VENV)/install.log; PIP_INDEX_URL names a mirror of PyPI)" >&2; exit 1; }
 	@touch $@
 
 demo-venv: $(DEMO_STAMP)

@@ -1,0 +1,193 @@
+"""The demo: real data through the tool into a broker, and read back by a client of other people's.
+
+make demo                          with the embedded broker, in the folder .demo/broker
+make demo BOOTSTRAP=host:9092      with your own Kafka
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import json
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+from flights import KEY, Digest, FlightsError, airlines, source_digests, write_json_lines
+from processes import ENDING, ToolError, broker, run
+from readback import ReadBack, ReadBackError, Reader
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+FOLDER = Path(".demo")
+PARTITIONS = 6
+CODEC = "zstd"
+INTERRUPTED = 130
+
+console = Console(highlight=False)
+
+
+class DemoError(Exception):
+    """The demo cannot go on."""
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Nobody else runs the demo in this folder."""
+    folder.mkdir(exist_ok=True)
+    (folder / ".gitignore").write_text("*\n")
+    with (folder / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise DemoError(f"another demo is running in {folder.absolute()}") from None
+        yield
+
+
+def _data(folder: Path) -> Path:
+    target = folder / "flights.jsonl"
+    if target.exists():
+        console.print(f"[bold]data[/]     {target}, {target.stat().st_size / 1e6:.1f} MB, from an earlier run")
+        return target
+    began = time.perf_counter()
+    write_json_lines(target)
+    seconds = time.perf_counter() - began
+    console.print(f"[bold]data[/]     {target}, {target.stat().st_size / 1e6:.1f} MB, made in {seconds:.1f} s")
+    return target
+
+
+def _produce(bootstrap_servers: str, topic: str, data: Path) -> dict[str, Any]:
+    arguments = ["produce", topic, str(data), "--bootstrap-server", bootstrap_servers, "--format", "jsonl"]
+    arguments += ["--key", KEY, "-X", f"compression.type={CODEC}", "--json"]
+    console.print(f"[bold]produce[/]  aioproducer {' '.join(arguments)}", soft_wrap=True)
+    summary: dict[str, Any] = json.loads(run(*arguments))
+    return summary
+
+
+def _compare(source: dict[str, Digest], found: ReadBack) -> bool:
+    """Print every carrier beside what came back; whether all of it is equal."""
+    names = airlines()
+    table = Table(title="Flights by carrier: the source, and what confluent-kafka read", box=box.SIMPLE_HEAD)
+    table.add_column("key", no_wrap=True, min_width=3)
+    table.add_column("carrier", overflow="ellipsis", no_wrap=True, max_width=18)
+    table.add_column("partition", justify="right", no_wrap=True)
+    table.add_column("source", justify="right", no_wrap=True)
+    table.add_column("read", justify="right", no_wrap=True)
+    table.add_column("sha256", no_wrap=True)
+    table.add_column("equal", no_wrap=True)
+    for carrier in sorted(source.keys() | found.digests.keys()):
+        expected, got = source.get(carrier, Digest()), found.digests.get(carrier, Digest())
+        partitions = ", ".join(map(str, sorted(found.partitions.get(carrier, ()))))
+        equal = "yes" if expected.hex() == got.hex() else "[bold red]NO[/]"
+        name = names.get(carrier, "")
+        counts = f"{expected.count:,}", f"{got.count:,}"
+        table.add_row(carrier, name, partitions, *counts, got.hex()[:8], equal)
+    table.add_section()
+    total = sum(digest.count for digest in source.values())
+    same = {carrier: digest.hex() for carrier, digest in source.items()} == {
+        carrier: digest.hex() for carrier, digest in found.digests.items()
+    }
+    table.add_row("", "all", "", f"{total:,}", f"{found.records:,}", "", "yes" if same else "[bold red]NO[/]")
+    console.print(table)
+    return same
+
+
+def _rates(summary: dict[str, Any], found: ReadBack) -> None:
+    table = Table(title="What happened", box=box.SIMPLE_HEAD)
+    table.add_column("")
+    for name in ("records", "MB", "seconds", "records/s", "MB/s"):
+        table.add_column(name, justify="right")
+    rows = {
+        "aioproducer produce": (summary["records"], summary["bytes"], summary["seconds"]),
+        "confluent-kafka, rows checked": (found.records, found.size, found.seconds),
+    }
+    for name, (records, size, seconds) in rows.items():
+        rate, throughput = records / seconds, size / 1e6 / seconds
+        table.add_row(name, f"{records:,}", f"{size / 1e6:.1f}", f"{seconds:.2f}", f"{rate:,.0f}", f"{throughput:.1f}")
+    console.print(table)
+    latency, sent = summary["latency_ms"], summary["batch_bytes_sent"] / 1e6
+    console.print(
+        f"{summary['batches']:,} batches, {sent:.1f} MB by {CODEC}, acked after {latency['p50']:.0f} ms (p50) "
+        f"and {latency['p99']:.0f} ms (p99); {summary['records_retried']} records sent again",
+        soft_wrap=True,
+    )
+
+
+def _what_next(own: str | None, topic: str, folder: Path) -> None:
+    tool = Path(sys.executable).parent / "aioproducer"
+    if own is not None:
+        console.print(f"The records stay in topic {topic}. To remove it:")
+        console.print(f"  {tool} topics delete {topic} --bootstrap-server {own}", soft_wrap=True)
+        return
+    console.print(f"The broker's folder stays: {folder.absolute()}. To look at it:", soft_wrap=True)
+    console.print(f"  {tool} broker --listen 127.0.0.1:9092 --data {folder} &", soft_wrap=True)
+    console.print(f"  {tool} consume {topic} --bootstrap-server 127.0.0.1:9092 --max-records 3", soft_wrap=True)
+    console.print("or, with a Kafka at hand, whose format it is:")
+    segment = max(folder.rglob(f"{topic}-*/*.log"), key=lambda log: log.stat().st_size, default=folder)
+    console.print(f"  kafka-dump-log.sh --print-data-log --files {segment}", soft_wrap=True)
+    console.print("With your own Kafka instead: [bold]make demo BOOTSTRAP=host:9092[/]")
+
+
+def demo(folder: Path, own: str | None, topic: str, timeout: float) -> int:
+    """Run it; the exit code."""
+    with _alone(folder):
+        data = _data(folder)
+        log = folder / "broker"
+        if own is None and log.exists():
+            shutil.rmtree(log)
+        with nullcontext(own) if own is not None else broker("--listen", "127.0.0.1:0", "--data", str(log)) as address:
+            kind = "your Kafka" if own is not None else f"embedded, in {log}"
+            console.print(f"[bold]broker[/]   {address} ({kind})")
+            run(
+                *("topics", "create", topic, "--bootstrap-server", address),
+                *("--partitions", str(PARTITIONS), "--if-not-exists", "--timeout", str(timeout)),
+            )
+            reader = Reader(address, topic)
+            try:
+                summary = _produce(address, topic, data)
+                console.print("[bold]read[/]     by confluent-kafka, every row compared with the source")
+                found = reader.read()
+            finally:
+                reader.close()
+        same = _compare(source_digests(), found)
+        _rates(summary, found)
+        _what_next(own, topic, log)
+    if not same:
+        raise DemoError("what was read is not what was produced")
+    return 0
+
+
+def _interrupt(number: int, frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="demo", description="Flights into Kafka and back, every row compared.")
+    parser.add_argument("--bootstrap", metavar="HOST:PORT", help="your own Kafka instead of the embedded broker")
+    parser.add_argument("--topic", default="flights", help="default: %(default)s")
+    parser.add_argument("--folder", type=Path, default=FOLDER, help="for data and broker, default: %(default)s")
+    parser.add_argument(
+        "--timeout", type=float, default=10, help="seconds for the cluster to answer, default: %(default)s"
+    )
+    arguments = parser.parse_args()
+    for number in ENDING:
+        signal.signal(number, _interrupt)
+    try:
+        return demo(arguments.folder, arguments.bootstrap, arguments.topic, arguments.timeout)
+    except KeyboardInterrupt:
+        print("demo: interrupted; nothing is left running", file=sys.stderr)
+        return INTERRUPTED
+    except (DemoError, FlightsError, ReadBackError, ToolError, OSError) as failure:
+        if str(failure):
+            print(f"demo: {failure}", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,118 @@
+"""What was produced, read back by a client of other people's: confluent-kafka, which is librdkafka."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass, field
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from flights import KEY, Digest, line_of
+
+SILENCE = 30.0
+"""Seconds without a record after which reading is given up."""
+
+
+class ReadBackError(Exception):
+    """What is in the topic cannot be read, or is not what was produced."""
+
+
+@dataclass
+class ReadBack:
+    """What a topic held: rows by key in their order, and what reading them took."""
+
+    digests: dict[str, Digest] = field(default_factory=dict)
+    partitions: dict[str, set[int]] = field(default_factory=dict)
+    records: int = 0
+    size: int = 0
+    seconds: float = 0.0
+
+
+class Reader:
+    """Reads a topic from where it ended when this was made."""
+
+    def __init__(self, bootstrap_servers: str, topic: str) -> None:
+        self._failure: KafkaError | None = None
+        self._topic = topic
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": bootstrap_servers,
+                # Named because librdkafka insists; nothing is committed.
+                "group.id": "aioproducer-demo",
+                "enable.auto.commit": False,
+                "auto.offset.reset": "error",
+                "check.crcs": True,
+                "log_level": 0,
+                "error_cb": self._note,
+            }
+        )
+        try:
+            self._begin = {number: high for number, (_, high) in self._watermarks().items()}
+        except BaseException:
+            self._consumer.close()
+            raise
+
+    def _note(self, error: KafkaError) -> None:
+        self._failure = error
+
+    def _watermarks(self) -> dict[int, tuple[int, int]]:
+        try:
+            topic = self._consumer.list_topics(self._topic, timeout=SILENCE).topics[self._topic]
+            if topic.error is not None:
+                raise ReadBackError(f"topic {self._topic}: {topic.error.str()}")
+            return {
+                number: self._consumer.get_watermark_offsets(TopicPartition(self._topic, number), timeout=SILENCE)
+                for number in topic.partitions
+            }
+        except KafkaException as failure:
+            raise ReadBackError(f"topic {self._topic}: {failure.args[0].str()}") from failure
+
+    def read(self) -> ReadBack:
+        """All that has come since.
+
+        Raises:
+            ReadBackError: nothing comes any more though there should be, or it is not a flight under its carrier.
+        """
+        found = ReadBack()
+        began = time.perf_counter()
+        ends = {number: high for number, (_, high) in self._watermarks().items()}
+        left = {number for number, end in ends.items() if end > self._begin.get(number, 0)}
+        self._consumer.assign([TopicPartition(self._topic, number, self._begin.get(number, 0)) for number in left])
+        last = time.perf_counter()
+        while left:
+            messages = self._consumer.consume(10_000, timeout=0.2)
+            if messages:
+                last = time.perf_counter()
+            elif time.perf_counter() - last > SILENCE:
+                reason = f": {self._failure.str()}" if self._failure is not None else ""
+                raise ReadBackError(f"no record of topic {self._topic} for {SILENCE:g} s{reason}")
+            for message in messages:
+                error = message.error()
+                if error is not None:
+                    raise ReadBackError(f"topic {self._topic}: {error.str()}")
+                if message.offset() >= ends[message.partition()]:
+                    continue
+                key, value = message.key(), message.value()
+                try:
+                    row = json.loads(value)
+                    carrier = row[KEY]
+                    line = line_of(row)
+                except (TypeError, ValueError, KeyError, AttributeError) as wrong:
+                    raise ReadBackError(f"{_place(message)} holds no flight: {value!r}") from wrong
+                if key != carrier.encode():
+                    raise ReadBackError(f"{_place(message)} has the key {key!r} but the carrier {carrier}")
+                found.digests.setdefault(carrier, Digest()).add(line)
+                found.partitions.setdefault(carrier, set()).add(message.partition())
+                found.records += 1
+                found.size += len(key) + len(value)
+                if message.offset() + 1 >= ends[message.partition()]:
+                    left.discard(message.partition())
+        found.seconds = time.perf_counter() - began
+        return found
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
+def _place(message: Message) -> str:
+    return f"{message.topic()}-{message.partition()} offset {message.offset()}"

@@ -1,0 +1,46 @@
+"""The service's own tests, with the fixtures that come with aioproducer: a cluster of its own for each test."""
+
+import httpx
+import pytest
+from service import make_app
+
+
+@pytest.fixture
+async def client(producer):
+    transport = httpx.ASGITransport(make_app(producer, request_seconds=1.0))
+    async with httpx.AsyncClient(transport=transport, base_url="http://service") as client:
+        yield client
+
+
+async def test_an_event_is_stored_before_it_is_answered(client, kafka_cluster):
+    answer = await client.post("/events/signups", content=b'{"user": "ada"}', headers={"x-key": "ada"})
+    assert (answer.status_code, answer.json()) == (201, {"partition": 0, "offset": 0})
+    (stored,) = kafka_cluster.records("signups")
+    assert (stored.key, stored.value) == (b"ada", b'{"user": "ada"}')
+
+
+async def test_an_answer_that_got_lost_stores_nothing_twice(client, kafka_cluster):
+    kafka_cluster.create_topic("signups")
+    kafka_cluster.disconnect("Produce", "after")
+    answer = await client.post("/events/signups", content=b"ada")
+    assert answer.status_code == 201
+    assert [record.value for record in kafka_cluster.records("signups")] == [b"ada"]
+    assert kafka_cluster.pending_faults() == []
+
+
+async def test_what_can_never_be_stored_is_the_callers_mistake(client):
+    answer = await client.post("/events/no such topic", content=b"ada")
+    assert answer.status_code == 400
+    assert "no such topic" in answer.json()["error"]
+
+
+async def test_no_answer_from_kafka(client, kafka_cluster):
+    kafka_cluster.create_topic("signups")
+    kafka_cluster.delay("Produce", 1500)
+    answer = await client.post("/events/signups", content=b"ada")
+    assert (answer.status_code, answer.json()) == (503, {"error": "no answer from Kafka within 1 s"})
+
+
+async def test_health(client):
+    answer = await client.get("/health")
+    assert (answer.status_code, answer.json()) == (200, {"buffer_free": 1.0, "requests_waiting": 0})

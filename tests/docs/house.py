@@ -1,0 +1,68 @@
+"""The picture of the house in docs/architecture.md, drawn from the arrows that the suite enforces.
+
+``python -m tests.docs.house`` prints it.
+"""
+
+from __future__ import annotations
+
+import graphlib
+
+from tests.test_arrows import ARROWS, PACKAGE
+
+# Rooms that are one to somebody who looks for the first time.
+GROUPS = {
+    "errors": ("errors", "error_codes", "error_texts", "diagnosis", "record"),
+    "plug-ins": ("serializers", "partitioner", "interceptors", "hooks", "metrics"),
+    "producer": ("producer", "callers", "bulk", "threadsafe", "preparation"),
+    "wire": ("wire", "compression"),
+}
+# What decides, and neither waits nor reads a clock.
+SANS_IO = {"core", "protocol", "wire"}
+# Nobody's way leads through these.
+LEFT_OUT = {"__init__", "__main__"}
+
+
+def _group(room: str) -> str:
+    return next((group for group, rooms in GROUPS.items() if room in rooms), room)
+
+
+def _exists(room: str) -> bool:
+    return (PACKAGE / room).is_dir() or (PACKAGE / f"{room}.py").is_file()
+
+
+def arrows() -> dict[str, set[str]]:
+    """Which group may import which, without the arrows that follow from others."""
+    graph: dict[str, set[str]] = {}
+    for room, others in ARROWS.items():
+        if room not in LEFT_OUT and _exists(room):
+            reached = {_group(other) for other in others if _exists(other)} - {_group(room)}
+            graph.setdefault(_group(room), set()).update(reached)
+    # From the innermost out, with everything that can be reached.
+    below: dict[str, set[str]] = {}
+    for group in graphlib.TopologicalSorter(graph).static_order():
+        below[group] = set().union(graph[group], *(below[other] for other in graph[group]))
+    return {
+        group: {other for other in others if not any(other in below[between] for between in others)}
+        for group, others in graph.items()
+    }
+
+
+def picture() -> str:
+    """The picture, in the language of Mermaid."""
+    graph = arrows()
+    lines = ["flowchart TD"]
+    for group in sorted(graph):
+        lines.append(f'    {_id(group)}["{group}"]' + (":::decides" if group in SANS_IO else ""))
+    for group in sorted(graph):
+        for other in sorted(graph[group]):
+            lines.append(f"    {_id(group)} --> {_id(other)}")
+    lines.append("    classDef decides stroke-width:3px")
+    return "\n".join(lines) + "\n"
+
+
+def _id(group: str) -> str:
+    return group.replace("-", "_")
+
+
+if __name__ == "__main__":
+    print(picture(), end="")

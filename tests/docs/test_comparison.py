@@ -1,0 +1,369 @@
+"""What README.md says of this producer beside two others, measured: a cell that is not true fails here."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import itertools
+import json
+import re
+import statistics
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+
+import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from confluent_kafka import Consumer
+from confluent_kafka import Producer as ConfluentProducer
+
+import aioproducer
+from aioproducer import Producer
+from aioproducer.broker import BrokerCluster
+from aioproducer.errors import UnsupportedSecurityProtocolError
+from aioproducer.testing import EmbeddedClusterThread
+from aioproducer.wire.murmur2 import murmur2
+from tests.docs.blocks import ROOT
+
+CLIENTS = ("aioproducer", "aiokafka", "confluent-kafka")
+
+
+def _rows() -> dict[str, list[str]]:
+    """The rows of the table by their first cell; what stands in parentheses is explanation."""
+    lines = (ROOT / "README.md").read_text().splitlines()
+    start = next(number for number, line in enumerate(lines) if " | ".join(CLIENTS) in line)
+    rows = {}
+    for line in itertools.takewhile(lambda line: line.startswith("|"), lines[start + 2 :]):
+        label, *cells = (re.sub(r" \(.*?\)", "", cell).strip() for cell in line.strip("|").split("|"))
+        rows[label] = cells
+    return rows
+
+
+TABLE = {label: tuple(cells[:3]) for label, cells in _rows().items()}
+
+
+def test_each_row_names_what_shows_it() -> None:
+    for label, cells in _rows().items():
+        selected = re.search(r"`-k (\w+)`", cells[3])
+        if selected is None:
+            assert cells[3] == "`make bench`", label
+        else:
+            assert any(name.startswith("test_") and selected[1] in name for name in globals()), label
+
+
+def test_bench() -> None:
+    """The figures are those of the last `make bench`, as far as it has been recorded."""
+    results = json.loads((ROOT / "bench" / "peers.json").read_text())["results"]
+    names = ("aioproducer send, uvloop", "aiokafka, uvloop", "confluent-kafka, callback")
+    assert TABLE["records/s"] == tuple(
+        f"{statistics.median(run['records'] / run['elapsed'] for run in results[name]):,.0f}" for name in names
+    )
+    assert TABLE["CPU µs/record"] == tuple(
+        f"{statistics.median((run['user'] + run['system']) / run['records'] * 1e6 for run in results[name]):.2f}"
+        for name in names
+    )
+
+
+_THREADS = """
+import asyncio, sys, psutil
+before = psutil.Process().num_threads()
+client, address = sys.argv[1:]
+
+async def aioproducer():
+    from aioproducer import Producer
+    async with Producer(bootstrap_servers=address) as producer:
+        await producer.send("threads", b"value")
+        return psutil.Process().num_threads()
+
+async def aiokafka():
+    from aiokafka import AIOKafkaProducer
+    producer = AIOKafkaProducer(bootstrap_servers=address)
+    await producer.start()
+    try:
+        await producer.send_and_wait("threads", b"value")
+        return psutil.Process().num_threads()
+    finally:
+        await producer.stop()
+
+async def confluent():
+    from confluent_kafka import Producer
+    producer = Producer({"bootstrap.servers": address})
+    producer.produce("threads", b"value")
+    assert producer.flush(30) == 0
+    return psutil.Process().num_threads()
+
+clients = {"aioproducer": aioproducer, "aiokafka": aiokafka, "confluent-kafka": confluent}
+print(asyncio.run(clients[client]()) - before)
+"""
+
+
+def test_threads() -> None:
+    with EmbeddedClusterThread() as cluster:
+        cluster.create_topic("threads")
+        measured = [
+            subprocess.run(
+                [sys.executable, "-c", _THREADS, client, cluster.bootstrap_servers],
+                capture_output=True,
+                text=True,
+                timeout=60,
+                check=True,
+            ).stdout.strip()
+            for client in CLIENTS
+        ]
+    assert TABLE["threads beside the caller's, one broker"] == tuple(measured)
+
+
+class _Proxy:
+    """Between clients and a broker: counts the Produce requests that have no answer yet."""
+
+    def __init__(self) -> None:
+        self.most = 0
+
+    async def serve(self, host: str, port: int, broker: tuple[str, int]) -> asyncio.Server:
+        async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            waiting: set[int] = set()
+            there, back = await asyncio.open_connection(*broker)
+            await asyncio.gather(self._requests(reader, back, waiting), self._responses(there, writer, waiting))
+
+        return await asyncio.start_server(connected, host, port)
+
+    async def _requests(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, waiting: set[int]) -> None:
+        async for frame in _frames(reader):
+            api_key, _, correlation_id = struct.unpack_from(">hhi", frame, 4)
+            if api_key == 0:
+                waiting.add(correlation_id)
+                self.most = max(self.most, len(waiting))
+            writer.write(frame)
+        writer.close()
+
+    async def _responses(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, waiting: set[int]) -> None:
+        async for frame in _frames(reader):
+            waiting.discard(struct.unpack_from(">i", frame, 4)[0])
+            writer.write(frame)
+        writer.close()
+
+
+async def _frames(reader: asyncio.StreamReader):  # type: ignore[no-untyped-def]  # an async iterator of bytes
+    while True:
+        try:
+            size = await reader.readexactly(4)
+            yield size + await reader.readexactly(int.from_bytes(size))
+        except (asyncio.IncompleteReadError, ConnectionError):
+            return
+
+
+@contextmanager
+def _watched_broker() -> Iterator[tuple[str, _Proxy]]:
+    """A broker that takes a while for each Produce request, reached only through a proxy; in a thread of its own."""
+    started: Future[str] = Future()
+    proxy = _Proxy()
+    end = threading.Event()
+
+    async def run() -> None:
+        # Another address of the loopback interface and the same port: what the broker advertises is the proxy.
+        async with BrokerCluster(1, host="127.0.0.1", advertised_host="127.0.0.2") as cluster:
+            cluster.create_topic("watched", num_partitions=1)
+            cluster.faults.delay("Produce", 60, times=None)
+            port = int(cluster.bootstrap_servers.rpartition(":")[2])
+            server = await proxy.serve("127.0.0.2", port, ("127.0.0.1", port))
+            started.set_result(f"127.0.0.2:{port}")
+            await asyncio.to_thread(end.wait)
+            server.close()
+
+    thread = threading.Thread(target=lambda: asyncio.run(run()))
+    thread.start()
+    try:
+        yield started.result(30), proxy
+    finally:
+        end.set()
+        thread.join()
+
+
+async def _aioproducer_batches(address: str) -> None:
+    async with Producer(bootstrap_servers=address, batch_size=100, linger_ms=0) as producer:
+        await asyncio.gather(*(producer.send("watched", b"x" * 90) for _ in range(20)))
+
+
+async def _aiokafka_batches(address: str) -> None:
+    producer = AIOKafkaProducer(
+        bootstrap_servers=address, acks="all", enable_idempotence=True, max_batch_size=200, linger_ms=0
+    )
+    await producer.start()
+    try:
+        await asyncio.gather(*[await producer.send("watched", b"x" * 90) for _ in range(20)])
+    finally:
+        await producer.stop()
+
+
+async def _confluent_batches(address: str) -> None:
+    producer = ConfluentProducer(
+        {
+            "bootstrap.servers": address,
+            "acks": "all",
+            "enable.idempotence": True,
+            "batch.num.messages": 1,
+            "linger.ms": 0,
+        }
+    )
+    for _ in range(20):
+        producer.produce("watched", b"x" * 90)
+    assert producer.flush(60) == 0
+
+
+def test_requests_in_flight() -> None:
+    measured = []
+    for batches in (_aioproducer_batches, _aiokafka_batches, _confluent_batches):
+        with _watched_broker() as (address, proxy):
+            asyncio.run(batches(address))
+            measured.append(str(proxy.most))
+    assert TABLE["requests under way to a broker, idempotent"] == tuple(measured)
+
+
+def test_partition_of_a_key() -> None:
+    keys = [b"key-%d" % number for number in range(50)]
+    partitions = 7
+    javas = [(murmur2(key) & 0x7FFFFFFF) % partitions for key in keys]
+
+    async def ours(address: str) -> list[int]:
+        async with Producer(bootstrap_servers=address) as producer:
+            stored = await asyncio.gather(*(producer.send("keyed", b"", key=key) for key in keys))
+            return [metadata.partition for metadata in stored]
+
+    async def aiokafkas(address: str) -> list[int]:
+        producer = AIOKafkaProducer(bootstrap_servers=address)
+        await producer.start()
+        try:
+            stored = await asyncio.gather(*[await producer.send("keyed", b"", key=key) for key in keys])
+            return [metadata.partition for metadata in stored]
+        finally:
+            await producer.stop()
+
+    def confluents(address: str) -> list[int]:
+        chosen: dict[bytes, int] = {}
+        producer = ConfluentProducer({"bootstrap.servers": address})
+        for key in keys:
+            producer.produce("keyed", b"", key=key, on_delivery=lambda _, m: chosen.update({m.key(): m.partition()}))
+        assert producer.flush(60) == 0
+        return [chosen[key] for key in keys]
+
+    with EmbeddedClusterThread() as cluster:
+        cluster.create_topic("keyed", partitions=partitions)
+        address = cluster.bootstrap_servers
+        found = (asyncio.run(ours(address)), asyncio.run(aiokafkas(address)), confluents(address))
+    assert TABLE["a key's partition by default"] == tuple(
+        "the Java client's" if one == javas else "another" for one in found
+    )
+
+
+async def _outrun_ours(address: str) -> str:
+    async with Producer(bootstrap_servers=address, buffer_memory=100_000) as producer:
+        for _ in range(200):
+            producer.send("outrun", b"x" * 1000)
+            try:
+                async with asyncio.timeout(1):
+                    await producer.drain()
+            except TimeoutError:
+                return "waits in `drain`"
+    return "nothing"
+
+
+async def _outrun_aiokafka(address: str) -> str:
+    producer = AIOKafkaProducer(bootstrap_servers=address)
+    await producer.start()
+    try:
+        for _ in range(200):
+            try:
+                async with asyncio.timeout(1):
+                    await producer.send("outrun", b"x" * 1000)
+            except TimeoutError:
+                return "waits in `send`"
+    finally:
+        await producer.stop()
+    return "nothing"
+
+
+async def _outrun_confluent(address: str) -> str:
+    producer = ConfluentProducer({"bootstrap.servers": address, "queue.buffering.max.messages": 100})
+    try:
+        for _ in range(200):
+            producer.produce("outrun", b"x" * 1000)
+    except BufferError:
+        return "`BufferError`"
+    finally:
+        producer.purge()
+        producer.flush(5)
+    return "nothing"
+
+
+@pytest.mark.parametrize("number", range(3), ids=CLIENTS)
+def test_who_sends_faster_than_the_broker_takes(number: int) -> None:
+    with EmbeddedClusterThread() as cluster:
+        cluster.create_topic("outrun")
+        # Longer than each client is watched, short enough for each to end.
+        cluster.delay("Produce", 3000, times=1)
+        outrun = (_outrun_ours, _outrun_aiokafka, _outrun_confluent)[number]
+        assert asyncio.run(outrun(cluster.bootstrap_servers)) == TABLE["the caller is faster than the broker"][number]
+
+
+def _yes(there: bool) -> str:
+    return "yes" if there else "no"
+
+
+def test_what_others_have() -> None:
+    def has(*objects: object, name: str) -> tuple[str, ...]:
+        return tuple(_yes(hasattr(one, name)) for one in objects)
+
+    ours = "transaction" if hasattr(Producer, "transaction") else "begin_transaction"
+    assert TABLE["transactions"] == (
+        *has(Producer, name=ours),
+        *has(AIOKafkaProducer, ConfluentProducer, name="begin_transaction"),
+    )
+    assert TABLE["group consumer"] == (
+        _yes("Consumer" in aioproducer.__all__),
+        _yes(inspect.isclass(AIOKafkaConsumer)),
+        _yes(inspect.isclass(Consumer)),
+    )
+
+
+def test_sasl() -> None:
+    sasl = {"mechanism": "PLAIN", "user": "user", "password": "secret"}
+
+    def ours() -> object:
+        return Producer(
+            bootstrap_servers="localhost:1", security_protocol="SASL_PLAINTEXT", sasl_mechanism=sasl["mechanism"]
+        )
+
+    async def aiokafkas() -> None:
+        producer = AIOKafkaProducer(
+            bootstrap_servers="localhost:1",
+            security_protocol="SASL_PLAINTEXT",
+            sasl_mechanism=sasl["mechanism"],
+            sasl_plain_username=sasl["user"],
+            sasl_plain_password=sasl["password"],
+        )
+        await producer.stop()
+
+    def confluents() -> object:
+        return ConfluentProducer(
+            {
+                "bootstrap.servers": "localhost:1",
+                "security.protocol": "SASL_PLAINTEXT",
+                "sasl.mechanism": sasl["mechanism"],
+                "sasl.username": sasl["user"],
+                "sasl.password": sasl["password"],
+                "log_level": 0,
+            }
+        )
+
+    def works(make: Callable[[], object]) -> str:
+        try:
+            make()
+        except UnsupportedSecurityProtocolError:
+            return "no"
+        return "yes"
+
+    assert TABLE["SASL"] == (works(ours), works(lambda: asyncio.run(aiokafkas())), works(confluents))

@@ -1,0 +1,27 @@
+"""The picture in docs/architecture.md is that of the arrows which the suite enforces."""
+
+from __future__ import annotations
+
+import re
+
+from tests.docs.blocks import ROOT, blocks_of
+from tests.docs.house import GROUPS, arrows, picture
+from tests.test_arrows import SANS_IO
+
+DOCUMENT = ROOT / "docs" / "architecture.md"
+
+
+def test_picture_is_the_arrows() -> None:
+    first = next(block for block in blocks_of(DOCUMENT) if block.language == "mermaid")
+    assert first.text == picture(), "python -m tests.docs.house prints what docs/architecture.md should have"
+
+
+def test_what_is_drawn_as_deciding_does() -> None:
+    drawn = set(re.findall(r'\["([\w-]+)"\]:::decides', picture()))
+    assert {room for group in drawn for room in GROUPS.get(group, (group,))} <= SANS_IO
+
+
+def test_every_room_of_the_picture_is_explained() -> None:
+    rows = [line.split("|")[1] for line in DOCUMENT.read_text().splitlines() if line.startswith("| ")]
+    named = {name.strip("` ") for row in rows for name in row.split(",")}
+    assert arrows().keys() <= named

@@ -1,0 +1,144 @@
+"""The example of a service as a process: over HTTP, ended by SIGTERM while requests are under way."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from queue import Queue
+
+import httpx
+import pytest
+
+from aioproducer.testing import EmbeddedClusterThread
+
+FOLDER = Path(__file__).parents[2] / "examples" / "http_service"
+DEADLINE = 10.0
+
+
+class Service:
+    """``service.py`` in a process of its own."""
+
+    def __init__(self, bootstrap_servers: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, str(FOLDER / "service.py"), "--port", "0", "--request-seconds", "2"],
+            env={**os.environ, "BOOTSTRAP_SERVERS": bootstrap_servers},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.log: list[str] = []
+        self._addresses: Queue[str] = Queue()
+        self._listener = threading.Thread(target=self._listen)
+        self._listener.start()
+        self.url = self._addresses.get(timeout=30)
+
+    def _listen(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.log.append(line)
+            address = re.search(r"running on (http://127\.0\.0\.1:\d+)", line)
+            if address:
+                self._addresses.put(address[1])
+
+    def terminate(self) -> float:
+        """The time at which it was told."""
+        self.process.send_signal(signal.SIGTERM)
+        return time.monotonic()
+
+    def wait_for_log(self, text: str) -> None:
+        wait_until(lambda: any(text in line for line in self.log))
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self._listener.join()
+        assert self.process.stderr is not None
+        self.process.stderr.close()
+
+
+def wait_until(happened: Callable[[], bool]) -> None:
+    give_up = time.monotonic() + 30
+    while not happened():
+        assert time.monotonic() < give_up
+        threading.Event().wait(0.01)
+
+
+@pytest.fixture
+def cluster() -> Iterator[EmbeddedClusterThread]:
+    with EmbeddedClusterThread() as running:
+        running.create_topic("orders", partitions=3)
+        yield running
+
+
+@pytest.fixture
+def service(cluster: EmbeddedClusterThread) -> Iterator[Service]:
+    running = Service(cluster.bootstrap_servers)
+    try:
+        yield running
+    finally:
+        running.close()
+
+
+def test_sigterm_with_requests_in_flight_loses_none(cluster: EmbeddedClusterThread, service: Service) -> None:
+    requests = 30
+    # Nothing is answered before SIGTERM: the first answer of Kafka stays away for so long.
+    cluster.delay("Produce", 1500)
+    limits = httpx.Limits(max_connections=requests + 2)
+    with httpx.Client(base_url=service.url, timeout=30, limits=limits) as client, ThreadPoolExecutor(requests) as pool:
+        answers = [pool.submit(client.post, "/events/orders", content=b"order %d" % n) for n in range(requests)]
+        accepted = client.post("/events/orders?wait=no", content=b"not awaited")
+        assert accepted.status_code == 202
+        wait_until(lambda: cluster.pending_faults() == [] and waiting(client) == requests)
+        assert not any(answer.done() for answer in answers)
+        told = service.terminate()
+        service.wait_for_log("Shutting down")
+        with pytest.raises(httpx.ConnectError):
+            httpx.post(f"{service.url}/events/orders", content=b"too late")
+        places = [answer.result().raise_for_status().json() for answer in answers]
+    assert {answer.result().status_code for answer in answers} == {201}
+    service.process.wait(DEADLINE)
+    assert time.monotonic() - told < DEADLINE
+    stored = {(record.partition, record.offset): record.value for record in cluster.records("orders")}
+    for number, place in enumerate(places):
+        assert stored.pop((place["partition"], place["offset"])) == b"order %d" % number
+    assert list(stored.values()) == [b"not awaited"]
+
+
+def waiting(client: httpx.Client) -> int:
+    """How many requests wait for Kafka."""
+    return client.get("/health").json()["requests_waiting"]
+
+
+def test_sigterm_while_kafka_takes_nothing_ends_in_time(cluster: EmbeddedClusterThread, service: Service) -> None:
+    cluster.disconnect("Produce", times=None)
+    with httpx.Client(base_url=service.url, timeout=30) as client, ThreadPoolExecutor(5) as pool:
+        answers = [pool.submit(client.post, "/events/orders", content=b"order") for _ in range(5)]
+        wait_until(lambda: waiting(client) == 5)
+        told = service.terminate()
+        assert {answer.result().status_code for answer in answers} == {503}
+    service.process.wait(DEADLINE)
+    assert time.monotonic() - told < DEADLINE
+    assert any("record(s) for orders" in line and "closed" in line for line in service.log), service.log
+
+
+def test_the_services_own_tests() -> None:
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "COV_"))}
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
+        cwd=FOLDER,
+        env=inherited,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    tests = (FOLDER / "test_service.py").read_text().count("async def test_")
+    assert run.stdout.strip().splitlines()[-1].startswith(f"{tests} passed in"), run.stdout + run.stderr
