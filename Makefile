@@ -15,14 +15,15 @@ SOAK_ROUNDS ?= 10
 # Processes that the unit tests are divided among.
 WORKERS ?= auto
 
-.PHONY: help demo demo-venv docs venv check test test-unit test-interop coverage coverage-report test-versions bench soak clean
+.PHONY: help demo demo-venv docs venv check test test-unit test-programs test-interop coverage coverage-report test-versions bench soak clean
 
 help:
 	@echo "make demo           real data into the embedded broker and back; BOOTSTRAP=host:9092 for your own Kafka"
 	@echo "make venv           a virtual environment in $(VENV) with everything below"
 	@echo "make check          ruff, mypy, and the arrows between the rooms"
 	@echo "make test           the whole suite; what needs Java or Maven skips where they are missing"
-	@echo "make test-unit      without brokers that this project did not write"
+	@echo "make test-unit      without brokers that this project did not write, and without whole programs"
+	@echo "make test-programs  the tool, the demo, the examples and the documentation's blocks, run as a user does"
 	@echo "make test-interop   against Apache Kafka and librdkafka's mock cluster alone"
 	@echo "make coverage       the unit tests with branch coverage; fails below 95 % of $(SANS_IO)"
 	@echo "make test-versions  the unit tests on CPython $(VERSIONS), where they are installed"
@@ -68,10 +69,13 @@ check: venv
 	$(BIN)/mypy
 	$(BIN)/pytest -q tests/test_arrows.py
 
-test: test-unit test-interop
+test: test-unit test-programs test-interop
 
 test-unit: venv
-	$(BIN)/pytest -q -m "not interop" -n $(WORKERS) $(PYTEST_ARGS)
+	$(BIN)/pytest -q -m "not interop and not programs" -n $(WORKERS) $(PYTEST_ARGS)
+
+test-programs: venv
+	$(BIN)/pytest -q -m "programs and not interop" -n $(WORKERS) $(PYTEST_ARGS)
 
 # One process: they share brokers that take seconds to start.
 test-interop: venv

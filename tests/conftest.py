@@ -15,6 +15,9 @@ import uvloop
 _TESTS = Path(__file__).parent
 _ROOT = str(_TESTS.parent)
 
+# What starts whole programs, as a user does.
+_PROGRAMS = ("cli/test_processes", "docs/", "examples/", "fresh_root/", "testing/test_plugin")
+
 # Rooms whose code never meets a loop's own ways: it lies above connections, and waits for futures alone.
 _ONE_LOOP = ("core/", "broker/groups/", "broker/handlers/", "broker/replicas/", "broker/test_")
 if _ROOT not in sys.path:
@@ -25,9 +28,19 @@ def pytest_asyncio_loop_factories(
     config: pytest.Config, item: pytest.Item
 ) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
     loops: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {"asyncio": asyncio.new_event_loop}
-    if item.path.is_relative_to(_TESTS) and not str(item.path.relative_to(_TESTS)).startswith(_ONE_LOOP):
+    if not _is_below(item, _ONE_LOOP):
         loops["uvloop"] = uvloop.new_event_loop
     return loops
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if _is_below(item, _PROGRAMS):
+            item.add_marker(pytest.mark.programs)
+
+
+def _is_below(item: pytest.Item, places: tuple[str, ...]) -> bool:
+    return item.path.is_relative_to(_TESTS) and str(item.path.relative_to(_TESTS)).startswith(places)
 
 
 @pytest.hookimpl(wrapper=True)

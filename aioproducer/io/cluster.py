@@ -19,6 +19,7 @@ from aioproducer.core.retry import Attempts, ExponentialBackoff
 from aioproducer.diagnosis import topic_unknown
 from aioproducer.errors import BrokerError, KafkaError, NetworkError, broker_error
 from aioproducer.hooks import Hooks
+from aioproducer.io.closing import close_nodes
 from aioproducer.io.internal import InternalRequest
 from aioproducer.io.node import NodeConnection, NodeSettings
 from aioproducer.metrics import Metrics
@@ -30,10 +31,6 @@ from aioproducer.transport.base import Connector
 logger = logging.getLogger("aioproducer")
 
 REBOOTSTRAP_REQUIRED = 129
-
-# How long connections may take to end in good order, and then to end at all, in seconds.
-CLOSE_TIMEOUT = 0.2
-ABORT_TIMEOUT = 1.0
 
 
 class Cluster:
@@ -337,26 +334,7 @@ class Cluster:
             watch.cancel()
         self._metadata_watches.clear()
         try:
-            for node in nodes:
-                node.close()
-            await _wait_disconnected(nodes, CLOSE_TIMEOUT)
+            await close_nodes(nodes)
         finally:
-            try:
-                for node in nodes:
-                    node.abort()
-                await _wait_disconnected(nodes, ABORT_TIMEOUT)
-            finally:
-                for node in nodes:
-                    node.task.cancel()
-                self.nodes.clear()
-                self._retired.clear()
-                await asyncio.gather(*(node.task for node in nodes), return_exceptions=True)
-
-
-async def _wait_disconnected(nodes: list[NodeConnection], timeout: float) -> None:
-    try:
-        async with asyncio.timeout(timeout):
-            for node in nodes:
-                await node.disconnected()
-    except TimeoutError:
-        logger.debug("connections that did not end within %s s: %s", timeout, [node.node for node in nodes])
+            self.nodes.clear()
+            self._retired.clear()

@@ -1,0 +1,120 @@
+"""``aioproducer broker``: the embedded broker as a process."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Mapping
+from pathlib import Path
+
+import click
+
+from aioproducer.cli.exits import EXPLANATION, SUCCEEDED, CommandError, CommandUsageError
+from aioproducer.cli.options import diagnosis_options, log_warnings, pairs
+from aioproducer.cli.output import note
+from aioproducer.cli.running import Interruption, run
+
+GREATEST_PORT = 65535
+EVERYWHERE = ("0.0.0.0", "::")
+
+
+def parse_listen(text: str, nodes: int) -> tuple[str, list[int]]:
+    """Host and one port for each node, counting up from the one given; 0 takes free ones.
+
+    Raises:
+        CommandUsageError: it is no address.
+    """
+    host, colon, port_text = text.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        raise CommandUsageError(f"--listen {text}: put an IPv6 address in brackets: [{host}]:{port_text}")
+    if not colon or not host or not port_text.isdecimal():
+        raise CommandUsageError(f"--listen takes HOST:PORT, not {text!r}")
+    first = int(port_text)
+    if first == 0:
+        return host, [0] * nodes
+    if first + nodes - 1 > GREATEST_PORT:
+        raise CommandUsageError(f"--listen {text}: {nodes} ports from {first} on go beyond {GREATEST_PORT}")
+    return host, list(range(first, first + nodes))
+
+
+@click.command("broker", epilog=EXPLANATION)
+@click.option(
+    "--listen",
+    default="127.0.0.1:9092",
+    show_default=True,
+    metavar="HOST:PORT",
+    help="Where the first node listens; further ones take the next ports. Port 0 takes any that are free.",
+)
+@click.option("--advertise", metavar="HOST", help="What clients are told instead of HOST; needed with 0.0.0.0.")
+@click.option("--nodes", type=click.IntRange(min=1), default=1, show_default=True, help="How many brokers.")
+@click.option("--data", type=click.Path(path_type=Path), metavar="DIR", help="Keep the records here.")
+@click.option("--memory", is_flag=True, help="Keep the records in memory, until it stops.  [default]")
+@click.option(
+    "-X",
+    "settings",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A key of Kafka's server.properties, as -X num.partitions=6.",
+)
+@diagnosis_options
+def command(
+    listen: str, advertise: str | None, nodes: int, data: Path | None, memory: bool, settings: tuple[str, ...]
+) -> int:
+    """Run an embedded Kafka broker until Ctrl-C or SIGTERM.
+
+    When it can be used, the bootstrap address is printed on stdout, alone on its line. It serves whoever reaches the
+    port, without asking who they are: think before you listen elsewhere than on this machine.
+
+    \b
+    Examples:
+      aioproducer broker
+      aioproducer broker --nodes 3 --data ./kafka -X min.insync.replicas=2
+      aioproducer broker --listen 0.0.0.0:9092 --advertise kafka.example.org
+    """
+    if memory and data is not None:
+        raise CommandUsageError("--memory and --data exclude each other")
+    host, ports = parse_listen(listen, nodes)
+    if host in EVERYWHERE and advertise is None:
+        raise CommandUsageError(
+            f"--listen {listen}: say with --advertise HOST by which name clients reach this machine"
+        )
+    properties = pairs(settings, "-X")
+    log_warnings()
+    return run(lambda interruption: _serve(interruption, host, ports, advertise, data, properties))
+
+
+async def _serve(
+    interruption: Interruption,
+    host: str,
+    ports: list[int],
+    advertise: str | None,
+    data: Path | None,
+    properties: Mapping[str, str],
+) -> int:
+    from aioproducer.broker import BrokerCluster
+
+    cluster = BrokerCluster(
+        len(ports), host=host, ports=ports, advertised_host=advertise, data_dir=data, properties=properties
+    )
+    try:
+        await cluster.start()
+    except OSError as error:
+        raise CommandError(_why_not(error, host, data)) from error
+    try:
+        print(cluster.bootstrap_servers, flush=True)
+        await interruption.wait()
+    finally:
+        await cluster.stop()
+    where = "what was in memory is gone" if data is None else f"records are in {data}"
+    note("broker", f"stopped; {where}")
+    return SUCCEEDED
+
+
+def _why_not(error: OSError, host: str, data: Path | None) -> str:
+    text = error.strerror or str(error)
+    if error.errno == errno.EADDRINUSE:
+        return f"{text}. Another program, or another broker, has the port: choose one with --listen {host}:PORT."
+    if data is not None and error.filename is not None:
+        return f"{error.filename}: {error.strerror}. The broker cannot keep its records there: see --data."
+    return text

@@ -1,0 +1,197 @@
+"""From a row of named columns to a record: its key, value, headers and timestamp."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
+from typing import NamedTuple
+
+from aioproducer.record import RecordHeader
+
+LATEST_TIMESTAMP = 2**63 - 1
+
+
+class BadRowError(Exception):
+    """A row cannot be made into a record; the text says why."""
+
+
+class Outgoing(NamedTuple):
+    """A record to be sent; ``timestamp_ms`` None is the time of sending."""
+
+    value: bytes | None
+    key: bytes | None
+    headers: tuple[RecordHeader, ...]
+    timestamp_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Which column becomes what; without ``value`` the whole row does, as JSON."""
+
+    key: str | None = None
+    value: str | None = None
+    headers: str | None = None
+    timestamp: str | None = None
+    fixed_headers: tuple[RecordHeader, ...] = ()
+
+    @property
+    def names(self) -> list[str]:
+        """The columns that every row must have."""
+        return [name for name in (self.key, self.value, self.headers, self.timestamp) if name is not None]
+
+    def record(self, row: Mapping[str, object], whole: bytes | None = None) -> Outgoing:
+        """The record of a row; ``whole`` is the row as JSON where that is at hand.
+
+        Raises:
+            BadRowError: a column is missing, or holds what it should not.
+        """
+        for name in self.names:
+            if name not in row:
+                raise BadRowError(f"there is no {name!r}")
+        if self.value is not None:
+            value = as_bytes(row[self.value])
+        else:
+            value = as_json(row) if whole is None else whole
+        headers = self.fixed_headers
+        if self.headers is not None:
+            headers = (*headers, *as_headers(row[self.headers], self.headers))
+        return Outgoing(
+            value,
+            None if self.key is None else as_bytes(row[self.key]),
+            headers,
+            None if self.timestamp is None else as_timestamp(row[self.timestamp], self.timestamp),
+        )
+
+
+def as_bytes(cell: object) -> bytes | None:
+    """Text as UTF-8, bytes as they are, null as null, everything else as JSON.
+
+    Raises:
+        BadRowError: it holds what JSON cannot.
+    """
+    if cell is None or isinstance(cell, bytes):
+        return cell
+    if isinstance(cell, str):
+        return _utf_8(cell)
+    if isinstance(cell, date | time):
+        return cell.isoformat().encode()
+    if isinstance(cell, Decimal):
+        return str(cell).encode()
+    return as_json(cell)
+
+
+def as_json(value: object) -> bytes:
+    """Compact JSON in UTF-8. Times are written as ISO 8601, decimals as text, and null stands for what is no number.
+
+    Raises:
+        BadRowError: there are bytes in it that are no text.
+    """
+    try:
+        text = _ENCODER.encode(value)
+    except ValueError:
+        text = _ENCODER.encode(_without_nan(value))
+    return _utf_8(text)
+
+
+def _utf_8(text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise BadRowError("it is not UTF-8") from None
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, date | time):
+        return value.isoformat()
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            raise BadRowError("it has bytes that are no text: choose columns with --value and --key") from None
+    return str(value)
+
+
+_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_plain)
+
+
+def _without_nan(value: object) -> object:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _without_nan(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_nan(each) for each in value]
+    return value
+
+
+def as_headers(cell: object, column: str) -> list[RecordHeader]:
+    """Headers of an object (name to value), or of an array of pairs or of objects with ``key`` and ``value``.
+
+    Raises:
+        BadRowError: it is neither.
+    """
+    if isinstance(cell, str):
+        try:
+            cell = json.loads(cell) if cell.strip() else None
+        except ValueError:
+            raise BadRowError(f"{column!r} is no JSON object of headers") from None
+    if cell is None:
+        return []
+    if isinstance(cell, Mapping):
+        return [(str(name), as_bytes(value)) for name, value in cell.items()]
+    if isinstance(cell, Sequence) and not isinstance(cell, bytes | str):
+        return [_header(each, column) for each in cell]
+    raise BadRowError(f"{column!r} holds no headers, but {_shortly(cell)}")
+
+
+def _header(cell: object, column: str) -> RecordHeader:
+    if isinstance(cell, Mapping) and "key" in cell:
+        return str(cell["key"]), as_bytes(cell.get("value"))
+    if isinstance(cell, list | tuple) and len(cell) == 2:
+        return str(cell[0]), as_bytes(cell[1])
+    raise BadRowError(f"{column!r} holds no headers, but {_shortly(cell)}")
+
+
+def as_timestamp(cell: object, column: str) -> int | None:
+    """Milliseconds since 1970 of a number of them, or of a time in ISO 8601, which is UTC where it names no zone.
+
+    Raises:
+        BadRowError: it is neither, or before 1970.
+    """
+    if cell is None or cell == "":
+        return None
+    milliseconds = _milliseconds(cell)
+    if milliseconds is None or not 0 <= milliseconds <= LATEST_TIMESTAMP:
+        raise BadRowError(f"{column!r} is no timestamp: {_shortly(cell)}")
+    return milliseconds
+
+
+def _milliseconds(cell: object) -> int | None:
+    if isinstance(cell, bool):
+        return None
+    if isinstance(cell, int):
+        return cell
+    if isinstance(cell, float):
+        return int(cell) if math.isfinite(cell) else None
+    if isinstance(cell, str):
+        if cell.strip().isdecimal():
+            return int(cell)
+        try:
+            cell = datetime.fromisoformat(cell.strip())
+        except ValueError:
+            return None
+    if isinstance(cell, datetime):
+        aware = cell if cell.tzinfo is not None else cell.replace(tzinfo=UTC)
+        return round(aware.timestamp() * 1000)
+    if isinstance(cell, date):
+        return _milliseconds(datetime.combine(cell, time()))
+    return None
+
+
+def _shortly(cell: object) -> str:
+    text = repr(cell)
+    return text if len(text) <= 60 else f"{text[:57]}..."

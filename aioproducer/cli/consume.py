@@ -1,0 +1,251 @@
+"""``aioproducer consume``: a topic's records as lines, CSV, JSON lines, Parquet or Arrow."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import BinaryIO, TypeVar, cast
+
+import click
+
+from aioproducer.admin import Admin, OffsetSpec
+from aioproducer.cli.existing import describe_topic
+from aioproducer.cli.exits import EXPLANATION, SUCCEEDED, CommandError, CommandUsageError
+from aioproducer.cli.options import client_config, cluster_options, diagnosis_options
+from aioproducer.cli.positions import parse_position
+from aioproducer.cli.progress import Reporter, human_count
+from aioproducer.cli.reading import FORMATS, guess_format
+from aioproducer.cli.running import Interruption, run
+from aioproducer.cli.worker import WholeWrites, Worker
+from aioproducer.cli.writing import DEFAULT_FIELDS, FIELDS, Writer, writer_for
+from aioproducer.consumer import ConsumedRecord, Position, Reader
+from aioproducer.diagnosis import nearest
+
+T = TypeVar("T")
+
+STDOUT = "-"
+# How long an interrupted command may take to write its last bytes, in seconds.
+LONGEST_FINISH = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What is to be read, and where to."""
+
+    topic: str
+    partitions: tuple[int, ...] | None
+    start: Position
+    until: Position | None
+    follow: bool
+    max_records: int | None
+    output: str
+    format: str
+    fields: tuple[str, ...]
+    separator: bytes
+    config: dict[str, object]
+    timeout: float
+
+
+@click.command("consume", epilog=EXPLANATION)
+@click.argument("topic")
+@click.option("-p", "--partition", "partitions", type=click.IntRange(min=0), multiple=True, help="Only this one.")
+@click.option("--from", "start", default="beginning", show_default=True, metavar="POSITION", help="Where to begin.")
+@click.option("--until", metavar="POSITION", help="Where to end, before that place.  [default: what is there now]")
+@click.option("-n", "--max-records", type=click.IntRange(min=1), metavar="N", help="End after so many.")
+@click.option("--follow", is_flag=True, help="Wait for records that are not there yet.")
+@click.option(
+    "-f",
+    "--format",
+    "format_",
+    type=click.Choice(FORMATS),
+    help="How to write.  [default: by OUTPUT's name, else lines]",
+)
+@click.option("-o", "--output", type=click.Path(), default=STDOUT, metavar="FILE", help="Where to.  [default: stdout]")
+@click.option(
+    "--fields", metavar="NAME,...", help=f"Which, of {', '.join(FIELDS)}.  [default: the value in lines, else all]"
+)
+@click.option("--key", is_flag=True, help="In lines, the key in front of the value.")
+@click.option("--separator", default="\\t", show_default=True, metavar="TEXT", help="In lines, between fields.")
+@click.option("-q", "--quiet", is_flag=True, help="No line of progress.")
+@cluster_options
+@diagnosis_options
+def command(
+    topic: str,
+    partitions: tuple[int, ...],
+    start: str,
+    until: str | None,
+    max_records: int | None,
+    follow: bool,
+    format_: str | None,
+    output: str,
+    fields: str | None,
+    key: bool,
+    separator: str,
+    quiet: bool,
+    bootstrap_server: str | None,
+    settings: tuple[str, ...],
+    config_file: str | None,
+    timeout: float,
+) -> int:
+    """Read the records of TOPIC, without a consumer group.
+
+    A POSITION is beginning, end, an offset, @MILLISECONDS since 1970, or a time as 2026-01-31T12:00:00Z. Records of a
+    partition come in order. What is written as JSON lines with all fields, 'produce --key key --value value --headers
+    headers --timestamp timestamp' takes back.
+
+    \b
+    Examples:
+      aioproducer consume clicks | head
+      aioproducer consume clicks --follow --from end --key
+      aioproducer consume clicks --from 2026-01-31T12:00:00Z --format jsonl
+      aioproducer consume clicks -o clicks.parquet
+    """
+    chosen = format_ or guess_format(output)
+    if output == STDOUT and chosen in ("parquet", "arrow") and sys.stdout.isatty():
+        raise CommandUsageError(f"{chosen} is not for a terminal: name a file with --output")
+    job = Job(
+        topic,
+        partitions or None,
+        parse_position(start, "--from"),
+        None if until is None else parse_position(until, "--until"),
+        follow,
+        max_records,
+        output,
+        chosen,
+        _fields(fields, key, chosen),
+        separator.replace("\\t", "\t").encode(),
+        client_config(bootstrap_server, settings, config_file),
+        timeout,
+    )
+    reporter = Reporter("consume", quiet=quiet or output == STDOUT)
+    return run(lambda interruption: _consume(job, reporter, interruption))
+
+
+def _fields(fields: str | None, key: bool, format_: str) -> tuple[str, ...]:
+    """
+    Raises:
+        CommandUsageError: there is no such field.
+    """
+    if fields is None:
+        if format_ != "lines":
+            return DEFAULT_FIELDS
+        return ("key", "value") if key else ("value",)
+    names = tuple(name.strip() for name in fields.split(","))
+    for name in names:
+        if name not in FIELDS:
+            hint = nearest(name, FIELDS)
+            raise CommandUsageError(
+                f"--fields: there is no {name!r}{f' ({hint})' if hint else ''}: {', '.join(FIELDS)}"
+            )
+    return names
+
+
+async def _stops(job: Job) -> dict[int, Position] | Position | None:
+    """Where to end: at ``--until``, and without ``--follow`` no later than what is there now.
+
+    Raises:
+        CommandError: there is no such topic.
+    """
+    async with Admin.from_config(job.config, timeout=job.timeout) as admin:
+        topic = await describe_topic(admin, job.topic, "'aioproducer topics list' shows which there are")
+        if job.follow:
+            return job.until
+        numbers = [each.partition for each in topic.partitions]
+        wanted = [partition for partition in job.partitions or numbers if partition in numbers]
+        stops = await admin.list_offsets(job.topic, dict.fromkeys(wanted, "latest"))
+        if isinstance(job.until, int):
+            stops = {partition: min(stop, job.until) for partition, stop in stops.items()}
+        elif job.until is not None and job.until != "end":
+            spec: OffsetSpec = "earliest" if isinstance(job.until, str) else job.until
+            stops = await admin.list_offsets(job.topic, dict.fromkeys(wanted, spec))
+        return cast("dict[int, Position]", stops)
+
+
+class Output:
+    """The file that is written, off the loop."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._worker = Worker()
+        self.written = 0
+        self._file: WholeWrites | None = None
+        self._writer: Writer | None = None
+
+    async def open(self) -> None:
+        """Open the file.
+
+        Raises:
+            CommandError: it cannot be opened, or something that the format needs is not installed.
+        """
+        name = self._job.output
+        try:
+            descriptor = 1 if name == STDOUT else os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+        except OSError as error:
+            raise CommandError(f"{name} cannot be written: {error.strerror}") from error
+        self._file = WholeWrites(descriptor, owned=name != STDOUT)
+        file = cast("BinaryIO", self._file)
+        job = self._job
+        self._writer = await self._do(lambda: writer_for(job.format, file, job.fields, job.separator))
+
+    async def write(self, records: list[ConsumedRecord]) -> None:
+        """Write records; see ``Writer``."""
+        writer = self._writer
+        assert writer is not None
+        await self._do(lambda: writer.write(records))
+        self.written += len(records)
+
+    async def finish(self) -> None:
+        """Write the end, and close."""
+        writer, file = self._writer, self._file
+        if writer is not None and file is not None:
+            await self._do(writer.finish)
+            await self._do(file.close)
+
+    def end(self) -> None:
+        """Nothing more is written."""
+        self._worker.end()
+
+    async def _do(self, function: Callable[[], T]) -> T:
+        try:
+            return await self._worker.do(function)
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            name = "stdout" if self._job.output == STDOUT else self._job.output
+            raise CommandError(f"{name} cannot be written: {error.strerror}") from error
+
+
+async def _consume(job: Job, reporter: Reporter, interruption: Interruption) -> int:
+    output = Output(job)
+    try:
+        finished = await interruption.unless(_read(job, reporter, output))
+        # A reader that takes nothing any more must not keep an interrupted command.
+        await asyncio.wait_for(output.finish(), None if finished else LONGEST_FINISH)
+    except TimeoutError:
+        if interruption.signal is None:
+            raise
+        return interruption.exit_code
+    finally:
+        output.end()
+    if job.output != STDOUT:
+        reporter.say(f"{human_count(output.written)} records are in {job.output}")
+    return interruption.exit_code if finished is None else SUCCEEDED
+
+
+async def _read(job: Job, reporter: Reporter, output: Output) -> bool:
+    """Write what there is to be read; True."""
+    stops = await _stops(job)
+    reader = Reader.from_config(job.config, job.topic, job.partitions, start=job.start, stop=stops, timeout=job.timeout)
+    async with reader:
+        await output.open()
+        async with reporter.progress(None, lambda: (output.written, 0)):
+            async for records in reader.batches():
+                if job.max_records is not None:
+                    records = records[: job.max_records - output.written]
+                await output.write(records)
+                if output.written == job.max_records:
+                    break
+    return True

@@ -1,0 +1,341 @@
+"""``aioproducer produce``: files and streams into a topic."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import os
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import BinaryIO
+
+import click
+
+from aioproducer.admin import TopicDescription
+from aioproducer.cli.columns import Columns
+from aioproducer.cli.existing import require_topic
+from aioproducer.cli.exits import EXPLANATION, FAILED, PARTLY_REJECTED, SUCCEEDED, CommandError, CommandUsageError
+from aioproducer.cli.feeding import Feeder, Piece
+from aioproducer.cli.options import client_config, cluster_options, diagnosis_options, pairs
+from aioproducer.cli.output import print_json
+from aioproducer.cli.progress import Reporter, Stopwatch, human_bytes, human_count
+from aioproducer.cli.reading import FORMATS, Reading, Row, guess_format, rows
+from aioproducer.cli.running import Interruption, run
+from aioproducer.cli.tally import Tally
+from aioproducer.config import ProducerConfig
+from aioproducer.errors import KafkaError
+from aioproducer.producer import Producer
+
+STDIN = "-"
+# A line may be longer than the record that is made of a column of it, and no line takes all memory.
+LONGEST_LINE = 16 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What is to be produced, and where to."""
+
+    topic: str
+    file: io.FileIO
+    reading: Reading
+    partition: int | None
+    config: dict[str, object]
+    timeout: float
+    create: bool
+    rejects: BinaryIO | None
+    as_json: bool
+
+    @property
+    def size(self) -> int | None:
+        """Bytes of the input, where that is known before."""
+        status = os.fstat(self.file.fileno())
+        return status.st_size if stat.S_ISREG(status.st_mode) else None
+
+    def rows(self, before_read: Callable[[int], None]) -> Iterator[Row]:
+        """The rows of the input."""
+        return rows(self.file, self.reading, before_read)
+
+
+@click.command("produce", epilog=EXPLANATION)
+@click.argument("topic")
+@click.argument("file", default=STDIN, metavar="[FILE|-]")
+@click.option(
+    "-f", "--format", "format_", type=click.Choice(FORMATS), help="What is in FILE.  [default: by its name, else lines]"
+)
+@click.option("--key", metavar="COLUMN", help="The column, or field, that is the records' key.")
+@click.option("--value", metavar="COLUMN", help="The one that is the value.  [default: the whole row, as JSON]")
+@click.option("--headers", metavar="COLUMN", help="The one with headers: a JSON object, or a list of pairs.")
+@click.option("--timestamp", metavar="COLUMN", help="The one with the time: milliseconds since 1970, or ISO 8601.")
+@click.option("--header", "fixed_headers", multiple=True, metavar="NAME=VALUE", help="A header for every record.")
+@click.option("--key-separator", metavar="TEXT", help="Of lines: what parts the key, in front, from the value.")
+@click.option("--delimiter", metavar="CHARACTER", help="Of CSV: what parts columns.  [default: a comma; in .tsv a tab]")
+@click.option("--partition", type=click.IntRange(min=0), help="For all records.  [default: by key, or at random]")
+@click.option("--create", is_flag=True, help="Create the topic if there is none of that name.")
+@click.option("--rejects", type=click.Path(), metavar="FILE", help="Where bad lines are written, as they are.")
+@click.option("--json", "as_json", is_flag=True, help="The closing summary as a line of JSON.")
+@click.option("-q", "--quiet", is_flag=True, help="No line of progress.")
+@cluster_options
+@diagnosis_options
+def command(
+    topic: str,
+    file: str,
+    format_: str | None,
+    key: str | None,
+    value: str | None,
+    headers: str | None,
+    timestamp: str | None,
+    fixed_headers: tuple[str, ...],
+    key_separator: str | None,
+    delimiter: str | None,
+    partition: int | None,
+    create: bool,
+    rejects: str | None,
+    as_json: bool,
+    quiet: bool,
+    bootstrap_server: str | None,
+    settings: tuple[str, ...],
+    config_file: str | None,
+    timeout: float,
+) -> int:
+    """Send every row of FILE, or of stdin, to TOPIC.
+
+    A line is a record, or a row of CSV, JSON lines, Parquet or Arrow is. Files of any size and streams without end are
+    read only as fast as the brokers take them. Bad lines are counted, shown, and left out. Ctrl-C delivers what was
+    accepted before it ends; a second one does not.
+
+    \b
+    Examples:
+      aioproducer produce flights flights.csv --key carrier
+      tail -F access.log | aioproducer produce access -X compression.type=zstd
+      aioproducer produce orders orders.jsonl --key id --timestamp created --rejects bad.jsonl
+      aioproducer produce events events.parquet --value payload --headers headers --config client.properties
+    """
+    chosen = format_ or guess_format(file)
+    columns = Columns(
+        key,
+        value,
+        headers,
+        timestamp,
+        tuple((name, each.encode()) for name, each in pairs(fixed_headers, "--header").items()),
+    )
+    _check(chosen, columns, key_separator, delimiter)
+    if delimiter is None:
+        delimiter = "\t" if file.endswith(".tsv") else ","
+    config = client_config(bootstrap_server, settings, config_file)
+    # What is wrong with the configuration shows before anything is opened.
+    largest = ProducerConfig.from_mapping(config).max_request_size
+    reading = Reading(
+        chosen,
+        columns,
+        max(LONGEST_LINE, 2 * largest),
+        delimiter.replace("\\t", "\t"),
+        None if key_separator is None else key_separator.replace("\\t", "\t").encode(),
+    )
+    reporter = Reporter("produce", quiet=quiet)
+    with ExitStack() as files:
+        opened = files.enter_context(_open(file))
+        rejected = None if rejects is None else files.enter_context(_open_rejects(rejects, file))
+        job = Job(topic, opened, reading, partition, config, timeout, create, rejected, as_json)
+        return run(lambda interruption: _produce(job, reporter, interruption))
+
+
+def _check(format_: str, columns: Columns, key_separator: str | None, delimiter: str | None) -> None:
+    """
+    Raises:
+        CommandUsageError: options do not go with the format.
+    """
+    if format_ == "lines" and columns.names:
+        raise CommandUsageError(
+            f"lines have no column {columns.names[0]!r}: say what the file is with --format, or use --key-separator"
+        )
+    if format_ != "lines" and key_separator is not None:
+        raise CommandUsageError(f"--key-separator is for lines, not for {format_}: choose a column with --key")
+    if format_ != "csv" and delimiter is not None:
+        raise CommandUsageError(f"--delimiter is for CSV, not for {format_}")
+    if delimiter is not None and len(delimiter.replace("\\t", "\t")) != 1:
+        raise CommandUsageError(f"--delimiter takes one character, not {delimiter!r}")
+    if key_separator == "":
+        raise CommandUsageError("--key-separator must not be empty")
+
+
+def _open(name: str) -> io.FileIO:
+    """The input, without a buffer: a thread that waits in one cannot be left behind.
+
+    Raises:
+        CommandError: it cannot be opened.
+    """
+    if name == STDIN:
+        return io.FileIO(0, closefd=False)
+    try:
+        return io.FileIO(name)
+    except OSError as error:
+        raise CommandError(f"{name} cannot be read: {error.strerror}") from error
+
+
+def _open_rejects(name: str, input_name: str) -> BinaryIO:
+    if input_name != STDIN and os.path.exists(name) and os.path.samefile(name, input_name):
+        raise CommandUsageError(f"--rejects {name} would overwrite the input")
+    try:
+        return open(name, "wb")
+    except OSError as error:
+        raise CommandError(f"--rejects {name} cannot be written: {error.strerror}") from error
+
+
+class Run:
+    """One run of the command, as far as it has come."""
+
+    def __init__(self, job: Job, reporter: Reporter) -> None:
+        self.job = job
+        self.reporter = reporter
+        self.tally = Tally()
+        self.stopwatch = Stopwatch()
+        self.bytes_read = 0
+        self.bad_lines = 0
+        self.interrupted = False
+        self.read_all = False
+
+    def look(self) -> tuple[int, int]:
+        """For the line of progress."""
+        self.tell()
+        return self.tally.acked, self.bytes_read
+
+    def tell(self) -> None:
+        """Say what has come up."""
+        told, self.tally.worth_telling = self.tally.worth_telling, []
+        for text in told:
+            self.reporter.say(text)
+
+    async def feed(self, producer: Producer) -> bool:
+        """Send until the input ends, or an error says that it is no use; True in the end."""
+        feeder = Feeder(self.job.rows, rejects=self.job.rejects)
+        feeder.start()
+        try:
+            while self.tally.grave_error is None:
+                piece = await feeder.next()
+                if piece is None:
+                    self.read_all = True
+                    break
+                await self._send(producer, piece)
+        finally:
+            feeder.end()
+        return True
+
+    async def _send(self, producer: Producer, piece: Piece) -> None:
+        topic, partition = self.job.topic, self.job.partition
+        tally = self.tally
+        send, drain = producer.send, producer.drain
+        self.bytes_read = piece.bytes_read
+        self.bad_lines += piece.bad_lines
+        for text in piece.shown:
+            self.reporter.say(text)
+        for value, key, headers, timestamp_ms in piece.records:
+            send(topic, value, key, partition=partition, timestamp_ms=timestamp_ms, headers=headers)
+            tally.accepted += 1
+            tally.accepted_bytes += (0 if value is None else len(value)) + (0 if key is None else len(key))
+            await drain()
+            if tally.grave_error is not None:
+                return
+
+    def summary(self) -> dict[str, object]:
+        """The closing summary."""
+        return {
+            "topic": self.job.topic,
+            **self.tally.summary(self.stopwatch.seconds()),
+            "bad_lines": self.bad_lines,
+            "interrupted": self.interrupted,
+        }
+
+
+async def _produce(job: Job, reporter: Reporter, interruption: Interruption) -> int:
+    topic = await interruption.unless(require_topic(job.config, job.topic, job.timeout, create=job.create))
+    if topic is None:
+        return interruption.exit_code
+    _check_partition(job, topic)
+    run = Run(job, reporter)
+    tally = run.tally
+    producer = Producer.from_config(job.config, on_error=tally.on_error, hooks=[tally])
+    failure: Exception | None = None
+    async with producer:
+        try:
+            async with reporter.progress(job.size, run.look):
+                try:
+                    run.interrupted = await interruption.unless(run.feed(producer)) is None
+                except (CommandError, KafkaError, OSError) as error:
+                    failure = error
+                if run.interrupted:
+                    left = tally.accepted - tally.acked - tally.failed
+                    reporter.say(
+                        f"interrupted: {human_count(tally.accepted)} records were accepted, and the last "
+                        f"{human_count(left)} are being delivered; interrupt again to give them up"
+                    )
+                await producer.flush()
+        except asyncio.CancelledError:
+            # The second signal.
+            await producer.close(0)
+    run.tell()
+    if tally.accepted or failure is None or job.as_json:
+        _print_summary(run)
+    return _outcome(run, failure, interruption)
+
+
+def _check_partition(job: Job, topic: TopicDescription) -> None:
+    """
+    Raises:
+        CommandError: the topic has no such partition.
+    """
+    count = len(topic.partitions)
+    if job.partition is not None and job.partition >= count:
+        raise CommandError(f"topic {job.topic} has no partition {job.partition}: it has {count}, which count from 0")
+
+
+def _outcome(run: Run, failure: Exception | None, interruption: Interruption) -> int:
+    """The exit code.
+
+    Raises:
+        CommandError, OSError, KafkaError: something failed.
+    """
+    tally = run.tally
+    if failure is not None:
+        raise failure
+    if tally.failed and not (run.interrupted and tally.failed == tally.errors["ProducerClosedError"]):
+        raise CommandError(_why_failed(run))
+    if run.interrupted:
+        return interruption.exit_code
+    if run.bad_lines:
+        return PARTLY_REJECTED if tally.accepted else FAILED
+    return SUCCEEDED
+
+
+def _why_failed(run: Run) -> str:
+    tally = run.tally
+    error = tally.grave_error or tally.first_error
+    stopped = "" if run.read_all else "; the rest of the input was not sent"
+    return f"{human_count(tally.failed)} of {human_count(tally.accepted)} records failed{stopped}. {error}"
+
+
+def _print_summary(run: Run) -> None:
+    if run.job.as_json:
+        print_json(run.summary())
+        return
+    tally = run.tally
+    seconds = run.stopwatch.seconds()
+    latencies = tally.latencies
+    rate = tally.acked / seconds if seconds > 0 else 0.0
+    lines = [
+        ("records", f"{human_count(tally.acked)} acknowledged of {human_count(tally.accepted)}"),
+        ("bytes", f"{human_bytes(tally.accepted_bytes)}, sent as {human_bytes(tally.sent_bytes)}"),
+        ("batches", human_count(tally.batches)),
+        ("time", f"{seconds:.2f} s, {human_count(rate)} records/s"),
+    ]
+    if latencies.count:
+        p50, p99 = latencies.percentile(50), latencies.percentile(99)
+        lines.append(("latency", f"p50 {p50:.1f} ms, p99 {p99:.1f} ms, max {latencies.maximum:.1f} ms"))
+    lines.append(("sent again", human_count(tally.retries)))
+    for name, count in tally.errors.most_common():
+        lines.append(("failed", f"{human_count(count)} {name}"))
+    if run.bad_lines:
+        lines.append(("bad lines", human_count(run.bad_lines)))
+    for title, text in lines:
+        print(f"{title + ':':<12}{text}")

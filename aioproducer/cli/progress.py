@@ -1,0 +1,108 @@
+"""A line that shows how far a command is, where somebody looks at a terminal; and what is to be said meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from time import perf_counter
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task, TextColumn
+from rich.text import Text
+
+from aioproducer.cli.output import note
+
+# How often the line is drawn, in seconds.
+_INTERVAL = 0.2
+
+
+def human_count(count: float) -> str:
+    """``336776`` as ``336,776``."""
+    return f"{count:,.0f}"
+
+
+def human_bytes(count: float) -> str:
+    """A size with its unit, in steps of 1,000."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(count) < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
+
+
+class _Rate(ProgressColumn):
+    """Records per second since the beginning."""
+
+    def render(self, task: Task) -> Text:
+        elapsed = task.elapsed or 0.0
+        return Text(f"{human_count(task.fields['records'] / elapsed if elapsed else 0)}/s")
+
+
+class Reporter:
+    """Says things on stderr, above the line of progress if there is one."""
+
+    def __init__(self, command: str, *, quiet: bool = False) -> None:
+        self._command = command
+        self._live: Console | None = None
+        self._shows = not quiet and sys.stderr.isatty()
+
+    def say(self, text: str) -> None:
+        """A line for the person at the terminal."""
+        if self._live is None:
+            note(self._command, text)
+        else:
+            self._live.print(f"aioproducer {self._command}: {' '.join(text.split())}", markup=False, soft_wrap=True)
+
+    @asynccontextmanager
+    async def progress(self, total_bytes: int | None, look: Callable[[], tuple[int, int]]) -> AsyncIterator[None]:
+        """While it lasts, ``look() -> (records, bytes)`` is called again and again; a terminal shows it."""
+        with self._bar(total_bytes) as draw:
+
+            async def go_on() -> None:
+                while True:
+                    draw(*look())
+                    await asyncio.sleep(_INTERVAL)
+
+            drawing = asyncio.create_task(go_on())
+            try:
+                yield
+            finally:
+                drawing.cancel()
+                await asyncio.gather(drawing, return_exceptions=True)
+                draw(*look())
+
+    @contextmanager
+    def _bar(self, total_bytes: int | None) -> Iterator[Callable[[int, int], None]]:
+        """What draws so many records and bytes."""
+        if not self._shows:
+            yield lambda records, size: None
+            return
+        columns: list[ProgressColumn] = [SpinnerColumn(), TextColumn("{task.fields[shown]} records"), _Rate()]
+        if total_bytes:
+            columns += [BarColumn(bar_width=16), TextColumn("{task.percentage:>3.0f}%")]
+        console = Console(stderr=True, highlight=False)
+        progress = Progress(*columns, console=console, auto_refresh=False, transient=True)
+        task = progress.add_task("", total=total_bytes, records=0, shown="0")
+
+        def draw(records: int, size: int) -> None:
+            progress.update(task, completed=size, records=records, shown=human_count(records))
+            progress.refresh()
+
+        with progress:
+            self._live = progress.console
+            try:
+                yield draw
+            finally:
+                self._live = None
+
+
+class Stopwatch:
+    """Seconds since it was made."""
+
+    def __init__(self) -> None:
+        self._began = perf_counter()
+
+    def seconds(self) -> float:
+        return perf_counter() - self._began

@@ -1,0 +1,199 @@
+"""``aioproducer topics``: list, create, describe and delete them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import click
+
+from aioproducer.admin import Admin, NoSuchTopicError
+from aioproducer.cli.exits import EXPLANATION, SUCCEEDED
+from aioproducer.cli.options import client_config, cluster_options, diagnosis_options, pairs
+from aioproducer.cli.output import print_json, print_table
+from aioproducer.cli.running import run_briefly
+from aioproducer.errors import TopicExistsError
+
+F = TypeVar("F", bound=Callable[..., Any])  # Any: click passes options as keyword arguments of every type
+
+
+@click.group("topics", epilog=EXPLANATION)
+def command() -> None:
+    """List, create, describe and delete topics."""
+
+
+def _administer(
+    bootstrap_server: str | None,
+    settings: tuple[str, ...],
+    config_file: str | None,
+    timeout: float,
+    work: Callable[[Admin], Awaitable[None]],
+) -> int:
+    config = client_config(bootstrap_server, settings, config_file)
+
+    async def body() -> int:
+        async with Admin.from_config(config, timeout=timeout) as admin:
+            await work(admin)
+        return SUCCEEDED
+
+    return run_briefly(body)
+
+
+@command.command("list", epilog=EXPLANATION)
+@click.option("--internal", is_flag=True, help="The cluster's own topics as well.")
+@click.option("--json", "as_json", is_flag=True, help="A JSON array of names.")
+@cluster_options
+@diagnosis_options
+def list_topics(
+    internal: bool,
+    as_json: bool,
+    bootstrap_server: str | None,
+    settings: tuple[str, ...],
+    config_file: str | None,
+    timeout: float,
+) -> int:
+    """Print the names of all topics, one a line."""
+
+    async def work(admin: Admin) -> None:
+        names = await admin.list_topics(internal=internal)
+        if as_json:
+            print_json(names)
+            return
+        for name in names:
+            print(name)
+
+    return _administer(bootstrap_server, settings, config_file, timeout, work)
+
+
+@command.command("create", epilog=EXPLANATION)
+@click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
+@click.option("-p", "--partitions", type=click.IntRange(min=1), help="How many.  [default: the broker's]")
+@click.option(
+    "-r", "--replication-factor", type=click.IntRange(min=1), help="Copies of each partition.  [default: the broker's]"
+)
+@click.option("--set", "configs", multiple=True, metavar="NAME=VALUE", help="A topic key, as --set retention.ms=-1.")
+@click.option("--if-not-exists", is_flag=True, help="A topic that is there already is no failure.")
+@cluster_options
+@diagnosis_options
+def create(
+    topics: tuple[str, ...],
+    partitions: int | None,
+    replication_factor: int | None,
+    configs: tuple[str, ...],
+    if_not_exists: bool,
+    bootstrap_server: str | None,
+    settings: tuple[str, ...],
+    config_file: str | None,
+    timeout: float,
+) -> int:
+    """Create topics, and wait until they can be used.
+
+    \b
+    Example:
+      aioproducer topics create clicks -p 6 --set compression.type=zstd
+    """
+    topic_configs = pairs(configs, "--set")
+
+    async def work(admin: Admin) -> None:
+        for topic in topics:
+            try:
+                await admin.create_topic(topic, partitions or -1, replication_factor or -1, configs=topic_configs)
+            except TopicExistsError:
+                if not if_not_exists:
+                    raise
+
+    return _administer(bootstrap_server, settings, config_file, timeout, work)
+
+
+@command.command("describe", epilog=EXPLANATION)
+@click.argument("topics", nargs=-1, metavar="[TOPIC...]")
+@click.option("--json", "as_json", is_flag=True, help="A JSON array with one object a topic.")
+@cluster_options
+@diagnosis_options
+def describe(
+    topics: tuple[str, ...],
+    as_json: bool,
+    bootstrap_server: str | None,
+    settings: tuple[str, ...],
+    config_file: str | None,
+    timeout: float,
+) -> int:
+    """Show the partitions of topics (all, if none is named): leader, replicas, offsets, and what was configured."""
+
+    async def work(admin: Admin) -> None:
+        names = topics or tuple(await admin.list_topics())
+        described = [await _describe(admin, name) for name in names]
+        if as_json:
+            print_json(described)
+            return
+        for position, topic in enumerate(described):
+            if position:
+                print()
+            configs = " ".join(f"{key}={value}" for key, value in topic["configs"].items())
+            print(f"{topic['topic']}: {len(topic['partitions'])} partition(s){', ' + configs if configs else ''}")
+            columns = ["partition", "leader", "replicas", "in sync", "first offset", "end offset", "records"]
+            rows = [
+                (
+                    each["partition"],
+                    "none" if each["leader"] is None else each["leader"],
+                    ",".join(map(str, each["replicas"])),
+                    ",".join(map(str, each["in_sync_replicas"])),
+                    each["first_offset"],
+                    each["end_offset"],
+                    each["end_offset"] - each["first_offset"],
+                )
+                for each in topic["partitions"]
+            ]
+            print_table(columns, rows, numbers=[*columns[:2], *columns[4:]])
+
+    return _administer(bootstrap_server, settings, config_file, timeout, work)
+
+
+async def _describe(admin: Admin, name: str) -> dict[str, Any]:  # Any: as JSON has it
+    (topic,) = await admin.describe_topics([name])
+    numbers = [each.partition for each in topic.partitions]
+    first = await admin.list_offsets(name, dict.fromkeys(numbers, "earliest"))
+    end = await admin.list_offsets(name, dict.fromkeys(numbers, "latest"))
+    configs = await admin.topic_config(name)
+    return {
+        "topic": name,
+        "topic_id": None if topic.topic_id is None else topic.topic_id.hex(),
+        "configs": {entry.name: entry.value for entry in configs if entry.is_set},
+        "partitions": [
+            {
+                "partition": each.partition,
+                "leader": each.leader,
+                "replicas": list(each.replicas),
+                "in_sync_replicas": list(each.in_sync_replicas),
+                "first_offset": first[each.partition],
+                "end_offset": end[each.partition],
+            }
+            for each in topic.partitions
+        ],
+    }
+
+
+@command.command("delete", epilog=EXPLANATION)
+@click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
+@click.option("--if-exists", is_flag=True, help="A topic that is not there is no failure.")
+@cluster_options
+@diagnosis_options
+def delete(
+    topics: tuple[str, ...],
+    if_exists: bool,
+    bootstrap_server: str | None,
+    settings: tuple[str, ...],
+    config_file: str | None,
+    timeout: float,
+) -> int:
+    """Delete topics and all their records."""
+
+    async def work(admin: Admin) -> None:
+        for topic in topics:
+            try:
+                await admin.delete_topic(topic)
+            except NoSuchTopicError:
+                if not if_exists:
+                    raise
+
+    return _administer(bootstrap_server, settings, config_file, timeout, work)

@@ -1,0 +1,300 @@
+"""Single requests to the nodes of a cluster, each awaited for its answer: what admin calls and readers stand on.
+
+The producer does without: its requests are put together when a node has room. Here a caller has a request, waits for a
+node that takes it, and gets the response. Nodes, their connections and backoffs are the producer's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from random import Random
+from typing import TypeVar
+
+from aioproducer.core.cluster import MetadataChange, NodeCandidate, NodeState, least_loaded_node
+from aioproducer.core.connection import Completed
+from aioproducer.core.metadata import ClusterMetadata
+from aioproducer.errors import (
+    BrokerError,
+    KafkaError,
+    KafkaTimeoutError,
+    NetworkError,
+    UnknownTopicOrPartitionError,
+    broker_error,
+)
+from aioproducer.hooks import Hooks
+from aioproducer.io.closing import close_nodes
+from aioproducer.io.internal import InternalRequest
+from aioproducer.io.node import NodeConnection, NodeSettings
+from aioproducer.metrics import Metrics
+from aioproducer.protocol import ApiKey, Request, Response
+from aioproducer.protocol.messages.metadata import MetadataResponse
+from aioproducer.transport.base import Connector
+
+logger = logging.getLogger("aioproducer")
+
+REBOOTSTRAP_REQUIRED = 129
+
+R = TypeVar("R", bound=Response)
+
+
+class BrokerClient:
+    """The nodes of a cluster, as somebody who asks them one thing at a time sees them.
+
+    Connections are made when first needed. It belongs to one event loop, and ``close`` ends it.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        metadata: ClusterMetadata,
+        connector: Connector,
+        settings: NodeSettings,
+        *,
+        random: Random,
+    ) -> None:
+        self.metadata = metadata
+        self._loop = loop
+        self._connector = connector
+        self._settings = settings
+        self._random = random
+        self._metrics = Metrics(2, 30_000)
+        self._hooks = Hooks()
+        self._nodes: dict[int, NodeConnection] = {}
+        self._retired: dict[NodeConnection, None] = {}
+        self._changed = loop.create_future()
+        self._renewing = asyncio.Lock()
+
+    # Requests
+
+    async def request(
+        self, request: Request[R], *, node_id: int | None = None, highest: int = 32767, timeout: float
+    ) -> R:
+        """The answer of a node, the least loaded one if none is named, within ``timeout`` seconds in all.
+
+        Args:
+            highest: the highest version of the request to use.
+            node_id: a node that metadata knows. Without, trying to connect goes on until there is one.
+
+        Raises:
+            KafkaTimeoutError: there was no answer in time; the text says why, where that is known.
+            NetworkError, ConnectionFailedError: the named node cannot be reached, or the connection ended.
+            UnsupportedVersionError: the node does not speak this.
+        """
+        try:
+            async with asyncio.timeout(timeout):
+                node = await self._any_usable() if node_id is None else await self._usable(node_id)
+                completed = await self._send(node, request, highest, timeout)
+        except TimeoutError as error:
+            if isinstance(error, KafkaError):
+                raise
+            raise self._too_late(timeout) from None
+        response = completed.response
+        assert isinstance(response, request.response_class())
+        return response
+
+    def _too_late(self, timeout: float) -> KafkaTimeoutError:
+        cause = self.last_error()
+        if cause is not None:
+            return KafkaTimeoutError(f"No broker could be asked within {timeout:.3g} s. {cause}")
+        return KafkaTimeoutError(f"No broker answered within {timeout:.3g} s.")
+
+    async def _send(self, node: NodeConnection, request: Request[R], highest: int, timeout: float) -> Completed:
+        answer: asyncio.Future[Completed] = self._loop.create_future()
+
+        def answered(completed: Completed) -> None:
+            if not answer.done():
+                answer.set_result(completed)
+
+        def failed(error: KafkaError) -> None:
+            if not answer.done():
+                answer.set_exception(error.fresh())
+
+        api_key = request.schema.api_key
+        assert api_key is not None
+        version = node.negotiate(api_key, highest=highest)
+        node.send(request, InternalRequest(answered, failed), self._loop.time(), version=version, timeout=timeout)
+        return await answer
+
+    # Nodes
+
+    def node_changed(self, node: NodeConnection) -> None:
+        """A node can take a request, or is gone: whoever waits for one looks again."""
+        if not node.connected and node.last_error is not None:
+            error = node.last_error
+            if isinstance(error, BrokerError) and error.code == REBOOTSTRAP_REQUIRED:
+                self.metadata.require_rebootstrap()
+            self.metadata.request_update(self._loop.time(), f"a broker cannot be reached: {error}")
+        self._forget_if_retired(node)
+        changed, self._changed = self._changed, self._loop.create_future()
+        changed.set_result(None)
+
+    def expected_cluster_id(self) -> str | None:
+        return self.metadata.cluster_id
+
+    def node(self, node_id: int) -> NodeConnection | None:
+        """The connection to a node that metadata knows."""
+        node = self._nodes.get(node_id)
+        known = self.metadata.node(node_id)
+        if node is None and known is not None:
+            node = self._nodes[node_id] = NodeConnection(
+                self._loop,
+                known,
+                self,
+                self._connector,
+                self._settings,
+                self._metrics,
+                self._hooks,
+                self._random,
+            )
+        return node
+
+    def last_error(self) -> KafkaError | None:
+        """The latest reason why a broker could not be reached, for messages to people."""
+        failed = [node for node in self._nodes.values() if node.last_error is not None]
+        if not failed:
+            return self.metadata.last_error
+        latest = max(failed, key=lambda node: node.last_attempt).last_error
+        assert latest is not None
+        return latest.fresh()
+
+    async def _usable(self, node_id: int) -> NodeConnection:
+        """The node, connected.
+
+        Raises:
+            NetworkError: metadata does not know it.
+            KafkaError: the attempt to connect failed.
+        """
+        began = self._loop.time()
+        while True:
+            node = self.node(node_id)
+            if node is None:
+                raise NetworkError(f"the cluster does not list broker {node_id} any more")
+            if node.can_send(self._loop.time()):
+                return node
+            if node.last_error is not None and node.last_attempt >= began and not node.connected:
+                raise node.last_error.fresh()
+            node.want_connection()
+            await self._wait_changed([node])
+
+    async def _any_usable(self) -> NodeConnection:
+        while True:
+            now = self._loop.time()
+            node = self._least_loaded(now)
+            if node is not None:
+                return node
+            await self._wait_changed(list(self._nodes.values()))
+
+    def _least_loaded(self, now: float) -> NodeConnection | None:
+        """A node that can take a request now; where there is none, one is connected to, or the bootstrap addresses."""
+        candidates = [
+            NodeCandidate(node_id, NodeState.CAN_CONNECT) if node is None else node.candidate(now)
+            for node_id, node in ((node_id, self._nodes.get(node_id)) for node_id in self.metadata.nodes)
+        ]
+        chosen = least_loaded_node(candidates, self._random)
+        self.metadata.begin_attempt(now)
+        usable = chosen is not None or any(node.connected for node in self._nodes.values())
+        if self.metadata.needs_rebootstrap(now, node_available=usable):
+            logger.warning("No known broker can be reached: going back to the bootstrap addresses")
+            self._apply(self.metadata.rebootstrap(now))
+            return self._least_loaded(now)
+        node = None if chosen is None else self.node(chosen)
+        if node is None or node.can_send(now):
+            return node
+        node.want_connection()
+        return None
+
+    async def _wait_changed(self, nodes: list[NodeConnection]) -> None:
+        """Until a node changes, or time alone makes one of these usable."""
+        now = self._loop.time()
+        changed = self._changed
+        retry_at = min((node.retry_at() for node in nodes if node.retry_at() > now), default=math.inf)
+        timeout = None if retry_at == math.inf else retry_at - now
+        await asyncio.wait([changed], timeout=timeout)
+
+    # Metadata
+
+    async def renew_metadata(self, timeout: float) -> None:
+        """Ask for the topics in use again, after a backoff where the last time brought nothing new.
+
+        Raises:
+            KafkaTimeoutError: there was no answer in time.
+        """
+        metadata = self.metadata
+        try:
+            async with asyncio.timeout(timeout):
+                version = metadata.version
+                async with self._renewing:
+                    while metadata.version == version:
+                        await self._ask_for_metadata(timeout)
+        except TimeoutError as error:
+            if isinstance(error, KafkaError):
+                raise
+            raise self._too_late(timeout) from None
+
+    async def _ask_for_metadata(self, timeout: float) -> None:
+        metadata = self.metadata
+        metadata.request_update(self._loop.time(), "somebody asks")
+        delay = metadata.next_update_delay(self._loop.time())
+        if delay > 0:
+            await asyncio.sleep(delay)
+        node = await self._any_usable()
+        version = node.negotiate(ApiKey.METADATA)
+        request = metadata.build_request(self._loop.time())
+        try:
+            completed = await self._send(node, request, version, timeout)
+        except BaseException as error:
+            # Whoever gives up asking leaves metadata as if it had not been asked for.
+            reason = error if isinstance(error, KafkaError) else KafkaTimeoutError("nobody waited for the answer")
+            metadata.handle_failure(reason, self._loop.time())
+            if isinstance(error, KafkaError) and error.retriable:
+                return
+            raise
+        response = completed.response
+        assert isinstance(response, MetadataResponse)
+        self._apply(metadata.handle_response(response, self._loop.time(), version=completed.version))
+
+    def _apply(self, change: MetadataChange) -> None:
+        for removed in change.nodes_removed:
+            node = self._nodes.pop(removed.id, None)
+            if node is not None:
+                self._retired[node] = None
+                node.retire()
+                self._forget_if_retired(node)
+        for moved in change.nodes_moved:
+            if moved.id in self._nodes:
+                self._nodes[moved.id].set_address(moved)
+
+    def _forget_if_retired(self, node: NodeConnection) -> None:
+        if node in self._retired and not node.connected:
+            del self._retired[node]
+            node.task.cancel()
+
+    async def partition_count(self, topic: str, timeout: float) -> int:
+        """How many partitions the topic has; from here on it is in use, and metadata keeps its leaders.
+
+        Raises:
+            BrokerError: the cluster says that there is no such topic, or that it may not be seen.
+            KafkaTimeoutError: there was no answer in time.
+        """
+        known = self.metadata.add_topic(topic, self._loop.time())
+        if known is None:
+            await self.renew_metadata(timeout)
+            known = self.metadata.topic(topic)
+        code = self.metadata.topic_error(topic)
+        if known is None or code:
+            raise broker_error(code or UnknownTopicOrPartitionError.code)
+        return len(known.partitions)
+
+    def leader(self, topic: str, partition: int) -> int:
+        """The node that leads a partition of a topic in use, or ``NO_LEADER``."""
+        self.metadata.touch(topic, self._loop.time())
+        return self.metadata.leader(topic, partition)
+
+    async def close(self) -> None:
+        """End every connection."""
+        nodes = [*self._nodes.values(), *self._retired]
+        self._nodes.clear()
+        self._retired.clear()
+        await close_nodes(nodes)

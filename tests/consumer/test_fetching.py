@@ -1,0 +1,87 @@
+"""What is made of one partition's answer: which batches are wanted, and where the next fetch begins."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from aioproducer.consumer.fetching import FetchLimits, Progress, fetch_request, take
+from aioproducer.core.retry import Attempts, ExponentialBackoff
+from aioproducer.errors import ProtocolError
+from aioproducer.protocol.messages.fetch import PartitionData
+from aioproducer.wire.record_batch import SimpleRecord, encode_batch
+
+
+def progress_at(position, stop=None):
+    return Progress(0, position, stop, Attempts(ExponentialBackoff(100, 1000, jitter=0), Random(0)), explicit=False)
+
+
+def batch(base_offset, count=5, **options):
+    return b"".join(encode_batch([SimpleRecord(0, b"k", b"v")] * count, base_offset=base_offset, **options))
+
+
+def answer(*batches):
+    return PartitionData(records=memoryview(b"".join(batches)))
+
+
+def found(progress, *batches):
+    return [(each.batch.base_offset, each.first) for each in take(progress, answer(*batches))]
+
+
+def test_the_first_batch_may_begin_before_the_position_and_the_last_may_be_cut_off():
+    progress = progress_at(3)
+    assert found(progress, batch(0), batch(5), batch(10)[:-1]) == [(0, 3), (5, 5)]
+    assert progress.position == 10
+
+
+def test_batches_behind_the_stop_are_not_even_checked():
+    progress = progress_at(0, stop=5)
+    assert found(progress, batch(0), b"\0" * 8 + batch(5)[8:17] + b"garbage" * 20) == [(0, 0)]
+    assert progress.finished
+
+
+def test_what_was_read_before_comes_no_second_time():
+    progress = progress_at(5)
+    assert found(progress, batch(0), batch(5)) == [(5, 5)]
+
+
+def test_control_batches_and_gaps_of_compaction_only_move_the_position():
+    progress = progress_at(0)
+    assert found(progress, batch(0, 1, control=True), batch(40)) == [(40, 1)]
+    assert progress.position == 45
+
+
+def test_nothing_is_nothing():
+    progress = progress_at(7)
+    assert list(take(progress, PartitionData(records=None))) == []
+    assert found(progress) == []
+    assert progress.position == 7
+
+
+def test_a_corrupt_batch_does_not_move_the_position():
+    progress = progress_at(0)
+    torn = bytearray(batch(0))
+    torn[-1] ^= 1
+    with pytest.raises(ProtocolError, match="corrupt"):
+        list(take(progress, answer(bytes(torn))))
+    assert progress.position == 0
+
+
+def test_failures_count_from_the_first_until_something_succeeds():
+    progress = progress_at(0)
+    assert [progress.failed(10.0), progress.failed(13.0)] == [0.0, 3.0]
+    assert progress.attempts.delay(13.0) == pytest.approx(0.2)
+    progress.succeeded()
+    assert progress.attempts.delay(13.0) == 0
+    assert progress.failed(20.0) == 0.0
+
+
+@pytest.mark.parametrize(("topic_id", "highest"), [(b"i" * 16, 18), (None, 12)])
+def test_topics_go_by_their_ids_where_those_are_known(topic_id, highest):
+    request, version = fetch_request("a", topic_id, [progress_at(7)], FetchLimits(500, 1000, 100))
+    assert version == highest
+    (topic,) = request.topics
+    assert (topic.topic, topic.topic_id) == ("a", topic_id or bytes(16))
+    assert [(each.partition, each.fetch_offset, each.partition_max_bytes) for each in topic.partitions] == [(0, 7, 100)]
+    assert (request.max_wait_ms, request.max_bytes, request.min_bytes) == (500, 1000, 1)

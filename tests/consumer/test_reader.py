@@ -1,0 +1,272 @@
+"""Reading assigned partitions: from where to where, in what order, and through what may go wrong on the way."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from datetime import UTC, datetime
+
+import pytest
+
+from aioproducer.admin import NoSuchTopicError
+from aioproducer.consumer import Reader
+from aioproducer.errors import (
+    ConfigurationError,
+    KafkaStorageError,
+    ProtocolError,
+    TopicAuthorizationError,
+    error_class,
+)
+from aioproducer.testing import EmbeddedCluster
+
+OFFSET_OUT_OF_RANGE = 1
+
+
+def reader_of(cluster, topic="a", partitions=None, **options):
+    return Reader(
+        topic,
+        partitions,
+        bootstrap_servers=cluster.bootstrap_servers,
+        transport=cluster.transport,
+        **{"stop": "end", "timeout": 5.0, "max_wait_ms": 50, **options},
+    )
+
+
+async def fill(cluster, count=10, partitions=1, topic="a", **config):
+    """``count`` records with the values 0, 1, ..., of partition number % partitions, a second apart."""
+    if topic not in cluster.topics():
+        cluster.create_topic(topic, partitions)
+    async with cluster.producer(**config) as producer:
+        for number in range(count):
+            producer.send(topic, b"%d" % number, partition=number % partitions, timestamp_ms=1000 * number)
+        await producer.flush()
+
+
+async def values(reader):
+    async with reader:
+        return [int(record.value) async for record in reader]
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+async def test_records_come_as_they_were_sent(codec):
+    async with EmbeddedCluster(transport="memory") as cluster:
+        cluster.create_topic("a")
+        async with cluster.producer(compression_type=codec) as producer:
+            await producer.send("a", b"value" * 100, key=b"key", headers=[("h", None), ("h", b"1")], timestamp_ms=17)
+            await producer.send("a", None)
+        async with reader_of(cluster) as reader:
+            first, second = [record async for record in reader]
+        assert first == ("a", 0, 0, 17, b"key", b"value" * 100, (("h", None), ("h", b"1")))
+        assert (second.offset, second.key, second.value, second.headers) == (1, None, None, ())
+
+
+async def test_partitions_keep_their_order_over_several_leaders():
+    async with EmbeddedCluster(3, transport="memory") as cluster:
+        await fill(cluster, 600, 6, batch_size=100)
+        async with reader_of(cluster, partition_max_bytes=500, max_bytes=1000) as reader:
+            assert reader.stops() == dict.fromkeys(range(6), 100)
+            found = {partition: [] for partition in range(6)}
+            async for records in reader.batches():
+                assert len({record.partition for record in records}) == 1
+                found[records[0].partition] += [int(record.value) for record in records]
+            assert reader.positions() == dict.fromkeys(range(6), 100)
+        assert found == {partition: list(range(partition, 600, 6)) for partition in range(6)}
+        assert sorted(await values(reader_of(cluster, partitions=[4, 1, 4]))) == sorted(
+            [*range(1, 600, 6), *range(4, 600, 6)]
+        )
+
+
+@pytest.mark.parametrize(
+    ("start", "stop", "expected"),
+    [
+        ("beginning", "end", range(10)),
+        ("end", "end", range(0)),
+        (3, 5, range(3, 5)),
+        (3, "end", range(3, 10)),
+        (5, 5, range(0)),
+        (datetime.fromtimestamp(4, UTC), datetime.fromtimestamp(6.5, UTC), range(4, 7)),
+        (datetime.fromtimestamp(99, UTC), "end", range(0)),
+        ({0: 8}, {0: 9}, range(8, 9)),
+        ("beginning", {0: "end"}, range(10)),
+    ],
+)
+async def test_where_to_begin_and_to_end(start, stop, expected):
+    """Also in the middle of a batch: all ten are one."""
+    async with EmbeddedCluster(transport="memory") as cluster:
+        await fill(cluster)
+        assert await values(reader_of(cluster, start=start, stop=stop)) == list(expected)
+
+
+async def test_without_an_end_new_records_are_waited_for():
+    async with EmbeddedCluster(transport="memory") as cluster:
+        await fill(cluster, 3)
+        async with reader_of(cluster, start="end", stop=None) as reader:
+            waiting = asyncio.ensure_future(anext(reader))
+            await asyncio.sleep(0.12)
+            assert not waiting.done()
+            await fill(cluster, 2)
+            assert [(await waiting).offset, (await anext(reader)).offset] == [3, 4]
+            # Who leaves in the middle leaves nothing behind.
+
+
+async def test_many_records_are_handed_on_in_slices_and_others_get_turns():
+    async with EmbeddedCluster(transport="memory") as cluster:
+        await fill(cluster, 3000, batch_size=10**6, linger_ms=50)
+        turns = 0
+
+        async def others():
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        counting = asyncio.ensure_future(others())
+        async with reader_of(cluster) as reader:
+            sizes = [len(records) async for records in reader.batches()]
+        counting.cancel()
+        assert sum(sizes) == 3000
+        assert max(sizes) <= 500
+        assert turns > len(sizes)
+
+
+@pytest.mark.parametrize("when", ["before", "after", "half"])
+async def test_a_lost_connection_is_made_again(when):
+    async with EmbeddedCluster() as cluster:
+        await fill(cluster)
+        cluster.disconnect("Fetch", when, times=2)
+        assert await values(reader_of(cluster, reconnect_backoff_ms=5)) == list(range(10))
+        assert cluster.pending_faults() == []
+
+
+@pytest.mark.parametrize(
+    "error", ["NOT_LEADER_OR_FOLLOWER", "KAFKA_STORAGE_ERROR", "UNKNOWN_TOPIC_ID", "OFFSET_NOT_AVAILABLE"]
+)
+async def test_what_may_pass_is_tried_again(error):
+    async with EmbeddedCluster(transport="memory") as cluster:
+        await fill(cluster)
+        cluster.fail("Fetch", error, topic="a", partition=0, times=2)
+        assert await values(reader_of(cluster)) == list(range(10))
+        assert cluster.pending_faults() == []
+
+
+async def test_leaders_that_move_and_die_are_followed():
+    async with EmbeddedCluster(3, transport="memory") as cluster:
+        await fill(cluster, 10)
+        await cluster.wait_in_sync()
+        async with reader_of(cluster, stop=None) as reader:
+            found = [int((await anext(reader)).value) for _ in range(10)]
+            cluster.move_leader("a", 0, cluster.leader("a", 0) % 3 + 1)
+            await fill(cluster, 10)
+            found += [int((await anext(reader)).value) for _ in range(10)]
+            await cluster.kill(cluster.leader("a", 0))
+            await fill(cluster, 10)
+            found += [int((await anext(reader)).value) for _ in range(10)]
+        assert found == [*range(10)] * 3
+
+
+async def test_a_partition_without_a_leader_is_an_error_only_after_the_timeout():
+    async with EmbeddedCluster(2, transport="memory", properties={"default.replication.factor": 1}) as cluster:
+        await fill(cluster, 10)
+        leader = cluster.leader("a", 0)
+        async with reader_of(cluster, stop=None, timeout=0.4) as reader:
+            for _ in range(10):
+                await anext(reader)
+            await cluster.kill(leader)
+            with pytest.raises(error_class(5), match="Partition 0 of topic a has no leader at present"):
+                await anext(reader)
+
+
+async def test_what_goes_on_for_too_long_and_what_does_not_pass_is_raised():
+    async with EmbeddedCluster(transport="memory") as cluster:
+        await fill(cluster)
+        cluster.fail("Fetch", "KAFKA_STORAGE_ERROR", topic="a", partition=0, times=None)
+        with pytest.raises(KafkaStorageError):
+            await values(reader_of(cluster, timeout=0.3))
+        cluster.clear_faults()
+        cluster.fail("Fetch", "TOPIC_AUTHORIZATION_FAILED", topic="a", partition=0)
+        with pytest.raises(TopicAuthorizationError):
+            await values(reader_of(cluster))
+
+
+async def test_a_topic_or_partition_that_is_not_there():
+    async with EmbeddedCluster(transport="memory") as cluster:
+        cluster.create_topic("a", 2)
+        with pytest.raises(NoSuchTopicError, match="There is no topic 'b'"):
+            await values(reader_of(cluster, "b"))
+        with pytest.raises(NoSuchTopicError, match="Topic a has no partition 2: it has 2"):
+            await values(reader_of(cluster, partitions=[0, 2]))
+        assert cluster.topics() == ["a"]
+
+
+async def test_a_topic_that_is_deleted_while_it_is_read():
+    async with EmbeddedCluster(transport="memory") as cluster:
+        await fill(cluster)
+        async with reader_of(cluster, stop=None) as reader:
+            await anext(reader)
+            cluster.delete_topic("a")
+            with pytest.raises(NoSuchTopicError, match="Topic 'a' was deleted"):
+                async for _ in reader:
+                    pass
+
+
+async def test_an_offset_that_is_not_there():
+    async with EmbeddedCluster(transport="memory") as cluster:
+        await fill(cluster)
+        with pytest.raises(error_class(OFFSET_OUT_OF_RANGE), match="has no offset 11: it has 0 to 10"):
+            await values(reader_of(cluster, start=11, stop=None))
+
+
+async def test_records_that_were_deleted_meanwhile_are_left_out_with_a_warning(caplog):
+    async with EmbeddedCluster(transport="memory") as cluster:
+        await fill(cluster, batch_size=0)
+        async with reader_of(cluster) as reader:
+            # Where to begin is known when the first five go.
+            partition = cluster.broker_cluster.brokers[1].replicas.leader("a", 0)
+            partition.delete_records(5)
+            with caplog.at_level(logging.WARNING, "aioproducer"):
+                found = [int(record.value) async for record in reader]
+        assert found == list(range(5, 10))
+        assert "offsets 0 to 4 were deleted before they could be read" in caplog.text
+        # Who named the offset is told.
+        with pytest.raises(error_class(OFFSET_OUT_OF_RANGE), match="has no offset 2: it has 5 to 10"):
+            await values(reader_of(cluster, start=2))
+
+
+async def test_a_corrupt_batch_is_found(monkeypatch):
+    async with EmbeddedCluster(transport="memory") as cluster:
+        await fill(cluster)
+        from aioproducer.consumer import fetching
+
+        whole = fetching.iter_batches
+
+        def torn(data):
+            damaged = bytearray(data)
+            damaged[-1] ^= 1
+            return whole(damaged)
+
+        monkeypatch.setattr(fetching, "iter_batches", torn)
+        with pytest.raises(ProtocolError, match=r"Partition 0 of topic a cannot be read at offset 0: .*corrupt"):
+            await values(reader_of(cluster))
+
+
+async def test_who_waits_when_the_reader_is_closed_comes_to_the_end():
+    async with EmbeddedCluster(transport="memory") as cluster:
+        cluster.create_topic("a")
+        reader = reader_of(cluster, stop=None)
+        with pytest.raises(RuntimeError, match="async with Reader"):
+            await anext(reader)
+        reader = reader_of(cluster, stop=None)
+        await reader.start()
+        waiting = asyncio.ensure_future(values_left(reader))
+        await asyncio.sleep(0.02)
+        await reader.close()
+        assert await waiting == []
+
+
+async def values_left(reader):
+    return [record.value async for record in reader]
+
+
+def test_configuration():
+    with pytest.raises(ConfigurationError, match="unknown configuration key"):
+        Reader("a", bootstrap_servers="localhost:9092", group_id="g")

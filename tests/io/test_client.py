@@ -1,0 +1,97 @@
+"""Single requests: to a node that is named, to whichever is there, and what ends the waiting."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from aioproducer.admin import make_client
+from aioproducer.config import ProducerConfig
+from aioproducer.errors import ConnectionFailedError, KafkaTimeoutError, NetworkError, UnsupportedVersionError
+from aioproducer.protocol.messages import DescribeClusterRequest, MetadataRequest
+from aioproducer.testing import EmbeddedCluster
+
+
+def client_of(cluster, **config):
+    config = ProducerConfig.from_kwargs(
+        bootstrap_servers=cluster.bootstrap_servers, retry_backoff_ms=5, reconnect_backoff_ms=5, **config
+    )
+    return make_client(config, asyncio.get_running_loop(), cluster.transport)
+
+
+async def test_any_node_answers_before_and_after_the_cluster_is_known():
+    async with EmbeddedCluster(3, transport="memory") as cluster:
+        client = client_of(cluster)
+        response = await client.request(MetadataRequest(topics=[]), timeout=5)
+        assert sorted(broker.node_id for broker in response.brokers) == [1, 2, 3]
+        await client.renew_metadata(5)
+        for node_id in (1, 2, 3):
+            response = await client.request(DescribeClusterRequest(), node_id=node_id, timeout=5)
+            assert len(response.brokers) == 3
+        await client.close()
+
+
+async def test_a_named_node_that_is_unknown_or_cannot_be_reached():
+    async with EmbeddedCluster(2) as cluster:
+        client = client_of(cluster)
+        await client.renew_metadata(5)
+        with pytest.raises(NetworkError, match="does not list broker 7"):
+            await client.request(MetadataRequest(topics=[]), node_id=7, timeout=5)
+        await cluster.kill(2)
+        with pytest.raises(ConnectionFailedError, match="connection refused"):
+            await client.request(MetadataRequest(topics=[]), node_id=2, timeout=5)
+        # The others still do, and after a while metadata names no more than those.
+        assert await client.request(MetadataRequest(topics=[]), timeout=5)
+        await client.renew_metadata(5)
+        assert list(client.metadata.nodes) == [1]
+        await client.close()
+
+
+async def test_an_answer_that_does_not_come_ends_the_connection_and_there_is_another():
+    async with EmbeddedCluster(transport="memory") as cluster:
+        client = client_of(cluster)
+        cluster.delay("Metadata", 10_000)
+        with pytest.raises(KafkaTimeoutError, match=r"within (0\.05 s|50 ms)"):
+            await client.request(MetadataRequest(topics=[]), timeout=0.05)
+        node = client.node(-1)
+        async with asyncio.timeout(5):
+            await node.disconnected()
+        assert await client.request(MetadataRequest(topics=[]), timeout=5)
+        await client.close()
+
+
+async def test_metadata_is_asked_for_once_for_all_who_want_it():
+    async with EmbeddedCluster(transport="memory") as cluster:
+        client = client_of(cluster)
+        await asyncio.gather(*(client.renew_metadata(5) for _ in range(10)))
+        assert client.metadata.version == 1
+        # Who gives up leaves it as if nobody had asked.
+        cluster.delay("Metadata", 10_000)
+        with pytest.raises(KafkaTimeoutError):
+            await client.renew_metadata(0.3)
+        assert not client.metadata.update_in_flight
+        cluster.disconnect("Metadata")
+        await client.renew_metadata(5)
+        await client.close()
+
+
+async def test_a_request_that_the_node_does_not_speak():
+    async with EmbeddedCluster(transport="memory") as cluster:
+        client = client_of(cluster)
+        with pytest.raises(UnsupportedVersionError):
+            await client.request(MetadataRequest(topics=[]), highest=-1, timeout=5)
+        assert await client.request(MetadataRequest(topics=[]), timeout=5)
+        await client.close()
+
+
+async def test_a_throttled_node_is_waited_for():
+    async with EmbeddedCluster(transport="memory") as cluster:
+        client = client_of(cluster)
+        await client.renew_metadata(5)
+        cluster.throttle("Metadata", 100)
+        await client.request(MetadataRequest(topics=[]), node_id=1, timeout=5)
+        began = asyncio.get_running_loop().time()
+        await client.request(MetadataRequest(topics=[]), node_id=1, timeout=5)
+        assert asyncio.get_running_loop().time() - began > 0.05
+        await client.close()

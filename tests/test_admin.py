@@ -1,0 +1,215 @@
+"""Admin calls against the embedded broker: what they change, what they tell, what they try again."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+
+import pytest
+
+from aioproducer.admin import Admin, NoSuchTopicError
+from aioproducer.errors import (
+    ConfigurationError,
+    KafkaTimeoutError,
+    LeaderNotAvailableError,
+    TopicAuthorizationError,
+    TopicExistsError,
+    error_class,
+)
+from aioproducer.testing import EmbeddedCluster
+
+INVALID_REPLICATION_FACTOR = 38
+
+
+def administer(cluster, timeout=5.0, **config):
+    return Admin(
+        bootstrap_servers=cluster.bootstrap_servers,
+        transport=cluster.transport,
+        timeout=timeout,
+        retry_backoff_ms=5,
+        **config,
+    )
+
+
+async def test_topics_come_and_go():
+    async with EmbeddedCluster(3, transport="memory") as cluster, administer(cluster) as admin:
+        await admin.create_topic("b", 2, 3, configs={"retention.ms": "1000"})
+        await admin.create_topic("a")
+        assert await admin.list_topics() == ["a", "b"]
+        (topic,) = await admin.describe_topics(["b"])
+        assert (topic.name, topic.is_internal, len(topic.topic_id)) == ("b", False, 16)
+        assert [(each.partition, each.leader is None, sorted(each.replicas)) for each in topic.partitions] == [
+            (0, False, [1, 2, 3]),
+            (1, False, [1, 2, 3]),
+        ]
+        entries = {entry.name: entry for entry in await admin.topic_config("b")}
+        assert (entries["retention.ms"].value, entries["retention.ms"].is_set) == ("1000", True)
+        assert entries["cleanup.policy"].is_set is False
+        with pytest.raises(TopicExistsError, match="'b' already exists"):
+            await admin.create_topic("b")
+        with pytest.raises(error_class(INVALID_REPLICATION_FACTOR)):
+            await admin.create_topic("c", 1, 4)
+        await admin.delete_topic("b")
+        assert await admin.list_topics() == ["a"]
+
+
+async def test_internal_topics_are_listed_on_demand():
+    async with EmbeddedCluster(transport="memory") as cluster, administer(cluster) as admin:
+        cluster.create_topic("a")
+        cluster.create_topic("__consumer_offsets")
+        assert await admin.list_topics() == ["a"]
+        assert await admin.list_topics(internal=True) == ["__consumer_offsets", "a"]
+
+
+async def test_what_is_not_there_is_said_and_not_created():
+    async with EmbeddedCluster(transport="memory") as cluster, administer(cluster) as admin:
+        for call in (
+            admin.describe_topics(["nope"]),
+            admin.delete_topic("nope"),
+            admin.topic_config("nope"),
+            admin.list_offsets("nope", {0: "latest"}),
+        ):
+            with pytest.raises(NoSuchTopicError, match="There is no topic 'nope' in this cluster"):
+                await call
+        await admin.create_topic("a", 2)
+        with pytest.raises(NoSuchTopicError, match="Topic a has no partition 2: it has 2, which count from 0"):
+            await admin.list_offsets("a", {2: "latest"})
+        assert await admin.list_topics() == ["a"]
+
+
+async def test_the_cluster():
+    async with EmbeddedCluster(2, transport="memory") as cluster, administer(cluster) as admin:
+        described = await admin.describe_cluster()
+        assert [node.id for node in described.nodes] == [1, 2]
+        assert described.cluster_id == cluster.broker_cluster.image.cluster_id
+        assert described.controller in (1, 2)
+
+
+async def test_offsets_by_place_and_by_time():
+    async with EmbeddedCluster(3, transport="memory") as cluster, administer(cluster) as admin:
+        cluster.create_topic("a", 3)
+        async with cluster.producer() as producer:
+            for number in range(4):
+                await producer.send("a", b"v", partition=1, timestamp_ms=1000 * number)
+        assert await admin.list_offsets("a", {0: "latest", 1: "latest", 2: "earliest"}) == {0: 0, 1: 4, 2: 0}
+
+        def at(seconds):
+            return datetime.fromtimestamp(seconds, UTC)
+
+        # Behind the last record the end is meant, and so it is where there is none.
+        assert await admin.list_offsets("a", {0: at(1), 1: at(1.5)}) == {0: 0, 1: 2}
+        assert await admin.list_offsets("a", {1: at(99)}) == {1: 4}
+
+
+async def test_offsets_follow_a_leader_that_moves():
+    async with EmbeddedCluster(3, transport="memory") as cluster, administer(cluster) as admin:
+        cluster.create_topic("a")
+        await cluster.wait_in_sync()
+        assert await admin.list_offsets("a", {0: "latest"}) == {0: 0}
+        cluster.move_leader("a", 0, cluster.leader("a", 0) % 3 + 1)
+        assert await admin.list_offsets("a", {0: "latest"}) == {0: 0}
+        cluster.disconnect("ListOffsets", times=2)
+        assert await admin.list_offsets("a", {0: "latest"}) == {0: 0}
+        assert cluster.pending_faults() == []
+        await cluster.kill(cluster.leader("a", 0))
+        assert await admin.list_offsets("a", {0: "latest"}) == {0: 0}
+
+
+async def test_a_topic_that_is_deleted_meanwhile():
+    async with EmbeddedCluster(transport="memory") as cluster, administer(cluster) as admin:
+        cluster.create_topic("a")
+        await admin.list_offsets("a", {0: "latest"})
+        cluster.delete_topic("a")
+        with pytest.raises(NoSuchTopicError, match="'a'"):
+            await admin.list_offsets("a", {0: "latest"})
+
+
+@pytest.mark.parametrize("error", ["NOT_CONTROLLER", "REQUEST_TIMED_OUT"])
+async def test_what_may_pass_is_tried_again(error):
+    async with EmbeddedCluster(3, transport="memory") as cluster, administer(cluster) as admin:
+        cluster.fail("CreateTopics", error, times=2)
+        await admin.create_topic("a")
+        cluster.fail("DeleteTopics", error, times=1)
+        await admin.delete_topic("a")
+        assert cluster.pending_faults() == []
+
+
+async def test_a_new_topic_is_waited_for_until_all_brokers_know_it():
+    async with EmbeddedCluster(transport="memory") as cluster, administer(cluster) as admin:
+        cluster.fail("Metadata", "UNKNOWN_TOPIC_OR_PARTITION", topic="a", times=2)
+        await admin.create_topic("a")
+        assert cluster.pending_faults() == []
+
+
+async def test_what_does_not_pass_is_raised_at_once_and_what_does_not_end_in_time():
+    async with EmbeddedCluster(transport="memory") as cluster:
+        cluster.create_topic("a")
+        async with administer(cluster) as admin:
+            cluster.fail("Metadata", "TOPIC_AUTHORIZATION_FAILED", topic="a")
+            with pytest.raises(TopicAuthorizationError):
+                await admin.describe_topics(["a"])
+            cluster.fail("ListOffsets", "TOPIC_AUTHORIZATION_FAILED", topic="a")
+            with pytest.raises(TopicAuthorizationError):
+                await admin.list_offsets("a", {0: "latest"})
+        async with administer(cluster, timeout=0.1) as admin:
+            # What was answered says more than that time is up.
+            cluster.fail("Metadata", "LEADER_NOT_AVAILABLE", topic="a", times=None)
+            with pytest.raises(LeaderNotAvailableError):
+                await admin.describe_topics(["a"])
+            cluster.clear_faults()
+            cluster.delay("Metadata", 5000)
+            with pytest.raises(KafkaTimeoutError, match=r"No broker answered within 0\.1 s"):
+                await admin.describe_topics(["a"])
+
+
+async def test_nobody_there():
+    async with Admin(bootstrap_servers="127.0.0.1:1", timeout=0.3, reconnect_backoff_ms=50) as admin:
+        with pytest.raises(KafkaTimeoutError, match=r"within 0\.3 s\. Nothing listens at 127\.0\.0\.1:1"):
+            await admin.list_topics()
+
+
+async def test_a_cluster_that_comes_up_late_is_waited_for():
+    async with EmbeddedCluster() as first:
+        address = first.bootstrap_servers
+        cluster = first.broker_cluster
+        await first.stop()
+        async with Admin(bootstrap_servers=address, timeout=10, reconnect_backoff_ms=20) as admin:
+            asking = asyncio.ensure_future(admin.list_topics())
+            await asyncio.sleep(0)
+            await cluster.start()
+            assert await asking == []
+            await cluster.stop()
+
+
+async def test_where_no_known_node_can_be_reached_the_bootstrap_address_is_asked_again():
+    async with EmbeddedCluster() as cluster:
+        cluster.create_topic("a")
+        async with Admin(
+            bootstrap_servers=cluster.bootstrap_servers, timeout=10, reconnect_backoff_ms=20, retry_backoff_ms=5
+        ) as admin:
+            await admin.list_offsets("a", {0: "latest"})
+            # As if the broker had told an address that nobody answers at.
+            metadata = admin.client.metadata
+            elsewhere = metadata.node(1)._replace(port=1)
+            metadata._nodes = {1: elsewhere}
+            admin.client.node(1).set_address(elsewhere)
+            assert await admin.list_offsets("a", {0: "latest"}) == {0: 0}
+            assert metadata.node(1).port != 1
+
+
+async def test_many_callers_share_a_connection():
+    async with EmbeddedCluster(transport="memory") as cluster, administer(cluster) as admin:
+        await asyncio.gather(*(admin.create_topic(f"t{number}") for number in range(20)))
+        assert len(await admin.list_topics()) == 20
+
+
+async def test_configuration_and_life():
+    with pytest.raises(ConfigurationError, match="did you mean 'bootstrap_servers'"):
+        Admin(bootstrap_server="localhost:9092")
+    admin = Admin.from_config({"bootstrap.servers": "localhost:9092"})
+    with pytest.raises(RuntimeError, match="async with Admin"):
+        await admin.list_topics()
+    await admin.start()
+    await admin.start()
+    await admin.close()
+    await admin.close()
