@@ -14,6 +14,8 @@ SANS_IO := core wire protocol
 SOAK_ROUNDS ?= 10
 # Processes that the unit tests are divided among.
 WORKERS ?= auto
+# Event loops that the unit tests run on: both in `make test` and `make test-versions`, one where it has to be quick.
+LOOPS ?= asyncio
 
 .PHONY: help demo demo-venv docs venv check test test-unit test-programs test-interop coverage coverage-report test-versions bench soak clean
 
@@ -69,10 +71,11 @@ check: venv
 	$(BIN)/mypy
 	$(BIN)/pytest -q tests/test_arrows.py
 
+test: LOOPS = asyncio uvloop
 test: test-unit test-programs test-interop
 
 test-unit: venv
-	$(BIN)/pytest -q -m "not interop and not programs" -n $(WORKERS) $(PYTEST_ARGS)
+	AIOPRODUCER_LOOPS="$(LOOPS)" $(BIN)/pytest -q -m "not interop and not programs" -n $(WORKERS) $(PYTEST_ARGS)
 
 test-programs: venv
 	$(BIN)/pytest -q -m "programs and not interop" -n $(WORKERS) $(PYTEST_ARGS)
@@ -104,7 +107,7 @@ test-versions:
 			echo "CPython $$version: not installed here, not tested"; continue; \
 		fi; \
 		echo "CPython $$version: $$python"; \
-		$(MAKE) --no-print-directory test-unit PYTHON="$$python" VENV=".venv-$$version" || exit 1; \
+		$(MAKE) --no-print-directory test-unit LOOPS="asyncio uvloop" PYTHON="$$python" VENV=".venv-$$version" || exit 1; \
 		tested="$$tested $$version"; \
 	done; \
 	echo "tested on CPython:$${tested:- none of $(VERSIONS)}"
