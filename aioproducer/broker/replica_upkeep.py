@@ -169,6 +169,9 @@ async def _every(interval: float, step: Callable[[], Awaitable[None]]) -> None:
 async def _guarded(step: Callable[[], Awaitable[None]]) -> None:
     try:
         await step()
+    except (KafkaError, OSError) as error:
+        # A disk that is full or gone: the next round tries again.
+        logger.error("upkeep failed: %s", error)
     except Exception:
         # One turn that failed is no reason to stop for ever.
         logger.exception("upkeep failed")
