@@ -38,6 +38,9 @@ def topic(cluster: EmbeddedClusterThread) -> str:
 def environment(cluster: EmbeddedClusterThread, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """The cluster is the one that commands find without being told."""
     monkeypatch.setenv("AIOPRODUCER_BOOTSTRAP_SERVERS", cluster.bootstrap_servers)
+    # Where tests are divided among processes these say how wide the terminal of pytest is.
+    for name in ("COLUMNS", "LINES"):
+        monkeypatch.delenv(name, raising=False)
     return dict(os.environ)
 
 
