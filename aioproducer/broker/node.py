@@ -118,12 +118,14 @@ class Broker:
     @property
     def groups(self) -> GroupCoordinator:
         """The coordinator of consumer groups; made when something first needs it."""
-        if self._groups is None:
-            from aioproducer.broker.groups import GroupCoordinator
+        return self._groups or self._make_groups()
 
-            self._groups = GroupCoordinator(self)
-            if self._stage is _Stage.SERVING:
-                self._groups.start()
+    def _make_groups(self) -> GroupCoordinator:
+        from aioproducer.broker.groups import GroupCoordinator
+
+        self._groups = GroupCoordinator(self)
+        if self._stage is _Stage.SERVING:
+            self._groups.start()
         return self._groups
 
     def log_config(self, topic: str) -> LogConfig:
@@ -233,7 +235,7 @@ class Broker:
         if self._groups is not None:
             self._groups.start()
         elif GROUP_METADATA_TOPIC in self.image.topics:
-            self.groups  # noqa: B018  # made, and so started
+            self._make_groups()
         for server in self._servers:
             server.serve()
 

@@ -18,8 +18,6 @@ from aioproducer.broker.groups.roster import Roster, refused_join
 from aioproducer.broker.groups.states import MAY_FOLLOW, GroupSettings, GroupState
 from aioproducer.broker.groups.timers import Moment, Timers
 from aioproducer.errors import ProtocolError
-from aioproducer.protocol import decode_version_prefixed
-from aioproducer.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
 from aioproducer.protocol.messages.groups import (
     JoinGroupRequest,
     JoinGroupRequestProtocol,
@@ -570,21 +568,13 @@ class Group:
         self.previous_state, self.state, self.state_since_ms = self.state, state, at.wall_ms
 
     def _read_subscriptions(self) -> None:
-        """Learn which topics the members read, of what a consumer says to its assignor."""
-        self.subscribed_topics = None
-        if self.protocol_type != CONSUMER_PROTOCOL_TYPE:
-            return
-        topics: set[str] = set()
-        for member in self.members.values():
-            try:
-                subscription = decode_version_prefixed(
-                    ConsumerProtocolSubscription, member.metadata(self.protocol_name)
-                )
-            except ProtocolError as error:
-                logger.warning("%r: subscription of %s cannot be read: %s", self, member.member_id, error)
-                return
-            topics.update(subscription.topics)
-        self.subscribed_topics = topics
+        """Learn which topics the members read; none are known of what is no consumer group, or cannot be read."""
+        try:
+            is_consumers = self.protocol_type == CONSUMER_PROTOCOL_TYPE
+            self.subscribed_topics = self.roster.subscriptions(self.protocol_name) if is_consumers else None
+        except ProtocolError as error:
+            logger.warning("%r: a subscription cannot be read: %s", self, error)
+            self.subscribed_topics = None
 
     # Offsets
 

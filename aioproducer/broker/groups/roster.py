@@ -8,6 +8,9 @@ from typing import Final
 
 from aioproducer.broker.groups.codes import Code
 from aioproducer.broker.groups.member import JoinAnswer, Member, distinct_protocols
+from aioproducer.errors import ProtocolError
+from aioproducer.protocol import decode_version_prefixed
+from aioproducer.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
 from aioproducer.protocol.messages.groups import (
     JoinGroupRequest,
     JoinGroupRequestProtocol,
@@ -140,6 +143,21 @@ class Roster:
         candidates = {name for name, count in self._supported.items() if count == len(self.members)}
         votes = Counter(member.vote(candidates) for member in self.members.values())
         return votes.most_common(1)[0][0]
+
+    def subscriptions(self, protocol_name: str | None) -> set[str]:
+        """The topics that consumers say they read, of what they say to their assignor.
+
+        Raises:
+            ProtocolError: what one says is no subscription; the text names the member.
+        """
+        topics: set[str] = set()
+        for member in self.members.values():
+            try:
+                said = decode_version_prefixed(ConsumerProtocolSubscription, member.metadata(protocol_name))
+            except ProtocolError as error:
+                raise ProtocolError(f"{member.member_id}: {error}") from error
+            topics.update(said.topics)
+        return topics
 
     @property
     def rebalance_timeout_ms(self) -> int:
