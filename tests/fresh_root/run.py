@@ -99,6 +99,8 @@ def pip_settings() -> dict[str, str]:
 def connect(root: Root) -> None:
     """Let the root reach the network as this machine does."""
     shutil.copy("/etc/resolv.conf", root.folder / "etc" / "resolv.conf")
+    # An installer writes this one; debootstrap does not.
+    (root.folder / "etc" / "hosts").write_text("127.0.0.1 localhost\n::1 localhost ip6-localhost\n")
     root.environment.update({name: os.environ[name] for name in PROXIES if name in os.environ})
     for name, value in pip_settings().items():
         if value.startswith("/"):

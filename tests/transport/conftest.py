@@ -233,7 +233,9 @@ class Wire:
             if isinstance(peer, MemoryPeer):
                 peer.transport.abort()
             else:
-                peer.writer.transport.abort()
+                # asyncio's own TLS transport of CPython 3.11.2 cannot be aborted when it has ended already.
+                with contextlib.suppress(AttributeError):
+                    peer.writer.transport.abort()
                 # The reset that the peer sees is what abort is for.
                 with contextlib.suppress(OSError):
                     await peer.writer.wait_closed()
