@@ -272,7 +272,9 @@ async def _produce(job: Job, reporter: Reporter, interruption: Interruption) -> 
                     )
                 await producer.flush()
         except asyncio.CancelledError:
-            # The second signal.
+            # The second signal. It is dealt with here: a deadline further on must not take itself for it, as
+            # asyncio.timeout of CPython 3.11.2 does while a cancellation is open.
+            interruption.settle()
             await producer.close(0)
     run.tell()
     if tally.accepted or failure is None or job.as_json:

@@ -48,6 +48,11 @@ class Interruption:
         elif self._task is not None:
             self._task.cancel()
 
+    def settle(self) -> None:
+        """The task goes on although the second signal has cancelled it."""
+        if self._task is not None:
+            self._task.uncancel()
+
     async def wait(self) -> None:
         """Wait for the first signal."""
         await self._event.wait()

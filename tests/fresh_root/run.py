@@ -71,11 +71,12 @@ class Root:
         """
         name, user, group, home = self._account()
         environment = {"PATH": PATH, "HOME": home, "USER": name, "LANG": "C.UTF-8", **self.environment}
-        # /proc and all processes are the step's own and end with it.
+        # /proc, terminals and all processes are the step's own and end with it.
         namespace = ["unshare", "--mount", "--pid", "--fork", "--kill-child", f"--mount-proc={self.folder}/proc"]
+        terminals = ["/bin/sh", "-c", 'mount -t devpts devpts "$0/dev/pts" && exec "$@"', str(self.folder)]
         into = ["chroot", f"--userspec={user}:{group}", str(self.folder)]
         there = ["/bin/sh", "-c", 'cd "$0" && exec "$@"', self.directory, *command]
-        return _run([*namespace, *into, *there], env=environment, stdin=subprocess.DEVNULL)
+        return _run([*namespace, *terminals, *into, *there], env=environment, stdin=subprocess.DEVNULL)
 
     def _account(self) -> tuple[str, int, int, str]:
         name = self.user.partition(":")[0]
