@@ -60,7 +60,7 @@ RELIABLE_EPOCHS_FROM_VERSION = 9
 
 _INVALID_TOPIC = 17
 _TOPIC_AUTHORIZATION_FAILED = 29
-_REBOOTSTRAP_REQUIRED = 129
+REBOOTSTRAP_REQUIRED = 129
 _ZERO_TOPIC_ID = bytes(16)
 
 REFUSED_TOPIC_CODES = frozenset((_INVALID_TOPIC, _TOPIC_AUTHORIZATION_FAILED))
@@ -405,7 +405,7 @@ class ClusterMetadata:
         self, response: MetadataResponse, nodes: Mapping[int, Node], in_flight: _InFlight, now: float
     ) -> KafkaError | None:
         if response.error_code:
-            if response.error_code == _REBOOTSTRAP_REQUIRED:
+            if response.error_code == REBOOTSTRAP_REQUIRED:
                 self._rebootstrap_required = True
             return broker_error(response.error_code)
         if not nodes:

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from aioproducer.core.cluster import MetadataChange, NodeCandidate, NodeState, least_loaded_node
 from aioproducer.core.connection import Completed
-from aioproducer.core.metadata import ClusterMetadata
+from aioproducer.core.metadata import REBOOTSTRAP_REQUIRED, ClusterMetadata
 from aioproducer.errors import (
     BrokerError,
     KafkaError,
@@ -33,8 +33,6 @@ from aioproducer.protocol.messages.metadata import MetadataResponse
 from aioproducer.transport.base import Connector
 
 logger = logging.getLogger("aioproducer")
-
-REBOOTSTRAP_REQUIRED = 129
 
 R = TypeVar("R", bound=Response)
 

@@ -13,7 +13,7 @@ from random import Random
 from aioproducer.core.accumulator import RecordAccumulator
 from aioproducer.core.cluster import MetadataChange, NodeCandidate, NodeState, least_loaded_node
 from aioproducer.core.connection import Completed
-from aioproducer.core.metadata import REFUSED_TOPIC_CODES, ClusterMetadata
+from aioproducer.core.metadata import REBOOTSTRAP_REQUIRED, REFUSED_TOPIC_CODES, ClusterMetadata
 from aioproducer.core.producer_state import ProducerState
 from aioproducer.core.retry import Attempts, ExponentialBackoff
 from aioproducer.diagnosis import topic_unknown
@@ -29,8 +29,6 @@ from aioproducer.protocol.messages.transactions import InitProducerIdRequest, In
 from aioproducer.transport.base import Connector
 
 logger = logging.getLogger("aioproducer")
-
-REBOOTSTRAP_REQUIRED = 129
 
 
 class Cluster:

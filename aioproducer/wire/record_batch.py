@@ -55,19 +55,19 @@ _INT32 = Struct(">i")
 _UINT32 = Struct(">I")
 _INT64 = Struct(">q")
 
-_LENGTH_OFFSET = 8
+LENGTH_OFFSET = 8
 _PARTITION_LEADER_EPOCH_OFFSET = 12
-_MAGIC_OFFSET = 16
+MAGIC_OFFSET = 16
 _LAST_OFFSET_DELTA_OFFSET = 23
 _BASE_TIMESTAMP_OFFSET = 27
-_MAX_TIMESTAMP_OFFSET = 35
+MAX_TIMESTAMP_OFFSET = 35
 _PRODUCER_ID_OFFSET = 43
 _PRODUCER_EPOCH_OFFSET = 51
 _BASE_SEQUENCE_OFFSET = 53
 _RECORD_COUNT_OFFSET = 57
 
 _HEADER_SIZE_UP_TO_MAGIC = 17
-_LEAST_BATCH_LENGTH_OF_ANY_MAGIC = 14
+LEAST_BATCH_LENGTH_OF_ANY_MAGIC = 14
 
 
 def batch_attributes(
@@ -243,13 +243,13 @@ class RecordBatch:
         view = byte_view(data)
         if len(view) < _HEADER_SIZE_UP_TO_MAGIC:
             raise ProtocolError(f"{len(view)} bytes are no record batch")
-        magic = view[_MAGIC_OFFSET]
+        magic = view[MAGIC_OFFSET]
         if magic != MAGIC_VALUE:
             raise ProtocolError(
                 f"a record batch has format version {magic}; only version {MAGIC_VALUE} can be read, "
                 f"which Kafka writes since 0.11"
             )
-        size = LOG_OVERHEAD + _INT32.unpack_from(view, _LENGTH_OFFSET)[0]
+        size = LOG_OVERHEAD + _INT32.unpack_from(view, LENGTH_OFFSET)[0]
         if not BATCH_HEADER_SIZE <= size <= len(view):
             raise ProtocolError(f"a record batch claims {size} bytes, where {len(view)} are there")
         self._view = view[:size]
@@ -345,7 +345,7 @@ class RecordBatch:
     @property
     def max_timestamp(self) -> int:
         """The greatest timestamp in milliseconds, or the time of the append."""
-        return self._int64(_MAX_TIMESTAMP_OFFSET)
+        return self._int64(MAX_TIMESTAMP_OFFSET)
 
     @property
     def producer_id(self) -> int:
@@ -450,7 +450,7 @@ class RecordBatch:
             TypeError: the batch lies in memory that cannot be written.
             struct.error: ``timestamp`` does not fit 64 bits.
         """
-        _INT64.pack_into(self._view, _MAX_TIMESTAMP_OFFSET, timestamp)
+        _INT64.pack_into(self._view, MAX_TIMESTAMP_OFFSET, timestamp)
         _INT16.pack_into(self._view, ATTRIBUTES_OFFSET, self.attributes | TIMESTAMP_TYPE_FLAG)
         _UINT32.pack_into(self._view, CRC_OFFSET, crc32c((self._view[ATTRIBUTES_OFFSET:],)))
 
@@ -473,10 +473,10 @@ def iter_batches(data: Buffer) -> Iterator[RecordBatch]:
     view = byte_view(data)
     position = 0
     while len(view) - position >= _HEADER_SIZE_UP_TO_MAGIC:
-        batch_length = _INT32.unpack_from(view, position + _LENGTH_OFFSET)[0]
-        if batch_length < _LEAST_BATCH_LENGTH_OF_ANY_MAGIC:
+        batch_length = _INT32.unpack_from(view, position + LENGTH_OFFSET)[0]
+        if batch_length < LEAST_BATCH_LENGTH_OF_ANY_MAGIC:
             raise ProtocolError(f"a record batch states a length of {batch_length} bytes, less than any can have")
-        if view[position + _MAGIC_OFFSET] == MAGIC_VALUE and LOG_OVERHEAD + batch_length > len(view) - position:
+        if view[position + MAGIC_OFFSET] == MAGIC_VALUE and LOG_OVERHEAD + batch_length > len(view) - position:
             return
         batch = RecordBatch(view[position:])
         yield batch

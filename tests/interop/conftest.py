@@ -24,6 +24,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
+    """A judge that is not installed skips the test that asks for it, in a fixture or later."""
     try:
         yield
     except jars.HarnessUnavailableError as missing:
@@ -32,7 +33,7 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
-    """A judge that is not installed is asked for late in some tests: they skip all the same."""
+    """As ``pytest_runtest_setup``."""
     try:
         yield
     except jars.HarnessUnavailableError as missing:
@@ -42,23 +43,16 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
 @pytest.fixture(scope="session")
 def one_node() -> Iterator[KafkaCluster]:
     """One broker that creates topics on demand, with TLS listeners."""
-    try:
-        cluster = KafkaCluster(1, tls=True, properties={"auto.create.topics.enable": "true"})
-        with cluster:
-            yield cluster
-    except jars.HarnessUnavailableError as missing:
-        pytest.skip(str(missing))
+    with KafkaCluster(1, tls=True, properties={"auto.create.topics.enable": "true"}) as cluster:
+        yield cluster
 
 
 @pytest.fixture(scope="session")
 def three_nodes() -> Iterator[KafkaCluster]:
     """Three brokers, topics on all of them with min.insync.replicas=2; no topic is created on demand."""
-    try:
-        cluster = KafkaCluster(3, properties={"auto.create.topics.enable": "false", "min.insync.replicas": "2"})
-        with cluster:
-            yield cluster
-    except jars.HarnessUnavailableError as missing:
-        pytest.skip(str(missing))
+    properties = {"auto.create.topics.enable": "false", "min.insync.replicas": "2"}
+    with KafkaCluster(3, properties=properties) as cluster:
+        yield cluster
 
 
 @pytest.fixture(scope="session")
@@ -93,21 +87,15 @@ def three_brokers(request: pytest.FixtureRequest) -> KafkaCluster | InProcessClu
 @pytest.fixture(scope="session")
 def old_broker() -> Iterator[KafkaCluster]:
     """One broker of Apache Kafka 3.3."""
-    try:
-        with KafkaCluster(1, version=jars.OLD) as cluster:
-            yield cluster
-    except jars.HarnessUnavailableError as missing:
-        pytest.skip(str(missing))
+    with KafkaCluster(1, version=jars.OLD) as cluster:
+        yield cluster
 
 
 @pytest.fixture
 def mock_cluster() -> Iterator[MockCluster]:
     """Three brokers of librdkafka's mock cluster."""
-    try:
-        with MockCluster(3) as cluster:
-            yield cluster
-    except jars.HarnessUnavailableError as missing:
-        pytest.skip(str(missing))
+    with MockCluster(3) as cluster:
+        yield cluster
 
 
 @pytest.fixture

@@ -99,11 +99,8 @@ def _kafka_python(idempotent: bool, codec: str | None) -> Callable[[str, str], N
 
 def _java(main: str, *arguments: str, text: str | None = None) -> str:
     """What a tool of Kafka's prints."""
-    try:
-        classpath = f"{jars.resolve(jars.TOOLS)}/*"
-        command = [jars.java(), "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", classpath, main]
-    except jars.HarnessUnavailableError as missing:
-        pytest.skip(str(missing))
+    classpath = f"{jars.resolve(jars.TOOLS)}/*"
+    command = [jars.java(), "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", classpath, main]
     run = subprocess.run(
         [*command, *arguments], input=text or "", capture_output=True, text=True, timeout=90, check=False
     )

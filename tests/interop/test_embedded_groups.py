@@ -369,10 +369,7 @@ async def test_a_group_goes_on_when_its_coordinator_dies() -> None:
 def decoded_by_kafka(data_dir: Path) -> list[dict[str, Any]]:
     """The values in the log of __consumer_offsets as DumpLogSegments reads them."""
     (segment,) = data_dir.rglob("__consumer_offsets-0/*.log")
-    try:
-        tools = jars.resolve(jars.TOOLS)
-    except jars.HarnessUnavailableError as missing:
-        pytest.skip(str(missing))
+    tools = jars.resolve(jars.TOOLS)
     command = [jars.java(), "-cp", f"{tools}/*", "org.apache.kafka.tools.DumpLogSegments", "--offsets-decoder"]
     dumped = subprocess.run(
         [*command, "--deep-iteration", "--print-data-log", "--files", str(segment)],

@@ -36,7 +36,6 @@ from aioproducer.protocol.messages.group_offsets import (
 from aioproducer.protocol.messages.groups import JoinGroupRequestProtocol, MemberIdentity, SyncGroupRequestAssignment
 from aioproducer.protocol.messages.metadata import MetadataRequestTopic
 from aioproducer.transport.stream import StreamConnector
-from tests.kafka import jars
 from tests.kafka.cluster import KafkaCluster
 
 pytestmark = pytest.mark.interop
@@ -417,12 +416,9 @@ async def answers_of(bootstrap_servers: str) -> list[str]:
 @pytest.fixture(scope="module")
 def kafka_s_answers() -> list[str]:
     """What Apache Kafka answers."""
-    try:
-        with KafkaCluster(1) as kafka:
-            kafka.create_topic("t", 2)
-            return asyncio.run(answers_of(kafka.bootstrap_servers))
-    except jars.HarnessUnavailableError as missing:
-        pytest.skip(str(missing))
+    with KafkaCluster(1) as kafka:
+        kafka.create_topic("t", 2)
+        return asyncio.run(answers_of(kafka.bootstrap_servers))
 
 
 async def test_groups_answer_as_those_of_apache_kafka(kafka_s_answers: list[str]) -> None:

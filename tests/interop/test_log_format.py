@@ -57,14 +57,6 @@ def dumped(*files: Path) -> str:
     return run.stdout + run.stderr
 
 
-@pytest.fixture(autouse=True)
-def _kafka() -> None:
-    try:
-        jars.resolve(jars.TOOLS)
-    except jars.HarnessUnavailableError as missing:
-        pytest.skip(str(missing))
-
-
 def produce(cluster: KafkaCluster, codec: str, count: int) -> None:
     settings = {"enable.idempotence": True, "compression.type": codec, "linger.ms": 5}
     producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, **settings})
@@ -105,10 +97,7 @@ def test_kafka_reads_every_file(tmp_path: Path, log_append_time: bool) -> None:
 
 def test_each_starts_on_what_the_other_wrote(tmp_path: Path) -> None:
     """After an unclean end each checks the other's log; Kafka then makes indexes that are ours byte for byte."""
-    try:
-        cluster = KafkaCluster(1).start()
-    except jars.HarnessUnavailableError as missing:
-        pytest.skip(str(missing))
+    cluster = KafkaCluster(1).start()
     with ExitStack() as stack:
         stack.callback(cluster.stop)
         settings = {"segment.bytes": "1048576", "index.interval.bytes": str(CONFIG.index_interval_bytes)}

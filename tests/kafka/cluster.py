@@ -84,7 +84,7 @@ class Node:
         return self.folder / "server.log"
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
     """Ports that no outgoing connection is given: one might take a port while its broker is down."""
     found: list[int] = []
     with ExitStack() as held:
@@ -130,7 +130,7 @@ class KafkaCluster:
         if tls:
             self.certificates = Certificates.make(self.folder / "certificates")
             listeners.extend(_TLS_LISTENERS)
-        ports = iter(_free_ports(nodes * len(listeners)))
+        ports = iter(free_ports(nodes * len(listeners)))
         self.nodes = {
             number: Node(number, self.folder / f"node-{number}", {name: next(ports) for name in listeners})
             for number in range(1, nodes + 1)

@@ -17,7 +17,7 @@ from typing import Self
 from confluent_kafka import KafkaError, KafkaException
 
 from tests.kafka import admin, consuming, dump
-from tests.kafka.cluster import ClusterError, _free_ports
+from tests.kafka.cluster import ClusterError, free_ports
 from tests.kafka.process import Process
 
 _SCRIPT = Path(__file__).with_name("embedded_process.py")
@@ -33,7 +33,7 @@ class EmbeddedProcess:
     def __init__(self, nodes: int = 1, *, on_disk: bool = False, properties: Mapping[str, str] | None = None) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="aioproducer-embedded-"))
         self.data = self.folder / "data" if on_disk else None
-        self.ports = _free_ports(nodes)
+        self.ports = free_ports(nodes)
         self.properties = dict(properties or {})
         self._process: Process | None = None
         self._failed = False

@@ -400,15 +400,7 @@ class DiskFile:
             self._torn = False
 
     def sync(self) -> None:
-        # With a descriptor of its own, because this may run in another thread than the one that owns the open files.
-        try:
-            descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
-            return
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        _sync(self._path)
 
     def close(self) -> None:
         self._open_files.close(self._path)
@@ -509,14 +501,7 @@ class DirectoryStorage:
         return False
 
     def sync(self) -> None:
-        try:
-            descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
-            return
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        _sync(self._path)
 
     def lock(self) -> None:
         descriptor = os.open(self._path / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -567,6 +552,21 @@ class _Remover:
 
 
 _in_background = _Remover()
+
+
+def _sync(path: Path) -> None:
+    """Bring a file or folder to disk, if it is there.
+
+    With a descriptor of its own, because this may run in another thread than the one that owns the open files.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _locked(description: str) -> KafkaStorageError:

@@ -25,8 +25,13 @@ from aioproducer.wire.record_batch import (
     BATCH_HEADER_SIZE,
     COMPRESSION_CODEC_MASK,
     CONTROL_FLAG,
+    CRC_OFFSET,
+    LEAST_BATCH_LENGTH_OF_ANY_MAGIC,
+    LENGTH_OFFSET,
     LOG_OVERHEAD,
+    MAGIC_OFFSET,
     MAGIC_VALUE,
+    MAX_TIMESTAMP_OFFSET,
     NO_TIMESTAMP,
     TIMESTAMP_TYPE_FLAG,
     TRANSACTIONAL_FLAG,
@@ -44,11 +49,6 @@ _UINT32 = Struct(">I")
 _INT32 = Struct(">i")
 _INT64 = Struct(">q")
 _INT16 = Struct(">h")
-_CRC_OFFSET = 17
-_MAX_TIMESTAMP_OFFSET = 35
-_LENGTH_OFFSET = 8
-_MAGIC_OFFSET = 16
-_LEAST_BATCH_LENGTH = 14
 
 
 class BatchHeader(NamedTuple):
@@ -130,13 +130,13 @@ def split_batches(view: memoryview, topic_partition: str) -> Iterator[tuple[Batc
         InvalidRecordError: the batch is of a format older than 2.
     """
     position, end = 0, len(view)
-    while end - position >= _MAGIC_OFFSET + 1:
-        batch_length = _INT32.unpack_from(view, position + _LENGTH_OFFSET)[0]
-        magic = view[position + _MAGIC_OFFSET]
-        if batch_length < _LEAST_BATCH_LENGTH:
+    while end - position >= MAGIC_OFFSET + 1:
+        batch_length = _INT32.unpack_from(view, position + LENGTH_OFFSET)[0]
+        magic = view[position + MAGIC_OFFSET]
+        if batch_length < LEAST_BATCH_LENGTH_OF_ANY_MAGIC:
             raise CorruptRecordError(
-                f"Found record size {batch_length} smaller than minimum record overhead ({_LEAST_BATCH_LENGTH}) "
-                f"in partition {topic_partition}"
+                f"Found record size {batch_length} smaller than minimum record overhead "
+                f"({LEAST_BATCH_LENGTH_OF_ANY_MAGIC}) in partition {topic_partition}"
             )
         if magic > MAGIC_VALUE:
             raise CorruptRecordError(f"Invalid magic found in record: {magic} in partition {topic_partition}")
@@ -391,7 +391,7 @@ def _check_records(
         return _write_anew(header, records, target, config, topic_partition)
     max_timestamp = max((record.timestamp for record in records), default=NO_TIMESTAMP)
     if config.message_timestamp_type == "CreateTime" and max_timestamp != header.max_timestamp:
-        _INT64.pack_into(view, _MAX_TIMESTAMP_OFFSET, max_timestamp)
+        _INT64.pack_into(view, MAX_TIMESTAMP_OFFSET, max_timestamp)
         header = _with_checksum(header._replace(max_timestamp=max_timestamp), view)
     return header, view
 
@@ -425,7 +425,7 @@ def _write_anew(
 def _stamp_time(header: BatchHeader, view: memoryview, config: LogConfig, now_ms: int) -> Validated:
     """Make timestamp type and greatest timestamp what the topic says."""
     if config.message_timestamp_type == "LogAppendTime":
-        _INT64.pack_into(view, _MAX_TIMESTAMP_OFFSET, now_ms)
+        _INT64.pack_into(view, MAX_TIMESTAMP_OFFSET, now_ms)
         header = header._replace(max_timestamp=now_ms, attributes=header.attributes | TIMESTAMP_TYPE_FLAG)
         return Validated(_with_checksum(header, view), view, now_ms)
     if header.attributes & TIMESTAMP_TYPE_FLAG:
@@ -436,5 +436,5 @@ def _stamp_time(header: BatchHeader, view: memoryview, config: LogConfig, now_ms
 def _with_checksum(header: BatchHeader, view: memoryview) -> BatchHeader:
     _INT16.pack_into(view, ATTRIBUTES_OFFSET, header.attributes)
     checksum = crc32c((view[ATTRIBUTES_OFFSET:],))
-    _UINT32.pack_into(view, _CRC_OFFSET, checksum)
+    _UINT32.pack_into(view, CRC_OFFSET, checksum)
     return header._replace(checksum=checksum)
