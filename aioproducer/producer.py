@@ -26,6 +26,7 @@ from aioproducer.assembly import Parts, assemble, connector_for
 from aioproducer.bulk import Column, SendManyResult, send_columns
 from aioproducer.config import ProducerConfig
 from aioproducer.core.delivery import Delivery
+from aioproducer.entry import LATEST_TIMESTAMP, RecordEntry, is_compiled
 from aioproducer.errors import (
     InvalidTopicError,
     KafkaError,
@@ -48,8 +49,6 @@ logger = logging.getLogger("aioproducer")
 
 OnError = Callable[[TopicPartition, int, KafkaError], None]
 
-LATEST_TIMESTAMP = 2**63 - 1
-NO_HEADERS: tuple[tuple[str, Buffer | None], ...] = ()
 # How long ``drain`` lets its caller go on without a turn for others, in seconds.
 LONGEST_TURN = 0.0005
 # What is left to send gets this long when ``async with`` is left by an exception, in seconds.
@@ -67,7 +66,7 @@ def _disown_after_fork() -> None:
 os.register_at_fork(after_in_child=_disown_after_fork)
 
 
-class Producer:
+class Producer(RecordEntry):
     """Sends records to Apache Kafka from one event loop.
 
     ::
@@ -90,6 +89,9 @@ class Producer:
         ConfigurationError: a key is unknown, or a value is wrong.
         TypeError: ``on_error`` or a hook is not what it should be.
     """
+
+    compiled = is_compiled()
+    """Whether the hot path is compiled: False where the package was installed without a C compiler."""
 
     _refusal = callers.CLOSED
 
@@ -141,7 +143,6 @@ class Producer:
         self._on_error = on_error
         self._hooks = Hooks(hooks)
         self._preparation = Preparation(config)
-        # Records that nothing of the user's has to touch take the short way.
         self._plain = self._preparation.is_idle
         self._owner_thread = callers.NO_THREAD
         self._refusal = callers.NOT_STARTED
@@ -175,7 +176,6 @@ class Producer:
         self._parts = parts
         self._accumulator = parts.accumulator
         self._sender = parts.sender
-        self._append = parts.accumulator.append
         self._admission = Admission(
             self.config,
             loop,
@@ -185,7 +185,6 @@ class Producer:
             want_partition=self._want_partition,
             note_refused=self._note_refused,
         )
-        self._enqueue = self._admission.enqueue
         self._owner_thread = get_ident()
         self._refusal = callers.RUNNING
         _producers.add(self)
@@ -304,57 +303,6 @@ class Producer:
 
     # Sending
 
-    def send(
-        self,
-        topic: str,
-        value: Any = None,
-        key: Any = None,
-        *,
-        partition: int | None = None,
-        timestamp_ms: int | None = None,
-        headers: Sequence[tuple[str, Buffer | None]] = NO_HEADERS,
-    ) -> Delivery:
-        """Accept a record, and return its Delivery: await it for the ``RecordMetadata``, or let it go.
-
-        Where there is room and the topic is known, the record is in its batch when ``send`` returns; else it takes its
-        place in line for at most ``max_block_ms``. Records of a topic keep the order of the calls.
-
-        Args:
-            value, key: bytes-likes or ``None``, or what the configured serializers take.
-            partition: else the partitioner chooses.
-            timestamp_ms: milliseconds since the epoch; else now.
-            headers: pairs of a name and bytes or ``None``.
-
-        Raises:
-            TypeError, ValueError: an argument is not what it should be.
-            SerializationError: a serializer failed.
-            BufferExhaustedError: there is not even room in line.
-            ProducerClosedError, WrongCallerError: not here, or not any more.
-            KafkaError: the producer has met a fatal error before.
-        """
-        if self._owner_thread != get_ident():
-            raise callers.refusal(self._refusal_here())
-        if not self._plain:
-            headers = normalise_headers(headers)
-            if self._preparation.intercepts:
-                return self._send_intercepted(Record(topic, value, key, partition, timestamp_ms, headers))
-            return self._send_serialized(topic, partition, key, value, headers, timestamp_ms)[0]
-        if timestamp_ms is None:
-            timestamp_ms = time_ns() // 1_000_000
-        elif type(timestamp_ms) is not int or not 0 <= timestamp_ms <= LATEST_TIMESTAMP:
-            callers.check(topic, value, key, partition, timestamp_ms, headers)
-        if headers is not NO_HEADERS and not isinstance(headers, tuple | list):
-            headers = normalise_headers(headers)
-        # As _put, without the call.
-        try:
-            delivery = self._append(topic, partition, key, value, headers, timestamp_ms)
-            if delivery is not None:
-                return delivery
-            return self._enqueue(topic, partition, key, value, headers, timestamp_ms)
-        except callers.WRONG_ARGUMENTS:
-            callers.explain(topic, value, key, partition, timestamp_ms, headers)
-            raise
-
     def send_record(self, record: Record) -> Delivery:
         """``send`` for a ``Record``."""
         return self.send(
@@ -366,6 +314,33 @@ class Producer:
             headers=record.headers,
         )
 
+    def _enqueue(
+        self,
+        topic: str,
+        partition: int | None,
+        key: Buffer | None,
+        value: Buffer | None,
+        headers: Sequence[tuple[str, Buffer | None]],
+        timestamp_ms: int,
+    ) -> Delivery:
+        return self._admission.enqueue(topic, partition, key, value, headers, timestamp_ms)
+
+    def _send_otherwise(
+        self,
+        topic: str,
+        value: Any,
+        key: Any,
+        partition: int | None,
+        timestamp_ms: int | None,
+        headers: Sequence[tuple[str, Buffer | None]],
+    ) -> Delivery:
+        if self._owner_thread != get_ident():
+            raise callers.refusal(self._refusal_here())
+        headers = normalise_headers(headers)
+        if self._preparation.intercepts:
+            return self._send_intercepted(Record(topic, value, key, partition, timestamp_ms, headers))
+        return self._send_serialized(topic, partition, key, value, headers, timestamp_ms)[0]
+
     def _put(
         self,
         topic: str,
@@ -376,7 +351,7 @@ class Producer:
         timestamp_ms: int,
     ) -> Delivery:
         try:
-            delivery = self._append(topic, partition, key, value, headers, timestamp_ms)
+            delivery = self._accumulator.append(topic, partition, key, value, headers, timestamp_ms)
             if delivery is not None:
                 return delivery
             return self._enqueue(topic, partition, key, value, headers, timestamp_ms)

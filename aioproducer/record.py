@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 RecordHeader: TypeAlias = tuple[str, bytes | None]
 """A record header: its key and its value. A key may occur more than once; order is kept."""
@@ -25,23 +25,88 @@ class TopicPartition(NamedTuple):
         return text if text.isascii() and text.isprintable() else ascii(text)
 
 
-class RecordMetadata(NamedTuple):
+class RecordMetadata:
     """Where a record went.
 
     ``offset`` and ``timestamp_ms`` are None with ``acks=0``: no broker said anything. ``offset`` is also None where a
     broker acknowledged a duplicate whose offset it no longer remembers. ``timestamp_ms`` is milliseconds since the
     epoch: the record's own timestamp, or the broker's where the topic has ``message.timestamp.type=LogAppendTime``.
+
+    Immutable. Like a tuple of the four, in the order of the arguments: it can be unpacked, indexed, hashed and compared
+    with one.
     """
 
-    topic: str
-    partition: int
-    offset: int | None
-    timestamp_ms: int | None
+    __slots__ = ("_offset", "_timestamp_ms", "_topic_partition")
+    __match_args__ = ("topic", "partition", "offset", "timestamp_ms")
+
+    _topic_partition: TopicPartition
+    # -1 for None: one is made for each record that is awaited, and plain integers cost least.
+    _offset: int
+    _timestamp_ms: int
+
+    def __init__(self, topic: str, partition: int, offset: int | None, timestamp_ms: int | None) -> None:
+        self._topic_partition = TopicPartition(topic, partition)
+        self._offset = -1 if offset is None else offset
+        self._timestamp_ms = -1 if timestamp_ms is None else timestamp_ms
 
     @property
     def topic_partition(self) -> TopicPartition:
         """The topic and partition alone."""
-        return TopicPartition(self.topic, self.partition)
+        return self._topic_partition
+
+    @property
+    def topic(self) -> str:
+        return self._topic_partition[0]
+
+    @property
+    def partition(self) -> int:
+        return self._topic_partition[1]
+
+    @property
+    def offset(self) -> int | None:
+        return None if self._offset < 0 else self._offset
+
+    @property
+    def timestamp_ms(self) -> int | None:
+        return None if self._timestamp_ms < 0 else self._timestamp_ms
+
+    def _as_tuple(self) -> tuple[str, int, int | None, int | None]:
+        return (*self._topic_partition, self.offset, self.timestamp_ms)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._as_tuple())
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, place: Any) -> Any:
+        return self._as_tuple()[place]
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, RecordMetadata):
+            return self._as_tuple() == other._as_tuple()
+        return self._as_tuple() == other if isinstance(other, tuple) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._as_tuple())
+
+    def __reduce__(self) -> tuple[type[RecordMetadata], tuple[str, int, int | None, int | None]]:
+        return RecordMetadata, self._as_tuple()
+
+    def __repr__(self) -> str:
+        return (
+            f"RecordMetadata(topic={self.topic!r}, partition={self.partition}, offset={self.offset}, "
+            f"timestamp_ms={self.timestamp_ms})"
+        )
+
+
+def new_record_metadata(topic_partition: TopicPartition, offset: int, timestamp_ms: int) -> RecordMetadata:
+    """``RecordMetadata``, without what a call of a class costs; -1 stands for None."""
+    metadata: RecordMetadata = RecordMetadata.__new__(RecordMetadata)
+    metadata._topic_partition = topic_partition
+    metadata._offset = offset
+    metadata._timestamp_ms = timestamp_ms
+    return metadata
 
 
 class Node(NamedTuple):

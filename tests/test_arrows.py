@@ -19,13 +19,15 @@ _CLIENT = _ERRORS | _PLUGINS | _FORMATS | {"record", "config", "security", "core
 
 # A room (a top-level module or folder) and the other rooms it may import. Nobody may import what is not in its row.
 ARROWS: dict[str, set[str]] = {
+    "build": set(),
+    "uncompiled": set(),
     "error_codes": set(),
     "error_texts": {"error_codes"},
     "record": set(),
     "errors": {"error_codes", "error_texts", "record"},
     "diagnosis": {"errors", "error_codes", "record"},
     "compression": _ERRORS,
-    "wire": _ERRORS | {"compression"},
+    "wire": _ERRORS | {"compression", "uncompiled"},
     "protocol": _ERRORS | {"wire", "compression", "record"},
     "partitioner": _ERRORS | {"record", "wire"},
     "serializers": _ERRORS | {"record"},
@@ -34,7 +36,7 @@ ARROWS: dict[str, set[str]] = {
     "metrics": _ERRORS | {"record"},
     "config": _ERRORS | _PLUGINS | {"record", "compression"},
     "security": _ERRORS | {"config"},
-    "core": _ERRORS | _FORMATS | {"record", "partitioner"},
+    "core": _ERRORS | _FORMATS | {"record", "partitioner", "uncompiled"},
     "transport": _ERRORS,
     "io": _ERRORS | _PLUGINS | _FORMATS | {"record", "config", "core", "transport"},
     "callers": _ERRORS | {"record"},
@@ -42,7 +44,8 @@ ARROWS: dict[str, set[str]] = {
     "threadsafe": _ERRORS | {"record", "core", "bulk", "callers"},
     "preparation": _ERRORS | {"record", "core", "wire", "config", "interceptors", "serializers", "callers"},
     "assembly": _CLIENT,
-    "producer": _CLIENT | {"callers", "bulk", "threadsafe", "preparation", "assembly"},
+    "entry": _ERRORS | {"record", "wire", "core", "callers", "uncompiled"},
+    "producer": _CLIENT | {"entry", "callers", "bulk", "threadsafe", "preparation", "assembly"},
     "admin": _CLIENT | {"assembly"},
     "consumer": _CLIENT | {"admin"},
     "broker": _ERRORS | _FORMATS | {"record", "transport", "security", "config"},
@@ -50,7 +53,7 @@ ARROWS: dict[str, set[str]] = {
     "testing": _CLIENT | {"producer", "admin", "consumer", "broker", "gateway"},
     "spark": _CLIENT | {"producer", "admin"},
     "cli": _CLIENT | {"producer", "admin", "consumer", "broker", "gateway"},
-    "__init__": _CLIENT | {"producer", "bulk"},
+    "__init__": _CLIENT | {"producer", "bulk", "build"},
     "__main__": {"cli"},
 }
 

@@ -17,7 +17,7 @@ from aioproducer.compression import Codec
 from aioproducer.core.batch import PENDING, SPLIT, Header, ProducerBatch
 from aioproducer.core.buffer_pool import BufferPool
 from aioproducer.core.compression_ratio import CompressionRatios
-from aioproducer.core.delivery import Delivery, FutureFactory
+from aioproducer.core.delivery import Delivery, FutureFactory, new_delivery
 from aioproducer.core.lines import Lines
 from aioproducer.core.partition_queue import PartitionChoice, PartitionQueue, TopicQueues
 from aioproducer.core.pending import PendingRecord
@@ -90,6 +90,7 @@ class RecordAccumulator:
         self.pool = pool
         self.producer_state = producer_state
         self.settings = settings
+        self._ignore_keys = settings.ignore_keys
         self.wake = wake
         self.random = random
         self.choose_partition = choose_partition
@@ -143,19 +144,45 @@ class RecordAccumulator:
         if partition is None:
             if self.choose_partition is not None:
                 return None
-            if key is None or self.settings.ignore_keys:
-                partition = topic.sticky.partition  # type: ignore[union-attr]  # set with the partitions
+            if key is None or self._ignore_keys:
+                place = topic.sticky.partition  # type: ignore[union-attr]  # set with the partitions
             else:
-                partition = partition_for_key(key, len(partitions))
-        elif not 0 <= partition < len(partitions):
-            return None
-        batch = partitions[partition].open_batch
+                place = partition_for_key(key, len(partitions))
+        else:
+            place = partition
+            if not 0 <= place < len(partitions):
+                return None
+        queue = partitions[place]
+        batch = queue.open_batch
         if batch is None:
             return None
         index = batch.append(timestamp_ms, key, value, headers)
         if index < 0:
-            return None
-        return Delivery(batch, index)
+            index = self._append_growing(batch, -index, timestamp_ms, key, value, headers)
+            if index < 0:
+                return None
+        return new_delivery(batch, index)
+
+    def _append_growing(
+        self,
+        batch: ProducerBatch,
+        record_size: int,
+        timestamp_ms: int,
+        key: Buffer | None,
+        value: Buffer | None,
+        headers: Sequence[Header],
+    ) -> int:
+        """Append to a batch that needs another slab for the record; negative where that does not help.
+
+        Where the record makes the batch full, ``enqueue`` appends it, and closes the batch.
+        """
+        if batch.used_size() + record_size >= batch.size_limit or self.lines.memory_line:
+            return -record_size
+        if not self._extend(batch, record_size):
+            return -record_size
+        index = batch.append(timestamp_ms, key, value, headers)
+        batch.limit_room()
+        return index
 
     def enqueue(
         self,
@@ -276,7 +303,7 @@ class RecordAccumulator:
             if index >= 0:
                 if batch.is_full():
                     self._close(queue, batch, now, full=True)
-                return Delivery(batch, index)
+                return new_delivery(batch, index)
             self._close(queue, batch, now, full=True)
             if sticky is None:
                 break
@@ -296,7 +323,7 @@ class RecordAccumulator:
         self._note_new_batch(queue, batch, now)
         if batch.is_full():
             self._close(queue, batch, now, full=True)
-        return Delivery(batch, index)
+        return new_delivery(batch, index)
 
     def _extend(self, batch: ProducerBatch, record_size: int) -> bool:
         slab = self.pool.take(record_size, batch.next_slab_size(record_size))

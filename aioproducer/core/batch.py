@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from aioproducer.core.buffer_pool import SMALLEST_SLAB, BufferPool, Slab
 from aioproducer.core.delivery import DeliveryGroup, FutureFactory, Waiter
 from aioproducer.errors import KafkaError
-from aioproducer.record import RecordMetadata, TopicPartition
+from aioproducer.record import RecordMetadata, TopicPartition, new_record_metadata
+from aioproducer.wire.record import encode_record
 from aioproducer.wire.record_batch import (
     BATCH_HEADER_SIZE,
     NO_PRODUCER_EPOCH,
@@ -17,8 +18,16 @@ from aioproducer.wire.record_batch import (
     NO_SEQUENCE,
     Buffer,
     encode_header,
-    encode_record,
 )
+
+try:
+    import cython
+except ImportError:
+    from aioproducer.uncompiled import cython
+
+if not cython.compiled:
+    # The compiled module has it from its .pxd file.
+    from aioproducer.wire.record import write_plain_record
 
 if TYPE_CHECKING:
     from contextvars import Context
@@ -46,6 +55,7 @@ class ProducerBatch(DeliveryGroup):
 
     __slots__ = (
         "acknowledged",
+        "address",
         "attempts",
         "base_offset",
         "base_sequence",
@@ -154,14 +164,24 @@ class ProducerBatch(DeliveryGroup):
     def append(self, timestamp_ms: int, key: Buffer | None, value: Buffer | None, headers: Sequence[Header]) -> int:
         """Encode a record into the current slab; its index, or minus its encoded size where it does not fit."""
         index = self.record_count
-        record = encode_record(index, timestamp_ms - self.base_timestamp, key, value, headers)
-        size = len(record)
         position = self.position
-        end = position + size
-        if end > self.room_end:
-            return -size
-        self.slabs[-1].memory[position:end] = record
-        self.position = end
+        delta = timestamp_ms - self.base_timestamp
+        if (
+            cython.compiled
+            and not headers
+            and (value is None or type(value) is bytes)
+            and (key is None or type(key) is bytes)
+        ):
+            size = write_plain_record(self.address + position, self.room_end - position, index, delta, key, value)
+            if size < 0:
+                return size
+        else:
+            record = encode_record(index, delta, key, value, headers)
+            size = len(record)
+            if position + size > self.room_end:
+                return -size
+            self.slabs[-1].memory[position : position + size] = record
+        self.position = position + size
         self.record_count = index + 1
         if size > self.max_record_size:
             self.max_record_size = size
@@ -195,6 +215,8 @@ class ProducerBatch(DeliveryGroup):
     def add_slab(self, slab: Slab) -> None:
         self._close_slab()
         self.slabs.append(slab)
+        if cython.compiled:
+            self.address = slab.address
         self.position = slab.start
         self.room_end = slab.start + slab.size
 
@@ -233,6 +255,7 @@ class ProducerBatch(DeliveryGroup):
         if not self.closed:
             self.closed = True
             self._close_slab()
+            # Nothing fits any more, whatever its size.
             self.room_end = 0
             self.position = 0
             self.body_size = self.used_before
@@ -335,13 +358,13 @@ class ProducerBatch(DeliveryGroup):
             child, index = self._child(index)
             child.add_waiter(index, callback, argument, context)
         else:
-            super().add_waiter(index, callback, argument, context)
+            DeliveryGroup.add_waiter(self, index, callback, argument, context)
 
     def pop_waiters(self, index: int, only: object = None) -> list[Waiter]:
         if self.outcome == SPLIT:
             child, index = self._child(index)
             return child.pop_waiters(index, only)
-        return super().pop_waiters(index, only)
+        return DeliveryGroup.pop_waiters(self, index, only)
 
     def _set_outcome(self, outcome: int) -> None:
         if self.outcome != PENDING:
@@ -386,14 +409,16 @@ class ProducerBatch(DeliveryGroup):
         if self.outcome == SPLIT:
             child, index = self._child(index)
             return child.metadata(index)
-        topic, partition = self.topic_partition
         if not self.acknowledged:
-            return RecordMetadata(topic, partition, None, None)
-        offset = None if self.base_offset < 0 else self.base_offset + index
-        if self.log_append_time >= 0:
-            return RecordMetadata(topic, partition, offset, self.log_append_time)
-        run = bisect_right(self.timestamps_from, index) - 1
-        return RecordMetadata(topic, partition, offset, self.timestamp_values[run])
+            return new_record_metadata(self.topic_partition, -1, -1)
+        offset = -1 if self.base_offset < 0 else self.base_offset + index
+        timestamp_ms = self.log_append_time
+        if timestamp_ms < 0:
+            run = len(self.timestamps_from) - 1
+            if run > 0:
+                run = bisect_right(self.timestamps_from, index) - 1
+            timestamp_ms = self.timestamp_values[run]
+        return new_record_metadata(self.topic_partition, offset, timestamp_ms)
 
     def where(self) -> TopicPartition:
         return self.topic_partition

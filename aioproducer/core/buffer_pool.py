@@ -11,17 +11,52 @@ taken from the heap instead: fragmentation never makes anybody wait for bytes th
 from __future__ import annotations
 
 import mmap
-from typing import NamedTuple
+from typing import Any
+
+try:
+    import cython
+except ImportError:
+    from aioproducer.uncompiled import cython
+
+if cython.compiled:
+    from cython.cimports.cpython.buffer import PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 
 SMALLEST_SLAB = 1024
 
 
-class Slab(NamedTuple):
-    """A run of writable memory, the bytes ``memory[start:start + size]``."""
+class Slab:
+    """A run of writable memory, the bytes ``memory[start:start + size]``; compiled modules write at its address."""
 
-    memory: mmap.mmap | bytearray
-    start: int
-    size: int
+    __slots__ = ("address", "memory", "size", "start")
+
+    address: Any
+
+    def __init__(self, memory: mmap.mmap | bytearray, start: int, size: int) -> None:
+        self.memory = memory
+        self.start = start
+        self.size = size
+        if cython.compiled:
+            self.address = _address_of(memory)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Slab):
+            return NotImplemented
+        return self.memory is other.memory and self.start == other.start and self.size == other.size
+
+    def __hash__(self) -> int:
+        return hash((id(self.memory), self.start, self.size))
+
+    def __repr__(self) -> str:
+        return f"<Slab {self.size} bytes at {self.start} of {type(self.memory).__name__}>"
+
+
+def _address_of(memory: mmap.mmap | bytearray) -> Any:
+    """Where the first byte of ``memory`` lies for as long as there is ``memory``, whose size never changes."""
+    view = cython.declare(cython.Py_buffer)
+    PyObject_GetBuffer(memory, cython.address(view), PyBUF_SIMPLE)
+    address = cython.cast(cython.p_uchar, view.buf)
+    PyBuffer_Release(cython.address(view))
+    return address
 
 
 class BufferPool:

@@ -10,6 +10,15 @@ from struct import Struct, unpack_from
 
 from aioproducer.compression.base import Buffer
 
+try:
+    import cython
+except ImportError:
+    from aioproducer.uncompiled import cython
+
+if cython.compiled:
+    from cython.cimports.cpython.bytes import PyBytes_AS_STRING
+    from cython.cimports.libc.string import memcpy
+
 _SEED = 0x9747B28C
 _M = 0x5BD1E995
 _MASK = 0xFFFFFFFF
@@ -22,6 +31,8 @@ def _murmur2_unsigned(data: Buffer) -> int:
         data = bytes(data)
     length = len(data)
     count = length >> 2
+    if cython.compiled:
+        return _murmur2_of_bytes(data, length)
     h = _SEED ^ length
     for k in _WORDS[count](data) if count < 33 else unpack_from(f"<{count}I", data):
         k = k * _M & _MASK
@@ -30,6 +41,27 @@ def _murmur2_unsigned(data: Buffer) -> int:
         h = (h ^ int.from_bytes(data[length & ~3 :], "little")) * _M & _MASK
     h = (h ^ h >> 13) * _M & _MASK
     return h ^ h >> 15
+
+
+def _murmur2_of_bytes(data: bytes, length: int) -> int:
+    """The same in C's own 32-bit arithmetic, which drops what overflows."""
+    address = PyBytes_AS_STRING(data)
+    h = 0x9747B28C ^ length
+    k = 0
+    rest = length
+    while rest >= 4:
+        # Both sides are little-endian: setup.py compiles nothing on machines that are not.
+        memcpy(cython.address(k), address, 4)
+        k *= 0x5BD1E995
+        h = (h * 0x5BD1E995) ^ ((k ^ (k >> 24)) * 0x5BD1E995)
+        address += 4
+        rest -= 4
+    if rest:
+        k = 0
+        memcpy(cython.address(k), address, rest)
+        h = (h ^ k) * 0x5BD1E995
+    h = (h ^ (h >> 13)) * 0x5BD1E995
+    return h ^ (h >> 15)
 
 
 def murmur2(data: Buffer) -> int:

@@ -1,0 +1,58 @@
+"""Which modules are compiled, and which build this is.
+
+The hot modules are ordinary typed Python. Beside each lies a ``.pxd`` file with the C types that Cython compiles it
+with, where there is a compiler; without one they run as they are, and everything works, slower.
+``AIOPRODUCER_PURE=1`` in the environment makes Python run the sources also where compiled modules are installed.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec
+from importlib.util import spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+
+COMPILED_MODULES = (
+    "aioproducer.core.accumulator",
+    "aioproducer.core.batch",
+    "aioproducer.core.buffer_pool",
+    "aioproducer.core.delivery",
+    "aioproducer.core.future_type",
+    "aioproducer.core.partition_queue",
+    "aioproducer.core.ready",
+    "aioproducer.entry",
+    "aioproducer.partitioner",
+    "aioproducer.record",
+    "aioproducer.wire.murmur2",
+    "aioproducer.wire.record",
+    "aioproducer.wire.record_batch",
+    "aioproducer.wire.varint",
+)
+
+PURE_VARIABLE = "AIOPRODUCER_PURE"
+
+
+def is_pure_wanted() -> bool:
+    """Whether the environment asks for the uncompiled modules."""
+    return os.environ.get(PURE_VARIABLE, "0") not in ("", "0")
+
+
+class SourceFinder:
+    """Finds the sources of the compiled modules where Python's own finder would take the compiled ones."""
+
+    @classmethod
+    def find_spec(
+        cls, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name not in COMPILED_MODULES:
+            return None
+        return spec_from_file_location(name, Path(__file__).parent.joinpath(*name.split(".")[1:]).with_suffix(".py"))
+
+
+def prefer_sources() -> None:
+    """Let modules of this package that are imported from now on run uncompiled."""
+    if SourceFinder not in sys.meta_path:
+        sys.meta_path.insert(0, SourceFinder)

@@ -1,0 +1,59 @@
+cimport cython
+
+from aioproducer.core.batch cimport ProducerBatch
+from aioproducer.core.buffer_pool cimport BufferPool, Slab
+from aioproducer.core.delivery cimport new_delivery
+from aioproducer.core.partition_queue cimport PartitionQueue, TopicQueues
+from aioproducer.core.ready cimport ReadyPartitions
+from aioproducer.partitioner cimport StickyPartitioner
+
+
+cdef class RecordAccumulator:
+    cdef readonly object loop
+    cdef readonly BufferPool pool
+    cdef readonly object producer_state
+    cdef readonly object settings
+    cdef readonly object wake
+    cdef readonly object random
+    cdef readonly object choose_partition
+    cdef public object rack_of
+    cdef readonly dict topics
+    cdef readonly ReadyPartitions ready
+    cdef readonly object incomplete
+    cdef public dict to_compress
+    cdef public Py_ssize_t flushing
+    cdef public bint closing
+    cdef Py_ssize_t _batch_number
+    cdef readonly object _ratios
+    cdef object _watches
+    cdef readonly object lines
+    cdef list _refused
+    cdef bint _ignore_keys
+
+    @cython.locals(topic=TopicQueues, partitions=list, place=Py_ssize_t, queue=PartitionQueue, batch=ProducerBatch, index=Py_ssize_t)
+    cpdef object append(
+        self, object topic_name, object partition, object key, object value, object headers, long long timestamp_ms
+    )
+    @cython.locals(index=Py_ssize_t)
+    cdef Py_ssize_t _append_growing(
+        self,
+        ProducerBatch batch,
+        Py_ssize_t record_size,
+        long long timestamp_ms,
+        object key,
+        object value,
+        object headers,
+    ) except? -1
+    @cython.locals(slab=Slab)
+    cdef bint _extend(self, ProducerBatch batch, Py_ssize_t record_size) except -1
+    @cython.locals(slab=Slab, batch=ProducerBatch)
+    cdef ProducerBatch _open(
+        self, TopicQueues topic, PartitionQueue queue, Py_ssize_t record_size, long long timestamp_ms, double now
+    )
+    @cython.locals(queue=PartitionQueue)
+    cdef object _note_new_batch(self, PartitionQueue queue, ProducerBatch batch, double now)
+    cpdef object request_ended(self, ProducerBatch batch)
+    @cython.locals(queue=PartitionQueue)
+    cpdef object completed(self, ProducerBatch batch, double now)
+    cpdef object release(self, ProducerBatch batch)
+    cpdef bint has_room(self) except -1

@@ -1,0 +1,78 @@
+cimport cython
+
+from aioproducer.core.buffer_pool cimport BufferPool, Slab
+from aioproducer.core.delivery cimport DeliveryGroup
+from aioproducer.core.partition_queue cimport PartitionQueue
+from aioproducer.record cimport new_record_metadata
+from aioproducer.wire.record cimport write_plain_record
+
+
+cdef class ProducerBatch(DeliveryGroup):
+    cdef public PartitionQueue queue
+    cdef public object topic_partition
+    cdef public Py_ssize_t number
+    cdef public tuple order
+    cdef public double created_at
+    cdef public int attempts
+    cdef public int sent_to
+    cdef public object last_error
+    cdef public bint on_wire
+    cdef public Py_ssize_t size_limit
+    cdef public list slabs
+    cdef unsigned char* address
+    cdef public Py_ssize_t position
+    cdef public Py_ssize_t room_end
+    cdef public Py_ssize_t used_before
+    cdef public Py_ssize_t record_count
+    cdef public Py_ssize_t max_record_size
+    cdef public long long base_timestamp
+    cdef public long long max_timestamp
+    cdef public long long last_timestamp
+    cdef public list timestamps_from
+    cdef public list timestamp_values
+    cdef public bint due
+    cdef public bint closed
+    cdef public list body
+    cdef public Py_ssize_t body_size
+    cdef public int codec_id
+    cdef public Py_ssize_t charged_size
+    cdef public bint compressing
+    cdef public object header
+    cdef public int readers
+    cdef public long long producer_id
+    cdef public int producer_epoch
+    cdef public int base_sequence
+    cdef public int outcome
+    cdef public long long base_offset
+    cdef public long long log_append_time
+    cdef public bint acknowledged
+    cdef public object stored_error
+    cdef public object record_errors
+    cdef public ProducerBatch parent
+    cdef public list children
+    cdef public Py_ssize_t undone_children
+
+    @cython.locals(index=Py_ssize_t, position=Py_ssize_t, size=Py_ssize_t, delta=cython.longlong)
+    cpdef Py_ssize_t append(self, long long timestamp_ms, object key, object value, object headers) except -1
+    cdef object _begin_timestamp(self, Py_ssize_t index, long long timestamp_ms)
+    @cython.locals(slab=Slab)
+    cpdef Py_ssize_t used_size(self) except -1
+    cpdef bint has_room_for(self, Py_ssize_t record_size) except -1
+    cpdef Py_ssize_t next_slab_size(self, Py_ssize_t record_size) except -1
+    cpdef object add_slab(self, Slab slab)
+    @cython.locals(slab=Slab)
+    cpdef object limit_room(self)
+    @cython.locals(slab=Slab, used=Py_ssize_t)
+    cdef object _close_slab(self)
+    cpdef object close(self)
+    cpdef bint is_full(self) except -1
+    cpdef Py_ssize_t size(self) except -1
+    cpdef Py_ssize_t uncompressed_size(self) except -1
+    cpdef bint is_finished(self) except -1
+    cpdef bint is_done(self, Py_ssize_t index) except -1
+    cpdef object error(self, Py_ssize_t index)
+    cpdef object where(self)
+    cpdef object add_waiter(self, Py_ssize_t index, object callback, object argument, object context=*)
+    cpdef list pop_waiters(self, Py_ssize_t index, object only=*)
+    @cython.locals(offset=cython.longlong, run=Py_ssize_t, timestamp_ms=cython.longlong)
+    cpdef object metadata(self, Py_ssize_t index)

@@ -1,0 +1,31 @@
+cimport cython
+
+
+cdef class Slab:
+    cdef readonly object memory
+    cdef readonly Py_ssize_t start
+    cdef readonly Py_ssize_t size
+    # Where memory[0] is.
+    cdef unsigned char* address
+
+
+cdef unsigned char* _address_of(object memory) except NULL
+
+
+cdef class BufferPool:
+    cdef readonly Py_ssize_t total_memory
+    cdef public Py_ssize_t available_memory
+    cdef readonly object _arena
+    cdef readonly list _free
+
+    @cython.locals(size=Py_ssize_t, available=Py_ssize_t)
+    cpdef Slab take(self, Py_ssize_t minimum, Py_ssize_t preferred)
+    cpdef object release(self, Slab slab)
+    cpdef object charge(self, Py_ssize_t size)
+    cpdef object refund(self, Py_ssize_t size)
+    @cython.locals(order=cython.int, larger=cython.int, first=Py_ssize_t, rest=Py_ssize_t, size=Py_ssize_t, slab=Slab)
+    cpdef Slab _take_units(self, Py_ssize_t units)
+    @cython.locals(end=Py_ssize_t, order=cython.int)
+    cdef object _give_back_units(self, Py_ssize_t first, Py_ssize_t units)
+    @cython.locals(last=cython.int, neighbour=Py_ssize_t)
+    cdef object _merge(self, Py_ssize_t first, int order)

@@ -1,0 +1,5 @@
+from asyncio import Future
+
+from aioproducer.record import RecordMetadata
+
+class FutureOfMetadata(Future[RecordMetadata]): ...

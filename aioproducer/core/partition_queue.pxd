@@ -1,0 +1,32 @@
+from aioproducer.core.batch cimport ProducerBatch
+from aioproducer.partitioner cimport StickyPartitioner
+
+
+cdef class NodeQueue:
+    cdef readonly int node_id
+    cdef readonly object ready
+    cdef public object waiting_since
+
+
+cdef class PartitionQueue:
+    cdef readonly object topic_partition
+    cdef readonly object sequences
+    cdef readonly object batches
+    cdef public ProducerBatch open_batch
+    cdef public NodeQueue node
+    cdef public bint in_ready
+    cdef public bint muted
+    cdef public Py_ssize_t on_wire
+    cdef public double backoff_until
+
+
+cdef class TopicQueues:
+    cdef readonly str name
+    cdef readonly list partitions
+    cdef readonly list retired
+    cdef public StickyPartitioner sticky
+    cdef public double load_at
+    cdef readonly object line
+    cdef public Py_ssize_t line_length
+
+    cpdef bint has_partition(self, object partition) except -1

@@ -1,0 +1,11 @@
+from aioproducer.core.accumulator cimport RecordAccumulator
+
+
+cdef class RecordEntry:
+    cdef public RecordAccumulator _accumulator
+    cdef public unsigned long _owner_thread
+    cdef public bint _plain
+    cdef object __weakref__
+
+
+cdef long long wall_ms() noexcept

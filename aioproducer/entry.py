@@ -1,0 +1,129 @@
+"""Where a record comes in: ``send``, and the short way from there into its batch.
+
+A class of its own because it is compiled; ``Producer`` is this with a life around it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from time import time_ns
+from typing import Any
+
+from aioproducer import callers
+from aioproducer.core.accumulator import RecordAccumulator
+from aioproducer.core.delivery import Delivery
+from aioproducer.record import normalise_headers
+from aioproducer.wire.record_batch import Buffer
+
+try:
+    import cython
+except ImportError:
+    from aioproducer.uncompiled import cython
+
+if cython.compiled:
+    from cython.cimports.cpython.pythread import PyThread_get_thread_ident as get_ident
+    from cython.cimports.posix.time import CLOCK_REALTIME, clock_gettime, timespec
+else:
+    from threading import get_ident
+
+LATEST_TIMESTAMP = 2**63 - 1
+NO_HEADERS: tuple[tuple[str, Buffer | None], ...] = ()
+
+
+class RecordEntry:
+    """Takes records from the thread that owns it, and puts them into their batches."""
+
+    __slots__ = ("__weakref__", "_accumulator", "_owner_thread", "_plain")
+
+    _accumulator: RecordAccumulator
+    _owner_thread: int
+    # Records that nothing of the user's has to touch take the short way.
+    _plain: bool
+
+    def send(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        *,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: Sequence[tuple[str, Buffer | None]] = NO_HEADERS,
+    ) -> Delivery:
+        """Accept a record, and return its Delivery: await it for the ``RecordMetadata``, or let it go.
+
+        Where there is room and the topic is known, the record is in its batch when ``send`` returns; else it takes its
+        place in line for at most ``max_block_ms``. Records of a topic keep the order of the calls.
+
+        Args:
+            value, key: bytes-likes or ``None``, or what the configured serializers take.
+            partition: else the partitioner chooses.
+            timestamp_ms: milliseconds since the epoch; else now.
+            headers: pairs of a name and bytes or ``None``.
+
+        Raises:
+            TypeError, ValueError: an argument is not what it should be.
+            SerializationError: a serializer failed.
+            BufferExhaustedError: there is not even room in line.
+            ProducerClosedError, WrongCallerError: not here, or not any more.
+            KafkaError: the producer has met a fatal error before.
+        """
+        if self._owner_thread != get_ident() or not self._plain:
+            return self._send_otherwise(topic, value, key, partition, timestamp_ms, headers)
+        if timestamp_ms is None:
+            milliseconds = wall_ms()
+        elif type(timestamp_ms) is int and 0 <= timestamp_ms <= LATEST_TIMESTAMP:
+            milliseconds = timestamp_ms
+        else:
+            callers.check(topic, value, key, partition, timestamp_ms, headers)
+            milliseconds = int(timestamp_ms)
+        if headers is not NO_HEADERS and not isinstance(headers, (tuple, list)):
+            headers = normalise_headers(headers)
+        try:
+            delivery = self._accumulator.append(topic, partition, key, value, headers, milliseconds)
+            if delivery is not None:
+                return delivery
+            return self._enqueue(topic, partition, key, value, headers, milliseconds)
+        except callers.WRONG_ARGUMENTS:
+            callers.explain(topic, value, key, partition, milliseconds, headers)
+            raise
+
+    def _send_otherwise(
+        self,
+        topic: str,
+        value: Any,
+        key: Any,
+        partition: int | None,
+        timestamp_ms: int | None,
+        headers: Sequence[tuple[str, Buffer | None]],
+    ) -> Delivery:
+        """Refuse the caller, or send what interceptors and serializers make of the record."""
+        raise AssertionError("the producer says")
+
+    def _enqueue(
+        self,
+        topic: str,
+        partition: int | None,
+        key: Buffer | None,
+        value: Buffer | None,
+        headers: Sequence[tuple[str, Buffer | None]],
+        timestamp_ms: int,
+    ) -> Delivery:
+        """Put a record into a new batch, or in line; or fail it."""
+        raise AssertionError("the producer says")
+
+
+def wall_ms() -> int:
+    """Milliseconds since the epoch."""
+    if not cython.compiled:
+        return time_ns() // 1_000_000
+    now = cython.declare(timespec)
+    clock_gettime(CLOCK_REALTIME, cython.address(now))
+    milliseconds: int = now.tv_sec * 1000 + now.tv_nsec // 1_000_000
+    return milliseconds
+
+
+def is_compiled() -> bool:
+    """Whether this is the compiled build."""
+    compiled: bool = cython.compiled
+    return compiled
