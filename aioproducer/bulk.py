@@ -7,9 +7,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from itertools import repeat
+from itertools import islice
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 from aioproducer.core.batch import ProducerBatch
 from aioproducer.core.delivery import Delivery
@@ -25,9 +25,14 @@ else:
 
 # How long records are sent, or outcomes read, between two turns for others, in seconds.
 LONGEST_TURN = 0.0005
+# So many rows of what is no list are looked at together.
+CHUNK_ROWS = 1000
 # So much of an Arrow column is made into Python objects at a time.
 ARROW_ROWS = 1000
 ARROW_BYTES = 1 << 20
+
+
+_Row: TypeAlias = tuple[Any, Any, int | None, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +78,16 @@ class Sends(Protocol):
         headers: Any = (),
     ) -> Delivery: ...
 
+    def append_column(
+        self,
+        topic: str,
+        partition: int | None,
+        keys: Sequence[Any] | None,
+        values: Sequence[Any],
+        first: int,
+        touched: list[ProducerBatch],
+    ) -> int: ...
+
     async def drain(self) -> None: ...
 
     async def flush(self) -> None: ...
@@ -95,32 +110,29 @@ async def send_columns(
         if column is not None and _length(name, column) != count:
             raise ValueError(f"{name} has {_length(name, column)} entries for {count} values")
     config = producer.config
-    rows = zip(
+    chunks = _chunks(
         _items(values, _encoded if config.value_serializer is None else None),
-        repeat(None) if keys is None else _items(keys, _encoded if config.key_serializer is None else None),
-        repeat(None) if timestamps_ms is None else _items(_in_milliseconds(timestamps_ms), None),
-        repeat(()) if headers is None else _items(headers, _header_pairs),
-        # A list may be changed by its owner meanwhile; what there is, is sent.
-        strict=False,
+        None if keys is None else _items(keys, _encoded if config.key_serializer is None else None),
+        None if timestamps_ms is None else _items(_in_milliseconds(timestamps_ms), None),
+        None if headers is None else _items(headers, _header_pairs),
     )
     outcome = _Outcome()
     try:
         turn_began = perf_counter()
-        for value, key, timestamp_ms, row_headers in rows:
-            try:
-                delivery = producer.send(
-                    topic, value, key, partition=partition, timestamp_ms=timestamp_ms, headers=row_headers
-                )
-            except BufferExhaustedError:
-                # Others fill the lines. When they are through, there is room; if not, there is none for this record.
-                await producer.flush()
-                delivery = producer.send(
-                    topic, value, key, partition=partition, timestamp_ms=timestamp_ms, headers=row_headers
-                )
-            if outcome.note(delivery) or perf_counter() - turn_began > LONGEST_TURN:
-                await producer.drain()
-                outcome.settle_finished()
-                turn_began = perf_counter()
+        for chunk in chunks:
+            place = 0
+            while place < len(chunk):
+                place = outcome.append_column(producer, topic, partition, chunk, place)
+                row = chunk.row(place)
+                waits = False
+                if row is not None and perf_counter() - turn_began < LONGEST_TURN:
+                    # It needs a new batch, or more than the short way has.
+                    waits = outcome.note(await _send_row(producer, topic, partition, row))
+                    place += 1
+                if waits or perf_counter() - turn_began >= LONGEST_TURN:
+                    await producer.drain()
+                    outcome.settle_finished()
+                    turn_began = perf_counter()
     except BaseException as error:
         error.add_note(
             f"{outcome.count} of {count} records of this send_many for topic {topic!r} were accepted before; they are "
@@ -130,6 +142,59 @@ async def send_columns(
     with producer.hurrying():
         await outcome.settle_all()
     return outcome.result()
+
+
+async def _send_row(producer: Sends, topic: str, partition: int | None, row: _Row) -> Delivery:
+    value, key, timestamp_ms, headers = row
+    try:
+        return producer.send(topic, value, key, partition=partition, timestamp_ms=timestamp_ms, headers=headers)
+    except BufferExhaustedError:
+        # Others fill the lines. When they are through, there is room; if not, there is none for this record.
+        await producer.flush()
+        return producer.send(topic, value, key, partition=partition, timestamp_ms=timestamp_ms, headers=headers)
+
+
+class _Chunk(NamedTuple):
+    """Columns of equal length; ``None`` where all entries are ``None``, or where there are no headers."""
+
+    values: Sequence[Any]
+    keys: Sequence[Any] | None
+    timestamps_ms: Sequence[Any] | None
+    headers: Sequence[Any] | None
+
+    def __len__(self) -> int:
+        # A list may be changed by its owner meanwhile; what there is, is sent.
+        return min(len(column) for column in self if column is not None)
+
+    def row(self, place: int) -> _Row | None:
+        """The entries of one record, or ``None`` behind the last."""
+        if place >= len(self):
+            return None
+        return (
+            self.values[place],
+            None if self.keys is None else self.keys[place],
+            None if self.timestamps_ms is None else self.timestamps_ms[place],
+            () if self.headers is None else self.headers[place],
+        )
+
+
+def _chunks(
+    values: Iterable[Any],
+    keys: Iterable[Any] | None,
+    timestamps_ms: Iterable[Any] | None,
+    headers: Iterable[Any] | None,
+) -> Iterator[_Chunk]:
+    """Lists and tuples as they are, in one chunk; whatever else can only be gone through, some rows at a time."""
+    columns = (values, keys, timestamps_ms, headers)
+    if all(column is None or isinstance(column, list | tuple) for column in columns):
+        yield _Chunk(*columns)  # type: ignore[arg-type]  # just found out
+        return
+    iterators = [None if column is None else iter(column) for column in columns]
+    while True:
+        chunk = _Chunk(*[None if each is None else list(islice(each, CHUNK_ROWS)) for each in iterators])  # type: ignore[arg-type]
+        if not len(chunk):
+            return
+        yield chunk
 
 
 def _length(name: str, column: Any) -> int:
@@ -201,25 +266,38 @@ class _Outcome:
         self._runs: dict[ProducerBatch, list[int]] = {}
         self._in_line: deque[Delivery] = deque()
 
+    def append_column(self, producer: Sends, topic: str, partition: int | None, chunk: _Chunk, place: int) -> int:
+        """Append what can go the short way, from ``place`` on, and remember it; returns the place behind that."""
+        if self._in_line or chunk.timestamps_ms is not None or chunk.headers is not None:
+            return place
+        touched: list[ProducerBatch] = []
+        try:
+            return producer.append_column(topic, partition, chunk.keys, chunk.values, place, touched)
+        finally:
+            for batch in touched:
+                start, batch.column_start = batch.column_start, -1
+                self.count += batch.record_count - start
+                self._note_in_batch(batch, start, batch.record_count)
+
     def note(self, delivery: Delivery) -> bool:
         """Remember a record; True where it is in line, so that its sender should look for room."""
         self.count += 1
         if not self._in_line:
             group = delivery._group
             if isinstance(group, ProducerBatch):
-                self._note_in_batch(group, delivery._index)
+                self._note_in_batch(group, delivery._index, delivery._index + 1)
                 return False
         self._in_line.append(delivery)
         return True
 
-    def _note_in_batch(self, batch: ProducerBatch, index: int) -> None:
+    def _note_in_batch(self, batch: ProducerBatch, start: int, stop: int) -> None:
         runs = self._runs.get(batch)
         if runs is None:
-            self._runs[batch] = [index, index + 1]
-        elif runs[-1] == index:
-            runs[-1] = index + 1
+            self._runs[batch] = [start, stop]
+        elif runs[-1] == start:
+            runs[-1] = stop
         else:
-            runs += index, index + 1
+            runs += start, stop
 
     def _move_up(self) -> None:
         """Take those out of the line that have come into batches, or failed; the line keeps its order."""
@@ -228,7 +306,7 @@ class _Outcome:
             delivery = line[0]
             group = delivery._group
             if isinstance(group, ProducerBatch):
-                self._note_in_batch(group, delivery._index)
+                self._note_in_batch(group, delivery._index, delivery._index + 1)
             elif delivery.done():
                 self._note_error(delivery.topic_partition, delivery.exception())
             else:

@@ -11,6 +11,7 @@ from typing import Any
 
 from aioproducer import callers
 from aioproducer.core.accumulator import RecordAccumulator
+from aioproducer.core.batch import ProducerBatch
 from aioproducer.core.delivery import Delivery
 from aioproducer.record import normalise_headers
 from aioproducer.wire.record_batch import Buffer
@@ -87,6 +88,24 @@ class RecordEntry:
         except callers.WRONG_ARGUMENTS:
             callers.explain(topic, value, key, partition, milliseconds, headers)
             raise
+
+    def append_column(
+        self,
+        topic: str,
+        partition: int | None,
+        keys: Sequence[Any] | None,
+        values: Sequence[Any],
+        first: int,
+        touched: list[ProducerBatch],
+    ) -> int:
+        """``RecordAccumulator.append_column`` with the time; it takes nothing that ``send`` has to see itself."""
+        if self._owner_thread != get_ident() or not self._plain:
+            return first
+        try:
+            return self._accumulator.append_column(topic, partition, keys, values, first, wall_ms(), touched)
+        except callers.WRONG_ARGUMENTS:
+            # Those before are in; ``send`` will say what is wrong with the next.
+            return first + sum([batch.record_count - batch.column_start for batch in touched])
 
     def _send_otherwise(
         self,

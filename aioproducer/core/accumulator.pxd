@@ -34,6 +34,29 @@ cdef class RecordAccumulator:
     cpdef object append(
         self, object topic_name, object partition, object key, object value, object headers, long long timestamp_ms
     )
+    @cython.locals(
+        stop=Py_ssize_t,
+        topic=TopicQueues,
+        partitions=list,
+        by_key=cython.bint,
+        place=Py_ssize_t,
+        room=Py_ssize_t,
+        here=Py_ssize_t,
+        queue=PartitionQueue,
+        batch=ProducerBatch,
+        before=Py_ssize_t,
+        index=Py_ssize_t,
+    )
+    cpdef Py_ssize_t append_column(
+        self,
+        object topic_name,
+        object partition,
+        object keys,
+        object values,
+        Py_ssize_t first,
+        long long timestamp_ms,
+        list touched,
+    ) except -1
     @cython.locals(index=Py_ssize_t)
     cdef Py_ssize_t _append_growing(
         self,
@@ -46,7 +69,7 @@ cdef class RecordAccumulator:
     ) except? -1
     @cython.locals(slab=Slab)
     cdef bint _extend(self, ProducerBatch batch, Py_ssize_t record_size) except -1
-    @cython.locals(slab=Slab, batch=ProducerBatch)
+    @cython.locals(pool=BufferPool, preferred=Py_ssize_t, slab=Slab, batch=ProducerBatch)
     cdef ProducerBatch _open(
         self, TopicQueues topic, PartitionQueue queue, Py_ssize_t record_size, long long timestamp_ms, double now
     )

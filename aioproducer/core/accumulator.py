@@ -14,8 +14,8 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from aioproducer.compression import Codec
-from aioproducer.core.batch import PENDING, SPLIT, Header, ProducerBatch
-from aioproducer.core.buffer_pool import BufferPool
+from aioproducer.core.batch import LARGEST_GROWTH, PENDING, SPLIT, Header, ProducerBatch
+from aioproducer.core.buffer_pool import SMALLEST_SLAB, BufferPool
 from aioproducer.core.compression_ratio import CompressionRatios
 from aioproducer.core.delivery import Delivery, FutureFactory, new_delivery
 from aioproducer.core.lines import Lines
@@ -39,6 +39,10 @@ RATIO_SAFETY = 1.05
 # Seconds between two looks at the queue sizes of a topic, for each of its partitions: so that the look, however many
 # partitions there are, takes about one percent of the time.
 LOAD_AGE_PER_PARTITION = 0.0001
+
+# What one call of append_column takes at most: some tenths of a millisecond.
+COLUMN_RECORDS = 4096
+COLUMN_BYTES = 512 * 1024
 
 # Batches up to this size are compressed at once; a thread takes longer to wake.
 INLINE_COMPRESSION_SIZE = 4096
@@ -162,6 +166,68 @@ class RecordAccumulator:
             if index < 0:
                 return None
         return new_delivery(batch, index)
+
+    def append_column(
+        self,
+        topic_name: str,
+        partition: int | None,
+        keys: Sequence[Buffer | None] | None,
+        values: Sequence[Buffer | None],
+        first: int,
+        timestamp_ms: int,
+        touched: list[ProducerBatch],
+    ) -> int:
+        """Put records into open batches from place ``first`` of the columns on, as ``append`` would one by one.
+
+        Ends in front of a record for which ``append`` would return ``None``, and after ``COLUMN_BYTES`` so that no call
+        takes long; returns the place behind the last record it took. ``touched`` gets the batches that records went
+        into, each with the index of the first of them as its ``column_start``; the others follow it.
+        """
+        stop = min(len(values), first + COLUMN_RECORDS)
+        topic = self.topics.get(topic_name)
+        if topic is None or topic.line_length or not topic.partitions:
+            return first
+        partitions = topic.partitions
+        by_key = keys is not None and partition is None and not self._ignore_keys
+        if partition is None:
+            if self.choose_partition is not None:
+                return first
+            place = topic.sticky.partition  # type: ignore[union-attr]  # set with the partitions
+        else:
+            place = partition
+            if not 0 <= place < len(partitions):
+                return first
+        room = COLUMN_BYTES
+        here = first
+        key = None
+        while here < stop and room > 0:
+            value = values[here]
+            if keys is not None:
+                key = keys[here]
+                if by_key:
+                    if key is None:
+                        place = topic.sticky.partition  # type: ignore[union-attr]
+                    else:
+                        place = partition_for_key(key, len(partitions))
+            queue = partitions[place]
+            batch = queue.open_batch
+            if batch is None:
+                break
+            before = batch.position
+            index = batch.append(timestamp_ms, key, value, ())
+            if index < 0:
+                index = self._append_growing(batch, -index, timestamp_ms, key, value, ())
+                if index < 0:
+                    break
+                # It stands in a new slab.
+                room -= SMALLEST_SLAB
+            else:
+                room -= batch.position - before
+            if batch.column_start < 0:
+                batch.column_start = index
+                touched.append(batch)
+            here += 1
+        return here
 
     def _append_growing(
         self,
@@ -336,7 +402,13 @@ class RecordAccumulator:
         self, topic: TopicQueues, queue: PartitionQueue, record_size: int, timestamp_ms: int, now: float
     ) -> ProducerBatch | None:
         settings = self.settings
-        slab = self.pool.take(record_size, record_size)
+        pool = self.pool
+        preferred = record_size
+        if pool.available_memory * 2 > pool.total_memory:
+            # Where there is plenty, as much as the partition's last batch took, up to a slab of full growth: fewer
+            # pieces to take, to checksum and to send.
+            preferred = max(record_size, min(queue.last_batch_size, LARGEST_GROWTH))
+        slab = pool.take(record_size, preferred)
         if slab is None:
             return None
         # No more than a request may have: then append need not ask whether a record is too large for one.
@@ -364,6 +436,7 @@ class RecordAccumulator:
         fullness = 1.0 if full else min(1.0, batch.used_size() / max(batch.size_limit, 1))
         batch.close()
         queue.open_batch = None
+        queue.last_batch_size = batch.used_before
         self.ready.closed(batch)
         topic = self.topics[batch.topic_partition.topic]
         sticky = topic.sticky

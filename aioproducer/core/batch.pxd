@@ -28,6 +28,7 @@ cdef class ProducerBatch(DeliveryGroup):
     cdef public long long base_timestamp
     cdef public long long max_timestamp
     cdef public long long last_timestamp
+    cdef public Py_ssize_t column_start
     cdef public list timestamps_from
     cdef public list timestamp_values
     cdef public bint due

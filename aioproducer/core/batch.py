@@ -66,6 +66,7 @@ class ProducerBatch(DeliveryGroup):
         "children",
         "closed",
         "codec_id",
+        "column_start",
         "compressing",
         "created_at",
         "due",
@@ -132,6 +133,8 @@ class ProducerBatch(DeliveryGroup):
         self.base_timestamp = -1
         self.max_timestamp = -1
         self.last_timestamp = -1
+        # The first record of a column's, while it is appended; see RecordAccumulator.append_column.
+        self.column_start = -1
         # Timestamps by runs: from record timestamps_from[i] on, timestamp_values[i]. A batch of one instant has one.
         self.timestamps_from: list[int] = []
         self.timestamp_values: list[int] = []
@@ -346,10 +349,11 @@ class ProducerBatch(DeliveryGroup):
             first += child.record_count
         assert first == self.record_count
         self.undone_children = len(children)
-        waiters, self.waiters = self.waiters, None
-        for index, of_record in (waiters or {}).items():
-            for waiter in of_record:
+        waiters = self.waiters
+        for index in [*(waiters or ())]:
+            for waiter in DeliveryGroup.pop_waiters(self, index):
                 self.add_waiter(index, *waiter)
+        self.waiters = None
 
     def add_waiter(
         self, index: int, callback: Callable[..., Any] | None, argument: Any, context: Context | None = None

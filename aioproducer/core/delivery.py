@@ -45,8 +45,9 @@ class DeliveryGroup:
 
     def __init__(self, loop: FutureFactory) -> None:
         self.loop = loop
-        # By the record's index, so that leaving costs no look at those who wait for other records.
-        self.waiters: dict[int, list[Waiter]] | None = None
+        # By the record's index, so that leaving costs no look at those who wait for other records. One awaiter alone,
+        # which is what nearly every record has, stands as its bare future.
+        self.waiters: dict[int, Future[None] | list[Waiter]] | None = None
 
     def is_done(self, index: int) -> bool:
         raise AssertionError("the group says")
@@ -68,16 +69,21 @@ class DeliveryGroup:
         self, index: int, callback: Callable[..., Any] | None, argument: Any, context: Context | None = None
     ) -> None:
         """Wake with the record's outcome: a future (no callback), or a callback with its argument."""
-        if self.waiters is None:
-            self.waiters = {}
-        self.waiters.setdefault(index, []).append((callback, argument, context))
+        waiters = self.waiters
+        if waiters is None:
+            waiters = self.waiters = {}
+        there = waiters.get(index)
+        if there is None and callback is None:
+            waiters[index] = argument
+        else:
+            waiters[index] = [*_as_list(there), (callback, argument, context)]
 
     def pop_waiters(self, index: int, only: object = None) -> list[Waiter]:
         """Take back the waiters for a record: all, or those with this callback or future."""
         waiters = self.waiters
         if waiters is None or index not in waiters:
             return []
-        all_of_record = waiters.pop(index)
+        all_of_record = _as_list(waiters.pop(index))
         if only is None:
             return all_of_record
         staying = [each for each in all_of_record if only not in each[:2]]
@@ -91,7 +97,17 @@ class DeliveryGroup:
         if waiters:
             self.waiters = None
             for index in sorted(waiters):
-                wake(self.loop, waiters[index])
+                there = waiters[index]
+                if isinstance(there, list):
+                    wake(self.loop, there)
+                elif not there.done():
+                    there.set_result(None)
+
+
+def _as_list(waiters: Future[None] | list[Waiter] | None) -> list[Waiter]:
+    if waiters is None:
+        return []
+    return waiters if isinstance(waiters, list) else [(None, waiters, None)]
 
 
 def wake(loop: FutureFactory, waiters: list[Waiter]) -> None:

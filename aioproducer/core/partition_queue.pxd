@@ -18,6 +18,7 @@ cdef class PartitionQueue:
     cdef public bint muted
     cdef public Py_ssize_t on_wire
     cdef public double backoff_until
+    cdef public Py_ssize_t last_batch_size
 
 
 cdef class TopicQueues:

@@ -39,6 +39,7 @@ class PartitionQueue:
         "backoff_until",
         "batches",
         "in_ready",
+        "last_batch_size",
         "muted",
         "node",
         "on_wire",
@@ -58,6 +59,8 @@ class PartitionQueue:
         # How many of its batches are on the wire.
         self.on_wire = 0
         self.backoff_until = 0.0
+        # Bytes of records in the batch that was closed last: about as many as the next will have.
+        self.last_batch_size = 0
 
     def __repr__(self) -> str:
         return f"<PartitionQueue {self.topic_partition}: {len(self.batches)} batches>"
