@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
-from random import Random
+from typing import TYPE_CHECKING, NamedTuple
 
 from aioproducer.compression import codec
-from aioproducer.config import ProducerConfig
 from aioproducer.core.accumulator import AccumulatorSettings, RecordAccumulator
 from aioproducer.core.buffer_pool import BufferPool
 from aioproducer.core.cluster_view import MetadataView
@@ -23,14 +21,18 @@ from aioproducer.io.node import NodeSettings
 from aioproducer.io.sender import ReportFailure, Sender, SenderSettings
 from aioproducer.metrics import Metrics
 from aioproducer.partitioner import check_partition, resolve_partitioner
-from aioproducer.security import ssl_context_from
 from aioproducer.transport.base import Connector
 from aioproducer.transport.stream import StreamConnector
 from aioproducer.wire.record_batch import Buffer
 
+if TYPE_CHECKING:
+    import ssl
+    from random import Random
 
-@dataclass(frozen=True, slots=True)
-class Parts:
+    from aioproducer.config import ProducerConfig
+
+
+class Parts(NamedTuple):
     """What works behind a producer."""
 
     accumulator: RecordAccumulator
@@ -51,10 +53,18 @@ def connector_for(config: ProducerConfig, transport: str | Connector) -> Connect
     if transport != "tcp":
         raise ConfigurationError(f"transport {transport!r} does not exist: give 'tcp', or an object with connect()")
     return StreamConnector(
-        ssl_context_from(config),
+        _ssl_context(config),
         send_buffer_bytes=config.send_buffer_bytes,
         receive_buffer_bytes=config.receive_buffer_bytes,
     )
+
+
+def _ssl_context(config: ProducerConfig) -> ssl.SSLContext | None:
+    if config.security_protocol != "SSL":
+        return None
+    from aioproducer.security import ssl_context_from
+
+    return ssl_context_from(config)
 
 
 def assemble(

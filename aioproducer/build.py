@@ -18,6 +18,7 @@ from types import ModuleType
 COMPILED_MODULES = (
     "aioproducer.core.accumulator",
     "aioproducer.core.batch",
+    "aioproducer.core.binary_column",
     "aioproducer.core.buffer_pool",
     "aioproducer.core.delivery",
     "aioproducer.core.future_type",

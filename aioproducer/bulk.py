@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from itertools import islice
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
+from aioproducer.arrow import binary_columns, encoded, header_pairs, in_milliseconds, is_arrow, is_binary, items
 from aioproducer.core.batch import ProducerBatch
+from aioproducer.core.binary_column import BinaryColumn
 from aioproducer.core.delivery import Delivery
 from aioproducer.errors import BufferExhaustedError, KafkaError, SendManyError
 from aioproducer.record import TopicPartition
@@ -27,9 +29,6 @@ else:
 LONGEST_TURN = 0.0005
 # So many rows of what is no list are looked at together.
 CHUNK_ROWS = 1000
-# So much of an Arrow column is made into Python objects at a time.
-ARROW_ROWS = 1000
-ARROW_BYTES = 1 << 20
 
 
 _Row: TypeAlias = tuple[Any, Any, int | None, Any]
@@ -66,6 +65,8 @@ class Sends(Protocol):
 
     @property
     def config(self) -> SerializerKeys: ...
+    @property
+    def compiled(self) -> bool: ...
 
     def send(
         self,
@@ -84,6 +85,16 @@ class Sends(Protocol):
         partition: int | None,
         keys: Sequence[Any] | None,
         values: Sequence[Any],
+        first: int,
+        touched: list[ProducerBatch],
+    ) -> int: ...
+
+    def append_binary_column(
+        self,
+        topic: str,
+        partition: int | None,
+        keys: BinaryColumn | None,
+        values: BinaryColumn,
         first: int,
         touched: list[ProducerBatch],
     ) -> int: ...
@@ -109,13 +120,7 @@ async def send_columns(
     for name, column in (("keys", keys), ("timestamps_ms", timestamps_ms), ("headers", headers)):
         if column is not None and _length(name, column) != count:
             raise ValueError(f"{name} has {_length(name, column)} entries for {count} values")
-    config = producer.config
-    chunks = _chunks(
-        _items(values, _encoded if config.value_serializer is None else None),
-        None if keys is None else _items(keys, _encoded if config.key_serializer is None else None),
-        None if timestamps_ms is None else _items(_in_milliseconds(timestamps_ms), None),
-        None if headers is None else _items(headers, _header_pairs),
-    )
+    chunks = _chunks(producer, values, keys, timestamps_ms, headers)
     outcome = _Outcome()
     try:
         turn_began = perf_counter()
@@ -157,10 +162,10 @@ async def _send_row(producer: Sends, topic: str, partition: int | None, row: _Ro
 class _Chunk(NamedTuple):
     """Columns of equal length; ``None`` where all entries are ``None``, or where there are no headers."""
 
-    values: Sequence[Any]
-    keys: Sequence[Any] | None
-    timestamps_ms: Sequence[Any] | None
-    headers: Sequence[Any] | None
+    values: Any
+    keys: Any
+    timestamps_ms: Any
+    headers: Any
 
     def __len__(self) -> int:
         # A list may be changed by its owner meanwhile; what there is, is sent.
@@ -179,22 +184,37 @@ class _Chunk(NamedTuple):
 
 
 def _chunks(
-    values: Iterable[Any],
-    keys: Iterable[Any] | None,
-    timestamps_ms: Iterable[Any] | None,
-    headers: Iterable[Any] | None,
+    producer: Sends, values: Column, keys: Column | None, timestamps_ms: Column | None, headers: Column | None
 ) -> Iterator[_Chunk]:
-    """Lists and tuples as they are, in one chunk; whatever else can only be gone through, some rows at a time."""
+    """Lists and tuples as they are, in one chunk; Arrow's as they lie; whatever else, some rows at a time."""
     columns = (values, keys, timestamps_ms, headers)
     if all(column is None or isinstance(column, list | tuple) for column in columns):
-        yield _Chunk(*columns)  # type: ignore[arg-type]  # just found out
+        yield _Chunk(*columns)
         return
-    iterators = [None if column is None else iter(column) for column in columns]
+    if timestamps_ms is None and headers is None and _lies_in_binary(producer, values, keys):
+        for value_column, key_column in binary_columns(values, keys):
+            yield _Chunk(value_column, key_column, None, None)
+        return
+    config = producer.config
+    iterators = [
+        iter(items(values, encoded if config.value_serializer is None else None)),
+        None if keys is None else iter(items(keys, encoded if config.key_serializer is None else None)),
+        None if timestamps_ms is None else iter(items(in_milliseconds(timestamps_ms), None)),
+        None if headers is None else iter(items(headers, header_pairs)),
+    ]
     while True:
-        chunk = _Chunk(*[None if each is None else list(islice(each, CHUNK_ROWS)) for each in iterators])  # type: ignore[arg-type]
+        chunk = _Chunk(*[None if each is None else list(islice(each, CHUNK_ROWS)) for each in iterators])
         if not len(chunk):
             return
         yield chunk
+
+
+def _lies_in_binary(producer: Sends, values: Column, keys: Column | None) -> bool:
+    """Whether records can be made of Arrow's buffers, with no Python object for a row."""
+    config = producer.config
+    if not producer.compiled or config.value_serializer is not None or config.key_serializer is not None:
+        return False
+    return all(column is None or (is_arrow(column) and is_binary(column)) for column in (values, keys))
 
 
 def _length(name: str, column: Any) -> int:
@@ -202,7 +222,7 @@ def _length(name: str, column: Any) -> int:
     Raises:
         TypeError: the column is none.
     """
-    if not _is_arrow(column) and (
+    if not is_arrow(column) and (
         isinstance(column, str | bytes | bytearray | memoryview | Mapping)
         or not hasattr(column, "__len__")
         or not hasattr(column, "__getitem__")
@@ -212,42 +232,6 @@ def _length(name: str, column: Any) -> int:
             "a loop, with `await producer.drain()` between sends"
         )
     return len(column)
-
-
-def _is_arrow(column: Any) -> bool:
-    return hasattr(column, "to_pylist") and hasattr(column, "slice")
-
-
-def _items(column: Any, convert: Callable[[Any], Any] | None) -> Iterable[Any]:
-    """The rows of a column; those of an Arrow column a few at a time, and converted."""
-    if not _is_arrow(column):
-        return column  # type: ignore[no-any-return]  # any sequence
-    rows = _arrow_rows(column)
-    return rows if convert is None else map(convert, rows)
-
-
-def _arrow_rows(column: Any) -> Iterator[Any]:
-    for chunk in getattr(column, "chunks", (column,)):
-        count = len(chunk)
-        at_once = max(1, min(ARROW_ROWS, ARROW_BYTES * count // max(chunk.nbytes, 1)))
-        for start in range(0, count, at_once):
-            yield from chunk.slice(start, at_once).to_pylist()
-
-
-def _encoded(value: Any) -> Any:
-    return value.encode() if isinstance(value, str) else value
-
-
-def _header_pairs(value: Any) -> Any:
-    """A row of Spark's header column, a list of structs, as pairs."""
-    return [(each["key"], each["value"]) if isinstance(each, Mapping) else each for each in value or ()]
-
-
-def _in_milliseconds(column: Any) -> Any:
-    """An Arrow column of timestamps as one of integers."""
-    if _is_arrow(column) and str(column.type).startswith("timestamp"):
-        return column.cast("timestamp[ms]", safe=False).cast("int64")
-    return column
 
 
 class _Outcome:
@@ -272,6 +256,8 @@ class _Outcome:
             return place
         touched: list[ProducerBatch] = []
         try:
+            if isinstance(chunk.values, BinaryColumn):
+                return producer.append_binary_column(topic, partition, chunk.keys, chunk.values, place, touched)
             return producer.append_column(topic, partition, chunk.keys, chunk.values, place, touched)
         finally:
             for batch in touched:

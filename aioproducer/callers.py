@@ -18,7 +18,7 @@ WRONG_ARGUMENTS = (TypeError, ValueError, AttributeError, OverflowError, BufferE
 
 # What Kafka's Topic.validate allows.
 LONGEST_TOPIC = 249
-_LAWFUL_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+_LAWFUL_TOPIC = r"[a-zA-Z0-9._-]{1,249}"
 
 
 def refusal(reason: int) -> KafkaError:
@@ -66,7 +66,7 @@ def why_unlawful(topic: str) -> str | None:
     """Why no topic can have this name, or ``None`` (Kafka's ``Topic.validate``)."""
     if len(topic) > LONGEST_TOPIC:
         return f"{topic[:40]!r}... is no topic name: it has {len(topic)} characters, and {LONGEST_TOPIC} are possible"
-    if topic in (".", "..") or not _LAWFUL_TOPIC.fullmatch(topic):
+    if topic in (".", "..") or not re.fullmatch(_LAWFUL_TOPIC, topic):
         return f"{topic!r} is no topic name: one is of ASCII letters, digits, '.', '_' and '-', and not '.' or '..'"
     return None
 

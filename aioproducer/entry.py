@@ -12,6 +12,7 @@ from typing import Any
 from aioproducer import callers
 from aioproducer.core.accumulator import RecordAccumulator
 from aioproducer.core.batch import ProducerBatch
+from aioproducer.core.binary_column import BinaryColumn
 from aioproducer.core.delivery import Delivery
 from aioproducer.record import normalise_headers
 from aioproducer.wire.record_batch import Buffer
@@ -106,6 +107,20 @@ class RecordEntry:
         except callers.WRONG_ARGUMENTS:
             # Those before are in; ``send`` will say what is wrong with the next.
             return first + sum([batch.record_count - batch.column_start for batch in touched])
+
+    def append_binary_column(
+        self,
+        topic: str,
+        partition: int | None,
+        keys: BinaryColumn | None,
+        values: BinaryColumn,
+        first: int,
+        touched: list[ProducerBatch],
+    ) -> int:
+        """``append_column`` of Arrow's rows; in the compiled build only."""
+        if self._owner_thread != get_ident() or not self._plain:
+            return first
+        return self._accumulator.append_binary_column(topic, partition, keys, values, first, wall_ms(), touched)
 
     def _send_otherwise(
         self,

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from inspect import iscoroutine
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aioproducer import callers
-from aioproducer.config import ProducerConfig
 from aioproducer.core.accumulator import RecordAccumulator
 from aioproducer.core.delivery import Delivery
 from aioproducer.core.metadata import ClusterMetadata
@@ -19,6 +18,9 @@ from aioproducer.interceptors import InterceptorChain
 from aioproducer.record import Record, RecordHeader, RecordMetadata, TopicPartition
 from aioproducer.serializers import BytesSerializer, resolve
 from aioproducer.wire.record_batch import Buffer, estimate_size_in_bytes_upper_bound
+
+if TYPE_CHECKING:
+    from aioproducer.config import ProducerConfig
 
 INVALID_TOPIC = 17
 

@@ -9,11 +9,9 @@ which as a value is a tombstone.
 from __future__ import annotations
 
 import inspect
-import json
 import struct
 from collections.abc import Awaitable, Callable
 from typing import Literal, Protocol, TypeAlias, runtime_checkable
-from uuid import UUID
 
 from aioproducer.errors import SerializationError
 from aioproducer.record import RecordHeader
@@ -146,13 +144,16 @@ class UUIDSerializer:
     """A UUID as its 36 characters of text, in an encoding (UTF-8 unless told)."""
 
     def __init__(self, encoding: str = "utf-8") -> None:
+        from uuid import UUID
+
         "".encode(encoding)
         self.encoding = encoding
+        self._uuid_class = UUID
 
     def serialize(self, topic: str, value: object, headers: list[RecordHeader]) -> Serialized:
         if value is None:
             return None
-        if not isinstance(value, UUID):
+        if not isinstance(value, self._uuid_class):
             raise _refuse(self, "uuid.UUID or None", value)
         return str(value).encode(self.encoding)
 
@@ -174,6 +175,8 @@ class JsonSerializer:
     """
 
     def __init__(self, default: Callable[[object], object] | None = None, *, sort_keys: bool = False) -> None:
+        import json
+
         self._encode = json.JSONEncoder(
             ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=default, sort_keys=sort_keys
         ).encode

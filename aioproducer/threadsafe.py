@@ -6,26 +6,30 @@ import asyncio
 import concurrent.futures
 from collections.abc import Callable, Coroutine
 from threading import Lock, get_ident
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from aioproducer import callers
-from aioproducer.bulk import SendManyResult
-from aioproducer.bulk import Sends as SendsInBulk
 from aioproducer.diagnosis import line_full
 from aioproducer.errors import ProducerClosedError, WrongCallerError
-from aioproducer.record import RecordMetadata
+
+if TYPE_CHECKING:
+    from typing import Protocol
+
+    from aioproducer.bulk import SendManyResult
+    from aioproducer.bulk import Sends as SendsInBulk
+    from aioproducer.record import RecordMetadata
+
+    class Sends(SendsInBulk, Protocol):
+        """The producer, as far as other threads need it."""
+
+        @property
+        def send_many(self) -> Callable[..., Coroutine[Any, Any, SendManyResult]]: ...
+
 
 _T = TypeVar("_T")
 
 # What a call on its way to the loop holds besides its record.
 CALL_OVERHEAD = 1024
-
-
-class Sends(SendsInBulk, Protocol):
-    """The producer, as far as other threads need it."""
-
-    @property
-    def send_many(self) -> Callable[..., Coroutine[Any, Any, SendManyResult]]: ...
 
 
 class ThreadsafeFuture(concurrent.futures.Future[_T]):

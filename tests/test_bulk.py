@@ -226,7 +226,7 @@ async def test_memory_goes_with_what_is_under_way_not_with_the_records(
     kafka_cluster: EmbeddedCluster, topic: str
 ) -> None:
     """A handle for each record would be more than 50 bytes a record."""
-    count = 30_000
+    count = 100_000
     values = [b"v" * 10] * count
     # Compressed, so that what the cluster stores in this same process is next to nothing.
     async with kafka_cluster.producer(buffer_memory=200_000, compression_type="zstd") as producer:

@@ -19,6 +19,7 @@ from aioproducer.metrics import (
     GAUGES,
     LEFT_OUT,
     NODE_METRICS,
+    NOTED_AT_MOST,
     PRODUCER_METRICS,
     TOPIC_METRICS,
     Metrics,
@@ -96,6 +97,30 @@ class TestSensor:
         elif not may:
             assert math.isnan(sensor.maximum(now))
         assert sum(must) / 20.0 <= sensor.rate(now) * 1.01
+
+    @given(
+        st.lists(st.lists(st.tuples(st.floats(0, 4), st.integers(-5, 1000)), min_size=1, max_size=8), max_size=8),
+        st.floats(0, 30),
+    )
+    def test_values_recorded_together_count_as_one_by_one(
+        self, batches: list[list[tuple[float, int]]], later: float
+    ) -> None:
+        """Also where they are of several windows."""
+        together, single = Sensor(2, 5.0), Sensor(2, 5.0)
+        now = 0.0
+        for batch in batches:
+            times, values = [], []
+            for pause, value in batch:
+                now += pause
+                single.record(value, now)
+                times.append(now)
+                values.append(value)
+            together.record_all(values, times)
+            assert together.maximum(now) == single.maximum(now)
+        now += later
+        for measure in (Sensor.rate, Sensor.event_rate, Sensor.average, Sensor.maximum, Sensor.sum_of_values):
+            assert measure(together, now) == pytest.approx(measure(single, now), nan_ok=True)
+        assert together.total_events == single.total_events
 
 
 class TestTables:
@@ -298,6 +323,56 @@ class TestMetrics:
     def test_windows_must_be_there(self, num_samples: int, sample_window_ms: int) -> None:
         with pytest.raises(ValueError, match="must be at least 1, but is 0"):
             Metrics(num_samples, sample_window_ms)
+
+    @pytest.mark.parametrize("count", [1, NOTED_AT_MOST - 1, NOTED_AT_MOST, 3 * NOTED_AT_MOST + 7])
+    def test_what_is_noted_is_there_whenever_it_is_read_and_stays_bounded(self, count: int) -> None:
+        """One every 0.5 s, over several windows of 30 s, against sensors that take each value at once."""
+        metrics = Metrics()
+        sizes, latency, ratio = Sensor(2, 30.0), Sensor(2, 30.0), Sensor(2, 30.0)
+        for number in range(count):
+            now = number / 2
+            metrics.request_sent(number % 2, number, now)
+            metrics.bytes_written(number % 2, number, now)
+            metrics.bytes_read(number % 2, 10, now)
+            metrics.response_received(number % 2, number, now)
+            metrics.produce_response(1, number, 0.0, now)
+            metrics.batch_sent("clicks", 2, number, number / 10, 1.0, 50, now)
+            metrics.request_filled(2, now)
+            sizes.record(number, now)
+            latency.record(number, now)
+            ratio.record(number / 10, now)
+        noted = [rows for rows in vars(metrics).values() if isinstance(rows, list)]
+        assert len(noted) == 7
+        assert all(len(rows) < NOTED_AT_MOST for rows in noted)
+        snapshot = metrics.snapshot(now)
+        expected = {
+            "request-total": count,
+            "request-size-avg": sizes.average(now),
+            "request-size-max": sizes.maximum(now),
+            "request-rate": sizes.event_rate(now),
+            "response-total": count,
+            "network-io-total": 2 * count,
+            "network-io-rate": 2 * sizes.event_rate(now),
+            "outgoing-byte-rate": sizes.rate(now),
+            "incoming-byte-total": 10 * count,
+            "request-latency-max": latency.maximum(now),
+            "compression-rate-avg": ratio.average(now),
+            "record-send-total": 2 * count,
+        }
+        assert {name: snapshot[name] for name in expected} == pytest.approx(expected)
+        assert snapshot.topics["clicks"]["byte-rate"] == pytest.approx(sizes.rate(now))
+        assert snapshot.nodes[0]["request-total"] == (count + 1) // 2
+        assert metrics.snapshot(now) == snapshot
+
+    def test_what_was_noted_of_a_forgotten_topic_or_broker_does_not_bring_it_back(self) -> None:
+        metrics = Metrics()
+        metrics.batch_sent("clicks", 2, 100, 1.0, 1.0, 50, 0.0)
+        metrics.request_sent(1, 100, 0.0)
+        metrics.forget_topic("clicks")
+        metrics.forget_node(1)
+        snapshot = metrics.snapshot(1.0)
+        assert (snapshot.topics, snapshot.nodes) == ({}, {})
+        assert (snapshot["request-total"], snapshot["bytes-sent-total"]) == (1, 100)
 
     def test_recording_a_batch_is_cheap(self) -> None:
         """About 1.2 microseconds where it was measured; the bound leaves room for slow and busy machines."""

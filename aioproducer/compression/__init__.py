@@ -1,19 +1,21 @@
 """Kafka's compression types, one registry: ``codec("lz4")`` or ``codec(3)``.
 
-Libraries are imported when a codec is first used.
+Codecs are imported when they are first asked for, and their libraries when they are first used.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import TYPE_CHECKING
 
 from aioproducer.compression.base import Buffer as Buffer
 from aioproducer.compression.base import Codec as Codec
-from aioproducer.compression.gzip import GzipCodec
-from aioproducer.compression.lz4 import Lz4Codec
-from aioproducer.compression.snappy import SnappyCodec
-from aioproducer.compression.zstd import ZstdCodec
 from aioproducer.errors import ConfigurationError, ProtocolError
+
+if TYPE_CHECKING:
+    CODECS: tuple[Codec, ...]
+    """Every codec, at the index that is its id."""
 
 
 class NoneCodec(Codec):
@@ -40,10 +42,38 @@ class NoneCodec(Codec):
         return size
 
 
-CODECS: tuple[Codec, ...] = (NoneCodec(), GzipCodec(), SnappyCodec(), Lz4Codec(), ZstdCodec())
-"""Every codec, at the index that is its id."""
+def _gzip() -> Codec:
+    from aioproducer.compression.gzip import GzipCodec
 
-_BY_NAME = {each.name: each for each in CODECS}
+    return GzipCodec()
+
+
+def _snappy() -> Codec:
+    from aioproducer.compression.snappy import SnappyCodec
+
+    return SnappyCodec()
+
+
+def _lz4() -> Codec:
+    from aioproducer.compression.lz4 import Lz4Codec
+
+    return Lz4Codec()
+
+
+def _zstd() -> Codec:
+    from aioproducer.compression.zstd import ZstdCodec
+
+    return ZstdCodec()
+
+
+# Both in the order of the ids.
+_NAMES = ("none", "gzip", "snappy", "lz4", "zstd")
+_MAKERS: tuple[Callable[[], Codec], ...] = (NoneCodec, _gzip, _snappy, _lz4, _zstd)
+
+
+@cache
+def _codec(codec_id: int) -> Codec:
+    return _MAKERS[codec_id]()
 
 
 def codec(name_or_id: str | int) -> Codec:
@@ -54,11 +84,15 @@ def codec(name_or_id: str | int) -> Codec:
         ProtocolError: there is none of this number.
     """
     if isinstance(name_or_id, str):
-        if name_or_id not in _BY_NAME:
-            raise ConfigurationError(
-                f"compression type {name_or_id!r} does not exist; there are: {', '.join(_BY_NAME)}"
-            )
-        return _BY_NAME[name_or_id]
-    if not 0 <= name_or_id < len(CODECS):
+        if name_or_id not in _NAMES:
+            raise ConfigurationError(f"compression type {name_or_id!r} does not exist; there are: {', '.join(_NAMES)}")
+        return _codec(_NAMES.index(name_or_id))
+    if not 0 <= name_or_id < len(_MAKERS):
         raise ProtocolError(f"the compression type with id {name_or_id} does not exist")
-    return CODECS[name_or_id]
+    return _codec(name_or_id)
+
+
+def __getattr__(name: str) -> tuple[Codec, ...]:
+    if name != "CODECS":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return tuple(_codec(codec_id) for codec_id in range(len(_MAKERS)))

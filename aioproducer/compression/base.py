@@ -144,6 +144,11 @@ def byte_view(data: Buffer) -> memoryview:
     return view if view.format == "B" and view.ndim == 1 else view.cast("B")
 
 
+def joined(buffers: Sequence[Buffer]) -> Buffer:
+    """All of ``buffers`` in one; copied only where there are several."""
+    return buffers[0] if len(buffers) == 1 else b"".join(buffers)
+
+
 def size_of(buffers: Sequence[Buffer]) -> int:
     """How many bytes ``buffers`` are together."""
     return sum([memoryview(buffer).nbytes for buffer in buffers])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Sequence
 
-from aioproducer.compression.base import READ_SIZE, Buffer, Codec, Output, byte_view
+from aioproducer.compression.base import READ_SIZE, Buffer, Codec, Output, byte_view, joined
 
 _GZIP_FORMAT = 16 + zlib.MAX_WBITS
 
@@ -22,10 +22,7 @@ class GzipCodec(Codec):
         """zlib is there already."""
 
     def compress(self, buffers: Sequence[Buffer], level: int | None = None) -> bytes:
-        compressor = zlib.compressobj(self._level(level), zlib.DEFLATED, _GZIP_FORMAT)
-        parts = [compressor.compress(buffer) for buffer in buffers]
-        parts.append(compressor.flush())
-        return b"".join(parts)
+        return zlib.compress(joined(buffers), self._level(level), _GZIP_FORMAT)
 
     def decompress(self, data: Buffer, max_size: int | None = None) -> bytes:
         view = byte_view(data)

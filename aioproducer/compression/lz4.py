@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from aioproducer.compression.base import READ_SIZE, Buffer, Codec, Output, byte_view
+from aioproducer.compression.base import READ_SIZE, Buffer, Codec, Output, byte_view, joined
 
 _BLOCK_SIZE = 64 * 1024
 _FRAME_OVERHEAD = 7 + 4
@@ -39,17 +39,16 @@ class Lz4Codec(Codec):
     def compress(self, buffers: Sequence[Buffer], level: int | None = None) -> bytes:
         level = self._level(level)
         self.load()
-        from lz4.frame import BLOCKSIZE_MAX64KB, LZ4FrameCompressor
+        from lz4.frame import BLOCKSIZE_MAX64KB, compress
 
-        compressor = LZ4FrameCompressor(
+        compressed: bytes = compress(
+            joined(buffers),
             block_size=BLOCKSIZE_MAX64KB,
             block_linked=False,
             compression_level=_FASTEST if level == self.default_level else max(level, _LEAST_HIGH_COMPRESSION),
+            store_size=False,
         )
-        parts = [compressor.begin()]
-        parts.extend([compressor.compress(buffer) for buffer in buffers])
-        parts.append(compressor.flush())
-        return b"".join(parts)
+        return compressed
 
     def decompress(self, data: Buffer, max_size: int | None = None) -> bytes:
         self.load()

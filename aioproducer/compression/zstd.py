@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from aioproducer.compression.base import Buffer, Codec, Output, byte_view, size_of
+from aioproducer.compression.base import Buffer, Codec, Output, byte_view, joined
+
+if TYPE_CHECKING:
+    from zstandard import ZstdCompressor
 
 _SKIPPABLE_MAGIC = 0x184D2A50
 _SKIPPABLE_MASK = 0xFFFFFFF0
@@ -23,6 +27,10 @@ class ZstdCodec(Codec):
     default_level = 3
     package = "zstandard"
 
+    def __init__(self) -> None:
+        # By level, those that no thread uses at the moment.
+        self._idle: dict[int, list[ZstdCompressor]] = {}
+
     def load(self) -> None:
         try:
             import zstandard  # noqa: F401 - whether it can be imported is the question
@@ -34,11 +42,17 @@ class ZstdCodec(Codec):
         self.load()
         from zstandard import ZstdCompressor
 
-        # With the size known beforehand the library takes tables and a window that fit it.
-        compressor = ZstdCompressor(level=level).compressobj(size=size_of(buffers))
-        parts = [compressor.compress(buffer) for buffer in buffers]
-        parts.append(compressor.flush())
-        return b"".join(parts)
+        # One call, for which the lock on Python's interpreter is given up once; and a compressor that was used before,
+        # whose tables of up to some megabytes need not be made again.
+        idle = self._idle.setdefault(level, [])
+        try:
+            compressor = idle.pop()
+        except IndexError:
+            compressor = ZstdCompressor(level=level)
+        try:
+            return compressor.compress(joined(buffers))
+        finally:
+            idle.append(compressor)
 
     def decompress(self, data: Buffer, max_size: int | None = None) -> bytes:
         self.load()

@@ -10,7 +10,6 @@ import enum
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from aioproducer.diagnosis import nearest
@@ -84,13 +83,15 @@ class Status(enum.Enum):
     REFUSED = "refused"
 
 
-@dataclass(frozen=True, slots=True)
 class Validator:
     """A rule for a parsed value: ``description`` in Kafka's words, ``accepts`` and what to say otherwise."""
 
-    description: str
-    accepts: Callable[[Value], bool]
-    demand: str
+    __slots__ = ("accepts", "demand", "description")
+
+    def __init__(self, description: str, accepts: Callable[[Value], bool], demand: str) -> None:
+        self.description: Final = description
+        self.accepts: Final = accepts
+        self.demand: Final = demand
 
 
 def at_least(minimum: int) -> Validator:
@@ -139,37 +140,56 @@ def list_without_empty_items(*, may_be_empty: bool) -> Validator:
     )
 
 
-@dataclass(frozen=True, slots=True)
 class ConfigKey:
     """One configuration key."""
 
-    name: str
-    """Kafka's dotted name."""
-    type: Type
-    default: Value
-    """The parsed value when the key is not given; ``NO_DEFAULT`` where it must be."""
-    importance: Importance
-    doc: str
-    """What it is for, in one or two sentences, with units."""
-    validator: Validator | None = None
-    status: Status = Status.SUPPORTED
-    reason: str = ""
-    """Why the key is not (or only partly) supported, or where it differs from Java's."""
-    internal: bool = False
-    """Kafka calls it internal: it may change in any release."""
+    __slots__ = (
+        "attribute",
+        "default",
+        "doc",
+        "importance",
+        "internal",
+        "name",
+        "reason",
+        "status",
+        "type",
+        "validator",
+    )
 
-    def __post_init__(self) -> None:
-        if self.default is not NO_DEFAULT and self.default is not None:
-            if self.parse(self.default) != self.default:
-                raise ConfigurationError(f"the default {self.default!r} of {self.name} is not of its type")
-            self.validate(self.default)
-        if self.status is not Status.SUPPORTED and not self.reason:
-            raise ConfigurationError(f"{self.name} is {self.status.value}, but the reason is missing")
-
-    @property
-    def attribute(self) -> str:
+    def __init__(
+        self,
+        name: str,
+        type: Type,
+        default: Value,
+        importance: Importance,
+        doc: str,
+        validator: Validator | None = None,
+        status: Status = Status.SUPPORTED,
+        reason: str = "",
+        internal: bool = False,
+    ) -> None:
+        self.name: Final = name
+        """Kafka's dotted name."""
+        self.attribute: Final = name.replace(".", "_")
         """The name as a keyword argument and as an attribute of ``ProducerConfig``."""
-        return self.name.replace(".", "_")
+        self.type: Final = type
+        self.default: Final = default
+        """The parsed value when the key is not given; ``NO_DEFAULT`` where it must be."""
+        self.importance: Final = importance
+        self.doc: Final = doc
+        """What it is for, in one or two sentences, with units."""
+        self.validator: Final = validator
+        self.status: Final = status
+        self.reason: Final = reason
+        """Why the key is not (or only partly) supported, or where it differs from Java's."""
+        self.internal: Final = internal
+        """Kafka calls it internal: it may change in any release."""
+        if default is not NO_DEFAULT and default is not None:
+            if self.parse(default) != default:
+                raise ConfigurationError(f"the default {default!r} of {name} is not of its type")
+            self.validate(default)
+        if status is not Status.SUPPORTED and not reason:
+            raise ConfigurationError(f"{name} is {status.value}, but the reason is missing")
 
     def parse(self, value: object) -> Value:
         """``value`` in the key's type.
@@ -193,11 +213,13 @@ class ConfigKey:
             raise ConfigurationError(f"{self.name} {self.validator.demand}, not {value!r}")
 
 
-@dataclass(frozen=True, slots=True)
 class ConfigDef:
     """A set of keys in the order of their names."""
 
-    keys: Mapping[str, ConfigKey] = field(default_factory=dict)
+    __slots__ = ("keys",)
+
+    def __init__(self, keys: Mapping[str, ConfigKey]) -> None:
+        self.keys: Final = keys
 
     @classmethod
     def of(cls, keys: Iterable[ConfigKey]) -> ConfigDef:
@@ -282,8 +304,9 @@ class _NotOfTypeError(Exception):
     """The argument says what was expected."""
 
 
-_INTEGER = re.compile(r"[+-]?\d+", re.ASCII)
-_DOUBLE = re.compile(r"[+-]?(\d+\.?\d*([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?|NaN|Infinity)", re.ASCII)
+# Compiled when a value is first given as text.
+_INTEGER = r"[+-]?\d+"
+_DOUBLE = r"[+-]?(\d+\.?\d*([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?|NaN|Infinity)"
 
 
 def _parse_boolean(value: object) -> Value:
@@ -300,7 +323,7 @@ def _integer_parser(bits: int) -> Callable[[object], Value]:
     def parse(value: object) -> Value:
         if value is None:
             return None
-        if isinstance(value, str) and _INTEGER.fullmatch(value):
+        if isinstance(value, str) and re.fullmatch(_INTEGER, value, re.ASCII):
             value = int(value)
         if isinstance(value, int) and not isinstance(value, bool) and minimum <= value <= maximum:
             return value
@@ -312,7 +335,7 @@ def _integer_parser(bits: int) -> Callable[[object], Value]:
 def _parse_double(value: object) -> Value:
     if value is None:
         return None
-    if isinstance(value, str) and _DOUBLE.fullmatch(value):
+    if isinstance(value, str) and re.fullmatch(_DOUBLE, value, re.ASCII):
         return float(value)
     if isinstance(value, int | float) and not isinstance(value, bool):
         return float(value)

@@ -17,6 +17,9 @@ from aioproducer.config.definition import (
     one_of_ignoring_case,
 )
 
+PROVIDERS_PREFIX = "config.providers."
+"""Begins the keys that say what a provider is, which depend on the aliases that ``config.providers`` names."""
+
 KEYS = (
     ConfigKey(
         "acks",

@@ -4,23 +4,30 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from importlib import metadata
+from typing import Final
 
 from aioproducer.errors import ConfigurationError
 
 
-@dataclass(frozen=True, slots=True)
 class PluginKind:
     """What objects a key takes."""
 
-    group: str
-    """Entry points of this group can be named by their name alone."""
-    methods: tuple[str, ...]
-    """An object must have one of these, or be callable where ``takes_callables``."""
-    takes_callables: bool
-    java_classes: Callable[[], Mapping[str, object]]
-    """Kafka's class names: what does the same here, ``None`` for the built-in way. Called when one is looked for."""
+    __slots__ = ("group", "java_classes", "methods", "takes_callables")
+
+    def __init__(
+        self,
+        group: str,
+        methods: tuple[str, ...],
+        takes_callables: bool,
+        java_classes: Callable[[], Mapping[str, object]],
+    ) -> None:
+        self.group: Final = group
+        """Entry points of this group can be named by their name alone."""
+        self.methods: Final = methods
+        """An object must have one of these, or be callable where ``takes_callables``."""
+        self.takes_callables: Final = takes_callables
+        self.java_classes: Final = java_classes
+        """Kafka's class names: what does the same here, ``None`` for the built-in way. Called when one is sought."""
 
 
 def _java_serializers() -> Mapping[str, object]:
@@ -83,6 +90,9 @@ def _load(key: str, name: str, kind: PluginKind) -> object:
     module_name, colon, path = name.partition(":")
     if colon:
         return _import(key, module_name, path)
+    # Costs as much as this whole package to import, and few name their plug-ins by entry points.
+    from importlib import metadata
+
     entry_points = metadata.entry_points(group=kind.group, name=name)
     for entry_point in entry_points:
         try:

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import itertools
 import os
-import ssl
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Self
+from typing import TYPE_CHECKING, Never, Self
 
 from aioproducer.config import rules
 from aioproducer.config.definition import ConfigDef, Password, Status, logger
-from aioproducer.config.keys import KEYS
+from aioproducer.config.keys import KEYS, PROVIDERS_PREFIX
 from aioproducer.config.properties import load_properties
-from aioproducer.config.providers import PREFIX as PROVIDERS_PREFIX
-from aioproducer.config.providers import resolve_placeholders
 from aioproducer.config.security_keys import SASL_KEYS, SSL_KEYS
+
+if TYPE_CHECKING:
+    import ssl
 
 CONFIG_DEF = ConfigDef.of((*KEYS, *SSL_KEYS, *SASL_KEYS))
 """Every key of the producer of Kafka 4.4."""
@@ -29,7 +28,6 @@ _OPEN_PREFIXES = (PROVIDERS_PREFIX, "metrics.context.")
 _client_numbers = itertools.count(1)
 
 
-@dataclass(frozen=True, init=False)
 class ProducerConfig:
     """The configuration of a producer; docs/configuration.md says what each key means and in which unit.
 
@@ -100,7 +98,25 @@ class ProducerConfig:
     ssl_context: ssl.SSLContext | None
     bootstrap_addresses: tuple[tuple[str, int], ...]
     """``bootstrap_servers`` as pairs of host and port."""
-    _originals: dict[str, object] = field(repr=False, compare=False)
+    _originals: dict[str, object]
+
+    def __setattr__(self, name: str, value: object) -> Never:
+        raise AttributeError(f"a ProducerConfig does not change; to set {name} make another")
+
+    def __delattr__(self, name: str) -> Never:
+        raise AttributeError(f"a ProducerConfig does not change: {name} stays")
+
+    def _values(self) -> dict[str, object]:
+        return {name: value for name, value in vars(self).items() if name != "_originals"}
+
+    def __eq__(self, other: object) -> bool:
+        return self._values() == other._values() if type(other) is type(self) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(tuple(self._values().values()))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self._values().items())})"
 
     @classmethod
     def from_kwargs(cls, **given: object) -> Self:
@@ -131,7 +147,7 @@ class ProducerConfig:
         names = CONFIG_DEF.names(closed, extra=(SSL_CONTEXT,))
         originals = {names.get(name, name): value for name, value in given.items()}
         aliases = CONFIG_DEF.keys["config.providers"].parse(originals.get("config.providers", ()))
-        resolved = resolve_placeholders(originals, rules.strings({"config.providers": aliases}, "config.providers"))
+        resolved = _resolve(originals, rules.strings({"config.providers": aliases}, "config.providers"))
         context = resolved.get(SSL_CONTEXT)
         explicit = {name: value for name, value in resolved.items() if name in CONFIG_DEF.keys}
         acks = explicit.get("acks")
@@ -152,12 +168,13 @@ class ProducerConfig:
             values["client.id"] = f"producer-{next(_client_numbers)}"
 
         config = cls.__new__(cls)
+        attributes = vars(config)
         for name, key in CONFIG_DEF.keys.items():
             if key.status is Status.SUPPORTED:
-                object.__setattr__(config, key.attribute, values[name])
-        object.__setattr__(config, "ssl_context", context)
-        object.__setattr__(config, "bootstrap_addresses", addresses)
-        object.__setattr__(config, "_originals", originals)
+                attributes[key.attribute] = values[name]
+        attributes["ssl_context"] = context
+        attributes["bootstrap_addresses"] = addresses
+        attributes["_originals"] = originals
         for name in config.unused():
             logger.info("%s has no effect: %s", name, CONFIG_DEF.keys[name].reason)
         return config
@@ -173,3 +190,12 @@ class ProducerConfig:
             for name in self._originals
             if name in CONFIG_DEF.keys and CONFIG_DEF.keys[name].status is Status.WITHOUT_EFFECT
         )
+
+
+def _resolve(given: Mapping[str, object], aliases: tuple[str, ...]) -> dict[str, object]:
+    """``given`` with the placeholders of config providers replaced; few have any, so their module is imported late."""
+    if not aliases:
+        return dict(given)
+    from aioproducer.config.providers import resolve_placeholders
+
+    return resolve_placeholders(given, aliases)

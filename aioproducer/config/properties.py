@@ -10,7 +10,7 @@ from aioproducer.errors import ConfigurationError
 
 _BLANKS = " \t\f"
 _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
-_ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|u|.)", re.DOTALL)
+_ESCAPE = r"\\(u[0-9a-fA-F]{4}|u|.)"
 
 
 def load_properties(path: str | os.PathLike[str]) -> dict[str, str]:
@@ -81,4 +81,4 @@ def _unescape(text: str) -> str:
         return chr(int(escape[1:], 16)) if len(escape) > 1 else _ESCAPES.get(escape, escape)
 
     # Characters beyond the basic plane are written as two \u escapes, a UTF-16 surrogate pair.
-    return _ESCAPE.sub(replace, text).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return re.sub(_ESCAPE, replace, text, flags=re.DOTALL).encode("utf-16", "surrogatepass").decode("utf-16", "replace")

@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeAlias
 
+from aioproducer.config.keys import PROVIDERS_PREFIX
 from aioproducer.config.properties import load_properties
 from aioproducer.errors import ConfigurationError
 
-PREFIX = "config.providers."
 _PLACEHOLDER = re.compile(r"\$\{([^}]*?):(([^}]*?):)?([^}]*?)\}")
 _JAVA_PACKAGE = "org.apache.kafka.common.config.provider."
 
@@ -82,8 +82,6 @@ def resolve_placeholders(given: Mapping[str, object], aliases: tuple[str, ...]) 
     Raises:
         ConfigurationError: a provider is not known, or has no value for a placeholder.
     """
-    if not aliases:
-        return dict(given)
     providers = {alias: _provider(alias, given) for alias in aliases}
 
     def replace(match: re.Match[str]) -> str:
@@ -97,7 +95,7 @@ def resolve_placeholders(given: Mapping[str, object], aliases: tuple[str, ...]) 
 
     resolved: dict[str, object] = {}
     for name, value in given.items():
-        if isinstance(value, str) and not name.startswith(PREFIX):
+        if isinstance(value, str) and not name.startswith(PROVIDERS_PREFIX):
             try:
                 resolved[name] = _PLACEHOLDER.sub(replace, value)
             except ConfigurationError as error:
@@ -108,7 +106,7 @@ def resolve_placeholders(given: Mapping[str, object], aliases: tuple[str, ...]) 
 
 
 def _provider(alias: str, given: Mapping[str, object]) -> Provider:
-    class_key = f"{PREFIX}{alias}.class"
+    class_key = f"{PROVIDERS_PREFIX}{alias}.class"
     name = given.get(class_key)
     if name is None:
         raise ConfigurationError(f"config.providers names {alias!r}, but {class_key} is missing")
@@ -116,5 +114,5 @@ def _provider(alias: str, given: Mapping[str, object]) -> Provider:
     if make is None:
         known = ", ".join(_JAVA_PACKAGE + provider for provider in _PROVIDERS)
         raise ConfigurationError(f"{class_key} {name!r} is not known here; these are: {known}")
-    prefix = f"{PREFIX}{alias}.param."
+    prefix = f"{PROVIDERS_PREFIX}{alias}.param."
     return make({key.removeprefix(prefix): str(value) for key, value in given.items() if key.startswith(prefix)})

@@ -7,7 +7,6 @@ gave. All raise ``ConfigurationError``.
 from __future__ import annotations
 
 import re
-import ssl
 from collections.abc import Container, MutableMapping
 
 from aioproducer.config.definition import Value, logger
@@ -80,6 +79,8 @@ def resolve_security(values: Values, explicit: Container[str], context: object) 
             f"without it, to use with security.protocol {instead}"
         )
     if context is not None:
+        import ssl
+
         if not isinstance(context, ssl.SSLContext):
             raise ConfigurationError(f"ssl_context must be an ssl.SSLContext, not {context!r}")
         if "security.protocol" not in explicit:
@@ -183,13 +184,13 @@ def require_rack(values: Values) -> None:
         raise ConfigurationError("partitioner.rack.aware needs client.rack: set it to the zone this client runs in")
 
 
-_ADDRESS = re.compile(r"(?:[0-9a-zA-Z\-%._]*://)?(?:\[([0-9a-zA-Z\-%._:]+)\]|([0-9a-zA-Z\-%._]+)):([0-9]+)", re.ASCII)
+_ADDRESS = r"(?:[0-9a-zA-Z\-%._]*://)?(?:\[([0-9a-zA-Z\-%._:]+)\]|([0-9a-zA-Z\-%._]+)):([0-9]+)"
 _GREATEST_PORT = 65535
 
 
 def bootstrap_address(server: str) -> tuple[str, int]:
     """Host and port of one entry of ``bootstrap.servers``; a scheme in front is ignored, as Java does."""
-    match = _ADDRESS.fullmatch(server)
+    match = re.fullmatch(_ADDRESS, server, re.ASCII)
     if match is None:
         host = server.rpartition("://")[2]
         if host.count(":") > 1 and "[" not in host:

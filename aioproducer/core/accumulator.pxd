@@ -1,11 +1,13 @@
 cimport cython
 
 from aioproducer.core.batch cimport ProducerBatch
+from aioproducer.core.binary_column cimport BinaryColumn
 from aioproducer.core.buffer_pool cimport BufferPool, Slab
 from aioproducer.core.delivery cimport new_delivery
 from aioproducer.core.partition_queue cimport PartitionQueue, TopicQueues
 from aioproducer.core.ready cimport ReadyPartitions
 from aioproducer.partitioner cimport StickyPartitioner
+from aioproducer.wire.murmur2 cimport partition_for_key, partition_for_key_at
 
 
 cdef class RecordAccumulator:
@@ -24,6 +26,8 @@ cdef class RecordAccumulator:
     cdef public Py_ssize_t flushing
     cdef public bint closing
     cdef Py_ssize_t _batch_number
+    cdef Py_ssize_t _batch_size
+    cdef Py_ssize_t _open_batches
     cdef readonly object _ratios
     cdef object _watches
     cdef readonly object lines
@@ -57,16 +61,34 @@ cdef class RecordAccumulator:
         long long timestamp_ms,
         list touched,
     ) except -1
-    @cython.locals(index=Py_ssize_t)
-    cdef Py_ssize_t _append_growing(
+    @cython.locals(
+        stop=Py_ssize_t,
+        topic=TopicQueues,
+        partitions=list,
+        by_key=cython.bint,
+        place=Py_ssize_t,
+        sticky=Py_ssize_t,
+        room=Py_ssize_t,
+        here=Py_ssize_t,
+        key="const unsigned char *",
+        key_size=Py_ssize_t,
+        value="const unsigned char *",
+        queue=PartitionQueue,
+        batch=ProducerBatch,
+        before=Py_ssize_t,
+        index=Py_ssize_t,
+    )
+    cpdef Py_ssize_t append_binary_column(
         self,
-        ProducerBatch batch,
-        Py_ssize_t record_size,
+        object topic_name,
+        object partition,
+        BinaryColumn keys,
+        BinaryColumn values,
+        Py_ssize_t first,
         long long timestamp_ms,
-        object key,
-        object value,
-        object headers,
-    ) except? -1
+        list touched,
+    ) except -1
+    cdef bint _grow(self, ProducerBatch batch, Py_ssize_t record_size) except -1
     @cython.locals(slab=Slab)
     cdef bint _extend(self, ProducerBatch batch, Py_ssize_t record_size) except -1
     @cython.locals(pool=BufferPool, preferred=Py_ssize_t, slab=Slab, batch=ProducerBatch)

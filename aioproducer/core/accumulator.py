@@ -14,8 +14,9 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from aioproducer.compression import Codec
-from aioproducer.core.batch import LARGEST_GROWTH, PENDING, SPLIT, Header, ProducerBatch
-from aioproducer.core.buffer_pool import SMALLEST_SLAB, BufferPool
+from aioproducer.core.batch import PENDING, SPLIT, Header, ProducerBatch
+from aioproducer.core.binary_column import BinaryColumn
+from aioproducer.core.buffer_pool import BufferPool
 from aioproducer.core.compression_ratio import CompressionRatios
 from aioproducer.core.delivery import Delivery, FutureFactory, new_delivery
 from aioproducer.core.lines import Lines
@@ -30,6 +31,15 @@ from aioproducer.partitioner import StickyPartitioner
 from aioproducer.wire.murmur2 import partition_for_key
 from aioproducer.wire.record_batch import BATCH_HEADER_SIZE, Buffer, record_size_upper_bound
 
+try:
+    import cython
+except ImportError:
+    from aioproducer.uncompiled import cython
+
+if not cython.compiled:
+    # The compiled module has it from its .pxd file.
+    from aioproducer.wire.murmur2 import partition_for_key_at
+
 if TYPE_CHECKING:
     from asyncio import Future
 
@@ -43,6 +53,9 @@ LOAD_AGE_PER_PARTITION = 0.0001
 # What one call of append_column takes at most: some tenths of a millisecond.
 COLUMN_RECORDS = 4096
 COLUMN_BYTES = 512 * 1024
+
+# The part of the memory that open batches may take before there is anything in them, as its reciprocal.
+OPEN_SHARE = 4
 
 # Batches up to this size are compressed at once; a thread takes longer to wake.
 INLINE_COMPRESSION_SIZE = 4096
@@ -108,6 +121,8 @@ class RecordAccumulator:
         self.flushing = 0
         self.closing = False
         self._batch_number = 0
+        self._batch_size = settings.batch_size
+        self._open_batches = 0
         self._ratios = CompressionRatios()
         self._watches = Watches(
             loop,
@@ -162,9 +177,10 @@ class RecordAccumulator:
             return None
         index = batch.append(timestamp_ms, key, value, headers)
         if index < 0:
-            index = self._append_growing(batch, -index, timestamp_ms, key, value, headers)
-            if index < 0:
+            if not self._grow(batch, -index):
                 return None
+            index = batch.append(timestamp_ms, key, value, headers)
+            batch.limit_room()
         return new_delivery(batch, index)
 
     def append_column(
@@ -216,39 +232,80 @@ class RecordAccumulator:
             before = batch.position
             index = batch.append(timestamp_ms, key, value, ())
             if index < 0:
-                index = self._append_growing(batch, -index, timestamp_ms, key, value, ())
-                if index < 0:
+                if not self._grow(batch, -index):
                     break
-                # It stands in a new slab.
-                room -= SMALLEST_SLAB
-            else:
-                room -= batch.position - before
+                before = batch.position
+                index = batch.append(timestamp_ms, key, value, ())
+                batch.limit_room()
+            room -= batch.position - before
             if batch.column_start < 0:
                 batch.column_start = index
                 touched.append(batch)
             here += 1
         return here
 
-    def _append_growing(
+    def append_binary_column(
         self,
-        batch: ProducerBatch,
-        record_size: int,
+        topic_name: str,
+        partition: int | None,
+        keys: BinaryColumn | None,
+        values: BinaryColumn,
+        first: int,
         timestamp_ms: int,
-        key: Buffer | None,
-        value: Buffer | None,
-        headers: Sequence[Header],
+        touched: list[ProducerBatch],
     ) -> int:
-        """Append to a batch that needs another slab for the record; negative where that does not help.
+        """``append_column`` of Arrow's rows, straight from where they lie. For compiled modules."""
+        stop = min(values.length, first + COLUMN_RECORDS)
+        topic = self.topics.get(topic_name)
+        if topic is None or topic.line_length or not topic.partitions:
+            return first
+        partitions = topic.partitions
+        by_key = keys is not None and partition is None and not self._ignore_keys
+        if partition is None:
+            if self.choose_partition is not None:
+                return first
+            place = topic.sticky.partition  # type: ignore[union-attr]  # set with the partitions
+        else:
+            place = partition
+            if not 0 <= place < len(partitions):
+                return first
+        sticky = place
+        room = COLUMN_BYTES
+        here = first
+        key = cython.NULL
+        key_size = -1
+        while here < stop and room > 0:
+            value = values.find(here)
+            if keys is not None:
+                key = keys.find(here)
+                key_size = keys.found_size
+                if by_key:
+                    place = sticky if key_size < 0 else partition_for_key_at(key, key_size, len(partitions))
+            queue = partitions[place]
+            batch = queue.open_batch
+            if batch is None:
+                break
+            before = batch.position
+            index = batch.append_at(timestamp_ms, key, key_size, value, values.found_size)
+            if index < 0:
+                if not self._grow(batch, -index):
+                    break
+                before = batch.position
+                index = batch.append_at(timestamp_ms, key, key_size, value, values.found_size)
+                batch.limit_room()
+            room -= batch.position - before
+            if batch.column_start < 0:
+                batch.column_start = index
+                touched.append(batch)
+            here += 1
+        return here
 
-        Where the record makes the batch full, ``enqueue`` appends it, and closes the batch.
-        """
+    def _grow(self, batch: ProducerBatch, record_size: int) -> bool:
+        """Give the batch a slab for a record of this size; False where that would not be all there is to do."""
         if batch.used_size() + record_size >= batch.size_limit or self.lines.memory_line:
-            return -record_size
-        if not self._extend(batch, record_size):
-            return -record_size
-        index = batch.append(timestamp_ms, key, value, headers)
-        batch.limit_room()
-        return index
+            # The record makes the batch full, or has to wait: ``enqueue`` sees to it.
+            return False
+        return self._extend(batch, record_size)
 
     def enqueue(
         self,
@@ -404,10 +461,10 @@ class RecordAccumulator:
         settings = self.settings
         pool = self.pool
         preferred = record_size
-        if pool.available_memory * 2 > pool.total_memory:
-            # Where there is plenty, as much as the partition's last batch took, up to a slab of full growth: fewer
-            # pieces to take, to checksum and to send.
-            preferred = max(record_size, min(queue.last_batch_size, LARGEST_GROWTH))
+        if self._open_batches * self._batch_size <= pool.total_memory // OPEN_SHARE:
+            # As much as the partition's last batch took: one piece to take, to checksum and to send. Where so many
+            # batches are open that most of the memory would be room in them, they grow from small.
+            preferred = max(record_size, queue.last_batch_size)
         slab = pool.take(record_size, preferred)
         if slab is None:
             return None
@@ -425,6 +482,7 @@ class RecordAccumulator:
 
     def _note_new_batch(self, queue: PartitionQueue, batch: ProducerBatch, now: float) -> None:
         queue.open_batch = batch
+        self._open_batches += 1
         queue.batches.append(batch)
         self.incomplete[batch] = None
         self.ready.opened(queue, batch, now, hurry=self.flushing > 0 or self.closing or bool(self.lines.memory_line))
@@ -436,6 +494,7 @@ class RecordAccumulator:
         fullness = 1.0 if full else min(1.0, batch.used_size() / max(batch.size_limit, 1))
         batch.close()
         queue.open_batch = None
+        self._open_batches -= 1
         queue.last_batch_size = batch.used_before
         self.ready.closed(batch)
         topic = self.topics[batch.topic_partition.topic]
@@ -642,6 +701,7 @@ class RecordAccumulator:
             batch.close()
         if queue.open_batch is batch:
             queue.open_batch = None
+            self._open_batches -= 1
         self.ready.closed(batch)
         if batch in self.to_compress:
             del self.to_compress[batch]

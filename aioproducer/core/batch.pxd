@@ -53,8 +53,26 @@ cdef class ProducerBatch(DeliveryGroup):
     cdef public list children
     cdef public Py_ssize_t undone_children
 
-    @cython.locals(index=Py_ssize_t, position=Py_ssize_t, size=Py_ssize_t, delta=cython.longlong)
+    @cython.locals(
+        key_address=cython.p_uchar,
+        value_address=cython.p_uchar,
+        key_size=Py_ssize_t,
+        value_size=Py_ssize_t,
+        position=Py_ssize_t,
+        size=Py_ssize_t,
+    )
     cpdef Py_ssize_t append(self, long long timestamp_ms, object key, object value, object headers) except -1
+    @cython.locals(size=Py_ssize_t)
+    cdef Py_ssize_t append_at(
+        self,
+        long long timestamp_ms,
+        const unsigned char* key,
+        Py_ssize_t key_size,
+        const unsigned char* value,
+        Py_ssize_t value_size,
+    ) except -1
+    @cython.locals(index=Py_ssize_t)
+    cdef Py_ssize_t _appended(self, long long timestamp_ms, Py_ssize_t size) except -1
     cdef object _begin_timestamp(self, Py_ssize_t index, long long timestamp_ms)
     @cython.locals(slab=Slab)
     cpdef Py_ssize_t used_size(self) except -1

@@ -25,7 +25,9 @@ try:
 except ImportError:
     from aioproducer.uncompiled import cython
 
-if not cython.compiled:
+if cython.compiled:
+    from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_GET_SIZE
+else:
     # The compiled module has it from its .pxd file.
     from aioproducer.wire.record import write_plain_record
 
@@ -166,25 +168,46 @@ class ProducerBatch(DeliveryGroup):
 
     def append(self, timestamp_ms: int, key: Buffer | None, value: Buffer | None, headers: Sequence[Header]) -> int:
         """Encode a record into the current slab; its index, or minus its encoded size where it does not fit."""
-        index = self.record_count
-        position = self.position
-        delta = timestamp_ms - self.base_timestamp
         if (
             cython.compiled
             and not headers
             and (value is None or type(value) is bytes)
             and (key is None or type(key) is bytes)
         ):
-            size = write_plain_record(self.address + position, self.room_end - position, index, delta, key, value)
-            if size < 0:
-                return size
-        else:
-            record = encode_record(index, delta, key, value, headers)
-            size = len(record)
-            if position + size > self.room_end:
-                return -size
-            self.slabs[-1].memory[position : position + size] = record
-        self.position = position + size
+            key_address = value_address = cython.NULL
+            key_size = value_size = -1
+            if key is not None:
+                key_address = cython.cast(cython.p_uchar, PyBytes_AS_STRING(key))
+                key_size = PyBytes_GET_SIZE(key)
+            if value is not None:
+                value_address = cython.cast(cython.p_uchar, PyBytes_AS_STRING(value))
+                value_size = PyBytes_GET_SIZE(value)
+            return self.append_at(timestamp_ms, key_address, key_size, value_address, value_size)
+        record = encode_record(self.record_count, timestamp_ms - self.base_timestamp, key, value, headers)
+        size = len(record)
+        position = self.position
+        if position + size > self.room_end:
+            return -size
+        self.slabs[-1].memory[position : position + size] = record
+        return self._appended(timestamp_ms, size)
+
+    def append_at(self, timestamp_ms: int, key: Any, key_size: int, value: Any, value_size: int) -> int:
+        """``append`` for compiled modules: key and value are addresses, their sizes -1 for null."""
+        size = write_plain_record(
+            self.address + self.position,
+            self.room_end - self.position,
+            self.record_count,
+            timestamp_ms - self.base_timestamp,
+            key,
+            key_size,
+            value,
+            value_size,
+        )
+        return size if size < 0 else self._appended(timestamp_ms, size)
+
+    def _appended(self, timestamp_ms: int, size: int) -> int:
+        index = self.record_count
+        self.position += size
         self.record_count = index + 1
         if size > self.max_record_size:
             self.max_record_size = size

@@ -18,7 +18,7 @@ cdef class BufferPool:
     cdef readonly object _arena
     cdef readonly list _free
 
-    @cython.locals(size=Py_ssize_t, available=Py_ssize_t)
+    @cython.locals(available=Py_ssize_t, least=Py_ssize_t, units=Py_ssize_t, slab=Slab)
     cpdef Slab take(self, Py_ssize_t minimum, Py_ssize_t preferred)
     cpdef object release(self, Slab slab)
     cpdef object charge(self, Py_ssize_t size)

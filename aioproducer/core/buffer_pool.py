@@ -84,23 +84,22 @@ class BufferPool:
         self._give_back_units(0, units)
 
     def take(self, minimum: int, preferred: int) -> Slab | None:
-        """A slab of at least ``minimum`` bytes, of about ``preferred`` where there is room, or ``None``.
+        """A slab of at least ``minimum`` bytes, as large up to ``preferred`` as one piece can be, or ``None``.
 
         Sizes are rounded up to whole kibibytes where the budget allows.
         """
         available = self.available_memory
         if minimum > available:
             return None
-        size = -(-max(minimum, preferred) // SMALLEST_SLAB) * SMALLEST_SLAB
-        if size <= available:
-            slab = self._take_units(size // SMALLEST_SLAB)
-            if slab is not None:
-                return slab
-        size = -(-minimum // SMALLEST_SLAB) * SMALLEST_SLAB
-        if size <= available:
-            slab = self._take_units(size // SMALLEST_SLAB)
-            if slab is not None:
-                return slab
+        least = -(-minimum // SMALLEST_SLAB)
+        units = max(least, -(-preferred // SMALLEST_SLAB))
+        while units >= least:
+            if units * SMALLEST_SLAB <= available:
+                slab = self._take_units(units)
+                if slab is not None:
+                    return slab
+            # Half as much, but nothing is left untried that would do.
+            units = max(least, units // 2) if units > least else 0
         self.available_memory = available - minimum
         return Slab(bytearray(minimum), 0, minimum)
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from enum import Enum
-from random import Random
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aioproducer.errors import KafkaError
 from aioproducer.record import Node
+
+if TYPE_CHECKING:
+    from random import Random
 
 NO_LEADER = -1
 """In place of a node's id: the partition has no leader, or one that no list of brokers names."""
@@ -30,7 +31,6 @@ class PartitionMetadata(NamedTuple):
     offline_replicas: tuple[int, ...]
 
 
-@dataclass(slots=True, eq=False)
 class TopicMetadata:
     """A topic in use. ``partitions[n]`` is partition n and is replaced in place by newer metadata; only read it.
 
@@ -38,9 +38,12 @@ class TopicMetadata:
     created anew gets a new object.
     """
 
-    name: str
-    topic_id: bytes | None
-    partitions: list[PartitionMetadata]
+    __slots__ = ("name", "partitions", "topic_id")
+
+    def __init__(self, name: str, topic_id: bytes | None, partitions: list[PartitionMetadata]) -> None:
+        self.name: Final = name
+        self.topic_id = topic_id
+        self.partitions: Final = partitions
 
 
 class LeaderChange(NamedTuple):
@@ -61,7 +64,6 @@ class PartitionsAdded(NamedTuple):
     new_count: int
 
 
-@dataclass(slots=True)
 class MetadataChange:
     """What a response (or a leader hint, or going back to the bootstrap addresses) changed, and nothing else.
 
@@ -83,16 +85,44 @@ class MetadataChange:
     True if anything is in it other than an error.
     """
 
-    leaders: list[LeaderChange] = field(default_factory=list)
-    new_topics: list[str] = field(default_factory=list)
-    recreated_topics: list[str] = field(default_factory=list)
-    forgotten_topics: list[str] = field(default_factory=list)
-    partitions_added: list[PartitionsAdded] = field(default_factory=list)
-    topic_errors: dict[str, int] = field(default_factory=dict)
-    nodes_added: list[Node] = field(default_factory=list)
-    nodes_removed: list[Node] = field(default_factory=list)
-    nodes_moved: list[Node] = field(default_factory=list)
-    failure: KafkaError | None = None
+    __slots__ = (
+        "failure",
+        "forgotten_topics",
+        "leaders",
+        "new_topics",
+        "nodes_added",
+        "nodes_moved",
+        "nodes_removed",
+        "partitions_added",
+        "recreated_topics",
+        "topic_errors",
+    )
+
+    def __init__(self) -> None:
+        self.leaders: Final[list[LeaderChange]] = []
+        self.new_topics: Final[list[str]] = []
+        self.recreated_topics: Final[list[str]] = []
+        self.forgotten_topics: Final[list[str]] = []
+        self.partitions_added: Final[list[PartitionsAdded]] = []
+        self.topic_errors: Final[dict[str, int]] = {}
+        self.nodes_added: Final[list[Node]] = []
+        self.nodes_removed: Final[list[Node]] = []
+        self.nodes_moved: Final[list[Node]] = []
+        self.failure: KafkaError | None = None
+
+    def add(self, later: MetadataChange) -> None:
+        """Put a change that came after this one behind it."""
+        self.leaders.extend(later.leaders)
+        self.new_topics.extend(later.new_topics)
+        self.recreated_topics.extend(later.recreated_topics)
+        self.forgotten_topics.extend(later.forgotten_topics)
+        self.partitions_added.extend(later.partitions_added)
+        self.topic_errors.update(later.topic_errors)
+        self.nodes_added.extend(later.nodes_added)
+        self.nodes_removed.extend(later.nodes_removed)
+        self.nodes_moved.extend(later.nodes_moved)
+        if later.failure is not None:
+            self.failure = later.failure
 
     def __bool__(self) -> bool:
         return bool(

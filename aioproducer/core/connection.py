@@ -20,10 +20,10 @@ from __future__ import annotations
 import math
 import struct
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 from aioproducer import __version__
 from aioproducer.core.broker_versions import BrokerVersions, VersionRange, client_must_wait
@@ -54,6 +54,9 @@ from aioproducer.protocol.messages.sasl import (
     SaslHandshakeResponse,
 )
 
+if TYPE_CHECKING:
+    from aioproducer.protocol.parts import ResponseInParts
+
 CLIENT_SOFTWARE_NAME = "aioproducer"
 
 DEFAULT_MAX_FRAME_BYTES = 100 * 1024 * 1024
@@ -61,9 +64,11 @@ DEFAULT_MAX_FRAME_BYTES = 100 * 1024 * 1024
 
 LARGEST_CORRELATION_ID = 2**31 - 1
 
+_API_VERSIONS = int(ApiKey.API_VERSIONS)
 _UNSUPPORTED_SASL_MECHANISM = 33
 _UNSUPPORTED_VERSION = 35
 _SIZE = struct.Struct(">i")
+_SIZE_OF_SIZE = _SIZE.size
 _CORRELATION_ID = struct.Struct(">i")
 
 
@@ -120,9 +125,13 @@ class Authenticator(Protocol):
         """
 
 
-@dataclass(slots=True, frozen=True, eq=False)
+ReadResponse: TypeAlias = Callable[[int, Buffer], "ResponseInParts[Any, Any]"]
+"""Reads a response of a version, where that is not to be done at once."""
+
+
+@dataclass(slots=True, eq=False)
 class InFlight:
-    """A request that was sent and awaits its response; ``context`` is whatever the sender gave."""
+    """A request that was sent and awaits its response; ``context`` is whatever the sender gave. It never changes."""
 
     correlation_id: int
     api_key: int
@@ -130,14 +139,15 @@ class InFlight:
     context: object
     sent_at: float
     deadline: float
-    request_class: type[Request[Response]]
+    response_class: type[Response]
+    read_response: ReadResponse | None
 
 
 class Completed(NamedTuple):
     """A response, and the request it answers. ``size`` is the response's bytes on the wire."""
 
     context: object
-    response: Response
+    response: Response | ResponseInParts[Any, Any]
     api_key: int
     version: int
     correlation_id: int
@@ -211,6 +221,8 @@ class Connection:
         self._uses_tls: bool = uses_tls
         self._next_correlation_id: int = first_correlation_id
         self._in_flight: deque[InFlight] = deque()
+        # What was asked of ``versions`` before, and its answer.
+        self._negotiated: dict[tuple[int, int, int], int] = {}
         self._answered: bool = False
         self._output: list[Buffer] = []
         self._frame_start = bytearray()
@@ -270,7 +282,11 @@ class Connection:
         Raises:
             UnsupportedVersionError: there is none; only this request fails by it.
         """
-        return self.versions.negotiate(api_key, lowest=lowest, highest=highest)
+        asked = (api_key, lowest, highest)
+        version = self._negotiated.get(asked)
+        if version is None:
+            version = self._negotiated[asked] = self.versions.negotiate(api_key, lowest=lowest, highest=highest)
+        return version
 
     def send(
         self,
@@ -281,11 +297,14 @@ class Connection:
         timeout: float | None = None,
         version: int | None = None,
         expect_response: bool = True,
+        read_response: ReadResponse | None = None,
     ) -> list[Buffer]:
         """Take a request into flight and return the buffers to write, payloads by reference.
 
         ``timeout``: seconds the response may take. ``version``: else the highest that both sides speak.
         ``expect_response=False`` is for Produce with acks=0: a broker does not answer it, so it is never in flight.
+        ``read_response`` reads the response, for one that is large; else it is read at once as a whole. Where what it
+        made of the response turns out malformed later, the connection is to be poisoned with that error.
 
         Raises:
             UnsupportedVersionError: the broker does not speak the API; nothing was sent and the connection is fine.
@@ -293,15 +312,15 @@ class Connection:
             KafkaError: the connection is CLOSED; it is the reason.
             RuntimeError: `can_send` was false.
         """
-        self._refuse_if_closed()
         if not self.can_send(now):
+            self._refuse_if_closed()
             raise RuntimeError(
                 f"cannot send to {self.peer} now: it is {self.state.value}, {len(self._in_flight)} of "
                 f"{self._max_in_flight} requests are in flight, throttled for {max(0.0, self.throttled_until - now)} s"
             )
         if version is None:
-            version = self.negotiate(_api_key(request))
-        return self._send(request, version, now, context, timeout, expect_response)
+            version = self.negotiate(request.schema.api_key)
+        return self._send(request, version, now, context, timeout, expect_response, read_response)
 
     def _send(
         self,
@@ -311,6 +330,7 @@ class Connection:
         context: object,
         timeout: float | None,
         expect_response: bool,
+        read_response: ReadResponse | None = None,
     ) -> list[Buffer]:
         # Ids are given in turn and answered in turn: two in flight are equal only with 2**31 requests in flight.
         correlation_id = self._next_correlation_id
@@ -318,8 +338,18 @@ class Connection:
         self._next_correlation_id = 0 if correlation_id == LARGEST_CORRELATION_ID else correlation_id + 1
         if expect_response:
             deadline = now + (self._request_timeout if timeout is None else timeout)
+            response_class = request.response_class()
             self._in_flight.append(
-                InFlight(correlation_id, _api_key(request), version, context, now, deadline, type(request))
+                InFlight(
+                    correlation_id,
+                    request.schema.api_key,
+                    version,
+                    context,
+                    now,
+                    deadline,
+                    response_class,
+                    read_response,
+                )
             )
         return buffers
 
@@ -340,26 +370,40 @@ class Connection:
         """
         completed: list[Completed] = []
         view = memoryview(data).cast("B")
+        end = len(view)
         position = 0
-        while self.error is None:
+        while self.error is None and position < end:
+            if self._frame is None and not self._frame_start and end - position >= _SIZE_OF_SIZE:
+                # As a rule whole frames come: no need to put them together.
+                (size,) = _SIZE.unpack_from(view, position)
+                start = position + _SIZE_OF_SIZE
+                if 0 <= size <= end - start and size <= self._max_frame_bytes:
+                    position = start + size
+                    # A copy: the response may keep views of it, such as of records, for longer than ``data`` lasts.
+                    self._receive_frame(bytes(view[start:position]), now, completed)
+                    continue
+            position = self._receive_part(view, position, now, completed)
+        return completed
+
+    def _receive_part(self, view: memoryview, position: int, now: float, completed: list[Completed]) -> int:
+        """Take in a part of a frame, from ``position`` on; returns the position behind it."""
+        if self._frame is None:
+            part = view[position : position + _SIZE.size - len(self._frame_start)]
+            self._frame_start += part
+            position += len(part)
+            if len(self._frame_start) < _SIZE.size:
+                return position
+            self._begin_frame()
             if self._frame is None:
-                missing = _SIZE.size - len(self._frame_start)
-                self._frame_start += view[position : position + missing]
-                position = min(position + missing, len(view))
-                if len(self._frame_start) < _SIZE.size:
-                    break
-                self._begin_frame()
-                continue
-            # Grows as bytes come, never by what the size claims; a complete frame is handed on without another copy.
-            missing = self._frame_size - len(self._frame)
-            self._frame += view[position : position + missing]
-            position = min(position + missing, len(view))
-            if len(self._frame) < self._frame_size:
-                break
+                return position
+        # Grows as bytes come, never by what the size claims; a complete frame is handed on without another copy.
+        part = view[position : position + self._frame_size - len(self._frame)]
+        self._frame += part
+        if len(self._frame) == self._frame_size:
             frame, self._frame = self._frame, None
             self._frame_start = bytearray()
             self._receive_frame(frame, now, completed)
-        return completed
+        return position + len(part)
 
     def _begin_frame(self) -> None:
         (size,) = _SIZE.unpack(self._frame_start)
@@ -369,7 +413,7 @@ class Connection:
         self._frame_size = size
         self._frame = bytearray()
 
-    def _receive_frame(self, frame: bytearray, now: float, completed: list[Completed]) -> None:
+    def _receive_frame(self, frame: Buffer, now: float, completed: list[Completed]) -> None:
         if len(frame) < _CORRELATION_ID.size:
             self._fail(ProtocolError(f"{self.peer} sent a response of {len(frame)} bytes: too short to be one."))
             return
@@ -393,7 +437,9 @@ class Connection:
             return
         self._in_flight.popleft()
         self._answered = True
-        self._throttle(request, response, now)
+        throttle_time_ms: int = getattr(response, "throttle_time_ms", 0)
+        if throttle_time_ms > 0 and client_must_wait(request.api_key, request.version):
+            self.throttled_until = max(self.throttled_until, now + throttle_time_ms / 1000)
         if request.context is _OWN:
             self._handle_own(request, response, now)
             return
@@ -406,7 +452,7 @@ class Connection:
                 request.correlation_id,
                 request.sent_at,
                 now,
-                len(frame) + _SIZE.size,
+                len(frame) + _SIZE_OF_SIZE,
             )
         )
 
@@ -418,11 +464,6 @@ class Connection:
             + ("a later request was answered before it." if known else "no request in flight has that id.")
         )
 
-    def _throttle(self, request: InFlight, response: Response, now: float) -> None:
-        throttle_time_ms: int = getattr(response, "throttle_time_ms", 0)
-        if throttle_time_ms > 0 and client_must_wait(request.api_key, request.version):
-            self.throttled_until = max(self.throttled_until, now + throttle_time_ms / 1000)
-
     def _ask_for_versions(self, version: int, now: float) -> None:
         cluster_id, node_id = self._expected or (None, -1)
         request = ApiVersionsRequest(
@@ -433,7 +474,7 @@ class Connection:
         )
         self._send_own(request, version, now)
 
-    def _handle_own(self, request: InFlight, response: Response, now: float) -> None:
+    def _handle_own(self, request: InFlight, response: Response | ResponseInParts[Any, Any], now: float) -> None:
         try:
             match response:
                 case ApiVersionsResponse():
@@ -456,6 +497,7 @@ class Connection:
         if response.error_code:
             raise broker_error(response.error_code)
         self.versions = versions
+        self._negotiated.clear()
         if self._authenticator is None:
             self._advance(_Event.VERSIONS_KNOWN)
             return
@@ -552,14 +594,10 @@ class _Own:
 _OWN = _Own()
 
 
-def _api_key(request: Request[Response]) -> int:
-    api_key = request.schema.api_key
-    assert api_key is not None
-    return api_key
-
-
-def _decode(request: InFlight, frame: bytearray) -> Response:
-    if request.api_key == ApiKey.API_VERSIONS:
+def _decode(request: InFlight, frame: Buffer) -> Response | ResponseInParts[Any, Any]:
+    if request.read_response is not None:
+        return request.read_response(request.version, frame)
+    if request.api_key == _API_VERSIONS:
         # A broker that does not know the version asked for cannot answer in it (KIP-35).
         return decode_api_versions_response(request.version, frame)[1]
-    return decode_response(request.request_class.response_class(), request.version, frame)[1]
+    return decode_response(request.response_class, request.version, frame)[1]

@@ -11,11 +11,10 @@ Every leader it names is a node it knows, or ``NO_LEADER``. Partitions of a topi
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from random import Random
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from aioproducer.core.cluster import (
     NO_EPOCH,
@@ -30,15 +29,25 @@ from aioproducer.core.cluster import (
     least_loaded_node,
 )
 from aioproducer.core.retry import Attempts, ExponentialBackoff
+from aioproducer.core.topic_intake import (
+    INVALID_TOPIC,
+    PARTITIONS_PER_STEP,
+    REFUSED_TOPIC_CODES,
+    TopicIntake,
+    TopicInUse,
+    set_partition,
+)
 from aioproducer.errors import KafkaError, broker_error
 from aioproducer.protocol.messages.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
     MetadataResponse,
-    MetadataResponsePartition,
     MetadataResponseTopic,
 )
 from aioproducer.record import Node
+
+if TYPE_CHECKING:
+    from random import Random
 
 __all__ = [
     "NO_EPOCH",
@@ -55,28 +64,17 @@ __all__ = [
     "least_loaded_node",
 ]
 
-RELIABLE_EPOCHS_FROM_VERSION = 9
-"""Metadata before this version may carry leader epochs that brokers never updated (KAFKA-9212): not believed."""
-
-_INVALID_TOPIC = 17
-_TOPIC_AUTHORIZATION_FAILED = 29
 REBOOTSTRAP_REQUIRED = 129
-_ZERO_TOPIC_ID = bytes(16)
 
-REFUSED_TOPIC_CODES = frozenset((_INVALID_TOPIC, _TOPIC_AUTHORIZATION_FAILED))
-"""Topic errors that asking again does not cure; every other one may pass (KafkaProducer treats just these as final)."""
-
-
-@dataclass(slots=True)
-class _TopicInUse:
-    last_used: float
-    metadata: TopicMetadata | None = None
-    error_code: int = 0
+TOPICS_PER_REQUEST = 200
+"""A request for more is made in parts: building, writing and answering one for thousands takes everybody's time."""
 
 
 class _InFlight(NamedTuple):
     full: bool
     topics: frozenset[str]
+    # Of the requests that a full update takes.
+    last: bool
 
 
 class ClusterMetadata:
@@ -124,10 +122,13 @@ class ClusterMetadata:
         """When that was; None before anybody asked."""
 
         self._nodes: dict[int, Node] = self._bootstrap
-        self._topics: dict[str, _TopicInUse] = {}
+        self._topics: dict[str, TopicInUse] = {}
         self._new_topics: dict[str, None] = {}
         self._in_flight: _InFlight | None = None
         self._full_update_wanted: bool = True
+        # What a full update that has begun still has to ask for, and whether its answers so far told anything new.
+        self._left_to_ask: dict[str, None] = {}
+        self._told_news: bool = False
         self._last_full_update: float = -math.inf
         self._attempt_started: float | None = None
         self._rebootstrap_required: bool = False
@@ -182,7 +183,7 @@ class ClusterMetadata:
         """
         in_use = self._topics.get(name)
         if in_use is None:
-            self._topics[name] = _TopicInUse(now)
+            self._topics[name] = TopicInUse(now)
             self._new_topics[name] = None
             self._fruitless.failures = 0
             return None
@@ -190,7 +191,7 @@ class ClusterMetadata:
         if in_use.metadata is not None and in_use.error_code not in REFUSED_TOPIC_CODES:
             return in_use.metadata
         asked = name in self._new_topics or (self._in_flight is not None and name in self._in_flight.topics)
-        if not asked and in_use.error_code != _INVALID_TOPIC:
+        if not asked and in_use.error_code != INVALID_TOPIC:
             self.request_update(now, f"partitions of topic {name} are not known")
         return None
 
@@ -232,7 +233,7 @@ class ClusterMetadata:
         """
         if self._in_flight is not None:
             return math.inf
-        if self._new_topics:
+        if self._new_topics or self._left_to_ask:
             return self._failed.delay(now)
         due = now if self._full_update_wanted else self._last_full_update + self._max_age
         return max(due, self._failed.retry_at, self._fruitless.retry_at, now) - now
@@ -249,34 +250,48 @@ class ClusterMetadata:
         """The request to send now; from here on it is in flight, until its response or failure is handed in.
 
         Partial (only new topics) unless a full update is wanted and its backoff has passed, or metadata is older than
-        ``metadata_max_age_ms``.
+        ``metadata_max_age_ms``. More than ``TOPICS_PER_REQUEST`` topics take several requests, new ones first.
 
         Raises:
             RuntimeError: a request is in flight already.
         """
         if self._in_flight is not None:
             raise RuntimeError("a metadata request is already in flight")
-        expired = now >= self._last_full_update + self._max_age
-        full = expired or not self._new_topics or (self._full_update_wanted and now >= self._fruitless.retry_at)
-        if expired:
-            self._fruitless.failures = 0
-        names = frozenset(self._topics if full else self._new_topics)
-        self._in_flight = _InFlight(full, names)
-        self._new_topics = {}
-        if full:
-            self._full_update_wanted = False
+        full = bool(self._left_to_ask)
+        if not full:
+            expired = now >= self._last_full_update + self._max_age
+            full = expired or not self._new_topics or (self._full_update_wanted and now >= self._fruitless.retry_at)
+            if expired:
+                self._fruitless.failures = 0
+            if full:
+                self._full_update_wanted = False
+                self._left_to_ask = dict.fromkeys(self._topics)
+        names = self._take_names(full)
+        self._in_flight = _InFlight(full, frozenset(names), not self._left_to_ask)
         self.begin_attempt(now)
         return MetadataRequest(
             topics=[MetadataRequestTopic(name=name) for name in sorted(names)],
             allow_auto_topic_creation=self._allow_auto_topic_creation,
         )
 
+    def _take_names(self, full: bool) -> dict[str, None]:
+        """What to ask for next: new topics, and in a full update what is left of the others."""
+        names: dict[str, None] = {}
+        for waiting in (self._new_topics, self._left_to_ask) if full else (self._new_topics,):
+            names.update(dict.fromkeys(islice(waiting, TOPICS_PER_REQUEST - len(names))))
+        for name in names:
+            self._new_topics.pop(name, None)
+            self._left_to_ask.pop(name, None)
+        return names
+
     def handle_failure(self, error: KafkaError, now: float) -> None:
         """The request in flight got no usable answer, or there was no node to ask; it is due again after a backoff."""
         in_flight, self._in_flight = self._in_flight, None
         if in_flight is not None:
             self._full_update_wanted |= in_flight.full
-            if not in_flight.full:
+            if in_flight.full:
+                self._left_to_ask = {}
+            else:
                 # Topics that were forgotten meanwhile would be asked for without anybody's need.
                 self._new_topics = {name: None for name in in_flight.topics if name in self._topics} | self._new_topics
         self.begin_attempt(now)
@@ -284,24 +299,46 @@ class ClusterMetadata:
         self._failed.failed(now)
 
     def handle_response(self, response: MetadataResponse, now: float, *, version: int) -> MetadataChange:
-        """Take in the answer to the request in flight; ``version`` is the Metadata version it came in.
+        """`take_in` all at once."""
+        change = MetadataChange()
+        for step in self.take_in(response, response.topics, now, version=version):
+            change.add(step)
+        return change
+
+    def take_in(
+        self, response: MetadataResponse, topics: Iterable[MetadataResponseTopic | None], now: float, *, version: int
+    ) -> Iterator[MetadataChange]:
+        """Take in the answer to the request in flight, step by step; ``version`` is the Metadata version it came in.
+
+        Each step is about ``PARTITIONS_PER_STEP`` partitions, and yields what it has changed. Between steps everything
+        else may be called but another ``take_in``; the request is in flight until the last step, and `version` rises
+        in it. ``topics`` are those of the response, which need not have them itself (nor what stands behind them,
+        until they are at their end); where it gives ``None`` that is a step too. What it raises comes through here,
+        and is to be handed to `handle_failure`.
 
         Never raises for what a response says. One with a top-level error or without brokers (a broker that has just
         started) is a failed update. An answer to a request that `rebootstrap` has given up is ignored.
         """
-        change = MetadataChange()
         in_flight = self._in_flight
         if in_flight is None:
-            return change
+            return
+        change = MetadataChange()
         nodes = {
             broker.node_id: Node(broker.node_id, broker.host, broker.port, broker.rack)
             for broker in response.brokers
             if broker.node_id >= 0
         }
+        if not nodes:
+            # Why stands behind the topics.
+            for _ in topics:
+                yield change
+                if self._in_flight is not in_flight:
+                    return
         change.failure = self._reason_to_disbelieve(response, nodes, in_flight, now)
         if change.failure is not None:
             self.handle_failure(change.failure, now)
-            return change
+            yield change
+            return
 
         other_cluster = self._is_other_cluster(response)
         if response.cluster_id is not None:
@@ -309,31 +346,64 @@ class ClusterMetadata:
         self.controller_id = response.controller_id
         if in_flight.full:
             self._forget_idle_topics(now, in_flight.topics, change)
+        self._add_nodes(nodes, change)
+        intake = TopicIntake(
+            nodes,
+            version,
+            other_cluster=other_cluster,
+            ask_again=lambda reason: self.request_update(now, reason),
+            change=change,
+        )
         answered: set[str] = set()
-        for data in response.topics:
-            in_use = None if data.name is None else self._topics.get(data.name)
-            if data.name is None or in_use is None:
-                continue
-            answered.add(data.name)
-            self._take_topic(data, data.name, in_use, nodes, version, other_cluster, now, change)
-        unanswered = in_flight.topics - answered
-        if any(name in self._topics for name in unanswered):
+        in_step = 0
+        news = False
+        for data in topics:
+            in_use = None if data is None or data.name is None else self._topics.get(data.name)
+            if data is None or data.name is None or in_use is None:
+                counts: Iterable[int] = (PARTITIONS_PER_STEP,) if data is None else (1,)
+            else:
+                answered.add(data.name)
+                counts = intake.take(data, data.name, in_use)
+            for count in counts:
+                in_step += max(count, 1)
+                if in_step >= PARTITIONS_PER_STEP:
+                    in_step = 0
+                    change = intake.take_change()
+                    news = news or bool(change)
+                    yield change
+                    if self._in_flight is not in_flight:
+                        return
+        if any(name in self._topics for name in in_flight.topics - answered):
             self.request_update(now, "the last response left out topics it was asked for")
-        self._replace_nodes(nodes, now, change)
-
+        change = yield from self._remove_nodes(nodes, now, intake.take_change())
+        news = news or bool(change)
+        if self._in_flight is not in_flight:
+            return
+        change.failure = self._reason_to_disbelieve(response, nodes, in_flight, now)
+        if change.failure is not None:
+            self.handle_failure(change.failure, now)
+            yield change
+            return
         self._in_flight = None
+        self._succeeded(in_flight, news, now)
+        yield change
+
+    def _succeeded(self, in_flight: _InFlight, news: bool, now: float) -> None:
         self._attempt_started = None
         self._rebootstrap_required = False
         self.last_error = None
         self.last_update = now
-        if in_flight.full:
-            self._last_full_update = now
         self._failed.succeeded()
-        if change:
+        if in_flight.full:
+            self._told_news |= news
+            if not in_flight.last:
+                return
+            news, self._told_news = self._told_news, False
+            self._last_full_update = now
+        if news:
             self._fruitless.succeeded()
         self._fruitless.failed(now)
         self.version += 1
-        return change
 
     def apply_leader_hints(
         self,
@@ -364,7 +434,7 @@ class ClusterMetadata:
             self._nodes = {**self._nodes, leader_id: endpoint}
             if (known.host, known.port) != (endpoint.host, endpoint.port):
                 change.nodes_moved.append(endpoint)
-        self._set_partition(metadata, old._replace(leader=leader_id, leader_epoch=leader_epoch), change, old)
+        set_partition(metadata, old._replace(leader=leader_id, leader_epoch=leader_epoch), change.leaders, old)
         return change
 
     def require_rebootstrap(self) -> None:
@@ -392,8 +462,11 @@ class ClusterMetadata:
         """
         change = MetadataChange()
         self._in_flight = None
-        self._replace_nodes(self._bootstrap, now, change)
+        self._add_nodes(self._bootstrap, change)
+        for step in _all_steps(self._remove_nodes(self._bootstrap, now, MetadataChange())):
+            change.add(step)
         self._new_topics = {}
+        self._left_to_ask = {}
         self.request_update(now, "going back to the bootstrap addresses")
         self._rebootstrap_required = False
         self._attempt_started = now
@@ -429,138 +502,41 @@ class ClusterMetadata:
                 self._new_topics.pop(name, None)
                 change.forgotten_topics.append(name)
 
-    def _take_topic(
-        self,
-        data: MetadataResponseTopic,
-        name: str,
-        in_use: _TopicInUse,
-        nodes: Mapping[int, Node],
-        version: int,
-        other_cluster: bool,
-        now: float,
-        change: MetadataChange,
-    ) -> None:
-        in_use.error_code = data.error_code
-        if data.error_code:
-            change.topic_errors[name] = data.error_code
-            if data.error_code not in REFUSED_TOPIC_CODES:
-                self.request_update(now, f"topic {name} has error {broker_error(data.error_code).error_name}")
-            return
-        topic_id = None if data.topic_id == _ZERO_TOPIC_ID else data.topic_id
-        partitions = sorted(data.partitions, key=_partition_index)
-        old = in_use.metadata
-        metadata = old
-        if metadata is None or other_cluster or _was_recreated(metadata, topic_id, partitions):
-            metadata = TopicMetadata(name, topic_id, [])
-        elif topic_id is not None:
-            metadata.topic_id = topic_id
-
-        old_count = len(metadata.partitions)
-        for partition in partitions:
-            if partition.partition_index > len(metadata.partitions):
-                self.request_update(now, f"topic {name} misses partition {len(metadata.partitions)}")
-                break
-            if partition.partition_index >= 0:
-                before = (
-                    None
-                    if old is None or partition.partition_index >= len(old.partitions)
-                    else (old.partitions[partition.partition_index])
-                )
-                self._take_partition(metadata, partition, before, nodes, version, now, change)
-        new_count = len(metadata.partitions)
-        if not new_count:
-            self.request_update(now, f"topic {name} has no partitions yet")
-            return
-        in_use.metadata = metadata
-        if old is None:
-            change.new_topics.append(name)
-        elif metadata is not old:
-            change.recreated_topics.append(name)
-        elif new_count > old_count:
-            change.partitions_added.append(PartitionsAdded(name, old_count, new_count))
-
-    def _take_partition(
-        self,
-        metadata: TopicMetadata,
-        data: MetadataResponsePartition,
-        before_recreation: PartitionMetadata | None,
-        nodes: Mapping[int, Node],
-        version: int,
-        now: float,
-        change: MetadataChange,
-    ) -> None:
-        index = data.partition_index
-        old = metadata.partitions[index] if index < len(metadata.partitions) else None
-        leader = data.leader_id if data.leader_id in nodes else NO_LEADER
-        epoch = data.leader_epoch if version >= RELIABLE_EPOCHS_FROM_VERSION else NO_EPOCH
-        if leader == NO_LEADER or data.error_code:
-            self.request_update(now, f"partition {metadata.name}-{index} has no leader or an error")
-        if old is not None:
-            if NO_EPOCH < epoch < old.leader_epoch:
-                return
-            # A broker that sees no leader where we know one of the same epoch has lost sight of it, no more: as long
-            # as the node is listed, trying it costs less than waiting for everybody to agree.
-            if leader == NO_LEADER and old.leader in nodes and epoch <= old.leader_epoch:
-                return
-        new = PartitionMetadata(
-            index,
-            leader,
-            epoch if old is None else max(epoch, old.leader_epoch),
-            tuple(data.replica_nodes),
-            tuple(data.isr_nodes),
-            tuple(data.offline_replicas),
-        )
-        self._set_partition(metadata, new, change, old if old is not None else before_recreation)
-
-    def _set_partition(
-        self,
-        metadata: TopicMetadata,
-        new: PartitionMetadata,
-        change: MetadataChange,
-        old: PartitionMetadata | None,
-    ) -> None:
-        if new.partition < len(metadata.partitions):
-            metadata.partitions[new.partition] = new
-        else:
-            metadata.partitions.append(new)
-        old_leader = NO_LEADER if old is None else old.leader
-        old_epoch = new.leader_epoch if old is None else old.leader_epoch
-        if old_leader != new.leader or old_epoch != new.leader_epoch:
-            change.leaders.append(LeaderChange(metadata.name, new.partition, old_leader, new.leader, new.leader_epoch))
-
-    def _replace_nodes(self, nodes: dict[int, Node], now: float, change: MetadataChange) -> None:
-        old, self._nodes = self._nodes, nodes
+    def _add_nodes(self, nodes: dict[int, Node], change: MetadataChange) -> None:
+        """From here on leaders may be among ``nodes``, and among those known before until `_remove_nodes`."""
+        old = self._nodes
         for node_id, node in nodes.items():
             known = old.get(node_id)
             if known is None:
                 change.nodes_added.append(node)
             elif (known.host, known.port) != (node.host, node.port):
                 change.nodes_moved.append(node)
-        change.nodes_removed.extend(node for node_id, node in old.items() if node_id not in nodes)
-        if change.nodes_removed:
-            self._drop_leaders_not_in(nodes, now, change)
+        self._nodes = {**old, **nodes}
 
-    def _drop_leaders_not_in(self, nodes: Mapping[int, Node], now: float, change: MetadataChange) -> None:
-        for in_use in self._topics.values():
+    def _remove_nodes(
+        self, nodes: dict[int, Node], now: float, change: MetadataChange
+    ) -> Generator[MetadataChange, None, MetadataChange]:
+        """Forget all nodes but ``nodes``, and in steps the leaders among them; returns the change of the last step."""
+        removed = [node for node_id, node in self._nodes.items() if node_id not in nodes]
+        self._nodes = nodes
+        change.nodes_removed.extend(removed)
+        gone = {node.id for node in removed if node.id >= 0}
+        work = 0
+        for in_use in list(self._topics.values()) if gone else ():
             if in_use.metadata is None:
                 continue
-            for partition in in_use.metadata.partitions:
-                if partition.leader != NO_LEADER and partition.leader not in nodes:
-                    self._set_partition(in_use.metadata, partition._replace(leader=NO_LEADER), change, partition)
+            for partition in list(in_use.metadata.partitions):
+                work += 1
+                if partition.leader in gone:
+                    work += PARTITIONS_PER_STEP
+                    set_partition(in_use.metadata, partition._replace(leader=NO_LEADER), change.leaders, partition)
                     self.request_update(now, f"the leader of {in_use.metadata.name}-{partition.partition} is gone")
+                if work >= PARTITIONS_PER_STEP * PARTITIONS_PER_STEP:
+                    work = 0
+                    yield change
+                    change = MetadataChange()
+        return change
 
 
-def _partition_index(partition: MetadataResponsePartition) -> int:
-    return partition.partition_index
-
-
-def _was_recreated(
-    known: TopicMetadata, topic_id: bytes | None, partitions: Sequence[MetadataResponsePartition]
-) -> bool:
-    """Whether the topic was deleted and created anew: another id, or without ids fewer partitions than it had."""
-    if topic_id is not None and known.topic_id is not None:
-        return topic_id != known.topic_id
-    if topic_id is not None or known.topic_id is not None:
-        return False
-    indexes = {partition.partition_index for partition in partitions}
-    return 0 < len(indexes) < len(known.partitions) and indexes == set(range(len(indexes)))
+def _all_steps(steps: Generator[MetadataChange, None, MetadataChange]) -> Iterator[MetadataChange]:
+    yield (yield from steps)

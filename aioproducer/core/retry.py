@@ -7,7 +7,10 @@ take to be set up. Everything is told the time and given its random numbers, so 
 from __future__ import annotations
 
 import math
-from random import Random
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from random import Random
 
 RETRY_JITTER = 0.2
 """Kafka's jitter for every backoff of a client: 20 % either way."""

@@ -7,28 +7,40 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
-from random import Random
+from collections.abc import Callable, Iterator
+from functools import partial
+from time import perf_counter
+from typing import TYPE_CHECKING
 
-from aioproducer.core.accumulator import RecordAccumulator
 from aioproducer.core.cluster import MetadataChange, NodeCandidate, NodeState, least_loaded_node
-from aioproducer.core.connection import Completed
+from aioproducer.core.connection import Completed, ReadResponse
 from aioproducer.core.metadata import REBOOTSTRAP_REQUIRED, REFUSED_TOPIC_CODES, ClusterMetadata
 from aioproducer.core.producer_state import ProducerState
 from aioproducer.core.retry import Attempts, ExponentialBackoff
 from aioproducer.diagnosis import topic_unknown
-from aioproducer.errors import BrokerError, KafkaError, NetworkError, broker_error
+from aioproducer.errors import BrokerError, KafkaError, NetworkError, ProtocolError, broker_error
 from aioproducer.hooks import Hooks
 from aioproducer.io.closing import close_nodes
 from aioproducer.io.internal import InternalRequest
 from aioproducer.io.node import NodeConnection, NodeSettings
 from aioproducer.metrics import Metrics
-from aioproducer.protocol import Request, Response
-from aioproducer.protocol.messages.metadata import MetadataResponse
+from aioproducer.protocol import Buffer, Request, Response
+from aioproducer.protocol.messages.metadata import MetadataResponse, MetadataResponseTopic
 from aioproducer.protocol.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
+from aioproducer.protocol.parts import ResponseInParts
 from aioproducer.transport.base import Connector
 
+if TYPE_CHECKING:
+    from random import Random
+
+    from aioproducer.core.accumulator import RecordAccumulator
+
 logger = logging.getLogger("aioproducer")
+
+# How long a metadata response is taken in, in seconds, before the loop has a turn.
+LONGEST_TURN = 0.0005
+# How many partitions change their leader between two looks at the clock.
+LEADERS_PER_STEP = 256
 
 
 class Cluster:
@@ -74,6 +86,8 @@ class Cluster:
         self._producer_id_attempts = Attempts(retry_backoff, random)
         self._metadata_watches: list[asyncio.Future[None]] = []
         self._metadata_request: InternalRequest | None = None
+        # The response that is being taken in.
+        self._intake: Iterator[None] | None = None
         self._retired: dict[NodeConnection, None] = {}
 
     # Nodes
@@ -179,8 +193,9 @@ class Cluster:
             if node is None:
                 deadline = self._next_reconnect(now)
             else:
-                self._metadata_request = InternalRequest(self._metadata_answered, self._metadata_failed)
-                self._ask(node, self._metadata_request, self.metadata.build_request(now), now)
+                self._metadata_request = InternalRequest(partial(self._metadata_answered, node), self._metadata_failed)
+                request = self.metadata.build_request(now)
+                self._ask(node, self._metadata_request, request, now, _read_metadata)
                 deadline = now + self.metadata.next_update_delay(now)
         if self._producer_id_due(now):
             node = self._least_loaded(now)
@@ -196,9 +211,16 @@ class Cluster:
                 deadline = min(deadline, retry)
         return deadline
 
-    def _ask(self, node: NodeConnection, context: InternalRequest, request: Request[Response], now: float) -> None:
+    def _ask(
+        self,
+        node: NodeConnection,
+        context: InternalRequest,
+        request: Request[Response],
+        now: float,
+        read_response: ReadResponse | None = None,
+    ) -> None:
         try:
-            node.send(request, context, now)
+            node.send(request, context, now, read_response=read_response)
         except KafkaError as error:
             context.failed(node, error)
 
@@ -211,26 +233,62 @@ class Cluster:
         ]
         return max(min((wait for wait in waits if wait > now), default=float("inf")), now)
 
-    def _metadata_answered(self, completed: Completed) -> None:
+    def _metadata_answered(self, node: NodeConnection, completed: Completed) -> None:
+        assert isinstance(completed.response, ResponseInParts)
+        self._intake = self._take_in(node, completed.response, completed.version)
+        self._go_on_taking_in(self._intake)
+
+    def _go_on_taking_in(self, intake: Iterator[None]) -> None:
+        """Take in as much of a response as the loop can spare the time for in one turn."""
+        if self._intake is not intake:
+            return
+        until = perf_counter() + LONGEST_TURN
+        for _ in intake:
+            if perf_counter() >= until:
+                self._loop.call_soon(self._go_on_taking_in, intake)
+                return
+        self._intake = None
+
+    def _take_in(
+        self, node: NodeConnection, response: ResponseInParts[MetadataResponse, MetadataResponseTopic], version: int
+    ) -> Iterator[None]:
+        """The steps of taking in a metadata response."""
+        metadata = self.metadata
         now = self._loop.time()
-        response = completed.response
-        assert isinstance(response, MetadataResponse)
-        change = self.metadata.handle_response(response, now, version=completed.version)
-        self.apply(change, now)
-        for name, queues in list(self._accumulator.lines.blocked.items()):
-            # Somebody waits for this topic, or for more partitions of it, and this answer did not help.
-            topic = self.metadata.add_topic(name, now)
-            first = next(iter(queues.line))
-            if topic is not None and first.partition is not None and first.partition >= len(topic.partitions):
-                self.metadata.request_update(now, f"topic {name} lacks a partition that records wait for")
-        if change.failure is None:
+        names: list[str] = []
+        failure: KafkaError | None = None
+        try:
+            topics = _noting_names(response.elements(), names) if self._hooks.metadata_updated else response.elements()
+            for change in metadata.take_in(response.head, topics, now, version=version):
+                failure = change.failure
+                yield from self._apply(change, now)
+        except ProtocolError as error:
+            failure = ProtocolError(
+                f"Broker {node.node} answered METADATA version {version} in bytes that are wrong: {error}"
+            )
+            logger.warning("%s", failure)
+            metadata.handle_failure(failure, now)
+            node.poison(failure)
+        for name in list(self._accumulator.lines.blocked):
+            queues = self._accumulator.lines.blocked.get(name)
+            if queues is not None:
+                # Somebody waits for this topic, or for more partitions of it, and this answer did not help.
+                topic = metadata.add_topic(name, now)
+                first = next(iter(queues.line))
+                if topic is not None and first.partition is not None and first.partition >= len(topic.partitions):
+                    metadata.request_update(now, f"topic {name} lacks a partition that records wait for")
+                yield
+        if failure is None:
             for on_metadata_updated in self._hooks.metadata_updated:
-                on_metadata_updated(list(self.metadata.nodes.values()), [topic.name or "" for topic in response.topics])
+                on_metadata_updated(list(metadata.nodes.values()), names)
+        self._end_watches()
+        self._wake()
+
+    def _end_watches(self) -> None:
         watches, self._metadata_watches = self._metadata_watches, []
         for watch in watches:
             if not watch.done():
                 watch.set_result(None)
-        self._wake()
 
     def _metadata_failed(self, error: KafkaError) -> None:
         self.metadata.handle_failure(error, self._loop.time())
@@ -253,6 +311,12 @@ class Cluster:
 
     def apply(self, change: MetadataChange, now: float) -> None:
         """Tell the accumulator and the nodes what is new about the cluster."""
+        for _ in self._apply(change, now):
+            # All at once: a hint is about one partition.
+            continue
+
+    def _apply(self, change: MetadataChange, now: float) -> Iterator[None]:
+        """The steps of ``apply``."""
         accumulator = self._accumulator
         for node in change.nodes_removed:
             self._retire(node.id)
@@ -265,16 +329,27 @@ class Cluster:
             if topic is not None:
                 self._note_metadata_wait(name, now)
                 accumulator.set_partition_count(name, len(topic.partitions), now)
-        for leader in change.leaders:
-            accumulator.set_leader(leader.topic, leader.partition, leader.new_leader, now)
+        # No step before this: what waits for a topic goes to partitions that are near, or have a leader at all.
+        for number, leader in enumerate(change.leaders, start=1):
+            # The leader of now: between two steps a hint may have named another one.
+            node_id = self.metadata.leader(leader.topic, leader.partition)
+            accumulator.set_leader(leader.topic, leader.partition, node_id, now)
+            if number % LEADERS_PER_STEP == 0:
+                yield
         for name in change.forgotten_topics:
+            if self.metadata.topic(name) is not None:
+                # Somebody has begun to use it again, between two steps.
+                continue
             if accumulator.forget_topic(name):
                 self._metrics.forget_topic(name)
             else:
                 self.metadata.add_topic(name, now)
+            yield
         for name, code in change.topic_errors.items():
             if code in REFUSED_TOPIC_CODES:
                 self._topic_refused(name, broker_error(code))
+                yield
+        yield
 
     def _note_metadata_wait(self, name: str, now: float) -> None:
         waited = sum(now - pending.since for pending in self._accumulator.lines.waiting_for_topic(name))
@@ -328,6 +403,7 @@ class Cluster:
     async def close(self) -> None:
         """End every connection; also where this is cancelled, none stays open."""
         nodes = [*self.nodes.values(), *self._retired]
+        self._intake = None
         for watch in self._metadata_watches:
             watch.cancel()
         self._metadata_watches.clear()
@@ -336,3 +412,16 @@ class Cluster:
         finally:
             self.nodes.clear()
             self._retired.clear()
+
+
+def _read_metadata(version: int, frame: Buffer) -> ResponseInParts[MetadataResponse, MetadataResponseTopic]:
+    return ResponseInParts(MetadataResponse, MetadataResponseTopic, version, frame)
+
+
+def _noting_names(
+    topics: Iterator[MetadataResponseTopic | None], names: list[str]
+) -> Iterator[MetadataResponseTopic | None]:
+    for topic in topics:
+        if topic is not None:
+            names.append(topic.name or "")
+        yield topic

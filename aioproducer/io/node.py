@@ -17,7 +17,7 @@ from random import Random
 from typing import Any, Protocol
 
 from aioproducer.core.cluster import NodeCandidate, NodeState
-from aioproducer.core.connection import Completed, Connection, ConnectionState, InFlight
+from aioproducer.core.connection import Completed, Connection, ConnectionState, InFlight, ReadResponse
 from aioproducer.core.retry import Attempts, ExponentialBackoff
 from aioproducer.diagnosis import connection_failed, tls_failed
 from aioproducer.errors import ConnectionFailedError, KafkaError, NetworkError, RequestTimedOutError
@@ -29,8 +29,9 @@ from aioproducer.transport.base import Connector, Transport
 
 logger = logging.getLogger("aioproducer")
 
-# Of a request: API key, version, correlation id, behind the size.
-_HEADER_START = struct.Struct(">hhi")
+# How a request begins: size, API key, version, correlation id.
+_HEADER_START = struct.Struct(">ihhi")
+_SIZE_OF_SIZE = 4
 
 
 class RequestContext(Protocol):
@@ -92,6 +93,7 @@ class NodeConnection:
         random: Random,
     ) -> None:
         self.node = node
+        self.id = node.id
         self.last_attempt = float("-inf")
         self.last_error: KafkaError | None = None
         self._loop = loop
@@ -115,7 +117,9 @@ class NodeConnection:
         self._write_deadline = float("inf")
         # Taken out of the connection by its time-out, until the transport has ended.
         self._overdue: list[InFlight] = []
+        # One timer for all deadlines. It is never later than the next of them, and may be earlier.
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_due = float("inf")
         self._wanted = asyncio.Event()
         self._ended = asyncio.Event()
         self._moved = asyncio.Event()
@@ -128,10 +132,6 @@ class NodeConnection:
         self.task = self._begin()
 
     # What the owner asks
-
-    @property
-    def id(self) -> int:
-        return self.node.id
 
     @property
     def connected(self) -> bool:
@@ -203,8 +203,11 @@ class NodeConnection:
         version: int | None = None,
         expect_response: bool = True,
         timeout: float | None = None,
+        read_response: ReadResponse | None = None,
     ) -> int:
         """Write a request; ``can_send`` must be true. Returns whether it has left its buffers already.
+
+        ``read_response`` takes the place of reading the response as a whole; see ``Connection.send``.
 
         Raises:
             UnsupportedVersionError, ProtocolError: it cannot be said to this broker; nothing was sent.
@@ -213,18 +216,26 @@ class NodeConnection:
         assert connection is not None
         assert transport is not None
         buffers = connection.send(
-            request, now, context=context, timeout=timeout, version=version, expect_response=expect_response
+            request,
+            now,
+            context=context,
+            timeout=timeout,
+            version=version,
+            expect_response=expect_response,
+            read_response=read_response,
         )
-        size = sum([len(buffer) for buffer in buffers])
+        size, api_key, used, correlation_id = _HEADER_START.unpack_from(buffers[0])
+        size += _SIZE_OF_SIZE
         self._last_used = now
         self._metrics.request_sent(self.id, size, now)
         self._count_written(size, now)
-        if self._hooks.request_written:
-            api_key, used, correlation_id = _HEADER_START.unpack_from(buffers[0], 4)
-            for on_request_written in self._hooks.request_written:
-                on_request_written(self.node, api_key, used, correlation_id, size)
+        for on_request_written in self._hooks.request_written:
+            on_request_written(self.node, api_key, used, correlation_id, size)
         written = self._write(transport, buffers, context, expect_response, now)
-        self._arm(now)
+        # Sooner than that the request has no deadline, of whatever kind.
+        deadline = now + (self._settings.request_timeout if timeout is None else timeout)
+        if deadline < self._timer_due:
+            self._arm(deadline)
         return written
 
     def _write(
@@ -254,7 +265,7 @@ class NodeConnection:
         if buffers:
             self._count_written(sum([len(buffer) for buffer in buffers]), now)
             self._write(transport, buffers, _OWN_REQUEST, True, now)
-            self._arm(now)
+            self._arm(self._next_deadline())
 
     def retire(self) -> None:
         """The node is not needed any more: end when what is in flight is answered."""
@@ -446,9 +457,9 @@ class NodeConnection:
                 completed.size,
                 completed.latency * 1000,
             )
-        throttle_time_ms: int = getattr(completed.response, "throttle_time_ms", 0)
-        if throttle_time_ms > 0:
-            for on_throttle in self._hooks.throttle:
+        if self._hooks.throttle:
+            throttle_time_ms: int = getattr(completed.response, "throttle_time_ms", 0)
+            for on_throttle in self._hooks.throttle if throttle_time_ms > 0 else ():
                 on_throttle(self.node, throttle_time_ms)
         context: Any = completed.context
         context.answered(self, completed)
@@ -489,9 +500,7 @@ class NodeConnection:
         self._transport = None
         # Where a connection was good, the name may lead elsewhere by now.
         self._addresses = []
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._disarm()
         self._metrics.connection_close.record(1, now)
         if not was_our_wish and not self._moved.is_set():
             self._attempts.failed(now)
@@ -507,6 +516,11 @@ class NodeConnection:
             context.failed(self, error)
         self._ended.set()
 
+    def poison(self, error: KafkaError) -> None:
+        """End the connection, if there is one: what came over it is malformed."""
+        if self._transport is not None and not self._closing:
+            self._poison(error)
+
     def _poison(self, error: KafkaError) -> None:
         assert self._connection is not None
         assert self._transport is not None
@@ -515,19 +529,25 @@ class NodeConnection:
 
     # Time-outs
 
-    def _arm(self, now: float) -> None:
+    def _next_deadline(self) -> float:
         assert self._connection is not None
-        when = min(self._connection.next_deadline(), self._write_deadline, self._last_used + self._settings.max_idle)
-        if self._timer is not None:
-            if self._timer.when() <= when:
-                return
-            self._timer.cancel()
-            self._timer = None
-        if when != float("inf"):
+        return min(self._connection.next_deadline(), self._write_deadline, self._last_used + self._settings.max_idle)
+
+    def _arm(self, when: float) -> None:
+        """Look at the deadlines again then, at the latest."""
+        if when < self._timer_due:
+            self._disarm()
+            self._timer_due = when
             self._timer = self._loop.call_at(when, self._check)
 
+    def _disarm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._timer_due = float("inf")
+
     def _check(self) -> None:
-        self._timer = None
+        self._disarm()
         connection, transport = self._connection, self._transport
         if connection is None or transport is None or self._closing:
             return
@@ -550,7 +570,7 @@ class NodeConnection:
                 return
             # Whoever waits for an answer is not idle.
             self._last_used = now
-        self._arm(now)
+        self._arm(self._next_deadline())
 
 
 class _OwnRequest:

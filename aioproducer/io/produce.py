@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 from aioproducer.core.batch import ProducerBatch
 from aioproducer.core.connection import Completed
@@ -18,6 +19,7 @@ from aioproducer.protocol.messages.produce import (
 )
 from aioproducer.record import Node
 
+PRODUCE = int(ApiKey.PRODUCE)
 # From this version on topics go by their ids (KIP-516).
 TOPIC_IDS_FROM = 13
 # The first version in which a broker takes zstd (KIP-110).
@@ -31,14 +33,14 @@ PartitionKey = tuple[str | bytes, int]
 def choose_version(
     node: NodeConnection, batches: Sequence[ProducerBatch], topic_ids: Mapping[str, bytes | None]
 ) -> int:
-    """The version to produce with: by topic id only where all ids are known.
+    """The version to produce with: by topic id only where all of ``topic_ids``, those of the batches, are known.
 
     Raises:
         UnsupportedVersionError: the broker and this client have none in common.
         UnsupportedCompressionTypeError: the broker is too old for zstd.
     """
-    all_known = all(topic_ids.get(batch.topic_partition.topic) for batch in batches)
-    version = node.negotiate(ApiKey.PRODUCE, highest=TOPIC_IDS_FROM if all_known else TOPIC_IDS_FROM - 1)
+    all_known = all(topic_ids.values())
+    version = node.negotiate(PRODUCE, highest=TOPIC_IDS_FROM if all_known else TOPIC_IDS_FROM - 1)
     if version < ZSTD_FROM and any(batch.codec_id == ZSTD for batch in batches):
         raise error_class(UNSUPPORTED_COMPRESSION_TYPE)(
             f"broker {node.node} is older than Kafka 2.1 and does not take zstd: choose another compression_type"
@@ -71,64 +73,73 @@ def produce_request(
     return request, by_partition
 
 
+class ProduceOwner(Protocol):
+    """Whom a Produce request tells what it comes to."""
+
+    def request_answered(self, node: NodeConnection, completed: Completed, throttle_time_ms: int) -> None:
+        """The answer is here; called before those of its batches."""
+
+    def batch_answered(
+        self, batch: ProducerBatch, answer: PartitionProduceResponse, endpoints: list[Node], now: float
+    ) -> None:
+        """The answer for one batch, and the nodes that the whole of it names."""
+
+    def batch_written(self, batch: ProducerBatch) -> None:
+        """With acks=0: the batch has left its buffers."""
+
+    def batch_failed(self, batch: ProducerBatch, error: KafkaError) -> None:
+        """There is no answer for the batch, because of this error."""
+
+    def release(self, batch: ProducerBatch) -> None:
+        """The transport reads the batch no more."""
+
+
 class ProduceInFlight:
-    """The context of a Produce request: its batches, until each has its answer.
+    """The context of a Produce request: its batches, until each has its answer."""
 
-    Args:
-        on_answer: the answer for one batch, ``None`` where none is expected (acks=0), and the nodes that it names.
-        on_failure: there is no answer for a batch, because of this error.
-        release: the transport reads the batch no more.
-    """
-
-    __slots__ = ("_batches", "_on_answer", "_on_end", "_on_failure", "_release", "sent_at")
+    __slots__ = ("_batches", "_owner", "_unanswered")
 
     def __init__(
-        self,
-        batches: dict[PartitionKey, ProducerBatch],
-        sent_at: float,
-        *,
-        on_answer: Callable[[ProducerBatch, PartitionProduceResponse | None, list[Node]], None],
-        on_failure: Callable[[ProducerBatch, KafkaError], None],
-        on_end: Callable[[NodeConnection, Completed | None], None],
-        release: Callable[[ProducerBatch], None],
+        self, owner: ProduceOwner, batches: Sequence[ProducerBatch], by_partition: dict[PartitionKey, ProducerBatch]
     ) -> None:
+        self._owner = owner
         self._batches = batches
-        self.sent_at = sent_at
-        self._on_answer = on_answer
-        self._on_failure = on_failure
-        self._on_end = on_end
-        self._release = release
+        self._unanswered = by_partition
 
     def reading(self) -> None:
-        for batch in self._batches.values():
+        for batch in self._batches:
             batch.readers += 1
 
     def released(self) -> None:
-        for batch in self._batches.values():
+        for batch in self._batches:
             batch.readers -= 1
-            self._release(batch)
+            self._owner.release(batch)
 
     def answered(self, node: NodeConnection, completed: Completed | None) -> None:
-        unanswered = dict(self._batches)
+        owner = self._owner
         if completed is None:
-            for batch in unanswered.values():
-                self._on_answer(batch, None, [])
+            for batch in self._batches:
+                owner.batch_written(batch)
             return
         response = completed.response
         assert isinstance(response, ProduceResponse)
-        self._on_end(node, completed)
-        endpoints = [Node(each.node_id, each.host, each.port, each.rack) for each in response.node_endpoints]
+        owner.request_answered(node, completed, response.throttle_time_ms)
+        unanswered = self._unanswered
+        by_id = completed.version >= TOPIC_IDS_FROM
+        endpoints: list[Node] = []
+        if response.node_endpoints:
+            endpoints = [Node(each.node_id, each.host, each.port, each.rack) for each in response.node_endpoints]
         for topic in response.responses:
-            key: str | bytes = topic.topic_id if completed.version >= TOPIC_IDS_FROM else topic.name
+            key: str | bytes = topic.topic_id if by_id else topic.name
             for partition in topic.partition_responses:
                 answered = unanswered.pop((key, partition.index), None)
                 if answered is not None:
-                    self._on_answer(answered, partition, endpoints)
+                    owner.batch_answered(answered, partition, endpoints, completed.received_at)
         for batch in unanswered.values():
-            self._on_failure(
+            owner.batch_failed(
                 batch, ProtocolError(f"broker {node.node} left {batch.topic_partition} out of its produce response")
             )
 
     def failed(self, node: NodeConnection, error: KafkaError) -> None:
-        for batch in self._batches.values():
-            self._on_failure(batch, error)
+        for batch in self._batches:
+            self._owner.batch_failed(batch, error)

@@ -1,7 +1,8 @@
 """The accumulator task: drains ready batches into the nodes, and ends what they answer.
 
-One task takes the place of Kafka's Sender thread. It sleeps until something is ready or due, and each turn does what
-``_step`` lists, in that order. A node that has room again is drained at once, in the turn in which its response came.
+It takes the place of Kafka's Sender thread. When something is ready or due it takes a turn, a callback of the loop that
+does what ``_step`` lists, in that order; however many records were sent since the last, one turn serves them all. A
+node that has room again is drained at once, in the turn in which its response came.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from contextvars import copy_context
 from dataclasses import dataclass
 from random import Random
 
@@ -89,8 +91,12 @@ class Sender:
         codec = accumulator.settings.codec
         if codec is not None:
             self._compressor = Compressor(loop, codec, accumulator.settings.compression_level, self._compressed)
-        self._sleeper: asyncio.Future[None] | None = None
-        self._awake = False
+        # Turns are taken while the task runs, in its context and not in that of whoever happens to send.
+        self._running = False
+        self._context = copy_context()
+        self._turn: asyncio.Handle | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_due = float("inf")
         self.cluster = Cluster(
             loop,
             metadata,
@@ -110,60 +116,68 @@ class Sender:
     # The task
 
     def wake(self) -> None:
-        """Let the task run as soon as the loop comes to it."""
-        self._awake = True
-        sleeper = self._sleeper
-        if sleeper is not None and not sleeper.done():
-            sleeper.set_result(None)
+        """Let a turn be taken as soon as the loop comes to it."""
+        if self._turn is None and self._running:
+            self._turn = self._loop.call_soon(self._take_turn, context=self._context)
 
     async def run(self) -> None:
         """Run until cancelled. What has no outcome then has failed, and nothing more can be sent."""
+        self._context = copy_context()
+        self._running = True
         try:
-            while True:
-                self._awake = False
-                try:
-                    deadline = self._step(self._loop.time())
-                except Exception:
-                    # Nobody else would go on sending: say it, and try again in a moment.
-                    logger.exception("The sender met an error that it should not")
-                    deadline = self._loop.time() + self._settings.retry_backoff.maximum
-                await self._sleep_until(deadline)
+            self._take_turn()
+            # Turns are callbacks: a task that woke up for each would cost a future every time.
+            await self._loop.create_future()
         except asyncio.CancelledError:
             error = ProducerClosedError("the producer's task was cancelled: no record can be sent any more")
             self._producer_state.fail(error)
             self.fail_everything(error, self._loop.time())
             raise
-
-    async def _sleep_until(self, deadline: float) -> None:
-        if self._awake:
-            await asyncio.sleep(0)
-            return
-        self._sleeper = self._loop.create_future()
-        timer = None
-        if deadline != float("inf"):
-            timer = self._loop.call_at(deadline, self.wake)
-        try:
-            await self._sleeper
         finally:
-            self._sleeper = None
-            if timer is not None:
-                timer.cancel()
+            self._running = False
+            for handle in (self._turn, self._timer):
+                if handle is not None:
+                    handle.cancel()
+
+    def _take_turn(self) -> None:
+        self._turn = None
+        try:
+            deadline = self._step(self._loop.time())
+        except Exception:
+            # Nobody else would go on sending: say it, and try again in a moment.
+            logger.exception("The sender met an error that it should not")
+            deadline = self._loop.time() + self._settings.retry_backoff.maximum
+        # A timer that is too early stays: a turn for nothing now and then is cheaper than a new timer every turn.
+        if deadline < self._timer_due:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer_due = deadline
+            self._timer = self._loop.call_at(deadline, self._on_time, context=self._context)
+
+    def _on_time(self) -> None:
+        self._timer = None
+        self._timer_due = float("inf")
+        if self._turn is None:
+            self._take_turn()
 
     def _step(self, now: float) -> float:
         """One turn; returns when the next is due."""
         accumulator = self._accumulator
-        self._expire(now)
+        is_due = accumulator.next_deadline() <= now
+        if is_due:
+            self._expire(now)
         if self._producer_state.fatal_error is not None:
             self.fail_everything(self._producer_state.fatal_error, now)
-        accumulator.ready.poll(now)
+        if is_due:
+            accumulator.ready.poll(now)
         if accumulator.admit(now, ADMITTED_PER_TURN):
             self.wake()
         for pending, error in accumulator.take_refused():
             self.fail_waiting([pending], error)
-        self._compress()
-        for name in accumulator.ready.unknown_leader_topics():
-            self._metadata.add_topic(name, now)
-            self._metadata.request_update(now, f"topic {name} has records to send and no leader")
+        if accumulator.to_compress:
+            self._compress()
+        if accumulator.ready.leaderless:
+            self._ask_for_leaders(now)
         deadline = min(accumulator.next_deadline(), self.cluster.send_due(now))
         for node_id in list(accumulator.ready.ready):
             node = self.cluster.node(node_id)
@@ -176,36 +190,38 @@ class Sender:
                     deadline = min(deadline, node.throttled_until)
         return deadline
 
+    def _ask_for_leaders(self, now: float) -> None:
+        for name in self._accumulator.ready.unknown_leader_topics():
+            self._metadata.add_topic(name, now)
+            self._metadata.request_update(now, f"topic {name} has records to send and no leader")
+
     # Batches
 
     def _drain(self, node: NodeConnection, now: float) -> None:
         """Send requests to the node while it takes them and there is something to send."""
-        while node.can_send(now):
-            batches = self._accumulator.drain(node.id, now)
+        accumulator = self._accumulator
+        while node.id in accumulator.ready.ready and node.can_send(now):
+            batches = accumulator.drain(node.id, now)
             if not batches:
                 break
             self._send_batches(node, batches, now)
-        self._compress()
+        if accumulator.to_compress:
+            self._compress()
 
     def _send_batches(self, node: NodeConnection, batches: list[ProducerBatch], now: float) -> None:
         settings = self._settings
         topic_ids: dict[str, bytes | None] = {}
         for batch in batches:
-            topic = self._metadata.topic(batch.topic_partition.topic)
-            topic_ids[batch.topic_partition.topic] = None if topic is None else topic.topic_id
+            name = batch.topic_partition.topic
+            if name not in topic_ids:
+                topic = self._metadata.topic(name)
+                topic_ids[name] = None if topic is None else topic.topic_id
         try:
             version = choose_version(node, batches, topic_ids)
             request, by_partition = produce_request(
                 batches, version, topic_ids, acks=settings.acks, timeout_ms=settings.request_timeout_ms
             )
-            context = ProduceInFlight(
-                by_partition,
-                now,
-                on_answer=self._batch_answered,
-                on_failure=self._batch_failed,
-                on_end=self._produce_ended,
-                release=self._accumulator.release,
-            )
+            context = ProduceInFlight(self, batches, by_partition)
             written = node.send(request, context, now, version=version, expect_response=settings.acks != 0)
         except Exception as failure:
             error = failure
@@ -225,40 +241,40 @@ class Sender:
         metrics = self._metrics
         records = 0
         for batch in batches:
-            records += batch.record_count
+            topic_partition = batch.topic_partition
+            record_count = batch.record_count
+            size = batch.size()
+            uncompressed_size = batch.uncompressed_size()
             queue_time_ms = (now - batch.created_at) * 1000
+            records += record_count
             metrics.batch_sent(
-                batch.topic_partition.topic,
-                batch.record_count,
-                batch.size(),
-                batch.size() / batch.uncompressed_size(),
+                topic_partition.topic,
+                record_count,
+                size,
+                size / uncompressed_size,
                 queue_time_ms,
                 batch.max_record_size,
                 now,
             )
             for on_batch_sent in self._hooks.batch_sent:
-                on_batch_sent(
-                    batch.topic_partition,
-                    batch.record_count,
-                    batch.size(),
-                    batch.uncompressed_size(),
-                    queue_time_ms,
-                    batch.attempts,
-                )
-        metrics.records_per_request.record(records, now)
+                on_batch_sent(topic_partition, record_count, size, uncompressed_size, queue_time_ms, batch.attempts)
+        metrics.request_filled(records, now)
 
-    def _produce_ended(self, node: NodeConnection, completed: Completed | None) -> None:
-        if completed is not None:
-            throttle_time_ms: int = getattr(completed.response, "throttle_time_ms", 0)
-            self._metrics.produce_response(node.id, completed.latency * 1000, throttle_time_ms, completed.received_at)
+    # What a produce request comes to; see ``ProduceOwner``
 
-    def _batch_answered(
-        self, batch: ProducerBatch, answer: PartitionProduceResponse | None, endpoints: list[Node]
-    ) -> None:
+    def release(self, batch: ProducerBatch) -> None:
+        self._accumulator.release(batch)
+
+    def request_answered(self, node: NodeConnection, completed: Completed, throttle_time_ms: int) -> None:
+        self._metrics.produce_response(node.id, completed.latency * 1000, throttle_time_ms, completed.received_at)
+
+    def batch_written(self, batch: ProducerBatch) -> None:
         now = self._loop.time()
-        if answer is None:
-            self._settle(batch, self._completion.written(batch, now), now)
-            return
+        self._settle(batch, self._completion.written(batch, now), now)
+
+    def batch_answered(
+        self, batch: ProducerBatch, answer: PartitionProduceResponse, endpoints: list[Node], now: float
+    ) -> None:
         if answer.error_code == 0:
             verdict = self._completion.acked(batch, answer.base_offset, answer.log_append_time_ms, now)
             self._settle(batch, verdict, now)
@@ -274,7 +290,7 @@ class Sender:
             self.cluster.apply(hints, now)
         self._settle(batch, verdict, now)
 
-    def _batch_failed(self, batch: ProducerBatch, error: KafkaError) -> None:
+    def batch_failed(self, batch: ProducerBatch, error: KafkaError) -> None:
         now = self._loop.time()
         self._settle(batch, self._completion.disconnected(batch, error, now), now)
 
@@ -368,10 +384,9 @@ class Sender:
     # Compression
 
     def _compress(self) -> None:
-        if self._accumulator.to_compress:
-            assert self._compressor is not None
-            for batch in self._accumulator.take_to_compress():
-                self._compressor.submit(batch)
+        assert self._compressor is not None
+        for batch in self._accumulator.take_to_compress():
+            self._compressor.submit(batch)
 
     def _compressed(self, batch: ProducerBatch, result: bytes | BaseException) -> None:
         now = self._loop.time()

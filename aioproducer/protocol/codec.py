@@ -1,12 +1,8 @@
 """Makes of a declaration what reads and writes one version of it, when that version is first used.
 
-A struct's codec is a pair of functions written for it: a line for each field, or for several neighbours whose sizes are
-fixed. Reading takes a buffer and a position and returns what was read and the position behind it; writing puts a value
-behind what an ``Output`` has.
-
-What is read may come from anybody. Nothing is allocated because a length says so: a length is held against the bytes
-that are there, and an array's against the smallest size that so many elements can have. Reading behind the end raises
-``IndexError`` or ``struct.error``; ``aioproducer.protocol.frames`` makes a ``ProtocolError`` of these.
+A message's codec is a pair of functions written for it: a line for each field, or for several neighbours whose sizes
+are fixed, and a loop for each array, with the lines of the structs in it. Reading takes a buffer and a position and
+returns what was read and the position behind it; writing puts a value behind what an ``Output`` has.
 """
 
 from __future__ import annotations
@@ -16,96 +12,32 @@ import functools
 import itertools
 import struct
 from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple, TypeAlias, cast
+from typing import NamedTuple, cast
 
 from aioproducer.errors import ProtocolError, UnsupportedVersionError
-from aioproducer.protocol.schema import BYTES, STRING, UUID, Buffer, Field, Message, Records, Scalar
+from aioproducer.protocol.schema import BYTES, STRING, UUID, Field, Message, Scalar
+from aioproducer.protocol.values import (
+    COMPACT_LENGTH,
+    INT16_LENGTH,
+    INT32_LENGTH,
+    SMALL_COMPACT,
+    Output,
+    StructCodec,
+    Value,
+    ValueCodec,
+    binary_codec,
+    fixed_array_codec,
+    fixed_codec,
+    negative,
+    none_refused,
+    nullable_struct_codec,
+    read_compact_length,
+    records_codec,
+    string_codec,
+    too_short,
+    write_compact_length,
+)
 from aioproducer.wire.varint import decode_unsigned_varint, encode_unsigned_varint
-
-LONGEST_STRING: Final = 2**15 - 1
-"""A string's bytes, in whatever way its length is written."""
-
-LONGEST_FRAME: Final = 2**31 - 1
-
-
-class Output:
-    """A gather list that grows: ``tail`` takes small pieces, whole buffers come behind it by reference."""
-
-    __slots__ = ("buffers", "tail")
-
-    def __init__(self) -> None:
-        self.buffers: list[Buffer] = []
-        self.tail = bytearray()
-
-    def append_buffers(self, buffers: Sequence[Buffer]) -> None:
-        """Put ``buffers`` behind what is there."""
-        if self.tail:
-            self.buffers.append(self.tail)
-            self.tail = bytearray()
-        self.buffers.extend(buffers)
-
-    def finish(self) -> list[Buffer]:
-        """The gather list. Its first buffer is the first ``tail``, if anything was put there."""
-        if self.tail or not self.buffers:
-            self.buffers.append(self.tail)
-        return self.buffers
-
-
-Value: TypeAlias = Any
-"""What a field holds; its type is known to the field's declaration only."""
-
-
-class ValueCodec(NamedTuple):
-    """Reads and writes one value; no encoding of it takes fewer bytes than ``minimum_size``."""
-
-    read: Callable[[memoryview, int], tuple[Value, int]]
-    write: Callable[[Output, Value], None]
-    minimum_size: int
-
-
-class StructCodec(NamedTuple):
-    """Reads and writes one version of a message or struct."""
-
-    read: Callable[[memoryview, int], tuple[Message, int]]
-    write: Callable[[Output, Message], None]
-    minimum_size: int
-
-
-class Length(NamedTuple):
-    """How a length is written before what it counts; -1 stands for null."""
-
-    read: Callable[[memoryview, int], tuple[int, int]]
-    write: Callable[[int], bytes]
-    size: int
-
-
-def _fixed_length(letter: str) -> Length:
-    packer = struct.Struct(">" + letter)
-
-    def read(buffer: memoryview, position: int) -> tuple[int, int]:
-        return packer.unpack_from(buffer, position)[0], position + packer.size
-
-    return Length(read, packer.pack, packer.size)
-
-
-_SMALL_COMPACT: Final = [bytes([length + 1]) for length in range(127)]
-
-
-def _read_compact_length(buffer: memoryview, position: int) -> tuple[int, int]:
-    byte = buffer[position]
-    if byte < 0x80:
-        return byte - 1, position + 1
-    value, position = decode_unsigned_varint(buffer, position)
-    return value - 1, position
-
-
-def _write_compact_length(length: int) -> bytes:
-    return _SMALL_COMPACT[length] if 0 <= length < 127 else encode_unsigned_varint(length + 1)
-
-
-INT16_LENGTH: Final = _fixed_length("h")
-INT32_LENGTH: Final = _fixed_length("i")
-COMPACT_LENGTH: Final = Length(_read_compact_length, _write_compact_length, 1)
 
 
 @functools.cache
@@ -120,130 +52,245 @@ def message_codec(message_class: type[Message], version: int) -> StructCodec:
         raise UnsupportedVersionError(
             f"{message_class.__name__} has no version {version}, only {schema.versions[0]} to {schema.versions[-1]}"
         )
-    return _struct_codec(message_class, version, version in schema.flexible)
+    return struct_codec(message_class, version, version in schema.flexible)
 
 
 @functools.cache
-def _struct_codec(message_class: type[Message], version: int, flexible: bool) -> StructCodec:
+def struct_codec(message_class: type[Message], version: int, flexible: bool) -> StructCodec:
     """The codec of a class that is, or is part of, a message of this version."""
-    present = [field for field in message_class.schema.fields if version in field.versions]
-    absent = [field for field in message_class.schema.fields if version not in field.versions]
-    function = _Functions(message_class, version)
-    function.absent_fields(absent)
-    plain = [field for field in present if field.tag is None]
-    for is_fixed, neighbours in itertools.groupby(plain, key=lambda field: field.struct_format != ""):
-        if is_fixed:
-            function.fixed_fields(list(neighbours))
-        else:
-            for field in neighbours:
-                function.field(field, _value(message_class, version, flexible, field))
-    if flexible:
-        function.tagged_fields([field for field in present if field.tag is not None])
-    return function.compile()
+    return _CodecWriter(version, flexible).of_struct(message_class)
 
 
-class _Functions:
-    """Writes the two functions of a struct's codec, a line or two for each field, as ``dataclasses`` writes methods.
+def field_codec(message_class: type[Message], version: int, flexible: bool, field: Field) -> ValueCodec:
+    """The codec of a field's value by itself."""
+    return _CodecWriter(version, flexible).of_field(message_class, field)
 
-    What a line needs besides ``buffer``, ``position``, ``output`` and ``message`` goes by a name of its own.
+
+class _Code(NamedTuple):
+    """Lines that read and that write a piece of a message, and the fewest bytes that it takes."""
+
+    reading: list[str]
+    writing: list[str]
+    minimum_size: int
+
+
+class _CodecWriter:
+    """Writes the two functions of a codec, as ``dataclasses`` writes methods.
+
+    What a line needs besides ``buffer``, ``position``, ``output`` and its ``tail`` goes by a name of its own.
     """
 
-    def __init__(self, message_class: type[Message], version: int) -> None:
-        self.message_class = message_class
+    def __init__(self, version: int, flexible: bool) -> None:
         self.version = version
-        self.minimum_size = 0
-        self._reading = ["def read(buffer, position):", "message = new(message_class)"]
-        self._writing = ["def write(output, message):"]
+        self.flexible = flexible
+        self._count = 0
         self._names: dict[str, object] = {
-            "message_class": message_class,
-            "new": message_class.__new__,
             "StructError": struct.error,
+            "COMPACT": SMALL_COMPACT,
+            "new": object.__new__,
+            "negative": negative,
+            "none_refused": none_refused,
+            "too_short": too_short,
+            "write_compact": write_compact_length,
+            "read_compact": read_compact_length,
         }
 
+    def of_struct(self, message_class: type[Message]) -> StructCodec:
+        """The functions for a message or struct."""
+        code = self._struct(message_class, "value")
+        return StructCodec(*self._compile(code, message_class.__name__), code.minimum_size)
+
+    def of_field(self, message_class: type[Message], field: Field) -> ValueCodec:
+        """The functions for the value of a field."""
+        code = self._field(message_class, field, "value")
+        return ValueCodec(*self._compile(code, f"{message_class.__name__}.{field.name}"), code.minimum_size)
+
+    def _compile(
+        self, code: _Code, what: str
+    ) -> tuple[Callable[[memoryview, int], tuple[Value, int]], Callable[[Output, Value], None]]:
+        """Make functions of the code for what goes by the name ``value``."""
+        reading = ["def read(buffer, position):", *_indented(code.reading), " return value, position"]
+        writing = ["def write(output, value):", " tail = output.tail", *_indented(code.writing)]
+        source = "\n".join([*reading, *writing])
+        exec(compile(source, f"<{what} version {self.version}>", "exec"), self._names)
+        read = cast("Callable[[memoryview, int], tuple[Value, int]]", self._names["read"])
+        write = cast("Callable[[Output, Value], None]", self._names["write"])
+        return read, write
+
+    def _new_name(self, stem: str) -> str:
+        self._count += 1
+        return f"{stem}_{self._count}"
+
     def _name(self, stem: str, value: object) -> str:
-        name = f"{stem}_{len(self._names)}"
+        name = self._new_name(stem)
         self._names[name] = value
         return name
 
-    def _where(self, field: Field) -> str:
-        return _where(self.message_class, self.version, field)
-
-    def absent_fields(self, fields: Sequence[Field]) -> None:
-        """Fields that the version does not have: read as their defaults, dropped if ignorable, else not to be set."""
+    def _struct(self, message_class: type[Message], variable: str) -> _Code:
+        """A struct that goes by the name ``variable``."""
+        fields = message_class.schema.fields
+        present = [field for field in fields if self.version in field.versions]
+        reading = [f"{variable} = new({self._name('message_class', message_class)})"]
+        writing: list[str] = []
+        minimum_size = 0
         for field in fields:
-            self._set_default(field)
-            if not field.ignorable:
-                is_default = self._name("is_default", _default_test(field))
-                refuse = self._name("refuse", self._refuse(field))
-                self._writing.append(f"if not {is_default}(message.{field.name}): raise {refuse}(message.{field.name})")
+            if self.version not in field.versions:
+                reading += self._default(field, variable)
+                writing += self._refusal(message_class, field, variable)
+        plain = [field for field in present if field.tag is None]
+        for is_fixed, neighbours in itertools.groupby(plain, key=lambda field: field.struct_format != ""):
+            if is_fixed:
+                pieces = [self._fixed_fields(message_class, list(neighbours), variable)]
+            else:
+                pieces = [self._field(message_class, field, f"{variable}.{field.name}") for field in list(neighbours)]
+            for piece in pieces:
+                reading += piece.reading
+                writing += piece.writing
+                minimum_size += piece.minimum_size
+        if self.flexible:
+            tagged = [field for field in present if field.tag is not None]
+            for field in tagged:
+                reading += self._default(field, variable)
+            tags = Tags(message_class, self.version, tagged)
+            reading += [
+                f"if buffer[position]: position = {self._name('read_tags', tags.read)}(buffer, position, {variable})",
+                "else: position += 1",
+            ]
+            writing.append(
+                f"{self._name('write_tags', tags.write)}(output, {variable})" if tagged else "tail.append(0)"
+            )
+            minimum_size += 1
+        return _Code(reading, writing or ["pass"], minimum_size)
 
-    def _set_default(self, field: Field) -> None:
-        if field.has_mutable_default:
-            self._reading.append(f"message.{field.name} = {self._name('make', field.make_default)}()")
-        else:
-            self._reading.append(f"message.{field.name} = {self._name('default', field.default)}")
+    def _default(self, field: Field, variable: str) -> list[str]:
+        """Lines that set a field to its default."""
+        place = f"{variable}.{field.name}"
+        if not field.has_mutable_default:
+            return [f"{place} = {self._name('default', field.default)}"]
+        if field.is_array or isinstance(field.element, Scalar):
+            return [f"{place} = []"]
+        made = self._new_name("made")
+        lines = [f"{place} = {made} = new({self._name('message_class', field.element)})"]
+        for inner in field.element.schema.fields:
+            lines += self._default(inner, made)
+        return lines
 
-    def _refuse(self, field: Field) -> Callable[[Value], UnsupportedVersionError]:
-        where = f"{self.message_class.__name__}.{field.name}"
-        version = self.version
-        return lambda value: UnsupportedVersionError(
-            f"{where} is set to {value!r}, but version {version} has no such field"
-        )
+    def _refusal(self, message_class: type[Message], field: Field, variable: str) -> list[str]:
+        """Lines for a field that the version does not have: dropped if ignorable, else not to be set."""
+        if field.ignorable:
+            return []
+        place = f"{variable}.{field.name}"
+        is_default = self._name("is_default", _default_test(field))
+        refuse = self._name("refuse", functools.partial(_no_such_field, message_class, self.version, field.name))
+        return [f"if not {is_default}({place}): raise {refuse}({place})"]
 
-    def fixed_fields(self, fields: Sequence[Field]) -> None:
+    def _fixed_fields(self, message_class: type[Message], fields: Sequence[Field], variable: str) -> _Code:
         """Neighbours whose sizes are fixed, read and written at once."""
         packer = struct.Struct(">" + "".join(field.struct_format for field in fields))
-        values = ", ".join(f"message.{field.name}" for field in fields)
-        self._reading += [
+        values = ", ".join(f"{variable}.{field.name}" for field in fields)
+        reading = [
             f"{values}, = {self._name('unpack', packer.unpack_from)}(buffer, position)",
             f"position += {packer.size}",
         ]
+        writing = []
         for field in fields:
             if field.element is UUID:
-                wrong = self._name("wrong", functools.partial(_wrong_uuid, self._where(field)))
-                self._writing.append(f"if len(message.{field.name} or b'') != 16: raise {wrong}(message.{field.name})")
+                wrong = functools.partial(_wrong_uuid, where_of(message_class, self.version, field))
+                place = f"{variable}.{field.name}"
+                writing.append(f"if len({place} or b'') != 16: raise {self._name('wrong', wrong)}({place})")
         names = [field.name for field in fields]
-        misfit = self._name("misfit", functools.partial(_misfit, self.message_class, self.version, names))
-        self._writing += [
-            f"try: output.tail += {self._name('pack', packer.pack)}({values})",
-            f"except StructError as error: raise {misfit}(message, error) from error",
+        misfit = self._name("misfit", functools.partial(_misfit, message_class, self.version, names))
+        writing += [
+            f"try: tail += {self._name('pack', packer.pack)}({values})",
+            f"except StructError as error: raise {misfit}({variable}, error) from error",
         ]
-        self.minimum_size += packer.size
+        return _Code(reading, writing, packer.size)
 
-    def field(self, field: Field, codec: ValueCodec) -> None:
-        """A field whose size is not fixed."""
-        self._reading.append(f"message.{field.name}, position = {self._name('read', codec.read)}(buffer, position)")
-        self._writing.append(f"{self._name('write', codec.write)}(output, message.{field.name})")
-        self.minimum_size += codec.minimum_size
+    def _field(self, message_class: type[Message], field: Field, place: str) -> _Code:
+        """A value whose size is not fixed, kept at ``place``: an attribute, or the variable of a loop."""
+        nullable = self.version in field.nullable
+        if field.is_array and not (isinstance(field.element, Scalar) and field.element.struct_format):
+            return self._array(message_class, field, place)
+        if not isinstance(field.element, Scalar) and not field.is_array and not nullable:
+            variable = self._new_name("part")
+            code = self._struct(field.element, variable)
+            return _Code(
+                [*code.reading, f"{place} = {variable}"], [f"{variable} = {place}", *code.writing], code.minimum_size
+            )
+        codec = _value(message_class, self.version, self.flexible, field)
+        reading = f"{place}, position = {self._name('read', codec.read)}(buffer, position)"
+        # What is written may be large, and go behind the tail by reference.
+        writing = f"{self._name('write', codec.write)}(output, {place}); tail = output.tail"
+        if nullable and field.element is STRING and self.flexible and field.flexible:
+            # As a rule there is none: no call for that.
+            return _Code(
+                [f"if buffer[position]: {reading}", f"else: {place} = None; position += 1"],
+                [f"if {place} is None: tail.append(0)", f"else: {writing}"],
+                codec.minimum_size,
+            )
+        return _Code([reading], [writing], codec.minimum_size)
 
-    def tagged_fields(self, fields: Sequence[Field]) -> None:
-        """The tagged fields (KIP-482), of which there may be none; what is at its default is left out."""
-        for field in fields:
-            self._set_default(field)
-        tags = _Tags(self.message_class, self.version, fields)
-        self._reading += [
-            f"if buffer[position]: position = {self._name('read_tags', tags.read)}(buffer, position, message)",
-            "else: position += 1",
-        ]
-        if fields:
-            self._writing.append(f"{self._name('write_tags', tags.write)}(output, message)")
+    def _array(self, message_class: type[Message], field: Field, place: str) -> _Code:
+        """An array, as a loop."""
+        where = where_of(message_class, self.version, field)
+        compact = self.flexible and field.flexible
+        nullable = self.version in field.nullable
+        values, item = self._new_name("values"), self._new_name("item")
+        element = dataclasses.replace(field, is_array=False, nullable=range(0))
+        inner = self._field(message_class, element, item)
+        where_it_is = self._name("where", where)
+        if compact:
+            length = COMPACT_LENGTH
+            read_count = [
+                "count = buffer[position] - 1",
+                "if count < 127: position += 1",
+                "else: count, position = read_compact(buffer, position)",
+            ]
+            write_count = f"tail += COMPACT[len({values})] if len({values}) < 127 else write_compact(len({values}))"
         else:
-            self._writing.append("output.tail.append(0)")
-        self.minimum_size += 1
+            length = INT32_LENGTH
+            read_count = [f"count, position = {self._name('read_length', length.read)}(buffer, position)"]
+            write_count = f"tail += {self._name('write_length', length.write)}(len({values}))"
+        reading = [
+            *read_count,
+            "if count < 0:",
+            f" if count != -1: raise negative(count, {where_it_is})"
+            if nullable
+            else f" raise negative(count, {where_it_is})",
+            *([f" {place} = None"] if nullable else []),
+            "else:",
+            f" if count * {inner.minimum_size} > len(buffer) - position:",
+            f"  raise too_short({where_it_is}, count, 'elements', len(buffer) - position)",
+            f" {place} = {values} = []",
+            " for _ in range(count):",
+            *_indented(inner.reading, 2),
+            f"  {values}.append({item})",
+        ]
+        writing = [
+            f"{values} = {place}",
+            f"if {values} is None:",
+            f" tail += {length.write(-1)!r}" if nullable else f" raise none_refused({where_it_is})",
+            "else:",
+            f" {write_count}",
+            f" for {item} in {values}:",
+            *_indented(inner.writing, 2),
+        ]
+        return _Code(reading, writing, length.size)
 
-    def compile(self) -> StructCodec:
-        """Make functions of what was written."""
-        self._reading.append("return message, position")
-        source = "\n ".join(self._reading) + "\n" + "\n ".join([*self._writing, "return"])
-        exec(compile(source, f"<{self.message_class.__name__} version {self.version}>", "exec"), self._names)
-        read = cast("Callable[[memoryview, int], tuple[Message, int]]", self._names["read"])
-        write = cast("Callable[[Output, Message], None]", self._names["write"])
-        return StructCodec(read, write, self.minimum_size)
+
+def _indented(lines: Sequence[str], depth: int = 1) -> list[str]:
+    return [" " * depth + line for line in lines]
 
 
-def _where(message_class: type[Message], version: int, field: Field) -> str:
+def where_of(message_class: type[Message], version: int, field: Field) -> str:
     """What the text of an error begins with."""
     return f"{message_class.__name__}.{field.name} of version {version}"
+
+
+def _no_such_field(message_class: type[Message], version: int, name: str, value: object) -> UnsupportedVersionError:
+    return UnsupportedVersionError(
+        f"{message_class.__name__}.{name} is set to {value!r}, but version {version} has no such field"
+    )
 
 
 def _wrong_uuid(where: str, value: bytes | None) -> ProtocolError:
@@ -265,16 +312,26 @@ def _default_test(field: Field) -> Callable[[Value], bool]:
     return lambda value: bool(value == default)
 
 
-class _Tags:
+class Tags:
     """Reads and writes the tagged fields of a struct, in the order of their tags; unknown ones are skipped."""
 
     def __init__(self, message_class: type[Message], version: int, fields: Sequence[Field]) -> None:
+        self._message_class = message_class
+        self._version = version
         self._where = f"{message_class.__name__} of version {version}"
         self._fields = {
-            field.tag: (field.name, _value(message_class, version, True, field), _default_test(field))
+            field.tag: (field, _default_test(field))
             for field in sorted(fields, key=lambda field: field.tag or 0)
             if field.tag is not None
         }
+        # Made when one is first used, which most never are.
+        self._codecs: dict[str, ValueCodec] = {}
+
+    def _codec(self, field: Field) -> ValueCodec:
+        codec = self._codecs.get(field.name)
+        if codec is None:
+            codec = self._codecs[field.name] = field_codec(self._message_class, self._version, True, field)
+        return codec
 
     def read(self, buffer: memoryview, position: int, message: Message) -> int:
         """Fill what is there into ``message``, which has all the defaults, and return the position behind it."""
@@ -288,23 +345,23 @@ class _Tags:
             previous = tag
             end = position + size
             if end > len(buffer):
-                raise _too_short(f"the tag {tag} of {self._where}", size, "bytes", len(buffer) - position)
+                raise too_short(f"the tag {tag} of {self._where}", size, "bytes", len(buffer) - position)
             if tag in self._fields:
-                name, codec, _ = self._fields[tag]
-                value, read_to = codec.read(buffer[:end], position)
+                field, _ = self._fields[tag]
+                value, read_to = self._codec(field).read(buffer[:end], position)
                 if read_to != end:
                     raise ProtocolError(f"the tag {tag} of {self._where} has {end - read_to} bytes too many")
-                setattr(message, name, value)
+                setattr(message, field.name, value)
             position = end
         return position
 
     def write(self, output: Output, message: Message) -> None:
         """Put those of ``message`` that are not at their defaults behind what ``output`` has."""
         present = []
-        for tag, (name, codec, is_default) in self._fields.items():
-            value = getattr(message, name)
+        for tag, (field, is_default) in self._fields.items():
+            value = getattr(message, field.name)
             if not is_default(value):
-                present.append((tag, codec, value))
+                present.append((tag, self._codec(field), value))
         output.tail += encode_unsigned_varint(len(present))
         for tag, codec, value in present:
             content = Output()
@@ -313,227 +370,19 @@ class _Tags:
 
 
 def _value(message_class: type[Message], version: int, flexible: bool, field: Field) -> ValueCodec:
-    """The codec of a field's value."""
-    where = _where(message_class, version, field)
+    """The codec of a value that is neither a struct in its place nor an array of what has no fixed size."""
+    where = where_of(message_class, version, field)
     nullable = version in field.nullable
     compact = flexible and field.flexible
     if field.is_array:
+        assert isinstance(field.element, Scalar)
         length = COMPACT_LENGTH if compact else INT32_LENGTH
-        if isinstance(field.element, Scalar) and field.element.struct_format:
-            return _fixed_array(field.element.struct_format, length, nullable, where)
-        element = dataclasses.replace(field, is_array=False, nullable=range(0))
-        return _array(_value(message_class, version, flexible, element), length, nullable, where)
+        return fixed_array_codec(field.element.struct_format, length, nullable, where)
     if not isinstance(field.element, Scalar):
-        codec = _struct_codec(field.element, version, flexible)
-        return _nullable_struct(codec, where) if nullable else ValueCodec(*codec)
+        return nullable_struct_codec(struct_codec(field.element, version, flexible), where)
     if field.struct_format:
-        return _fixed(field.struct_format, where)
+        return fixed_codec(field.struct_format, where)
     if field.element is STRING:
-        return _string(COMPACT_LENGTH if compact else INT16_LENGTH, nullable, where)
+        return string_codec(COMPACT_LENGTH if compact else INT16_LENGTH, nullable, where)
     length = COMPACT_LENGTH if compact else INT32_LENGTH
-    return (_binary if field.element is BYTES else _records)(length, nullable, where)
-
-
-def _fixed(struct_format: str, where: str) -> ValueCodec:
-    packer = struct.Struct(">" + struct_format)
-
-    def read(buffer: memoryview, position: int) -> tuple[Value, int]:
-        (value,) = packer.unpack_from(buffer, position)
-        return value, position + packer.size
-
-    def write(output: Output, value: Value) -> None:
-        try:
-            output.tail += packer.pack(value)
-        except struct.error as error:
-            raise ProtocolError(f"{where} cannot hold {value!r}: {error}") from error
-
-    return ValueCodec(read, write, packer.size)
-
-
-def _negative(length: int, where: str) -> ProtocolError:
-    """The error for a length below zero that does not stand for an allowed null."""
-    return ProtocolError(f"{where} is null" if length == -1 else f"{where} has the length {length}")
-
-
-def _none(where: str) -> ProtocolError:
-    return ProtocolError(f"{where} cannot be None")
-
-
-def _too_short(where: str, claimed: int, what: str, there: int) -> ProtocolError:
-    return ProtocolError(f"{where} claims {claimed} {what}, but only {there} bytes follow")
-
-
-def _string(length: Length, nullable: bool, where: str) -> ValueCodec:
-    read_length, write_length, length_size = length
-
-    def read(buffer: memoryview, position: int) -> tuple[str | None, int]:
-        size, position = read_length(buffer, position)
-        if size < 0:
-            if nullable and size == -1:
-                return None, position
-            raise _negative(size, where)
-        end = position + size
-        if end > len(buffer):
-            raise _too_short(where, size, "bytes", len(buffer) - position)
-        if size > LONGEST_STRING:
-            raise ProtocolError(f"{where} is {size} bytes long, but a string has at most {LONGEST_STRING}")
-        try:
-            return str(buffer[position:end], "utf-8"), end
-        except UnicodeDecodeError as error:
-            raise ProtocolError(f"{where} is not UTF-8: {error}") from error
-
-    def write(output: Output, value: str | None) -> None:
-        if value is None:
-            if not nullable:
-                raise _none(where)
-            output.tail += write_length(-1)
-            return
-        try:
-            encoded = value.encode()
-        except UnicodeEncodeError as error:
-            raise ProtocolError(f"{where} cannot be written as UTF-8: {error}") from error
-        if len(encoded) > LONGEST_STRING:
-            raise ProtocolError(f"{where} is {len(encoded)} bytes long, but a string has at most {LONGEST_STRING}")
-        output.tail += write_length(len(encoded))
-        output.tail += encoded
-
-    return ValueCodec(read, write, length_size)
-
-
-def _records(length: Length, nullable: bool, where: str) -> ValueCodec:
-    read_length, write_length, length_size = length
-
-    def read(buffer: memoryview, position: int) -> tuple[memoryview | None, int]:
-        size, position = read_length(buffer, position)
-        if size < 0:
-            if nullable and size == -1:
-                return None, position
-            raise _negative(size, where)
-        end = position + size
-        if end > len(buffer):
-            raise _too_short(where, size, "bytes", len(buffer) - position)
-        return buffer[position:end], end
-
-    def write(output: Output, value: Records) -> None:
-        if value is None:
-            if not nullable:
-                raise _none(where)
-            output.tail += write_length(-1)
-            return
-        buffers = (value,) if isinstance(value, Buffer) else value
-        size = 0
-        for buffer in buffers:
-            size += buffer.nbytes if isinstance(buffer, memoryview) else len(buffer)
-        output.tail += _write_size(write_length, size, where)
-        output.append_buffers(buffers)
-
-    return ValueCodec(read, write, length_size)
-
-
-def _binary(length: Length, nullable: bool, where: str) -> ValueCodec:
-    _, write_length, length_size = length
-    read_view = _records(length, nullable, where).read
-
-    def read(buffer: memoryview, position: int) -> tuple[bytes | None, int]:
-        view, position = read_view(buffer, position)
-        return (None if view is None else bytes(view)), position
-
-    def write(output: Output, value: bytes | None) -> None:
-        if value is None:
-            if not nullable:
-                raise _none(where)
-            output.tail += write_length(-1)
-            return
-        output.tail += _write_size(write_length, len(value), where)
-        output.tail += value
-
-    return ValueCodec(read, write, length_size)
-
-
-def _write_size(write_length: Callable[[int], bytes], size: int, where: str) -> bytes:
-    if size > LONGEST_FRAME:
-        raise ProtocolError(f"{where} is {size} bytes long, but a frame has at most {LONGEST_FRAME}")
-    return write_length(size)
-
-
-def _array(element: ValueCodec, length: Length, nullable: bool, where: str) -> ValueCodec:
-    read_length, write_length, length_size = length
-    read_element, write_element, minimum_size = element
-
-    def read(buffer: memoryview, position: int) -> tuple[list[Value] | None, int]:
-        count, position = read_length(buffer, position)
-        if count < 0:
-            if nullable and count == -1:
-                return None, position
-            raise _negative(count, where)
-        if count * minimum_size > len(buffer) - position:
-            raise _too_short(where, count, "elements", len(buffer) - position)
-        values = []
-        for _ in range(count):
-            value, position = read_element(buffer, position)
-            values.append(value)
-        return values, position
-
-    def write(output: Output, values: Sequence[Value] | None) -> None:
-        if values is None:
-            if not nullable:
-                raise _none(where)
-            output.tail += write_length(-1)
-            return
-        output.tail += write_length(len(values))
-        for value in values:
-            write_element(output, value)
-
-    return ValueCodec(read, write, length_size)
-
-
-def _fixed_array(struct_format: str, length: Length, nullable: bool, where: str) -> ValueCodec:
-    """An array of numbers."""
-    read_length, write_length, length_size = length
-    element = struct.Struct(">" + struct_format)
-
-    def read(buffer: memoryview, position: int) -> tuple[list[Value] | None, int]:
-        count, position = read_length(buffer, position)
-        if count < 0:
-            if nullable and count == -1:
-                return None, position
-            raise _negative(count, where)
-        end = position + count * element.size
-        if end > len(buffer):
-            raise _too_short(where, count, "elements", len(buffer) - position)
-        return [value for (value,) in element.iter_unpack(buffer[position:end])], end
-
-    def write(output: Output, values: Sequence[Value] | None) -> None:
-        if values is None:
-            if not nullable:
-                raise _none(where)
-            output.tail += write_length(-1)
-            return
-        output.tail += write_length(len(values))
-        try:
-            output.tail += b"".join([element.pack(value) for value in values])
-        except struct.error as error:
-            raise ProtocolError(f"{where} cannot hold {values!r}: {error}") from error
-
-    return ValueCodec(read, write, length_size)
-
-
-def _nullable_struct(codec: StructCodec, where: str) -> ValueCodec:
-    """A struct behind a byte that says whether there is one: 1, or -1 for null."""
-
-    def read(buffer: memoryview, position: int) -> tuple[Message | None, int]:
-        presence = buffer[position]
-        if presence == 0xFF:
-            return None, position + 1
-        if presence != 1:
-            raise ProtocolError(f"{where} begins with {presence} instead of 1, or 255 for null")
-        return codec.read(buffer, position + 1)
-
-    def write(output: Output, value: Message | None) -> None:
-        if value is None:
-            output.tail.append(0xFF)
-            return
-        output.tail.append(1)
-        codec.write(output, value)
-
-    return ValueCodec(read, write, 1)
+    return (binary_codec if field.element is BYTES else records_codec)(length, nullable, where)

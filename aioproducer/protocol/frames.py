@@ -9,15 +9,17 @@ Whatever is read may come from anybody; nothing but :class:`~aioproducer.errors.
 
 from __future__ import annotations
 
+import functools
 import struct
 from typing import Final, TypeVar, cast
 
 from aioproducer.errors import ProtocolError, UnsupportedVersionError
 from aioproducer.protocol.apis import APIS, Api, ApiKey
-from aioproducer.protocol.codec import LONGEST_FRAME, Output, StructCodec, message_codec
+from aioproducer.protocol.codec import message_codec
 from aioproducer.protocol.messages.api_versions import ApiVersionsResponse
 from aioproducer.protocol.messages.headers import RequestHeader, ResponseHeader
 from aioproducer.protocol.schema import Buffer, Data, Message, Request, Response
+from aioproducer.protocol.values import LONGEST_FRAME, Output, StructCodec
 
 M = TypeVar("M", bound=Message)
 DataT = TypeVar("DataT", bound=Data)
@@ -25,6 +27,8 @@ ResponseT = TypeVar("ResponseT", bound=Response)
 
 _INT16: Final = struct.Struct(">h")
 _INT32: Final = struct.Struct(">i")
+_CORRELATION_ID_AT: Final = 8
+"""Where a request has its correlation id: behind size, API key and version, in every version of the header."""
 
 
 def encode(message: Message, version: int) -> list[Buffer]:
@@ -64,20 +68,29 @@ def encode_request(
     """
     codec = message_codec(type(message), version)
     schema = message.schema
-    header = RequestHeader(
-        request_api_key=schema.api_key,
-        request_api_version=version,
-        correlation_id=correlation_id,
-        client_id=client_id,
-    )
-    return _frame(header, 2 if version in schema.flexible else 1, message, codec)
+    head = bytearray(_request_head(schema.api_key, version, 2 if version in schema.flexible else 1, client_id))
+    try:
+        _INT32.pack_into(head, _CORRELATION_ID_AT, correlation_id)
+    except struct.error as error:
+        raise ProtocolError(f"a request cannot have the correlation id {correlation_id}: {error}") from error
+    return _frame(head, message, codec)
+
+
+@functools.lru_cache(maxsize=256)
+def _request_head(api_key: int, version: int, header_version: int, client_id: str | None) -> bytes:
+    """Room for the size, and a header that lacks only the correlation id: the same for many requests."""
+    header = RequestHeader(request_api_key=api_key, request_api_version=version, client_id=client_id)
+    return b"".join([bytes(_INT32.size), *encode(header, header_version)])
 
 
 def encode_response(message: Response, version: int, correlation_id: int) -> list[Buffer]:
     """A whole response as a gather list; as ``encode_request``."""
     codec = message_codec(type(message), version)
     header = ResponseHeader(correlation_id=correlation_id)
-    return _frame(header, _response_header_version(type(message), version), message, codec)
+    head = bytearray(_INT32.size)
+    for buffer in encode(header, _response_header_version(type(message), version)):
+        head += buffer
+    return _frame(head, message, codec)
 
 
 def decode_correlation_id(frame: Buffer) -> int:
@@ -103,9 +116,23 @@ def decode_response(response_class: type[ResponseT], version: int, frame: Buffer
         ProtocolError: the frame is not such a response.
     """
     view = _view(frame)
-    header, position = _decode_prefix(ResponseHeader, _response_header_version(response_class, version), view, 0)
-    message, _ = _decode_prefix(response_class, version, view, position)
-    return header.correlation_id, message
+    header_codec, codec = _response_codecs(response_class, version)
+    position = 0
+    try:
+        header, position = header_codec.read(view, 0)
+        message, _ = codec.read(view, position)
+    except (struct.error, IndexError) as error:
+        if position:
+            raise _cut_off(response_class, version, len(view) - position) from error
+        raise _cut_off(ResponseHeader, _response_header_version(response_class, version), len(view)) from error
+    return cast("ResponseHeader", header).correlation_id, cast("ResponseT", message)
+
+
+@functools.cache
+def _response_codecs(response_class: type[Response], version: int) -> tuple[StructCodec, StructCodec]:
+    """Those of a response's header and of itself."""
+    header_version = _response_header_version(response_class, version)
+    return message_codec(ResponseHeader, header_version), message_codec(response_class, version)
 
 
 def decode_api_versions_response(version: int, frame: Buffer) -> tuple[int, ApiVersionsResponse]:
@@ -189,25 +216,23 @@ def _response_header_version(response_class: type[Response], version: int) -> in
     return int(version in response_class.schema.flexible and response_class is not ApiVersionsResponse)
 
 
-def _frame(header: Message, header_version: int, message: Message, codec: StructCodec) -> list[Buffer]:
+def _frame(head: bytearray, message: Message, codec: StructCodec) -> list[Buffer]:
+    """The message behind ``head``, which begins with room for the size."""
     output = Output()
-    head = output.tail
-    head += bytes(_INT32.size)
-    message_codec(type(header), header_version).write(output, header)
+    output.tail = head
     codec.write(output, message)
-    buffers = output.finish()
-    size = -_INT32.size
-    for buffer in buffers:
-        size += buffer.nbytes if isinstance(buffer, memoryview) else len(buffer)
+    size = output.size - _INT32.size
     if size > LONGEST_FRAME:
         raise ProtocolError(f"{type(message).__name__} takes {size} bytes, but a frame has at most {LONGEST_FRAME}")
     _INT32.pack_into(head, 0, size)
-    return buffers
+    return output.finish()
 
 
 def _view(buffer: Buffer) -> memoryview:
     """``buffer`` as single bytes."""
     view = memoryview(buffer)
+    if isinstance(buffer, bytes):
+        return view
     return view if view.format == "B" and view.ndim == 1 else view.cast("B")
 
 
@@ -225,7 +250,9 @@ def _decode_prefix(message_class: type[M], version: int, view: memoryview, posit
     try:
         message, end = codec.read(view, position)
     except (struct.error, IndexError) as error:
-        raise ProtocolError(
-            f"{message_class.__name__} of version {version} is cut off after {len(view) - position} bytes"
-        ) from error
+        raise _cut_off(message_class, version, len(view) - position) from error
     return cast("M", message), end
+
+
+def _cut_off(message_class: type[Message], version: int, there: int) -> ProtocolError:
+    return ProtocolError(f"{message_class.__name__} of version {version} is cut off after {there} bytes")

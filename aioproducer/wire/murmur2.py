@@ -7,6 +7,7 @@ equal to Java's bit for bit, its sign included.
 from __future__ import annotations
 
 from struct import Struct, unpack_from
+from typing import Any
 
 from aioproducer.compression.base import Buffer
 
@@ -32,7 +33,7 @@ def _murmur2_unsigned(data: Buffer) -> int:
     length = len(data)
     count = length >> 2
     if cython.compiled:
-        return _murmur2_of_bytes(data, length)
+        return _murmur2_at(cython.cast(cython.p_uchar, PyBytes_AS_STRING(data)), length)
     h = _SEED ^ length
     for k in _WORDS[count](data) if count < 33 else unpack_from(f"<{count}I", data):
         k = k * _M & _MASK
@@ -43,9 +44,8 @@ def _murmur2_unsigned(data: Buffer) -> int:
     return h ^ h >> 15
 
 
-def _murmur2_of_bytes(data: bytes, length: int) -> int:
-    """The same in C's own 32-bit arithmetic, which drops what overflows."""
-    address = PyBytes_AS_STRING(data)
+def _murmur2_at(address: Any, length: int) -> int:
+    """The same of what lies at an address, in C's own 32-bit arithmetic, which drops what overflows."""
     h = 0x9747B28C ^ length
     k = 0
     rest = length
@@ -79,3 +79,8 @@ def partition_for_key(key: Buffer, partition_count: int) -> int:
     if partition_count <= 0:
         raise ValueError(f"partition_count must be positive, not {partition_count}")
     return (_murmur2_unsigned(key) & 0x7FFFFFFF) % partition_count
+
+
+def partition_for_key_at(address: Any, length: int, partition_count: int) -> int:
+    """``partition_for_key`` for compiled modules, of a key at an address."""
+    return (_murmur2_at(address, length) & 0x7FFFFFFF) % partition_count

@@ -7,12 +7,14 @@ cdef Py_ssize_t _zigzag_size(long long value) noexcept
 @cython.locals(zigzagged=cython.ulonglong)
 cdef unsigned char* _write_zigzag(unsigned char* address, long long value) noexcept
 
-@cython.locals(size=Py_ssize_t, total=Py_ssize_t, key_size=Py_ssize_t, value_size=Py_ssize_t)
+@cython.locals(size=Py_ssize_t, total=Py_ssize_t)
 cdef Py_ssize_t write_plain_record(
     unsigned char* address,
     Py_ssize_t room,
     Py_ssize_t offset_delta,
     long long timestamp_delta,
-    object key,
-    object value,
+    const unsigned char* key,
+    Py_ssize_t key_size,
+    const unsigned char* value,
+    Py_ssize_t value_size,
 ) noexcept

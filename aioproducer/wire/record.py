@@ -27,7 +27,6 @@ except ImportError:
     from aioproducer.uncompiled import cython
 
 if cython.compiled:
-    from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_GET_SIZE
     from cython.cimports.libc.string import memcpy
 
 Header = tuple[str, Buffer | None]
@@ -107,22 +106,26 @@ def encode_record(
 
 
 def write_plain_record(
-    address: Any, room: int, offset_delta: int, timestamp_delta: int, key: bytes | None, value: bytes | None
+    address: Any,
+    room: int,
+    offset_delta: int,
+    timestamp_delta: int,
+    key: Any,
+    key_size: int,
+    value: Any,
+    value_size: int,
 ) -> int:
     """Write a record without headers at ``address``; its size, or minus its size where there is less ``room``.
 
-    Only compiled modules can call it; key and value are of type bytes exactly. What it writes is what
+    Only compiled modules can call it: key and value are addresses, their sizes -1 for null. What it writes is what
     ``encode_record`` gives.
     """
     size = 2 + _zigzag_size(timestamp_delta) + _zigzag_size(offset_delta)
-    key_size = value_size = -1
-    if key is not None:
-        key_size = PyBytes_GET_SIZE(key)
-        size += key_size
-    if value is not None:
-        value_size = PyBytes_GET_SIZE(value)
-        size += value_size
     size += _zigzag_size(key_size) + _zigzag_size(value_size)
+    if key_size > 0:
+        size += key_size
+    if value_size > 0:
+        size += value_size
     total = size + _zigzag_size(size)
     if total > room:
         return -total
@@ -132,11 +135,11 @@ def write_plain_record(
     address = _write_zigzag(address, offset_delta)
     address = _write_zigzag(address, key_size)
     if key_size > 0:
-        memcpy(address, PyBytes_AS_STRING(key), key_size)
+        memcpy(address, key, key_size)
         address += key_size
     address = _write_zigzag(address, value_size)
     if value_size > 0:
-        memcpy(address, PyBytes_AS_STRING(value), value_size)
+        memcpy(address, value, value_size)
         address += value_size
     address[0] = 0
     return total

@@ -353,6 +353,16 @@ def test_pt52_the_choice_is_the_maximum_of_the_intersection(theirs: tuple[int, i
             connection.negotiate(ApiKey.PRODUCE, lowest=lowest, highest=highest)
 
 
+def test_pt52_an_answer_from_before_the_versions_were_known_is_not_kept() -> None:
+    connection = make_connection()
+    with pytest.raises(UnsupportedVersionError):
+        connection.negotiate(ApiKey.PRODUCE)
+    make_ready(connection)
+    assert connection.negotiate(ApiKey.PRODUCE) == 13
+    assert connection.negotiate(ApiKey.PRODUCE, highest=9) == 9
+    assert connection.negotiate(ApiKey.PRODUCE) == 13
+
+
 def test_a_request_that_cannot_be_written_in_its_version_leaves_nothing_behind() -> None:
     connection = make_ready()
     with pytest.raises(UnsupportedVersionError):
@@ -499,6 +509,24 @@ def test_pt43_any_cut_of_the_stream_gives_the_same_responses(data: st.DataObject
     assert [each.context for each in completed] == markers
     assert [each.response for each in completed] == [metadata_response(marker) for marker in markers]
     assert connection.error is None
+
+
+def test_pt43_several_frames_and_the_start_of_another_in_one_read() -> None:
+    """What comes whole is taken as it lies, the rest is put together; the reader may reuse its buffer at once."""
+    connection = make_ready()
+    frames = [frame(metadata_response(marker), 12, send(connection, marker)) for marker in range(1, 5)]
+    for cut in range(len(frames[3])):
+        again = make_ready()
+        for marker in range(1, 5):
+            send(again, marker)
+        data = bytearray(b"".join(frames[:3]) + frames[3][:cut])
+        first = again.receive_data(memoryview(data), 0.0)
+        data[:] = bytes(len(data))
+        rest = again.receive_data(frames[3][cut:], 0.0)
+        assert [each.context for each in (*first, *rest)] == [1, 2, 3, 4]
+        assert [len(first), len(rest)] == [3, 1]
+        assert [each.response for each in (*first, *rest)] == [metadata_response(marker) for marker in range(1, 5)]
+        assert [each.size for each in (*first, *rest)] == [len(each) for each in frames]
 
 
 def test_pt43_byte_by_byte() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextvars import ContextVar
 
 import pytest
 
@@ -252,6 +253,68 @@ def test_the_sender_survives_an_error_of_its_own(caplog):
     run(scenario)
     messages = [record.getMessage() for record in caplog.records]
     assert messages.count("The sender met an error that it should not") == 2
+
+
+def test_however_many_send_in_one_turn_they_go_in_one_request():
+    async def scenario(world):
+        world.cluster.create_topic("clicks", leaders=[1])
+        async with world.producer(linger_ms=0) as producer:
+            await producer.send("clicks", b"warm")
+            turns = 0
+            step = producer._sender._step
+
+            def counted(now):
+                nonlocal turns
+                turns += 1
+                return step(now)
+
+            producer._sender._step = counted
+            before = producer.metrics()["request-total"]
+            metadata = await asyncio.gather(*[producer.send("clicks", b"%d" % number) for number in range(1000)])
+            assert [each.offset for each in metadata] == list(range(1, 1001))
+            assert (turns, producer.metrics()["request-total"] - before) == (1, 1)
+
+    run(scenario)
+
+
+def test_turns_know_nothing_of_the_context_of_those_who_send():
+    """A request's trace must not end up in what the producer does for everybody."""
+    request_id = ContextVar("request_id", default="none")
+    seen = []
+
+    class Watch:
+        def on_batch_sent(self, *args):
+            seen.append(request_id.get())
+
+    async def send(producer):
+        request_id.set("mine")
+        producer.send("clicks", b"value")
+
+    async def scenario(world):
+        world.cluster.create_topic("clicks", leaders=[1])
+        async with world.producer(linger_ms=0, hooks=[Watch()]) as producer:
+            await producer.send("clicks", b"warm")
+            await asyncio.create_task(send(producer))
+            await producer.flush()
+
+    run(scenario)
+    assert seen == ["none", "none"]
+
+
+def test_an_idle_sender_has_one_timer_and_an_ended_one_none():
+    async def scenario(world):
+        world.cluster.create_topic("clicks", leaders=[1])
+        async with world.producer(linger_ms=5) as producer:
+            sender = producer._sender
+            for _ in range(50):
+                await producer.send("clicks", b"value")
+                assert sender._timer_due > world.loop.time()
+                assert sender._timer.when() == sender._timer_due
+        assert sender._timer.cancelled()
+        sender.wake()
+        assert sender._turn is None
+
+    run(scenario)
 
 
 def test_a_request_that_cannot_be_made_fails_its_batches_and_loses_none(caplog):

@@ -217,3 +217,22 @@ def test_apis() -> None:
     assert 9 in produce.flexible
     assert 8 not in produce.flexible
     assert [key.value for key in APIS] == sorted(APIS)
+
+
+def test_requests_of_several_clients_versions_and_ids_have_each_their_own_header() -> None:
+    for version in (3, 9, 13, 9):
+        for client_id in ("one", None, "", "another", "one"):
+            for correlation_id in (0, 7, 2**31 - 1):
+                data = b"".join(encode_request(ProduceRequest(), version, correlation_id, client_id))
+                assert int.from_bytes(data[:4], "big") == len(data) - 4
+                header, message = decode_request(data[4:])
+                assert header == RequestHeader(
+                    request_api_key=0, request_api_version=version, correlation_id=correlation_id, client_id=client_id
+                )
+                assert message == ProduceRequest()
+
+
+@pytest.mark.parametrize("correlation_id", [2**31, -(2**31) - 1])
+def test_a_correlation_id_has_32_bits(correlation_id: int) -> None:
+    with pytest.raises(ProtocolError, match=f"cannot have the correlation id {correlation_id}"):
+        encode_request(ProduceRequest(), 13, correlation_id, "client")

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from decimal import Decimal
+from typing import Final
 
 from aioproducer.config import ConfigKey, Type, Validator
 from aioproducer.config.definition import Value
@@ -27,12 +27,21 @@ _NOT_READABLE = {
 }
 
 
-@dataclass(frozen=True, slots=True)
 class Rule(Validator):
     """A validator that also says what Kafka says: the value it shows and its complaint."""
 
-    complaint: Callable[[str, Value], tuple[str, str]]
-    """Of the key's name and the parsed value: what is shown, and what is wrong with it."""
+    __slots__ = ("complaint",)
+
+    def __init__(
+        self,
+        description: str,
+        accepts: Callable[[Value], bool],
+        demand: str,
+        complaint: Callable[[str, Value], tuple[str, str]],
+    ) -> None:
+        super().__init__(description, accepts, demand)
+        self.complaint: Final = complaint
+        """Of the key's name and the parsed value: what is shown, and what is wrong with it."""
 
 
 def at_least(minimum: int) -> Rule:

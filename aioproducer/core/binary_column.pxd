@@ -1,0 +1,27 @@
+cimport cython
+
+
+@cython.final
+cdef class BinaryColumn:
+    cdef readonly Py_ssize_t length
+    cdef Py_ssize_t first
+    cdef Py_ssize_t first_index
+    cdef size_t offsets
+    cdef int offset_size
+    cdef Py_ssize_t row_size
+    cdef size_t data
+    cdef size_t validity
+    cdef size_t indices
+    cdef int index_size
+    cdef size_t dictionary_validity
+    cdef object owner
+    cdef Py_ssize_t found_size
+
+    @cython.locals(place=Py_ssize_t, begin=Py_ssize_t)
+    cdef const unsigned char* find(self, Py_ssize_t row) noexcept
+    @cython.locals(address="const unsigned char *")
+    cpdef bytes bytes_of(self, Py_ssize_t row)
+
+
+cdef bint _bit(size_t bitmap, Py_ssize_t place) noexcept
+cdef Py_ssize_t _number(size_t numbers, int size, Py_ssize_t place) noexcept

@@ -1,0 +1,119 @@
+"""Metadata of thousands of partitions is taken in between other things, not instead of them."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import pytest
+
+from aioproducer.errors import ProducerClosedError, ProtocolError
+from aioproducer.io import cluster as cluster_module
+from aioproducer.protocol import ApiKey
+from aioproducer.protocol.parts import ResponseInParts
+from tests.io.recording import Recording
+from tests.simulation import run
+
+TOPICS = [f"topic-{number}" for number in range(40)]
+
+
+@pytest.fixture(autouse=True)
+def _a_turn_is_one_step(monkeypatch):
+    """Any time at all is long enough for a turn."""
+    monkeypatch.setattr(cluster_module, "LONGEST_TURN", 0.0)
+
+
+class Ticker:
+    """A hook that does something in each turn of the loop in which a metadata answer is being taken in."""
+
+    def __init__(self, tick):
+        self._tick = tick
+        self.producer = None
+        self.turns = 0
+
+    def on_response_read(self, node, api_key, version, correlation_id, size, latency_ms):
+        if api_key == ApiKey.METADATA and self.producer is not None:
+            asyncio.get_running_loop().call_soon(self._turn)
+
+    def _turn(self):
+        if self.producer._sender.cluster._intake is not None:
+            self.turns += 1
+            self._tick()
+            asyncio.get_running_loop().call_soon(self._turn)
+
+
+@asynccontextmanager
+async def ticking(world, tick):
+    for name in TOPICS:
+        world.cluster.create_topic(name, 8)
+    ticker = Ticker(tick)
+    async with world.producer(hooks=[ticker]) as producer:
+        await producer.wait_ready(1)
+        ticker.producer = producer
+        yield producer, ticker
+
+
+def test_others_have_turns_while_an_answer_is_taken_in():
+    async def scenario(world):
+        async with ticking(world, lambda: None) as (producer, ticker):
+            deliveries = [producer.send(name, b"x", partition=7) for name in TOPICS]
+            assert {(await delivery).partition for delivery in deliveries} == {7}
+            assert ticker.turns >= 40 * 8 / (16 + 7)
+
+    run(scenario)
+
+
+def test_topics_are_known_as_their_turn_comes():
+    async def scenario(world):
+        known = []
+
+        def tick():
+            metadata = producer._parts.metadata
+            known.append(sum(metadata.topic(name) is not None for name in TOPICS))
+
+        async with ticking(world, tick) as (producer, _):
+            for name in TOPICS:
+                producer.send(name, b"x")
+            await producer.flush()
+            assert known == sorted(known)
+            assert len(set(known)) > 10
+
+    run(scenario)
+
+
+def test_closing_while_an_answer_is_taken_in_leaves_nothing():
+    async def scenario(world):
+        closing = []
+        async with ticking(world, lambda: closing.append(asyncio.ensure_future(producer.close(0)))) as (producer, _):
+            deliveries = [producer.send(name, b"x") for name in TOPICS]
+            failures = await asyncio.gather(*deliveries, return_exceptions=True)
+            await asyncio.gather(*closing)
+            assert producer._sender.cluster._intake is None
+            assert any(isinstance(failure, ProducerClosedError) for failure in failures)
+
+    run(scenario)
+
+
+def test_an_answer_that_is_malformed_behind_its_beginning_ends_the_connection_and_is_asked_for_again(
+    caplog, monkeypatch
+):
+    async def scenario(world):
+        world.cluster.create_topic("clicks", 40)
+        hooks = Recording()
+        async with world.producer(hooks=[hooks]) as producer:
+            await producer.wait_ready(1)
+            read_elements = ResponseInParts.elements
+
+            def cut_off(parts):
+                monkeypatch.setattr(ResponseInParts, "elements", read_elements)
+                yield None
+                raise ProtocolError("cut off")
+
+            monkeypatch.setattr(ResponseInParts, "elements", cut_off)
+            await producer.send("clicks", b"x")
+        assert sum(error is not None for _, error in hooks.of("on_disconnect")) == 1
+        # Of the answers, one told nothing.
+        assert [topics for _, topics in hooks.of("on_metadata_updated")] == [[], ["clicks"]]
+
+    run(scenario)
+    assert "answered METADATA version 13 in bytes that are wrong: cut off" in caplog.text

@@ -1,0 +1,103 @@
+"""What ``from aioproducer import Producer`` leaves alone: whatever a plain producer does not need is loaded when used.
+
+By the names of modules and not by a clock, so that it says the same everywhere; what is imported costs about 0.3 ms a
+module, and some of those below tens of milliseconds.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+# With all that is in them.
+OPTIONAL_PACKAGES = {
+    "aioproducer.broker",
+    "aioproducer.cli",
+    "aioproducer.consumer",
+    "aioproducer.gateway",
+    "aioproducer.spark",
+    "aioproducer.testing",
+    "cramjam",
+    "cryptography",
+    "json",
+    "lz4",
+    "numpy",
+    "pyarrow",
+    "pytest",
+    "uvloop",
+    "zstandard",
+}
+OPTIONAL_MODULES = {
+    "aioproducer.admin",
+    "aioproducer.compression.gzip",
+    "aioproducer.compression.lz4",
+    "aioproducer.compression.snappy",
+    "aioproducer.compression.zstd",
+    "aioproducer.config.documentation",
+    "aioproducer.config.providers",
+    "aioproducer.error_texts",
+    "aioproducer.security",
+    "aioproducer.security.tls",
+    "aioproducer.transport.memory",
+    "decimal",
+    "fractions",
+    "platform",
+    "uuid",
+}
+
+
+def imported(code: str) -> set[str]:
+    """What a fresh interpreter has imported after ``code`` that it had not after ``import asyncio``."""
+    script = f"""
+import asyncio, sys
+before = set(sys.modules)
+{code}
+print(*sorted(set(sys.modules) - before))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
+
+
+def optional(modules: set[str]) -> set[str]:
+    return {name for name in modules if name in OPTIONAL_MODULES or not OPTIONAL_PACKAGES.isdisjoint(_places(name))}
+
+
+def _places(name: str) -> set[str]:
+    parts = name.split(".")
+    return {".".join(parts[:length]) for length in range(1, len(parts) + 1)}
+
+
+def test_importing_the_package_imports_nothing_else() -> None:
+    assert imported("import aioproducer") <= {"aioproducer", "aioproducer.build"}
+
+
+def test_importing_the_producer_imports_nothing_that_not_every_producer_needs() -> None:
+    found = imported("from aioproducer import Producer")
+    assert "aioproducer.producer" in found
+    assert not optional(found)
+
+
+def test_a_plain_producer_needs_nothing_else_to_start() -> None:
+    found = imported(
+        "from aioproducer import Producer\n"
+        "async def main():\n"
+        "    async with Producer(bootstrap_servers='localhost:1', linger_ms='5'):\n"
+        "        pass\n"
+        "asyncio.run(main())"
+    )
+    assert not optional(found)
+
+
+@pytest.mark.parametrize("compression_type", ["gzip", "snappy", "lz4", "zstd"])
+def test_a_producer_that_compresses_imports_its_own_codec_alone(compression_type: str) -> None:
+    found = imported(
+        "from aioproducer import Producer\n"
+        "async def main():\n"
+        f"    async with Producer(bootstrap_servers='localhost:1', compression_type={compression_type!r}):\n"
+        "        pass\n"
+        "asyncio.run(main())"
+    )
+    codecs = {name for name in found if name.startswith("aioproducer.compression.")} - {"aioproducer.compression.base"}
+    assert codecs == {f"aioproducer.compression.{compression_type}"}
