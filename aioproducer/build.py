@@ -22,6 +22,7 @@ COMPILED_MODULES = (
     "aioproducer.core.buffer_pool",
     "aioproducer.core.delivery",
     "aioproducer.core.future_type",
+    "aioproducer.core.incomplete",
     "aioproducer.core.partition_queue",
     "aioproducer.core.ready",
     "aioproducer.entry",

@@ -42,13 +42,21 @@ def check(topic: object, value: object, key: object, partition: object, timestam
     Raises:
         TypeError, ValueError: one is wrong; the text says which.
     """
-    check_topic(topic)
+    check_place(topic, partition)
     as_buffer("value", value)
     as_buffer("key", key)
-    if partition is not None:
-        _check_number("partition", partition, 31)
     _check_number("timestamp_ms", timestamp_ms, 63)
     _check_headers(headers)
+
+
+def check_place(topic: object, partition: object) -> None:
+    """
+    Raises:
+        TypeError, ValueError: the topic is no str, or empty; the partition is no number of one.
+    """
+    check_topic(topic)
+    if partition is not None:
+        _check_number("partition", partition, 31)
 
 
 def check_topic(topic: object) -> None:

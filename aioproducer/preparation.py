@@ -144,6 +144,7 @@ class Admission:
             (config.max_request_size, "max_request_size"),
             (config.buffer_memory, "buffer_memory"),
         )
+        self._least_limit = min(config.max_request_size, config.buffer_memory)
         self._loop = loop
         self._accumulator = accumulator
         self._metadata = metadata
@@ -169,8 +170,12 @@ class Admission:
             BufferExhaustedError: the lines are full.
             KafkaError: the producer has met a fatal error before.
         """
-        callers.check(topic, value, key, partition, timestamp_ms, headers)
-        key, value = callers.as_buffer("key", key), callers.as_buffer("value", value)
+        if headers or type(value) is not bytes or (key is not None and type(key) is not bytes):
+            callers.check(topic, value, key, partition, timestamp_ms, headers)
+            key, value = callers.as_buffer("key", key), callers.as_buffer("value", value)
+        else:
+            # What nearly every record is; a linger of 0 brings all of them here.
+            callers.check_place(topic, partition)
         now = self._loop.time()
         error = self._refusal(topic, key, value, headers)
         if error is not None:
@@ -193,17 +198,20 @@ class Admission:
         fatal = self._accumulator.producer_state.fatal_error
         if fatal is not None:
             raise fatal.fresh()
-        unlawful = callers.why_unlawful(topic)
-        if unlawful is not None:
-            return InvalidTopicError(unlawful)
-        if self._metadata.topic_error(topic) == INVALID_TOPIC:
-            return broker_error(INVALID_TOPIC)
+        known = self._accumulator.topics.get(topic)
+        if known is None or not known.partitions:
+            unlawful = callers.why_unlawful(topic)
+            if unlawful is not None:
+                return InvalidTopicError(unlawful)
+            if self._metadata.topic_error(topic) == INVALID_TOPIC:
+                return broker_error(INVALID_TOPIC)
         size = estimate_size_in_bytes_upper_bound(
             -1 if key is None else memoryview(key).nbytes, -1 if value is None else memoryview(value).nbytes, headers
         )
-        for limit, name in self._limits:
-            if size > limit:
-                return record_too_large(topic, size, limit, name)
+        if size > self._least_limit:
+            for limit, name in self._limits:
+                if size > limit:
+                    return record_too_large(topic, size, limit, name)
         return None
 
     # Async serializers

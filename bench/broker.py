@@ -17,9 +17,7 @@ import asyncio
 import json
 import os
 import resource
-import socket
 import statistics
-import struct
 import subprocess
 import sys
 import tempfile
@@ -27,90 +25,41 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
 BATCH_SIZE = 128 * 1024
-VALUE = b"x" * 100
-IN_FLIGHT = 5
 SERVERS = ("embedded memory", "embedded memory uvloop", "embedded disk", "Apache Kafka")
-
-
-def _batch() -> bytes:
-    from aioproducer.wire.record_batch import SimpleRecord, encode_batch
-
-    now = int(time.time() * 1000)
-    records: list[SimpleRecord] = []
-    per_record = len(b"".join(encode_batch([SimpleRecord(timestamp=now, key=None, value=VALUE)]))) - 61 + 2
-    records = [SimpleRecord(timestamp=now, key=None, value=VALUE) for _ in range((BATCH_SIZE - 61) // per_record)]
-    return b"".join(encode_batch(records))
-
-
-def _receive(sock: socket.socket) -> bytes:
-    def exactly(size: int) -> bytes:
-        data = bytearray()
-        while len(data) < size:
-            piece = sock.recv(size - len(data))
-            if not piece:
-                raise ConnectionError("the broker ended the connection")
-            data += piece
-        return bytes(data)
-
-    return exactly(struct.unpack(">i", exactly(4))[0])
-
-
-def _ask(sock: socket.socket, message: Any, version: int) -> Any:
-    from aioproducer.protocol import decode_response, encode_request
-
-    sock.sendall(b"".join(encode_request(message, version, 1, "bench")))
-    return decode_response(message.response_class(), version, _receive(sock))[1]
 
 
 def load(bootstrap: str, megabytes: int) -> dict[str, float]:
     """Send ``megabytes`` (of 10^6 bytes) of batches and say how long it took."""
-    from aioproducer.protocol import decode_response, encode_request
-    from aioproducer.protocol.messages import CreateTopicsRequest, DeleteTopicsRequest, MetadataRequest, ProduceRequest
+    from aioproducer.protocol.messages import CreateTopicsRequest, DeleteTopicsRequest, MetadataRequest
     from aioproducer.protocol.messages.metadata import MetadataRequestTopic
-    from aioproducer.protocol.messages.produce import PartitionProduceData, ProduceResponse, TopicProduceData
     from aioproducer.protocol.messages.topics import CreatableTopic
+    from bench.raw_socket import IN_FLIGHT, ask, batch_of, check_responses, connect, fitting, frame_of, replay
 
-    host, _, port = bootstrap.rpartition(":")
     topic = f"load-{os.getpid()}"
-    with socket.create_connection((host, int(port)), timeout=60) as sock:
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    with connect(bootstrap) as sock:
         created = CreatableTopic(name=topic, num_partitions=1, replication_factor=1)
-        answer = _ask(sock, CreateTopicsRequest(topics=[created], timeout_ms=30_000), 7)
+        answer = ask(sock, CreateTopicsRequest(topics=[created], timeout_ms=30_000), 7)
         if answer.topics[0].error_code:
             raise RuntimeError(f"the topic was refused: {answer.topics[0]}")
         while True:
             asked = MetadataRequest(topics=[MetadataRequestTopic(name=topic)])
-            (found,) = _ask(sock, asked, 12).topics
+            (found,) = ask(sock, asked, 12).topics
             if not found.error_code and all(partition.leader_id >= 0 for partition in found.partitions):
                 break
             time.sleep(0.05)
-        batch = _batch()
-        data = TopicProduceData(name=topic, partition_data=[PartitionProduceData(index=0, records=batch)])
-        request = ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=[data])
-        frame = b"".join(encode_request(request, 9, 1, "bench"))
+        batch = batch_of(fitting(BATCH_SIZE))
         total = max(megabytes * 1_000_000 // len(batch), IN_FLIGHT)
-
-        def check() -> None:
-            response = decode_response(ProduceResponse, 9, _receive(sock))[1]
-            (partition,) = response.responses[0].partition_responses
-            if partition.error_code:
-                raise RuntimeError(f"refused: {partition}")
-
+        frames = [frame_of(topic, 0, batch)]
         began = time.perf_counter()
-        for sent in range(total):
-            sock.sendall(frame)
-            if sent >= IN_FLIGHT - 1:
-                check()
-        for _ in range(IN_FLIGHT - 1):
-            check()
+        responses = replay(sock, frames, total)
         elapsed = time.perf_counter() - began
-        _ask(sock, DeleteTopicsRequest(topic_names=[topic], timeout_ms=30_000), 4)
+        check_responses(responses)
+        ask(sock, DeleteTopicsRequest(topic_names=[topic], timeout_ms=30_000), 4)
     return {"bytes": total * len(batch), "batches": total, "elapsed": elapsed}
 
 

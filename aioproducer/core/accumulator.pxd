@@ -4,35 +4,19 @@ from aioproducer.core.batch cimport ProducerBatch
 from aioproducer.core.binary_column cimport BinaryColumn
 from aioproducer.core.buffer_pool cimport BufferPool, Slab
 from aioproducer.core.delivery cimport new_delivery
+from aioproducer.core.incomplete cimport IncompleteBatches
 from aioproducer.core.partition_queue cimport PartitionQueue, TopicQueues
-from aioproducer.core.ready cimport ReadyPartitions
 from aioproducer.partitioner cimport StickyPartitioner
 from aioproducer.wire.murmur2 cimport partition_for_key, partition_for_key_at
 
 
-cdef class RecordAccumulator:
-    cdef readonly object loop
-    cdef readonly BufferPool pool
-    cdef readonly object producer_state
-    cdef readonly object settings
-    cdef readonly object wake
-    cdef readonly object random
+cdef class RecordAccumulator(IncompleteBatches):
     cdef readonly object choose_partition
     cdef public object rack_of
     cdef readonly dict topics
-    cdef readonly ReadyPartitions ready
-    cdef readonly object incomplete
-    cdef public dict to_compress
-    cdef public Py_ssize_t flushing
-    cdef public bint closing
-    cdef Py_ssize_t _batch_number
-    cdef Py_ssize_t _batch_size
-    cdef Py_ssize_t _open_batches
-    cdef readonly object _ratios
-    cdef object _watches
-    cdef readonly object lines
     cdef list _refused
     cdef bint _ignore_keys
+    cdef Py_ssize_t _batch_size
 
     @cython.locals(topic=TopicQueues, partitions=list, place=Py_ssize_t, queue=PartitionQueue, batch=ProducerBatch, index=Py_ssize_t)
     cpdef object append(
@@ -97,8 +81,3 @@ cdef class RecordAccumulator:
     )
     @cython.locals(queue=PartitionQueue)
     cdef object _note_new_batch(self, PartitionQueue queue, ProducerBatch batch, double now)
-    cpdef object request_ended(self, ProducerBatch batch)
-    @cython.locals(queue=PartitionQueue)
-    cpdef object completed(self, ProducerBatch batch, double now)
-    cpdef object release(self, ProducerBatch batch)
-    cpdef bint has_room(self) except -1

@@ -7,25 +7,22 @@ oldest is the next to expire.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING
 
 from aioproducer.compression import Codec
-from aioproducer.core.batch import PENDING, SPLIT, Header, ProducerBatch
+from aioproducer.core.batch import Header, ProducerBatch
 from aioproducer.core.binary_column import BinaryColumn
 from aioproducer.core.buffer_pool import BufferPool
-from aioproducer.core.compression_ratio import CompressionRatios
 from aioproducer.core.delivery import Delivery, FutureFactory, new_delivery
+from aioproducer.core.incomplete import IncompleteBatches
 from aioproducer.core.lines import Lines
 from aioproducer.core.partition_queue import PartitionChoice, PartitionQueue, TopicQueues
 from aioproducer.core.pending import PendingRecord
 from aioproducer.core.producer_state import ProducerState
-from aioproducer.core.ready import ReadyPartitions
 from aioproducer.core.retry import ExponentialBackoff
-from aioproducer.core.watches import Watches
 from aioproducer.errors import KafkaError
 from aioproducer.partitioner import StickyPartitioner
 from aioproducer.wire.murmur2 import partition_for_key
@@ -41,7 +38,7 @@ if not cython.compiled:
     from aioproducer.wire.murmur2 import partition_for_key_at
 
 if TYPE_CHECKING:
-    from asyncio import Future
+    pass
 
 # What Kafka adds to the estimated compressed size (COMPRESSION_RATE_ESTIMATION_FACTOR).
 RATIO_SAFETY = 1.05
@@ -81,7 +78,7 @@ class AccumulatorSettings:
     rack: str | None = None
 
 
-class RecordAccumulator:
+class RecordAccumulator(IncompleteBatches):
     """Partition queues, the lines of waiting records, and the deadlines of both.
 
     Args:
@@ -103,33 +100,12 @@ class RecordAccumulator:
         choose_partition: PartitionChoice | None = None,
         rack_of: Callable[[int], str | None] = lambda node_id: None,
     ) -> None:
-        self.loop = loop
-        self.pool = pool
-        self.producer_state = producer_state
-        self.settings = settings
-        self._ignore_keys = settings.ignore_keys
-        self.wake = wake
-        self.random = random
+        super().__init__(loop, pool, producer_state, settings, wake=wake, random=random)
         self.choose_partition = choose_partition
         self.rack_of = rack_of
-        self.topics: dict[str, TopicQueues] = {}
-        self.ready = ReadyPartitions(producer_state, settings.linger, wake)
-        # Every batch without its outcome, oldest first; a split batch keeps its place until its last part is done.
-        self.incomplete: OrderedDict[ProducerBatch, None] = OrderedDict()
-        # Closed batches that wait for a compressor.
-        self.to_compress: dict[ProducerBatch, None] = {}
-        self.flushing = 0
-        self.closing = False
-        self._batch_number = 0
+        self._ignore_keys = settings.ignore_keys
         self._batch_size = settings.batch_size
-        self._open_batches = 0
-        self._ratios = CompressionRatios()
-        self._watches = Watches(
-            loop,
-            first_batch=self._first_batch_number,
-            first_in_line=lambda: self.lines.waiting.first_number(),
-            has_room=self.has_room,
-        )
+        self.topics: dict[str, TopicQueues] = {}
         self.lines = Lines(
             loop,
             topic=self.topic,
@@ -137,7 +113,7 @@ class RecordAccumulator:
             max_block=settings.max_block,
             wake=wake,
             hurry=self.ready.hurry,
-            left=self._watches.check,
+            left=self.check_watches,
         )
         # Records that a user's partitioner failed while they waited; the sender fails them.
         self._refused: list[tuple[PendingRecord, KafkaError]] = []
@@ -599,176 +575,3 @@ class RecordAccumulator:
                 return True
         self._begin_compression(batch)
         return False
-
-    def _begin_compression(self, batch: ProducerBatch) -> None:
-        if not batch.compressing:
-            batch.compressing = True
-            batch.readers += 1
-            self.to_compress[batch] = None
-            self.wake()
-
-    def take_to_compress(self) -> list[ProducerBatch]:
-        """Closed batches to be compressed (``compress(batch.body)``) in a thread; answer each by ``compressed``."""
-        batches, self.to_compress = self.to_compress, {}
-        return list(batches)
-
-    def compressed(self, batch: ProducerBatch, data: bytes | None, now: float) -> None:
-        """The compressor is done with the batch, and ``data`` is what it made; ``None`` where the batch is given up."""
-        batch.compressing = False
-        batch.readers -= 1
-        if batch.outcome != PENDING:
-            self.release(batch)
-        elif data is not None:
-            self._set_compressed(batch, data)
-            if batch.queue is not None:
-                self.ready.update(batch.queue, now)
-
-    def _set_compressed(self, batch: ProducerBatch, data: bytes) -> None:
-        codec = self.settings.codec
-        assert codec is not None
-        batch.set_compressed(codec.id, data, self.pool)
-        self._ratios.observe(batch.topic_partition.topic, batch.size() / batch.uncompressed_size())
-        self._watches.check()
-        self.wake()
-
-    # Outcomes
-
-    def request_ended(self, batch: ProducerBatch) -> None:
-        """The request that carried the batch got its answer, or its connection has ended: the partition may go on."""
-        assert batch.queue is not None
-        batch.on_wire = False
-        batch.queue.on_wire -= 1
-        batch.queue.muted = False
-
-    def completed(self, batch: ProducerBatch, now: float) -> None:
-        """The batch has its outcome: let go of it, and let its partition go on."""
-        queue = batch.queue
-        assert queue is not None
-        self._forget(batch)
-        self.release(batch)
-        if not batch.on_wire:
-            batch.queue = None
-        self.ready.settle(queue, now)
-
-    def release(self, batch: ProducerBatch) -> None:
-        """Give the memory of a finished batch back, unless a transport or a compressor still reads it."""
-        if batch.outcome != PENDING and batch.readers == 0:
-            batch.release_memory(self.pool)
-            self._watches.check()
-            if self.lines.memory_line:
-                self.wake()
-
-    def reenqueue(self, batch: ProducerBatch, now: float, *, backoff: bool = True) -> None:
-        """Put a batch back to be sent again, in its place: sequences in order, before all without one."""
-        queue = batch.queue
-        assert queue is not None
-        if backoff:
-            self.ready.back_off(queue, now + self.settings.retry_backoff.delay(max(batch.attempts - 1, 0), self.random))
-        _insert(queue, [batch])
-        self.ready.settle(queue, now)
-        self.wake()
-
-    def split(self, batch: ProducerBatch, children: list[ProducerBatch], now: float) -> None:
-        """Send ``children`` in the place of a batch that was too large."""
-        queue = batch.queue
-        assert queue is not None
-        if self.settings.codec is not None:
-            self._ratios.reset(batch.topic_partition.topic, batch.size() / batch.uncompressed_size())
-        for child in children:
-            self.pool.charge(child.charged_size)
-        self.producer_state.split(batch, children, queue.sequences)
-        batch.split_into(children)
-        _insert(queue, children)
-        batch.queue = None
-        self.release(batch)
-        self.ready.settle(queue, now)
-        self.wake()
-
-    def expired(self, now: float) -> list[ProducerBatch]:
-        """The batches whose ``delivery_timeout`` has passed, oldest first; the caller fails them."""
-        expired: list[ProducerBatch] = []
-        for batch in self.incomplete:
-            if batch.created_at + self.settings.delivery_timeout > now:
-                break
-            expired.extend(_unfinished_parts(batch))
-        return expired
-
-    def withdraw(self, batch: ProducerBatch) -> None:
-        """Take a batch that is about to be failed out of its queue."""
-        queue = batch.queue
-        assert queue is not None
-        if not batch.closed:
-            batch.close()
-        if queue.open_batch is batch:
-            queue.open_batch = None
-            self._open_batches -= 1
-        self.ready.closed(batch)
-        if batch in self.to_compress:
-            del self.to_compress[batch]
-            batch.compressing = False
-            batch.readers -= 1
-        if not batch.on_wire and batch in queue.batches:
-            queue.batches.remove(batch)
-
-    def all_incomplete(self) -> list[ProducerBatch]:
-        """Every batch without its outcome, the parts of split ones in their place."""
-        return [part for batch in self.incomplete for part in _unfinished_parts(batch)]
-
-    def has_undelivered(self) -> bool:
-        """Whether a record was accepted that has no outcome yet."""
-        return bool(self.incomplete or self.lines.waiting.records)
-
-    def _forget(self, batch: ProducerBatch) -> None:
-        part: ProducerBatch | None = batch
-        while part is not None and part.is_finished():
-            parent = part.parent
-            if parent is None:
-                self.incomplete.pop(part, None)
-            else:
-                parent.undone_children -= 1
-                part.parent = None
-            part = parent
-        self._watches.check()
-
-    # Those who wait for many
-
-    def watch_batches(self) -> Future[None]:
-        """A future that is done when every batch made so far has its outcome."""
-        return self._watches.batches(self._batch_number)
-
-    def watch_line(self) -> Future[None]:
-        """A future that is done when every record that waits in line now has left it, for its batch or failed."""
-        return self._watches.line(self.lines.waiting.last_number)
-
-    def watch_room(self) -> Future[None]:
-        """A future that is done when ``has_room``."""
-        return self._watches.room()
-
-    def has_room(self) -> bool:
-        """Whether a well-behaved sender should go on: no one waits for memory, nor do the lines fill up."""
-        if self.lines.memory_line or self.pool.available_memory <= 0:
-            return False
-        return self.lines.waiting.size * 2 <= self.lines.waiting.size_limit
-
-    def _first_batch_number(self) -> int:
-        return next(iter(self.incomplete)).number if self.incomplete else self._batch_number + 1
-
-
-def _unfinished_parts(batch: ProducerBatch) -> list[ProducerBatch]:
-    if batch.outcome == SPLIT:
-        assert batch.children is not None
-        return [part for _, child in batch.children for part in _unfinished_parts(child)]
-    return [batch] if batch.outcome == PENDING else []
-
-
-def _insert(queue: PartitionQueue, batches: list[ProducerBatch]) -> None:
-    """Put batches back in front, in the order of their sequences; without any, in the order they were made."""
-    in_flight = queue.sequences.in_flight
-    places = {id(each): place for place, each in enumerate(in_flight)}
-
-    def place(each: ProducerBatch) -> tuple[int, tuple[int, ...]]:
-        return places.get(id(each), len(in_flight)), each.order
-
-    waiting = sorted([*queue.batches, *batches], key=place)
-    queue.batches.clear()
-    queue.batches.extend(waiting)

@@ -16,6 +16,11 @@ from aioproducer.core.partition_queue import NodeQueue, PartitionQueue
 from aioproducer.core.producer_state import ProducerState
 
 
+# Batches in one request: as many as can be put into it, and taken out again, within a fraction of a millisecond. What is
+# left goes with the next request.
+BATCHES_PER_REQUEST = 64
+
+
 class ReadyPartitions:
     """The ready side of the accumulator.
 
@@ -182,7 +187,7 @@ class ReadyPartitions:
         room = max_request_size
         again: list[PartitionQueue] = []
         partitions = node.ready
-        while partitions:
+        while partitions and len(drained) < BATCHES_PER_REQUEST:
             queue = partitions.popleft()
             if queue.node is not node or not queue.in_ready:
                 continue

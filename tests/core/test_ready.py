@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aioproducer.core.partition_queue import NodeQueue
+from aioproducer.core.ready import BATCHES_PER_REQUEST
 from aioproducer.core.retry import ExponentialBackoff
 from tests.core.accumulating import NODE, Bench, count_operations, values_of
 
@@ -408,6 +409,18 @@ def test_pt28_a_split_unmutes() -> None:
 # Cost
 
 
+def test_a_request_of_many_small_batches_held_the_loop() -> None:
+    """One of 6,000 took tens of milliseconds to put together; all of them go, some at a time."""
+    bench = Bench(topics={"t": 500}, memory=1 << 22, linger=0.0)
+    for partition in range(500):
+        bench.send(partition=partition)
+    drained = []
+    while batches := bench.drain():
+        assert len(batches) <= BATCHES_PER_REQUEST
+        drained += [batch.topic_partition.partition for batch in batches]
+    assert drained == list(range(500))
+
+
 def test_an_idle_poll_costs_the_same_with_20000_partitions_as_with_20() -> None:
     def idle_work(partitions: int) -> tuple[int, ...]:
         bench = Bench(topics={"t": partitions}, memory=1 << 26, linger=5.0, max_request_size=1 << 30)
@@ -419,8 +432,9 @@ def test_an_idle_poll_costs_the_same_with_20000_partitions_as_with_20() -> None:
             count_operations(bench.accumulator.next_deadline),
         ]
         bench.accumulator.ready.hurry(0)
-        for batch in bench.drain():
-            bench.ack(batch)
+        while batches := bench.drain():
+            for batch in batches:
+                bench.ack(batch)
         assert bench.all_memory_is_back()
         work += [count_operations(bench.turn), count_operations(bench.drain)]
         # One that is ready is all that is looked at.

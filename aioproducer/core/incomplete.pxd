@@ -1,0 +1,33 @@
+cimport cython
+
+from aioproducer.core.batch cimport ProducerBatch
+from aioproducer.core.buffer_pool cimport BufferPool
+from aioproducer.core.partition_queue cimport PartitionQueue
+from aioproducer.core.ready cimport ReadyPartitions
+
+
+cdef class IncompleteBatches:
+    cdef readonly object loop
+    cdef readonly BufferPool pool
+    cdef readonly object producer_state
+    cdef readonly object settings
+    cdef readonly object wake
+    cdef readonly object random
+    cdef readonly ReadyPartitions ready
+    cdef readonly object incomplete
+    cdef public dict to_compress
+    cdef public Py_ssize_t flushing
+    cdef public bint closing
+    cdef public object lines
+    cdef Py_ssize_t _batch_number
+    cdef Py_ssize_t _open_batches
+    cdef readonly object _ratios
+    cdef object _watches
+
+    cpdef object _begin_compression(self, ProducerBatch batch)
+    cpdef object _set_compressed(self, ProducerBatch batch, bytes data)
+    cpdef object request_ended(self, ProducerBatch batch)
+    @cython.locals(queue=PartitionQueue)
+    cpdef object completed(self, ProducerBatch batch, double now)
+    cpdef object release(self, ProducerBatch batch)
+    cpdef bint has_room(self) except -1

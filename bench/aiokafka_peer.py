@@ -1,0 +1,159 @@
+"""aiokafka.
+
+Its documentation advises to batch by ``linger_ms`` and ``max_batch_size``, to send with ``send`` and await the futures
+later, and ``send_and_wait`` only where each outcome is needed at once; uvloop beside the plain loop. Its C extensions
+and crc32c are installed with its wheel. ``enable_idempotence`` is off by default and on here, as for everybody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from itertools import repeat
+from time import monotonic, perf_counter_ns
+from typing import Any
+
+from bench.job import VALUE, Job, Measurement, Stopwatch, check, latencies
+from bench.ticker import Ticker
+
+
+@asynccontextmanager
+async def _producer(job: Job) -> AsyncIterator[Any]:
+    from aiokafka import AIOKafkaProducer
+
+    producer = AIOKafkaProducer(
+        bootstrap_servers=job.bootstrap,
+        acks="all",
+        enable_idempotence=True,
+        linger_ms=job.linger_ms,
+        max_batch_size=job.batch_size,
+        compression_type=None if job.compression == "none" else job.compression,
+    )
+    await producer.start()
+    try:
+        yield producer
+    finally:
+        await producer.stop()
+
+
+def _build() -> str:
+    from aiokafka.record import default_records
+
+    return (
+        "compiled"
+        if default_records.DefaultRecordBatchBuilder.__module__.endswith("_crecords.default_records")
+        else "pure"
+    )
+
+
+async def kept(job: Job) -> Measurement:
+    """A future a record, kept, and its offset read."""
+    async with _producer(job) as producer:
+
+        async def send(count: int) -> int:
+            futures = []
+            for values in job.chunks(count):
+                for value in values:
+                    futures.append(await producer.send(job.topic, value))
+            await producer.flush()
+            offsets = 0
+            for future in futures:
+                offsets += (await future).offset
+            return offsets
+
+        await send(job.warm_up)
+        watch = Stopwatch()
+        offsets = await send(job.records)
+        return watch.stop(job.records, sent=job.warm_up + job.records, offsets=offsets, build=_build())
+
+
+async def unkept(job: Job) -> Measurement:
+    """No future is kept; those that fail are counted by the loop's exception handler, which asyncio calls for them."""
+    failed = 0
+
+    def unretrieved(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        nonlocal failed
+        failed += 1
+
+    asyncio.get_running_loop().set_exception_handler(unretrieved)
+    async with _producer(job) as producer:
+
+        async def send(count: int) -> None:
+            for values in job.chunks(count):
+                for value in values:
+                    await producer.send(job.topic, value)
+            await producer.flush()
+
+        await send(job.warm_up)
+        watch = Stopwatch()
+        await send(job.records)
+        measured = watch.stop(job.records, sent=job.warm_up + job.records, build=_build())
+        check(failed)
+        return measured
+
+
+async def crowd(job: Job) -> Measurement:
+    """Many coroutines, each awaiting each of its sends in turn."""
+    async with _producer(job) as producer:
+        topic = job.topic
+
+        async def one(count: int) -> None:
+            for _ in repeat(None, count):
+                await producer.send_and_wait(topic, VALUE)
+
+        async def all_of(count: int) -> None:
+            await asyncio.gather(*(one(count // job.coroutines) for _ in range(job.coroutines)))
+
+        await all_of(job.warm_up)
+        watch = Stopwatch()
+        await all_of(job.records)
+        records = job.records // job.coroutines * job.coroutines
+        sent = records + job.warm_up // job.coroutines * job.coroutines
+        return watch.stop(records, sent=sent, build=_build())
+
+
+async def alone(job: Job) -> Measurement:
+    """One coroutine, awaiting each send in turn."""
+    async with _producer(job) as producer:
+
+        async def send(count: int) -> list[int]:
+            taken = []
+            for _ in repeat(None, count):
+                began = perf_counter_ns()
+                await producer.send_and_wait(job.topic, VALUE)
+                taken.append(perf_counter_ns() - began)
+            return taken
+
+        await send(job.warm_up)
+        watch = Stopwatch()
+        taken = await send(job.records)
+        measured = watch.stop(job.records, sent=job.warm_up + job.records, build=_build())
+        return measured | latencies(taken)
+
+
+async def ticking(job: Job) -> Measurement:
+    """Full rate for ``seconds``, beside a ticker of 1 ms."""
+    async with _producer(job) as producer:
+
+        async def send(seconds: float) -> int:
+            ends = monotonic() + seconds
+            sent = 0
+            for values in job.chunks(sys.maxsize):
+                for value in values:
+                    await producer.send(job.topic, value)
+                sent += len(values)
+                if monotonic() >= ends:
+                    break
+            return sent
+
+        warmed = await send(1)
+        await producer.flush()
+        ticker = Ticker(asyncio.get_running_loop())
+        watch = Stopwatch()
+        sent = await send(job.seconds)
+        late = ticker.stop()
+        measured = watch.stop(sent, sent=warmed + sent, build=_build())
+        await producer.flush()
+        return measured | late

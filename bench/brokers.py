@@ -1,0 +1,103 @@
+"""Apache Kafka for the bench: started, warmed, given topics, and asked what it has stored."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from confluent_kafka import KafkaException
+
+from tests.kafka.cluster import ClusterError, KafkaCluster
+
+# Its just-in-time compiler, its garbage collector and its threads are left alone, unlike those of the tests.
+JVM = ("-Xms1g", "-Xmx1g")
+# Creating topics: the controller takes at most 10,000 metadata records in one request.
+TOPICS_A_REQUEST = 500
+LONGEST_CREATION = 300.0
+
+
+class BrokerError(Exception):
+    """The brokers did not do what the bench asked of them."""
+
+
+class Brokers:
+    """Brokers that keep what they get on disk, one replica of each partition."""
+
+    def __init__(self, cluster: KafkaCluster) -> None:
+        self._cluster = cluster
+        self.bootstrap = cluster.bootstrap_servers
+        self._many: set[str] = set()
+
+    def create(self, topic: str, partitions: int) -> None:
+        """A topic whose leaders are known."""
+        with _told():
+            self._cluster.create_topic(topic, partitions, replication_factor=1)
+
+    def delete(self, topic: str) -> None:
+        """Delete a topic, and wait until it is forgotten."""
+        with _told():
+            self._cluster.delete_topic(topic)
+
+    def create_many(self, prefix: str, topics: int, partitions: int) -> list[str]:
+        """``topics`` topics, made once."""
+        names = [f"{prefix}-{number}" for number in range(topics)]
+        if not self._many >= set(names):
+            with _told():
+                self._create_missing(names, partitions)
+        return names
+
+    def _create_missing(self, names: list[str], partitions: int) -> None:
+        from confluent_kafka.admin import AdminClient, NewTopic
+
+        client = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+        for start in range(0, len(names), TOPICS_A_REQUEST):
+            wanted = [name for name in names[start : start + TOPICS_A_REQUEST] if name not in self._many]
+            if not wanted:
+                continue
+            made = client.create_topics(
+                [NewTopic(name, num_partitions=partitions, replication_factor=1) for name in wanted],
+                operation_timeout=120,
+                request_timeout=120,
+            )
+            for name in wanted:
+                made[name].result(120)
+            self._many |= set(wanted)
+        # Brokers make the partitions' files long after the controller has said yes.
+        deadline = time.monotonic() + LONGEST_CREATION
+        while True:
+            try:
+                self.stored(names, partitions)
+                return
+            except BrokerError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(1)
+
+    def stored(self, topics: list[str], partitions: int) -> int:
+        """How many records the topics hold, by their offsets."""
+        from confluent_kafka import TopicPartition
+        from confluent_kafka.admin import AdminClient, OffsetSpec
+
+        client = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+        wanted = {
+            TopicPartition(topic, number): OffsetSpec.latest() for topic in topics for number in range(partitions)
+        }
+        with _told():
+            found = client.list_offsets(wanted, request_timeout=120)
+            return sum(future.result(120).offset for future in found.values())
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    try:
+        yield
+    except (KafkaException, ClusterError, TimeoutError) as error:
+        raise BrokerError(str(error)) from error
+
+
+@contextmanager
+def brokers(count: int) -> Iterator[Brokers]:
+    """Brokers while the block runs."""
+    with KafkaCluster(count, jvm_options=JVM) as cluster:
+        yield Brokers(cluster)

@@ -1,0 +1,104 @@
+"""confluent-kafka's ``AIOProducer``.
+
+Pipelined it is at its defaults for what it adds to librdkafka: batches of 1,000 messages, handed to 4 threads. Where
+coroutines await each send, a batch that is not full would wait out ``buffer_timeout``, 1 s by default: there it is
+1 ms, and a batch a tenth of the coroutines: the most records a second of seven pairs, each tried once.
+
+It does not bound what is under way, but fails futures with ``BufferError`` when librdkafka's queue of 100,000 is full,
+so that its user has to: by ``flush`` every 20,000 messages.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from time import monotonic
+from typing import Any
+
+from bench.confluent_peer import configuration
+from bench.job import CHUNK, VALUE, Job, Measurement, Stopwatch
+from bench.ticker import Ticker
+
+WINDOW = 20_000
+
+
+@asynccontextmanager
+async def _producer(job: Job, **more: Any) -> AsyncIterator[Any]:
+    from confluent_kafka.aio import AIOProducer
+
+    producer = AIOProducer(configuration(job), **more)
+    try:
+        yield producer
+    finally:
+        await producer.close()
+
+
+async def kept(job: Job) -> Measurement:
+    """A future a record, kept, and its offset read."""
+    async with _producer(job) as producer:
+
+        async def send(count: int) -> int:
+            futures = []
+            for number, values in enumerate(job.chunks(count), 1):
+                for value in values:
+                    futures.append(await producer.produce(job.topic, value))
+                if number % (WINDOW // CHUNK) == 0:
+                    await producer.flush()
+            await producer.flush()
+            offsets = 0
+            for future in futures:
+                offsets += (await future).offset()
+            return offsets
+
+        await send(job.warm_up)
+        watch = Stopwatch()
+        offsets = await send(job.records)
+        return watch.stop(job.records, sent=job.warm_up + job.records, offsets=offsets)
+
+
+async def crowd(job: Job) -> Measurement:
+    """Many coroutines, each awaiting each of its sends in turn."""
+    async with _producer(job, batch_size=max(job.coroutines // 10, 1), buffer_timeout=0.001) as producer:
+
+        async def one(count: int) -> None:
+            for _ in range(count):
+                await (await producer.produce(job.topic, VALUE))
+
+        async def all_of(count: int) -> None:
+            await asyncio.gather(*(one(count // job.coroutines) for _ in range(job.coroutines)))
+
+        await all_of(job.warm_up)
+        watch = Stopwatch()
+        await all_of(job.records)
+        records = job.records // job.coroutines * job.coroutines
+        return watch.stop(records, sent=records + job.warm_up // job.coroutines * job.coroutines)
+
+
+async def ticking(job: Job) -> Measurement:
+    """Full rate for ``seconds``, beside a ticker of 1 ms."""
+    async with _producer(job) as producer:
+
+        async def send(seconds: float) -> int:
+            ends = monotonic() + seconds
+            sent = 0
+            for values in job.chunks(sys.maxsize):
+                for value in values:
+                    await producer.produce(job.topic, value)
+                sent += len(values)
+                if sent % WINDOW < len(values):
+                    await producer.flush()
+                if monotonic() >= ends:
+                    break
+            return sent
+
+        warmed = await send(1)
+        await producer.flush()
+        ticker = Ticker(asyncio.get_running_loop())
+        watch = Stopwatch()
+        sent = await send(job.seconds)
+        late = ticker.stop()
+        measured = watch.stop(sent, sent=warmed + sent)
+        await producer.flush()
+        return measured | late

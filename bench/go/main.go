@@ -1,0 +1,174 @@
+// Command franz has franz-go do what the other clients of the bench do, and prints what it took as JSON.
+//
+// franz-go is at its defaults (idempotent, acks=all, 50,000 records buffered) apart from what every client is given:
+// linger, the size of a batch, no compression unless asked for (its default is snappy). Its partitioner stays on a
+// partition until about a batch has gone there, 64 KiB by default: the same rule with the size of a batch.
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"sort"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+)
+
+var (
+	work        = flag.String("work", "kept", "kept, unkept or alone")
+	bootstrap   = flag.String("bootstrap", "", "address of a broker")
+	topic       = flag.String("topic", "", "where to")
+	records     = flag.Int("records", 0, "records that are measured")
+	warmUp      = flag.Int("warm-up", 0, "records before that")
+	linger      = flag.Int("linger-ms", 5, "")
+	batchSize   = flag.Int("batch-size", 128*1024, "")
+	compression = flag.String("compression", "none", "none, gzip, lz4 or zstd")
+	valuesFile  = flag.String("values-file", "", "one value a line; else 100 bytes")
+)
+
+func fail(err error) {
+	fmt.Fprintln(os.Stderr, err)
+	os.Exit(1)
+}
+
+func codec() kgo.CompressionCodec {
+	switch *compression {
+	case "gzip":
+		return kgo.GzipCompression()
+	case "lz4":
+		return kgo.Lz4Compression()
+	case "zstd":
+		return kgo.ZstdCompression()
+	}
+	return kgo.NoCompression()
+}
+
+func values() [][]byte {
+	if *valuesFile == "" {
+		value := make([]byte, 100)
+		for i := range value {
+			value[i] = 'x'
+		}
+		return [][]byte{value}
+	}
+	file, err := os.Open(*valuesFile)
+	if err != nil {
+		fail(err)
+	}
+	defer file.Close()
+	var found [][]byte
+	lines := bufio.NewScanner(file)
+	for lines.Scan() {
+		found = append(found, append([]byte(nil), lines.Bytes()...))
+	}
+	if lines.Err() != nil {
+		fail(lines.Err())
+	}
+	return found
+}
+
+func cpu() (user, system float64) {
+	var usage syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
+		fail(err)
+	}
+	return float64(usage.Utime.Sec) + float64(usage.Utime.Usec)/1e6, float64(usage.Stime.Sec) + float64(usage.Stime.Usec)/1e6
+}
+
+func main() {
+	flag.Parse()
+	client, err := kgo.NewClient(
+		kgo.SeedBrokers(*bootstrap),
+		kgo.DefaultProduceTopic(*topic),
+		kgo.RequiredAcks(kgo.AllISRAcks()),
+		kgo.ProducerLinger(time.Duration(*linger)*time.Millisecond),
+		kgo.ProducerBatchMaxBytes(int32(*batchSize)),
+		kgo.ProducerBatchCompression(codec()),
+		kgo.RecordPartitioner(kgo.UniformBytesPartitioner(*batchSize, true, true, nil)),
+	)
+	if err != nil {
+		fail(err)
+	}
+	defer client.Close()
+	ctx := context.Background()
+	all := values()
+	var failed, offsets atomic.Int64
+
+	withOffset := func(record *kgo.Record, err error) {
+		if err != nil {
+			failed.Add(1)
+			return
+		}
+		offsets.Add(record.Offset)
+	}
+	failuresOnly := func(_ *kgo.Record, err error) {
+		if err != nil {
+			failed.Add(1)
+		}
+	}
+	var taken []int64
+	send := func(count int) {
+		switch *work {
+		case "alone":
+			taken = make([]int64, 0, count)
+			for i := 0; i < count; i++ {
+				began := time.Now()
+				if err := client.ProduceSync(ctx, kgo.SliceRecord(all[i%len(all)])).FirstErr(); err != nil {
+					fail(err)
+				}
+				taken = append(taken, time.Since(began).Nanoseconds())
+			}
+			return
+		case "unkept":
+			for i, at := 0, 0; i < count; i++ {
+				client.Produce(ctx, kgo.SliceRecord(all[at]), failuresOnly)
+				if at++; at == len(all) {
+					at = 0
+				}
+			}
+		default:
+			for i, at := 0, 0; i < count; i++ {
+				client.Produce(ctx, kgo.SliceRecord(all[at]), withOffset)
+				if at++; at == len(all) {
+					at = 0
+				}
+			}
+		}
+		if err := client.Flush(ctx); err != nil {
+			fail(err)
+		}
+	}
+
+	send(*warmUp)
+	offsets.Store(0)
+	userBefore, systemBefore := cpu()
+	began := time.Now()
+	send(*records)
+	elapsed := time.Since(began).Seconds()
+	user, system := cpu()
+	if failed.Load() > 0 {
+		fail(fmt.Errorf("%d records failed", failed.Load()))
+	}
+	result := map[string]any{
+		"records": *records,
+		"elapsed": elapsed,
+		"user":    user - userBefore,
+		"system":  system - systemBefore,
+		"sent":    *warmUp + *records,
+		"offsets": offsets.Load(),
+	}
+	if len(taken) > 0 {
+		sort.Slice(taken, func(a, b int) bool { return taken[a] < taken[b] })
+		rank := func(percent int) float64 { return float64(taken[(len(taken)*percent+99)/100-1]) / 1000 }
+		result["p50_us"], result["p99_us"], result["max_us"] = rank(50), rank(99), rank(100)
+	}
+	if err := json.NewEncoder(os.Stdout).Encode(result); err != nil {
+		fail(err)
+	}
+}

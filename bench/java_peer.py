@@ -1,0 +1,96 @@
+"""Kafka's own Java client, by its ProducerPerformance, which counts latencies in a callback a record.
+
+Values come from a file, as it makes random bytes for each record otherwise. Its settings are the Java client's defaults
+(idempotent) with the linger and the batch size of everybody. It says every 50 ms how many records are delivered: what
+is measured begins when those of the warm-up are, without the start of the JVM. ``with_start_us`` is the CPU time a
+record of the whole run.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.job import Job, Measurement
+from tests.kafka import jars
+
+_MAIN = "org.apache.kafka.tools.ProducerPerformance"
+# As Kafka's own scripts give its tools.
+_JVM = ("-Xmx512M", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:InitiatingHeapOccupancyPercent=35")
+_SAID = re.compile(r"^(\d+) records sent, ")
+
+
+def classpath() -> str:
+    """Kafka's tools with what they need."""
+    return f"{jars.resolve(jars.TOOLS)}/*"
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Records delivered so far."""
+
+    records: int
+    ended: bool
+
+
+def progress(lines: Iterable[str]) -> Iterable[Progress]:
+    """What ProducerPerformance says: how many since it last spoke; at the end, with percentiles, how many in all."""
+    records = 0
+    for line in lines:
+        found = _SAID.match(line)
+        if found is None:
+            continue
+        if "50th" in line:
+            yield Progress(int(found[1]), ended=True)
+        else:
+            records += int(found[1])
+            yield Progress(records, ended=False)
+
+
+def kept(job: Job) -> Measurement:
+    """A callback a record."""
+    import psutil
+
+    with tempfile.TemporaryDirectory() as folder:
+        payload = Path(job.values_file) if job.values_file else Path(folder) / "values"
+        if not job.values_file:
+            payload.write_bytes(job.values()[0] + b"\n")
+        total = job.warm_up + job.records
+        command = [jars.java(), *_JVM, "-cp", classpath(), _MAIN, "--topic", job.topic, "--num-records", str(total)]
+        command += ["--throughput", "-1", "--payload-file", str(payload), "--bootstrap-server", job.bootstrap]
+        command += ["--reporting-interval", "50", "--command-property", "acks=all", f"linger.ms={job.linger_ms}"]
+        command += [f"batch.size={job.batch_size}", f"compression.type={job.compression}"]
+        before = after = None
+        errors = Path(folder) / "errors"
+        with (
+            errors.open("w") as standard_error,
+            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=standard_error, text=True) as process,
+        ):
+            java = psutil.Process(process.pid)
+            assert process.stdout is not None
+            for now in progress(process.stdout):
+                # Also of a process that has ended, and has not been waited for.
+                snapshot = (now.records, time.perf_counter(), java.cpu_times())
+                if now.ended:
+                    after = snapshot
+                elif before is None and now.records >= job.warm_up:
+                    before = snapshot
+        if process.returncode != 0 or before is None or after is None or before[0] == after[0]:
+            raise RuntimeError(errors.read_text().strip()[-500:] or "ProducerPerformance did not say what it did")
+    records = after[0] - before[0]
+    return {
+        "records": records,
+        "elapsed": after[1] - before[1],
+        "user": after[2].user - before[2].user,
+        "system": after[2].system - before[2].system,
+        "with_start_us": (after[2].user + after[2].system) / total * 1e6,
+        "sent": total,
+    }
+
+
+unkept = kept

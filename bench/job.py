@@ -1,0 +1,138 @@
+"""What one run of one client is asked to do, and how it is measured; shared by every client."""
+
+from __future__ import annotations
+
+import random
+import resource
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import cycle, islice
+from pathlib import Path
+from typing import Any
+
+VALUE = b"x" * 100
+TEXT_SIZE = 500
+# Between two calls of `drain`, or of what a client has in its place.
+CHUNK = 100
+# Distinct values; together larger than any window a codec looks back in within one batch.
+TEXTS = 10_000
+
+Measurement = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Job:
+    """The work of one run. ``records`` are measured, ``warm_up`` records before them are not."""
+
+    work: str
+    bootstrap: str = ""
+    topic: str = ""
+    partitions: int = 4
+    records: int = 0
+    warm_up: int = 0
+    # "uvloop", "asyncio", or "" for a client without an event loop.
+    loop: str = ""
+    linger_ms: int = 5
+    batch_size: int = 128 * 1024
+    compression: str = "none"
+    # A file with one value a line, instead of VALUE.
+    values_file: str = ""
+    # Every value an object of its own instead of one object for all.
+    distinct: bool = False
+    coroutines: int = 1
+    seconds: float = 0
+    topics: int = 1
+    records_a_batch: int = 0
+    buffer_memory: int = 32 * 1024 * 1024
+    # Topics (of `topics`) that get a record first, and then nothing while the rest is measured.
+    idle_topics: int = 0
+
+    def values(self) -> list[bytes]:
+        """What is sent, in turn."""
+        return list(_lines(self.values_file)) if self.values_file else [VALUE] * CHUNK
+
+    def chunks(self, count: int) -> Iterator[Sequence[bytes]]:
+        """``count`` values in lists of ``CHUNK``, made beforehand: going through them costs next to nothing."""
+        values = self.values()
+        chunks = [values[start : start + CHUNK] for start in range(0, len(values), CHUNK)]
+        whole, rest = divmod(count, CHUNK)
+        yield from islice(cycle(chunks), whole)
+        if rest:
+            yield chunks[whole % len(chunks)][:rest]
+
+
+@cache
+def _lines(path: str) -> tuple[bytes, ...]:
+    return tuple(Path(path).read_bytes().splitlines())
+
+
+def texts(count: int = TEXTS, size: int = TEXT_SIZE, seed: int = 6) -> list[bytes]:
+    """Log lines as a web shop writes them, each another, always the same: words by Zipf's law, numbers, identifiers.
+
+    Codecs find about as much in them as in such logs: see the ``ratio`` that is measured with each codec alone.
+    """
+    source = random.Random(seed)
+    consonants, vowels = "bcdfghjklmnprstvwz", "aeiou"
+    words = [
+        "".join(source.choice(consonants) + source.choice(vowels) for _ in range(source.randint(1, 4)))
+        for _ in range(3000)
+    ]
+    frequencies = [1 / (rank + 3) for rank in range(len(words))]
+    levels = ["INFO"] * 8 + ["WARN", "ERROR"]
+    result = []
+    for number in range(count):
+        head = (
+            f'{{"time":"2025-03-{source.randint(1, 28):02}T{source.randint(0, 23):02}:{source.randint(0, 59):02}:'
+            f'{source.randint(0, 59):02}.{source.randint(0, 999):03}Z","level":"{source.choice(levels)}",'
+            f'"request":"{source.getrandbits(64):016x}","number":{number},'
+            f'"took_us":{int(source.lognormvariate(7, 1.5))},"text":"'
+        )
+        text = head + " ".join(source.choices(words, frequencies, k=size // 4))
+        result.append(text[: size - 2].encode() + b'"}')
+    return result
+
+
+class Stopwatch:
+    """Wall time, and user and system CPU time of this process with all its threads, in seconds."""
+
+    def __init__(self) -> None:
+        self._usage = resource.getrusage(resource.RUSAGE_SELF)
+        self._began = time.perf_counter()
+
+    def stop(self, records: int, **more: Any) -> Measurement:
+        """What ``records`` took; ``more`` is put beside it."""
+        elapsed = time.perf_counter() - self._began
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        return {
+            "records": records,
+            "elapsed": elapsed,
+            "user": usage.ru_utime - self._usage.ru_utime,
+            "system": usage.ru_stime - self._usage.ru_stime,
+            **more,
+        }
+
+
+def percentile(ordered: Sequence[float], percent: float) -> float:
+    """The smallest of ``ordered``, ascending, that at least ``percent`` per cent of them do not exceed."""
+    if not ordered:
+        raise ValueError("no values, no percentile")
+    rank = -(-len(ordered) * percent // 100)
+    return ordered[min(max(int(rank), 1), len(ordered)) - 1]
+
+
+def latencies(nanoseconds: list[int]) -> Measurement:
+    """Percentiles of what was timed, in microseconds."""
+    ordered = sorted(nanoseconds)
+    return {
+        "p50_us": percentile(ordered, 50) / 1000,
+        "p99_us": percentile(ordered, 99) / 1000,
+        "max_us": ordered[-1] / 1000,
+    }
+
+
+def check(failed: int) -> None:
+    """A client that lost records has measured nothing."""
+    if failed:
+        raise RuntimeError(f"{failed} records failed")

@@ -1,0 +1,138 @@
+"""Programs without a producer: what the loop, a codec or the machine take by themselves."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+
+from bench.job import Job, Measurement, Stopwatch
+from bench.ticker import Ticker
+
+
+async def crowd(job: Job) -> Measurement:
+    """Many coroutines, each awaiting a future in turn, all of which one callback completes: waking up, nothing else."""
+    loop = asyncio.get_running_loop()
+    waiting: list[asyncio.Future[None]] = []
+
+    def wake() -> None:
+        woken = waiting[:]
+        waiting.clear()
+        for future in woken:
+            future.set_result(None)
+
+    async def one(count: int) -> None:
+        for _ in range(count):
+            future = loop.create_future()
+            waiting.append(future)
+            if len(waiting) == job.coroutines:
+                loop.call_soon(wake)
+            await future
+
+    async def all_of(count: int) -> None:
+        await asyncio.gather(*(one(count // job.coroutines) for _ in range(job.coroutines)))
+
+    await all_of(job.warm_up)
+    watch = Stopwatch()
+    await all_of(job.records)
+    return watch.stop(job.records // job.coroutines * job.coroutines)
+
+
+def codec(job: Job) -> Measurement:
+    """The codec alone, on batches of the same records, as many in each as the producer had on average."""
+    from aioproducer.compression import codec as codec_of
+    from aioproducer.wire.record_batch import SimpleRecord, encode_batch
+
+    values = job.values() * 2
+    count = max(job.records_a_batch, 1)
+    now = int(time.time() * 1000)
+    bodies = []
+    for start in range(0, max(len(values) - count, 1), count):
+        records = [SimpleRecord(timestamp=now, key=None, value=value) for value in values[start : start + count]]
+        bodies.append(b"".join(encode_batch(records))[61:])
+    compress = codec_of(job.compression).compress
+    size = 0
+
+    def work(batches: int) -> int:
+        size = 0
+        for number in range(batches):
+            size += len(compress([bodies[number % len(bodies)]]))
+        return size
+
+    work(max(job.warm_up // count, 1))
+    batches = max(job.records // count, 1)
+    watch = Stopwatch()
+    size = work(batches)
+    measured = watch.stop(batches * count)
+    raw = sum(len(bodies[number % len(bodies)]) for number in range(batches))
+    return measured | {"ratio": raw / size, "records_a_batch": count}
+
+
+async def tick(job: Job) -> Measurement:
+    """A ticker with nothing beside it in its process."""
+    ticker = Ticker(asyncio.get_running_loop())
+    await asyncio.sleep(job.seconds)
+    return ticker.stop()
+
+
+async def _tick_beside(job: Job, command: Sequence[str]) -> Measurement:
+    other = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.DEVNULL)
+    try:
+        # The other has started by then.
+        await asyncio.sleep(1)
+        measured = await tick(job)
+        if other.returncode is not None:
+            raise RuntimeError("what the ticker was to run beside has ended")
+        return measured
+    finally:
+        if other.returncode is None:
+            other.kill()
+        await other.wait()
+
+
+async def tick_beside_work(job: Job) -> Measurement:
+    """A ticker, and another process that computes."""
+    return await _tick_beside(job, [sys.executable, "-c", "while True: pass"])
+
+
+async def tick_beside_broker(job: Job) -> Measurement:
+    """A ticker, and a broker that a raw socket keeps busy."""
+    from bench.child import command_for
+
+    load = Job("load", job.bootstrap, job.topic, seconds=job.seconds + 5)
+    return await _tick_beside(job, command_for("bench.raw_socket", load)) | {"sent": None}
+
+
+async def idle(job: Job) -> Measurement:
+    """A loop that only sleeps."""
+    import resource
+
+    await asyncio.sleep(1)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw
+    began = time.process_time()
+    await asyncio.sleep(job.seconds)
+    used = time.process_time() - began
+    switches = resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw - before - 1
+    return {"wakeups_a_second": switches / job.seconds, "cpu_us_a_second": used / job.seconds * 1e6}
+
+
+def import_time(job: Job) -> Measurement:
+    """Milliseconds of `from aioproducer import Producer` over `import asyncio`, a fresh process each, the median."""
+    import statistics
+
+    program = (
+        "import asyncio, sys, time\n"
+        "wall, cpu = time.perf_counter(), time.process_time()\n"
+        "from aioproducer import Producer\n"
+        "print(time.perf_counter() - wall, time.process_time() - cpu, len(sys.modules))"
+    )
+    found = []
+    # The first writes the bytecode.
+    for number in range(job.records + 1):
+        run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+        if number:
+            found.append([float(cell) for cell in run.stdout.split()])
+    wall, cpu, modules = (statistics.median(column) for column in zip(*found, strict=True))
+    return {"import_ms": wall * 1000, "import_cpu_ms": cpu * 1000, "modules": modules}

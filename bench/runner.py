@@ -1,0 +1,189 @@
+"""Runs scenarios: each run in a process of its own, clients in another order each round, what is stored counted."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from bench.brokers import BrokerError, Brokers, brokers
+from bench.child import command_for
+from bench.clients import CLIENTS
+from bench.job import Job, Measurement, texts
+from bench.scenarios import Row, Scenario, rows
+from tests.kafka.jars import HarnessUnavailableError
+
+ROOT = Path(__file__).parent.parent
+LONGEST_RUN = 600.0
+# Records that make the broker's compiler warm: large requests first, then small ones.
+WARM_UP = (Job("unkept", records=3_000_000), Job("alone", records=30_000, linger_ms=0))
+QUICK_WARM_UP = (Job("unkept", records=1_000_000), Job("alone", records=5_000, linger_ms=0))
+
+Say = Callable[[str], None]
+
+
+@dataclass
+class Outcome:
+    """What came out of a scenario: by row, the measurements of its rounds, or why there are none."""
+
+    scenario: Scenario
+    rounds: int
+    results: dict[str, list[Measurement]] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)
+    failures: dict[str, str] = field(default_factory=dict)
+
+
+def order(of: list[Row], round_number: int) -> list[Row]:
+    """The rows of a round: another first in each, every second round backwards; who needs others' batches last.
+
+    Whoever comes first finds the broker's caches coldest, and whoever comes after a heavy one its leavings.
+    """
+    shift = round_number % len(of)
+    turned = of[shift:] + of[:shift]
+    if round_number % 2:
+        turned.reverse()
+    return sorted(turned, key=lambda row: bool(row.batches_of))
+
+
+def derived(measured: Measurement) -> Measurement:
+    """With CPU time a record and records a second, where records were measured."""
+    if not measured.get("records") or "user" not in measured:
+        return measured
+    return measured | {
+        "cpu_us": (measured["user"] + measured["system"]) / measured["records"] * 1e6,
+        "rate": measured["records"] / measured["elapsed"],
+    }
+
+
+class RunError(Exception):
+    """A run came to nothing; the text is the last line of what it said."""
+
+
+def run(client_name: str, job: Job) -> Measurement:
+    """One run in a child; measured there.
+
+    Raises:
+        RunError: it did not end well.
+    """
+    client = CLIENTS[client_name]
+    command = command_for(client.module, replace(job, loop=client.loop))
+    environment = {**os.environ, **client.environment}
+    try:
+        finished = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=LONGEST_RUN, cwd=ROOT, env=environment
+        )
+    except subprocess.TimeoutExpired as error:
+        raise RunError(f"took longer than {LONGEST_RUN:g} s") from error
+    if finished.returncode != 0:
+        said = finished.stderr.strip().splitlines()
+        raise RunError(said[-1] if said else f"exit code {finished.returncode}")
+    measured: Measurement = json.loads(finished.stdout.splitlines()[-1])
+    return derived(measured)
+
+
+def job_of(scenario: Scenario, row: Row, chosen: dict[str, Any], quick: bool) -> Job:
+    """The job of a row: the scenario's options, those for quick runs, the row's, and then what the caller chose."""
+    options = {**scenario.options, **(scenario.quick if quick else {}), **row.options, **chosen}
+    known = {one.name for one in fields(Job)}
+    assert options.keys() <= known, options.keys() - known
+    return Job(work=row.work, **options)
+
+
+class Run:
+    """All that is asked for with one command line."""
+
+    def __init__(self, *, quick: bool, rounds: int, clients: str, records: int, say: Say) -> None:
+        self._quick = quick
+        self._rounds = rounds
+        self._clients = clients
+        self._chosen: dict[str, Any] = {"records": records, "warm_up": records // 5} if records else {}
+        self._say = say
+        self._number = 0
+
+    def scenarios(self, chosen: list[Scenario]) -> list[Outcome]:
+        """Run them, those that want as many brokers together: nobody else is to see thousands of topics."""
+        outcomes = []
+        with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+            values = Path(folder) / "values"
+            values.write_bytes(b"\n".join(texts()) + b"\n")
+            for count in sorted({scenario.brokers for scenario in chosen}):
+                self._say(f"starting Apache Kafka, brokers: {count}")
+                with brokers(count) as started:
+                    self._warm(started)
+                    outcomes += [
+                        self._scenario(started, scenario, values) for scenario in chosen if scenario.brokers == count
+                    ]
+        return outcomes
+
+    def _warm(self, started: Brokers) -> None:
+        """Nobody's numbers."""
+        started.create("warm-up", 4)
+        for job in QUICK_WARM_UP if self._quick else WARM_UP:
+            run("confluent-kafka", replace(job, bootstrap=started.bootstrap, topic="warm-up"))
+        started.delete("warm-up")
+
+    def _scenario(self, started: Brokers, scenario: Scenario, values: Path) -> Outcome:
+        taking_part = rows(scenario, self._clients)
+        rounds = min(self._rounds, scenario.most_rounds)
+        outcome = Outcome(scenario, rounds)
+        present = []
+        for row in taking_part:
+            try:
+                CLIENTS[row.client].look()
+            except HarnessUnavailableError as error:
+                outcome.missing[row.label] = str(error)
+            else:
+                present.append(row)
+        for round_number in range(rounds if present else 0):
+            for row in order(present, round_number):
+                if row.label in outcome.failures:
+                    continue
+                try:
+                    measured = self._row(started, scenario, row, outcome, values)
+                except (RunError, BrokerError) as error:
+                    outcome.failures[row.label] = str(error)
+                    self._say(f"{scenario.name} round {round_number + 1}/{rounds}: {row.label}: failed: {error}")
+                    continue
+                outcome.results.setdefault(row.label, []).append(measured | {"round": round_number})
+                figures = ", ".join(
+                    f"{measured[metric.key]:{metric.form}} {metric.title}"
+                    for metric in scenario.metrics
+                    if metric.key in measured
+                )
+                self._say(f"{scenario.name} round {round_number + 1}/{rounds}: {row.label}: {figures}")
+        # In the order of the scenario, not of the first round.
+        outcome.results = {row.label: outcome.results[row.label] for row in present if row.label in outcome.results}
+        return outcome
+
+    def _row(self, started: Brokers, scenario: Scenario, row: Row, outcome: Outcome, values: Path) -> Measurement:
+        job = job_of(scenario, row, self._chosen, self._quick)
+        if row.batches_of:
+            if row.batches_of not in outcome.results:
+                raise RunError(f"how many records a batch has, {row.batches_of} tells, which has not run")
+            job = replace(job, records_a_batch=round(outcome.results[row.batches_of][-1]["records_a_batch"]))
+        if scenario.text:
+            job = replace(job, values_file=str(values))
+        self._number += 1
+        topic = "bench-many" if job.topics > 1 else f"bench-{self._number}"
+        if job.topics > 1:
+            topics = started.create_many(topic, job.topics, job.partitions)
+            before = started.stored(topics, job.partitions)
+        else:
+            topics, before = [topic], 0
+            started.create(topic, job.partitions)
+        try:
+            measured = run(row.client, replace(job, bootstrap=started.bootstrap, topic=topic))
+            sent = measured.get("sent")
+            if sent is not None:
+                stored = started.stored(topics, job.partitions) - before
+                if stored != sent:
+                    raise RunError(f"{stored} of {sent} records are stored")
+            return measured
+        finally:
+            if job.topics == 1:
+                started.delete(topic)

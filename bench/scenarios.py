@@ -1,0 +1,312 @@
+"""What is measured: each scenario is data. A row of a scenario is a client at a work, with what sets it apart."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from bench.clients import CLIENTS
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A figure of a measurement: its key, what a plot calls it, and how it is written."""
+
+    key: str
+    title: str
+    form: str = ",.2f"
+
+
+CPU = Metric("cpu_us", "CPU µs a record", ",.3f")
+RATE = Metric("rate", "records/s", ",.0f")
+P50 = Metric("p50_us", "p50 µs", ",.1f")
+P99 = Metric("p99_us", "p99 µs", ",.1f")
+
+
+@dataclass(frozen=True)
+class Row:
+    """``options`` are fields of a Job over the scenario's; ``name`` is the client's if not given."""
+
+    client: str
+    work: str
+    name: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    # The row whose average number of records a batch it needs.
+    batches_of: str = ""
+
+    @property
+    def label(self) -> str:
+        """What tables and plots call it."""
+        return self.name or self.client
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """``records`` and ``warm_up`` of each run; ``quick`` replaces fields of the Job where it has to be quick."""
+
+    name: str
+    title: str
+    rows: tuple[Row, ...]
+    metrics: tuple[Metric, ...] = (CPU, RATE)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    quick: Mapping[str, Any] = field(default_factory=dict)
+    # At most so many rounds, of what takes long and varies little.
+    most_rounds: int = 1000
+    # Left out with --quick unless asked for.
+    slow: bool = False
+    # Two for 20,000 partitions: a broker has a file open for each, and one process may often open no more.
+    brokers: int = 1
+    # 500-byte text instead of 100 bytes.
+    text: bool = False
+    # A plot of values far apart.
+    logarithmic: bool = False
+
+
+def _rows(work: str, *clients: str, **options: Any) -> tuple[Row, ...]:
+    return tuple(Row(client, work, options=options) for client in clients)
+
+
+OURS = ("aioproducer (uvloop)", "aioproducer (asyncio)")
+_SENDING = {"records": 1_000_000, "warm_up": 200_000}
+_QUICK = {"records": 100_000, "warm_up": 25_000}
+_CODECS = ("none", "lz4", "zstd", "gzip")
+
+
+def _crowd(name: str, coroutines: int) -> Scenario:
+    clients = [*OURS, "aiokafka (uvloop)", "aiokafka (asyncio)"]
+    if coroutines == 1000:
+        clients.append("confluent-kafka AIOProducer (uvloop)")
+    return Scenario(
+        name,
+        f"{coroutines:,} coroutines, each awaiting each of its sends in turn, linger 0",
+        (
+            *_rows("crowd", *clients),
+            Row("nothing but uvloop", "crowd", "waking up alone (uvloop)"),
+            Row("nothing but asyncio", "crowd", "waking up alone (asyncio)"),
+        ),
+        options={"coroutines": coroutines, "linger_ms": 0, "records": 300_000, "warm_up": 60_000},
+        quick={"records": 40_000, "warm_up": 20_000},
+    )
+
+
+def _compressed(codec: str) -> Scenario:
+    alone = Row("nothing but asyncio", "codec", f"{codec} alone", batches_of=OURS[0])
+    return Scenario(
+        f"5-{codec}",
+        f"send, nothing kept, 500-byte text, compression {codec}",
+        (
+            *_rows("unkept", *OURS, "franz-go", "confluent-kafka", "aiokafka (uvloop)", "Java ProducerPerformance"),
+            *(() if codec == "none" else (alone,)),
+        ),
+        options={"compression": codec, "records": 300_000, "warm_up": 60_000},
+        quick={"records": 50_000, "warm_up": 20_000},
+        text=True,
+        slow=True,
+    )
+
+
+SCENARIOS: tuple[Scenario, ...] = (
+    Scenario(
+        "1a",
+        "send pipelined, every outcome kept, awaited and its offset read",
+        _rows(
+            "kept",
+            *OURS,
+            "franz-go",
+            "confluent-kafka",
+            "Java ProducerPerformance",
+            "aiokafka (uvloop)",
+            "aiokafka (asyncio)",
+            "confluent-kafka AIOProducer (uvloop)",
+            "kafka-python",
+            "raw socket",
+        ),
+        options=_SENDING,
+        quick=_QUICK,
+    ),
+    Scenario(
+        "1b",
+        "send pipelined, nothing kept, failures reported",
+        _rows("unkept", *OURS, "franz-go", "confluent-kafka", "aiokafka (uvloop)", "raw socket"),
+        options=_SENDING,
+        quick=_QUICK,
+    ),
+    Scenario(
+        "2",
+        "send_many of a list of bytes",
+        (
+            *_rows("many", *OURS),
+            Row(OURS[0], "many", "aioproducer (uvloop), distinct objects", {"distinct": True}),
+            Row("confluent-kafka", "many", "confluent-kafka produce_batch"),
+            *_rows("many", "raw socket"),
+        ),
+        options={"records": 2_000_000, "warm_up": 500_000},
+        quick={"records": 500_000, "warm_up": 200_000},
+    ),
+    _crowd("3-1000", 1000),
+    _crowd("3-10000", 10_000),
+    Scenario(
+        "4",
+        "one coroutine, or thread, awaiting each send in turn, linger 0",
+        _rows("alone", *OURS, "aiokafka (uvloop)", "aiokafka (asyncio)", "confluent-kafka", "franz-go", "raw socket"),
+        (P50, P99, CPU),
+        options={"linger_ms": 0, "records": 20_000, "warm_up": 5_000},
+        quick={"records": 4_000, "warm_up": 1_000},
+    ),
+    *map(_compressed, _CODECS),
+    Scenario(
+        "5-ticker",
+        "lateness of a 1 ms ticker while sending 500-byte text at full rate",
+        (
+            *(
+                Row(client, "ticking", f"{client}, {codec}", {"compression": codec})
+                for client in OURS
+                for codec in _CODECS
+            ),
+            Row("aiokafka (uvloop)", "ticking", "aiokafka (uvloop), zstd", {"compression": "zstd"}),
+            Row(
+                "confluent-kafka AIOProducer (uvloop)",
+                "ticking",
+                "confluent-kafka AIOProducer (uvloop), zstd",
+                {"compression": "zstd"},
+            ),
+            Row("nothing but uvloop", "tick", "idle program (uvloop)"),
+            Row("nothing but asyncio", "tick", "idle program (asyncio)"),
+            Row("nothing but uvloop", "tick_beside_work", "beside a busy process (uvloop)"),
+            Row("nothing but asyncio", "tick_beside_work", "beside a busy process (asyncio)"),
+            Row("nothing but uvloop", "tick_beside_broker", "beside a busy broker (uvloop)"),
+            Row("nothing but asyncio", "tick_beside_broker", "beside a busy broker (asyncio)"),
+        ),
+        (
+            Metric("late_p99_ms", "p99 ms"),
+            Metric("late_p99.9_ms", "p99.9 ms"),
+            Metric("late_max_ms", "longest ms"),
+            RATE,
+        ),
+        options={"seconds": 10},
+        quick={"seconds": 2},
+        text=True,
+        slow=True,
+        logarithmic=True,
+    ),
+    Scenario(
+        "5-callbacks",
+        "CPU time of single callbacks on the plain loop while sending 500-byte text at full rate",
+        tuple(
+            Row("aioproducer (asyncio)", "callbacks", f"aioproducer (asyncio), {codec}", {"compression": codec})
+            for codec in _CODECS
+        ),
+        (
+            Metric("callback_p99.9_us", "callbacks of ours, p99.9 µs", ",.0f"),
+            Metric("callback_max_us", "longest of ours µs", ",.0f"),
+            Metric("caller_step_max_us", "longest step of the caller µs", ",.0f"),
+        ),
+        options={"seconds": 10},
+        quick={"seconds": 2},
+        text=True,
+        slow=True,
+    ),
+    Scenario(
+        "6",
+        "memory above the started producer while 10 million records are sent, buffer_memory 32 MiB",
+        _rows("memory", *OURS),
+        (
+            Metric("peak_above_mib", "peak MiB"),
+            Metric("growth_mib", "growth MiB"),
+            Metric("delivery_bytes", "a Delivery, bytes", ",.0f"),
+        ),
+        options={"records": 10_000_000},
+        quick={"records": 500_000},
+        most_rounds=1,
+        slow=True,
+    ),
+    Scenario(
+        "7-topics",
+        "8 records a batch over many partitions, or few, or few beside many idle ones",
+        (
+            *(Row(client, "spread", f"{client}, 5,000 topics", {"topics": 5000}) for client in OURS),
+            *(Row(client, "spread", f"{client}, 1 topic") for client in OURS),
+            Row(
+                OURS[0],
+                "spread",
+                "aioproducer (uvloop), 1 topic beside 4,999 idle",
+                {"topics": 5000, "idle_topics": 4999},
+            ),
+        ),
+        (CPU, RATE, Metric("records_a_batch", "records a batch")),
+        # Full at 8 records of 100 bytes, which take 107 each after the batch's 61, long before it has lingered.
+        options={"records": 320_000, "warm_up": 160_000, "batch_size": 61 + 8 * 107 + 60, "linger_ms": 60_000},
+        brokers=2,
+        slow=True,
+    ),
+    Scenario(
+        "7-import",
+        "`from aioproducer import Producer` over `import asyncio`",
+        (Row("nothing but asyncio", "import_time", "aioproducer"),),
+        (Metric("import_ms", "ms"), Metric("import_cpu_ms", "CPU ms"), Metric("modules", "modules", ",.0f")),
+        options={"records": 15},
+        quick={"records": 5},
+    ),
+    Scenario(
+        "7-idle",
+        "a started producer with nothing to do",
+        (
+            *_rows("idle", *OURS),
+            Row("nothing but uvloop", "idle", "sleeping program (uvloop)"),
+            Row("nothing but asyncio", "idle", "sleeping program (asyncio)"),
+        ),
+        (Metric("wakeups_a_second", "wake-ups a second"), Metric("cpu_us_a_second", "CPU µs a second", ",.0f")),
+        options={"seconds": 20},
+        quick={"seconds": 4},
+        most_rounds=2,
+        slow=True,
+    ),
+    Scenario(
+        "8",
+        "send pipelined, every outcome kept, without compiled code of the client's own",
+        _rows(
+            "kept",
+            "aioproducer pure (uvloop)",
+            "aioproducer pure (asyncio)",
+            "aiokafka pure (uvloop)",
+            "aiokafka pure (asyncio)",
+            "kafka-python",
+        ),
+        options={"records": 200_000, "warm_up": 40_000},
+        quick={"records": 30_000, "warm_up": 10_000},
+        slow=True,
+    ),
+    Scenario(
+        "8-crowd",
+        "1,000 coroutines, linger 0, without compiled code of the client's own",
+        _rows("crowd", "aioproducer pure (uvloop)", "aioproducer pure (asyncio)", "aiokafka pure (uvloop)"),
+        options={"coroutines": 1000, "linger_ms": 0, "records": 100_000, "warm_up": 20_000},
+        quick={"records": 20_000, "warm_up": 10_000},
+        slow=True,
+    ),
+)
+
+
+def select(names: str, quick: bool) -> list[Scenario]:
+    """The scenarios whose names are, or begin with, one of ``names`` (commas between); all of them for none.
+
+    Raises:
+        ValueError: a name fits nothing.
+    """
+    wanted = [name.strip() for name in names.split(",") if name.strip()]
+    if not wanted:
+        return [scenario for scenario in SCENARIOS if not (quick and scenario.slow)]
+    for name in wanted:
+        if not any(scenario.name.startswith(name) for scenario in SCENARIOS):
+            raise ValueError(f"no such scenario: {name!r}; there are: {', '.join(one.name for one in SCENARIOS)}")
+    return [scenario for scenario in SCENARIOS if scenario.name.startswith(tuple(wanted))]
+
+
+def rows(scenario: Scenario, clients: str) -> list[Row]:
+    """The rows whose labels contain one of ``clients`` (commas between); all of them for none."""
+    wanted = [name.strip() for name in clients.split(",") if name.strip()]
+    return [row for row in scenario.rows if not wanted or any(name in row.label for name in wanted)]
+
+
+assert all(row.client in CLIENTS for scenario in SCENARIOS for row in scenario.rows)
