@@ -14,6 +14,7 @@ cdef class DeliveryGroup:
     cpdef object withdraw(self)
     cpdef object add_waiter(self, Py_ssize_t index, object callback, object argument, object context=*)
     cpdef list pop_waiters(self, Py_ssize_t index, object only=*)
+    @cython.locals(index=Py_ssize_t)
     cpdef object notify(self)
 
 
@@ -31,12 +32,32 @@ cdef object _result_of(Delivery delivery)
 
 
 cdef class Awaiting:
+    cdef public bint _asyncio_future_blocking
     cdef Delivery _delivery
-    cdef object _future
+    cdef int _state
+    cdef tuple _callbacks
+    cdef object _message
+
+    cpdef bint wake(self) except -1
+    @cython.locals(place=Py_ssize_t)
+    cpdef object call_back(self)
 
 
-@cython.locals(awaiting=Awaiting)
-cdef Awaiting _new_awaiting(Delivery delivery)
+@cython.locals(first=Py_ssize_t)
+cdef object _call_back(object loop, list woken)
+
+
+cdef class _Woken:
+    cdef object loop
+    cdef list woken
+
+
+cdef class Finished:
+    cdef Delivery _delivery
+
+
+@cython.locals(awaiting=Awaiting, finished=Finished)
+cdef object _await(Delivery delivery)
 
 
 cdef class Withdrawable(DeliveryGroup):

@@ -33,9 +33,14 @@ class FutureFactory(Protocol):
 
     def call_soon(self, callback: Callable[..., Any], *args: Any, context: Context | None = None) -> Any: ...
 
+    def call_exception_handler(self, context: dict[str, Any]) -> None: ...
 
-# One who waits: callback (None for an awaiting future), its argument (the Delivery, or that future), context.
+
+# One who waits: callback (None for an Awaiting), its argument (the Delivery, or that Awaiting), context.
 Waiter = tuple[Callable[..., Any] | None, Any, "Context | None"]
+
+# So many awaiters are woken by one callback of the loop.
+WOKEN_TOGETHER = 64
 
 
 class DeliveryGroup:
@@ -46,8 +51,8 @@ class DeliveryGroup:
     def __init__(self, loop: FutureFactory) -> None:
         self.loop = loop
         # By the record's index, so that leaving costs no look at those who wait for other records. One awaiter alone,
-        # which is what nearly every record has, stands as its bare future.
-        self.waiters: dict[int, Future[None] | list[Waiter]] | None = None
+        # which is what nearly every record has, stands there bare.
+        self.waiters: dict[int, Awaiting | list[Waiter]] | None = None
 
     def is_done(self, index: int) -> bool:
         raise AssertionError("the group says")
@@ -68,7 +73,7 @@ class DeliveryGroup:
     def add_waiter(
         self, index: int, callback: Callable[..., Any] | None, argument: Any, context: Context | None = None
     ) -> None:
-        """Wake with the record's outcome: a future (no callback), or a callback with its argument."""
+        """Wake with the record's outcome: an Awaiting (no callback), or a callback with its argument."""
         waiters = self.waiters
         if waiters is None:
             waiters = self.waiters = {}
@@ -79,7 +84,7 @@ class DeliveryGroup:
             waiters[index] = [*_as_list(there), (callback, argument, context)]
 
     def pop_waiters(self, index: int, only: object = None) -> list[Waiter]:
-        """Take back the waiters for a record: all, or those with this callback or future."""
+        """Take back the waiters for a record: all, or those with this callback or Awaiting."""
         waiters = self.waiters
         if waiters is None or index not in waiters:
             return []
@@ -96,15 +101,19 @@ class DeliveryGroup:
         waiters = self.waiters
         if waiters:
             self.waiters = None
+            woken: list[Awaiting] = []
             for index in sorted(waiters):
                 there = waiters[index]
                 if isinstance(there, list):
+                    _call_back(self.loop, woken)
+                    woken = []
                     wake(self.loop, there)
-                elif not there.done():
-                    there.set_result(None)
+                elif there.wake():
+                    woken.append(there)
+            _call_back(self.loop, woken)
 
 
-def _as_list(waiters: Future[None] | list[Waiter] | None) -> list[Waiter]:
+def _as_list(waiters: Awaiting | list[Waiter] | None) -> list[Waiter]:
     if waiters is None:
         return []
     return waiters if isinstance(waiters, list) else [(None, waiters, None)]
@@ -114,8 +123,14 @@ def wake(loop: FutureFactory, waiters: list[Waiter]) -> None:
     for callback, argument, context in waiters:
         if callback is not None:
             loop.call_soon(callback, argument, context=context)
-        elif not argument.done():
-            argument.set_result(None)
+        elif argument.wake():
+            _call_back(loop, [argument])
+
+
+def _call_back(loop: FutureFactory, woken: list[Awaiting]) -> None:
+    """Let the loop call back those who have been woken, some of them together: it makes a handle for every call."""
+    for first in range(0, len(woken), WOKEN_TOGETHER):
+        loop.call_soon(_Woken(loop, woken[first : first + WOKEN_TOGETHER]))
 
 
 @cython.final
@@ -209,10 +224,10 @@ class Delivery(FutureOfMetadata):
         return future._make_cancelled_error()  # type: ignore[attr-defined]  # asyncio's own protocol between futures
 
     def __await__(self) -> Generator[Any, None, RecordMetadata]:
-        return _new_awaiting(self)
+        return _await(self)
 
     def __iter__(self) -> Generator[Any, None, RecordMetadata]:
-        return _new_awaiting(self)
+        return _await(self)
 
     def __repr__(self) -> str:
         if self._index < 0:
@@ -247,39 +262,45 @@ def _result_of(delivery: Delivery) -> RecordMetadata:
     return group.metadata(index)
 
 
+IDLE, PENDING, WOKEN, CANCELLED = range(4)
+
+
 @cython.final
 @cython.freelist(64)
 @cython.cclass
 class Awaiting:
-    """One ``await`` of a Delivery: waits by a future of its own, whose cancellation is nobody else's business.
+    """One ``await`` of an undone Delivery, and the future that the awaiting task is given to wait for.
 
-    A generator in all but its type; an object of this class takes a fourth of the time to make.
+    That it is cancelled is nobody else's business. A generator and a future in all but their types: two objects in one,
+    which the loop is not asked for, and which are called back many at a time.
     """
 
-    __slots__ = ("_delivery", "_future")
+    __slots__ = ("_asyncio_future_blocking", "_callbacks", "_delivery", "_message", "_state")
 
+    # A task sees by it that this is for it to wait for, and not a bare yield.
+    _asyncio_future_blocking: bool
     _delivery: Delivery
-    _future: Future[None] | None
+    _state: int
+    # One callback and its context, then those of others, if any.
+    _callbacks: tuple[Any, ...] | None
+    _message: Any
 
     def __iter__(self) -> Awaiting:
         return self
 
     def __next__(self) -> Any:
         delivery = self._delivery
-        future = self._future
-        if future is not None:
-            if not future.done():
-                raise RuntimeError("await wasn't used with future")
-            self._future = None
-            # Raises where the awaiter was cancelled.
-            future.result()
-        elif delivery._index >= 0 and not delivery._group.is_done(delivery._index):
+        if self._state == IDLE:
             group = delivery._group
-            future = self._future = group.loop.create_future()
-            group.add_waiter(delivery._index, None, future, None)
-            # How a task knows that this is for it to wait for, and not a bare yield.
-            future._asyncio_future_blocking = True
-            return future
+            if delivery._index >= 0 and not group.is_done(delivery._index):
+                self._state = PENDING
+                self._asyncio_future_blocking = True
+                group.add_waiter(delivery._index, None, self, None)
+                return self
+        elif self._state == PENDING:
+            raise RuntimeError("await wasn't used with future")
+        elif self._state == CANCELLED:
+            self.result()
         metadata = _result_of(delivery)
         if cython.compiled:
             # As the statement below, but without a traceback, nor an exception object where Python allows it: Cython
@@ -300,16 +321,131 @@ class Awaiting:
         raise error
 
     def close(self) -> None:
-        future, self._future = self._future, None
-        if future is not None:
+        if self._state == PENDING:
             # The group may be another by now: a record in line has gone into its batch.
-            self._delivery._group.pop_waiters(self._delivery._index, future)
+            self._delivery._group.pop_waiters(self._delivery._index, self)
+
+    # The future
+
+    def wake(self) -> bool:
+        """The record has its outcome; whether somebody is to be called back."""
+        if self._state != PENDING:
+            return False
+        self._state = WOKEN
+        return self._callbacks is not None
+
+    def call_back(self) -> None:
+        callbacks, self._callbacks = self._callbacks, None
+        if callbacks is not None:
+            for place in range(0, len(callbacks), 2):
+                callback, context = callbacks[place], callbacks[place + 1]
+                if context is None:
+                    callback(self)
+                else:
+                    context.run(callback, self)
+
+    def get_loop(self) -> Any:
+        return self._delivery._group.loop
+
+    def done(self) -> bool:
+        return self._state == WOKEN or self._state == CANCELLED
+
+    def cancelled(self) -> bool:
+        return self._state == CANCELLED
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        if self._state != PENDING:
+            return False
+        self.close()
+        self._state = CANCELLED
+        self._message = msg
+        if self._callbacks is not None:
+            _call_back(self._delivery._group.loop, [self])
+        return True
+
+    def result(self) -> None:
+        if self._state != WOKEN:
+            # The loop's own future knows asyncio's exceptions for this.
+            future = self._delivery._group.loop.create_future()
+            if self._state == CANCELLED:
+                future.cancel(self._message)
+            future.result()
+
+    def exception(self) -> None:
+        self.result()
+
+    def add_done_callback(self, callback: Callable[..., object], /, *, context: Context | None = None) -> None:
+        self._callbacks = (callback, context) if self._callbacks is None else (*self._callbacks, callback, context)
+        if self._state != PENDING:
+            _call_back(self._delivery._group.loop, [self])
+
+    def remove_done_callback(self, callback: Callable[..., object], /) -> int:
+        callbacks = self._callbacks or ()
+        staying = [place for place in range(0, len(callbacks), 2) if callbacks[place] != callback]
+        kept = tuple(each for place in staying for each in callbacks[place : place + 2])
+        self._callbacks = kept or None
+        return (len(callbacks) - len(kept)) // 2
+
+    def __repr__(self) -> str:
+        return f"<Awaiting {self._delivery!r}>"
 
 
-def _new_awaiting(delivery: Delivery) -> Awaiting:
+class _Woken:
+    """Calls back some who have been woken, one after the other, each in its context."""
+
+    __slots__ = ("loop", "woken")
+
+    def __init__(self, loop: FutureFactory, woken: list[Awaiting]) -> None:
+        self.loop = loop
+        self.woken = woken
+
+    def __call__(self) -> None:
+        woken = self.woken
+        for place in range(len(woken)):
+            try:
+                woken[place].call_back()
+            except Exception as error:
+                self.loop.call_exception_handler(
+                    {"message": f"Exception in callback of {woken[place]!r}", "exception": error}
+                )
+            except BaseException:
+                # It ends the loop; who comes behind is not to wait for ever where the loop is run again.
+                _call_back(self.loop, woken[place + 1 :])
+                raise
+
+
+@cython.final
+@cython.freelist(64)
+@cython.no_gc
+@cython.cclass
+class Finished:
+    """One ``await`` of a Delivery that is done."""
+
+    __slots__ = ("_delivery",)
+
+    _delivery: Delivery
+
+    def __iter__(self) -> Finished:
+        return self
+
+    def __next__(self) -> Any:
+        metadata = _result_of(self._delivery)
+        if cython.compiled:
+            # See Awaiting.
+            PyErr_SetObject(StopIteration, metadata)
+            raise StopIteration
+        raise StopIteration(metadata)
+
+
+def _await(delivery: Delivery) -> Generator[Any, None, RecordMetadata]:
+    if delivery._index < 0 or delivery._group.is_done(delivery._index):
+        finished: Finished = Finished.__new__(Finished)
+        finished._delivery = delivery
+        return finished  # type: ignore[return-value]  # a generator in all but its type
     awaiting: Awaiting = Awaiting.__new__(Awaiting)
     awaiting._delivery = delivery
-    awaiting._future = None
+    awaiting._state = IDLE
+    awaiting._callbacks = None
     return awaiting
 
 

@@ -15,9 +15,8 @@ from aioproducer.core.batch import ProducerBatch
 from aioproducer.core.partition_queue import NodeQueue, PartitionQueue
 from aioproducer.core.producer_state import ProducerState
 
-
-# Batches in one request: as many as can be put into it, and taken out again, within a fraction of a millisecond. What is
-# left goes with the next request.
+# Batches in one request: as many as can be put into it, and taken out again, within a fraction of a millisecond. What
+# is left goes with the next request.
 BATCHES_PER_REQUEST = 64
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from aioproducer.core.batch import ProducerBatch
-from aioproducer.core.delivery import Delivery, DeliveryGroup, FutureFactory
+from aioproducer.core.delivery import WOKEN_TOGETHER, Delivery, DeliveryGroup, FutureFactory
 from aioproducer.core.partition_queue import PartitionQueue
 from aioproducer.core.pending import PendingRecord
 from aioproducer.core.producer_state import PartitionSequences
@@ -351,6 +351,95 @@ async def test_an_exception_thrown_into_an_awaiter_comes_out_of_it() -> None:
         generator.throw(StopIteration("value"))
     batch.succeed(40, -1)
     assert deliveries[0].result() == expected(0)
+
+
+async def test_the_future_of_an_awaiter_is_one() -> None:
+    """A task makes use of some of it; another loop's task, or a debugger, may of the rest."""
+    batch, deliveries = running_batch()
+    future = next(deliveries[0].__await__())
+    assert future.get_loop() is asyncio.get_running_loop()
+    assert not future.done()
+    with pytest.raises(asyncio.InvalidStateError):
+        future.result()
+    calls: list[str] = []
+    variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable")
+    context = contextvars.copy_context()
+    context.run(variable.set, "own")
+
+    def note(name: str) -> Callable[[Any], None]:
+        return lambda awaiting: calls.append(f"{name} {awaiting is future} {variable.get('none')}")
+
+    dropped = note("dropped")
+    future.add_done_callback(note("first"), context=context)
+    future.add_done_callback(dropped)
+    future.add_done_callback(note("second"))
+    assert future.remove_done_callback(dropped) == 1
+    assert future.remove_done_callback(dropped) == 0
+    batch.succeed(40, -1)
+    assert future.done()
+    assert not future.cancel()
+    assert future.result() is None
+    assert calls == []
+    await turns()
+    assert calls == ["first True own", "second True none"]
+    future.add_done_callback(note("late"))
+    await turns()
+    assert calls[2:] == ["late True none"]
+
+
+async def test_a_cancelled_future_of_an_awaiter_says_why() -> None:
+    _, deliveries = running_batch()
+    awaiting = deliveries[0].__await__()
+    future = next(awaiting)
+    assert future.cancel("reason")
+    assert future.cancelled()
+    with pytest.raises(asyncio.CancelledError, match="reason"):
+        future.exception()
+    with pytest.raises(asyncio.CancelledError, match="reason"):
+        next(awaiting)
+    assert not deliveries[0].done()
+
+
+async def test_a_callback_that_fails_keeps_nobody_from_waking() -> None:
+    """Awaiters are woken many at a time: one's failure was not to be the others' too."""
+    batch, deliveries = running_batch(WOKEN_TOGETHER * 2)
+    loop = asyncio.get_running_loop()
+    told: list[str] = []
+    loop.set_exception_handler(lambda loop, context: told.append(str(context["exception"])))
+    woken: list[int] = []
+
+    def call_back(place: int) -> Callable[[Any], None]:
+        def callback(awaiting: Any) -> None:
+            woken.append(place)
+            if place % 2:
+                raise ValueError(f"callback {place}")
+
+        return callback
+
+    for place, delivery in enumerate(deliveries):
+        next(delivery.__await__()).add_done_callback(call_back(place))
+    batch.succeed(40, -1)
+    await turns()
+    assert woken == list(range(len(deliveries)))
+    assert told == [f"callback {place}" for place in woken if place % 2]
+
+
+def test_what_ends_the_loop_leaves_no_awaiter_asleep() -> None:
+    loop = HandLoop()
+    batch = make_batch(loop, 3)
+    woken: list[int] = []
+
+    def interrupt(awaiting: Any) -> None:
+        raise KeyboardInterrupt
+
+    for place in range(3):
+        callback = interrupt if place == 0 else lambda awaiting, place=place: woken.append(place)
+        next(Delivery(batch, place).__await__()).add_done_callback(callback)
+    batch.succeed(40, -1)
+    with pytest.raises(KeyboardInterrupt):
+        loop.run()
+    loop.run()
+    assert woken == [1, 2]
 
 
 async def test_each_awaiter_has_a_future_of_its_own() -> None:
