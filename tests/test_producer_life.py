@@ -273,12 +273,13 @@ async def test_a_loop_of_sends_does_not_starve_the_service(kafka_cluster: Embedd
                 await asyncio.sleep(0)
 
         ticker = asyncio.create_task(tick())
-        deadline = time.perf_counter() + 0.1
-        while time.perf_counter() < deadline:
+        # By the time of this thread alone: other programs take of the machine what they like.
+        deadline = time.thread_time() + 0.1
+        while time.thread_time() < deadline:
             producer.send(topic, b"v")
             await producer.drain()
         ticker.cancel()
-        # One turn in half a millisecond, less what other programs take of the machine.
+        # One turn in half a millisecond, and what the turns themselves take.
         assert turns > 20
 
 
