@@ -1,8 +1,6 @@
 cimport cython
 
 
-@cython.final
-@cython.freelist(64)
 cdef class RecordMetadata:
     cdef object _topic_partition
     cdef long long _offset

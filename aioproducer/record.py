@@ -6,6 +6,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
+try:
+    import cython
+except ImportError:
+    from aioproducer.uncompiled import cython
+
 RecordHeader: TypeAlias = tuple[str, bytes | None]
 """A record header: its key and its value. A key may occur more than once; order is kept."""
 
@@ -25,6 +30,10 @@ class TopicPartition(NamedTuple):
         return text if text.isascii() and text.isprintable() else ascii(text)
 
 
+@cython.final
+@cython.freelist(64)
+@cython.no_gc
+@cython.cclass
 class RecordMetadata:
     """Where a record went.
 

@@ -23,7 +23,7 @@ ARROWS: dict[str, set[str]] = {
     "uncompiled": set(),
     "error_codes": set(),
     "error_texts": {"error_codes"},
-    "record": set(),
+    "record": {"uncompiled"},
     "errors": {"error_codes", "error_texts", "record"},
     "diagnosis": {"errors", "error_codes", "record"},
     "compression": _ERRORS,

@@ -6,6 +6,8 @@ from aioproducer.core.partition_queue cimport PartitionQueue
 from aioproducer.record cimport new_record_metadata
 from aioproducer.wire.record cimport write_plain_record
 
+cdef int _PENDING, _FAILED, _SPLIT
+
 
 cdef class ProducerBatch(DeliveryGroup):
     cdef public PartitionQueue queue

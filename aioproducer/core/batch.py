@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 LARGEST_GROWTH = 65536
 
 PENDING, SUCCEEDED, FAILED, SPLIT = range(4)
+# The same for this module alone, where compiled modules have them as C's integers.
+_PENDING, _FAILED, _SPLIT = PENDING, FAILED, SPLIT
 
 Header = tuple[str, Buffer | None]
 
@@ -337,7 +339,7 @@ class ProducerBatch(DeliveryGroup):
 
     def succeed(self, base_offset: int, log_append_time: int, *, acknowledged: bool = True) -> bool:
         """The broker has it. False where the batch was failed before and stays so."""
-        if self.outcome == FAILED:
+        if self.outcome == _FAILED:
             return False
         self._set_outcome(SUCCEEDED)
         self.base_offset = base_offset
@@ -352,7 +354,7 @@ class ProducerBatch(DeliveryGroup):
         ``record_errors`` are those of the records that the broker blames (KIP-467); the others are told that the batch
         was refused for their sake.
         """
-        if self.outcome == FAILED:
+        if self.outcome == _FAILED:
             return False
         self._set_outcome(FAILED)
         self.stored_error = error
@@ -381,28 +383,28 @@ class ProducerBatch(DeliveryGroup):
     def add_waiter(
         self, index: int, callback: Callable[..., Any] | None, argument: Any, context: Context | None = None
     ) -> None:
-        if self.outcome == SPLIT:
+        if self.outcome == _SPLIT:
             child, index = self._child(index)
             child.add_waiter(index, callback, argument, context)
         else:
             DeliveryGroup.add_waiter(self, index, callback, argument, context)
 
     def pop_waiters(self, index: int, only: object = None) -> list[Waiter]:
-        if self.outcome == SPLIT:
+        if self.outcome == _SPLIT:
             child, index = self._child(index)
             return child.pop_waiters(index, only)
         return DeliveryGroup.pop_waiters(self, index, only)
 
     def _set_outcome(self, outcome: int) -> None:
-        if self.outcome != PENDING:
+        if self.outcome != _PENDING:
             raise AssertionError(f"{self!r} has its outcome already")
         self.outcome = outcome
 
     def is_finished(self) -> bool:
         """Whether every record has its outcome."""
-        if self.outcome == SPLIT:
+        if self.outcome == _SPLIT:
             return self.undone_children == 0
-        return self.outcome != PENDING
+        return self.outcome != _PENDING
 
     def _child(self, index: int) -> tuple[ProducerBatch, int]:
         assert self.children is not None
@@ -411,13 +413,13 @@ class ProducerBatch(DeliveryGroup):
         return child, index - first
 
     def is_done(self, index: int) -> bool:
-        if self.outcome == SPLIT:
+        if self.outcome == _SPLIT:
             child, index = self._child(index)
             return child.is_done(index)
-        return self.outcome != PENDING
+        return self.outcome != _PENDING
 
     def error(self, index: int) -> KafkaError | None:
-        if self.outcome == SPLIT:
+        if self.outcome == _SPLIT:
             child, index = self._child(index)
             return child.error(index)
         if self.stored_error is None:
@@ -433,7 +435,7 @@ class ProducerBatch(DeliveryGroup):
         return self.stored_error.fresh()
 
     def metadata(self, index: int) -> RecordMetadata:
-        if self.outcome == SPLIT:
+        if self.outcome == _SPLIT:
             child, index = self._child(index)
             return child.metadata(index)
         if not self.acknowledged:
@@ -455,7 +457,7 @@ class ProducerBatch(DeliveryGroup):
     def release_memory(self, pool: BufferPool) -> None:
         """Give everything back; call it when the outcome is known and ``readers`` is 0. Again: nothing happens."""
         assert self.readers == 0
-        assert self.outcome != PENDING
+        assert self.outcome != _PENDING
         self._release_memory(pool)
         self.body = None
         self.header = None

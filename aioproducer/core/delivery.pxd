@@ -31,6 +31,9 @@ cpdef Delivery new_delivery(DeliveryGroup group, Py_ssize_t index)
 cdef object _result_of(Delivery delivery)
 
 
+cdef int IDLE, PENDING, WOKEN, CANCELLED
+
+
 cdef class Awaiting:
     cdef public bint _asyncio_future_blocking
     cdef Delivery _delivery
