@@ -8,30 +8,48 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DEMO_STAMP := $(VENV)/.installed-demo
+COMPILED_STAMP := $(VENV)/.compiled
 
 VERSIONS ?= 3.12 3.13
 SANS_IO := core wire protocol
 SOAK_ROUNDS ?= 10
+# What is tested: the modules in COMPILED_MODULES of aioproducer/build.py compiled, or their sources: BUILD=pure.
+BUILD ?= $(if $(shell sh -c 'command -v $(CC)'),compiled,pure)
+OF_BUILD = AIOPRODUCER_BUILD=$(BUILD) AIOPRODUCER_PURE=$(if $(filter pure,$(BUILD)),1,0)
 # Processes that the unit tests are divided among.
 WORKERS ?= auto
 # Event loops that the unit tests run on: both in `make test` and `make test-versions`, one where it has to be quick.
 LOOPS ?= asyncio
 
-.PHONY: help demo demo-venv docs venv check test test-unit test-programs test-interop coverage coverage-report test-versions bench soak clean
+# What the compiled modules are made from.
+COMPILED_MODULES := $(shell sed -n 's/^    "\(aioproducer\..*\)",$$/\1/p' aioproducer/build.py)
+COMPILED_SOURCES := setup.py aioproducer/build.py $(addsuffix .py,$(subst .,/,$(COMPILED_MODULES))) \
+	$(wildcard aioproducer/*.pxd aioproducer/*/*.pxd)
+
+# A copy of the package, compiled to find every access to memory that is not its own and every undefined operation.
+SANITIZED := build/sanitized
+SANITIZERS := -fsanitize=address,undefined -fno-sanitize-recover=undefined
+SANITIZER_TESTS ?= tests
+
+.PHONY: help demo demo-venv docs venv compiled check test test-unit test-programs test-interop coverage coverage-report \
+	test-versions test-sanitizers sanitized build-under-test bench soak clean
 
 help:
 	@echo "make demo           real data into the embedded broker and back; BOOTSTRAP=host:9092 for your own Kafka"
 	@echo "make venv           a virtual environment in $(VENV) with everything below"
+	@echo "make compiled       compiles the hot modules in place, those of which a source has changed"
 	@echo "make check          ruff, mypy, and the arrows between the rooms"
-	@echo "make test           the whole suite; what needs Java or Maven skips where they are missing"
+	@echo "make test           the whole suite, the unit tests on both builds; what needs Java or Maven skips where they are missing"
 	@echo "make test-unit      without brokers that this project did not write, and without whole programs"
 	@echo "make test-programs  the tool, the demo, the examples and the documentation's blocks, run as a user does"
 	@echo "make test-interop   against Apache Kafka and librdkafka's mock cluster alone"
-	@echo "make coverage       the unit tests with branch coverage; fails below 95 % of $(SANS_IO)"
+	@echo "                    each on the compiled modules where there is a C compiler; BUILD=pure: on the sources"
+	@echo "make coverage       the unit tests on the sources with branch coverage; fails below 95 % of $(SANS_IO)"
+	@echo "make test-sanitizers  the unit tests on modules that find wrong accesses to memory and undefined operations"
 	@echo "make test-versions  the unit tests on CPython $(VERSIONS), where they are installed"
 	@echo "make docs           the documentation as a site, in site/"
 	@echo "make bench          this producer and others side by side, against Apache Kafka"
-	@echo "make soak           kills, restarts and leader moves, SOAK_ROUNDS=$(SOAK_ROUNDS) times each"
+	@echo "make soak           what takes hours: kills, restarts and leader moves, SOAK_ROUNDS=$(SOAK_ROUNDS) times each; fuzzers"
 
 venv: $(STAMP)
 
@@ -43,14 +61,25 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 	@echo '*' > $(VENV)/.gitignore
 
+# The modules are compiled by a rule of their own, not by pip, which would start from nothing each time.
 $(STAMP): pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable '.[test,lint,bench,docs]'
+	AIOPRODUCER_PURE=1 $(BIN)/python -m pip install --quiet --editable '.[test,lint,bench,docs]'
 	touch $@
+
+compiled: $(COMPILED_STAMP)
+
+# As old as the moment before it began: a source that changes meanwhile is newer.
+$(COMPILED_STAMP): $(COMPILED_SOURCES) | $(STAMP)
+	@touch $@.begun
+	AIOPRODUCER_PURE=0 AIOPRODUCER_REQUIRE_COMPILED=1 $(BIN)/python setup.py -q build_ext --inplace
+	@mv $@.begun $@
+
+build-under-test: venv $(if $(filter compiled,$(BUILD)),$(COMPILED_STAMP))
 
 $(DEMO_STAMP): pyproject.toml examples/demo/requirements.txt | $(BIN)/python
 	@echo "installing into $(VENV), once"
-	@{ $(BIN)/python -m pip install --editable '.[demo]' \
+	@{ AIOPRODUCER_PURE=1 $(BIN)/python -m pip install --editable '.[demo]' \
 		&& $(BIN)/python -m pip install --no-deps --requirement examples/demo/requirements.txt; } \
 		> $(VENV)/install.log 2>&1 \
 		|| { echo "demo: pip failed: $$(sed -n 's/^ *ERROR: //p' $(VENV)/install.log | head -n 1) (more in" \
@@ -59,8 +88,9 @@ $(DEMO_STAMP): pyproject.toml examples/demo/requirements.txt | $(BIN)/python
 
 demo-venv: $(DEMO_STAMP)
 
-demo: demo-venv
-	@$(BIN)/python examples/demo $(if $(BOOTSTRAP),--bootstrap "$(BOOTSTRAP)")
+# Compiling takes longer than the demo: it runs the sources, but where the modules are compiled for something else.
+demo: demo-venv $(if $(wildcard $(COMPILED_STAMP)),$(COMPILED_STAMP))
+	@$(if $(wildcard $(COMPILED_STAMP)),,AIOPRODUCER_PURE=1) $(BIN)/python examples/demo $(if $(BOOTSTRAP),--bootstrap "$(BOOTSTRAP)")
 
 docs: venv
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
@@ -71,21 +101,24 @@ check: venv
 	$(BIN)/mypy
 	$(BIN)/pytest -q tests/test_arrows.py
 
+# Where the sources are all there is, once is enough.
 test: LOOPS = asyncio uvloop
 test: test-unit test-programs test-interop
+	@test "$(BUILD)" = pure || $(MAKE) --no-print-directory test-unit BUILD=pure LOOPS=asyncio
 
-test-unit: venv
-	AIOPRODUCER_LOOPS="$(LOOPS)" $(BIN)/pytest -q -m "not interop and not programs" -n $(WORKERS) $(PYTEST_ARGS)
+test-unit: build-under-test
+	$(OF_BUILD) AIOPRODUCER_LOOPS="$(LOOPS)" $(BIN)/pytest -q -m "not interop and not programs" -n $(WORKERS) $(PYTEST_ARGS)
 
-test-programs: venv
-	$(BIN)/pytest -q -m "programs and not interop" -n $(WORKERS) $(PYTEST_ARGS)
+test-programs: build-under-test
+	$(OF_BUILD) $(BIN)/pytest -q -m "programs and not interop" -n $(WORKERS) $(PYTEST_ARGS)
 
 # One process: they share brokers that take seconds to start.
-test-interop: venv
-	$(BIN)/pytest -q -m interop $(PYTEST_ARGS)
+test-interop: build-under-test
+	$(OF_BUILD) $(BIN)/pytest -q -m interop $(PYTEST_ARGS)
 
+# Coverage does not see what compiled modules do.
 coverage:
-	$(MAKE) test-unit PYTEST_ARGS="--cov=aioproducer --cov-branch --cov-report= $(PYTEST_ARGS)"
+	$(MAKE) test-unit BUILD=pure PYTEST_ARGS="--cov=aioproducer --cov-branch --cov-report= $(PYTEST_ARGS)"
 	$(MAKE) coverage-report
 
 # From the data that the last run left: the whole, then what has to reach 95 %.
@@ -95,6 +128,25 @@ coverage-report: venv
 		printf '\n%s\n' "aioproducer/$$room"; \
 		$(BIN)/coverage report --skip-covered --fail-under=95 --include="aioproducer/$$room/*" || exit 1; \
 	done
+
+sanitized: $(SANITIZED)/.compiled
+
+$(SANITIZED)/.compiled: $(shell find aioproducer -name '*.py' -o -name '*.pxd') setup.py | $(STAMP)
+	mkdir -p $(SANITIZED)
+	find $(SANITIZED) -name '*.py' -delete
+	tar --create --exclude='*.so' --exclude=__pycache__ aioproducer | tar --extract --directory $(SANITIZED)
+	AIOPRODUCER_PURE=0 AIOPRODUCER_REQUIRE_COMPILED=1 CFLAGS="-O1 -g -fno-omit-frame-pointer -UNDEBUG $(SANITIZERS)" \
+		LDFLAGS="-shared $(SANITIZERS)" $(BIN)/python setup.py -q build_ext --build-lib $(SANITIZED) --build-temp build/sanitized-temp
+	touch $@
+
+# Python allocates by malloc, so that AddressSanitizer sees every object. What the sanitizers find ends the process; what
+# they write to its stderr would be lost in a file of pytest's.
+test-sanitizers: sanitized
+	LD_PRELOAD="$$($(CC) -print-file-name=libasan.so) $$($(CC) -print-file-name=libubsan.so)" PYTHONMALLOC=malloc \
+		ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 PYTHONPATH=$(CURDIR)/$(SANITIZED) \
+		AIOPRODUCER_BUILD=sanitized AIOPRODUCER_PURE=0 AIOPRODUCER_LOOPS=asyncio \
+		$(BIN)/pytest -q --capture=sys --assert=plain -p no:cacheprovider -m "not interop and not programs" -n $(WORKERS) $(PYTEST_ARGS) \
+		$(SANITIZER_TESTS)
 
 test-versions:
 	@tested=; \
@@ -112,12 +164,15 @@ test-versions:
 	done; \
 	echo "tested on CPython:$${tested:- none of $(VERSIONS)}"
 
-bench: venv
+bench: venv compiled
 	$(BIN)/python bench/peers.py $(BENCH_ARGS)
 
-soak: venv
-	AIOPRODUCER_SEEDS=0-999 $(BIN)/pytest -q tests/simulation/test_seeds.py $(PYTEST_ARGS)
-	AIOPRODUCER_SOAK_ROUNDS=$(SOAK_ROUNDS) $(BIN)/pytest -q tests/interop/test_faults.py tests/interop/test_embedded_sigkill.py --timeout=3600 $(PYTEST_ARGS)
+soak: build-under-test
+	$(OF_BUILD) AIOPRODUCER_SEEDS=0-999 $(BIN)/pytest -q tests/simulation/test_seeds.py $(PYTEST_ARGS)
+	$(OF_BUILD) AIOPRODUCER_SOAK_ROUNDS=$(SOAK_ROUNDS) $(BIN)/pytest -q tests/interop/test_faults.py tests/interop/test_embedded_sigkill.py --timeout=3600 $(PYTEST_ARGS)
+	$(MAKE) test-sanitizers SANITIZER_TESTS="tests/fuzz tests/wire" PYTEST_ARGS="--hypothesis-profile=soak --timeout=3600 $(PYTEST_ARGS)"
+	$(MAKE) test-interop BUILD=pure
 
 clean:
+	find aioproducer -name '*.so' -delete
 	rm -rf $(VENV) $(VERSIONS:%=.venv-%) .demo site build dist .coverage .mypy_cache .ruff_cache .pytest_cache .hypothesis

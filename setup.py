@@ -1,17 +1,27 @@
-"""Compiles the hot modules where Cython and a C compiler are there; without them they run as they are.
+"""Compiles the hot modules where Cython and a C compiler are there: all, or none, and then they run as they are.
 
-``AIOPRODUCER_PURE=1`` builds without them. ``CFLAGS`` and ``LDFLAGS`` are the compiler's as ever.
+``AIOPRODUCER_PURE=1`` builds without them, with ``AIOPRODUCER_REQUIRE_COMPILED=1`` a build that cannot compile them
+fails. ``CC``, ``CFLAGS`` and ``LDFLAGS`` are the compiler's as ever.
 """
 
 from __future__ import annotations
 
+import os
+import platform
 import runpy
+import sys
+import sysconfig
+import time
 from pathlib import Path
 
 from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+from setuptools.errors import BaseError, CCompilerError
 
-ROOT = Path(__file__).parent
+ROOT = Path(__file__).resolve().parent
 BUILD = runpy.run_path(str(ROOT / "aioproducer" / "build.py"))
+REQUIRED = os.environ.get("AIOPRODUCER_REQUIRE_COMPILED", "0") not in ("", "0")
+EXTENSION_SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")
 
 DIRECTIVES = {
     "language_level": 3,
@@ -20,23 +30,126 @@ DIRECTIVES = {
     # What is None raises AttributeError, as in Python, and does not crash.
     "nonecheck": True,
     "embedsignature": False,
+    # What is for the uncompiled module alone is no mistake.
+    "warn.unreachable": False,
 }
+
+# gcc takes what Cython does with None for an access to the digits of an int, behind a check that it is one.
+COMPILER_OPTIONS = ["-Wno-array-bounds"]
+if "CFLAGS" not in os.environ:
+    # CPython's own flags ask for symbols, which make the modules six times as large.
+    COMPILER_OPTIONS.append("-g0")
+
+
+class NotCompiledError(Exception):
+    """Why the modules are not compiled here."""
+
+
+def unsupported() -> str | None:
+    """Why this Python runs the sources, whatever there is to compile them with."""
+    if platform.python_implementation() != "CPython":
+        return f"{platform.python_implementation()} runs the sources faster than extensions"
+    if sys.byteorder != "little":
+        return "nobody has tested the compiled modules on a big-endian machine"
+    if sysconfig.get_config_var("Py_GIL_DISABLED"):
+        return "the compiled modules would turn the interpreter's lock on again"
+    return None
+
+
+class CompileAllOrNone(build_ext):
+    """A compiled module works with its compiled neighbours alone: where one is missing, none may be left."""
+
+    def finalize_options(self) -> None:
+        super().finalize_options()
+        if self.parallel is None:
+            self.parallel = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+
+    def run(self) -> None:
+        super().run()
+        self._remove_others(Path(self.build_lib))
+        if self.inplace:
+            self._remove_others(ROOT)
+
+    def build_extensions(self) -> None:
+        began = time.time_ns()
+        try:
+            self._try_compiler()
+            self._translate()
+            super().build_extensions()
+        except (NotCompiledError, BaseError, CCompilerError) as error:
+            if REQUIRED:
+                raise
+            print(f"aioproducer: its modules are not compiled and run slower: {error}", file=sys.stderr)
+            self.extensions = []
+        for extension in self.extensions:
+            # As old as what was compiled: a source that changed meanwhile is newer.
+            for made in (*map(Path, extension.sources), Path(self.get_ext_fullpath(extension.name))):
+                if made.stat().st_mtime_ns > began:
+                    os.utime(made, ns=(began, began))
+
+    def _try_compiler(self) -> None:
+        """Find out at once that there is no compiler, or that it has no Python.h."""
+        folder = Path(self.build_temp)
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / "probe.c"
+        probe.write_text("#include <Python.h>\n")
+        try:
+            self.compiler.compile([str(probe)])
+        except CCompilerError as error:
+            command = self.compiler.compiler_so[0]
+            raise NotCompiledError(
+                f"{command} cannot be run or does not find Python.h (Debian, Ubuntu: apt install gcc python3-dev)"
+            ) from error
+
+    def _translate(self) -> None:
+        """Have Cython write the modules in C, those of which a source has changed."""
+        try:
+            import Cython
+            from Cython.Build import cythonize
+            from Cython.Compiler.Errors import CompileError
+        except ImportError as error:
+            raise NotCompiledError(f"Cython cannot be imported ({error})") from error
+        folder = Path("build", f"cython-{Cython.__version__}")
+        changed = Path(__file__).stat().st_mtime_ns
+        for translated in folder.rglob("*.c"):
+            if translated.stat().st_mtime_ns < changed:
+                translated.unlink()
+        try:
+            made = cythonize(
+                self.extensions,
+                compiler_directives=DIRECTIVES,
+                build_dir=str(folder),
+                force=bool(self.force),
+                quiet=True,
+            )
+        except CompileError as error:
+            raise NotCompiledError(f"Cython {Cython.__version__} cannot translate them") from error
+        sources = {extension.name: extension.sources for extension in made}
+        for extension in self.extensions:
+            extension.sources = sources[extension.name]
+
+    def _remove_others(self, folder: Path) -> None:
+        """Remove compiled modules that an earlier build left and this one does not have."""
+        made = {folder / self.get_ext_filename(extension.name) for extension in self.extensions or []}
+        for compiled in (folder / "aioproducer").rglob(f"*{EXTENSION_SUFFIX}"):
+            if compiled not in made:
+                compiled.unlink()
 
 
 def extensions() -> list[Extension]:
     """The modules to compile; none where that is not wanted or not possible."""
     if BUILD["is_pure_wanted"]():
         return []
-    try:
-        from Cython.Build import cythonize
-    except ImportError:
+    reason = unsupported()
+    if reason is not None:
+        if REQUIRED:
+            raise SystemExit(f"aioproducer: its modules cannot be compiled: {reason}")
+        print(f"aioproducer: its modules are not compiled: {reason}", file=sys.stderr)
         return []
-    modules = [
-        # Optional: where the compiler fails, or there is none, the module stays as it is.
-        Extension(name, [name.replace(".", "/") + ".py"], extra_compile_args=["-g0"], optional=True)
+    return [
+        Extension(name, [name.replace(".", "/") + ".py"], extra_compile_args=COMPILER_OPTIONS)
         for name in BUILD["COMPILED_MODULES"]
     ]
-    return cythonize(modules, compiler_directives=DIRECTIVES, build_dir="build/cython")
 
 
-setup(ext_modules=extensions())
+setup(ext_modules=extensions(), cmdclass={"build_ext": CompileAllOrNone})

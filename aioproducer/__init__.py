@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from aioproducer.config import ProducerConfig
     from aioproducer.core.delivery import Delivery
     from aioproducer.errors import KafkaError, SendManyError
+    from aioproducer.outgoing import Record
     from aioproducer.producer import Producer
-    from aioproducer.record import Node, PartitionInfo, Record, RecordMetadata, TopicPartition
+    from aioproducer.record import Node, PartitionInfo, RecordMetadata, TopicPartition
 
 __version__ = "0.1.0"
 
@@ -44,7 +45,7 @@ _HOMES = {
     "PartitionInfo": "aioproducer.record",
     "Producer": "aioproducer.producer",
     "ProducerConfig": "aioproducer.config",
-    "Record": "aioproducer.record",
+    "Record": "aioproducer.outgoing",
     "RecordMetadata": "aioproducer.record",
     "SendManyError": "aioproducer.errors",
     "SendManyResult": "aioproducer.bulk",

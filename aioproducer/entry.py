@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from time import time_ns
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aioproducer import callers
 from aioproducer.core.accumulator import RecordAccumulator
@@ -17,9 +17,9 @@ from aioproducer.core.delivery import Delivery
 from aioproducer.record import normalise_headers
 from aioproducer.wire.record_batch import Buffer
 
-try:
+if TYPE_CHECKING:
     import cython
-except ImportError:
+else:
     from aioproducer.uncompiled import cython
 
 if cython.compiled:
@@ -79,7 +79,8 @@ class RecordEntry:
         else:
             callers.check(topic, value, key, partition, timestamp_ms, headers)
             milliseconds = int(timestamp_ms)
-        if headers is not NO_HEADERS and not isinstance(headers, (tuple, list)):
+        if headers is not NO_HEADERS and type(headers) is not tuple and type(headers) is not list:
+            # A class of the caller's may say one length and give another; a batch would be malformed for it.
             headers = normalise_headers(headers)
         try:
             delivery = self._accumulator.append(topic, partition, key, value, headers, milliseconds)

@@ -9,13 +9,16 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
-from aioproducer.record import Record, RecordHeader, RecordMetadata
+from aioproducer.record import RecordHeader, RecordMetadata
+
+if TYPE_CHECKING:
+    from aioproducer.outgoing import Record
 
 _logger = logging.getLogger(__name__)
 
-_OnSend: TypeAlias = Callable[[Record], object]
+_OnSend: TypeAlias = Callable[["Record"], object]
 _OnAcknowledgement: TypeAlias = Callable[[RecordMetadata, BaseException | None, Sequence[RecordHeader]], object]
 
 _UNKNOWN_PARTITION = -1
@@ -95,6 +98,8 @@ class InterceptorChain:
         An interceptor that raises, or returns no Record, is logged and passed over: the next one gets the last record
         that was one.
         """
+        from aioproducer.outgoing import Record
+
         for name, intercept in self._on_send:
             try:
                 answer = intercept(record)

@@ -12,16 +12,16 @@ import inspect
 import operator
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
-from random import Random
-from typing import Protocol, SupportsIndex, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Final, Protocol, SupportsIndex, TypeAlias, runtime_checkable
 
 from aioproducer.errors import InvalidPartitionError
 from aioproducer.record import Node, PartitionInfo
 
+if TYPE_CHECKING:
+    from random import Random
 
-@dataclass(frozen=True, slots=True)
+
 class PartitionLoad:
     """What the sticky choice knows of a topic at one moment. The columns are kept: do not change them afterwards.
 
@@ -39,18 +39,26 @@ class PartitionLoad:
         ``partitioner_availability_timeout_ms``. Always empty without adaptive partitioning, as in Kafka.
     """
 
-    partition_count: int
-    available: Sequence[int]
-    queue_sizes: Sequence[int] | None = None
-    leader_racks: Sequence[str | None] | None = None
-    slow: Collection[int] = ()
+    __slots__ = ("available", "leader_racks", "partition_count", "queue_sizes", "slow")
 
-    def __post_init__(self) -> None:
-        if self.partition_count < 1:
-            raise ValueError(f"partition_count must be at least 1, but is {self.partition_count}")
-        for name, column in (("queue_sizes", self.queue_sizes), ("leader_racks", self.leader_racks)):
-            if column is not None and len(column) != len(self.available):
-                raise ValueError(f"{name} has {len(column)} entries for {len(self.available)} available partitions")
+    def __init__(
+        self,
+        partition_count: int,
+        available: Sequence[int],
+        queue_sizes: Sequence[int] | None = None,
+        leader_racks: Sequence[str | None] | None = None,
+        slow: Collection[int] = (),
+    ) -> None:
+        if partition_count < 1:
+            raise ValueError(f"partition_count must be at least 1, but is {partition_count}")
+        for name, column in (("queue_sizes", queue_sizes), ("leader_racks", leader_racks)):
+            if column is not None and len(column) != len(available):
+                raise ValueError(f"{name} has {len(column)} entries for {len(available)} available partitions")
+        self.partition_count: Final = partition_count
+        self.available: Final = available
+        self.queue_sizes: Final = queue_sizes
+        self.leader_racks: Final = leader_racks
+        self.slow: Final = slow
 
 
 class StickyPartitioner:

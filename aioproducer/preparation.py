@@ -15,12 +15,13 @@ from aioproducer.core.pending import PENDING_OVERHEAD, PendingRecord, payload_si
 from aioproducer.diagnosis import line_full, record_too_large
 from aioproducer.errors import InvalidTopicError, KafkaError, SerializationError, broker_error
 from aioproducer.interceptors import InterceptorChain
-from aioproducer.record import Record, RecordHeader, RecordMetadata, TopicPartition
+from aioproducer.record import RecordHeader, RecordMetadata, TopicPartition
 from aioproducer.serializers import BytesSerializer, resolve
 from aioproducer.wire.record_batch import Buffer, estimate_size_in_bytes_upper_bound
 
 if TYPE_CHECKING:
     from aioproducer.config import ProducerConfig
+    from aioproducer.outgoing import Record
 
 INVALID_TOPIC = 17
 

@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any, Self
 
 from aioproducer import callers
 from aioproducer.assembly import Parts, assemble, connector_for
-from aioproducer.bulk import Column, SendManyResult, send_columns
 from aioproducer.config import ProducerConfig
 from aioproducer.core.delivery import Delivery
 from aioproducer.entry import LATEST_TIMESTAMP, RecordEntry, is_compiled
@@ -37,13 +36,16 @@ from aioproducer.errors import (
 from aioproducer.hooks import Hooks
 from aioproducer.metrics import MetricsSnapshot
 from aioproducer.preparation import Admission, Preparation
-from aioproducer.record import PartitionInfo, Record, RecordHeader, TopicPartition, normalise_headers
-from aioproducer.threadsafe import ThreadsafeProducer
+from aioproducer.record import PartitionInfo, RecordHeader, TopicPartition, normalise_headers
 from aioproducer.transport.base import Connector
 from aioproducer.wire.record_batch import Buffer
 
 if TYPE_CHECKING:
     import pyarrow
+
+    from aioproducer.bulk import Column, SendManyResult
+    from aioproducer.outgoing import Record
+    from aioproducer.threadsafe import ThreadsafeProducer
 
 logger = logging.getLogger("aioproducer")
 
@@ -338,6 +340,8 @@ class Producer(RecordEntry):
             raise callers.refusal(self._refusal_here())
         headers = normalise_headers(headers)
         if self._preparation.intercepts:
+            from aioproducer.outgoing import Record
+
             return self._send_intercepted(Record(topic, value, key, partition, timestamp_ms, headers))
         return self._send_serialized(topic, partition, key, value, headers, timestamp_ms)[0]
 
@@ -419,6 +423,8 @@ class Producer(RecordEntry):
             TypeError: a column is no sequence.
             ValueError: the columns are of different lengths.
         """
+        from aioproducer.bulk import send_columns
+
         self._check_caller()
         return await send_columns(self, topic, values, keys, partition, timestamps_ms, headers)
 
@@ -528,6 +534,8 @@ class Producer(RecordEntry):
 
     def threadsafe(self) -> ThreadsafeProducer:
         """The same producer for other threads, whose sends return ``concurrent.futures.Future``."""
+        from aioproducer.threadsafe import ThreadsafeProducer
+
         self._check_caller()
         return ThreadsafeProducer(self, self._loop, self.config.buffer_memory)
 

@@ -1,6 +1,8 @@
 """What every test shares: asyncio tests run on the plain loop and mostly on uvloop too, interop tests cannot hide.
 
-AIOPRODUCER_LOOPS=asyncio, or uvloop, has them run on one loop alone, in half the time.
+AIOPRODUCER_LOOPS=asyncio, or uvloop, has them run on one loop alone, in half the time. AIOPRODUCER_PURE=1 has them run
+on the sources of the compiled modules; AIOPRODUCER_BUILD=pure, compiled or sanitized says which build has to be under
+test (tests/builds/test_modules.py). --hypothesis-profile=soak has the fuzzers try many more examples.
 """
 
 from __future__ import annotations
@@ -11,8 +13,12 @@ import sys
 from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 
+import hypothesis
 import pytest
 import uvloop
+
+import aioproducer
+from aioproducer.build import COMPILED_MODULES, is_pure_wanted
 
 # The helpers in tests/kafka are imported by tests as tests.kafka, and by the bench.
 _TESTS = Path(__file__).parent
@@ -24,12 +30,27 @@ _LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
 }
 
 # What starts whole programs, as a user does.
-_PROGRAMS = ("cli/test_processes", "docs/", "examples/", "fresh_root/", "testing/test_plugin")
+_PROGRAMS = ("builds/test_wheel", "cli/test_processes", "docs/", "examples/", "fresh_root/", "testing/test_plugin")
 
 # Rooms whose code never meets a loop's own ways: it lies above connections, and waits for futures alone.
 _ONE_LOOP = ("core/", "broker/groups/", "broker/handlers/", "broker/replicas/", "broker/test_")
 if _ROOT not in sys.path:
     sys.path.append(_ROOT)
+
+# How long an example takes depends on what else the machine does.
+hypothesis.settings.register_profile("project", deadline=None)
+hypothesis.settings.register_profile("soak", deadline=None, max_examples=20_000)
+hypothesis.settings.load_profile("project")
+
+
+def pytest_configure() -> None:
+    if not is_pure_wanted():
+        # Importable from here on, see _ROOT.
+        from tests.builds.freshness import what_is_wrong
+
+        wrong = what_is_wrong(Path(aioproducer.__file__).parents[1], COMPILED_MODULES)
+        if wrong is not None:
+            raise pytest.UsageError(wrong)
 
 
 def pytest_asyncio_loop_factories(

@@ -13,14 +13,19 @@ import pytest
 
 # With all that is in them.
 OPTIONAL_PACKAGES = {
+    "Cython",
     "aioproducer.broker",
     "aioproducer.cli",
     "aioproducer.consumer",
     "aioproducer.gateway",
     "aioproducer.spark",
     "aioproducer.testing",
+    "crc32c",
     "cramjam",
     "cryptography",
+    "email",
+    "importlib.metadata",
+    "importlib.resources",
     "json",
     "lz4",
     "numpy",
@@ -31,6 +36,8 @@ OPTIONAL_PACKAGES = {
 }
 OPTIONAL_MODULES = {
     "aioproducer.admin",
+    "aioproducer.arrow",
+    "aioproducer.bulk",
     "aioproducer.compression.gzip",
     "aioproducer.compression.lz4",
     "aioproducer.compression.snappy",
@@ -38,14 +45,32 @@ OPTIONAL_MODULES = {
     "aioproducer.config.documentation",
     "aioproducer.config.providers",
     "aioproducer.error_texts",
+    "aioproducer.outgoing",
     "aioproducer.security",
     "aioproducer.security.tls",
+    "aioproducer.threadsafe",
     "aioproducer.transport.memory",
+    "aioproducer.transport.tls_session",
+    "aioproducer.transport.tls_transport",
+    "argparse",
+    "copy",
+    "csv",
+    "cython",
+    "dataclasses",
+    "datetime",
     "decimal",
     "fractions",
+    "gettext",
     "platform",
+    "shutil",
+    "tempfile",
     "uuid",
+    "zipfile",
 }
+# What a producer needs to start, and what is imported where it sends. No other message is.
+MESSAGES = {"api_versions", "headers", "leaders", "metadata", "produce", "producer_ids"}
+# What a running producer needs, but not the import.
+LATER_MODULES = {"concurrent.futures.thread", "zlib"}
 
 
 def imported(code: str) -> set[str]:
@@ -64,6 +89,12 @@ def optional(modules: set[str]) -> set[str]:
     return {name for name in modules if name in OPTIONAL_MODULES or not OPTIONAL_PACKAGES.isdisjoint(_places(name))}
 
 
+def messages(modules: set[str]) -> set[str]:
+    """The families of messages among ``modules``."""
+    package = "aioproducer.protocol.messages."
+    return {name.removeprefix(package) for name in modules if name.startswith(package)}
+
+
 def _places(name: str) -> set[str]:
     parts = name.split(".")
     return {".".join(parts[:length]) for length in range(1, len(parts) + 1)}
@@ -77,6 +108,8 @@ def test_importing_the_producer_imports_nothing_that_not_every_producer_needs() 
     found = imported("from aioproducer import Producer")
     assert "aioproducer.producer" in found
     assert not optional(found)
+    assert not found & LATER_MODULES
+    assert messages(found) == MESSAGES
 
 
 def test_a_plain_producer_needs_nothing_else_to_start() -> None:

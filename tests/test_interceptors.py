@@ -9,7 +9,8 @@ from collections.abc import Sequence
 import pytest
 
 from aioproducer.interceptors import InterceptorChain, ProducerInterceptor
-from aioproducer.record import Record, RecordHeader, RecordMetadata
+from aioproducer.outgoing import Record
+from aioproducer.record import RecordHeader, RecordMetadata
 
 RECORD = Record("clicks", "v", headers=[("h", b"1")])
 METADATA = RecordMetadata("clicks", 0, 5, 1)

@@ -9,8 +9,9 @@ import pytest
 
 from aioproducer.config import ProducerConfig
 from aioproducer.errors import SerializationError
+from aioproducer.outgoing import Record
 from aioproducer.preparation import Preparation, abandon
-from aioproducer.record import Record, RecordHeader
+from aioproducer.record import RecordHeader
 
 
 def _preparation(**configuration: Any) -> Preparation:

@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioproducer import metrics, partitioner, record
-from aioproducer.record import Node, PartitionInfo, Record, RecordMetadata, TopicPartition, normalise_headers
+from aioproducer.outgoing import Record
+from aioproducer.record import Node, PartitionInfo, RecordMetadata, TopicPartition, normalise_headers
 
 
 def test_only_the_topic_is_required() -> None:

@@ -8,9 +8,7 @@ oldest is the next to expire.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from aioproducer.compression import Codec
 from aioproducer.core.batch import Header, ProducerBatch
@@ -28,17 +26,16 @@ from aioproducer.partitioner import StickyPartitioner
 from aioproducer.wire.murmur2 import partition_for_key
 from aioproducer.wire.record_batch import BATCH_HEADER_SIZE, Buffer, record_size_upper_bound
 
-try:
+if TYPE_CHECKING:
+    from random import Random
+
     import cython
-except ImportError:
+else:
     from aioproducer.uncompiled import cython
 
 if not cython.compiled:
     # The compiled module has it from its .pxd file.
     from aioproducer.wire.murmur2 import partition_for_key_at
-
-if TYPE_CHECKING:
-    pass
 
 # What Kafka adds to the estimated compressed size (COMPRESSION_RATE_ESTIMATION_FACTOR).
 RATIO_SAFETY = 1.05
@@ -58,8 +55,7 @@ OPEN_SHARE = 4
 INLINE_COMPRESSION_SIZE = 4096
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AccumulatorSettings:
+class AccumulatorSettings(NamedTuple):
     """What the accumulator keeps to. Times are in seconds, sizes in bytes."""
 
     batch_size: int = 16384
@@ -71,7 +67,7 @@ class AccumulatorSettings:
     compression_level: int | None = None
     # At most one batch of a partition on the wire: order without idempotence.
     one_in_flight_per_partition: bool = False
-    retry_backoff: ExponentialBackoff = field(default_factory=lambda: ExponentialBackoff(100, 1000))
+    retry_backoff: ExponentialBackoff = ExponentialBackoff(100, 1000)
     ignore_keys: bool = False
     adaptive_partitioning: bool = True
     availability_timeout: float = 0.0
@@ -394,6 +390,9 @@ class RecordAccumulator(IncompleteBatches):
         batch = queue.open_batch
         while batch is not None:
             index = batch.append(timestamp_ms, key, value, headers)
+            if index < 0 and batch.closed:
+                batch = queue.open_batch
+                continue
             if index < 0 and batch.has_room_for(-index):
                 if not first or not self._extend(batch, -index):
                     return None
@@ -469,8 +468,9 @@ class RecordAccumulator(IncompleteBatches):
         """Let the open batch take no more records."""
         fullness = 1.0 if full else min(1.0, batch.used_size() / max(batch.size_limit, 1))
         batch.close()
-        queue.open_batch = None
-        self._open_batches -= 1
+        if queue.open_batch is batch:
+            queue.open_batch = None
+            self._open_batches -= 1
         queue.last_batch_size = batch.used_before
         self.ready.closed(batch)
         topic = self.topics[batch.topic_partition.topic]

@@ -60,6 +60,7 @@ cdef class ProducerBatch(DeliveryGroup):
         value_address=cython.p_uchar,
         key_size=Py_ssize_t,
         value_size=Py_ssize_t,
+        index=Py_ssize_t,
         position=Py_ssize_t,
         size=Py_ssize_t,
     )

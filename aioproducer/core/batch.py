@@ -20,9 +20,9 @@ from aioproducer.wire.record_batch import (
     encode_header,
 )
 
-try:
+if TYPE_CHECKING:
     import cython
-except ImportError:
+else:
     from aioproducer.uncompiled import cython
 
 if cython.compiled:
@@ -169,7 +169,10 @@ class ProducerBatch(DeliveryGroup):
     # Appending
 
     def append(self, timestamp_ms: int, key: Buffer | None, value: Buffer | None, headers: Sequence[Header]) -> int:
-        """Encode a record into the current slab; its index, or minus its encoded size where it does not fit."""
+        """Encode a record into the current slab; its index, or minus its encoded size where it does not fit.
+
+        A batch that was closed meanwhile says a size that no batch has room for.
+        """
         if (
             cython.compiled
             and not headers
@@ -185,8 +188,15 @@ class ProducerBatch(DeliveryGroup):
                 value_address = cython.cast(cython.p_uchar, PyBytes_AS_STRING(value))
                 value_size = PyBytes_GET_SIZE(value)
             return self.append_at(timestamp_ms, key_address, key_size, value_address, value_size)
-        record = encode_record(self.record_count, timestamp_ms - self.base_timestamp, key, value, headers)
+        while True:
+            index = self.record_count
+            record = encode_record(index, timestamp_ms - self.base_timestamp, key, value, headers)
+            if self.record_count == index:
+                break
+            # Reading a user's object has run code of theirs, which has sent a record itself.
         size = len(record)
+        if self.closed:
+            return -size - self.size_limit
         position = self.position
         if position + size > self.room_end:
             return -size

@@ -7,11 +7,11 @@ row instead, which says the row of its dictionary.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-try:
+if TYPE_CHECKING:
     import cython
-except ImportError:
+else:
     from aioproducer.uncompiled import cython
 
 if cython.compiled:

@@ -21,7 +21,6 @@ import math
 import struct
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
@@ -45,14 +44,9 @@ from aioproducer.protocol import (
     decode_api_versions_response,
     decode_response,
     encode_request,
+    messages,
 )
 from aioproducer.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from aioproducer.protocol.messages.sasl import (
-    SaslAuthenticateRequest,
-    SaslAuthenticateResponse,
-    SaslHandshakeRequest,
-    SaslHandshakeResponse,
-)
 
 if TYPE_CHECKING:
     from aioproducer.protocol.parts import ResponseInParts
@@ -129,9 +123,8 @@ ReadResponse: TypeAlias = Callable[[int, Buffer], "ResponseInParts[Any, Any]"]
 """Reads a response of a version, where that is not to be done at once."""
 
 
-@dataclass(slots=True, eq=False)
-class InFlight:
-    """A request that was sent and awaits its response; ``context`` is whatever the sender gave. It never changes."""
+class InFlight(NamedTuple):
+    """A request that was sent and awaits its response; ``context`` is whatever the sender gave."""
 
     correlation_id: int
     api_key: int
@@ -479,9 +472,9 @@ class Connection:
             match response:
                 case ApiVersionsResponse():
                     self._handle_versions(request, response, now)
-                case SaslHandshakeResponse():
+                case messages.SaslHandshakeResponse():
                     self._handle_handshake(response, now)
-                case SaslAuthenticateResponse():
+                case messages.SaslAuthenticateResponse():
                     self._handle_authentication(response, now)
         except KafkaError as error:
             self._fail(error)
@@ -504,9 +497,9 @@ class Connection:
         self._advance(_Event.CREDENTIALS_WANTED)
         # From version 1 on the tokens travel in SaslAuthenticate requests (KIP-152); before, as bare frames.
         version = self.negotiate(ApiKey.SASL_HANDSHAKE, lowest=1)
-        self._send_own(SaslHandshakeRequest(mechanism=self._authenticator.mechanism), version, now)
+        self._send_own(messages.SaslHandshakeRequest(mechanism=self._authenticator.mechanism), version, now)
 
-    def _handle_handshake(self, response: SaslHandshakeResponse, now: float) -> None:
+    def _handle_handshake(self, response: messages.SaslHandshakeResponse, now: float) -> None:
         assert self._authenticator is not None
         if response.error_code == _UNSUPPORTED_SASL_MECHANISM:
             offered = ", ".join(response.mechanisms) or "none"
@@ -518,7 +511,7 @@ class Connection:
             raise broker_error(response.error_code)
         self._step(None, now)
 
-    def _handle_authentication(self, response: SaslAuthenticateResponse, now: float) -> None:
+    def _handle_authentication(self, response: messages.SaslAuthenticateResponse, now: float) -> None:
         if response.error_code:
             raise broker_error(response.error_code, response.error_message)
         self.session_lifetime_ms = response.session_lifetime_ms
@@ -531,7 +524,7 @@ class Connection:
             self._advance(_Event.AUTHENTICATED)
             return
         version = self.negotiate(ApiKey.SASL_AUTHENTICATE)
-        self._send_own(SaslAuthenticateRequest(auth_bytes=token), version, now)
+        self._send_own(messages.SaslAuthenticateRequest(auth_bytes=token), version, now)
 
     def _fail(self, error: KafkaError) -> None:
         """Close for ``error``, if nothing did before; the requests in flight wait for `poison`."""

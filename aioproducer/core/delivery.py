@@ -13,9 +13,9 @@ from aioproducer.core.future_type import FutureOfMetadata
 from aioproducer.errors import KafkaError
 from aioproducer.record import RecordMetadata, TopicPartition
 
-try:
+if TYPE_CHECKING:
     import cython
-except ImportError:
+else:
     from aioproducer.uncompiled import cython
 
 if cython.compiled:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from random import Random
 from typing import TYPE_CHECKING
 
 from aioproducer.core.batch import PENDING, SPLIT, ProducerBatch
@@ -19,8 +18,13 @@ from aioproducer.core.watches import Watches
 
 if TYPE_CHECKING:
     from asyncio import Future
+    from random import Random
 
     from aioproducer.core.accumulator import AccumulatorSettings
+
+
+# The part of the memory that has to be free before those go on who waited for it, as its reciprocal.
+AMPLE_SHARE = 8
 
 
 class IncompleteBatches:
@@ -63,7 +67,7 @@ class IncompleteBatches:
             loop,
             first_batch=self._first_batch_number,
             first_in_line=lambda: self.lines.waiting.first_number(),
-            has_room=self.has_room,
+            has_room=self._has_ample_room,
         )
 
     # Compression
@@ -209,7 +213,7 @@ class IncompleteBatches:
         return self._watches.line(self.lines.waiting.last_number)
 
     def watch_room(self) -> Future[None]:
-        """A future that is done when ``has_room``."""
+        """A future that is done when there is room again, and not just for the next few records."""
         return self._watches.room()
 
     def has_room(self) -> bool:
@@ -217,6 +221,16 @@ class IncompleteBatches:
         if self.lines.memory_line or self.pool.available_memory <= 0:
             return False
         return self.lines.waiting.size * 2 <= self.lines.waiting.size_limit
+
+    def _has_ample_room(self) -> bool:
+        """Whether to let those go on who waited for room.
+
+        With each kibibyte that comes free they would fill it and wait again, and records go the long way in: a
+        part of the memory is worth the way, or all that there will be.
+        """
+        if not self.has_room():
+            return False
+        return self.pool.available_memory * AMPLE_SHARE >= self.pool.total_memory or not self.incomplete
 
     def _first_batch_number(self) -> int:
         return next(iter(self.incomplete)).number if self.incomplete else self._batch_number + 1

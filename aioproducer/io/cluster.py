@@ -26,7 +26,7 @@ from aioproducer.io.node import NodeConnection, NodeSettings
 from aioproducer.metrics import Metrics
 from aioproducer.protocol import Buffer, Request, Response
 from aioproducer.protocol.messages.metadata import MetadataResponse, MetadataResponseTopic
-from aioproducer.protocol.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
+from aioproducer.protocol.messages.producer_ids import InitProducerIdRequest, InitProducerIdResponse
 from aioproducer.protocol.parts import ResponseInParts
 from aioproducer.transport.base import Connector
 

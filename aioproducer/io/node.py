@@ -12,9 +12,7 @@ import logging
 import ssl
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
-from random import Random
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from aioproducer.core.cluster import NodeCandidate, NodeState
 from aioproducer.core.connection import Completed, Connection, ConnectionState, InFlight, ReadResponse
@@ -26,6 +24,9 @@ from aioproducer.metrics import Metrics
 from aioproducer.protocol import Buffer, Request, Response
 from aioproducer.record import Node
 from aioproducer.transport.base import Connector, Transport
+
+if TYPE_CHECKING:
+    from random import Random
 
 logger = logging.getLogger("aioproducer")
 
@@ -62,8 +63,7 @@ class NodeOwner(Protocol):
         """The cluster that a broker should belong to, once that is known."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeSettings:
+class NodeSettings(NamedTuple):
     """What every connection keeps to. Times are in seconds."""
 
     client_id: str

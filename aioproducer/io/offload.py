@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
 
 from aioproducer.compression import Codec
 from aioproducer.core.batch import ProducerBatch
+
+if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
 
 
 class Compressor:
@@ -35,6 +38,8 @@ class Compressor:
     def submit(self, batch: ProducerBatch) -> None:
         """Compress the batch's body in a thread."""
         if self._executor is None:
+            from concurrent.futures import ThreadPoolExecutor
+
             workers = min(4, os.cpu_count() or 1)
             self._executor = ThreadPoolExecutor(workers, thread_name_prefix="aioproducer-compressor")
         assert batch.body is not None

@@ -11,8 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextvars import copy_context
-from dataclasses import dataclass
-from random import Random
+from typing import TYPE_CHECKING, NamedTuple
 
 from aioproducer.core.accumulator import RecordAccumulator
 from aioproducer.core.batch import ProducerBatch
@@ -34,6 +33,9 @@ from aioproducer.protocol.messages.produce import PartitionProduceResponse
 from aioproducer.record import Node, TopicPartition
 from aioproducer.transport.base import Connector
 
+if TYPE_CHECKING:
+    from random import Random
+
 logger = logging.getLogger("aioproducer")
 
 # How many waiting records are served in one turn, so that no turn takes long.
@@ -45,8 +47,7 @@ FENCED_LEADER_EPOCH = 74
 ReportFailure = Callable[[TopicPartition, int, KafkaError], None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SenderSettings:
+class SenderSettings(NamedTuple):
     """What the sender keeps to, besides what its parts know. Times are in seconds."""
 
     acks: int

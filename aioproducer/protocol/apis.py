@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from enum import IntEnum
 from typing import Final
 
@@ -110,13 +110,18 @@ class ApiKey(IntEnum):
     UNREGISTER_CONTROLLER = 94
 
 
-@dataclass(frozen=True, slots=True)
 class Api:
     """A request that this package can write and read, and its response."""
 
-    key: ApiKey
-    request: type[Request[Response]]
-    response: type[Response]
+    __slots__ = ("key", "request", "response")
+
+    def __init__(self, key: ApiKey, request: type[Request[Response]], response: type[Response]) -> None:
+        self.key: Final = key
+        self.request: Final = request
+        self.response: Final = response
+
+    def __repr__(self) -> str:
+        return f"<Api {self.key.name}>"
 
     @property
     def versions(self) -> range:
@@ -139,48 +144,69 @@ class Api:
         return self.request.schema.flexible
 
 
-def _apis(*requests: type[Request[Response]]) -> dict[ApiKey, Api]:
-    apis = {}
-    for request in requests:
-        key = ApiKey(request.schema.api_key)
-        apis[key] = Api(key, request, request.response_class())
-    return apis
+class _Apis(Mapping[ApiKey, Api]):
+    """Makes each ``Api`` when it is asked for: its messages are imported then."""
+
+    __slots__ = ("_made", "_names")
+
+    def __init__(self, names: dict[ApiKey, str]) -> None:
+        self._names: Final = names
+        self._made: Final[dict[ApiKey, Api]] = {}
+
+    def __getitem__(self, key: ApiKey) -> Api:
+        api = self._made.get(key)
+        if api is None:
+            name = self._names[key]
+            request: type[Request[Response]] = getattr(messages, name)
+            api = self._made[key] = Api(ApiKey(key), request, request.response_class())
+        return api
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._names
+
+    def __iter__(self) -> Iterator[ApiKey]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
 
 
-APIS: Final = _apis(
-    messages.ProduceRequest,
-    messages.FetchRequest,
-    messages.ListOffsetsRequest,
-    messages.MetadataRequest,
-    messages.OffsetCommitRequest,
-    messages.OffsetFetchRequest,
-    messages.FindCoordinatorRequest,
-    messages.JoinGroupRequest,
-    messages.HeartbeatRequest,
-    messages.LeaveGroupRequest,
-    messages.SyncGroupRequest,
-    messages.DescribeGroupsRequest,
-    messages.ListGroupsRequest,
-    messages.SaslHandshakeRequest,
-    messages.ApiVersionsRequest,
-    messages.CreateTopicsRequest,
-    messages.DeleteTopicsRequest,
-    messages.DeleteRecordsRequest,
-    messages.InitProducerIdRequest,
-    messages.OffsetForLeaderEpochRequest,
-    messages.AddPartitionsToTxnRequest,
-    messages.AddOffsetsToTxnRequest,
-    messages.EndTxnRequest,
-    messages.WriteTxnMarkersRequest,
-    messages.TxnOffsetCommitRequest,
-    messages.DescribeConfigsRequest,
-    messages.SaslAuthenticateRequest,
-    messages.CreatePartitionsRequest,
-    messages.IncrementalAlterConfigsRequest,
-    messages.DescribeClusterRequest,
-    messages.DescribeProducersRequest,
-    messages.GetTelemetrySubscriptionsRequest,
-    messages.PushTelemetryRequest,
-    messages.DescribeTopicPartitionsRequest,
+APIS: Final[Mapping[ApiKey, Api]] = _Apis(
+    {
+        ApiKey.PRODUCE: "ProduceRequest",
+        ApiKey.FETCH: "FetchRequest",
+        ApiKey.LIST_OFFSETS: "ListOffsetsRequest",
+        ApiKey.METADATA: "MetadataRequest",
+        ApiKey.OFFSET_COMMIT: "OffsetCommitRequest",
+        ApiKey.OFFSET_FETCH: "OffsetFetchRequest",
+        ApiKey.FIND_COORDINATOR: "FindCoordinatorRequest",
+        ApiKey.JOIN_GROUP: "JoinGroupRequest",
+        ApiKey.HEARTBEAT: "HeartbeatRequest",
+        ApiKey.LEAVE_GROUP: "LeaveGroupRequest",
+        ApiKey.SYNC_GROUP: "SyncGroupRequest",
+        ApiKey.DESCRIBE_GROUPS: "DescribeGroupsRequest",
+        ApiKey.LIST_GROUPS: "ListGroupsRequest",
+        ApiKey.SASL_HANDSHAKE: "SaslHandshakeRequest",
+        ApiKey.API_VERSIONS: "ApiVersionsRequest",
+        ApiKey.CREATE_TOPICS: "CreateTopicsRequest",
+        ApiKey.DELETE_TOPICS: "DeleteTopicsRequest",
+        ApiKey.DELETE_RECORDS: "DeleteRecordsRequest",
+        ApiKey.INIT_PRODUCER_ID: "InitProducerIdRequest",
+        ApiKey.OFFSET_FOR_LEADER_EPOCH: "OffsetForLeaderEpochRequest",
+        ApiKey.ADD_PARTITIONS_TO_TXN: "AddPartitionsToTxnRequest",
+        ApiKey.ADD_OFFSETS_TO_TXN: "AddOffsetsToTxnRequest",
+        ApiKey.END_TXN: "EndTxnRequest",
+        ApiKey.WRITE_TXN_MARKERS: "WriteTxnMarkersRequest",
+        ApiKey.TXN_OFFSET_COMMIT: "TxnOffsetCommitRequest",
+        ApiKey.DESCRIBE_CONFIGS: "DescribeConfigsRequest",
+        ApiKey.SASL_AUTHENTICATE: "SaslAuthenticateRequest",
+        ApiKey.CREATE_PARTITIONS: "CreatePartitionsRequest",
+        ApiKey.INCREMENTAL_ALTER_CONFIGS: "IncrementalAlterConfigsRequest",
+        ApiKey.DESCRIBE_CLUSTER: "DescribeClusterRequest",
+        ApiKey.DESCRIBE_PRODUCERS: "DescribeProducersRequest",
+        ApiKey.GET_TELEMETRY_SUBSCRIPTIONS: "GetTelemetrySubscriptionsRequest",
+        ApiKey.PUSH_TELEMETRY: "PushTelemetryRequest",
+        ApiKey.DESCRIBE_TOPIC_PARTITIONS: "DescribeTopicPartitionsRequest",
+    }
 )
 """The requests that this package can write and read, by their numbers."""

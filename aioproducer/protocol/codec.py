@@ -7,7 +7,6 @@ returns what was read and the position behind it; writing puts a value behind wh
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import itertools
 import struct
@@ -236,7 +235,7 @@ class _CodecWriter:
         compact = self.flexible and field.flexible
         nullable = self.version in field.nullable
         values, item = self._new_name("values"), self._new_name("item")
-        element = dataclasses.replace(field, is_array=False, nullable=range(0))
+        element = field.of_element()
         inner = self._field(message_class, element, item)
         where_it_is = self._name("where", where)
         if compact:

@@ -21,7 +21,6 @@ their fields are. What reads and writes it is made by ``aioproducer.protocol.cod
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from typing import (
@@ -95,21 +94,61 @@ RECORDS: Final = Scalar[Records]("records")
 Element: TypeAlias = "Scalar[bool] | Scalar[int] | Scalar[bytes] | Scalar[str] | Scalar[Records] | type[Message]"
 
 
-@dataclasses.dataclass(slots=True, kw_only=True)
 class Field:
     """One field of a message: what its declaration says."""
 
-    name: str = ""
-    element: Element
-    is_array: bool = False
-    versions: range
-    nullable: range = range(0)
-    flexible: bool = True
-    """False for the one field that keeps its old encoding in flexible versions: the client id of the request header."""
-    tag: int | None = None
-    ignorable: bool = False
-    default: object = None
-    """The default where it is immutable, ``...`` where ``make_default`` makes a list or struct."""
+    __slots__ = (
+        "default",
+        "element",
+        "flexible",
+        "ignorable",
+        "is_array",
+        "name",
+        "nullable",
+        "tag",
+        "versions",
+    )
+
+    def __init__(
+        self,
+        element: Element,
+        *,
+        is_array: bool,
+        versions: range,
+        nullable: range,
+        flexible: bool,
+        tag: int | None,
+        ignorable: bool,
+        default: object,
+    ) -> None:
+        self.name: str = ""
+        """Set when the class is made: a declaration does not know it."""
+        self.element: Final = element
+        self.is_array: Final = is_array
+        self.versions: Final = versions
+        self.nullable: Final = nullable
+        self.flexible: Final = flexible
+        """False for the one field that keeps its old encoding in flexible versions: the client id of the request
+        header."""
+        self.tag: Final = tag
+        self.ignorable: Final = ignorable
+        self.default: Final = default
+        """The default where it is immutable, ``...`` where ``make_default`` makes a list or struct."""
+
+    def of_element(self) -> Field:
+        """Of an array: the field that each of its elements is."""
+        element = Field(
+            self.element,
+            is_array=False,
+            versions=self.versions,
+            nullable=range(0),
+            flexible=self.flexible,
+            tag=self.tag,
+            ignorable=self.ignorable,
+            default=self.default,
+        )
+        element.name = self.name
+        return element
 
     @property
     def struct_format(self) -> str:
@@ -384,7 +423,7 @@ def _declare(
     flexible: bool = True,
 ) -> T:
     declared = Field(
-        element=cast("Element", element),
+        cast("Element", element),
         is_array=is_array,
         versions=parse_versions(versions),
         nullable=parse_versions(nullable),

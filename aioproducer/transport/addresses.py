@@ -46,3 +46,10 @@ async def resolve(
     except UnicodeError as error:
         raise OSError(errno.EINVAL, f"cannot resolve the host of {peer}: not a host name ({error})") from error
     return [(family, sockaddr) for family, _, _, _, sockaddr in found]
+
+
+def with_peer(error: OSError, peer: str, hint: str = "") -> OSError:
+    """The same error, saying with whom it happened. Not chained: the first one's traceback holds the transport."""
+    named = type(error)(error.errno, f"{peer}: {error.strerror or error}{hint}")
+    vars(named).update(vars(error))
+    return named

@@ -22,9 +22,9 @@ import sys
 from collections import deque
 from collections.abc import Sequence
 
+from aioproducer.transport.addresses import with_peer
 from aioproducer.transport.base import Buffer, TransportHandler
 from aioproducer.transport.buffers import advance, bytes_of, first_bytes, views_of
-from aioproducer.transport.tls_session import with_peer
 
 RECEIVE_SIZE = 128 * 1024
 _SEND_LIMIT = 512 * 1024

@@ -12,8 +12,6 @@ import ssl
 from aioproducer.transport.addresses import check_loop, peer_name, resolve
 from aioproducer.transport.base import TransportHandler
 from aioproducer.transport.socket_transport import StreamTransport
-from aioproducer.transport.tls_session import TlsSession
-from aioproducer.transport.tls_transport import TlsTransport
 
 
 class StreamConnector:
@@ -72,6 +70,9 @@ class StreamConnector:
             if self._ssl_context is None:
                 transport = StreamTransport(loop, sock, handler, peer, self._linger_timeout)
             else:
+                from aioproducer.transport.tls_session import TlsSession
+                from aioproducer.transport.tls_transport import TlsTransport
+
                 session = TlsSession(self._ssl_context, server_hostname or host, peer)
                 await session.handshake(loop, sock)
                 transport = TlsTransport(loop, sock, handler, peer, self._linger_timeout, session)

@@ -8,6 +8,7 @@ import errno
 import socket
 import ssl
 
+from aioproducer.transport.addresses import with_peer
 from aioproducer.transport.base import Buffer
 
 _RECORD_HEADER = 5
@@ -17,13 +18,6 @@ _NO_TLS_HINT = "the answer is not TLS: is it a PLAINTEXT listener?"
 _NOT_TLS = frozenset(["WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG", "HTTP_REQUEST"])
 """What OpenSSL, before 3.2 and after, calls bytes that are no TLS record."""
 _CLIENT_HINT = "does the client speak TLS, and trust this certificate?"
-
-
-def with_peer(error: OSError, peer: str, hint: str = "") -> OSError:
-    """The same error, saying with whom it happened. Not chained: the first one's traceback holds the transport."""
-    named = type(error)(error.errno, f"{peer}: {error.strerror or error}{hint}")
-    vars(named).update(vars(error))
-    return named
 
 
 class TlsSession:

@@ -9,10 +9,11 @@ import ssl
 from collections import deque
 from collections.abc import Sequence
 
+from aioproducer.transport.addresses import with_peer
 from aioproducer.transport.base import Buffer, TransportHandler
 from aioproducer.transport.buffers import advance, first_bytes, views_of
 from aioproducer.transport.socket_transport import State, StreamTransport
-from aioproducer.transport.tls_session import TlsSession, with_peer
+from aioproducer.transport.tls_session import TlsSession
 
 _TLS_PIECE = 64 * 1024
 """Plaintext encrypted at a time: four full TLS records."""

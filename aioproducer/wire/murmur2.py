@@ -7,13 +7,13 @@ equal to Java's bit for bit, its sign included.
 from __future__ import annotations
 
 from struct import Struct, unpack_from
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aioproducer.compression.base import Buffer
 
-try:
+if TYPE_CHECKING:
     import cython
-except ImportError:
+else:
     from aioproducer.uncompiled import cython
 
 if cython.compiled:

@@ -7,7 +7,7 @@ and values are a varint length (-1 for null) and the bytes (``org.apache.kafka.c
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aioproducer.compression.base import Buffer
 from aioproducer.errors import ProtocolError
@@ -21,9 +21,9 @@ from aioproducer.wire.varint import (
     size_of_varint,
 )
 
-try:
+if TYPE_CHECKING:
     import cython
-except ImportError:
+else:
     from aioproducer.uncompiled import cython
 
 if cython.compiled:
@@ -146,7 +146,9 @@ def write_plain_record(
 
 
 def _zigzag_size(value: int) -> int:
-    zigzagged = (value << 1) ^ (value >> 63)
+    # Shifted as unsigned: C leaves open what a negative number shifted to the left is.
+    zigzagged = value
+    zigzagged = (zigzagged << 1) ^ (value >> 63)
     size = 1
     while zigzagged >= 0x80:
         zigzagged >>= 7
@@ -156,7 +158,9 @@ def _zigzag_size(value: int) -> int:
 
 def _write_zigzag(address: Any, value: int) -> Any:
     """Write ``value`` and return the address behind it."""
-    zigzagged = (value << 1) ^ (value >> 63)
+    # Shifted as unsigned: C leaves open what a negative number shifted to the left is.
+    zigzagged = value
+    zigzagged = (zigzagged << 1) ^ (value >> 63)
     while zigzagged >= 0x80:
         address[0] = zigzagged & 0x7F | 0x80
         address += 1

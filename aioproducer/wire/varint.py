@@ -31,10 +31,14 @@ def _encode_zigzagged(value: int) -> bytes:
     return bytes(encoded)
 
 
-SMALL_VARINTS: tuple[bytes, ...] = tuple(
-    [bytes((value << 1,)) for value in range(64)]
-    + [bytes((value << 1 & 0x7F | 0x80, value >> 6)) for value in range(64, SMALL_VARINT_COUNT)]
-)
+def _small_varints() -> tuple[bytes, ...]:
+    ends = [bytes((byte,)) for byte in range(SMALL_VARINT_COUNT // 64)]
+    starts = [bytes((low << 1 | 0x80,)) for low in range(64)]
+    # Those of one byte, then the rest: putting bytes together is how they are made soonest.
+    return (*ends[0:128:2], *[start + end for end in ends[1:] for start in starts])
+
+
+SMALL_VARINTS: tuple[bytes, ...] = _small_varints()
 """The zig-zag encoding of every ``value`` with ``0 <= value < SMALL_VARINT_COUNT``, at the index ``value``."""
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import pytest
 from hypothesis import given, settings
@@ -792,3 +792,32 @@ def test_a_codec_that_raised_at_drain_lost_the_batches_drained_before_it() -> No
     drained = bench.drain()
     assert [values_of(batch) for batch in drained] == [[b"good"]]
     assert [batch.topic_partition.partition for batch in bench.accumulator.take_to_compress()] == [1]
+
+
+@pytest.mark.parametrize("rest", [5, 400, 2000])
+def test_a_send_within_a_send_takes_no_other_records_place(rest: int) -> None:
+    """Reading a user's object runs the user's code: what it sent stood at the same offset, and one was lost."""
+    bench = Bench(linger=100.0, batch_size=1000)
+
+    class Sends(list[tuple[str, bytes | None]]):
+        def __iter__(self) -> Iterator[tuple[str, bytes | None]]:
+            while self.left:
+                self.left -= 1
+                inner.append(bench.send(bytes(rest)))
+            return super().__iter__()
+
+        left = 3
+
+    inner: list[Delivery] = []
+    first = bench.send(b"first")
+    outer = bench.send(b"outer", headers=Sends([("h", b"v")]))
+    bench.accumulator.ready.hurry(bench.now)
+    stored = []
+    while batches := bench.drain():
+        for batch in batches:
+            assert [record.offset for record in records_of(batch)] == list(range(batch.record_count))
+            stored += values_of(batch)
+            bench.ack(batch)
+    assert sorted(map(repr, stored)) == sorted(map(repr, [b"first", b"outer", *[bytes(rest)] * 3]))
+    assert all(delivery.done() for delivery in (first, outer, *inner))
+    assert bench.all_memory_is_back()

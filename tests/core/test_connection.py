@@ -50,13 +50,13 @@ from aioproducer.protocol.messages.api_versions import (
 )
 from aioproducer.protocol.messages.metadata import MetadataRequest, MetadataResponse, MetadataResponseBroker
 from aioproducer.protocol.messages.produce import ProduceRequest, ProduceResponse
+from aioproducer.protocol.messages.producer_ids import InitProducerIdRequest, InitProducerIdResponse
 from aioproducer.protocol.messages.sasl import (
     SaslAuthenticateRequest,
     SaslAuthenticateResponse,
     SaslHandshakeRequest,
     SaslHandshakeResponse,
 )
-from aioproducer.protocol.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
 
 OFFERED = {
     ApiKey.PRODUCE: (0, 13),

@@ -28,6 +28,10 @@ COMMANDS = {
     "make test": ".ci/run",
     "make check": ".ci/run",
     "make docs": "tests/docs/test_site.py",
+    "make compiled": ".ci/run",
+    "make test-unit": ".ci/run",
+    "make test-unit BUILD=pure": ".ci/run",
+    "make test-sanitizers": ".ci/run",
     "make demo BOOTSTRAP=localhost:9092": "tests/examples/test_demo.py",
 }
 

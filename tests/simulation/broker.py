@@ -18,7 +18,7 @@ from aioproducer.protocol import (
 from aioproducer.protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 from aioproducer.protocol.messages.metadata import MetadataRequest
 from aioproducer.protocol.messages.produce import ProduceRequest
-from aioproducer.protocol.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
+from aioproducer.protocol.messages.producer_ids import InitProducerIdRequest, InitProducerIdResponse
 from aioproducer.transport.memory import MemoryTransport
 from tests.simulation.cluster import Node, SimulatedCluster
 from tests.simulation.faults import Fault

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from aioproducer.wire import crc32c as module
 from aioproducer.wire.crc32c import crc32c
 
 
@@ -19,3 +27,31 @@ def test_buffers_count_as_one(parts: list[bytes]) -> None:
     whole = crc32c([b"".join(parts)])
     assert crc32c(parts) == crc32c([memoryview(part) for part in parts]) == whole
     assert crc32c(parts[1:], crc32c(parts[:1])) == whole
+
+
+@pytest.mark.parametrize("missing", ["crc32c", "crc32c._crc32c"])
+def test_the_package_is_imported_where_its_extension_is_not_found(
+    missing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find_spec = PathFinder.find_spec
+
+    def find(name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
+        return None if name == missing else find_spec(name, path, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PathFinder, "find_spec", find)
+        assert module._find_extension() is None
+    assert module._import_package()(b"123456789", 0, 0) == 0xE3069283
+
+
+def test_the_package_that_is_imported_later_works_beside_it() -> None:
+    """Whoever needs the rest of the package gets it, with the same answers."""
+    script = (
+        "from aioproducer.wire.crc32c import crc32c\n"
+        "import sys\n"
+        "assert 'crc32c' not in sys.modules\n"
+        "import crc32c as package\n"
+        "print(crc32c([b'123456789']), package.crc32c(b'123456789'), package.CRC32CHash(b'123456789').checksum)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [str(0xE3069283)] * 3

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from aioproducer.broker.handlers.produce import TRANSACTIONS_NOT_SERVED
 from aioproducer.errors import InvalidRequestError, TransactionalIdAuthorizationError
-from aioproducer.protocol.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
+from aioproducer.protocol.messages.producer_ids import InitProducerIdRequest, InitProducerIdResponse
 
 if TYPE_CHECKING:
     from aioproducer.broker.requests import RequestContext

@@ -2,108 +2,114 @@
 
 from __future__ import annotations
 
-from aioproducer.protocol.messages.api_versions import (
-    ApiVersionsRequest,
-    ApiVersionsResponse,
-)
-from aioproducer.protocol.messages.cluster import (
-    DescribeClusterRequest,
-    DescribeClusterResponse,
-)
-from aioproducer.protocol.messages.configs import (
-    DescribeConfigsRequest,
-    DescribeConfigsResponse,
-    IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsResponse,
-)
-from aioproducer.protocol.messages.consumer_protocol import (
-    ConsumerProtocolAssignment,
-    ConsumerProtocolSubscription,
-)
-from aioproducer.protocol.messages.fetch import (
-    FetchRequest,
-    FetchResponse,
-)
-from aioproducer.protocol.messages.group_offsets import (
-    OffsetCommitRequest,
-    OffsetCommitResponse,
-    OffsetFetchRequest,
-    OffsetFetchResponse,
-)
-from aioproducer.protocol.messages.groups import (
-    DescribeGroupsRequest,
-    DescribeGroupsResponse,
-    FindCoordinatorRequest,
-    FindCoordinatorResponse,
-    HeartbeatRequest,
-    HeartbeatResponse,
-    JoinGroupRequest,
-    JoinGroupResponse,
-    LeaveGroupRequest,
-    LeaveGroupResponse,
-    ListGroupsRequest,
-    ListGroupsResponse,
-    SyncGroupRequest,
-    SyncGroupResponse,
-)
-from aioproducer.protocol.messages.headers import (
-    RequestHeader,
-    ResponseHeader,
-)
-from aioproducer.protocol.messages.metadata import (
-    DescribeTopicPartitionsRequest,
-    DescribeTopicPartitionsResponse,
-    MetadataRequest,
-    MetadataResponse,
-)
-from aioproducer.protocol.messages.offsets import (
-    DeleteRecordsRequest,
-    DeleteRecordsResponse,
-    ListOffsetsRequest,
-    ListOffsetsResponse,
-    OffsetForLeaderEpochRequest,
-    OffsetForLeaderEpochResponse,
-)
-from aioproducer.protocol.messages.produce import (
-    ProduceRequest,
-    ProduceResponse,
-)
-from aioproducer.protocol.messages.sasl import (
-    SaslAuthenticateRequest,
-    SaslAuthenticateResponse,
-    SaslHandshakeRequest,
-    SaslHandshakeResponse,
-)
-from aioproducer.protocol.messages.telemetry import (
-    GetTelemetrySubscriptionsRequest,
-    GetTelemetrySubscriptionsResponse,
-    PushTelemetryRequest,
-    PushTelemetryResponse,
-)
-from aioproducer.protocol.messages.topics import (
-    CreatePartitionsRequest,
-    CreatePartitionsResponse,
-    CreateTopicsRequest,
-    CreateTopicsResponse,
-    DeleteTopicsRequest,
-    DeleteTopicsResponse,
-)
-from aioproducer.protocol.messages.transactions import (
-    AddOffsetsToTxnRequest,
-    AddOffsetsToTxnResponse,
-    AddPartitionsToTxnRequest,
-    AddPartitionsToTxnResponse,
-    DescribeProducersRequest,
-    DescribeProducersResponse,
-    EndTxnRequest,
-    EndTxnResponse,
-    InitProducerIdRequest,
-    InitProducerIdResponse,
-    TxnOffsetCommitRequest,
-    TxnOffsetCommitResponse,
-    WriteTxnMarkersRequest,
-    WriteTxnMarkersResponse,
-)
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from aioproducer.protocol.messages.api_versions import (
+        ApiVersionsRequest,
+        ApiVersionsResponse,
+    )
+    from aioproducer.protocol.messages.cluster import (
+        DescribeClusterRequest,
+        DescribeClusterResponse,
+    )
+    from aioproducer.protocol.messages.configs import (
+        DescribeConfigsRequest,
+        DescribeConfigsResponse,
+        IncrementalAlterConfigsRequest,
+        IncrementalAlterConfigsResponse,
+    )
+    from aioproducer.protocol.messages.consumer_protocol import (
+        ConsumerProtocolAssignment,
+        ConsumerProtocolSubscription,
+    )
+    from aioproducer.protocol.messages.fetch import (
+        FetchRequest,
+        FetchResponse,
+    )
+    from aioproducer.protocol.messages.group_offsets import (
+        OffsetCommitRequest,
+        OffsetCommitResponse,
+        OffsetFetchRequest,
+        OffsetFetchResponse,
+    )
+    from aioproducer.protocol.messages.groups import (
+        DescribeGroupsRequest,
+        DescribeGroupsResponse,
+        FindCoordinatorRequest,
+        FindCoordinatorResponse,
+        HeartbeatRequest,
+        HeartbeatResponse,
+        JoinGroupRequest,
+        JoinGroupResponse,
+        LeaveGroupRequest,
+        LeaveGroupResponse,
+        ListGroupsRequest,
+        ListGroupsResponse,
+        SyncGroupRequest,
+        SyncGroupResponse,
+    )
+    from aioproducer.protocol.messages.headers import (
+        RequestHeader,
+        ResponseHeader,
+    )
+    from aioproducer.protocol.messages.metadata import (
+        DescribeTopicPartitionsRequest,
+        DescribeTopicPartitionsResponse,
+        MetadataRequest,
+        MetadataResponse,
+    )
+    from aioproducer.protocol.messages.offsets import (
+        DeleteRecordsRequest,
+        DeleteRecordsResponse,
+        ListOffsetsRequest,
+        ListOffsetsResponse,
+        OffsetForLeaderEpochRequest,
+        OffsetForLeaderEpochResponse,
+    )
+    from aioproducer.protocol.messages.produce import (
+        ProduceRequest,
+        ProduceResponse,
+    )
+    from aioproducer.protocol.messages.producer_ids import (
+        InitProducerIdRequest,
+        InitProducerIdResponse,
+    )
+    from aioproducer.protocol.messages.sasl import (
+        SaslAuthenticateRequest,
+        SaslAuthenticateResponse,
+        SaslHandshakeRequest,
+        SaslHandshakeResponse,
+    )
+    from aioproducer.protocol.messages.telemetry import (
+        GetTelemetrySubscriptionsRequest,
+        GetTelemetrySubscriptionsResponse,
+        PushTelemetryRequest,
+        PushTelemetryResponse,
+    )
+    from aioproducer.protocol.messages.topics import (
+        CreatePartitionsRequest,
+        CreatePartitionsResponse,
+        CreateTopicsRequest,
+        CreateTopicsResponse,
+        DeleteTopicsRequest,
+        DeleteTopicsResponse,
+    )
+    from aioproducer.protocol.messages.transactions import (
+        AddOffsetsToTxnRequest,
+        AddOffsetsToTxnResponse,
+        AddPartitionsToTxnRequest,
+        AddPartitionsToTxnResponse,
+        DescribeProducersRequest,
+        DescribeProducersResponse,
+        EndTxnRequest,
+        EndTxnResponse,
+        TxnOffsetCommitRequest,
+        TxnOffsetCommitResponse,
+        WriteTxnMarkersRequest,
+        WriteTxnMarkersResponse,
+    )
 
 __all__ = [
     "AddOffsetsToTxnRequest",
@@ -179,3 +185,93 @@ __all__ = [
     "WriteTxnMarkersRequest",
     "WriteTxnMarkersResponse",
 ]
+
+# Where each message is declared. A producer needs few of them: a module is imported when the first of its messages is
+# asked for.
+_HOMES = {
+    "AddOffsetsToTxnRequest": "transactions",
+    "AddOffsetsToTxnResponse": "transactions",
+    "AddPartitionsToTxnRequest": "transactions",
+    "AddPartitionsToTxnResponse": "transactions",
+    "ApiVersionsRequest": "api_versions",
+    "ApiVersionsResponse": "api_versions",
+    "ConsumerProtocolAssignment": "consumer_protocol",
+    "ConsumerProtocolSubscription": "consumer_protocol",
+    "CreatePartitionsRequest": "topics",
+    "CreatePartitionsResponse": "topics",
+    "CreateTopicsRequest": "topics",
+    "CreateTopicsResponse": "topics",
+    "DeleteRecordsRequest": "offsets",
+    "DeleteRecordsResponse": "offsets",
+    "DeleteTopicsRequest": "topics",
+    "DeleteTopicsResponse": "topics",
+    "DescribeClusterRequest": "cluster",
+    "DescribeClusterResponse": "cluster",
+    "DescribeConfigsRequest": "configs",
+    "DescribeConfigsResponse": "configs",
+    "DescribeGroupsRequest": "groups",
+    "DescribeGroupsResponse": "groups",
+    "DescribeProducersRequest": "transactions",
+    "DescribeProducersResponse": "transactions",
+    "DescribeTopicPartitionsRequest": "metadata",
+    "DescribeTopicPartitionsResponse": "metadata",
+    "EndTxnRequest": "transactions",
+    "EndTxnResponse": "transactions",
+    "FetchRequest": "fetch",
+    "FetchResponse": "fetch",
+    "FindCoordinatorRequest": "groups",
+    "FindCoordinatorResponse": "groups",
+    "GetTelemetrySubscriptionsRequest": "telemetry",
+    "GetTelemetrySubscriptionsResponse": "telemetry",
+    "HeartbeatRequest": "groups",
+    "HeartbeatResponse": "groups",
+    "IncrementalAlterConfigsRequest": "configs",
+    "IncrementalAlterConfigsResponse": "configs",
+    "InitProducerIdRequest": "producer_ids",
+    "InitProducerIdResponse": "producer_ids",
+    "JoinGroupRequest": "groups",
+    "JoinGroupResponse": "groups",
+    "LeaveGroupRequest": "groups",
+    "LeaveGroupResponse": "groups",
+    "ListGroupsRequest": "groups",
+    "ListGroupsResponse": "groups",
+    "ListOffsetsRequest": "offsets",
+    "ListOffsetsResponse": "offsets",
+    "MetadataRequest": "metadata",
+    "MetadataResponse": "metadata",
+    "OffsetCommitRequest": "group_offsets",
+    "OffsetCommitResponse": "group_offsets",
+    "OffsetFetchRequest": "group_offsets",
+    "OffsetFetchResponse": "group_offsets",
+    "OffsetForLeaderEpochRequest": "offsets",
+    "OffsetForLeaderEpochResponse": "offsets",
+    "ProduceRequest": "produce",
+    "ProduceResponse": "produce",
+    "PushTelemetryRequest": "telemetry",
+    "PushTelemetryResponse": "telemetry",
+    "RequestHeader": "headers",
+    "ResponseHeader": "headers",
+    "SaslAuthenticateRequest": "sasl",
+    "SaslAuthenticateResponse": "sasl",
+    "SaslHandshakeRequest": "sasl",
+    "SaslHandshakeResponse": "sasl",
+    "SyncGroupRequest": "groups",
+    "SyncGroupResponse": "groups",
+    "TxnOffsetCommitRequest": "transactions",
+    "TxnOffsetCommitResponse": "transactions",
+    "WriteTxnMarkersRequest": "transactions",
+    "WriteTxnMarkersResponse": "transactions",
+}
+
+
+def __getattr__(name: str) -> object:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    message: object = getattr(import_module(f"{__name__}.{home}"), name)
+    globals()[name] = message
+    return message
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,4 +1,4 @@
-"""Producer ids and transactions (KIP-98, KIP-890)."""
+"""Transactions, and the producers that take part (KIP-98, KIP-890)."""
 
 from __future__ import annotations
 
@@ -16,27 +16,6 @@ from aioproducer.protocol.schema import (
     string,
     uuid,
 )
-
-
-class InitProducerIdResponse(Response, api_key=22, versions="0-5", flexible="2+"):
-    """The producer id and epoch to use."""
-
-    throttle_time_ms: int = int32("0+", ignorable=True)
-    error_code: int = int16("0+")
-    producer_id: int = int64("0+", default=-1)
-    producer_epoch: int = int16("0+")
-
-
-class InitProducerIdRequest(Request[InitProducerIdResponse], api_key=22, versions="0-5", flexible="2+"):
-    """A producer id and epoch, for an idempotent (``transactional_id`` None) or transactional producer.
-
-    From version 3 on a producer that has an id asks for the next epoch of it (KIP-360).
-    """
-
-    transactional_id: str | None = string("0+", nullable="0+")
-    transaction_timeout_ms: int = int32("0+")
-    producer_id: int = int64("3+", default=-1)
-    producer_epoch: int = int16("3+", default=-1)
 
 
 class AddPartitionsToTxnPartitionResult(Struct):

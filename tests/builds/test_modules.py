@@ -1,0 +1,58 @@
+"""Which build is under test: the one that was asked for, in every module."""
+
+from __future__ import annotations
+
+import os
+from importlib import import_module
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
+
+import pytest
+
+import aioproducer
+from aioproducer.build import COMPILED_MODULES, is_pure_wanted
+
+ASKED_FOR = os.environ.get("AIOPRODUCER_BUILD", "")
+
+PACKAGE = Path(aioproducer.__file__).parent
+
+
+def _file(name: str) -> Path:
+    found = import_module(name).__file__
+    assert found is not None
+    return Path(found)
+
+
+@pytest.mark.parametrize("name", COMPILED_MODULES)
+def test_every_module_is_of_the_build_under_test(name: str) -> None:
+    file = _file(name)
+    assert file.is_relative_to(PACKAGE)
+    assert ASKED_FOR in ("", "pure", "compiled", "sanitized")
+    compiled = ASKED_FOR in ("compiled", "sanitized") if ASKED_FOR else aioproducer.Producer.compiled
+    assert file.name.endswith(EXTENSION_SUFFIXES[0] if compiled else ".py"), file
+    if ASKED_FOR == "sanitized":
+        # What AddressSanitizer puts in the place of a load is a call of this.
+        assert b"__asan_report_load" in file.read_bytes()
+
+
+def test_producer_says_which_build_it_is() -> None:
+    compiled = any(_file(name).suffix != ".py" for name in COMPILED_MODULES)
+    assert aioproducer.Producer.compiled is compiled
+    if ASKED_FOR:
+        assert compiled is (ASKED_FOR != "pure")
+    if is_pure_wanted():
+        assert not compiled
+
+
+def test_every_declaration_is_of_a_compiled_module() -> None:
+    declared = {".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts) for path in PACKAGE.rglob("*.pxd")}
+    assert declared <= set(COMPILED_MODULES)
+
+
+def test_modules_of_the_package_that_are_not_compiled_are_sources() -> None:
+    """Nothing but what COMPILED_MODULES names is compiled: else nobody would test its source."""
+    compiled = {
+        path.relative_to(PACKAGE.parent).as_posix().partition(".")[0].replace("/", ".")
+        for path in PACKAGE.rglob(f"*{EXTENSION_SUFFIXES[0]}")
+    }
+    assert compiled <= set(COMPILED_MODULES)

@@ -1,0 +1,175 @@
+"""What a user installs: a wheel made from the sdist, with a C compiler and without one, that produces and consumes."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
+
+import pytest
+
+from aioproducer.build import COMPILED_MODULES
+
+ROOT = Path(__file__).parents[2]
+NEEDED = ["aioproducer", "LICENSE", "MANIFEST.in", "README.md", "pyproject.toml", "setup.py"]
+NO_COMPILER = "/bin/false"
+COMPILED_FILES = {f"{name.replace('.', '/')}{EXTENSION_SUFFIXES[0]}" for name in COMPILED_MODULES}
+
+ROUND_TRIP = """
+import asyncio, json, sys
+# As where Cython is not installed: it is not needed to run.
+sys.modules["cython"] = None
+import aioproducer
+from importlib import import_module
+from aioproducer.build import COMPILED_MODULES
+from aioproducer.testing import EmbeddedCluster
+
+async def main():
+    async with EmbeddedCluster() as cluster:
+        cluster.create_topic("clicks")
+        async with aioproducer.Producer(bootstrap_servers=cluster.bootstrap_servers, linger_ms=5) as producer:
+            deliveries = [producer.send("clicks", b"value %d" % i, b"key", headers=[("h", b"x")]) for i in range(100)]
+            offsets = [(await delivery).offset for delivery in deliveries]
+            many = await producer.send_many("clicks", [b"many"] * 1000)
+        return offsets, [record.value.decode() for record in cluster.records("clicks")]
+
+offsets, values = asyncio.run(main())
+print(json.dumps({
+    "compiled": aioproducer.Producer.compiled,
+    "files": [import_module(name).__file__ for name in COMPILED_MODULES],
+    "offsets": offsets,
+    "values": values,
+}))
+"""
+
+pytestmark = pytest.mark.timeout(600)
+
+
+def _run(command: list[str], folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    # Neither what the tests run with nor flags of the developer's.
+    ours = {name for name in os.environ if name.startswith(("AIOPRODUCER_", "PYTHONPATH", "COV_"))}
+    inherited = {name: value for name, value in os.environ.items() if name not in ours}
+    return subprocess.run(
+        command, cwd=folder, env={**inherited, **environment}, capture_output=True, text=True, check=False
+    )
+
+
+def _hook(name: str, folder: Path, target: Path, **environment: str) -> tuple[Path, str]:
+    """What a build frontend such as pip calls; the file it makes, and what it prints."""
+    target.mkdir(exist_ok=True)
+    code = f"import sys; from setuptools import build_meta; print(build_meta.{name}(sys.argv[1]))"
+    run = _run([sys.executable, "-c", code, str(target)], folder, **environment)
+    assert run.returncode == 0, run.stdout + run.stderr
+    return target / run.stdout.splitlines()[-1], run.stdout + run.stderr
+
+
+@pytest.fixture(scope="module")
+def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The unpacked sdist, made from what would be checked out."""
+    folder = tmp_path_factory.mktemp("sdist")
+    checkout = folder / "checkout"
+    checkout.mkdir()
+    for name in NEEDED:
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, checkout / name, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
+        else:
+            shutil.copy2(ROOT / name, checkout / name)
+    archive, _ = _hook("build_sdist", checkout, folder / "dist")
+    shutil.unpack_archive(archive, folder, filter="data")
+    return folder / archive.name.removesuffix(".tar.gz")
+
+
+def _copy(sdist: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(sdist, tmp_path / "source"))
+
+
+def _members(wheel: Path) -> set[str]:
+    with zipfile.ZipFile(wheel) as archive:
+        return set(archive.namelist())
+
+
+def _install(wheel: Path, target: Path) -> Path:
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(target)
+    return target
+
+
+def _check_round_trip(target: Path, tmp_path: Path, *, compiled: bool, **environment: str) -> None:
+    run = _run([sys.executable, "-c", ROUND_TRIP], tmp_path, PYTHONPATH=str(target), **environment)
+    assert run.returncode == 0, run.stdout + run.stderr
+    result = json.loads(run.stdout)
+    assert result["compiled"] is compiled
+    assert all(Path(file).is_relative_to(target) for file in result["files"])
+    assert {Path(file).suffix for file in result["files"]} == {".so" if compiled else ".py"}
+    assert result["offsets"] == list(range(100))
+    assert sorted(result["values"]) == sorted([f"value {i}" for i in range(100)] + ["many"] * 1000)
+
+
+def test_sdist_has_what_the_modules_are_compiled_from(sdist: Path) -> None:
+    names = {path.relative_to(sdist).as_posix() for path in sdist.rglob("*")}
+    declarations = {path.relative_to(ROOT).as_posix() for path in (ROOT / "aioproducer").rglob("*.pxd")}
+    assert declarations <= names
+    assert {f"{name.replace('.', '/')}.py" for name in COMPILED_MODULES} <= names
+    assert not [name for name in names if name.endswith((".c", ".so"))]
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
+def test_with_a_compiler_the_wheel_is_compiled(sdist: Path, tmp_path: Path) -> None:
+    """Without optimisation, which takes a minute; and once more with one module that the compiler refuses."""
+    source = _copy(sdist, tmp_path)
+    wheel, printed = _hook("build_wheel", source, tmp_path / "dist", CFLAGS="-O0", AIOPRODUCER_REQUIRE_COMPILED="1")
+    assert not re.findall(r"^.*:\d+:\d+: warning: .*", printed, re.MULTILINE)
+    members = _members(wheel)
+    assert {name for name in members if name.endswith(".so")} == COMPILED_FILES
+    assert {f"{name.replace('.', '/')}.py" for name in COMPILED_MODULES} <= members
+    assert {"aioproducer/py.typed", "aioproducer/core/future_type.pyi"} <= members
+    assert not [name for name in members if name.endswith((".pxd", ".c"))]
+    target = _install(wheel, tmp_path / "installed")
+    _check_round_trip(target, tmp_path, compiled=True)
+    _check_round_trip(target, tmp_path, compiled=False, AIOPRODUCER_PURE="1")
+
+    # The others are up to date in the build's folder, and must not go into the wheel all the same.
+    broken = source / "aioproducer" / "wire" / "varint.pxd"
+    broken.write_text(f'{broken.read_text()}\ncdef extern from "no_such_header.h":\n    int no_such_number\n')
+    wheel, printed = _hook("build_wheel", source, tmp_path / "broken", CFLAGS="-O0")
+    assert [line for line in printed.splitlines() if line.startswith("aioproducer: its modules are not compiled")]
+    assert not [name for name in _members(wheel) if name.endswith(".so")]
+    _check_round_trip(_install(wheel, tmp_path / "installed broken"), tmp_path, compiled=False)
+    code = "from setuptools import build_meta; build_meta.build_wheel('dist')"
+    failed = _run([sys.executable, "-c", code], source, CFLAGS="-O0", AIOPRODUCER_REQUIRE_COMPILED="1")
+    assert failed.returncode != 0
+    assert "no_such_header.h" in failed.stderr
+
+
+def test_without_a_compiler_the_wheel_runs_uncompiled(sdist: Path, tmp_path: Path) -> None:
+    source = _copy(sdist, tmp_path)
+    wheel, printed = _hook("build_wheel", source, tmp_path / "dist", CC=NO_COMPILER)
+    (line,) = [line for line in printed.splitlines() if line.startswith("aioproducer:")]
+    assert line == (
+        f"aioproducer: its modules are not compiled and run slower: {NO_COMPILER} cannot be run or does not find "
+        "Python.h (Debian, Ubuntu: apt install gcc python3-dev)"
+    )
+    assert not [name for name in _members(wheel) if name.endswith(".so")]
+    _check_round_trip(_install(wheel, tmp_path / "installed"), tmp_path, compiled=False)
+
+
+def test_without_cython_the_wheel_runs_uncompiled(sdist: Path, tmp_path: Path) -> None:
+    source = _copy(sdist, tmp_path)
+    (source / "Cython").mkdir()
+    (source / "Cython" / "__init__.py").write_text("raise ImportError('no Cython here')\n")
+    wheel, printed = _hook("build_wheel", source, tmp_path / "dist", PYTHONPATH=str(source))
+    assert "run slower: Cython cannot be imported (no Cython here)" in printed
+    assert not [name for name in _members(wheel) if name.endswith(".so")]
+
+
+def test_a_build_of_the_sources_alone_is_for_every_machine(sdist: Path, tmp_path: Path) -> None:
+    wheel, printed = _hook("build_wheel", _copy(sdist, tmp_path), tmp_path / "dist", AIOPRODUCER_PURE="1")
+    assert wheel.name.endswith("-py3-none-any.whl")
+    assert "aioproducer:" not in printed
+    assert not [name for name in _members(wheel) if name.endswith(".so")]

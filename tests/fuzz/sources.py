@@ -1,0 +1,32 @@
+"""The compiled modules' sources, run uncompiled beside the compiled ones in one process."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from importlib import import_module
+from types import ModuleType
+
+from aioproducer.build import SourceFinder
+
+
+@functools.cache
+def uncompiled(name: str) -> ModuleType:
+    """A module of the package, imported once more from its source, as is all that it imports of the package.
+
+    It shares nothing with the package that the tests import: its classes are others, those of exceptions, too.
+    """
+    others = {key: sys.modules.pop(key) for key in [*sys.modules] if _is_ours(key)}
+    sys.meta_path.insert(0, SourceFinder)
+    try:
+        return import_module(name)
+    finally:
+        sys.meta_path.remove(SourceFinder)
+        for key in [*sys.modules]:
+            if _is_ours(key):
+                del sys.modules[key]
+        sys.modules.update(others)
+
+
+def _is_ours(name: str) -> bool:
+    return name.partition(".")[0] == "aioproducer"

@@ -1,0 +1,131 @@
+"""Decoders of the record format: no bytes crash them, and both builds make the same of any bytes, errors too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aioproducer.errors import ProtocolError
+from aioproducer.wire import murmur2, record, record_batch, varint
+from aioproducer.wire.crc32c import crc32c
+from aioproducer.wire.record_batch import BATCH_HEADER_SIZE, SimpleRecord, encode_batch
+from tests.fuzz import shapes
+from tests.fuzz.sources import uncompiled
+
+positions = st.one_of(st.integers(-2, 80), st.sampled_from([2**31, 2**62, 2**63 - 1]))
+
+
+def _outcome(function: Callable[[], Any]) -> Any:
+    """What comes of a call: a value, or the name and text of what it raises."""
+    try:
+        return function()
+    except Exception as error:
+        return type(error).__name__, str(error)
+
+
+def _both(module: Any, call: Callable[[Any], Any]) -> Any:
+    """What comes of a call on a module, which is the same on its source."""
+    compiled = _outcome(lambda: call(module))
+    assert _outcome(lambda: call(uncompiled(module.__name__))) == compiled
+    return compiled
+
+
+@given(st.binary(max_size=14) | st.binary(max_size=60).map(lambda data: b"\xff" * 9 + data), positions, shapes.shapes)
+def test_integers(data: bytes, position: int, shape: Callable[[bytes], Any]) -> None:
+    for name in ("decode_varint", "decode_varlong", "decode_unsigned_varint"):
+        outcome = _both(varint, lambda module, name=name: getattr(module, name)(bytes(data), position))
+        if isinstance(outcome[0], str):
+            assert outcome[0] == ProtocolError.__name__
+        assert _both(varint, lambda module, name=name: getattr(module, name)(bytearray(data), position)) == outcome
+
+
+@given(st.integers() | st.sampled_from([-(2**31), 2**31 - 1, 2**31, -(2**63), 2**63 - 1, 2**63, 2**64]))
+def test_integers_are_written_alike(value: int) -> None:
+    for name in ("encode_varint", "encode_varlong", "encode_unsigned_varint"):
+        outcome = _both(varint, lambda module, name=name: getattr(module, name)(value))
+        assert isinstance(outcome, bytes) or outcome[0] == OverflowError.__name__
+
+
+@given(
+    st.integers(-(2**31), 2**31 - 1),
+    st.integers(-(2**63), 2**63 - 1),
+    shapes.nullable,
+    shapes.nullable,
+    shapes.headers,
+    st.lists(st.tuples(st.integers(0, 200), st.binary(max_size=3), st.integers(0, 3)), max_size=3),
+)
+def test_records(
+    offset: int,
+    timestamp: int,
+    key: bytes | None,
+    value: bytes | None,
+    headers: tuple[tuple[str, bytes | None], ...],
+    changes: list[tuple[int, bytes, int]],
+) -> None:
+    encoded = _both(record, lambda module: module.encode_record(offset, timestamp, key, value, headers))
+    assert _both(record, lambda module: module.decode_record(encoded, 0)) == (
+        offset,
+        timestamp,
+        key,
+        value,
+        headers,
+        len(encoded),
+    )
+    changed = bytearray(encoded)
+    for place, inserted, removed in changes:
+        changed[place : place + removed] = inserted
+    outcome = _both(record, lambda module: module.decode_record(bytes(changed), 0))
+    assert len(outcome) == 6 or outcome[0] == ProtocolError.__name__
+
+
+@given(st.binary(max_size=60), positions)
+def test_any_bytes_as_a_record(data: bytes, position: int) -> None:
+    outcome = _both(record, lambda module: module.decode_record(data, position))
+    assert len(outcome) == 6 or outcome[0] == ProtocolError.__name__
+
+
+def _resealed(data: bytearray) -> bytes:
+    """With the checksum that its bytes have, so that readers look at what is behind it."""
+    if len(data) >= BATCH_HEADER_SIZE:
+        data[17:21] = crc32c([bytes(data[21:])]).to_bytes(4, "big")
+    return bytes(data)
+
+
+def _read(module: Any, data: bytes) -> list[Any]:
+    read: list[Any] = []
+    for batch in module.iter_batches(data):
+        read.append(_outcome(batch.validate))
+        read.append(_outcome(lambda batch=batch: [tuple(each) for each in batch.records()]))
+    return read
+
+
+@given(
+    st.lists(shapes.records, min_size=1, max_size=6),
+    st.sampled_from(["none", "gzip", "lz4", "zstd"]),
+    st.lists(st.tuples(st.integers(0, 150), st.binary(max_size=4), st.integers(0, 4)), max_size=3),
+    st.booleans(),
+)
+def test_batches(sent: list[shapes.Sent], codec: str, changes: list[tuple[int, bytes, int]], sealed: bool) -> None:
+    whole = b"".join(
+        encode_batch(
+            [SimpleRecord(each.timestamp_ms, each.key, each.value, each.headers) for each in sent],
+            compression_type=codec,
+        )
+    )
+    data = bytearray(whole)
+    for place, inserted, removed in changes:
+        data[place : place + removed] = inserted
+    changed = _resealed(data) if sealed else bytes(data)
+    outcome = _both(record_batch, lambda module: _read(module, changed))
+    if not changes:
+        assert outcome == [None, [(index, sent[index].timestamp_ms, 0, *sent[index][:3]) for index in range(len(sent))]]
+
+
+@given(shapes.contents, shapes.shapes, st.integers(1, 2**31 - 1))
+def test_hashes_of_keys(data: bytes, shape: Callable[[bytes], Any], partitions: int) -> None:
+    expected = uncompiled("aioproducer.wire.murmur2").murmur2(data)
+    assert murmur2.murmur2(shape(data)) == expected
+    assert murmur2.partition_for_key(shape(data), partitions) == (expected & 0x7FFFFFFF) % partitions
