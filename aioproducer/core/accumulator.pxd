@@ -72,6 +72,8 @@ cdef class RecordAccumulator(IncompleteBatches):
         long long timestamp_ms,
         list touched,
     ) except -1
+    @cython.locals(topic=TopicQueues)
+    cdef TopicQueues _topic_of_column(self, object topic_name, object partition)
     cdef bint _grow(self, ProducerBatch batch, Py_ssize_t record_size) except -1
     @cython.locals(slab=Slab)
     cdef bint _extend(self, ProducerBatch batch, Py_ssize_t record_size) except -1

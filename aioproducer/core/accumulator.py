@@ -172,19 +172,12 @@ class RecordAccumulator(IncompleteBatches):
         into, each with the index of the first of them as its ``column_start``; the others follow it.
         """
         stop = min(len(values), first + COLUMN_RECORDS)
-        topic = self.topics.get(topic_name)
-        if topic is None or topic.line_length or not topic.partitions:
+        topic = self._topic_of_column(topic_name, partition)
+        if topic is None:
             return first
         partitions = topic.partitions
         by_key = keys is not None and partition is None and not self._ignore_keys
-        if partition is None:
-            if self.choose_partition is not None:
-                return first
-            place = topic.sticky.partition  # type: ignore[union-attr]  # set with the partitions
-        else:
-            place = partition
-            if not 0 <= place < len(partitions):
-                return first
+        place = topic.sticky.partition if partition is None else partition  # type: ignore[union-attr]
         room = COLUMN_BYTES
         here = first
         key = None
@@ -228,19 +221,12 @@ class RecordAccumulator(IncompleteBatches):
     ) -> int:
         """``append_column`` of Arrow's rows, straight from where they lie. For compiled modules."""
         stop = min(values.length, first + COLUMN_RECORDS)
-        topic = self.topics.get(topic_name)
-        if topic is None or topic.line_length or not topic.partitions:
+        topic = self._topic_of_column(topic_name, partition)
+        if topic is None:
             return first
         partitions = topic.partitions
         by_key = keys is not None and partition is None and not self._ignore_keys
-        if partition is None:
-            if self.choose_partition is not None:
-                return first
-            place = topic.sticky.partition  # type: ignore[union-attr]  # set with the partitions
-        else:
-            place = partition
-            if not 0 <= place < len(partitions):
-                return first
+        place = topic.sticky.partition if partition is None else partition  # type: ignore[union-attr]
         sticky = place
         room = COLUMN_BYTES
         here = first
@@ -271,6 +257,15 @@ class RecordAccumulator(IncompleteBatches):
                 touched.append(batch)
             here += 1
         return here
+
+    def _topic_of_column(self, topic_name: str, partition: int | None) -> TopicQueues | None:
+        """The topic, where records for it may go the short way."""
+        topic = self.topics.get(topic_name)
+        if topic is None or topic.line_length or not topic.has_partition(partition):
+            return None
+        if partition is None:
+            return topic if self.choose_partition is None else None
+        return topic if partition >= 0 else None
 
     def _grow(self, batch: ProducerBatch, record_size: int) -> bool:
         """Give the batch a slab for a record of this size; False where that would not be all there is to do."""

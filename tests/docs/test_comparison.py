@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import itertools
-import json
 import re
-import statistics
 import struct
 import subprocess
 import sys
@@ -28,6 +26,7 @@ from aioproducer.errors import UnsupportedSecurityProtocolError
 from aioproducer.testing import EmbeddedClusterThread
 from aioproducer.wire.murmur2 import murmur2
 from tests.docs.blocks import ROOT
+from tests.docs.performance import median, recorded
 
 CLIENTS = ("aioproducer", "aiokafka", "confluent-kafka")
 
@@ -57,15 +56,10 @@ def test_each_row_names_what_shows_it() -> None:
 
 def test_bench() -> None:
     """The figures are those of the last `make bench`, as far as it has been recorded."""
-    results = json.loads((ROOT / "bench" / "peers.json").read_text())["results"]
-    names = ("aioproducer send, uvloop", "aiokafka, uvloop", "confluent-kafka, callback")
-    assert TABLE["records/s"] == tuple(
-        f"{statistics.median(run['records'] / run['elapsed'] for run in results[name]):,.0f}" for name in names
-    )
-    assert TABLE["CPU µs/record"] == tuple(
-        f"{statistics.median((run['user'] + run['system']) / run['records'] * 1e6 for run in results[name]):.2f}"
-        for name in names
-    )
+    results = recorded()["scenarios"]["1a"]["results"]
+    names = ("aioproducer (uvloop)", "aiokafka (uvloop)", "confluent-kafka")
+    assert TABLE["records/s"] == tuple(f"{median(results[name], 'rate'):,.0f}" for name in names)
+    assert TABLE["CPU µs/record"] == tuple(f"{median(results[name], 'cpu_us'):.2f}" for name in names)
 
 
 _THREADS = """
