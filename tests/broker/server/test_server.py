@@ -239,10 +239,10 @@ async def test_a_connection_counts_until_its_last_request_is_answered(place):
 async def test_pt49_only_who_is_idle_too_long_is_closed(place, caplog):
     caplog.set_level(logging.INFO)
     server = await place.server(connections_max_idle_ms=300)
-    idle, used = await place.client(server), await place.client(server)
-    await until(lambda: len(server.connections) == 2)
     loop = asyncio.get_running_loop()
     begin = loop.time()
+    idle, used = await place.client(server), await place.client(server)
+    await until(lambda: len(server.connections) == 2)
     while not idle.is_lost:
         used.ask(b"x")
         await used.answer()
@@ -255,14 +255,14 @@ async def test_pt49_only_who_is_idle_too_long_is_closed(place, caplog):
 
 async def test_pt49_one_a_turn_the_longest_idle_first(memory, caplog):
     caplog.set_level(logging.INFO)
-    server = await memory.server(connections_max_idle_ms=20)
+    server = await memory.server(connections_max_idle_ms=200)
     for _ in range(6):
         await memory.client(server)
     connections = list(server.connections)
     assert len(connections) == 6
     server.active(connections[0])
     # Blocks the loop, so that all of them are idle too long at once.
-    time.sleep(0.03)  # noqa: ASYNC251
+    time.sleep(0.25)  # noqa: ASYNC251
     while len(caplog.records) < 6:
         before = len(caplog.records)
         await asyncio.sleep(0)
