@@ -23,6 +23,7 @@ NOTED_AT_MOST = 256
 """How many requests, batches, ... are noted before they go into their sensors."""
 
 _Key = TypeVar("_Key", str, int)
+_Row: TypeAlias = "tuple[_Key, *tuple[float, ...]]"
 
 
 class _Sample:
@@ -529,10 +530,10 @@ class Metrics:
 
 
 def _columns(
-    rows: Sequence[tuple[_Key, *tuple[float, ...]]],
+    rows: Sequence[_Row[_Key]],
 ) -> Iterator[tuple[_Key, list[tuple[float, ...]]]]:
     """Each first column's value, with the other columns of its rows."""
-    groups: dict[_Key, list[tuple[_Key, *tuple[float, ...]]]] = {}
+    groups: dict[_Key, list[_Row[_Key]]] = {}
     for row in rows:
         groups.setdefault(row[0], []).append(row)
     for key, of_key in groups.items():

@@ -136,7 +136,7 @@ class TestTables:
 
     def test_every_sensor_of_a_group_is_read_by_some_metric(self) -> None:
         metrics = Metrics()
-        sensors = {name for name, value in vars(metrics).items() if isinstance(value, Sensor)}
+        sensors = {name for name in dir(metrics) if isinstance(getattr(metrics, name), Sensor)}
         assert sensors == {spec.sensor for spec in PRODUCER_METRICS}
         assert set(metrics.topic("t").__slots__) == {spec.sensor for spec in TOPIC_METRICS}
         assert set(metrics.node(1).__slots__) == {spec.sensor for spec in NODE_METRICS}
@@ -341,7 +341,7 @@ class TestMetrics:
             sizes.record(number, now)
             latency.record(number, now)
             ratio.record(number / 10, now)
-        noted = [rows for rows in vars(metrics).values() if isinstance(rows, list)]
+        noted = [rows for name in dir(metrics) if isinstance(rows := getattr(metrics, name), list)]
         assert len(noted) == 7
         assert all(len(rows) < NOTED_AT_MOST for rows in noted)
         snapshot = metrics.snapshot(now)

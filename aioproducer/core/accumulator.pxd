@@ -73,6 +73,34 @@ cdef class RecordAccumulator(IncompleteBatches):
         list touched,
     ) except -1
     @cython.locals(topic=TopicQueues)
+    cpdef object enqueue(
+        self,
+        object topic_name,
+        object partition,
+        object key,
+        object value,
+        object headers,
+        long long timestamp_ms,
+        double now,
+    )
+    @cython.locals(
+        sticky=StickyPartitioner, queue=PartitionQueue, batch=ProducerBatch, index=Py_ssize_t, size=Py_ssize_t
+    )
+    cdef object _place(
+        self,
+        TopicQueues topic,
+        object partition,
+        object key,
+        object value,
+        object headers,
+        long long timestamp_ms,
+        double now,
+        bint first,
+    )
+    @cython.locals(topic=TopicQueues, sticky=StickyPartitioner, fullness=double)
+    cpdef object _close(self, PartitionQueue queue, ProducerBatch batch, double now, bint full)
+    cpdef list drain(self, object node_id, double now)
+    @cython.locals(topic=TopicQueues)
     cdef TopicQueues _topic_of_column(self, object topic_name, object partition)
     cdef bint _grow(self, ProducerBatch batch, Py_ssize_t record_size) except -1
     @cython.locals(slab=Slab)

@@ -294,7 +294,7 @@ class RecordAccumulator(IncompleteBatches):
             partition = self._choose(topic, partition, key, value)
             if topic.has_partition(partition):
                 first = not self.lines.memory_line
-                delivery = self._place(topic, partition, key, value, headers, timestamp_ms, now, first=first)
+                delivery = self._place(topic, partition, key, value, headers, timestamp_ms, now, first)
                 if delivery is not None:
                     return delivery
         pending = self.lines.queue_up(topic_name, partition, key, value, headers, timestamp_ms, now)
@@ -336,7 +336,7 @@ class RecordAccumulator(IncompleteBatches):
                 pending.headers,
                 pending.timestamp_ms,
                 now,
-                first=True,
+                True,
             )
             if delivery is None:
                 return False
@@ -369,7 +369,6 @@ class RecordAccumulator(IncompleteBatches):
         headers: Sequence[Header],
         timestamp_ms: int,
         now: float,
-        *,
         first: bool,
     ) -> Delivery | None:
         """Put the record into a batch; ``None`` where there is no memory, or where others come ``first``."""
@@ -395,9 +394,9 @@ class RecordAccumulator(IncompleteBatches):
                 batch.limit_room()
             if index >= 0:
                 if batch.is_full():
-                    self._close(queue, batch, now, full=True)
+                    self._close(queue, batch, now, True)
                 return new_delivery(batch, index)
-            self._close(queue, batch, now, full=True)
+            self._close(queue, batch, now, True)
             if sticky is None:
                 break
             queue = topic.partitions[sticky.partition]
@@ -415,7 +414,7 @@ class RecordAccumulator(IncompleteBatches):
         batch.limit_room()
         self._note_new_batch(queue, batch, now)
         if batch.is_full():
-            self._close(queue, batch, now, full=True)
+            self._close(queue, batch, now, True)
         return new_delivery(batch, index)
 
     def _extend(self, batch: ProducerBatch, record_size: int) -> bool:
@@ -455,11 +454,11 @@ class RecordAccumulator(IncompleteBatches):
         self._open_batches += 1
         queue.batches.append(batch)
         self.incomplete[batch] = None
-        self.ready.opened(queue, batch, now, hurry=self.flushing > 0 or self.closing or bool(self.lines.memory_line))
+        self.ready.opened(queue, batch, now, self.flushing > 0 or self.closing or bool(self.lines.memory_line))
         if len(self.incomplete) == 1:
             self.wake()
 
-    def _close(self, queue: PartitionQueue, batch: ProducerBatch, now: float, *, full: bool) -> None:
+    def _close(self, queue: PartitionQueue, batch: ProducerBatch, now: float, full: bool) -> None:
         """Let the open batch take no more records."""
         fullness = 1.0 if full else min(1.0, batch.used_size() / max(batch.size_limit, 1))
         batch.close()
@@ -546,15 +545,15 @@ class RecordAccumulator(IncompleteBatches):
         return self.ready.drain(
             node_id,
             now,
-            max_request_size=settings.max_request_size,
-            one_in_flight=settings.one_in_flight_per_partition,
-            finish=self._finish_batch,
+            settings.max_request_size,
+            settings.one_in_flight_per_partition,
+            self._finish_batch,
         )
 
     def _finish_batch(self, queue: PartitionQueue, batch: ProducerBatch, now: float) -> bool:
         """Close and compress the batch; False where a thread has to do that first."""
         if not batch.closed:
-            self._close(queue, batch, now, full=False)
+            self._close(queue, batch, now, False)
         codec = self.settings.codec
         if codec is None or batch.codec_id:
             return True

@@ -5,6 +5,7 @@ from aioproducer.core.delivery cimport DeliveryGroup
 from aioproducer.core.partition_queue cimport PartitionQueue
 from aioproducer.record cimport new_record_metadata
 from aioproducer.wire.record cimport write_plain_record
+from aioproducer.wire.record_batch cimport pack_header
 
 cdef int _PENDING, _FAILED, _SPLIT
 
@@ -91,6 +92,11 @@ cdef class ProducerBatch(DeliveryGroup):
     cpdef Py_ssize_t size(self) except -1
     cpdef Py_ssize_t uncompressed_size(self) except -1
     cpdef bint is_finished(self) except -1
+    cpdef list buffers(self)
+    cpdef object set_sequence(self, long long producer_id, int producer_epoch, int base_sequence)
+    cpdef object release_memory(self, BufferPool pool)
+    @cython.locals(slab=Slab, slabs=list, charged=Py_ssize_t)
+    cdef object _release_memory(self, BufferPool pool)
     cpdef bint is_done(self, Py_ssize_t index) except -1
     cpdef object error(self, Py_ssize_t index)
     cpdef object where(self)

@@ -13,11 +13,12 @@ from aioproducer.record import RecordMetadata, TopicPartition, new_record_metada
 from aioproducer.wire.record import encode_record
 from aioproducer.wire.record_batch import (
     BATCH_HEADER_SIZE,
+    NO_PARTITION_LEADER_EPOCH,
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
     NO_SEQUENCE,
     Buffer,
-    encode_header,
+    pack_header,
 )
 
 if TYPE_CHECKING:
@@ -333,15 +334,19 @@ class ProducerBatch(DeliveryGroup):
         """The batch as it goes on the wire: header, then body. The header is made anew only where it has changed."""
         assert self.body is not None
         if self.header is None:
-            self.header = encode_header(
+            self.header = pack_header(
                 self.body,
-                record_count=self.record_count,
-                base_timestamp=self.base_timestamp,
-                max_timestamp=self.max_timestamp,
-                attributes=self.codec_id,
-                producer_id=self.producer_id,
-                producer_epoch=self.producer_epoch,
-                base_sequence=self.base_sequence,
+                self.body_size,
+                self.record_count,
+                self.base_timestamp,
+                self.max_timestamp,
+                self.codec_id,
+                self.producer_id,
+                self.producer_epoch,
+                self.base_sequence,
+                0,
+                self.record_count - 1,
+                NO_PARTITION_LEADER_EPOCH,
             )
         return [self.header, *self.body]
 

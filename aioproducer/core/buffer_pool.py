@@ -81,6 +81,9 @@ class BufferPool:
         # Free blocks by order: _free[k] holds the first units of free blocks of 2**k units. A dict keeps the last freed
         # last, so that warm memory is used again first, and finds a neighbour at once.
         self._free: list[dict[int, None]] = [{} for _ in range(units.bit_length())]
+        # What was released last: where one batch follows the other, the next wants just that, and nothing need be
+        # merged and cut again.
+        self._spare: Slab | None = None
         self._give_back_units(0, units)
 
     def take(self, minimum: int, preferred: int) -> Slab | None:
@@ -107,7 +110,8 @@ class BufferPool:
         """Take ``slab`` back; nobody may read or write it any more."""
         self.available_memory += slab.size
         if slab.memory is self._arena:
-            self._give_back_units(slab.start // SMALLEST_SLAB, slab.size // SMALLEST_SLAB)
+            self.merge_spare()
+            self._spare = slab
 
     def charge(self, size: int) -> None:
         """Count ``size`` bytes that live elsewhere (compressed output, the parts of a split batch).
@@ -121,14 +125,29 @@ class BufferPool:
         """Count ``size`` charged bytes no more."""
         self.available_memory += size
 
+    def merge_spare(self) -> None:
+        """Put the slab that is kept for the next taker among the free blocks."""
+        spare = self._spare
+        if spare is not None:
+            self._spare = None
+            self._give_back_units(spare.start // SMALLEST_SLAB, spare.size // SMALLEST_SLAB)
+
     def _take_units(self, units: int) -> Slab | None:
+        spare = self._spare
+        if spare is not None and spare.size == units * SMALLEST_SLAB:
+            self._spare = None
+            self.available_memory -= spare.size
+            return spare
         order = (units - 1).bit_length()
         free = self._free
         for larger in range(order, len(free)):
             if free[larger]:
                 break
         else:
-            return None
+            if spare is None:
+                return None
+            self.merge_spare()
+            return self._take_units(units)
         first, _ = free[larger].popitem()
         rest = (1 << larger) - units
         if rest:

@@ -60,6 +60,10 @@ class Verdict(NamedTuple):
         return self.error is not None and self.error.refresh_metadata
 
 
+ACKED = Verdict(Fate.ACKED)
+LATE = Verdict(Fate.LATE)
+
+
 class Completion:
     """Ends batches: answers, disconnections and deadlines come in, verdicts go out.
 
@@ -74,21 +78,21 @@ class Completion:
 
     def acked(self, batch: ProducerBatch, base_offset: int, log_append_time: int, now: float) -> Verdict:
         """The broker has the batch; ``base_offset`` -1 where it remembers no more, times -1 without LogAppendTime."""
-        return self._succeed(batch, base_offset, log_append_time, now, acknowledged=True)
+        return self._succeed(batch, base_offset, log_append_time, now, True)
 
     def written(self, batch: ProducerBatch, now: float) -> Verdict:
         """With acks=0: the batch was handed over, and nobody will say more."""
-        return self._succeed(batch, -1, -1, now, acknowledged=False)
+        return self._succeed(batch, -1, -1, now, False)
 
     def _succeed(
-        self, batch: ProducerBatch, base_offset: int, log_append_time: int, now: float, *, acknowledged: bool
+        self, batch: ProducerBatch, base_offset: int, log_append_time: int, now: float, acknowledged: bool
     ) -> Verdict:
         self._accumulator.request_ended(batch)
         assert batch.queue is not None
         self._producer_state.acked(batch, batch.queue.sequences)
         was_pending = batch.succeed(base_offset, log_append_time, acknowledged=acknowledged)
         self._accumulator.completed(batch, now)
-        return Verdict(Fate.ACKED if was_pending else Fate.LATE)
+        return ACKED if was_pending else LATE
 
     def refused(
         self,

@@ -123,17 +123,39 @@ ReadResponse: TypeAlias = Callable[[int, Buffer], "ResponseInParts[Any, Any]"]
 """Reads a response of a version, where that is not to be done at once."""
 
 
-class InFlight(NamedTuple):
-    """A request that was sent and awaits its response; ``context`` is whatever the sender gave."""
+class InFlight:
+    """A request that was sent and awaits its response; ``context`` is whatever the sender gave. It never changes."""
 
-    correlation_id: int
-    api_key: int
-    version: int
-    context: object
-    sent_at: float
-    deadline: float
-    response_class: type[Response]
-    read_response: ReadResponse | None
+    __slots__ = (
+        "api_key",
+        "context",
+        "correlation_id",
+        "deadline",
+        "read_response",
+        "response_class",
+        "sent_at",
+        "version",
+    )
+
+    def __init__(
+        self,
+        correlation_id: int,
+        api_key: int,
+        version: int,
+        context: object,
+        sent_at: float,
+        deadline: float,
+        response_class: type[Response],
+        read_response: ReadResponse | None,
+    ) -> None:
+        self.correlation_id = correlation_id
+        self.api_key = api_key
+        self.version = version
+        self.context = context
+        self.sent_at = sent_at
+        self.deadline = deadline
+        self.response_class = response_class
+        self.read_response = read_response
 
 
 class Completed(NamedTuple):
@@ -269,7 +291,7 @@ class Connection:
         output, self._output = self._output, []
         return output
 
-    def negotiate(self, api_key: int, *, lowest: int = 0, highest: int = 32767) -> int:
+    def negotiate(self, api_key: int, lowest: int = 0, highest: int = 32767) -> int:
         """The highest version of an API that broker and client both speak, within ``lowest`` and ``highest``.
 
         Raises:
@@ -285,7 +307,6 @@ class Connection:
         self,
         request: Request[Response],
         now: float,
-        *,
         context: object = None,
         timeout: float | None = None,
         version: int | None = None,
@@ -436,18 +457,18 @@ class Connection:
         if request.context is _OWN:
             self._handle_own(request, response, now)
             return
-        completed.append(
-            Completed(
-                request.context,
-                response,
-                request.api_key,
-                request.version,
-                request.correlation_id,
-                request.sent_at,
-                now,
-                len(frame) + _SIZE_OF_SIZE,
-            )
+        answer = (
+            request.context,
+            response,
+            request.api_key,
+            request.version,
+            request.correlation_id,
+            request.sent_at,
+            now,
+            len(frame) + _SIZE_OF_SIZE,
         )
+        # What ``Completed(*answer)`` does, without its detour.
+        completed.append(tuple.__new__(Completed, answer))
 
     def _wrong_correlation_id(self, correlation_id: int, oldest: InFlight) -> ProtocolError:
         known = any(request.correlation_id == correlation_id for request in self._in_flight)
@@ -469,13 +490,12 @@ class Connection:
 
     def _handle_own(self, request: InFlight, response: Response | ResponseInParts[Any, Any], now: float) -> None:
         try:
-            match response:
-                case ApiVersionsResponse():
-                    self._handle_versions(request, response, now)
-                case messages.SaslHandshakeResponse():
-                    self._handle_handshake(response, now)
-                case messages.SaslAuthenticateResponse():
-                    self._handle_authentication(response, now)
+            if isinstance(response, ApiVersionsResponse):
+                self._handle_versions(request, response, now)
+            elif isinstance(response, messages.SaslHandshakeResponse):
+                self._handle_handshake(response, now)
+            elif isinstance(response, messages.SaslAuthenticateResponse):
+                self._handle_authentication(response, now)
         except KafkaError as error:
             self._fail(error)
 

@@ -3,13 +3,14 @@ cimport cython
 from aioproducer.core.batch cimport ProducerBatch
 from aioproducer.core.buffer_pool cimport BufferPool
 from aioproducer.core.partition_queue cimport PartitionQueue
+from aioproducer.core.producer_state cimport ProducerState
 from aioproducer.core.ready cimport ReadyPartitions
 
 
 cdef class IncompleteBatches:
     cdef readonly object loop
     cdef readonly BufferPool pool
-    cdef readonly object producer_state
+    cdef readonly ProducerState producer_state
     cdef readonly object settings
     cdef readonly object wake
     cdef readonly object random

@@ -1,4 +1,5 @@
 from aioproducer.core.batch cimport ProducerBatch
+from aioproducer.core.producer_state cimport PartitionSequences
 from aioproducer.partitioner cimport StickyPartitioner
 
 
@@ -10,7 +11,7 @@ cdef class NodeQueue:
 
 cdef class PartitionQueue:
     cdef readonly object topic_partition
-    cdef readonly object sequences
+    cdef readonly PartitionSequences sequences
     cdef readonly object batches
     cdef public ProducerBatch open_batch
     cdef public NodeQueue node

@@ -188,8 +188,11 @@ class ProducerState:
                 sequences.bump_wanted = True
             elif not sequences.bump_wanted:
                 return True
-        if not sequences.bump_wanted or any(batch.on_wire for batch in in_flight):
+        if not sequences.bump_wanted:
             return False
+        for batch in in_flight:
+            if batch.on_wire:
+                return False
         if self._is_current(sequences):
             self._bump()
         if self.producer_id == NO_PRODUCER_ID:

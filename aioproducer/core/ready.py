@@ -55,7 +55,7 @@ class ReadyPartitions:
         self._held: dict[PartitionQueue, None] = {}
         self._tie = count()
 
-    def opened(self, queue: PartitionQueue, batch: ProducerBatch, now: float, *, hurry: bool) -> None:
+    def opened(self, queue: PartitionQueue, batch: ProducerBatch, now: float, hurry: bool) -> None:
         """A batch was opened: its linger begins, unless there is a ``hurry``."""
         if hurry or self.linger <= 0:
             batch.due = True
@@ -94,7 +94,8 @@ class ReadyPartitions:
         """When ``poll`` will next have something to do; infinity for never."""
         deadline = float("inf")
         if self._lingering:
-            deadline = next(iter(self._lingering)).created_at + self.linger
+            batch = next(iter(self._lingering))
+            deadline = batch.created_at + self.linger
         if self._backoffs:
             deadline = min(deadline, self._backoffs[0][0])
         return deadline
@@ -170,7 +171,6 @@ class ReadyPartitions:
         self,
         node_id: int,
         now: float,
-        *,
         max_request_size: int,
         one_in_flight: bool,
         finish: Callable[[PartitionQueue, ProducerBatch, float], bool],

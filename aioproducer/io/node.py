@@ -172,10 +172,10 @@ class NodeConnection:
         """When time alone makes a node that backs off usable: the backoff's end, or the throttling's."""
         return self._attempts.retry_at if self._connection is None else self._connection.throttled_until
 
-    def negotiate(self, api_key: int, *, highest: int = 32767) -> int:
+    def negotiate(self, api_key: int, highest: int = 32767) -> int:
         """The version of an API to use with this broker; see ``Connection.negotiate``."""
         assert self._connection is not None
-        return self._connection.negotiate(api_key, highest=highest)
+        return self._connection.negotiate(api_key, 0, highest)
 
     def want_connection(self) -> None:
         """Connect as soon as the backoff allows, unless connected."""
@@ -199,12 +199,11 @@ class NodeConnection:
         request: Request[Response],
         context: RequestContext,
         now: float,
-        *,
         version: int | None = None,
         expect_response: bool = True,
         timeout: float | None = None,
         read_response: ReadResponse | None = None,
-    ) -> int:
+    ) -> bool:
         """Write a request; ``can_send`` must be true. Returns whether it has left its buffers already.
 
         ``read_response`` takes the place of reading the response as a whole; see ``Connection.send``.
@@ -215,15 +214,7 @@ class NodeConnection:
         connection, transport = self._connection, self._transport
         assert connection is not None
         assert transport is not None
-        buffers = connection.send(
-            request,
-            now,
-            context=context,
-            timeout=timeout,
-            version=version,
-            expect_response=expect_response,
-            read_response=read_response,
-        )
+        buffers = connection.send(request, now, context, timeout, version, expect_response, read_response)
         size, api_key, used, correlation_id = _HEADER_START.unpack_from(buffers[0])
         size += _SIZE_OF_SIZE
         self._last_used = now

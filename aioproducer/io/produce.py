@@ -40,11 +40,14 @@ def choose_version(
         UnsupportedCompressionTypeError: the broker is too old for zstd.
     """
     all_known = all(topic_ids.values())
-    version = node.negotiate(PRODUCE, highest=TOPIC_IDS_FROM if all_known else TOPIC_IDS_FROM - 1)
-    if version < ZSTD_FROM and any(batch.codec_id == ZSTD for batch in batches):
-        raise error_class(UNSUPPORTED_COMPRESSION_TYPE)(
-            f"broker {node.node} is older than Kafka 2.1 and does not take zstd: choose another compression_type"
-        )
+    version = node.negotiate(PRODUCE, TOPIC_IDS_FROM if all_known else TOPIC_IDS_FROM - 1)
+    if version < ZSTD_FROM:
+        for batch in batches:
+            if batch.codec_id == ZSTD:
+                raise error_class(UNSUPPORTED_COMPRESSION_TYPE)(
+                    f"broker {node.node} is older than Kafka 2.1 and does not take zstd: "
+                    "choose another compression_type"
+                )
     return version
 
 
@@ -52,7 +55,6 @@ def produce_request(
     batches: Sequence[ProducerBatch],
     version: int,
     topic_ids: Mapping[str, bytes | None],
-    *,
     acks: int,
     timeout_ms: int,
 ) -> tuple[ProduceRequest, dict[PartitionKey, ProducerBatch]]:
@@ -67,7 +69,10 @@ def produce_request(
         if topic is None:
             topic = topics[name] = TopicProduceData(topic_id=topic_id) if by_id else TopicProduceData(name=name)
             topic.partition_data = []
-        topic.partition_data.append(PartitionProduceData(index=partition, records=batch.buffers()))
+        data = PartitionProduceData.__new__(PartitionProduceData)
+        data.index = partition
+        data.records = batch.buffers()
+        topic.partition_data.append(data)
         by_partition[topic_id if by_id else name, partition] = batch
     request = ProduceRequest(acks=acks, timeout_ms=timeout_ms, topic_data=list(topics.values()))
     return request, by_partition

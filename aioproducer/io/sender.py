@@ -109,7 +109,7 @@ class Sender:
             metrics=metrics,
             hooks=hooks,
             random=random,
-            node_usable=self._drain,
+            node_usable=self.node_usable,
             wake=self.wake,
             topic_refused=lambda name, error: self.fail_waiting(accumulator.lines.waiting_for_topic(name), error),
         )
@@ -198,6 +198,10 @@ class Sender:
 
     # Batches
 
+    def node_usable(self, node: NodeConnection, now: float) -> None:
+        """The node can take a request."""
+        self._drain(node, now)
+
     def _drain(self, node: NodeConnection, now: float) -> None:
         """Send requests to the node while it takes them and there is something to send."""
         accumulator = self._accumulator
@@ -220,10 +224,10 @@ class Sender:
         try:
             version = choose_version(node, batches, topic_ids)
             request, by_partition = produce_request(
-                batches, version, topic_ids, acks=settings.acks, timeout_ms=settings.request_timeout_ms
+                batches, version, topic_ids, settings.acks, settings.request_timeout_ms
             )
             context = ProduceInFlight(self, batches, by_partition)
-            written = node.send(request, context, now, version=version, expect_response=settings.acks != 0)
+            written = node.send(request, context, now, version, settings.acks != 0)
         except Exception as failure:
             error = failure
             if not isinstance(error, KafkaError):

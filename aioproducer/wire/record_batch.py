@@ -126,9 +126,40 @@ def encode_header(
     Raises:
         struct.error: a number does not fit its field.
     """
+    return pack_header(
+        body,
+        size_of(body),
+        record_count,
+        base_timestamp,
+        max_timestamp,
+        attributes,
+        producer_id,
+        producer_epoch,
+        base_sequence,
+        base_offset,
+        record_count - 1 if last_offset_delta is None else last_offset_delta,
+        partition_leader_epoch,
+    )
+
+
+def pack_header(
+    body: Sequence[Buffer],
+    body_size: int,
+    record_count: int,
+    base_timestamp: int,
+    max_timestamp: int,
+    attributes: int,
+    producer_id: int,
+    producer_epoch: int,
+    base_sequence: int,
+    base_offset: int,
+    last_offset_delta: int,
+    partition_leader_epoch: int,
+) -> bytes:
+    """``encode_header`` for those who know all of it, also the size of ``body``."""
     after = _AFTER_CHECKSUM.pack(
         attributes,
-        record_count - 1 if last_offset_delta is None else last_offset_delta,
+        last_offset_delta,
         base_timestamp,
         max_timestamp,
         producer_id,
@@ -136,7 +167,7 @@ def encode_header(
         base_sequence,
         record_count,
     )
-    batch_length = BATCH_HEADER_SIZE - LOG_OVERHEAD + size_of(body)
+    batch_length = BATCH_HEADER_SIZE - LOG_OVERHEAD + body_size
     checksum = crc32c(body, crc32c((after,)))
     return _BEFORE_CHECKSUM.pack(base_offset, batch_length, partition_leader_epoch, MAGIC_VALUE, checksum) + after
 

@@ -14,6 +14,7 @@ from aioproducer.core.buffer_pool import SMALLEST_SLAB, BufferPool, Slab
 
 def free_units(pool: BufferPool) -> list[range]:
     """The arena's free blocks in order."""
+    pool.merge_spare()
     blocks = [range(first, first + (1 << order)) for order, free in enumerate(pool._free) for first in free]
     return sorted(blocks, key=lambda block: block.start)
 

@@ -8,6 +8,7 @@ from contextvars import ContextVar
 
 import pytest
 
+from aioproducer.core.completion import Completion
 from aioproducer.errors import (
     BufferExhaustedError,
     ClusterAuthorizationError,
@@ -20,6 +21,7 @@ from aioproducer.errors import (
     UnsupportedVersionError,
 )
 from aioproducer.protocol import ApiKey
+from aioproducer.protocol.messages.produce import ProduceRequest
 from tests.io.recording import Recording
 from tests.simulation import Fault, run
 
@@ -237,16 +239,16 @@ def test_the_sender_survives_an_error_of_its_own(caplog):
     async def scenario(world):
         world.cluster.create_topic("clicks", leaders=[1])
         async with world.producer(retry_backoff_max_ms=1000) as producer:
-            cluster = producer._sender.cluster
-            send_due = cluster.send_due
+            lines = producer._accumulator.lines
+            move_up = lines.move_up
             faults = iter([ZeroDivisionError("once"), ZeroDivisionError("twice")])
 
             def failing(now):
                 for fault in faults:
                     raise fault
-                return send_due(now)
+                return move_up(now)
 
-            cluster.send_due = failing
+            lines.move_up = failing
             await producer.send("clicks", b"value")
             assert world.loop.time() < 1004
 
@@ -261,14 +263,16 @@ def test_however_many_send_in_one_turn_they_go_in_one_request():
         async with world.producer(linger_ms=0) as producer:
             await producer.send("clicks", b"warm")
             turns = 0
-            step = producer._sender._step
+            lines = producer._accumulator.lines
+            move_up = lines.move_up
 
             def counted(now):
+                # Done once a turn.
                 nonlocal turns
                 turns += 1
-                return step(now)
+                return move_up(now)
 
-            producer._sender._step = counted
+            lines.move_up = counted
             before = producer.metrics()["request-total"]
             metadata = await asyncio.gather(*[producer.send("clicks", b"%d" % number) for number in range(1000)])
             assert [each.offset for each in metadata] == list(range(1, 1001))
@@ -317,19 +321,17 @@ def test_an_idle_sender_has_one_timer_and_an_ended_one_none():
     run(scenario)
 
 
-def test_a_request_that_cannot_be_made_fails_its_batches_and_loses_none(caplog):
+def test_a_request_that_cannot_be_made_fails_its_batches_and_loses_none(caplog, monkeypatch):
     async def scenario(world):
         world.cluster.create_topic("clicks", leaders=[1])
         async with world.producer() as producer:
             await producer.send("clicks", b"first")
-            node = producer._sender.cluster.nodes[1]
-            send = node.send
 
             def failing(*arguments, **options):
-                node.send = send
+                monkeypatch.undo()
                 raise ZeroDivisionError("odd")
 
-            node.send = failing
+            monkeypatch.setattr(ProduceRequest, "__init__", failing)
             with pytest.raises(KafkaError, match="could not be made: ZeroDivisionError"):
                 await producer.send("clicks", b"lost")
             assert memory_is_back(producer)
@@ -339,19 +341,22 @@ def test_a_request_that_cannot_be_made_fails_its_batches_and_loses_none(caplog):
     assert any("could not be made" in record.getMessage() for record in caplog.records)
 
 
-def test_an_error_in_one_answer_keeps_no_other_from_being_handled(caplog):
+def test_an_error_in_one_answer_keeps_no_other_from_being_handled(caplog, monkeypatch):
+    faults = []
+
+    class Failing(Completion):
+        def acked(self, *arguments):
+            if faults:
+                raise faults.pop()
+            return super().acked(*arguments)
+
+    monkeypatch.setattr("aioproducer.assembly.Completion", Failing)
+
     async def scenario(world):
         world.cluster.create_topic("clicks", 2, leaders=[1, 1])
         async with world.producer(linger_ms=0, request_timeout_ms=1000, delivery_timeout_ms=3000) as producer:
             await asyncio.gather(*(producer.send("clicks", b"warm", partition=each) for each in range(2)))
-            completion = producer._sender._completion
-            acked = completion.acked
-
-            def failing(*arguments, **options):
-                completion.acked = acked
-                raise ZeroDivisionError("odd")
-
-            completion.acked = failing
+            faults.append(ZeroDivisionError("odd"))
             for connection in world.connections:
                 connection.transport.receive_window = 0
             unlucky = producer.send("clicks", b"unlucky", partition=0)

@@ -1,0 +1,17 @@
+cimport cython
+
+from aioproducer.core.accumulator cimport RecordAccumulator
+from aioproducer.core.batch cimport ProducerBatch
+from aioproducer.core.producer_state cimport ProducerState
+
+
+cdef class Completion:
+    cdef RecordAccumulator _accumulator
+    cdef ProducerState _producer_state
+    cdef readonly object _retries
+
+    cpdef object acked(self, ProducerBatch batch, object base_offset, object log_append_time, double now)
+    cpdef object written(self, ProducerBatch batch, double now)
+    cdef object _succeed(
+        self, ProducerBatch batch, object base_offset, object log_append_time, double now, bint acknowledged
+    )

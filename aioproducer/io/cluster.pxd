@@ -1,0 +1,35 @@
+cimport cython
+
+from aioproducer.core.accumulator cimport RecordAccumulator
+from aioproducer.core.producer_state cimport ProducerState
+from aioproducer.io.node cimport NodeConnection
+from aioproducer.metrics cimport Metrics
+
+
+cdef class Cluster:
+    cdef readonly dict nodes
+    cdef readonly object metadata
+    cdef object _loop
+    cdef RecordAccumulator _accumulator
+    cdef ProducerState _producer_state
+    cdef object _connector
+    cdef object _node_settings
+    cdef Metrics _metrics
+    cdef object _hooks
+    cdef object _random
+    cdef object _node_usable
+    cdef object _wake
+    cdef object _topic_refused
+    cdef bint _producer_id_asked
+    cdef object _producer_id_attempts
+    cdef list _metadata_watches
+    cdef object _metadata_request
+    cdef readonly object _intake
+    cdef dict _retired
+
+    cpdef object node_changed(self, NodeConnection node)
+    cpdef NodeConnection node(self, object node_id)
+    cdef bint _is_due(self, double now) except -1
+    cdef bint _producer_id_due(self, double now) except -1
+    @cython.locals(deadline=double, node=NodeConnection)
+    cpdef double send_due(self, double now) except? -1

@@ -1,0 +1,58 @@
+cimport cython
+
+from aioproducer.core.connection cimport Connection
+from aioproducer.metrics cimport Metrics
+
+
+cdef class NodeConnection:
+    cdef readonly object node
+    cdef readonly int id
+    cdef readonly double last_attempt
+    cdef readonly object last_error
+    cdef readonly object task
+    cdef object _loop
+    cdef object _owner
+    cdef object _connector
+    cdef object _settings
+    cdef Metrics _metrics
+    cdef object _hooks
+    cdef object _random
+    cdef object _attempts
+    cdef object _setups
+    cdef list _addresses
+    cdef Connection _connection
+    cdef object _transport
+    cdef double _connected_at
+    cdef double _last_used
+    cdef list _unwritten
+    cdef double _write_deadline
+    cdef list _overdue
+    cdef object _timer
+    cdef double _timer_due
+    cdef object _wanted
+    cdef object _ended
+    cdef object _moved
+    cdef bint _connecting
+    cdef bint _retired
+    cdef bint _closing
+    cdef bint _was_ready
+    cdef object _logged
+
+    cpdef bint can_send(self, double now) except -1
+    cpdef object negotiate(self, object api_key, object highest=*)
+    @cython.locals(deadline=double)
+    cpdef bint send(
+        self,
+        object request,
+        object context,
+        double now,
+        object version=*,
+        bint expect_response=*,
+        object timeout=*,
+        object read_response=*,
+    ) except -1
+    cdef bint _write(self, object transport, list buffers, object context, bint expect_response, double now) except -1
+    cdef object _count_written(self, object size, double now)
+    @cython.locals(was_ready=cython.bint)
+    cpdef object data_received(self, object data)
+    cdef object _answered(self, object completed, double now)

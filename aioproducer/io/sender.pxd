@@ -1,0 +1,49 @@
+cimport cython
+
+from aioproducer.core.accumulator cimport RecordAccumulator
+from aioproducer.core.batch cimport ProducerBatch
+from aioproducer.core.completion cimport Completion
+from aioproducer.core.producer_state cimport ProducerState
+from aioproducer.io.cluster cimport Cluster
+from aioproducer.io.node cimport NodeConnection
+from aioproducer.io.produce cimport ProduceInFlight, choose_version, produce_request
+from aioproducer.metrics cimport Metrics
+
+
+cdef class Sender:
+    cdef readonly Cluster cluster
+    cdef object _loop
+    cdef object _settings
+    cdef RecordAccumulator _accumulator
+    cdef object _metadata
+    cdef ProducerState _producer_state
+    cdef Completion _completion
+    cdef Metrics _metrics
+    cdef object _hooks
+    cdef object _report_failure
+    cdef readonly object _compressor
+    cdef bint _running
+    cdef object _context
+    cdef readonly object _turn
+    cdef readonly object _timer
+    cdef readonly double _timer_due
+
+    @cython.locals(is_due=cython.bint, deadline=double, node=NodeConnection)
+    cpdef double _step(self, double now) except? -1
+    cpdef object _drain(self, NodeConnection node, double now)
+    @cython.locals(batch=ProducerBatch, topic_ids=dict, context=ProduceInFlight, written=cython.bint)
+    cdef object _send_batches(self, NodeConnection node, list batches, double now)
+    @cython.locals(
+        batch=ProducerBatch,
+        records=Py_ssize_t,
+        record_count=Py_ssize_t,
+        size=Py_ssize_t,
+        uncompressed_size=Py_ssize_t,
+    )
+    cdef object _note_sent(self, list batches, double now)
+    cpdef object release(self, ProducerBatch batch)
+    cpdef object request_answered(self, NodeConnection node, object completed, object throttle_time_ms)
+    cpdef object batch_written(self, ProducerBatch batch)
+    cpdef object batch_answered(self, ProducerBatch batch, object answer, list endpoints, double now)
+    cpdef object batch_failed(self, ProducerBatch batch, object error)
+    cdef object _settle(self, ProducerBatch batch, object verdict, double now)

@@ -1,0 +1,1 @@
+cpdef object crc32c(object buffers, object value=*)
