@@ -28,7 +28,8 @@ from aioproducer.transport.buffers import advance, bytes_of, first_bytes, views_
 
 RECEIVE_SIZE = 128 * 1024
 _SEND_LIMIT = 256 * 1024
-"""Bytes given to one ``sendmsg``: the kernel copies them while the loop waits (0.1 to 0.2 ms on loopback, where it does the receiver's part as well)."""
+"""Bytes given to one ``sendmsg``: the kernel copies them while the loop waits (0.1 to 0.2 ms on loopback, where it does
+the receiver's part as well)."""
 _IOV_MAX = os.sysconf("SC_IOV_MAX") if hasattr(os, "sysconf") else 1
 """Buffers given to one ``sendmsg``; where there is no ``sendmsg`` (Windows) buffers are sent one by one."""
 _RESET_ON_CLOSE = struct.pack("HH" if sys.platform == "win32" else "ii", 1, 0)
