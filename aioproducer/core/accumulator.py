@@ -40,8 +40,9 @@ if not cython.compiled:
 # What Kafka adds to the estimated compressed size (COMPRESSION_RATE_ESTIMATION_FACTOR).
 RATIO_SAFETY = 1.05
 
-# Seconds between two looks at the queue sizes of a topic, for each of its partitions: so that the look, however many
-# partitions there are, takes about one percent of the time.
+# Seconds between two looks at the queue sizes of a topic, at least, and for each of its partitions: so that the look,
+# however many partitions there are, takes no more than about a hundredth of the time.
+LOAD_AGE = 0.005
 LOAD_AGE_PER_PARTITION = 0.0001
 
 # What one call of append_column takes at most: some tenths of a millisecond.
@@ -452,7 +453,7 @@ class RecordAccumulator(IncompleteBatches):
     def _note_new_batch(self, queue: PartitionQueue, batch: ProducerBatch, now: float) -> None:
         queue.open_batch = batch
         self._open_batches += 1
-        queue.batches.append(batch)
+        queue.add(batch)
         self.incomplete[batch] = None
         self.ready.opened(queue, batch, now, self.flushing > 0 or self.closing or bool(self.lines.memory_line))
         if len(self.incomplete) == 1:
@@ -495,7 +496,17 @@ class RecordAccumulator(IncompleteBatches):
         """The partition's leader is ``node_id``, or nobody (-1)."""
         topic = self.topic(name)
         if self.ready.set_leader(topic.partitions[partition], node_id, now):
-            topic.load_at = 0.0
+            topic.leaders_changed()
+
+    def leaders_known(self, name: str, now: float) -> None:
+        """The leaders of a topic's new partitions have been set: choose by them, where no record has been before."""
+        topic = self.topic(name)
+        sticky = topic.sticky
+        if sticky is None or now < topic.load_at:
+            return
+        self._refresh_load(topic, now)
+        if not sticky.produced_bytes and not topic.partitions[sticky.partition].batches:
+            sticky.switch()
 
     def forget_topic(self, name: str) -> bool:
         """Metadata no longer follows the topic: drop its queues, unless something waits there."""
@@ -522,7 +533,7 @@ class RecordAccumulator(IncompleteBatches):
             topic.sticky = StickyPartitioner(max(settings.batch_size, 1), load, self.random, settings.rack)
         else:
             topic.sticky.refresh(load)
-        topic.load_at = now + LOAD_AGE_PER_PARTITION * len(topic.partitions)
+        topic.load_at = now + max(LOAD_AGE, LOAD_AGE_PER_PARTITION * len(topic.partitions))
 
     # Ready and drain
 

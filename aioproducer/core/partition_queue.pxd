@@ -21,6 +21,8 @@ cdef class PartitionQueue:
     cdef public double backoff_until
     cdef public Py_ssize_t last_batch_size
 
+    cpdef object add(self, ProducerBatch batch)
+
 
 cdef class TopicQueues:
     cdef readonly str name
@@ -28,6 +30,8 @@ cdef class TopicQueues:
     cdef readonly list retired
     cdef public StickyPartitioner sticky
     cdef public double load_at
+    cdef list _led
+    cdef list _available
     cdef readonly object line
     cdef public Py_ssize_t line_length
 

@@ -15,6 +15,9 @@ from aioproducer.wire.record_batch import Buffer
 # (topic, key, value) -> partition, or None to leave the choice to the sticky partitioner.
 PartitionChoice = Callable[[str, Buffer | None, Buffer | None], int | None]
 
+# The batches of all partitions that never had one; a deque of its own is most of what a partition takes.
+NO_BATCHES: deque[ProducerBatch] = deque(maxlen=0)
+
 
 class NodeQueue:
     """The partitions led by one broker that have a batch to send, in the order in which they became ready.
@@ -51,7 +54,7 @@ class PartitionQueue:
     def __init__(self, topic_partition: TopicPartition, sequences: PartitionSequences) -> None:
         self.topic_partition = topic_partition
         self.sequences = sequences
-        self.batches: deque[ProducerBatch] = deque()
+        self.batches = NO_BATCHES
         self.open_batch: ProducerBatch | None = None
         self.node: NodeQueue | None = None
         self.in_ready = False
@@ -62,6 +65,12 @@ class PartitionQueue:
         # Bytes of records in the batch that was closed last: about as many as the next will have.
         self.last_batch_size = 0
 
+    def add(self, batch: ProducerBatch) -> None:
+        """Put a new batch behind all others."""
+        if self.batches is NO_BATCHES:
+            self.batches = deque()
+        self.batches.append(batch)
+
     def __repr__(self) -> str:
         return f"<PartitionQueue {self.topic_partition}: {len(self.batches)} batches>"
 
@@ -69,7 +78,7 @@ class PartitionQueue:
 class TopicQueues:
     """What ``append`` needs to know of a topic."""
 
-    __slots__ = ("line", "line_length", "load_at", "name", "partitions", "retired", "sticky")
+    __slots__ = ("_available", "_led", "line", "line_length", "load_at", "name", "partitions", "retired", "sticky")
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -79,6 +88,9 @@ class TopicQueues:
         self.retired: list[PartitionQueue] = []
         self.sticky: StickyPartitioner | None = None
         self.load_at = 0.0
+        # The partitions that have a leader, and their numbers; None where that has to be looked up again.
+        self._led: list[PartitionQueue] | None = None
+        self._available: list[int] = []
         # Records that wait for metadata or an async serializer, and how many wait here or for memory: while there is
         # one, later records of the topic join it.
         self.line: OrderedDict[PendingRecord, None] = OrderedDict()
@@ -90,6 +102,7 @@ class TopicQueues:
 
     def resize(self, partition_count: int, sequences: Callable[[TopicPartition], PartitionSequences]) -> None:
         """Let the topic have this many partitions."""
+        self.leaders_changed()
         partitions, retired = self.partitions, self.retired
         while len(partitions) > partition_count:
             retired.append(partitions.pop())
@@ -106,22 +119,37 @@ class TopicQueues:
             queue.batches or queue.on_wire or queue.sequences.in_flight for queue in (*self.partitions, *self.retired)
         )
 
+    def leaders_changed(self) -> None:
+        """A partition has another leader, or one for the first time, or none any more."""
+        self._led = None
+        self.load_at = 0.0
+
     def load(
         self, now: float, *, adaptive: bool, availability_timeout: float, rack_of: Callable[[int], str | None] | None
     ) -> PartitionLoad:
         """What the choice of a partition is made from (KIP-794, KIP-1123)."""
-        led = [(queue, queue.node) for queue in self.partitions if queue.node is not None]
+        led = self._led
+        if led is None:
+            led = self._led = [queue for queue in self.partitions if queue.node is not None]
+            self._available = [queue.topic_partition.partition for queue in led]
+        queue_sizes: list[int] | None = None
         slow: set[int] = set()
-        if adaptive and availability_timeout > 0:
-            slow = {
-                queue.topic_partition.partition
-                for queue, node in led
-                if node.waiting_since is not None and now - node.waiting_since > availability_timeout
-            }
+        if adaptive and led:
+            queue_sizes = [len(queue.batches) for queue in led]
+            if min(queue_sizes) == max(queue_sizes):
+                queue_sizes = None
+            if availability_timeout > 0:
+                slow = {
+                    queue.topic_partition.partition
+                    for queue in led
+                    if queue.node is not None
+                    and queue.node.waiting_since is not None
+                    and now - queue.node.waiting_since > availability_timeout
+                }
         return PartitionLoad(
-            partition_count=len(self.partitions),
-            available=[queue.topic_partition.partition for queue, _ in led],
-            queue_sizes=[len(queue.batches) for queue, _ in led] if adaptive else None,
-            leader_racks=None if rack_of is None else [rack_of(node.node_id) for _, node in led],
-            slow=slow,
+            len(self.partitions),
+            self._available,
+            queue_sizes,
+            None if rack_of is None else [None if queue.node is None else rack_of(queue.node.node_id) for queue in led],
+            slow,
         )

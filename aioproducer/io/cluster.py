@@ -336,6 +336,9 @@ class Cluster:
             accumulator.set_leader(leader.topic, leader.partition, node_id, now)
             if number % LEADERS_PER_STEP == 0:
                 yield
+        for name in (*change.new_topics, *change.recreated_topics, *grown):
+            if self.metadata.topic(name) is not None:
+                accumulator.leaders_known(name, now)
         for name in change.forgotten_topics:
             if self.metadata.topic(name) is not None:
                 # Somebody has begun to use it again, between two steps.

@@ -615,6 +615,42 @@ def test_leaders_in_the_clients_rack_are_preferred() -> None:
     assert len(bench.queue("t", 0).batches) <= batches + 1
 
 
+def test_the_first_record_goes_to_a_leader_in_the_clients_rack() -> None:
+    """Partitions are there before their leaders: what was drawn then counts only where a record went."""
+    for _ in range(10):
+        bench = Bench(topics={}, batch_size=300, linger=0, rack="b")
+        bench.accumulator.rack_of = lambda node_id: {1: "a", 2: "b"}.get(node_id)
+        bench.accumulator.set_partition_count("t", 8, 0)
+        for partition in range(8):
+            bench.accumulator.set_leader("t", partition, 2 if partition == 5 else 1, 0)
+        bench.accumulator.leaders_known("t", 0)
+        bench.send(b"x", partition=None)
+        assert bench.queue("t", 5).batches
+
+
+def test_leaders_that_become_known_do_not_end_a_turn_that_has_begun() -> None:
+    bench = Bench(topics={}, batch_size=300, linger=1.0, rack="b")
+    bench.accumulator.rack_of = lambda node_id: {1: "a", 2: "b"}.get(node_id)
+    bench.accumulator.set_partition_count("t", 8, 0)
+    bench.send(b"x", partition=None)
+    (begun,) = [partition for partition in range(8) if bench.queue("t", partition).batches]
+    for partition in range(8):
+        bench.accumulator.set_leader("t", partition, 1 if partition == begun else 2, 0)
+    bench.accumulator.leaders_known("t", 0)
+    bench.send(b"y", partition=None)
+    assert [len(queue.batches) for queue in bench.accumulator.topics["t"].partitions].count(1) == 1
+    assert bench.queue("t", begun).batches[0].record_count == 2
+
+
+def test_partitions_without_a_record_share_one_empty_queue() -> None:
+    bench = Bench(topics={"t": 3})
+    idle = bench.queue("t", 1).batches
+    assert bench.queue("t", 2).batches is idle
+    bench.send(partition=0)
+    assert len(bench.queue("t", 0).batches) == 1
+    assert not idle
+
+
 # Compression
 
 
