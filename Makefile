@@ -165,7 +165,7 @@ test-versions:
 	echo "tested on CPython:$${tested:- none of $(VERSIONS)}"
 
 bench: venv compiled
-	$(BIN)/python bench/peers.py $(BENCH_ARGS)
+	$(BIN)/python -m bench $(BENCH_ARGS)
 
 soak: build-under-test
 	$(OF_BUILD) AIOPRODUCER_SEEDS=0-999 $(BIN)/pytest -q tests/simulation/test_seeds.py $(PYTEST_ARGS)

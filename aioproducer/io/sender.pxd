@@ -30,6 +30,7 @@ cdef class Sender:
 
     @cython.locals(is_due=cython.bint, deadline=double, node=NodeConnection)
     cpdef double _step(self, double now) except? -1
+    @cython.locals(sent=Py_ssize_t, batches=list)
     cpdef object _drain(self, NodeConnection node, double now)
     @cython.locals(batch=ProducerBatch, topic_ids=dict, context=ProduceInFlight, written=cython.bint)
     cdef object _send_batches(self, NodeConnection node, list batches, double now)

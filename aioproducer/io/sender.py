@@ -41,6 +41,9 @@ logger = logging.getLogger("aioproducer")
 # How many waiting records are served in one turn, so that no turn takes long.
 ADMITTED_PER_TURN = 200
 
+# After so many batches the rest waits for the next turn, for the same reason.
+BATCHES_PER_TURN = 32
+
 NOT_LEADER_OR_FOLLOWER = 6
 FENCED_LEADER_EPOCH = 74
 
@@ -203,13 +206,18 @@ class Sender:
         self._drain(node, now)
 
     def _drain(self, node: NodeConnection, now: float) -> None:
-        """Send requests to the node while it takes them and there is something to send."""
+        """Send requests to the node while it takes them and there is something to send; the next turn goes on."""
         accumulator = self._accumulator
+        sent = 0
         while node.id in accumulator.ready.ready and node.can_send(now):
+            if sent >= BATCHES_PER_TURN:
+                self.wake()
+                break
             batches = accumulator.drain(node.id, now)
             if not batches:
                 break
             self._send_batches(node, batches, now)
+            sent += len(batches)
         if accumulator.to_compress:
             self._compress()
 

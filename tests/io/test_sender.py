@@ -9,6 +9,7 @@ from contextvars import ContextVar
 import pytest
 
 from aioproducer.core.completion import Completion
+from aioproducer.core.ready import BATCHES_PER_REQUEST
 from aioproducer.errors import (
     BufferExhaustedError,
     ClusterAuthorizationError,
@@ -277,6 +278,26 @@ def test_however_many_send_in_one_turn_they_go_in_one_request():
             metadata = await asyncio.gather(*[producer.send("clicks", b"%d" % number) for number in range(1000)])
             assert [each.offset for each in metadata] == list(range(1, 1001))
             assert (turns, producer.metrics()["request-total"] - before) == (1, 1)
+
+    run(scenario)
+
+
+def test_many_small_batches_go_over_several_turns():
+    """All in one turn held the loop for as long as thousands of partitions took."""
+
+    async def scenario(world):
+        world.cluster.create_topic("wide", leaders=[1] * 400)
+        async with world.producer(linger_ms=0) as producer:
+            await producer.partitions_for("wide")
+            deliveries = [producer.send("wide", b"v", partition=place) for place in range(400)]
+            sent = []
+            while not all(delivery.done() for delivery in deliveries):
+                before = producer.metrics()["record-send-total"]
+                await asyncio.sleep(0)
+                sent.append(producer.metrics()["record-send-total"] - before)
+            assert sum(sent) == 400
+            # A request of 64 may begin a turn, none follows in it; answers that come in the same turn may add one.
+            assert max(sent) <= 2 * BATCHES_PER_REQUEST
 
     run(scenario)
 
