@@ -66,7 +66,7 @@ class IncompleteBatches:
         self._watches = Watches(
             loop,
             first_batch=self._first_batch_number,
-            first_in_line=lambda: self.lines.waiting.first_number(),
+            first_in_line=self._first_in_line,
             has_room=self._has_ample_room,
         )
 
@@ -231,6 +231,9 @@ class IncompleteBatches:
         if not self.has_room():
             return False
         return self.pool.available_memory * AMPLE_SHARE >= self.pool.total_memory or not self.incomplete
+
+    def _first_in_line(self) -> int:
+        return self.lines.waiting.first_number()
 
     def _first_batch_number(self) -> int:
         return next(iter(self.incomplete)).number if self.incomplete else self._batch_number + 1

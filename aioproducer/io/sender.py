@@ -114,8 +114,11 @@ class Sender:
             random=random,
             node_usable=self.node_usable,
             wake=self.wake,
-            topic_refused=lambda name, error: self.fail_waiting(accumulator.lines.waiting_for_topic(name), error),
+            topic_refused=self._topic_refused,
         )
+
+    def _topic_refused(self, name: str, error: KafkaError) -> None:
+        self.fail_waiting(self._accumulator.lines.waiting_for_topic(name), error)
 
     # The task
 
