@@ -7,5 +7,9 @@ cdef class RecordEntry:
     cdef public bint _plain
     cdef object __weakref__
 
+    cpdef object _put(
+        self, object topic, object partition, object key, object value, object headers, long long timestamp_ms
+    )
+
 
 cdef long long wall_ms() noexcept

@@ -82,13 +82,25 @@ class RecordEntry:
         if headers is not NO_HEADERS and type(headers) is not tuple and type(headers) is not list:
             # A class of the caller's may say one length and give another; a batch would be malformed for it.
             headers = normalise_headers(headers)
+        return self._put(topic, partition, key, value, headers, milliseconds)
+
+    def _put(
+        self,
+        topic: str,
+        partition: int | None,
+        key: Buffer | None,
+        value: Buffer | None,
+        headers: Sequence[tuple[str, Buffer | None]],
+        timestamp_ms: int,
+    ) -> Delivery:
+        """The short way, or else the long one; a wrong argument is told apart where it led to an error."""
         try:
-            delivery = self._accumulator.append(topic, partition, key, value, headers, milliseconds)
+            delivery = self._accumulator.append(topic, partition, key, value, headers, timestamp_ms)
             if delivery is not None:
                 return delivery
-            return self._enqueue(topic, partition, key, value, headers, milliseconds)
+            return self._enqueue(topic, partition, key, value, headers, timestamp_ms)
         except callers.WRONG_ARGUMENTS:
-            callers.explain(topic, value, key, partition, milliseconds, headers)
+            callers.explain(topic, value, key, partition, timestamp_ms, headers)
             raise
 
     def append_column(

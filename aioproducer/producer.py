@@ -345,24 +345,6 @@ class Producer(RecordEntry):
             return self._send_intercepted(Record(topic, value, key, partition, timestamp_ms, headers))
         return self._send_serialized(topic, partition, key, value, headers, timestamp_ms)[0]
 
-    def _put(
-        self,
-        topic: str,
-        partition: int | None,
-        key: Buffer | None,
-        value: Buffer | None,
-        headers: Sequence[tuple[str, Buffer | None]],
-        timestamp_ms: int,
-    ) -> Delivery:
-        try:
-            delivery = self._accumulator.append(topic, partition, key, value, headers, timestamp_ms)
-            if delivery is not None:
-                return delivery
-            return self._enqueue(topic, partition, key, value, headers, timestamp_ms)
-        except callers.WRONG_ARGUMENTS:
-            callers.explain(topic, value, key, partition, timestamp_ms, headers)
-            raise
-
     def _send_serialized(
         self,
         topic: str,
