@@ -30,7 +30,7 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--scenarios", default="", metavar="NAME,...", help="those whose names begin so; default: all")
     found.add_argument("--clients", default="", metavar="NAME,...", help="those whose names contain one of these")
     found.add_argument("--rounds", type=int, default=0, help="runs of each client (5; 1 with --quick)")
-    found.add_argument("--records", type=int, default=0, help="records of each run instead of the scenario's")
+    found.add_argument("--records", type=int, default=0, help="records of each run, where throughput is measured")
     found.add_argument("--output", type=Path, help="folder for results.json and plots (build/bench/ and the time)")
     found.add_argument("--list", action="store_true", help="show scenarios and clients, run nothing")
     return found
