@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-if os.environ.get("AIOPRODUCER_PURE", "0") not in ("", "0"):
-    from aioproducer.build import prefer_sources
+from aioproducer.build import is_pure_wanted, prefer_sources
 
+if is_pure_wanted():
     prefer_sources()
 
 if TYPE_CHECKING:

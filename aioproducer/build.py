@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
-from importlib.machinery import ModuleSpec
-from importlib.util import spec_from_file_location
-from pathlib import Path
-from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
 
 COMPILED_MODULES = (
     "aioproducer.core.accumulator",
@@ -61,7 +62,9 @@ class SourceFinder:
     ) -> ModuleSpec | None:
         if name not in COMPILED_MODULES:
             return None
-        return spec_from_file_location(name, Path(__file__).parent.joinpath(*name.split(".")[1:]).with_suffix(".py"))
+        from importlib.util import spec_from_file_location
+
+        return spec_from_file_location(name, os.path.join(os.path.dirname(__file__), *name.split(".")[1:]) + ".py")
 
 
 def prefer_sources() -> None:

@@ -83,18 +83,8 @@ class Sends(Protocol):
         self,
         topic: str,
         partition: int | None,
-        keys: Sequence[Any] | None,
-        values: Sequence[Any],
-        first: int,
-        touched: list[ProducerBatch],
-    ) -> int: ...
-
-    def append_binary_column(
-        self,
-        topic: str,
-        partition: int | None,
-        keys: BinaryColumn | None,
-        values: BinaryColumn,
+        keys: Sequence[Any] | BinaryColumn | None,
+        values: Sequence[Any] | BinaryColumn,
         first: int,
         touched: list[ProducerBatch],
     ) -> int: ...
@@ -256,8 +246,6 @@ class _Outcome:
             return place
         touched: list[ProducerBatch] = []
         try:
-            if isinstance(chunk.values, BinaryColumn):
-                return producer.append_binary_column(topic, partition, chunk.keys, chunk.values, place, touched)
             return producer.append_column(topic, partition, chunk.keys, chunk.values, place, touched)
         finally:
             for batch in touched:

@@ -107,8 +107,8 @@ class RecordEntry:
         self,
         topic: str,
         partition: int | None,
-        keys: Sequence[Any] | None,
-        values: Sequence[Any],
+        keys: Sequence[Any] | BinaryColumn | None,
+        values: Sequence[Any] | BinaryColumn,
         first: int,
         touched: list[ProducerBatch],
     ) -> int:
@@ -120,20 +120,6 @@ class RecordEntry:
         except callers.WRONG_ARGUMENTS:
             # Those before are in; ``send`` will say what is wrong with the next.
             return first + sum([batch.record_count - batch.column_start for batch in touched])
-
-    def append_binary_column(
-        self,
-        topic: str,
-        partition: int | None,
-        keys: BinaryColumn | None,
-        values: BinaryColumn,
-        first: int,
-        touched: list[ProducerBatch],
-    ) -> int:
-        """``append_column`` of Arrow's rows; in the compiled build only."""
-        if self._owner_thread != get_ident() or not self._plain:
-            return first
-        return self._accumulator.append_binary_column(topic, partition, keys, values, first, wall_ms(), touched)
 
     def _send_otherwise(
         self,

@@ -1,4 +1,4 @@
-"""Stands in for Cython where a module that can be compiled runs uncompiled and Cython is not installed."""
+"""Stands in for Cython in modules that can be compiled; the compiler alone sees Cython itself."""
 
 from __future__ import annotations
 

@@ -328,3 +328,14 @@ async def test_sequences_of_numbers_are_no_columns_of_bytes(kafka_cluster: Embed
     async with kafka_cluster.producer() as producer:
         with pytest.raises(TypeError, match="value must be bytes-like"):
             await producer.send_many(topic, array.array("i", [1, 2]))
+
+
+@pytest.mark.parametrize("values", [[b"v"], pyarrow.array([b"v"])], ids=["list", "arrow"])
+async def test_a_wrong_partition_is_named_whatever_the_column(
+    kafka_cluster: EmbeddedCluster, topic: str, values: Any
+) -> None:
+    """Of Arrow's columns the error was that of a comparison deep inside."""
+    async with kafka_cluster.producer() as producer:
+        await producer.send(topic, b"the topic is known")
+        with pytest.raises(TypeError, match="partition must be int, not str"):
+            await producer.send_many(topic, values, partition="0")  # type: ignore[arg-type]  # what is tested

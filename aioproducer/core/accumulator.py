@@ -160,8 +160,8 @@ class RecordAccumulator(IncompleteBatches):
         self,
         topic_name: str,
         partition: int | None,
-        keys: Sequence[Buffer | None] | None,
-        values: Sequence[Buffer | None],
+        keys: Sequence[Buffer | None] | BinaryColumn | None,
+        values: Sequence[Buffer | None] | BinaryColumn,
         first: int,
         timestamp_ms: int,
         touched: list[ProducerBatch],
@@ -172,6 +172,9 @@ class RecordAccumulator(IncompleteBatches):
         takes long; returns the place behind the last record it took. ``touched`` gets the batches that records went
         into, each with the index of the first of them as its ``column_start``; the others follow it.
         """
+        if isinstance(values, BinaryColumn):
+            assert keys is None or isinstance(keys, BinaryColumn)
+            return self.append_binary_column(topic_name, partition, keys, values, first, timestamp_ms, touched)
         stop = min(len(values), first + COLUMN_RECORDS)
         topic = self._topic_of_column(topic_name, partition)
         if topic is None:

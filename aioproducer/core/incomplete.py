@@ -225,8 +225,8 @@ class IncompleteBatches:
     def _has_ample_room(self) -> bool:
         """Whether to let those go on who waited for room.
 
-        With each kibibyte that comes free they would fill it and wait again, and records go the long way in: a
-        part of the memory is worth the way, or all that there will be.
+        With each kibibyte that comes free they would fill it and wait again, and records go the long way in: they wait
+        for a part of the memory, or for all that there will be.
         """
         if not self.has_room():
             return False
