@@ -213,7 +213,7 @@ class RecordAccumulator(IncompleteBatches):
             here += 1
         return here
 
-    def append_binary_column(
+    def append_binary_column(  # compiled only
         self,
         topic_name: str,
         partition: int | None,

@@ -204,7 +204,9 @@ class ProducerBatch(DeliveryGroup):
         self.slabs[-1].memory[position : position + size] = record
         return self._appended(timestamp_ms, size)
 
-    def append_at(self, timestamp_ms: int, key: Any, key_size: int, value: Any, value_size: int) -> int:
+    def append_at(
+        self, timestamp_ms: int, key: Any, key_size: int, value: Any, value_size: int
+    ) -> int:  # compiled only
         """``append`` for compiled modules: key and value are addresses, their sizes -1 for null."""
         size = write_plain_record(
             self.address + self.position,

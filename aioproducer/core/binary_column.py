@@ -83,7 +83,7 @@ class BinaryColumn:
     def __len__(self) -> int:
         return self.length
 
-    def find(self, row: int) -> Any:
+    def find(self, row: int) -> Any:  # compiled only
         """The address of a row's bytes; ``found_size`` is then how many there are, -1 for null."""
         place = self.first + row
         self.found_size = -1
@@ -102,11 +102,11 @@ class BinaryColumn:
         self.found_size = _number(self.offsets, self.offset_size, place + 1) - begin
         return cython.cast(cython.p_uchar, self.data) + begin
 
-    def __getitem__(self, row: int) -> bytes | None:
+    def __getitem__(self, row: int) -> bytes | None:  # compiled only
         """A row as Python's bytes; IndexError where there is none."""
         return self.bytes_of(row)
 
-    def bytes_of(self, row: int) -> bytes | None:
+    def bytes_of(self, row: int) -> bytes | None:  # compiled only
         if not 0 <= row < self.length:
             raise IndexError(f"row {row} of {self.length}")
         address = self.find(row)
@@ -116,11 +116,11 @@ class BinaryColumn:
         return found
 
 
-def _bit(bitmap: int, place: int) -> Any:
+def _bit(bitmap: int, place: int) -> Any:  # compiled only
     return cython.cast(cython.p_uchar, bitmap)[place >> 3] >> (place & 7) & 1
 
 
-def _number(numbers: int, size: int, place: int) -> Any:
+def _number(numbers: int, size: int, place: int) -> Any:  # compiled only
     if size == 4:
         return cython.cast(cython.p_int, numbers)[place]
     if size == 8:

@@ -44,7 +44,7 @@ def _murmur2_unsigned(data: Buffer) -> int:
     return h ^ h >> 15
 
 
-def _murmur2_at(address: Any, length: int) -> int:
+def _murmur2_at(address: Any, length: int) -> int:  # compiled only
     """The same of what lies at an address, in C's own 32-bit arithmetic, which drops what overflows."""
     h = 0x9747B28C ^ length
     k = 0
@@ -81,6 +81,6 @@ def partition_for_key(key: Buffer, partition_count: int) -> int:
     return (_murmur2_unsigned(key) & 0x7FFFFFFF) % partition_count
 
 
-def partition_for_key_at(address: Any, length: int, partition_count: int) -> int:
+def partition_for_key_at(address: Any, length: int, partition_count: int) -> int:  # compiled only
     """``partition_for_key`` for compiled modules, of a key at an address."""
     return (_murmur2_at(address, length) & 0x7FFFFFFF) % partition_count

@@ -105,7 +105,7 @@ def encode_record(
     return b"".join(parts)
 
 
-def write_plain_record(
+def write_plain_record(  # compiled only
     address: Any,
     room: int,
     offset_delta: int,
@@ -145,7 +145,7 @@ def write_plain_record(
     return total
 
 
-def _zigzag_size(value: int) -> int:
+def _zigzag_size(value: int) -> int:  # compiled only
     # Shifted as unsigned: C leaves open what a negative number shifted to the left is.
     zigzagged = value
     zigzagged = (zigzagged << 1) ^ (value >> 63)
@@ -156,7 +156,7 @@ def _zigzag_size(value: int) -> int:
     return size
 
 
-def _write_zigzag(address: Any, value: int) -> Any:
+def _write_zigzag(address: Any, value: int) -> Any:  # compiled only
     """Write ``value`` and return the address behind it."""
     # Shifted as unsigned: C leaves open what a negative number shifted to the left is.
     zigzagged = value
