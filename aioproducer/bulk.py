@@ -106,37 +106,10 @@ async def send_columns(
     headers: Column | None,
 ) -> SendManyResult:
     """``Producer.send_many``, whose arguments these are."""
-    count = _length("values", values)
-    for name, column in (("keys", keys), ("timestamps_ms", timestamps_ms), ("headers", headers)):
-        if column is not None and _length(name, column) != count:
-            raise ValueError(f"{name} has {_length(name, column)} entries for {count} values")
-    chunks = _chunks(producer, values, keys, timestamps_ms, headers)
-    outcome = _Outcome()
-    try:
-        turn_began = perf_counter()
-        for chunk in chunks:
-            place = 0
-            while place < len(chunk):
-                place = outcome.append_column(producer, topic, partition, chunk, place)
-                row = chunk.row(place)
-                waits = False
-                if row is not None and perf_counter() - turn_began < LONGEST_TURN:
-                    # It needs a new batch, or more than the short way has.
-                    waits = outcome.note(await _send_row(producer, topic, partition, row))
-                    place += 1
-                if waits or perf_counter() - turn_began >= LONGEST_TURN:
-                    await producer.drain()
-                    outcome.settle_finished()
-                    turn_began = perf_counter()
-    except BaseException as error:
-        error.add_note(
-            f"{outcome.count} of {count} records of this send_many for topic {topic!r} were accepted before; they are "
-            "delivered as ever"
-        )
-        raise
-    with producer.hurrying():
-        await outcome.settle_all()
-    return outcome.result()
+    sender = ColumnsSender(producer, keep_offsets=True)
+    await sender.send(topic, values, keys=keys, partition=partition, timestamps_ms=timestamps_ms, headers=headers)
+    await sender.settle_all()
+    return sender.result()
 
 
 async def _send_row(producer: Sends, topic: str, partition: int | None, row: _Row) -> Delivery:
@@ -224,36 +197,93 @@ def _length(name: str, column: Any) -> int:
     return len(column)
 
 
-class _Outcome:
-    """Counts outcomes, and gathers their offsets into ranges.
+class ColumnsSender:
+    """Sends columns, one call after the other, counts outcomes, and gathers offsets into ranges where they are wanted.
 
     Records are remembered by batch, as runs of places in it: memory goes with the batches under way, not with the
     records. A record that is in line has its Delivery kept until it is in a batch.
+
+    count
+        How many records were accepted.
+    acked
+        How many of them are known to be delivered.
+    errors
+        The first error of each partition, as far as known.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, producer: Sends, *, keep_offsets: bool = False) -> None:
         self.count = 0
-        self._acked = 0
-        self._offsets: dict[int, list[range]] = {}
-        self._errors: dict[TopicPartition, KafkaError] = {}
+        self.acked = 0
+        self.errors: dict[TopicPartition, KafkaError] = {}
+        self._producer = producer
+        self._offsets: dict[int, list[range]] | None = {} if keep_offsets else None
         # Starts and ends of runs, in turn, for each batch; batches in the order of their first records.
         self._runs: dict[ProducerBatch, list[int]] = {}
         self._in_line: deque[Delivery] = deque()
 
-    def append_column(self, producer: Sends, topic: str, partition: int | None, chunk: _Chunk, place: int) -> int:
+    async def send(
+        self,
+        topic: str,
+        values: Column,
+        *,
+        keys: Column | None = None,
+        partition: int | None = None,
+        timestamps_ms: Column | None = None,
+        headers: Column | None = None,
+    ) -> None:
+        """As ``Producer.send_many``, but it returns when the last record is accepted. One call at a time.
+
+        Raises:
+            TypeError: a column is no sequence.
+            ValueError: the columns are of different lengths.
+            KafkaError: as ``Producer.send``; the record of which it speaks and those behind it are not sent.
+        """
+        count = _length("values", values)
+        for name, column in (("keys", keys), ("timestamps_ms", timestamps_ms), ("headers", headers)):
+            if column is not None and _length(name, column) != count:
+                raise ValueError(f"{name} has {_length(name, column)} entries for {count} values")
+        accepted_before = self.count
+        try:
+            await self._send(topic, partition, _chunks(self._producer, values, keys, timestamps_ms, headers))
+        except BaseException as error:
+            error.add_note(
+                f"{self.count - accepted_before} of {count} records of this send_many for topic {topic!r} were "
+                "accepted before; they are delivered as ever"
+            )
+            raise
+
+    async def _send(self, topic: str, partition: int | None, chunks: Iterator[_Chunk]) -> None:
+        producer = self._producer
+        turn_began = perf_counter()
+        for chunk in chunks:
+            place = 0
+            while place < len(chunk):
+                place = self._append_column(topic, partition, chunk, place)
+                row = chunk.row(place)
+                waits = False
+                if row is not None and perf_counter() - turn_began < LONGEST_TURN:
+                    # It needs a new batch, or more than the short way has.
+                    waits = self._note(await _send_row(producer, topic, partition, row))
+                    place += 1
+                if waits or perf_counter() - turn_began >= LONGEST_TURN:
+                    await producer.drain()
+                    self.settle_finished()
+                    turn_began = perf_counter()
+
+    def _append_column(self, topic: str, partition: int | None, chunk: _Chunk, place: int) -> int:
         """Append what can go the short way, from ``place`` on, and remember it; returns the place behind that."""
         if self._in_line or chunk.timestamps_ms is not None or chunk.headers is not None:
             return place
         touched: list[ProducerBatch] = []
         try:
-            return producer.append_column(topic, partition, chunk.keys, chunk.values, place, touched)
+            return self._producer.append_column(topic, partition, chunk.keys, chunk.values, place, touched)
         finally:
             for batch in touched:
                 start, batch.column_start = batch.column_start, -1
                 self.count += batch.record_count - start
                 self._note_in_batch(batch, start, batch.record_count)
 
-    def note(self, delivery: Delivery) -> bool:
+    def _note(self, delivery: Delivery) -> bool:
         """Remember a record; True where it is in line, so that its sender should look for room."""
         self.count += 1
         if not self._in_line:
@@ -298,16 +328,19 @@ class _Outcome:
                 return
 
     async def settle_all(self) -> None:
-        """Wait for all, and count them."""
+        """Wait for all, none of which waits out its linger, and count them."""
+        with self._producer.hurrying():
+            await self._settle_all()
+
+    async def _settle_all(self) -> None:
         turn_began = perf_counter()
         while True:
             self._move_up()
             if self._runs:
                 batch = next(iter(self._runs))
-                runs = self._runs.pop(batch)
                 while not batch.is_finished():
                     await asyncio.wait([Delivery(batch, _first_undone(batch))])
-                self._settle(batch, runs)
+                self._settle(batch, self._runs.pop(batch))
             elif self._in_line:
                 await asyncio.wait([self._in_line[0]])
             else:
@@ -329,9 +362,9 @@ class _Outcome:
         if error is not None:
             self._note_error(batch.topic_partition, error)
             return
-        self._acked += count
-        offset = batch.metadata(index).offset
-        if offset is None:
+        self.acked += count
+        offset = None if self._offsets is None else batch.metadata(index).offset
+        if self._offsets is None or offset is None:
             return
         ranges = self._offsets.setdefault(batch.topic_partition.partition, [])
         if ranges and ranges[-1].stop == offset:
@@ -341,7 +374,7 @@ class _Outcome:
 
     def _note_error(self, topic_partition: TopicPartition, error: BaseException | None) -> None:
         if isinstance(error, KafkaError):
-            self._errors.setdefault(topic_partition, error)
+            self.errors.setdefault(topic_partition, error)
 
     def result(self) -> SendManyResult:
         """The whole outcome.
@@ -349,9 +382,9 @@ class _Outcome:
         Raises:
             SendManyError: not all were delivered.
         """
-        result = SendManyResult(self.count, self._acked, self._offsets)
-        if self._errors:
-            raise SendManyError(result, self._errors)
+        result = SendManyResult(self.count, self.acked, self._offsets or {})
+        if self.errors:
+            raise SendManyError(result, self.errors)
         return result
 
 
