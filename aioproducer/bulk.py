@@ -132,7 +132,11 @@ class _Chunk(NamedTuple):
 
     def __len__(self) -> int:
         # A list may be changed by its owner meanwhile; what there is, is sent.
-        return min(len(column) for column in self if column is not None)
+        length = len(self.values)
+        for column in (self.keys, self.timestamps_ms, self.headers):
+            if column is not None and len(column) < length:
+                length = len(column)
+        return length
 
     def row(self, place: int) -> _Row | None:
         """The entries of one record, or ``None`` behind the last."""

@@ -1,0 +1,186 @@
+"""The verbs that are used, as a seam between the RDMA transport and what speaks to the card.
+
+A *verbs layer* makes ``Device`` objects: the one on pyverbs (``aioproducer.transport.rdma.pyverbs_layer``), or the
+double of ``aioproducer.testing.verbs``, which a test holds to the real one. Names are those of libibverbs.
+
+Calls that may block, all but those of ``QueuePair`` that say otherwise, are made in the executor's thread, never on the
+event loop. What is made must be closed, in the order queue pair, memory region, device; closing twice is closing once.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import NamedTuple, Protocol
+
+
+class VerbsError(OSError):
+    """A verb failed. ``errno`` is what the call returned; the text says which call, and what to do if it is known."""
+
+
+class RdmaUnavailableError(OSError):
+    """There is no RDMA here: the text names what is missing (pyverbs, a device, a port that is up, locked memory)."""
+
+
+class CompletionStatus(IntEnum):
+    """``enum ibv_wc_status``, as far as it is told apart here."""
+
+    SUCCESS = 0
+    LOCAL_LENGTH_ERROR = 1
+    LOCAL_PROTECTION_ERROR = 4
+    WORK_REQUEST_FLUSHED = 5
+    REMOTE_ACCESS_ERROR = 10
+    TRANSPORT_RETRY_EXCEEDED = 12
+    RECEIVER_NOT_READY_RETRY_EXCEEDED = 13
+
+
+class Completion(NamedTuple):
+    """``struct ibv_wc``: what became of a work request.
+
+    work_request_id
+        As it was posted.
+    status
+        0, or why it failed (``CompletionStatus``, or another value of ``enum ibv_wc_status``).
+    received
+        Whether it is of a receive that the peer's write with immediate has consumed.
+    length
+        How many bytes the peer wrote, of a receive that succeeded.
+    immediate
+        The peer's 32 bits, of a receive that succeeded, in this machine's order.
+    """
+
+    work_request_id: int
+    status: int
+    received: bool
+    length: int
+    immediate: int
+
+
+class QueuePairFacts(NamedTuple):
+    """What the peer has to know to connect its queue pair to this one.
+
+    number
+        ``qp_num``, 24 bits.
+    gid
+        The port's address, 16 bytes.
+    packet_number
+        The first packet sequence number that this side sends (``sq_psn``), 24 bits.
+    mtu
+        ``active_mtu`` of the port in bytes: 256, 512, 1024, 2048 or 4096; both use the smaller.
+    """
+
+    number: int
+    gid: bytes
+    packet_number: int
+    mtu: int
+
+
+class Piece(NamedTuple):
+    """``struct ibv_sge``: bytes of registered memory."""
+
+    address: int
+    length: int
+    local_key: int
+
+
+class MemoryRegion(Protocol):
+    """Memory that the card may read and, where asked for, the peer write."""
+
+    @property
+    def address(self) -> int: ...
+    @property
+    def length(self) -> int: ...
+    @property
+    def local_key(self) -> int: ...
+    @property
+    def remote_key(self) -> int: ...
+
+    def close(self) -> None:
+        """Deregister. The memory itself must live until then."""
+
+
+class QueuePair(Protocol):
+    """A reliable connection (``IBV_QPT_RC``) with a completion queue and a completion channel of its own."""
+
+    @property
+    def facts(self) -> QueuePairFacts: ...
+
+    def connect(self, peer: QueuePairFacts) -> None:
+        """Through INIT and RTR to RTS.
+
+        Raises:
+            VerbsError: a transition failed.
+        """
+
+    def post_receives(self, work_request_ids: Sequence[int]) -> None:
+        """Receives without memory, each for one write with immediate of the peer. Does not block; any thread."""
+
+    def post_write(
+        self,
+        work_request_id: int,
+        pieces: Sequence[Piece],
+        remote_address: int,
+        remote_key: int,
+        immediate: int,
+        signaled: bool,
+    ) -> None:
+        """``IBV_WR_RDMA_WRITE_WITH_IMM``: the pieces, one after the other, to the peer's memory, and its 32 bits.
+
+        At most ``max_pieces``; none is a message without bytes. Unless ``signaled`` it has a completion only when it
+        fails. Does not block; any thread.
+
+        Raises:
+            VerbsError: the send queue is full, or the queue pair is in error.
+        """
+
+    @property
+    def max_pieces(self) -> int: ...
+
+    @property
+    def completion_fd(self) -> int:
+        """Readable when completions have come since ``request_notification``; non-blocking."""
+
+    def request_notification(self) -> None:
+        """``ibv_req_notify_cq``; what came before it makes no event: poll once more after it. Does not block."""
+
+    def clear_events(self) -> None:
+        """Take and acknowledge the channel's events. Does not block."""
+
+    def poll(self, most: int) -> list[Completion]:
+        """At most so many completions, oldest first. Does not block."""
+
+    def to_error(self) -> None:
+        """``IBV_QPS_ERR``: what was posted is flushed."""
+
+    def close(self) -> None:
+        """Destroy the queue pair, then its completion queue and channel."""
+
+
+class Device(Protocol):
+    """An opened device and its protection domain."""
+
+    @property
+    def name(self) -> str: ...
+
+    def register(self, memory: mmap.mmap, *, remote_write: bool) -> MemoryRegion:
+        """
+        Raises:
+            VerbsError: it was refused; where the limit of locked memory is why, the text says so.
+        """
+
+    def create_queue_pair(self, *, send_depth: int, receive_depth: int) -> QueuePair:
+        """With room for so many sends and receives under way."""
+
+    def close(self) -> None: ...
+
+
+class Verbs(Protocol):
+    """A verbs layer."""
+
+    def open(self, device: str | None, gid: str | None) -> Device:
+        """Open a device by name, and choose a port and GID by the GID's text; ``None`` takes the first that works.
+
+        Raises:
+            RdmaUnavailableError: there is none.
+        """
