@@ -73,9 +73,12 @@ def _is_plain(types: Any, kind: pyarrow.DataType) -> bool:
 
 def binary_columns(*columns: Any) -> Iterator[tuple[BinaryColumn | None, ...]]:
     """Columns of equal length (``None`` stays ``None``) in pieces that lie in one run each; nothing is copied."""
+    given = [column for column in columns if column is not None]
+    if not any(hasattr(column, "chunks") for column in given):
+        yield tuple(None if column is None else _binary_column(column) for column in columns)
+        return
     import pyarrow
 
-    given = [column for column in columns if column is not None]
     table = pyarrow.table(given, names=[str(place) for place in range(len(given))])
     for batch in table.to_batches():
         arrays = iter(batch.columns)
