@@ -271,7 +271,7 @@ class ColumnsSender:
                     place += 1
                 if waits or perf_counter() - turn_began >= LONGEST_TURN:
                     await producer.drain()
-                    self.settle_finished()
+                    self._settle_first()
                     turn_began = perf_counter()
 
     def _append_column(self, topic: str, partition: int | None, chunk: _Chunk, place: int) -> int:
@@ -322,14 +322,19 @@ class ColumnsSender:
             line.popleft()
 
     def settle_finished(self) -> None:
+        """Count every batch that is done, also behind one that is not: a failure is seen at once."""
+        self._move_up()
+        for batch in [batch for batch in self._runs if batch.closed and batch.is_finished()]:
+            self._settle(batch, self._runs.pop(batch))
+
+    def _settle_first(self) -> None:
         """Count the batches that are done, from the first on."""
         self._move_up()
         while self._runs:
             batch = next(iter(self._runs))
-            if batch.closed and batch.is_finished():
-                self._settle(batch, self._runs.pop(batch))
-            else:
+            if not batch.closed or not batch.is_finished():
                 return
+            self._settle(batch, self._runs.pop(batch))
 
     async def settle_all(self) -> None:
         """Wait for all, none of which waits out its linger, and count them."""

@@ -484,6 +484,18 @@ class Producer(RecordEntry):
 
     # Asking
 
+    @property
+    def is_usable(self) -> bool:
+        """Whether records can be sent: it was started, was not closed, and has met no fatal error. For any thread."""
+        if self._refusal != callers.RUNNING or self._task is None or self._task.done():
+            return False
+        return self._accumulator.producer_state.fatal_error is None
+
+    @property
+    def connection_error(self) -> KafkaError | None:
+        """What last kept it from speaking with a broker, where it has not spoken with one since."""
+        return None if self._parts is None else self._parts.sender.cluster.last_error()
+
     async def partitions_for(self, topic: str) -> list[PartitionInfo]:
         """The topic's partitions, in order.
 

@@ -53,7 +53,7 @@ ARROWS: dict[str, set[str]] = {
     "broker": _ERRORS | _FORMATS | {"record", "transport", "security", "config"},
     "gateway": _ERRORS | _FORMATS | {"record", "transport", "security", "config"},
     "testing": _CLIENT | {"producer", "admin", "consumer", "broker", "gateway"},
-    "spark": _CLIENT | {"producer", "admin", "bulk", "arrow"},
+    "spark": _CLIENT | {"producer", "admin", "bulk", "arrow", "callers"},
     "cli": _CLIENT | {"producer", "admin", "consumer", "broker", "gateway"},
     "__init__": _CLIENT | {"producer", "bulk", "build", "outgoing"},
     "__main__": {"cli"},

@@ -12,6 +12,7 @@ import pyarrow
 import pytest
 
 from aioproducer import SendManyError, SendManyResult, TopicPartition
+from aioproducer.bulk import ColumnsSender
 from aioproducer.errors import (
     BufferExhaustedError,
     ProducerClosedError,
@@ -339,3 +340,36 @@ async def test_a_wrong_partition_is_named_whatever_the_column(
         await producer.send(topic, b"the topic is known")
         with pytest.raises(TypeError, match="partition must be int, not str"):
             await producer.send_many(topic, values, partition="0")  # type: ignore[arg-type]  # what is tested
+
+
+async def test_a_failure_behind_a_batch_that_is_not_done_is_seen_at_once(
+    kafka_cluster: EmbeddedCluster, topic: str
+) -> None:
+    kafka_cluster.fail(api="Produce", error="INVALID_RECORD", topic=topic, partition=1)
+    async with kafka_cluster.producer(linger_ms=60_000, batch_size=1000) as producer:
+        await producer.partitions_for(topic)
+        sender = ColumnsSender(producer)
+        await sender.send(topic, [b"lingers"], partition=0)
+        await sender.send(topic, [b"refused" * 200], partition=1)
+        async with asyncio.timeout(5):
+            while not sender.errors:
+                sender.settle_finished()
+                await asyncio.sleep(0)
+        assert (sender.count, sender.acked, [*sender.errors]) == (2, 0, [TopicPartition(topic, 1)])
+        await sender.settle_all()
+        assert sender.acked == 1
+
+
+async def test_settling_that_was_cancelled_forgets_nothing(kafka_cluster: EmbeddedCluster, topic: str) -> None:
+    kafka_cluster.delay(api="Produce", delay_ms=50)
+    async with kafka_cluster.producer(linger_ms=0) as producer:
+        await producer.partitions_for(topic)
+        sender = ColumnsSender(producer)
+        await sender.send(topic, [b"value"], partition=0)
+        settling = asyncio.create_task(sender.settle_all())
+        await asyncio.sleep(0)
+        settling.cancel()
+        await asyncio.wait([settling])
+        assert sender.acked == 0
+        await sender.settle_all()
+        assert sender.acked == 1

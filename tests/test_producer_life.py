@@ -100,14 +100,18 @@ async def test_not_started() -> None:
         producer.metrics()
     with pytest.raises(WrongCallerError, match="not started"):
         producer.threadsafe()
+    assert not producer.is_usable
+    assert producer.connection_error is None
 
 
 async def test_closed() -> None:
     producer = Producer(bootstrap_servers=NOWHERE)
     await producer.start()
     await producer.start()
+    assert producer.is_usable
     await producer.close()
     await producer.close()
+    assert not producer.is_usable
     with pytest.raises(ProducerClosedError, match="closed: make a new one"):
         producer.send("t", b"v")
     for call in (producer.drain, producer.flush, producer.start):

@@ -366,3 +366,4 @@ async def test_a_fatal_error_fails_everything_and_refuses_what_comes(
         with pytest.raises(KafkaError, match=r".") as refused:
             producer.send(topic, b"v")
         assert refused.value.fatal
+        assert not producer.is_usable
