@@ -11,6 +11,6 @@ USER demo
 WORKDIR /home/demo
 COPY --chown=demo:demo . .
 ENV PIP_NO_CACHE_DIR=1
-RUN make demo-venv
+RUN make demo-venv demo-spark-venv
 
 CMD ["make", "demo"]

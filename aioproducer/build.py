@@ -62,9 +62,13 @@ class SourceFinder:
     ) -> ModuleSpec | None:
         if name not in COMPILED_MODULES:
             return None
+        source = os.path.join(os.path.dirname(__file__), *name.split(".")[1:]) + ".py"
+        if not os.path.isfile(source):
+            # In a zip file, from which nothing compiled can be loaded: Python's own finder takes the source.
+            return None
         from importlib.util import spec_from_file_location
 
-        return spec_from_file_location(name, os.path.join(os.path.dirname(__file__), *name.split(".")[1:]) + ".py")
+        return spec_from_file_location(name, source)
 
 
 def prefer_sources() -> None:

@@ -349,7 +349,8 @@ class ColumnsSender:
                 batch = next(iter(self._runs))
                 while not batch.is_finished():
                     await asyncio.wait([Delivery(batch, _first_undone(batch))])
-                self._settle(batch, self._runs.pop(batch))
+                # Somebody else may have settled it meanwhile.
+                self._settle(batch, self._runs.pop(batch, []))
             elif self._in_line:
                 await asyncio.wait([self._in_line[0]])
             else:

@@ -7,59 +7,21 @@ make demo BOOTSTRAP=host:9092      with your own Kafka
 from __future__ import annotations
 
 import argparse
-import fcntl
 import json
 import shutil
-import signal
 import sys
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from flights import KEY, Digest, FlightsError, airlines, source_digests, write_json_lines
-from processes import ENDING, ToolError, broker, run
-from readback import ReadBack, ReadBackError, Reader
+from flights import KEY, Digest, airlines, source_digests
+from processes import broker, run
+from readback import ReadBack, Reader
 from rich import box
-from rich.console import Console
 from rich.table import Table
+from stage import PARTITIONS, DemoError, add_arguments, alone, console, exit_code, flights_of
 
-FOLDER = Path(".demo")
-PARTITIONS = 6
 CODEC = "zstd"
-INTERRUPTED = 130
-
-console = Console(highlight=False)
-
-
-class DemoError(Exception):
-    """The demo cannot go on."""
-
-
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Nobody else runs the demo in this folder."""
-    folder.mkdir(exist_ok=True)
-    (folder / ".gitignore").write_text("*\n")
-    with (folder / "lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise DemoError(f"another demo is running in {folder.absolute()}") from None
-        yield
-
-
-def _data(folder: Path) -> Path:
-    target = folder / "flights.jsonl"
-    if target.exists():
-        console.print(f"[bold]data[/]     {target}, {target.stat().st_size / 1e6:.1f} MB, from an earlier run")
-        return target
-    began = time.perf_counter()
-    write_json_lines(target)
-    seconds = time.perf_counter() - began
-    console.print(f"[bold]data[/]     {target}, {target.stat().st_size / 1e6:.1f} MB, made in {seconds:.1f} s")
-    return target
 
 
 def _produce(bootstrap_servers: str, topic: str, data: Path) -> dict[str, Any]:
@@ -134,10 +96,10 @@ def _what_next(own: str | None, topic: str, folder: Path) -> None:
     console.print("With your own Kafka instead: [bold]make demo BOOTSTRAP=host:9092[/]")
 
 
-def demo(folder: Path, own: str | None, topic: str, timeout: float) -> int:
-    """Run it; the exit code."""
-    with _alone(folder):
-        data = _data(folder)
+def demo(folder: Path, own: str | None, topic: str, timeout: float) -> None:
+    """The first stage, from the source to the comparison."""
+    with alone(folder):
+        data = flights_of(folder)
         log = folder / "broker"
         if own is None and log.exists():
             shutil.rmtree(log)
@@ -160,33 +122,14 @@ def demo(folder: Path, own: str | None, topic: str, timeout: float) -> int:
         _what_next(own, topic, log)
     if not same:
         raise DemoError("what was read is not what was produced")
-    return 0
-
-
-def _interrupt(number: int, frame: object) -> None:
-    raise KeyboardInterrupt
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="demo", description="Flights into Kafka and back, every row compared.")
-    parser.add_argument("--bootstrap", metavar="HOST:PORT", help="your own Kafka instead of the embedded broker")
+    add_arguments(parser)
     parser.add_argument("--topic", default="flights", help="default: %(default)s")
-    parser.add_argument("--folder", type=Path, default=FOLDER, help="for data and broker, default: %(default)s")
-    parser.add_argument(
-        "--timeout", type=float, default=10, help="seconds for the cluster to answer, default: %(default)s"
-    )
     arguments = parser.parse_args()
-    for number in ENDING:
-        signal.signal(number, _interrupt)
-    try:
-        return demo(arguments.folder, arguments.bootstrap, arguments.topic, arguments.timeout)
-    except KeyboardInterrupt:
-        print("demo: interrupted; nothing is left running", file=sys.stderr)
-        return INTERRUPTED
-    except (DemoError, FlightsError, ReadBackError, ToolError, OSError) as failure:
-        if str(failure):
-            print(f"demo: {failure}", file=sys.stderr)
-        return 1
+    return exit_code(lambda: demo(arguments.folder, arguments.bootstrap, arguments.topic, arguments.timeout))
 
 
 if __name__ == "__main__":

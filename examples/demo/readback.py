@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -67,14 +68,12 @@ class Reader:
         except KafkaException as failure:
             raise ReadBackError(f"topic {self._topic}: {failure.args[0].str()}") from failure
 
-    def read(self) -> ReadBack:
+    def messages(self) -> Iterator[Message]:
         """All that has come since.
 
         Raises:
-            ReadBackError: nothing comes any more though there should be, or it is not a flight under its carrier.
+            ReadBackError: nothing comes any more though there should be.
         """
-        found = ReadBack()
-        began = time.perf_counter()
         ends = {number: high for number, (_, high) in self._watermarks().items()}
         left = {number for number, end in ends.items() if end > self._begin.get(number, 0)}
         self._consumer.assign([TopicPartition(self._topic, number, self._begin.get(number, 0)) for number in left])
@@ -92,21 +91,32 @@ class Reader:
                     raise ReadBackError(f"topic {self._topic}: {error.str()}")
                 if message.offset() >= ends[message.partition()]:
                     continue
-                key, value = message.key(), message.value()
-                try:
-                    row = json.loads(value)
-                    carrier = row[KEY]
-                    line = line_of(row)
-                except (TypeError, ValueError, KeyError, AttributeError) as wrong:
-                    raise ReadBackError(f"{_place(message)} holds no flight: {value!r}") from wrong
-                if key != carrier.encode():
-                    raise ReadBackError(f"{_place(message)} has the key {key!r} but the carrier {carrier}")
-                found.digests.setdefault(carrier, Digest()).add(line)
-                found.partitions.setdefault(carrier, set()).add(message.partition())
-                found.records += 1
-                found.size += len(key) + len(value)
+                yield message
                 if message.offset() + 1 >= ends[message.partition()]:
                     left.discard(message.partition())
+
+    def read(self) -> ReadBack:
+        """The flights among ``messages``, which is what they have to be.
+
+        Raises:
+            ReadBackError: nothing comes any more though there should be, or it is not a flight under its carrier.
+        """
+        found = ReadBack()
+        began = time.perf_counter()
+        for message in self.messages():
+            key, value = message.key(), message.value()
+            try:
+                row = json.loads(value)
+                carrier = row[KEY]
+                line = line_of(row)
+            except (TypeError, ValueError, KeyError, AttributeError) as wrong:
+                raise ReadBackError(f"{place(message)} holds no flight: {value!r}") from wrong
+            if key != carrier.encode():
+                raise ReadBackError(f"{place(message)} has the key {key!r} but the carrier {carrier}")
+            found.digests.setdefault(carrier, Digest()).add(line)
+            found.partitions.setdefault(carrier, set()).add(message.partition())
+            found.records += 1
+            found.size += len(key) + len(value)
         found.seconds = time.perf_counter() - began
         return found
 
@@ -114,5 +124,6 @@ class Reader:
         self._consumer.close()
 
 
-def _place(message: Message) -> str:
+def place(message: Message) -> str:
+    """Where a record is, for errors."""
     return f"{message.topic()}-{message.partition()} offset {message.offset()}"

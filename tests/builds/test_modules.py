@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+import zipfile
 from importlib import import_module
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
@@ -10,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import aioproducer
-from aioproducer.build import COMPILED_MODULES, is_pure_wanted
+from aioproducer.build import COMPILED_MODULES, PURE_VARIABLE, is_pure_wanted
 
 ASKED_FOR = os.environ.get("AIOPRODUCER_BUILD", "")
 
@@ -56,3 +59,20 @@ def test_modules_of_the_package_that_are_not_compiled_are_sources() -> None:
         for path in PACKAGE.rglob(f"*{EXTENSION_SUFFIXES[0]}")
     }
     assert compiled <= set(COMPILED_MODULES)
+
+
+@pytest.mark.parametrize("pure", ["0", "1"])
+def test_sources_in_a_zip_file_are_run_where_sources_are_asked_for(tmp_path: Path, pure: str) -> None:
+    """As Spark's --py-files has them."""
+    archive = tmp_path / "package.zip"
+    with zipfile.ZipFile(archive, "w") as writer:
+        for source in PACKAGE.rglob("*.py"):
+            writer.write(source, source.relative_to(PACKAGE.parent))
+    script = (
+        f"import sys; sys.path.insert(0, {str(archive)!r}); from aioproducer import Producer; print(Producer.compiled)"
+    )
+    environment = {**os.environ, PURE_VARIABLE: pure}
+    found = subprocess.run(
+        [sys.executable, "-c", script], env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+    assert (found.stdout, found.stderr) == ("False\n", "")

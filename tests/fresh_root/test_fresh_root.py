@@ -68,6 +68,10 @@ def test_what_does_not_come_into_the_image(path: str, ignored: bool) -> None:
 
 def test_a_demo_that_lost_flights_is_found() -> None:
     lost = "        all                                 336,776   336,775              NO\n"
-    with pytest.raises(run.FreshRootError, match="did not say that all 336,776 flights came back"):
-        run._check_demo(lost)
-    run._check_demo("\n        all                                 336,776   336,776              yes  \n")
+    with pytest.raises(run.FreshRootError, match="did not say in 1 stages that all 336,776 flights came back"):
+        run._check_demo(lost, 1)
+    came = "\n        all                                 336,776   336,776              yes  \n"
+    run._check_demo(came, 1)
+    with pytest.raises(run.FreshRootError, match="in 2 stages"):
+        run._check_demo(came + lost)
+    run._check_demo(2 * came)

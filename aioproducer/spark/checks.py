@@ -1,0 +1,101 @@
+"""What the driver finds out before any task starts: that the cluster answers, and that the topic is there."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING
+
+from aioproducer.admin import Admin, NoSuchTopicError
+from aioproducer.errors import ConnectionFailedError, KafkaTimeoutError, NetworkError
+from aioproducer.protocol.messages import DescribeConfigsRequest
+from aioproducer.protocol.messages.configs import DescribeConfigsResource
+
+if TYPE_CHECKING:
+    from aioproducer.spark.options import SinkOptions
+
+logger = logging.getLogger("aioproducer.spark")
+
+_BROKER = 4
+_AUTO_CREATE = "auto.create.topics.enable"
+
+_answered: set[SinkOptions] = set()
+
+
+def check_cluster(options: SinkOptions) -> None:
+    """Ask the cluster for the topic, or for itself where rows name their topics, within ``check_timeout_ms``.
+
+    No topic is created here. One that is missing is no error where the brokers create topics on demand
+    (``auto.create.topics.enable``): the first row will create it, as it does with every producer.
+
+    Nothing of it is left behind: no thread, no connection.
+
+    Raises:
+        KafkaError: there is no answer, or no such topic; the text says what to do.
+    """
+    _run(_ask(options))
+
+
+def check_cluster_once(options: SinkOptions) -> None:
+    """``check_cluster``, unless these options were found good by this process before.
+
+    For micro-batches: Spark plans them one after the other in a process that it keeps. A cluster that is away for a
+    while in the middle of a query is the producer's to wait for.
+    """
+    if options not in _answered:
+        check_cluster(options)
+        _answered.add(options)
+
+
+def _run(coroutine: Coroutine[object, object, None]) -> None:
+    """``asyncio.run``, which would wait for a name server that does not answer."""
+    loop = asyncio.new_event_loop()
+    try:
+        loop.run_until_complete(coroutine)
+        loop.run_until_complete(loop.shutdown_asyncgens())
+    finally:
+        loop.close()
+
+
+async def _ask(options: SinkOptions) -> None:
+    timeout = options.check_timeout_ms / 1000
+    config = dict(options.config)
+    async with Admin.from_config(config, timeout=timeout) as admin:
+        try:
+            if options.topic is None:
+                await admin.describe_cluster()
+            else:
+                await _look_for(admin, options.topic, timeout)
+        except (KafkaTimeoutError, ConnectionFailedError, NetworkError) as error:
+            raise type(error)(
+                f"The cluster at {config['bootstrap.servers']} did not answer within {options.check_timeout_ms} ms "
+                f"(check_timeout_ms), so that no task was started. {error}"
+            ) from None
+
+
+async def _look_for(admin: Admin, topic: str, timeout: float) -> None:
+    try:
+        await admin.describe_topics([topic])
+    except NoSuchTopicError:
+        created = await _creates_topics(admin, timeout)
+        if not created:
+            because = "the brokers do not say whether they create" if created is None else "the brokers do not create"
+            raise NoSuchTopicError(
+                f"There is no topic {topic!r} in this cluster, and {because} topics on demand ({_AUTO_CREATE}), so "
+                "that no task was started: check the spelling of the option `topic`, or create the topic."
+            ) from None
+        logger.warning("There is no topic %r yet: the first row will have the brokers create it.", topic)
+
+
+async def _creates_topics(admin: Admin, timeout: float) -> bool | None:
+    """Whether a broker creates topics on demand; None where this client may not know."""
+    await admin.client.renew_metadata(timeout)
+    node = (await admin.describe_cluster()).nodes[0]
+    resource = DescribeConfigsResource(
+        resource_type=_BROKER, resource_name=str(node.id), configuration_keys=[_AUTO_CREATE]
+    )
+    request = DescribeConfigsRequest(resources=[resource])
+    response = await admin.client.request(request, node_id=node.id, timeout=timeout)
+    values = [each.value for result in response.results if not result.error_code for each in result.configs]
+    return values == ["true"] if values else None

@@ -1,0 +1,392 @@
+"""The event loop of a Spark worker's process: a thread of its own, and one producer for each configuration.
+
+A worker serves many tasks, one after the other, and ends by SIGKILL. So the loop and its producers are made when they
+are first asked for, and stay; and each task waits for its own rows before it ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import inspect
+import logging
+import os
+import socket
+import threading
+from collections.abc import Coroutine, Mapping
+from threading import get_ident
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+
+from aioproducer import callers
+from aioproducer.config import ProducerConfig
+from aioproducer.errors import KafkaError, ProducerClosedError, WrongCallerError
+from aioproducer.spark.figures import MeteredProducer
+
+if TYPE_CHECKING:
+    from aioproducer.producer import Producer
+
+logger = logging.getLogger("aioproducer.spark")
+
+T = TypeVar("T")
+
+# What the producers call themselves to the brokers, where the configuration does not say.
+CLIENT_ID = "aioproducer-executor"
+# How long what was accepted may still be delivered when the loop is closed, in seconds.
+CLOSE_GRACE = 1.0
+# How much longer the end of everything else may take then, in seconds.
+END_MARGIN = 5.0
+# How long a coroutine that was cancelled may take to end before its caller goes on, in seconds.
+CANCEL_GRACE = 1.0
+# With more producers than this, some configurations are probably meant to be equal and are not.
+MANY_PRODUCERS = 8
+
+_FORKED = "this belongs to the parent process: call executor_producer() or run() anew in this process, after the fork"
+
+
+class Call(Generic[T]):
+    """A coroutine on the executor's loop, as another thread sees it."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, T]) -> None:
+        self._loop = loop
+        self._coroutine = coroutine
+        self._task: asyncio.Task[T] | None = None
+        self._refusal: KafkaError | None = None
+        self._ended = threading.Event()
+        self._cancelling = False
+
+    @property
+    def ended(self) -> bool:
+        return self._ended.is_set()
+
+    def begin(self) -> None:
+        """To be called on the loop."""
+        if not self.ended:
+            self._task = self._loop.create_task(self._coroutine)
+            self._task.add_done_callback(self._note_end)
+
+    def _note_end(self, task: asyncio.Task[T]) -> None:
+        if not task.cancelled():
+            # So asyncio does not report it as never retrieved where nobody waits any more.
+            task.exception()
+        self._ended.set()
+
+    def refuse(self, error: KafkaError) -> None:
+        """End it with an error, if it has not ended: it has not begun, or nothing will let it go on."""
+        if not self.ended:
+            self._refusal = error
+            if self._task is None:
+                self._coroutine.close()
+            self._ended.set()
+
+    def cancel(self) -> None:
+        """Ask the coroutine to end, once, without waiting for it."""
+        if self.ended or self._cancelling:
+            return
+        self._cancelling = True
+        try:
+            self._loop.call_soon_threadsafe(self._cancel)
+        except RuntimeError:
+            # The loop is closed: everything on it has ended.
+            return
+
+    def _cancel(self) -> None:
+        if self._task is None:
+            self.refuse(ProducerClosedError(f"{self._name()} was cancelled before it began"))
+        else:
+            self._task.cancel()
+
+    def result(self, timeout: float | None = None) -> T:
+        """What the coroutine returned, or raised. Whatever ends the waiting early, cancels the coroutine.
+
+        Raises:
+            TimeoutError: it did not end within ``timeout`` seconds.
+            ProducerClosedError: the loop was closed before it ended.
+        """
+        try:
+            in_time = self._ended.wait(timeout)
+        except BaseException:
+            self._cancel_and_wait()
+            raise
+        if not in_time:
+            self._cancel_and_wait()
+            if self._was_cancelled() or not self.ended:
+                how = "was cancelled" if self.ended else "was cancelled, which has not ended it yet"
+                raise TimeoutError(f"{self._name()} did not end within {timeout:g} s: it {how}")
+        if self._refusal is not None:
+            raise self._refusal
+        if self._was_cancelled():
+            raise ProducerClosedError(f"{self._name()} was cancelled, as everything is when the loop is closed")
+        assert self._task is not None
+        return self._task.result()
+
+    def _cancel_and_wait(self) -> None:
+        self.cancel()
+        self._ended.wait(CANCEL_GRACE)
+
+    def _was_cancelled(self) -> bool:
+        return self._task is not None and self._task.cancelled()
+
+    def _name(self) -> str:
+        return getattr(self._coroutine, "__qualname__", repr(self._coroutine))
+
+
+class _Kept(NamedTuple):
+    config: ProducerConfig
+    producer: MeteredProducer
+
+
+class Executor:
+    """An event loop in a daemon thread, and the producers on it. ``Executor.current()`` is this process's."""
+
+    def __init__(self) -> None:
+        self.loop = _new_event_loop()
+        self.over = False
+        """Whether it takes no more calls: it was closed, has died, or stayed behind in the parent process."""
+        self._is_forked = False
+        self._why_over = "the executor's event loop was closed"
+        self._kept: list[_Kept] = []
+        self._making = asyncio.Lock()
+        self._retiring: set[asyncio.Task[None]] = set()
+        self._calls: set[Call[Any]] = set()
+        self._lock = threading.Lock()
+        self._grace = CLOSE_GRACE
+        self._thread = threading.Thread(target=self._serve, name="aioproducer-executor", daemon=True)
+        try:
+            self._thread.start()
+        except BaseException:
+            self.loop.close()
+            raise
+
+    @staticmethod
+    def current() -> Executor:
+        """The executor of this process: made on first use, and anew where the last was closed or has died."""
+        global _current
+        with _current_lock:
+            if _current is None or _current.over:
+                _current = Executor()
+            return _current
+
+    # For other threads
+
+    @property
+    def thread_id(self) -> int | None:
+        """The loop's thread, as ``threading.get_ident`` tells it there."""
+        return self._thread.ident
+
+    def check_caller(self) -> None:
+        """
+        Raises:
+            WrongCallerError: this is the loop's own thread, which would wait for itself, or a forked process.
+            ProducerClosedError: the loop is no more.
+        """
+        if self.over:
+            raise self._refusal()
+        if get_ident() == self._thread.ident:
+            raise WrongCallerError(
+                "this would wait for itself: it is called on the executor's own event loop; await there instead, or "
+                "call it in another thread"
+            )
+
+    def _refusal(self) -> KafkaError:
+        if self._is_forked:
+            return WrongCallerError(_FORKED)
+        return ProducerClosedError(f"{self._why_over}; executor_producer() and run() make a new one")
+
+    def run(self, coroutine: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
+        """The result of a coroutine that runs on the loop; whatever ends the waiting early, cancels it.
+
+        Raises:
+            TimeoutError: it did not end within ``timeout`` seconds, and was cancelled.
+            WrongCallerError: this is the loop's own thread, which would wait for itself, or a forked process.
+            ProducerClosedError: the loop was closed.
+            TypeError: it is no coroutine.
+        """
+        if not inspect.iscoroutine(coroutine):
+            raise TypeError(f"give a coroutine, as work() is one of `async def work()`, not {coroutine!r}")
+        call: Call[T] = Call(self.loop, coroutine)
+        try:
+            self.check_caller()
+            self._submit(call)
+            return call.result(timeout)
+        except BaseException:
+            self._give_up(call)
+            raise
+        finally:
+            self._calls.discard(call)
+
+    def _submit(self, call: Call[Any]) -> None:
+        with self._lock:
+            if self.over:
+                raise self._refusal()
+            self._calls.add(call)
+            self.loop.call_soon_threadsafe(call.begin)
+
+    def _give_up(self, call: Call[Any]) -> None:
+        if call in self._calls:
+            call.cancel()
+        else:
+            call.refuse(self._refusal())
+
+    def close(self, timeout: float = CLOSE_GRACE) -> None:
+        """Close the producers, which deliver what they have for at most ``timeout`` seconds, and end the loop.
+
+        Raises:
+            WrongCallerError: this is the loop's own thread.
+        """
+        if get_ident() == self._thread.ident:
+            raise WrongCallerError("the executor cannot be closed on its own event loop: close it in another thread")
+        with self._lock:
+            if self._is_forked:
+                return
+            if not self.over:
+                self.over = True
+                self._grace = timeout
+                self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(timeout + END_MARGIN)
+        if self._thread.is_alive():
+            logger.warning("the executor's event loop has not ended: something on it blocks")
+
+    def leave_to_parent(self) -> None:
+        """This is a forked process now: neither the thread nor the connections are its own."""
+        self._is_forked = True
+        self.over = True
+
+    # On the loop
+
+    async def producer(self, config: Mapping[str, object]) -> Producer:
+        """The started producer of a configuration, the same one for equal configurations; to be awaited on the loop.
+
+        It is made anew where it was closed, or has met an error that nothing of it survives. ``figures`` compares what
+        its ``metrics()`` say.
+
+        Raises:
+            ConfigurationError: the configuration is wrong.
+            WrongCallerError: this is another loop.
+        """
+        if get_ident() != self._thread.ident:
+            raise WrongCallerError("this producer would belong to another event loop: let executor.run() await it")
+        if "client.id" not in config and "client_id" not in config:
+            config = {**config, "client.id": CLIENT_ID}
+        parsed = ProducerConfig.from_mapping(config)
+        async with self._making:
+            kept = next((each for each in self._kept if each.config == parsed), None)
+            if kept is not None and kept.producer.is_usable:
+                return kept.producer
+            if kept is not None:
+                self._kept.remove(kept)
+                self._retire(kept.producer)
+            producer = MeteredProducer.metered(config)
+            await producer.start()
+            self._kept.append(_Kept(parsed, producer))
+        if len(self._kept) > MANY_PRODUCERS:
+            logger.warning(
+                "%d producers in this process, each with its own connections and buffer.memory: configurations are the "
+                "same where their values are equal; functions and objects made anew for each task are not",
+                len(self._kept),
+            )
+        return producer
+
+    def _retire(self, producer: Producer) -> None:
+        task = self.loop.create_task(producer.close(0))
+        self._retiring.add(task)
+        task.add_done_callback(self._retiring.discard)
+
+    def _serve(self) -> None:
+        loop = self.loop
+        asyncio.set_event_loop(loop)
+        try:
+            loop.run_forever()
+            if not self.over:
+                self._why_over = "somebody stopped the executor's event loop"
+        except BaseException as error:
+            # What a coroutine of the user's may raise through a loop: SystemExit, KeyboardInterrupt.
+            self._why_over = f"the executor's event loop was ended by {error!r}"
+            logger.error("%s", self._why_over)
+        try:
+            with self._lock:
+                self.over = True
+            loop.run_until_complete(self._end())
+        finally:
+            loop.close()
+            for call in list(self._calls):
+                call.refuse(self._refusal())
+
+    async def _end(self) -> None:
+        for call in list(self._calls):
+            call.cancel()
+        closing = [asyncio.ensure_future(kept.producer.close(self._grace)) for kept in self._kept]
+        for error in await asyncio.gather(*closing, return_exceptions=True):
+            if error is not None:
+                logger.warning("a producer was not closed well: %r", error)
+        rest = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in rest:
+            task.cancel()
+        if rest:
+            await asyncio.wait(rest, timeout=CANCEL_GRACE)
+        await self.loop.shutdown_asyncgens()
+
+
+def _new_event_loop() -> asyncio.AbstractEventLoop:
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+
+    class Loop(uvloop.Loop):
+        """Resolves names in Python's threads: libuv joins its own when a process ends, forked or not."""
+
+        async def getaddrinfo(
+            self, host: Any, port: Any, *, family: int = 0, type: int = 0, proto: int = 0, flags: int = 0
+        ) -> Any:
+            return await self.run_in_executor(None, socket.getaddrinfo, host, port, family, type, proto, flags)
+
+    return Loop()
+
+
+_current: Executor | None = None
+_current_lock = threading.Lock()
+# Not to be collected in the child: their end would touch what they share with the parent.
+_left_to_parent: list[Executor] = []
+
+
+def _begin_anew_after_fork() -> None:
+    global _current, _current_lock
+    _current_lock = threading.Lock()
+    if _current is not None:
+        _current.leave_to_parent()
+        _left_to_parent.append(_current)
+        _current = None
+
+
+os.register_at_fork(after_in_child=_begin_anew_after_fork)
+
+
+def run(coroutine: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
+    """The result of a coroutine that runs on this process's executor loop, or what it raises.
+
+    Whatever ends the waiting early, such as KeyboardInterrupt, cancels the coroutine.
+
+    Raises:
+        TimeoutError: it did not end within ``timeout`` seconds, and was cancelled.
+        WrongCallerError: this is that loop's own thread, which would wait for itself.
+        ProducerClosedError: the loop was closed meanwhile.
+        TypeError: it is no coroutine.
+    """
+    return Executor.current().run(coroutine, timeout)
+
+
+def close_executor(timeout: float = CLOSE_GRACE) -> None:
+    """Close this process's producers, and end its loop; the next use makes new ones.
+
+    What the producers have accepted is delivered for at most ``timeout`` seconds. A process that ends as usual does it
+    by itself, and Spark's workers need it not. It is for those that live on: a driver that is done with
+    ``executor_producer``, or a test.
+    """
+    global _current
+    with _current_lock:
+        executor, _current = _current, None
+    if executor is not None:
+        executor.close(timeout)
+
+
+atexit.register(close_executor)

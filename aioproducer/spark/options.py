@@ -1,0 +1,235 @@
+"""The sink's options: what ``df.write.format("aioproducer").option(...)`` takes, checked before any task runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, Self
+
+from aioproducer.config import CONFIG_DEF, Password, ProducerConfig, Type
+from aioproducer.diagnosis import nearest
+from aioproducer.errors import ConfigurationError
+from aioproducer.spark.formats import FORMATS
+
+KAFKA: Final = "kafka."
+"""What stands before a producer's key, as in ``kafka.bootstrap.servers``."""
+
+OPTIONS: Final = ("topic", "key_format", "value_format", "flush_timeout_ms", "check_timeout_ms")
+"""The sink's own options."""
+
+CHECK_TIMEOUT_MS: Final = 10_000
+# The last records are decided by delivery.timeout.ms; so much later the flush is over unless something hangs.
+_FLUSH_GRACE_MS: Final = 10_000
+_LONGEST_MS: Final = 2**31 - 1
+
+# What Spark itself adds or reads for its engine. includeHeaders is the Kafka source's; the sink writes a headers column
+# whatever it says, Spark's own as well.
+_SPARKS_OWN: Final = frozenset(
+    (
+        "asyncprogresstrackingcheckpointintervalms",
+        "asyncprogresstrackingenabled",
+        "checkpointlocation",
+        "includeheaders",
+        "queryname",
+        "_asyncprogresstrackingoverridesinksupportcheck",
+    )
+)
+_SPARKS_OWN_PREFIX: Final = "__"
+
+_SOURCE_ONLY: Final = frozenset(
+    (
+        "assign",
+        "endingoffsets",
+        "endingoffsetsbytimestamp",
+        "endingtimestamp",
+        "failondataloss",
+        "fetchoffset.numretries",
+        "fetchoffset.retryintervalms",
+        "groupidprefix",
+        "kafkaconsumer.polltimeoutms",
+        "maxoffsetspertrigger",
+        "maxrecordsperpartition",
+        "maxtriggerdelay",
+        "minoffsetspertrigger",
+        "minpartitions",
+        "startingoffsets",
+        "startingoffsetsbytimestamp",
+        "startingoffsetsbytimestampstrategy",
+        "startingtimestamp",
+        "subscribe",
+        "subscribepattern",
+    )
+)
+
+# Keys of Kafka's producer that mean nothing good here, and what to do instead.
+_REFUSED_KEYS: Final = {
+    "transactional.id": (
+        "the sink delivers at least once, and exactly-once is not there yet: drop the option. Retries of the producer "
+        "write no record twice (enable.idempotence is on); a task that Spark runs again does"
+    ),
+    "key.serializer": "the sink writes the bytes of the column: convert it in the query, or with the option key_format",
+    "value.serializer": (
+        "the sink writes the bytes of the column: convert it in the query, or with the option value_format"
+    ),
+}
+# Those that say what the sink does anyway are dropped.
+_SERIALIZERS: Final = ("key.serializer", "value.serializer")
+_BYTES_AS_THEY_ARE: Final = "org.apache.kafka.common.serialization.ByteArraySerializer"
+
+# Keys that plug-ins define for themselves: any name goes.
+_OPEN_PREFIXES: Final = ("config.providers.", "metrics.context.")
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class SinkOptions:
+    """The options of one write, checked.
+
+    config
+        The producer's configuration: Kafka's dotted names and their values as given, sorted. Placeholders of config
+        providers are not resolved here, so that a task's secrets are read where the task runs.
+    topic
+        Where all rows go; ``None`` where a column says.
+    key_format, value_format
+        What the columns are converted to; ``""`` where they must be strings or binary.
+    flush_timeout_ms
+        How long the end of a task waits for what is not acknowledged yet: ``delivery.timeout.ms`` and ten seconds
+        unless given.
+    check_timeout_ms
+        How long the driver waits for an answer of the cluster before the job starts.
+    """
+
+    config: tuple[tuple[str, str], ...]
+    topic: str | None
+    key_format: str
+    value_format: str
+    flush_timeout_ms: int
+    check_timeout_ms: int
+
+    def __repr__(self) -> str:
+        config = {name: Password("") if _is_secret(name) else value for name, value in self.config}
+        return (
+            f"SinkOptions(config={config!r}, topic={self.topic!r}, key_format={self.key_format!r}, "
+            f"value_format={self.value_format!r}, flush_timeout_ms={self.flush_timeout_ms}, "
+            f"check_timeout_ms={self.check_timeout_ms})"
+        )
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> Self:
+        """The options as Spark hands them over, with keys in any case.
+
+        Values are checked by making a ``ProducerConfig`` of them. That opens no file that an ``ssl`` key names: it may
+        be on the executors alone. Modules of plug-ins and the files of config providers must be where this runs.
+
+        Raises:
+            ConfigurationError: an option is unknown or missing, or its value is wrong; no secret is in the text.
+        """
+        given = {name.lower(): value for name, value in options.items()}
+        config: dict[str, str] = {}
+        own: dict[str, str] = {}
+        for name, value in given.items():
+            if name.startswith(KAFKA):
+                key = name.removeprefix(KAFKA)
+                if key not in _SERIALIZERS or value.strip() != _BYTES_AS_THEY_ARE:
+                    _refuse_key(key)
+                    config[key] = value
+            elif name in OPTIONS:
+                own[name] = value.strip()
+            elif name not in _SPARKS_OWN and not name.startswith(_SPARKS_OWN_PREFIX):
+                raise ConfigurationError(_unknown(name))
+        if not config.get("bootstrap.servers", "").strip():
+            raise ConfigurationError(
+                'the option kafka.bootstrap.servers is missing: .option("kafka.bootstrap.servers", "host:9092")'
+            )
+        if own.get("topic") == "":
+            raise ConfigurationError("the option topic is empty: name a topic, or drop it and have a column topic")
+        flush_timeout_ms = _producer_config(config).delivery_timeout_ms + _FLUSH_GRACE_MS
+        return cls(
+            config=tuple(sorted(config.items())),
+            topic=own.get("topic"),
+            key_format=_format(own, "key_format"),
+            value_format=_format(own, "value_format"),
+            flush_timeout_ms=_milliseconds(own, "flush_timeout_ms", flush_timeout_ms),
+            check_timeout_ms=_milliseconds(own, "check_timeout_ms", CHECK_TIMEOUT_MS),
+        )
+
+
+def _producer_config(config: Mapping[str, str]) -> ProducerConfig:
+    try:
+        return ProducerConfig.from_mapping(config)
+    except ConfigurationError as error:
+        # The same class, so that what is not supported stays told apart; names as the user wrote them.
+        raise type(error)(_with_prefix(str(error))) from None
+
+
+def _with_prefix(text: str) -> str:
+    first = text.partition(" ")[0].rstrip(":")
+    return f"option {KAFKA}{text}" if first in CONFIG_DEF.keys else f"kafka options: {text}"
+
+
+def _refuse_key(key: str) -> None:
+    """
+    Raises:
+        ConfigurationError: the producer has no such key, or the sink has its own way.
+    """
+    if key in CONFIG_DEF.keys:
+        if key in _REFUSED_KEYS:
+            raise ConfigurationError(f"the option {KAFKA}{key} is not supported: {_REFUSED_KEYS[key]}")
+        return
+    if key.startswith(_OPEN_PREFIXES):
+        return
+    if key in OPTIONS:
+        raise ConfigurationError(f"the option is {key!r}, not {KAFKA + key!r}: it is the sink's, not Kafka's")
+    hint = _spelt_like(KAFKA + key, [KAFKA + known for known in CONFIG_DEF.keys])
+    raise ConfigurationError(f"unknown option {KAFKA + key!r}: Kafka's producer has no such key{_joined(hint)}")
+
+
+def _unknown(name: str) -> str:
+    if name == "path":
+        return "the sink writes to a topic, not to a path: call save() or start() without one"
+    if name in _SOURCE_ONLY:
+        return f"the option {name!r} is one of Spark's Kafka source; to write there is no such thing: drop it"
+    names = [*OPTIONS, *(KAFKA + key for key in CONFIG_DEF.keys)]
+    if name in CONFIG_DEF.keys:
+        hint = f"did you mean {KAFKA + name!r}?"
+    else:
+        hint = _spelt_like(name, names)
+    return f"unknown option {name!r}{_joined(hint)} The sink's own options are {', '.join(OPTIONS)}"
+
+
+def _joined(hint: str) -> str:
+    return f"; {hint}" if hint else "."
+
+
+def _spelt_like(name: str, known: Iterable[str]) -> str:
+    by_letters: dict[str, str] = {_letters(other): other for other in known}
+    alike = by_letters.get(_letters(name))
+    return f"did you mean {alike!r}?" if alike is not None else nearest(name, list(by_letters.values()))
+
+
+def _letters(name: str) -> str:
+    return "".join(filter(str.isalnum, name))
+
+
+def _format(own: Mapping[str, str], name: str) -> str:
+    value = own.get(name, "").lower()
+    if value and value not in FORMATS:
+        hint = nearest(value, FORMATS)
+        raise ConfigurationError(
+            f"the option {name} must be one of {', '.join(FORMATS)}, not {value!r}{f'; {hint}' if hint else ''}"
+        )
+    return value
+
+
+def _milliseconds(own: Mapping[str, str], name: str, default: int) -> int:
+    text = own.get(name)
+    if text is None:
+        return default
+    if not (text.isascii() and text.isdecimal() and 0 < int(text) <= _LONGEST_MS):
+        raise ConfigurationError(f"the option {name} must be a number of milliseconds above 0, not {text!r}")
+    return int(text)
+
+
+def _is_secret(name: str) -> bool:
+    key = CONFIG_DEF.keys.get(name)
+    # What a plug-in takes may be anything; a token for one.
+    return key is None or key.type is Type.PASSWORD

@@ -1,0 +1,357 @@
+"""``executor_producer``: a producer for code that does not await, such as a function for ``foreachPartition``.
+
+The calling thread puts rows into a queue, the executor's loop takes many of them at a time.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import zip_longest
+from threading import get_ident
+from typing import Any, NamedTuple
+
+from aioproducer import callers
+from aioproducer.arrow import encoded, header_pairs, in_milliseconds, is_arrow, items
+from aioproducer.errors import KafkaError, KafkaTimeoutError, ProducerClosedError
+from aioproducer.record import RecordHeader, normalise_headers
+from aioproducer.spark.executor import Executor
+from aioproducer.spark.figures import Figures
+from aioproducer.spark.intake import CHUNK_BYTES, LOOP_CLOSED, Columns, Intake, because, what_became
+
+logger = logging.getLogger("aioproducer.spark")
+
+# So many rows of lists are taken together at most.
+CHUNK_ROWS = 1000
+# What a row on its way holds besides its key and value, in bytes.
+ROW_OVERHEAD = 200
+# The closing flush has so much more than delivery.timeout.ms, in seconds, where it is not said otherwise.
+FLUSH_MARGIN = 10.0
+# What was sent may be delivered for so long where the `with` is left by an exception, in seconds.
+GRACE_AFTER_EXCEPTION = 1.0
+# Letting go of the loop takes one turn of it. Where it takes longer, nobody waits for it, in seconds.
+CLOSE_TIMEOUT = 5.0
+
+_NO_HEADERS: tuple[RecordHeader, ...] = ()
+_MISSING = object()
+
+
+class Counts(NamedTuple):
+    """How many rows were sent, and how many of them are known to be acknowledged."""
+
+    rows: int
+    acked: int
+
+
+class ExecutorProducer:
+    """A producer for one thread that does not await, such as that of a Spark task; ``executor_producer`` makes it.
+
+    ``send`` and ``send_many`` return when the row is in a queue, which the executor's loop empties when it has some
+    hundred rows, or after ``linger.ms``; where too much is on its way they wait for room, for ``max.block.ms`` at most.
+    Rows of one topic keep their order. After the first row that could not be delivered every call raises, with the same
+    ``RowsFailedError``.
+
+    What may be changed by its owner, such as a bytearray, is copied; an object for a configured serializer is not, and
+    must stay as it is until it is flushed.
+    """
+
+    def __init__(self, executor: Executor, config: Mapping[str, object], flush_timeout: float | None) -> None:
+        self._executor = executor
+        self._config = config
+        self._flush_timeout = flush_timeout
+        self._intake: Intake | None = None
+        self._over = False
+        self._figures = Figures()
+        # The one that was found right the last time.
+        self._topic: str | None = None
+        self._serializes_key = self._serializes_value = False
+
+    def send(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        *,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: Sequence[RecordHeader] = _NO_HEADERS,
+    ) -> None:
+        """Send a row; the arguments are those of ``Producer.send``. Without a timestamp it has that of its batching.
+
+        Raises:
+            RowsFailedError: this or an earlier row could not be delivered.
+            BufferExhaustedError: there was no room for ``max.block.ms``.
+            TypeError, ValueError: an argument is not what it should be.
+            ProducerClosedError, WrongCallerError: the ``with`` was left, or this is the loop's own thread.
+        """
+        intake = self._running_intake()
+        if topic is not self._topic:
+            callers.check_topic(topic)
+            self._topic = topic
+        size = ROW_OVERHEAD
+        if type(value) is bytes:
+            size += len(value)
+        elif value is not None:
+            value = self._lasting("value", value)
+            size += callers.size_of(value)
+        if type(key) is bytes:
+            size += len(key)
+        elif key is not None:
+            key = self._lasting("key", key)
+            size += callers.size_of(key)
+        if partition is not None or timestamp_ms is not None or headers:
+            headers = normalise_headers(headers)
+            callers.check(topic, None, None, partition, 0 if timestamp_ms is None else timestamp_ms, headers)
+            size += sum([len(name) + callers.size_of(data) for name, data in headers])
+        intake.put((topic, value, key, partition, timestamp_ms, headers, size), 1, size)
+
+    def send_many(
+        self,
+        topic: str,
+        values: Iterable[Any],
+        *,
+        keys: Iterable[Any] | None = None,
+        partition: int | None = None,
+        timestamps_ms: Iterable[Any] | None = None,
+        headers: Iterable[Any] | None = None,
+    ) -> None:
+        """Send the rows of columns: pyarrow arrays, sequences, or any iterables, a generator of rows for instance.
+
+        Arrow's columns are read as ``Producer.send_many`` reads them, where they lie.
+
+        Raises:
+            ValueError: the columns are not of one length; the rows before the end of the shortest may have been sent.
+            TypeError: a column is none, or an entry is not what it should be.
+            RowsFailedError, BufferExhaustedError, ProducerClosedError, WrongCallerError: as ``send``.
+        """
+        self._running_intake()
+        callers.check_place(topic, partition)
+        columns = {"values": values, "keys": keys, "timestamps_ms": timestamps_ms, "headers": headers}
+        given = {name: column for name, column in columns.items() if column is not None or name == "values"}
+        _check_columns(given)
+        if all(is_arrow(column) or isinstance(column, list | tuple) for column in given.values()):
+            self._send_columns(topic, partition, given)
+            return
+        config = self._running_intake().producer.config
+        iterators = {
+            "values": lambda: items(values, encoded if config.value_serializer is None else None),
+            "keys": lambda: items(keys, encoded if config.key_serializer is None else None),
+            "timestamps_ms": lambda: items(in_milliseconds(timestamps_ms), None),
+            "headers": lambda: items(headers, header_pairs),
+        }
+        places = {name: place for place, name in enumerate(given)}
+        key_place, time_place, header_place = (places.get(name) for name in ("keys", "timestamps_ms", "headers"))
+        for row in zip_longest(*(iterators[name]() for name in given), fillvalue=_MISSING):
+            if _MISSING in row:
+                raise ValueError(f"{', '.join(given)} are not of one length")
+            self.send(
+                topic,
+                row[0],
+                None if key_place is None else row[key_place],
+                partition=partition,
+                timestamp_ms=None if time_place is None else row[time_place],
+                headers=_NO_HEADERS if header_place is None else row[header_place] or _NO_HEADERS,
+            )
+
+    def _send_columns(self, topic: str, partition: int | None, given: Mapping[str, Any]) -> None:
+        """Lists, tuples and Arrow's arrays, a chunk at a time."""
+        count = len(given["values"])
+        has_lists = not all(is_arrow(column) for column in given.values())
+        at_once = CHUNK_ROWS if has_lists else max(count, 1)
+        start = 0
+        while start < count:
+            intake = self._running_intake()
+            while True:
+                chunk = {name: _slice(column, start, at_once) for name, column in given.items()}
+                size = sum([_size(column) for column in chunk.values()])
+                if size <= CHUNK_BYTES or at_once == 1:
+                    break
+                at_once = max(1, min(at_once // 2, len(chunk["values"]) * CHUNK_BYTES // size))
+            for name in ("value", "key"):
+                column = chunk.get(f"{name}s")
+                if isinstance(column, list | tuple):
+                    chunk[f"{name}s"] = self._lasting_column(name, column)
+            rows = len(chunk["values"])
+            intake.put(
+                Columns(
+                    topic,
+                    chunk["values"],
+                    chunk.get("keys"),
+                    partition,
+                    chunk.get("timestamps_ms"),
+                    chunk.get("headers"),
+                    size,
+                ),
+                rows,
+                size,
+            )
+            start += rows
+
+    def _lasting_column(self, name: str, column: Sequence[Any]) -> Sequence[Any]:
+        if set(map(type, column)) <= {bytes, type(None)}:
+            return column
+        return [None if data is None else self._lasting(name, data) for data in column]
+
+    def _lasting(self, name: str, data: Any) -> Any:
+        """A key or value that its owner may not change any more.
+
+        Raises:
+            TypeError, ValueError: it is no bytes-like, and there is no serializer for it.
+        """
+        if self._serializes_value if name == "value" else self._serializes_key:
+            return data
+        buffer = callers.as_buffer(name, data)
+        return buffer if isinstance(buffer, bytes) or buffer is None else bytes(buffer)
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Wait until every row sent so far is acknowledged, at most ``timeout`` seconds.
+
+        ``None`` is the ``flush_timeout`` of ``executor_producer``.
+
+        Raises:
+            RowsFailedError: a row could not be delivered; the first is named.
+            KafkaTimeoutError: the time was over before; the rows are sent on.
+            ProducerClosedError, WrongCallerError: as ``send``.
+        """
+        intake = self._running_intake()
+        if timeout is None:
+            timeout = self._flush_timeout
+        if timeout is None:
+            timeout = intake.producer.config.delivery_timeout_ms / 1000 + FLUSH_MARGIN
+        try:
+            self._executor.run(intake.flush(), timeout)
+        except KafkaError:
+            raise
+        except TimeoutError:
+            raise KafkaTimeoutError(
+                f"not every row was acknowledged within {timeout:g} s. {what_became(intake.rows_in, intake.acked)}"
+                + because(intake.producer)
+            ) from None
+        self._running_intake()
+
+    @property
+    def counts(self) -> Counts:
+        """How many rows were given to ``send`` and ``send_many``, and how many are known to be acknowledged."""
+        return Counts(0, 0) if self._intake is None else Counts(self._intake.rows_in, self._intake.acked)
+
+    def figures(self) -> Figures:
+        """What was sent since the ``with`` began; of the whole ``with``, when it has been left."""
+        if self._over or self._intake is None:
+            return self._figures
+        return self._executor.run(self._intake.figures(), CLOSE_TIMEOUT)
+
+    # The life of the `with`
+
+    def _running_intake(self) -> Intake:
+        intake = self._intake
+        executor = self._executor
+        if intake is None or intake.stopped or executor.over or get_ident() == executor.thread_id:
+            raise self._refusal()
+        return intake
+
+    def _refusal(self) -> Exception:
+        if self._over:
+            return ProducerClosedError(
+                "the `with executor_producer(...)` that made this was left: send inside of it, or in a new one"
+            )
+        self._executor.check_caller()
+        return ProducerClosedError(LOOP_CLOSED) if self._intake is None else self._intake.why_stopped()
+
+    async def _open(self) -> None:
+        producer = await self._executor.producer(self._config)
+        self._serializes_key = producer.config.key_serializer is not None
+        self._serializes_value = producer.config.value_serializer is not None
+        self._intake = Intake(producer)
+
+    def _leave(self, error: BaseException) -> None:
+        """Deliver what was sent before an exception of the caller's, if that is quick."""
+        intake = self._intake
+        if intake is None or intake.stopped or self._executor.over:
+            return
+        try:
+            self._executor.run(intake.flush(), GRACE_AFTER_EXCEPTION)
+        except Exception as failure:
+            # The caller's own exception says why the `with` ends.
+            logger.debug("not everything was delivered: %r", failure)
+        if intake.acked < intake.rows_in:
+            error.add_note(what_became(intake.rows_in, intake.acked))
+
+    def _close(self) -> None:
+        intake, executor = self._intake, self._executor
+        self._over = True
+        if intake is None or executor.over:
+            return
+        try:
+            self._figures = executor.run(intake.close(), CLOSE_TIMEOUT)
+        except Exception as error:
+            logger.debug("the executor has gone before: %r", error)
+
+
+@contextmanager
+def executor_producer(
+    config: Mapping[str, object], *, flush_timeout: float | None = None
+) -> Iterator[ExecutorProducer]:
+    """A producer for the rows of a task, on the event loop of this process.
+
+    ::
+
+        def send(rows):
+            with executor_producer({"bootstrap.servers": "host:9092"}) as producer:
+                for row in rows:
+                    producer.send("clicks", row.value, row.key)
+
+        df.foreachPartition(send)
+
+    Leaving the ``with`` waits until every row is acknowledged, and raises the first failure. Left by an exception it
+    gives what was sent a second, and lets the exception go on. The producer and its connections stay for the next task
+    of the same configuration, whose keys are Kafka's (``"linger.ms"``).
+
+    Args:
+        flush_timeout: how long leaving may take, in seconds; else ``delivery.timeout.ms`` and ten seconds.
+
+    Raises:
+        ConfigurationError: the configuration is wrong.
+        RowsFailedError: a row could not be delivered.
+        KafkaTimeoutError: not all were acknowledged in time.
+        WrongCallerError: this is the executor's own event loop.
+    """
+    executor = Executor.current()
+    producer = ExecutorProducer(executor, config, flush_timeout)
+    try:
+        executor.run(producer._open())
+        yield producer
+    except BaseException as error:
+        producer._leave(error)
+        raise
+    else:
+        producer.flush()
+    finally:
+        producer._close()
+
+
+def _check_columns(columns: Mapping[str, Any]) -> None:
+    """
+    Raises:
+        TypeError: one is no column.
+        ValueError: their lengths are known, and are not one.
+    """
+    for name, column in columns.items():
+        if isinstance(column, str | bytes | bytearray | memoryview | Mapping) or not isinstance(column, Iterable):
+            raise TypeError(f"{name} must be a pyarrow array or an iterable of rows, not {type(column).__name__}")
+    lengths = {name: len(column) for name, column in columns.items() if hasattr(column, "__len__")}
+    count = lengths.get("values")
+    for name, length in lengths.items():
+        if count is not None and length != count:
+            raise ValueError(f"{name} has {length} entries for {count} values")
+
+
+def _slice(column: Any, start: int, count: int) -> Any:
+    return column.slice(start, count) if is_arrow(column) else column[start : start + count]
+
+
+def _size(column: Any) -> int:
+    """About how many bytes of memory a chunk of a column holds."""
+    if is_arrow(column):
+        return int(column.nbytes)
+    return sum([callers.size_of(data) for data in column]) + ROW_OVERHEAD // 4 * len(column)

@@ -1,0 +1,42 @@
+"""The streaming sink's writer; importing it takes pyspark 4.1."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
+
+from aioproducer.spark.source import SinkCommitMessage, log_job, write_task
+
+if TYPE_CHECKING:
+    import pyarrow
+
+    from aioproducer.spark.columns import SinkColumns
+    from aioproducer.spark.options import SinkOptions
+
+
+class ProducerStreamWriter(DataSourceStreamArrowWriter):
+    """The streaming sink, for one micro-batch: at least once."""
+
+    def __init__(self, options: SinkOptions, columns: SinkColumns) -> None:
+        self._options = options
+        self._columns = columns
+
+    def write(self, iterator: Iterator[pyarrow.RecordBatch]) -> SinkCommitMessage:
+        """Send a partition's rows of the micro-batch.
+
+        Raises:
+            SparkTaskError: a row could not be delivered.
+        """
+        return write_task(iterator, self._columns, self._options)
+
+    # Spark knows no figures of a Python sink's in a query's progress but sink.numOutputRows: they are logged.
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
+        """Log what the micro-batch has written, all of which is in the topic."""
+        log_job("written", messages, batchId)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
+        """Log what is in the topic of a micro-batch that has failed; nothing is taken back."""
+        log_job("aborted", messages, batchId)

@@ -1,0 +1,241 @@
+"""One task: the Arrow batches of one partition on their way through the executor's loop, and what became of them.
+
+The worker's main thread reads batches from Spark and cuts them into pieces; the loop's thread, a few batches behind,
+turns pieces into records. There is one hand-off per Arrow batch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from aioproducer.bulk import ColumnsSender
+from aioproducer.errors import KafkaError
+from aioproducer.spark.executor import Executor
+from aioproducer.spark.figures import Figures, figures
+
+if TYPE_CHECKING:
+    import pyarrow
+
+    from aioproducer.producer import Producer
+    from aioproducer.record import TopicPartition
+    from aioproducer.spark.columns import Piece, SinkColumns
+    from aioproducer.spark.options import SinkOptions
+
+logger = logging.getLogger("aioproducer.spark")
+
+# So many Arrow batches, and so many bytes of them, wait to become records at most; one alone may be larger.
+BATCHES_AHEAD = 3
+BYTES_AHEAD = 16 << 20
+# How often a closing flush looks for failures, in seconds.
+LOOK_EVERY = 0.05
+# How long a task that ends early waits until the loop has let go of its rows, in seconds.
+GRACE = 2.0
+
+
+class SparkTaskError(KafkaError):
+    """A task could not deliver its rows: where, why, and what became of the others.
+
+    Spark tries the task again (``spark.task.maxFailures`` times in all). What was written before, is written again.
+    """
+
+    def __init__(self, reason: str, rows: int, acked: int, topic_partition: TopicPartition | None = None) -> None:
+        super().__init__(
+            f"{reason} Of {rows} rows sent in this attempt {acked} are known to be acknowledged; of the other "
+            f"{rows - acked} some may be in the log all the same."
+        )
+        self.rows = rows
+        """How many rows the producer had taken."""
+        self.acked = acked
+        """How many of them are known to be in the log."""
+        self.topic_partition = topic_partition
+        """Where the first failed, if it was there that rows failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskOutcome:
+    """What became of a task's rows, all of which were delivered.
+
+    rows
+        How many there were.
+    seconds
+        From the first row that was asked for to the last acknowledgement.
+    figures
+        What the producer did meanwhile.
+    """
+
+    rows: int
+    seconds: float
+    figures: Figures
+
+
+class PartitionSender:
+    """A task's part on the loop: takes pieces, makes records of them in order, and watches what becomes of these.
+
+    Made, and called, on the loop.
+    """
+
+    def __init__(self, producer: Producer) -> None:
+        self._producer = producer
+        self._sender = ColumnsSender(producer)
+        self._before = producer.metrics()
+        self._began = perf_counter()
+        self._waiting: deque[tuple[Sequence[Piece], int]] = deque()
+        self._bytes_waiting = 0
+        self._no_more = False
+        self._filled = asyncio.Event()
+        self._room = asyncio.Event()
+        self._task = asyncio.get_running_loop().create_task(self._send_all(), name="aioproducer-spark-task")
+        # Who waits for room must hear of a failure too.
+        self._task.add_done_callback(lambda _: self._room.set())
+
+    @property
+    def rows(self) -> int:
+        """How many rows the producer has taken."""
+        return self._sender.count
+
+    async def put(self, pieces: Sequence[Piece], size: int) -> None:
+        """Take the pieces of an Arrow batch of ``size`` bytes, when no more than a few batches wait.
+
+        Raises:
+            SparkTaskError: rows of this task have failed.
+        """
+        while not self._task.done() and self._is_full(size):
+            self._room.clear()
+            await self._room.wait()
+        if self._task.done():
+            await self._task
+        self._check()
+        self._waiting.append((pieces, size))
+        self._bytes_waiting += size
+        self._filled.set()
+
+    def _is_full(self, size: int) -> bool:
+        if not self._waiting:
+            return False
+        return len(self._waiting) >= BATCHES_AHEAD or self._bytes_waiting + size > BYTES_AHEAD
+
+    async def finish(self, timeout: float) -> TaskOutcome:
+        """Wait until all rows are acknowledged, at most ``timeout`` seconds.
+
+        Raises:
+            SparkTaskError: not all were.
+        """
+        self._no_more = True
+        self._filled.set()
+        await asyncio.wait([self._task], timeout=timeout)
+        if not self._task.done():
+            await self.abandon()
+            raise self._failure(
+                f"Not all rows were acknowledged within {timeout * 1000:.0f} ms (flush_timeout_ms) after the last one "
+                "had come."
+            )
+        await self._task
+        seconds = perf_counter() - self._began
+        return TaskOutcome(self._sender.count, seconds, figures(self._before, self._producer.metrics()))
+
+    async def abandon(self) -> None:
+        """Let go of all rows that are not with the producer yet."""
+        self._task.cancel()
+        await asyncio.wait([self._task])
+        self._waiting.clear()
+        if not self._task.cancelled() and (error := self._task.exception()) is not None:
+            logger.debug("the task had failed: %s", error)
+
+    async def _send_all(self) -> None:
+        while self._waiting or not self._no_more:
+            if not self._waiting:
+                self._filled.clear()
+                await self._filled.wait()
+                continue
+            pieces, size = self._waiting[0]
+            for piece in pieces:
+                await self._send(piece)
+                # Small pieces are each too quick for ``send`` to give others a turn.
+                await self._producer.drain()
+                self._raise_failure()
+            self._waiting.popleft()
+            self._bytes_waiting -= size
+            self._room.set()
+        await self._settle_all()
+
+    async def _send(self, piece: Piece) -> None:
+        try:
+            await self._sender.send(
+                piece.topic,
+                piece.values,
+                keys=piece.keys,
+                partition=piece.partition,
+                timestamps_ms=piece.timestamps_ms,
+                headers=piece.headers,
+            )
+        except (KafkaError, TypeError, ValueError) as error:
+            raise self._failure(f"A row for topic {piece.topic!r} was refused: {error}") from None
+
+    async def _settle_all(self) -> None:
+        flushing = asyncio.get_running_loop().create_task(self._producer.flush())
+        try:
+            while not flushing.done():
+                await asyncio.wait([flushing], timeout=LOOK_EVERY)
+                self._check()
+        finally:
+            flushing.cancel()
+        await flushing
+        await self._sender.settle_all()
+        self._check()
+
+    def _check(self) -> None:
+        """Look at all that is done.
+
+        Raises:
+            SparkTaskError: a delivery has failed.
+        """
+        self._sender.settle_finished()
+        self._raise_failure()
+
+    def _raise_failure(self) -> None:
+        for topic_partition, error in self._sender.errors.items():
+            raise self._failure(f"Rows for {topic_partition} were not delivered: {error}", topic_partition)
+
+    def _failure(self, reason: str, topic_partition: TopicPartition | None = None) -> SparkTaskError:
+        self._sender.settle_finished()
+        return SparkTaskError(reason, self._sender.count, self._sender.acked, topic_partition)
+
+
+async def _begin(executor: Executor, options: SinkOptions) -> PartitionSender:
+    return PartitionSender(await executor.producer(dict(options.config)))
+
+
+def write_partition(batches: Iterable[pyarrow.RecordBatch], columns: SinkColumns, options: SinkOptions) -> TaskOutcome:
+    """Send a partition's rows, and return when every one is acknowledged.
+
+    The rows that wait are bounded whatever the partition's size: some Arrow batches, and ``buffer.memory``.
+
+    Raises:
+        SparkTaskError: a row could not be delivered, or not in time; it is raised at the first.
+    """
+    executor = Executor.current()
+    sender = executor.run(_begin(executor, options))
+    try:
+        for batch in batches:
+            executor.run(sender.put(tuple(columns.pieces(batch)), batch.nbytes))
+        timeout = options.flush_timeout_ms / 1000
+        return executor.run(sender.finish(timeout), timeout + GRACE)
+    except BaseException as error:
+        if sender.rows and not isinstance(error, SparkTaskError):
+            error.add_note(f"{sender.rows} rows of this task were sent before, and may be in the log.")
+        _abandon(executor, sender)
+        raise
+
+
+def _abandon(executor: Executor, sender: PartitionSender) -> None:
+    try:
+        executor.run(sender.abandon(), GRACE)
+    except Exception as error:
+        # What ends the task is the error before this one.
+        logger.warning("a task's rows may still wait on the executor's loop: %r", error)

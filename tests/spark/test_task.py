@@ -1,0 +1,296 @@
+"""A task's rows on their way to brokers in this process; Spark is only played."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pyarrow
+import pytest
+
+from aioproducer.metrics import MetricsSnapshot
+from aioproducer.producer import Producer
+from aioproducer.record import TopicPartition
+from aioproducer.spark import SinkOptions, close_executor, run
+from aioproducer.spark.columns import SinkColumns
+from aioproducer.spark.executor import Executor
+from aioproducer.spark.task import BATCHES_AHEAD, SparkTaskError, TaskOutcome, write_partition
+from aioproducer.testing import EmbeddedClusterThread
+
+ROWS = 500
+
+
+@pytest.fixture(scope="module")
+def module_cluster() -> Iterator[EmbeddedClusterThread]:
+    with EmbeddedClusterThread(1) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def cluster(module_cluster: EmbeddedClusterThread, topic: str) -> Iterator[EmbeddedClusterThread]:
+    module_cluster.create_topic(topic, 1)
+    try:
+        yield module_cluster
+    finally:
+        module_cluster.clear_faults()
+        close_executor()
+
+
+def batch(first: int, count: int = ROWS, size: int = 10) -> pyarrow.RecordBatch:
+    keys = pyarrow.array([b"%d" % number for number in range(first, first + count)])
+    return pyarrow.record_batch([keys, pyarrow.array([b"x" * size] * count)], names=["key", "value"])
+
+
+def write(
+    cluster: EmbeddedClusterThread, topic: str, batches: Iterator[pyarrow.RecordBatch], **options: object
+) -> TaskOutcome:
+    given = {"kafka.bootstrap.servers": cluster.bootstrap_servers, "topic": topic}
+    given |= {name.replace("__", "."): str(value) for name, value in options.items()}
+    parsed = SinkOptions.parse(given)
+    return write_partition(batches, SinkColumns(topic, "", ""), parsed)
+
+
+def endless(pulled: list[int], size: int = 10) -> Iterator[pyarrow.RecordBatch]:
+    while True:
+        pulled.append(len(pulled))
+        yield batch(len(pulled) * ROWS, size=size)
+
+
+def tasks_on_loop() -> list[str]:
+    """The names of the tasks on the executor's loop that are of a Spark task."""
+
+    async def look() -> list[str]:
+        return [task.get_name() for task in asyncio.all_tasks() if "spark-task" in task.get_name()]
+
+    return run(look())
+
+
+def test_every_row_is_there_in_order_when_it_returns(cluster: EmbeddedClusterThread, topic: str) -> None:
+    outcome = write(cluster, topic, iter([batch(0), batch(ROWS), batch(2 * ROWS, 0), batch(2 * ROWS, 1)]))
+    records = cluster.records(topic)
+    assert [record.key for record in records] == [b"%d" % number for number in range(2 * ROWS + 1)]
+    assert outcome.rows == 2 * ROWS + 1
+    figures = outcome.figures
+    assert figures.rows == figures.acked == outcome.rows
+    assert figures.batches >= 1
+    assert figures.bytes > outcome.rows * 10
+    assert figures.retries == 0
+    assert 0 < figures.latency_avg_ms <= figures.latency_max_ms <= outcome.seconds * 1000 + 1000
+    assert tasks_on_loop() == []
+
+
+def test_rows_that_name_their_topics_stay_in_order_within_each(cluster: EmbeddedClusterThread, topic: str) -> None:
+    names = [f"{topic}-{number}" for number in range(20)]
+    for name in names:
+        cluster.create_topic(name, 1)
+    columns = SinkColumns(None, "", "")
+    options = SinkOptions.parse({"kafka.bootstrap.servers": cluster.bootstrap_servers})
+
+    def rows(first: int) -> pyarrow.RecordBatch:
+        topics = pyarrow.array([names[number * 7 % 20] for number in range(first, first + ROWS)])
+        values = pyarrow.array([b"%d" % number for number in range(first, first + ROWS)])
+        return pyarrow.record_batch([topics, values], names=["topic", "value"])
+
+    assert write_partition(iter([rows(0), rows(ROWS)]), columns, options).rows == 2 * ROWS
+    for name in names:
+        found = [int(record.value or b"") for record in cluster.records(name)]
+        assert found == [number for number in range(2 * ROWS) if names[number * 7 % 20] == name]
+
+
+def test_an_empty_partition_is_soon_done(cluster: EmbeddedClusterThread, topic: str) -> None:
+    assert write(cluster, topic, iter([])).rows == 0
+
+
+def test_the_next_task_has_the_same_producer(cluster: EmbeddedClusterThread, topic: str) -> None:
+    config = {"bootstrap.servers": cluster.bootstrap_servers}
+    executor = Executor.current()
+    producer = run(executor.producer(config))
+    before = run(_metrics(producer))
+    for number in range(3):
+        assert write(cluster, topic, iter([batch(number * ROWS)])).rows == ROWS
+    after = run(_metrics(producer))
+    assert after["record-send-total"] - before["record-send-total"] == 3 * ROWS
+
+
+async def _metrics(producer: Producer) -> MetricsSnapshot:
+    return producer.metrics()
+
+
+def test_retries_are_in_the_figures(cluster: EmbeddedClusterThread, topic: str) -> None:
+    cluster.fail("Produce", "NOT_ENOUGH_REPLICAS", times=1)
+    outcome = write(cluster, topic, iter([batch(0)]))
+    assert outcome.figures.retries > 0
+    assert len(cluster.records(topic)) == ROWS
+
+
+@pytest.mark.parametrize("size", [10, 4000])
+def test_rows_that_wait_are_bounded_while_brokers_stall(cluster: EmbeddedClusterThread, topic: str, size: int) -> None:
+    cluster.delay("Produce", 700, times=None)
+    buffer_memory = 256 * 1024
+    pulled: list[int] = []
+    with pytest.raises(SparkTaskError):
+        write(
+            cluster,
+            topic,
+            endless(pulled, size),
+            kafka__buffer__memory=buffer_memory,
+            kafka__delivery__timeout__ms=600,
+            kafka__request__timeout__ms=500,
+            kafka__linger__ms=0,
+        )
+    in_buffer = buffer_memory // (ROWS * size)
+    # One is being sent and one was just made, beside those that wait.
+    assert len(pulled) <= in_buffer + BATCHES_AHEAD + 2
+
+
+def test_the_first_failed_delivery_ends_the_task_and_says_all(cluster: EmbeddedClusterThread, topic: str) -> None:
+    pulled: list[int] = []
+
+    def batches() -> Iterator[pyarrow.RecordBatch]:
+        for number, each in enumerate(endless(pulled)):
+            if number == 20:
+                cluster.fail("Produce", "TOPIC_AUTHORIZATION_FAILED", times=None)
+            yield each
+            time.sleep(0.002)
+
+    with pytest.raises(SparkTaskError) as raised:
+        write(cluster, topic, batches(), kafka__linger__ms=0)
+    error = raised.value
+    assert error.topic_partition == TopicPartition(topic, 0)
+    assert error.rows >= 20 * ROWS > error.acked - ROWS * 20
+    assert 0 < error.acked < error.rows
+    assert error.acked == len(cluster.records(topic))
+    text = str(error)
+    assert text.startswith(f"Rows for {topic}-0 were not delivered: ")
+    assert "not allowed" in text.lower() or "authoriz" in text.lower()
+    assert f"Of {error.rows} rows sent in this attempt {error.acked} are known to be acknowledged" in text
+    assert len(pulled) < 200
+    assert tasks_on_loop() == []
+
+
+def test_a_failure_in_the_closing_flush_does_not_wait_for_the_deadline(
+    cluster: EmbeddedClusterThread, topic: str
+) -> None:
+    cluster.fail("Produce", "INVALID_RECORD", times=None)
+    began = time.monotonic()
+    with pytest.raises(SparkTaskError, match="were not delivered"):
+        write(cluster, topic, iter([batch(0)]), flush_timeout_ms=60_000)
+    assert time.monotonic() - began < 10
+
+
+def test_a_failure_is_seen_behind_rows_that_are_tried_again_and_again(
+    cluster: EmbeddedClusterThread, topic: str
+) -> None:
+    cluster.create_topic(f"{topic}-2", 2)
+    cluster.fail("Produce", "NOT_ENOUGH_REPLICAS", topic=f"{topic}-2", partition=0, times=None)
+    cluster.fail("Produce", "TOPIC_AUTHORIZATION_FAILED", topic=f"{topic}-2", partition=1, times=None)
+    began = time.monotonic()
+    with pytest.raises(SparkTaskError) as raised:
+        write(cluster, f"{topic}-2", iter([batch(0)]))
+    assert time.monotonic() - began < 10
+    assert raised.value.topic_partition == TopicPartition(f"{topic}-2", 1)
+
+
+def test_the_closing_flush_has_a_deadline(cluster: EmbeddedClusterThread, topic: str) -> None:
+    cluster.delay("Produce", 3000, times=None)
+    began = time.monotonic()
+    with pytest.raises(SparkTaskError) as raised:
+        write(cluster, topic, iter([batch(0)]), flush_timeout_ms=300)
+    assert time.monotonic() - began < 3
+    assert str(raised.value) == (
+        "Not all rows were acknowledged within 300 ms (flush_timeout_ms) after the last one had come. Of 500 rows sent "
+        "in this attempt 0 are known to be acknowledged; of the other 500 some may be in the log all the same."
+    )
+    assert tasks_on_loop() == []
+
+
+def test_what_the_producer_refuses_names_the_topic(cluster: EmbeddedClusterThread, topic: str) -> None:
+    columns = SinkColumns(None, "", "")
+    rows = pyarrow.record_batch([pyarrow.array(["no topic!"]), pyarrow.array([b"v"])], names=["topic", "value"])
+    options = SinkOptions.parse({"kafka.bootstrap.servers": cluster.bootstrap_servers})
+    with pytest.raises(SparkTaskError, match="no topic!"):
+        write_partition(iter([rows]), columns, options)
+
+
+def test_rows_that_cannot_be_read_end_the_task(cluster: EmbeddedClusterThread, topic: str) -> None:
+    columns = SinkColumns(None, "", "")
+    names = ["topic", "value"]
+    good = pyarrow.record_batch([pyarrow.array([topic]), pyarrow.array([b"v"])], names=names)
+    bad = pyarrow.record_batch([pyarrow.array([None], "string"), pyarrow.array([b"v"])], names=names)
+    options = SinkOptions.parse({"kafka.bootstrap.servers": cluster.bootstrap_servers})
+
+    def batches() -> Iterator[pyarrow.RecordBatch]:
+        yield good
+        while not cluster.records(topic):
+            time.sleep(0.01)
+        yield bad
+
+    with pytest.raises(ValueError, match="null topic") as raised:
+        write_partition(batches(), columns, options)
+    assert raised.value.__notes__ == ["1 rows of this task were sent before, and may be in the log."]
+    assert tasks_on_loop() == []
+
+
+def test_an_upstream_failure_leaves_nothing_on_the_loop(cluster: EmbeddedClusterThread, topic: str) -> None:
+    def batches() -> Iterator[pyarrow.RecordBatch]:
+        yield batch(0)
+        raise EOFError("Spark has closed the socket")
+
+    with pytest.raises(EOFError):
+        write(cluster, topic, batches())
+    assert tasks_on_loop() == []
+    # The producer is as good as before.
+    assert write(cluster, topic, iter([batch(0)])).rows == ROWS
+
+
+def _interrupt_when(condition: Callable[[], bool]) -> threading.Thread:
+    main = threading.main_thread().ident
+    assert main is not None
+
+    def interrupt() -> None:
+        while not condition():
+            time.sleep(0.01)
+        time.sleep(0.1)
+        signal.pthread_kill(main, signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    return thread
+
+
+def test_an_interrupt_while_it_waits_for_room_leaves_nothing(cluster: EmbeddedClusterThread, topic: str) -> None:
+    cluster.delay("Produce", 500, times=None)
+    pulled: list[int] = []
+    thread = _interrupt_when(lambda: len(pulled) > BATCHES_AHEAD)
+    with pytest.raises(KeyboardInterrupt):
+        write(cluster, topic, endless(pulled, 1000), kafka__buffer__memory=65536)
+    thread.join()
+    assert tasks_on_loop() == []
+
+
+def test_an_interrupt_in_the_closing_flush_leaves_nothing(cluster: EmbeddedClusterThread, topic: str) -> None:
+    cluster.delay("Produce", 2000, times=None)
+    ended = threading.Event()
+
+    def batches() -> Iterator[pyarrow.RecordBatch]:
+        yield batch(0)
+        ended.set()
+
+    thread = _interrupt_when(ended.is_set)
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        write(cluster, topic, batches())
+    assert time.monotonic() - began < 2
+    thread.join()
+    assert tasks_on_loop() == []
+
+
+def test_the_error_goes_through_pickle() -> None:
+    error = SparkTaskError("It failed.", 5, 3, TopicPartition("t", 1))
+    twin = pickle.loads(pickle.dumps(error))
+    assert str(twin) == str(error)
+    assert (twin.rows, twin.acked, twin.topic_partition) == (5, 3, TopicPartition("t", 1))
