@@ -23,6 +23,7 @@ _COMMANDS = {
     "consume": "aioproducer.cli.consume",
     "perf": "aioproducer.cli.perf",
     "produce": "aioproducer.cli.produce",
+    "rdma-gateway": "aioproducer.cli.rdma_gateway",
     "topics": "aioproducer.cli.topics",
 }
 

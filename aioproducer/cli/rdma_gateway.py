@@ -1,0 +1,271 @@
+"""``aioproducer rdma-gateway``: RDMA clients in front of a broker that speaks TCP."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from aioproducer.cli.broker import EVERYWHERE, GREATEST_PORT, parse_listen
+from aioproducer.cli.exits import EXPLANATION, SUCCEEDED, CommandError, CommandUsageError
+from aioproducer.cli.options import client_config, diagnosis_options, log_warnings
+from aioproducer.cli.output import note
+from aioproducer.cli.running import Interruption, run
+
+if TYPE_CHECKING:
+    from aioproducer.config import ProducerConfig
+    from aioproducer.gateway import Gateway
+    from aioproducer.transport.base import Connector, Listener
+
+_Address = tuple[str, int]
+
+
+def parse_address(text: str, option: str) -> _Address:
+    """Host and port.
+
+    Raises:
+        CommandUsageError: it is no address.
+    """
+    host, colon, port_text = text.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        raise CommandUsageError(f"{option} {text}: put an IPv6 address in brackets: [{host}]:{port_text}")
+    if not colon or not host or not port_text.isdecimal() or not 0 < int(port_text) <= GREATEST_PORT:
+        raise CommandUsageError(f"{option} takes HOST:PORT, not {text!r}")
+    return host, int(port_text)
+
+
+def parse_maps(texts: Sequence[str]) -> dict[_Address, _Address]:
+    """``BROKER_HOST:PORT=GATEWAY_HOST:PORT`` options as a mapping.
+
+    Raises:
+        CommandUsageError: one is not of this form, or two differ about a broker.
+    """
+    found: dict[_Address, _Address] = {}
+    for text in texts:
+        broker_text, equals, gateway_text = text.partition("=")
+        if not equals:
+            raise CommandUsageError(f"--map takes BROKER_HOST:PORT=GATEWAY_HOST:PORT, not {text!r}")
+        broker, gateway = parse_address(broker_text, "--map"), parse_address(gateway_text, "--map")
+        if found.setdefault(broker, gateway) != gateway:
+            raise CommandUsageError(f"--map {broker_text} is given twice, with different gateways")
+    return found
+
+
+@click.command("rdma-gateway", epilog=EXPLANATION)
+@click.option("--listen", required=True, metavar="HOST:PORT", help="Where RDMA clients connect. Port 0 takes any.")
+@click.option("--upstream", required=True, metavar="HOST:PORT", help="The broker beside this gateway.")
+@click.option(
+    "--advertise",
+    metavar="HOST:PORT",
+    help="What clients are told instead of --upstream.  [default: --listen, but where a rule below holds for it]",
+)
+@click.option(
+    "--map",
+    "maps",
+    multiple=True,
+    metavar="BROKER=GATEWAY",
+    help="The gateway of a broker, both as HOST:PORT; the broker as it advertises itself. Once for each.",
+)
+@click.option("--advertised-port", type=click.IntRange(1, GREATEST_PORT), help="Other gateways: same host, this port.")
+@click.option("--port-offset", type=int, metavar="N", help="Other gateways: same host, the broker's port plus N.")
+@click.option(
+    "--unmapped",
+    type=click.Choice(["refuse", "pass"]),
+    default="refuse",
+    show_default=True,
+    help="Brokers without a gateway: clients are told a name that does not exist, or the broker's own address.",
+)
+@click.option(
+    "--max-connections", type=click.IntRange(min=1), default=1000, show_default=True, help="Clients at one time."
+)
+@click.option(
+    "--drain",
+    type=click.FloatRange(min=0),
+    default=10.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long to wait, when it is to end, for what was asked to be answered.",
+)
+@click.option(
+    "--report",
+    type=click.FloatRange(min=0),
+    default=60.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="A line with what has passed, as often as that, while anything does; 0 for none.",
+)
+@click.option(
+    "--transport",
+    type=click.Choice(["rdma", "tcp"]),
+    default="rdma",
+    show_default=True,
+    help="How clients connect; tcp is for trying out a set-up where there is no RDMA.",
+)
+@click.option("--device", metavar="NAME", help="The RDMA device, as rxe0 or mlx5_0.  [default: the first that is up]")
+@click.option(
+    "--gid", metavar="ADDRESS", help="Which of the device's addresses to use.  [default: the first that works]"
+)
+@click.option("--config", "config_file", type=click.Path(), metavar="FILE", help="A properties file with client keys.")
+@click.option(
+    "-X",
+    "settings",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A client key for the connection to the broker, as -X security.protocol=SSL; stronger than --config.",
+)
+@diagnosis_options
+def command(
+    listen: str,
+    upstream: str,
+    advertise: str | None,
+    maps: tuple[str, ...],
+    advertised_port: int | None,
+    port_offset: int | None,
+    unmapped: str,
+    max_connections: int,
+    drain: float,
+    report: float,
+    transport: str,
+    device: str | None,
+    gid: str | None,
+    config_file: str | None,
+    settings: tuple[str, ...],
+) -> int:
+    """Let RDMA clients use an Apache Kafka broker, until Ctrl-C or SIGTERM.
+
+    One gateway stands beside each broker. It passes on what clients and broker say, and replaces the addresses of
+    brokers by those of their gateways. How they are found: by --map first; the broker at --upstream is at --advertise;
+    others by --advertised-port or --port-offset. When it can be used, its address is printed on stdout.
+
+    \b
+    Examples:
+      aioproducer rdma-gateway --listen 0.0.0.0:9192 --upstream localhost:9092 --port-offset 100
+      aioproducer rdma-gateway --listen 10.0.0.1:9192 --upstream 10.0.0.1:9092 \\
+          --map 10.0.0.2:9092=10.0.0.2:9192 -X security.protocol=SSL
+    """
+    if advertised_port is not None and port_offset is not None:
+        raise CommandUsageError("--advertised-port and --port-offset exclude each other")
+    if transport == "tcp" and (device is not None or gid is not None):
+        raise CommandUsageError("--device and --gid are for --transport rdma")
+    host, (port,) = parse_listen(listen, 1)
+    broker = parse_address(upstream, "--upstream")
+    if (host, port) == broker:
+        raise CommandUsageError(f"--listen and --upstream are both {upstream}: the gateway would be its own broker")
+    exact = parse_maps(maps)
+    by_rule = advertised_port is not None or port_offset is not None
+    advertised = None if advertise is None else parse_address(advertise, "--advertise")
+    if host in EVERYWHERE and advertised is None and not by_rule and broker not in exact:
+        raise CommandUsageError(f"--listen {listen}: say with --advertise HOST:PORT where clients reach this gateway")
+    config = client_config(upstream, settings, config_file)
+    log_warnings()
+
+    from aioproducer.config import ProducerConfig
+    from aioproducer.gateway import AddressMap, Gateway, GatewaySettings
+
+    producer_config = ProducerConfig.from_mapping(config)
+    address_map = AddressMap(exact, port=advertised_port, port_offset=port_offset, pass_unmapped=unmapped == "pass")
+    if advertised is not None and broker not in exact:
+        address_map.add(broker, advertised)
+    gateway = Gateway(
+        _listener(transport, device, gid),
+        _connector(producer_config),
+        broker,
+        address_map,
+        GatewaySettings(
+            max_connections=max_connections,
+            connect_timeout=producer_config.socket_connection_setup_timeout_max_ms / 1000,
+        ),
+    )
+    is_own_address = broker not in exact and advertised is None and not by_rule
+    return run(lambda interruption: _serve(interruption, gateway, host, port, drain, report, is_own_address))
+
+
+def _listener(transport: str, device: str | None, gid: str | None) -> Listener:
+    if transport == "tcp":
+        from aioproducer.transport.listening import StreamListener
+
+        return StreamListener()
+    from aioproducer.transport.rdma import RdmaListener
+
+    return RdmaListener(device=device, gid=gid)
+
+
+def _connector(config: ProducerConfig) -> Connector:
+    from aioproducer.security import ssl_context_from
+    from aioproducer.transport.stream import StreamConnector
+
+    return StreamConnector(
+        ssl_context_from(config),
+        send_buffer_bytes=config.send_buffer_bytes,
+        receive_buffer_bytes=config.receive_buffer_bytes,
+    )
+
+
+async def _serve(
+    interruption: Interruption,
+    gateway: Gateway,
+    host: str,
+    port: int,
+    drain: float,
+    report: float,
+    is_own_address: bool,
+) -> int:
+    try:
+        await gateway.start(host, port)
+    except OSError as error:
+        raise CommandError(_why_not(error, host)) from error
+    reporting = asyncio.ensure_future(_report(gateway, report)) if report else None
+    try:
+        if is_own_address:
+            gateway.address_map.add(gateway.upstream, (host, gateway.port))
+        print(f"[{host}]:{gateway.port}" if ":" in host else f"{host}:{gateway.port}", flush=True)
+        await interruption.wait()
+    finally:
+        if reporting is not None:
+            reporting.cancel()
+        await gateway.stop(drain)
+    note("rdma-gateway", f"stopped; {_passed(gateway.metrics())}")
+    return SUCCEEDED
+
+
+async def _report(gateway: Gateway, interval: float) -> None:
+    """Say what has passed, where it is not what was said before."""
+    said = gateway.metrics()
+    while True:
+        await asyncio.sleep(interval)
+        metrics = gateway.metrics()
+        if metrics != said:
+            said = metrics
+            note("rdma-gateway", _passed(metrics))
+
+
+def _passed(metrics: Mapping[str, int]) -> str:
+    text = (
+        f"{metrics['connections']} clients; so far {metrics['connections_accepted']} accepted, "
+        f"{metrics['requests']} requests with {metrics['bytes_from_clients']} bytes, {metrics['responses']} responses "
+        f"with {metrics['bytes_from_broker']} bytes, {metrics['responses_rewritten']} of them rewritten"
+    )
+    for name, meaning in _TROUBLES.items():
+        if metrics[name]:
+            text += f", {metrics[name]} {meaning}"
+    return text
+
+
+_TROUBLES = {
+    "connections_refused": "clients refused",
+    "upstream_failures": "times no connection to the broker",
+    "addresses_unmapped": "addresses without a gateway",
+    "responses_shortened": "responses without leaders' addresses",
+}
+
+
+def _why_not(error: OSError, host: str) -> str:
+    text = error.strerror or str(error)
+    if error.errno == errno.EADDRINUSE:
+        return f"{text}. Another program, or another gateway, has the port: choose one with --listen {host}:PORT."
+    return text

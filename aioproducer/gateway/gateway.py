@@ -1,0 +1,232 @@
+"""Accepts clients and joins each to the broker."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from aioproducer.gateway.addresses import Address, AddressMap
+from aioproducer.gateway.session import Session
+from aioproducer.transport.base import Connector, Listener, Listening, Transport, TransportHandler
+
+_logger = logging.getLogger(__name__)
+
+_REFUSALS_LOGGED_EVERY = 60.0
+"""Seconds; clients that are refused try again and again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewaySettings:
+    """What a gateway keeps to. Sizes are bytes, times seconds."""
+
+    max_connections: int = 1000
+    """Clients at one time; others are refused."""
+    connect_timeout: float = 10.0
+    """For the connection to the broker."""
+    max_request_size: int = 104_857_600
+    """As ``socket.request.max.bytes`` of the broker."""
+    max_in_flight: int = 1024
+    """Requests of one client that are not answered: then no more is read of it, though what came in the same receive is
+    let through."""
+    max_held_bytes: int = 4 * 1024 * 1024
+    """Of one response, for its addresses; a response that needs more ends its connection."""
+    whole_limit: int = 64 * 1024
+    """A response to Produce or Fetch that is larger passes by piece by piece; an ApiVersions response may not be."""
+    stall_timeout: float = 600.0
+    """How long one side may take nothing of what was sent to it."""
+    close_timeout: float = 10.0
+    """How long a connection that ends may take for what it still has to send."""
+
+
+class Gateway:
+    """Clients of ``listener``'s transport in front of the broker at ``upstream``, reached by ``connector``.
+
+    As an async context manager it stops at the end of the block; ``start`` says where it listens.
+    """
+
+    def __init__(
+        self,
+        listener: Listener,
+        connector: Connector,
+        upstream: Address,
+        address_map: AddressMap,
+        settings: GatewaySettings | None = None,
+    ) -> None:
+        self.upstream = upstream
+        self.address_map = address_map
+        self.settings = settings or GatewaySettings()
+        self._listener = listener
+        self._connector = connector
+        self._listening: Listening | None = None
+        self._sessions: dict[Session, asyncio.Task[None]] = {}
+        """And the task that connects each to the broker."""
+        self._all_ended = asyncio.Event()
+        self._all_ended.set()
+        self._stopping = False
+        self._last_refusal = -_REFUSALS_LOGGED_EVERY
+        self._past = dict.fromkeys(_COUNTERS, 0)
+        """Of the sessions that have ended, and of what is not a session's."""
+
+    async def start(self, host: str, port: int) -> None:
+        """Accept clients at ``host`` and ``port``, 0 for any port that is free.
+
+        Raises:
+            OSError: nobody can listen there; the text says why.
+        """
+        self._stopping = False
+        self._listening = await self._listener.listen(host, port, self._accept)
+
+    @property
+    def port(self) -> int:
+        """Where clients are accepted."""
+        if self._listening is None:
+            raise RuntimeError("the gateway is not started")
+        return self._listening.port
+
+    async def stop(self, timeout: float = 10.0) -> None:
+        """Accept nobody and no request any more, wait until what was asked is answered, then end all connections.
+
+        Those that are not done after ``timeout`` seconds are reset.
+        """
+        self._stopping = True
+        if self._listening is not None:
+            self._listening.close()
+        for session, task in list(self._sessions.items()):
+            task.cancel()
+            session.drain()
+        try:
+            async with asyncio.timeout(timeout):
+                await self._all_ended.wait()
+        except TimeoutError:
+            _logger.warning("%d connections were not done after %g s and are reset", len(self._sessions), timeout)
+        finally:
+            for session in list(self._sessions):
+                session.abort()
+        await self._all_ended.wait()
+        if self._listening is not None:
+            await self._listening.wait_closed()
+            self._listening = None
+
+    def metrics(self) -> dict[str, int]:
+        """What has passed so far, and how many clients there are (``connections``)."""
+        found = dict(self._past)
+        for session in self._sessions:
+            _count(found, session)
+        found["connections"] = len(self._sessions)
+        found["addresses_unmapped"] = self.address_map.unmapped
+        return found
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    def _accept(self, transport: Transport) -> TransportHandler:
+        self._past["connections_accepted"] += 1
+        if self._stopping or len(self._sessions) >= self.settings.max_connections:
+            self._past["connections_refused"] += 1
+            self._log_refusal(transport.peer)
+            transport.abort()
+            return _NOBODY
+        session = Session(transport, self.settings, self.address_map.translate, self._ended)
+        self._all_ended.clear()
+        task = asyncio.get_running_loop().create_task(self._connect(session), name=f"gateway for {session.peer}")
+        task.add_done_callback(functools.partial(self._connecting_ended, session))
+        self._sessions[session] = task
+        return session.client_handler
+
+    def _log_refusal(self, peer: str) -> None:
+        now = asyncio.get_running_loop().time()
+        if not self._stopping and now - self._last_refusal >= _REFUSALS_LOGGED_EVERY:
+            self._last_refusal = now
+            _logger.warning(
+                "%s is refused: there are %d clients already (max_connections)", peer, self.settings.max_connections
+            )
+
+    async def _connect(self, session: Session) -> None:
+        """Connect a client's session to the broker."""
+        host, port = self.upstream
+        try:
+            async with asyncio.timeout(self.settings.connect_timeout):
+                transport = await self._connect_any(session)
+        except OSError as error:
+            # TimeoutError is one, and says nothing.
+            reason = str(error) or f"no answer within {self.settings.connect_timeout:g} s"
+            self._past["upstream_failures"] += 1
+            _logger.warning("No connection to the broker at %s:%d for %s: %s", host, port, session.peer, reason)
+            session.not_connected()
+        else:
+            session.connected(transport)
+
+    def _connecting_ended(self, session: Session, task: asyncio.Task[None]) -> None:
+        """Also of a task that is cancelled before its first step, which never gets into its coroutine."""
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            _logger.error("Connecting %s to the broker failed", session.peer, exc_info=error)
+        if task.cancelled() or error is not None:
+            session.not_connected()
+
+    async def _connect_any(self, session: Session) -> Transport:
+        """Connect to the first of the broker's addresses that answers."""
+        host, port = self.upstream
+        failure: OSError | None = None
+        for address in await self._connector.resolve(host, port):
+            try:
+                return await self._connector.connect(address, port, session.upstream_handler, server_hostname=host)
+            except TimeoutError:
+                raise
+            except OSError as error:
+                failure = error
+        raise failure or OSError(f"{host} has no address")
+
+    def _ended(self, session: Session) -> None:
+        del self._sessions[session]
+        _count(self._past, session)
+        if not self._sessions:
+            self._all_ended.set()
+
+
+_COUNTERS = (
+    "connections_accepted",
+    "connections_refused",
+    "upstream_failures",
+    "bytes_from_clients",
+    "bytes_from_broker",
+    "requests",
+    "responses",
+    "responses_rewritten",
+    "responses_shortened",
+)
+
+
+def _count(into: dict[str, int], session: Session) -> None:
+    exchange = session.exchange
+    into["bytes_from_clients"] += session.client.received
+    into["bytes_from_broker"] += session.upstream.received
+    into["requests"] += exchange.requests
+    into["responses"] += exchange.responses
+    into["responses_rewritten"] += exchange.rewritten
+    into["responses_shortened"] += exchange.shortened
+
+
+class _Nobody:
+    """The handler of a client that was refused."""
+
+    def data_received(self, data: bytes | bytearray | memoryview) -> None:
+        """Cannot happen: it was reset."""
+
+    def write_completed(self) -> None:
+        """Nothing was written."""
+
+    def connection_lost(self, exception: Exception | None) -> None:
+        """Nobody waits for that."""
+
+
+_NOBODY = _Nobody()

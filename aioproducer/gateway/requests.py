@@ -1,0 +1,185 @@
+"""From a client to its broker: every byte passes by, and what will be answered is written down.
+
+Of a request only the header is read, of a Produce request also ``acks``, which says whether it is answered at all.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from typing import Final, NamedTuple
+
+from aioproducer.errors import ProtocolError
+from aioproducer.gateway.versions import is_known
+from aioproducer.gateway.walking import Walk, Walker, walk_sized, walk_tags
+from aioproducer.protocol import APIS, ApiKey, Buffer
+
+_SIZE: Final = struct.Struct(">i")
+_HEADER: Final = struct.Struct(">ihhi")
+"""Size, API key, version, correlation id."""
+_VERSION_AT: Final = 6
+_INT16: Final = struct.Struct(">h")
+_SMALLEST_REQUEST: Final = _HEADER.size - _SIZE.size
+
+_FIRST_WITH_TRANSACTIONS: Final = 3
+_UNHEARD_OF: Final = 2**15 - 1
+"""An ApiVersions version that no broker has: it answers in version 0, which versions it does have (KIP-511)."""
+
+
+class Expected(NamedTuple):
+    """A request that will be answered."""
+
+    correlation_id: int
+    api_key: int
+    version: int
+
+
+class Exchange:
+    """What both directions of a connection know."""
+
+    __slots__ = ("expected", "raw_tokens", "requests", "responses", "rewritten", "shortened")
+
+    def __init__(self) -> None:
+        self.expected: deque[Expected] = deque()
+        """The requests that are not answered yet; a broker answers in their order."""
+        self.raw_tokens = False
+        """After SaslHandshake of version 0 frames may be the tokens of a mechanism, until the first request."""
+        self.requests = 0
+        self.responses = 0
+        self.rewritten = 0
+        """Responses in which an address was replaced, or versions were cut."""
+        self.shortened = 0
+        """Responses that lost the addresses of leaders, as there was no room for those of their gateways."""
+
+
+class RequestStream:
+    """What a client sends. ``max_request_size``: bytes of a request without its size."""
+
+    __slots__ = ("_acks", "_exchange", "_held", "_max_request_size", "_remaining", "_request", "_stopped")
+
+    def __init__(self, exchange: Exchange, max_request_size: int) -> None:
+        self._exchange = exchange
+        self._max_request_size = max_request_size
+        self._held = b""
+        """The begin of a header."""
+        self._remaining = 0
+        """Bytes of a frame that have not come."""
+        self._acks: Walker[int] | None = None
+        self._request = Expected(0, 0, 0)
+        """The Produce request whose acks are looked for."""
+        self._stopped = False
+
+    @property
+    def between_requests(self) -> bool:
+        """Whether each request that has passed in part has passed whole."""
+        return self._remaining == 0
+
+    def stop(self) -> None:
+        """Let no further request pass; the rest of one that has passed in part still does."""
+        self._stopped = True
+
+    def feed(self, data: Buffer) -> list[Buffer]:
+        """What is sent on to the broker, in memory of its own.
+
+        Raises:
+            ProtocolError: this is no request, or one that may not pass; the text says which.
+        """
+        chunk = bytearray(self._held)
+        chunk += data
+        self._held = b""
+        view = memoryview(chunk)
+        end = len(chunk)
+        position = 0
+        while position < end:
+            if self._remaining:
+                count = min(self._remaining, end - position)
+                self._pass(view[position : position + count])
+                position += count
+            elif self._stopped:
+                end = position
+            else:
+                count = self._begin(chunk, position)
+                if not count:
+                    self._held = bytes(view[position:])
+                    end = position
+                position += count
+        return [view[:end]] if end else []
+
+    def _begin(self, chunk: bytearray, position: int) -> int:
+        """Begin a frame; how many of its bytes were looked at, 0 where too few are there yet."""
+        available = len(chunk) - position
+        if available < _SIZE.size:
+            return 0
+        (size,) = _SIZE.unpack_from(chunk, position)
+        if not 0 <= size <= self._max_request_size:
+            raise ProtocolError(
+                f"a request of {size} bytes: at least {_SMALLEST_REQUEST} and at most {self._max_request_size} can be; "
+                "does the client speak another protocol here?"
+            )
+        if size < _SMALLEST_REQUEST:
+            if not self._exchange.raw_tokens:
+                raise ProtocolError(f"a request of {size} bytes is too short for its header")
+            self._remaining = size
+            return _SIZE.size
+        if available < _HEADER.size:
+            return 0
+        _, api_key, version, correlation_id = _HEADER.unpack_from(chunk, position)
+        if self._exchange.raw_tokens:
+            # No token begins as a request does: those that are text have letters or separators where a version is, and
+            # those of GSSAPI an ASN.1 tag, or a token id, where no API key is.
+            if not is_known(api_key, version):
+                self._remaining = size
+                return _SIZE.size
+            self._exchange.raw_tokens = False
+        if not is_known(api_key, version):
+            self._refuse_unknown(api_key, version)
+            _INT16.pack_into(chunk, position + _VERSION_AT, _UNHEARD_OF)
+        self._remaining = size - _SMALLEST_REQUEST
+        self._note(Expected(correlation_id, api_key, version))
+        return _HEADER.size
+
+    def _refuse_unknown(self, api_key: int, version: int) -> None:
+        """An ApiVersions request of any version may pass: it is how a client learns which versions there are."""
+        if api_key != ApiKey.API_VERSIONS or version < 0:
+            raise ProtocolError(
+                f"a request with API key {api_key} in version {version}, which clients were not offered: whether its "
+                "response has addresses is not known here"
+            )
+
+    def _note(self, request: Expected) -> None:
+        self._exchange.requests += 1
+        if request.api_key == ApiKey.PRODUCE:
+            self._request = request
+            self._acks = Walker(_walk_to_acks(request.version))
+            if not self._remaining:
+                raise ProtocolError("a Produce request ends before its acks")
+            return
+        if request.api_key == ApiKey.SASL_HANDSHAKE and request.version == 0:
+            self._exchange.raw_tokens = True
+        self._exchange.expected.append(request)
+
+    def _pass(self, data: memoryview) -> None:
+        self._remaining -= len(data)
+        if self._acks is None:
+            return
+        self._acks.feed(data)
+        if self._acks.done:
+            if self._acks.result != 0:
+                self._exchange.expected.append(self._request)
+            self._acks = None
+        elif not self._remaining:
+            raise ProtocolError("a Produce request ends before its acks")
+
+
+def _walk_to_acks(version: int) -> Walk[int]:
+    """From behind the correlation id of a Produce request to its acks, which it returns."""
+    flexible = version in APIS[ApiKey.PRODUCE].flexible
+    # The client id keeps the old encoding in every version of the header.
+    yield from walk_sized(_INT16)
+    if flexible:
+        yield from walk_tags()
+    if version >= _FIRST_WITH_TRANSACTIONS:
+        yield from walk_sized(None if flexible else _INT16)
+    acks: int
+    (acks,) = _INT16.unpack((yield _INT16.size))
+    return acks

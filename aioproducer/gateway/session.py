@@ -1,0 +1,272 @@
+"""A client's connection, the connection to the broker that is made for it, and what passes between them.
+
+What one side sends is read only while the other side takes it: at most one receive is held for each direction, and what
+``ResponseStream`` holds. The seam has no half-closed connections: when one side has ended, what it sent before is still
+sent on, then the other side ends too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+from aioproducer.errors import ProtocolError
+from aioproducer.gateway.requests import Exchange, RequestStream
+from aioproducer.gateway.responses import ResponseStream
+from aioproducer.gateway.rewriting import Translate
+from aioproducer.transport.base import Buffer, Transport, TransportHandler
+
+_logger = logging.getLogger(__name__)
+
+
+class SessionLimits(Protocol):
+    """What a session keeps to; ``GatewaySettings`` has it."""
+
+    @property
+    def max_request_size(self) -> int: ...
+    @property
+    def max_in_flight(self) -> int: ...
+    @property
+    def max_held_bytes(self) -> int: ...
+    @property
+    def whole_limit(self) -> int: ...
+    @property
+    def stall_timeout(self) -> float: ...
+    @property
+    def close_timeout(self) -> float: ...
+
+
+class _Side:
+    """One of the two connections; the handler of its transport."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, stall_timeout: float, stalled: Callable[[], None]) -> None:
+        self.transport: Transport | None = None
+        self.received = 0
+        """Bytes that came."""
+        self.full = False
+        """It has not taken what was written to it."""
+        self.lost = False
+        self.closing = False
+        self._paused = False
+        self._loop = loop
+        self._stall_timeout = stall_timeout
+        self._stalled = stalled
+        self._stall_timer: asyncio.TimerHandle | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing is left of it."""
+        return self.lost or self.transport is None
+
+    def write(self, buffers: list[Buffer]) -> None:
+        """Send, unless it is over."""
+        if buffers and self.transport is not None and not self.lost and not self.transport.write(buffers):
+            self.full = True
+            if self._stall_timer is None:
+                self._stall_timer = self._loop.call_later(self._stall_timeout, self._stalled)
+
+    def taken(self) -> None:
+        """All that was written has gone, or never will."""
+        self.full = False
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+            self._stall_timer = None
+
+    def pause(self, wanted: bool) -> None:
+        """Read or do not."""
+        if self.transport is None or self.lost or self.closing or wanted == self._paused:
+            return
+        self._paused = wanted
+        if wanted:
+            self.transport.pause_reading()
+        else:
+            self.transport.resume_reading()
+
+    def close(self) -> None:
+        """End it when what was written has gone."""
+        if self.transport is not None and not self.closing:
+            self.closing = True
+            self.transport.close()
+
+    def abort(self) -> None:
+        """End it at once."""
+        if self.transport is not None:
+            self.closing = True
+            self.transport.abort()
+
+
+class _ClientHandler:
+    """What the client's transport calls back."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def data_received(self, data: Buffer) -> None:
+        self._session.client_sent(data)
+
+    def write_completed(self) -> None:
+        self._session.client_took()
+
+    def connection_lost(self, exception: Exception | None) -> None:
+        self._session.client_lost(exception)
+
+
+class _UpstreamHandler:
+    """What the transport to the broker calls back."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def data_received(self, data: Buffer) -> None:
+        self._session.upstream_sent(data)
+
+    def write_completed(self) -> None:
+        self._session.upstream_took()
+
+    def connection_lost(self, exception: Exception | None) -> None:
+        self._session.upstream_lost(exception)
+
+
+class Session:
+    """Joins a client to the broker; made when the client was accepted, before there is a connection to the broker.
+
+    ``ended`` is called once, when nothing is left of either side.
+    """
+
+    def __init__(
+        self, client: Transport, limits: SessionLimits, translate: Translate, ended: Callable[[Session], None]
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        self.exchange = Exchange()
+        self.peer = client.peer
+        self.client = _Side(loop, limits.stall_timeout, self._client_stalled)
+        self.upstream = _Side(loop, limits.stall_timeout, self._upstream_stalled)
+        self.client_handler: TransportHandler = _ClientHandler(self)
+        self.upstream_handler: TransportHandler = _UpstreamHandler(self)
+        self._loop = loop
+        self._limits = limits
+        self._ended = ended
+        self._requests = RequestStream(self.exchange, limits.max_request_size)
+        self._responses = ResponseStream(self.exchange, translate, limits.max_held_bytes, limits.whole_limit)
+        self._connecting = True
+        self._draining = False
+        self._over = False
+        self._close_timer: asyncio.TimerHandle | None = None
+        self.client.transport = client
+        self.client.pause(True)
+
+    # The connection to the broker
+
+    def connected(self, upstream: Transport) -> None:
+        """There is a connection to the broker, whose handler is ``upstream_handler``."""
+        self._connecting = False
+        self.upstream.transport = upstream
+        if self.client.closing:
+            self.upstream.close()
+        self._go_on()
+
+    def not_connected(self) -> None:
+        """There is none, and there will be none."""
+        self._connecting = False
+        self.end()
+
+    # From the client to the broker
+
+    def client_sent(self, data: Buffer) -> None:
+        self.client.received += len(data)
+        try:
+            buffers = self._requests.feed(data)
+        except ProtocolError as error:
+            _logger.warning("Closing the connection of %s, which sent %s", self.peer, error)
+            self.end()
+            return
+        self.upstream.write(buffers)
+        self._go_on()
+
+    def upstream_took(self) -> None:
+        self.upstream.taken()
+        self._go_on()
+
+    # From the broker to the client
+
+    def upstream_sent(self, data: Buffer) -> None:
+        self.upstream.received += len(data)
+        try:
+            buffers = self._responses.feed(data)
+        except ProtocolError as error:
+            _logger.warning("Closing the connection of %s: %s", self.peer, error)
+            self.end()
+            return
+        self.client.write(buffers)
+        self._go_on()
+
+    def client_took(self) -> None:
+        self.client.taken()
+        self._go_on()
+
+    # How it ends
+
+    def client_lost(self, exception: Exception | None) -> None:
+        _logger.debug("The client %s has gone: %s", self.peer, exception)
+        self.client.lost = True
+        self.client.taken()
+        self.end()
+
+    def upstream_lost(self, exception: Exception | None) -> None:
+        if exception is not None and not self.upstream.closing:
+            _logger.warning("The connection to the broker for %s is lost: %s", self.peer, exception)
+        self.upstream.lost = True
+        self.upstream.taken()
+        self.end()
+
+    def end(self) -> None:
+        """Send on what has come, then end both sides; what they do not take in time is dropped."""
+        self.client.close()
+        self.upstream.close()
+        self._go_on()
+        if not self._over and self._close_timer is None:
+            self._close_timer = self._loop.call_later(self._limits.close_timeout, self.abort)
+
+    def abort(self) -> None:
+        """End both sides at once."""
+        self.client.abort()
+        self.upstream.abort()
+        self._go_on()
+
+    def drain(self) -> None:
+        """Let no further request pass, and end when all that have passed are answered."""
+        self._draining = True
+        self._requests.stop()
+        self._go_on()
+
+    def _client_stalled(self) -> None:
+        _logger.warning(
+            "The client %s has taken nothing for %g s; its connection is reset", self.peer, self._limits.stall_timeout
+        )
+        self.abort()
+
+    def _upstream_stalled(self) -> None:
+        _logger.warning(
+            "The broker has taken nothing of %s for %g s; the connection is reset",
+            self.peer,
+            self._limits.stall_timeout,
+        )
+        self.abort()
+
+    def _go_on(self) -> None:
+        """Read what may be read; see whether it is over."""
+        if self._over:
+            return
+        waiting = len(self.exchange.expected) >= self._limits.max_in_flight
+        drained = self._draining and self._requests.between_requests
+        self.client.pause(self._connecting or self.upstream.full or waiting or drained)
+        self.upstream.pause(self.client.full)
+        if drained and not self.exchange.expected and self._responses.between_responses and not self.client.closing:
+            self.end()
+        elif self.client.ended and self.upstream.ended and not self._connecting:
+            self._over = True
+            if self._close_timer is not None:
+                self._close_timer.cancel()
+            self._ended(self)

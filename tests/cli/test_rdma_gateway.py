@@ -1,0 +1,147 @@
+"""``aioproducer rdma-gateway``: its options, and the command as a process between clients and a broker."""
+
+from __future__ import annotations
+
+import re
+import signal
+import socket
+
+import pytest
+
+from aioproducer.cli.exits import FAILED, SUCCEEDED, USAGE, CommandUsageError
+from aioproducer.cli.rdma_gateway import parse_address, parse_maps
+
+LISTEN = ("--listen", "127.0.0.1:0")
+UPSTREAM = ("--upstream", "127.0.0.1:1")
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [("broker:9092", ("broker", 9092)), ("[::1]:1", ("::1", 1)), ("10.0.0.1:65535", ("10.0.0.1", 65535))],
+)
+def test_an_address(text, address):
+    assert parse_address(text, "--upstream") == address
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("broker", "--upstream takes HOST:PORT, not 'broker'"),
+        (":9092", "--upstream takes HOST:PORT, not ':9092'"),
+        ("broker:0", "--upstream takes HOST:PORT, not 'broker:0'"),
+        ("broker:65536", "--upstream takes HOST:PORT"),
+        ("broker:x", "--upstream takes HOST:PORT"),
+        ("::1:9092", r"put an IPv6 address in brackets: \[::1\]:9092"),
+    ],
+)
+def test_no_address(text, message):
+    with pytest.raises(CommandUsageError, match=message):
+        parse_address(text, "--upstream")
+
+
+def test_maps():
+    assert parse_maps([]) == {}
+    texts = ["b1:1=g1:2", "[::1]:3=g2:4", "b1:1=g1:2"]
+    assert parse_maps(texts) == {("b1", 1): ("g1", 2), ("::1", 3): ("g2", 4)}
+    with pytest.raises(CommandUsageError, match="--map takes BROKER_HOST:PORT=GATEWAY_HOST:PORT, not 'b1:1'"):
+        parse_maps(["b1:1"])
+    with pytest.raises(CommandUsageError, match="--map b1:1 is given twice, with different gateways"):
+        parse_maps(["b1:1=g1:2", "b1:1=g1:3"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (LISTEN, "Missing option '--upstream'"),
+        (UPSTREAM, "Missing option '--listen'"),
+        ((*LISTEN, *UPSTREAM, "--advertised-port", 1, "--port-offset", 1), "exclude each other"),
+        ((*LISTEN, *UPSTREAM, "--transport", "tcp", "--device", "rxe0"), "--device and --gid are for --transport rdma"),
+        (("--listen", "0.0.0.0:9192", *UPSTREAM), "say with --advertise HOST:PORT where clients reach this gateway"),
+        (("--listen", "h:1", "--upstream", "h:1"), "the gateway would be its own broker"),
+        ((*LISTEN, *UPSTREAM, "-X", "security.protocol=SASL_SSL"), "security.protocol"),
+        ((*LISTEN, *UPSTREAM, "-X", "lingerms=1"), "did you mean"),
+    ],
+)
+def test_a_wrong_command_line(call, arguments, text):
+    ended = call("rdma-gateway", *arguments)
+    assert (ended.code, ended.out) == (USAGE, "")
+    assert text in ended.err
+
+
+def test_a_port_that_is_taken(call):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        ended = call("rdma-gateway", "--listen", address, *UPSTREAM, "--transport", "tcp")
+    assert (ended.code, ended.out) == (FAILED, "")
+    assert f"cannot listen at {address}: Address already in use. Another program, or another gateway," in ended.err
+
+
+def test_no_rdma_here(call):
+    """Said at start, and not by the first client."""
+    ended = call("rdma-gateway", *LISTEN, *UPSTREAM, "--device", "no-such-device")
+    assert (ended.code, ended.out) == (FAILED, "")
+    assert len(ended.err.splitlines()) == 1
+    assert "this should not happen" not in ended.err
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize("rule", ["own", "advertise", "map", "offset", "port"])
+def test_a_gateway_from_start_to_stop(commands, call, cluster, topic, rule):
+    broker = cluster.bootstrap_servers
+    port = int(broker.rpartition(":")[2])
+    options, listen = [], "127.0.0.1:0"
+    if rule in ("advertise", "map", "offset", "port"):
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            listen = f"127.0.0.1:{free.getsockname()[1]}"
+        own = int(listen.rpartition(":")[2])
+        options = {
+            "advertise": ["--advertise", listen],
+            "map": ["--map", f"{broker}={listen}"],
+            "offset": ["--port-offset", own - port],
+            "port": ["--advertised-port", own],
+        }[rule]
+    gateway = commands.start(
+        "rdma-gateway", "--transport", "tcp", "--listen", listen, "--upstream", broker, "--report", 0.05, *options
+    )
+    address = gateway.stdout.readline().decode().strip()
+    assert address.startswith("127.0.0.1:")
+    assert listen in (address, "127.0.0.1:0")
+    ended = commands.run("produce", topic, "-", "-b", address, input_=b"one\ntwo\n")
+    assert ended.code == SUCCEEDED, ended.err
+    ended = call("consume", topic, "-b", address)
+    assert sorted(ended.out.split()) == ["one", "two"]
+    gateway.send_signal(signal.SIGTERM)
+    out, err = gateway.communicate(timeout=20)
+    assert (gateway.returncode, out) == (0, b"")
+    lines = err.decode().splitlines()
+    assert len(lines) > 1
+    summary = re.fullmatch(
+        r"aioproducer rdma-gateway: stopped; 0 clients; so far (\d+) accepted, (\d+) requests with \d+ bytes, (\d+) "
+        r"responses with \d+ bytes, (\d+) of them rewritten",
+        lines[-1],
+    )
+    assert summary is not None, lines[-1]
+    accepted, requests, responses, rewritten = map(int, summary.groups())
+    assert accepted >= 2
+    assert requests >= responses >= rewritten >= 2
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize("unmapped", ["refuse", "pass"])
+def test_a_broker_without_a_gateway(commands, call, cluster, topic, unmapped):
+    """The broker advertises itself otherwise than it is reached: its address is in no map."""
+    port = cluster.bootstrap_servers.rpartition(":")[2]
+    gateway = commands.start(
+        "rdma-gateway", "--transport", "tcp", "--listen", "127.0.0.1:0", "--upstream", f"localhost:{port}",
+        "--unmapped", unmapped, "--report", 0,
+    )  # fmt: skip
+    address = gateway.stdout.readline().decode().strip()
+    ended = call("consume", topic, "-b", address, "--timeout", 2)
+    assert ended.code == (SUCCEEDED if unmapped == "pass" else FAILED)
+    gateway.send_signal(signal.SIGINT)
+    _, err = gateway.communicate(timeout=20)
+    told = cluster.bootstrap_servers if unmapped == "pass" else f"127.0.0.1.no-gateway.invalid:{port}"
+    assert (
+        f"No gateway is known for the broker at {cluster.bootstrap_servers}: clients are told {told}." in err.decode()
+    )
+    assert re.search(r", \d+ addresses without a gateway$", err.decode().strip())

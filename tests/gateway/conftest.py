@@ -1,0 +1,140 @@
+"""A gateway between a client and a broker that do as a test says, in memory or over sockets."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+
+from aioproducer.gateway import AddressMap, Gateway, GatewaySettings
+from aioproducer.transport.base import Buffer, Connector, Listener, Listening, Transport
+from aioproducer.transport.listening import StreamListener
+from aioproducer.transport.memory import MemoryNetwork
+from aioproducer.transport.stream import StreamConnector
+
+TIMEOUT = 10.0
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Until the condition holds."""
+    async with asyncio.timeout(TIMEOUT):
+        while not condition():  # noqa: ASYNC110  # conditions of many kinds, of which few have an event
+            await asyncio.sleep(0)
+
+
+class Peer:
+    """One end of a connection: keeps what comes, unless it is told not to read."""
+
+    def __init__(self) -> None:
+        self.transport: Transport
+        self.received = bytearray()
+        self.pending = False
+        """What was written has not left."""
+        self.lost: list[Exception | None] = []
+
+    def data_received(self, data: Buffer) -> None:
+        self.received += data
+
+    def write_completed(self) -> None:
+        self.pending = False
+
+    def connection_lost(self, exception: Exception | None) -> None:
+        self.lost.append(exception)
+
+    def send(self, data: bytes) -> None:
+        self.pending = not self.transport.write([data])
+
+    async def receive(self, data: bytes) -> None:
+        """Wait until exactly these bytes have come, and forget them."""
+        await until(lambda: len(self.received) >= len(data) or self.lost)
+        assert bytes(self.received) == data
+        del self.received[:]
+
+    async def end(self) -> Exception | None:
+        """Wait until the connection has ended."""
+        await until(lambda: self.lost)
+        (exception,) = self.lost
+        return exception
+
+
+class Scene:
+    """Makes gateways, and the clients and the broker of them; nothing of it outlives the test."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        network = MemoryNetwork()
+        # Small buffers of the system's, so that little is enough to fill them.
+        sizes = {"send_buffer_bytes": 65_536, "receive_buffer_bytes": 65_536, "linger_timeout": 0.1}
+        self.connector: Connector = network if kind == "memory" else StreamConnector(**sizes)
+        self.listener: Listener = network if kind == "memory" else StreamListener(**sizes)
+        self.host = "127.0.0.1"
+        self.brokers: list[Peer] = []
+        """The broker's side of each connection that came to it."""
+        self.clients: list[Peer] = []
+        self.broker_reads = True
+        self.gateways: list[Gateway] = []
+        self.upstream: Listening | None = None
+
+    async def gateway(
+        self,
+        *,
+        upstream: tuple[str, int] | None = None,
+        connector: Connector | None = None,
+        address_map: AddressMap | None = None,
+        **settings: float,
+    ) -> Gateway:
+        """One that listens, in front of a broker that accepts."""
+        if upstream is None:
+            if self.upstream is None:
+                self.upstream = await self.listener.listen(self.host, 0, self._accept)
+            upstream = (self.host, self.upstream.port)
+        gateway = Gateway(
+            self.listener,
+            connector or self.connector,
+            upstream,
+            address_map or AddressMap({}, port=1),
+            GatewaySettings(**settings),  # type: ignore[arg-type]  # the names are the caller's
+        )
+        await gateway.start(self.host, 0)
+        self.gateways.append(gateway)
+        return gateway
+
+    def _accept(self, transport: Transport) -> Peer:
+        peer = Peer()
+        peer.transport = transport
+        if not self.broker_reads:
+            transport.pause_reading()
+        self.brokers.append(peer)
+        return peer
+
+    async def client(self, gateway: Gateway) -> Peer:
+        """A client that is connected to the gateway."""
+        peer = Peer()
+        peer.transport = await self.connector.connect(self.host, gateway.port, peer)
+        self.clients.append(peer)
+        return peer
+
+    async def pair(self, gateway: Gateway) -> tuple[Peer, Peer]:
+        """A client, and the broker's side of the connection that was made for it."""
+        count = len(self.brokers)
+        client = await self.client(gateway)
+        await until(lambda: len(self.brokers) > count)
+        return client, self.brokers[count]
+
+    async def close(self) -> None:
+        for gateway in self.gateways:
+            await gateway.stop(0)
+        if self.upstream is not None:
+            self.upstream.close()
+            await self.upstream.wait_closed()
+        for peer in [*self.clients, *self.brokers]:
+            peer.transport.abort()
+        await until(lambda: all(peer.lost for peer in [*self.clients, *self.brokers]))
+
+
+@pytest.fixture(params=["memory", "tcp"])
+async def scene(request: pytest.FixtureRequest) -> AsyncIterator[Scene]:
+    made = Scene(request.param)
+    yield made
+    await made.close()

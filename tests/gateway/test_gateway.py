@@ -1,0 +1,478 @@
+"""Clients and a broker that do as they are told, and the gateway between them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import struct
+import weakref
+
+import pytest
+
+from aioproducer.gateway import AddressMap, Gateway
+from aioproducer.protocol import encode_request
+from aioproducer.protocol.messages import (
+    FetchResponse,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    MetadataRequest,
+    MetadataResponse,
+    ProduceRequest,
+)
+from aioproducer.protocol.messages.metadata import MetadataResponseBroker
+from aioproducer.transport.memory import MemoryNetwork
+from tests.gateway.conftest import until
+from tests.gateway.messages import response_frame
+
+LARGE = 3_000_000
+
+
+def request_frame(number, request=None, version=4):
+    return b"".join(encode_request(request or HeartbeatRequest(group_id="group"), version, number, "client"))
+
+
+def heartbeat_response(number):
+    return response_frame(HeartbeatResponse(), 4, number)
+
+
+def metadata_response(number, host="broker", port=9092):
+    broker = MetadataResponseBroker(node_id=1, host=host, port=port)
+    return response_frame(MetadataResponse(brokers=[broker]), 12, number)
+
+
+def fetch_request(number):
+    body = struct.pack(">hhih", 1, 15, number, -1) + b"\x00" + bytes(40)
+    return struct.pack(">i", len(body)) + body
+
+
+def fetch_response(number, size):
+    """Of a version without addresses, so large."""
+    body = response_frame(FetchResponse(), 15, number)[4:] + bytes(size)
+    return struct.pack(">i", len(body)) + body
+
+
+async def settle(turns=50):
+    for _ in range(turns):
+        await asyncio.sleep(0)
+
+
+async def test_a_request_and_its_response(scene):
+    gateway = await scene.gateway()
+    client, broker = await scene.pair(gateway)
+    client.send(request_frame(1) + request_frame(2, MetadataRequest(), 12))
+    await broker.receive(request_frame(1) + request_frame(2, MetadataRequest(), 12))
+    broker.send(heartbeat_response(1) + metadata_response(2))
+    await client.receive(heartbeat_response(1) + metadata_response(2, port=1))
+    metrics = gateway.metrics()
+    assert (metrics["connections"], metrics["connections_accepted"]) == (1, 1)
+    assert (metrics["requests"], metrics["responses"], metrics["responses_rewritten"]) == (2, 2, 1)
+    client.transport.close()
+    assert await broker.end() is None
+    await until(lambda: not gateway.metrics()["connections"])
+    # What has passed is remembered.
+    assert gateway.metrics() == {**metrics, "connections": 0}
+
+
+async def test_each_client_has_a_connection_of_its_own(scene):
+    gateway = await scene.gateway()
+    pairs = [await scene.pair(gateway) for _ in range(3)]
+    for number, (client, _) in enumerate(pairs):
+        client.send(request_frame(number))
+    for number, (_, broker) in enumerate(pairs):
+        await broker.receive(request_frame(number))
+    for number, (client, broker) in reversed(list(enumerate(pairs))):
+        broker.send(heartbeat_response(number))
+        await client.receive(heartbeat_response(number))
+
+
+async def test_a_broker_that_does_not_read_stops_its_client(scene):
+    """Back-pressure: what the gateway holds does not grow with what the client would send."""
+    scene.broker_reads = False
+    gateway = await scene.gateway()
+    client, broker = await scene.pair(gateway)
+    body = bytes(5_000_000)
+    request = struct.pack(">ihhi", len(body) + 8, 12, 4, 1) + body
+    client.send(request)
+    await settle(200)
+    assert client.pending
+    assert gateway.metrics()["bytes_from_clients"] < 2_000_000
+    broker.transport.resume_reading()
+    await until(lambda: len(broker.received) == len(request))
+    assert not client.pending
+    assert broker.received == request
+
+
+async def test_a_client_that_does_not_read_stops_the_broker(scene):
+    gateway = await scene.gateway()
+    client, broker = await scene.pair(gateway)
+    client.send(fetch_request(1))
+    await broker.receive(fetch_request(1))
+    client.transport.pause_reading()
+    response = fetch_response(1, 5_000_000)
+    broker.send(response)
+    await settle(200)
+    assert broker.pending
+    assert gateway.metrics()["bytes_from_broker"] < 2_000_000
+    client.transport.resume_reading()
+    await until(lambda: len(client.received) == len(response))
+    assert client.received == response
+
+
+async def test_a_client_that_never_reads_is_reset(scene, caplog):
+    caplog.set_level(logging.WARNING)
+    gateway = await scene.gateway(stall_timeout=0.1)
+    client, broker = await scene.pair(gateway)
+    client.send(fetch_request(1))
+    await broker.receive(fetch_request(1))
+    client.transport.pause_reading()
+    broker.send(fetch_response(1, 5_000_000))
+    await broker.end()
+    await until(lambda: not gateway.metrics()["connections"])
+    assert "has taken nothing for 0.1 s; its connection is reset" in caplog.text
+
+
+async def test_a_broker_that_never_reads_is_left(scene, caplog):
+    caplog.set_level(logging.WARNING)
+    scene.broker_reads = False
+    gateway = await scene.gateway(stall_timeout=0.1)
+    client, broker = await scene.pair(gateway)
+    client.send(struct.pack(">ihhi", 5_000_008, 12, 4, 1) + bytes(5_000_000))
+    await client.end()
+    broker.transport.resume_reading()
+    await broker.end()
+    assert "The broker has taken nothing of" in caplog.text
+
+
+async def test_requests_that_nobody_answers_are_bounded(scene):
+    gateway = await scene.gateway(max_in_flight=5)
+    client, broker = await scene.pair(gateway)
+    for number in range(20):
+        client.send(request_frame(number))
+        await settle(10)
+    size = len(request_frame(0))
+    await until(lambda: len(broker.received) == 5 * size)
+    await settle()
+    assert len(broker.received) == 5 * size
+    for number in range(20):
+        await until(lambda number=number: len(broker.received) > number * size)
+        broker.send(heartbeat_response(number))
+    await client.receive(b"".join(map(heartbeat_response, range(20))))
+
+
+async def test_requests_without_an_answer_are_not_waited_for(scene):
+    gateway = await scene.gateway(max_in_flight=2)
+    client, broker = await scene.pair(gateway)
+    sent = b"".join(request_frame(number, ProduceRequest(acks=0), 9) for number in range(100))
+    client.send(sent)
+    await broker.receive(sent)
+    client.send(request_frame(100))
+    await broker.receive(request_frame(100))
+    broker.send(heartbeat_response(100))
+    await client.receive(heartbeat_response(100))
+
+
+async def test_nobody_listens_upstream(scene, caplog):
+    caplog.set_level(logging.WARNING)
+    gateway = await scene.gateway(upstream=(scene.host, 1))
+    client = await scene.client(gateway)
+    assert await client.end() is None
+    await until(lambda: not gateway.metrics()["connections"])
+    assert gateway.metrics()["upstream_failures"] == 1
+    assert f"No connection to the broker at {scene.host}:1 for " in caplog.text
+
+
+class Never:
+    """A connector that is never done."""
+
+    def __init__(self, error=None, addresses=("address",)):
+        self.error = error
+        self.addresses = addresses
+        self.tried = []
+
+    async def resolve(self, host, port):
+        return list(self.addresses)
+
+    async def connect(self, host, port, handler, *, server_hostname=None):
+        self.tried.append((host, port, server_hostname))
+        if self.error is not None:
+            raise self.error
+        await asyncio.Event().wait()
+
+
+async def test_a_broker_that_does_not_answer(scene, caplog):
+    caplog.set_level(logging.WARNING)
+    gateway = await scene.gateway(upstream=("broker", 1), connector=Never(), connect_timeout=0.05)
+    client = await scene.client(gateway)
+    assert await client.end() is None
+    assert "No connection to the broker at broker:1 for " in caplog.text
+    assert "no answer within 0.05 s" in caplog.text
+
+
+async def test_all_addresses_are_tried_by_the_brokers_name(scene, caplog):
+    caplog.set_level(logging.WARNING)
+    connector = Never(OSError(111, "refused"), ("one", "two"))
+    gateway = await scene.gateway(upstream=("broker", 1), connector=connector)
+    await (await scene.client(gateway)).end()
+    assert connector.tried == [("one", 1, "broker"), ("two", 1, "broker")]
+    assert "refused" in caplog.text
+    nowhere = await scene.gateway(upstream=("broker", 1), connector=Never(addresses=()))
+    await (await scene.client(nowhere)).end()
+    assert "broker has no address" in caplog.text
+    late = await scene.gateway(upstream=("broker", 1), connector=Never(TimeoutError(), ("one", "two")))
+    await (await scene.client(late)).end()
+    assert "no answer within 10 s" in caplog.text
+
+
+async def test_a_connector_that_fails_in_another_way(scene, caplog):
+    gateway = await scene.gateway(upstream=("broker", 1), connector=Never(RuntimeError("odd")))
+    client = await scene.client(gateway)
+    assert await client.end() is None
+    await until(lambda: not gateway.metrics()["connections"])
+    assert "to the broker failed" in caplog.text
+
+
+class Brief:
+    """A connector whose connection has ended before it is handed over."""
+
+    def __init__(self):
+        self.closed = 0
+
+    async def resolve(self, host, port):
+        return [host]
+
+    async def connect(self, host, port, handler, *, server_hostname=None):
+        handler.connection_lost(None)
+        return self
+
+    def close(self):
+        self.closed += 1
+
+
+async def test_a_connection_to_the_broker_that_ends_at_once(scene):
+    connector = Brief()
+    gateway = await scene.gateway(upstream=("broker", 1), connector=connector)
+    client = await scene.client(gateway)
+    assert await client.end() is None
+    await until(lambda: not gateway.metrics()["connections"])
+    assert connector.closed == 1
+
+
+@pytest.mark.parametrize("how", ["close", "abort"])
+async def test_a_broker_that_goes_ends_its_client_after_what_it_sent(scene, how):
+    gateway = await scene.gateway()
+    client, broker = await scene.pair(gateway)
+    client.send(fetch_request(1) + request_frame(2))
+    await broker.receive(fetch_request(1) + request_frame(2))
+    broker.send(fetch_response(1, LARGE))
+    if how == "close":
+        broker.transport.close()
+        await client.end()
+        assert client.received == fetch_response(1, LARGE)
+    else:
+        await until(lambda: client.received)
+        broker.transport.abort()
+        await client.end()
+    await until(lambda: not gateway.metrics()["connections"])
+
+
+@pytest.mark.parametrize("how", ["close", "abort"])
+async def test_what_a_client_sent_before_it_went_reaches_the_broker(scene, how):
+    """PT-50: requests that have come are obeyed though nobody waits for the answer."""
+    gateway = await scene.gateway()
+    client, broker = await scene.pair(gateway)
+    sent = request_frame(1, ProduceRequest(acks=0), 9)
+    client.send(sent)
+    await until(lambda: gateway.metrics()["requests"])
+    getattr(client.transport, how)()
+    await broker.end()
+    assert broker.received == sent
+    await until(lambda: not gateway.metrics()["connections"])
+
+
+async def test_a_client_that_goes_while_the_broker_is_being_connected(scene):
+    connector = Never()
+    gateway = await scene.gateway(upstream=("broker", 1), connector=connector, connect_timeout=0.1)
+    client = await scene.client(gateway)
+    await until(lambda: connector.tried)
+    client.transport.abort()
+    await until(lambda: not gateway.metrics()["connections"])
+    assert gateway.metrics()["upstream_failures"] == 1
+
+
+async def test_what_a_closed_client_does_not_take_is_dropped_in_time(scene):
+    gateway = await scene.gateway(close_timeout=0.05)
+    client, broker = await scene.pair(gateway)
+    client.send(fetch_request(1))
+    await broker.receive(fetch_request(1))
+    client.transport.pause_reading()
+    response = fetch_response(1, 100_000)
+    broker.send(response[:50_000])
+    await until(lambda: gateway.metrics()["bytes_from_broker"])
+    broker.transport.close()
+    await broker.end()
+    await until(lambda: not gateway.metrics()["connections"])
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (b"\xff\xff\xff\xff", "which sent a request of -1 bytes"),
+        (struct.pack(">i", 104_857_601), "which sent a request of 104857601 bytes"),
+        (b"GET / HTTP/1.1\r\n", "does the client speak another protocol here"),
+        (struct.pack(">ihhi", 100, 3, 99, 1), "API key 3 in version 99"),
+    ],
+)
+async def test_a_client_that_sends_no_requests_is_ended(scene, caplog, data, text):
+    caplog.set_level(logging.WARNING)
+    gateway = await scene.gateway()
+    client, broker = await scene.pair(gateway)
+    client.send(data)
+    assert await client.end() is None
+    await broker.end()
+    assert not broker.received
+    assert text in caplog.text
+
+
+async def test_a_broker_that_sends_no_responses_is_left(scene, caplog):
+    caplog.set_level(logging.WARNING)
+    gateway = await scene.gateway()
+    client, broker = await scene.pair(gateway)
+    client.send(request_frame(1))
+    await broker.receive(request_frame(1))
+    broker.send(b"\x15\x03\x03\x00\x02\x02\x50")
+    assert await client.end() is None
+    await broker.end()
+    assert "it speaks TLS there (security.protocol=SSL)" in caplog.text
+
+
+async def test_clients_are_bounded(scene, caplog):
+    caplog.set_level(logging.WARNING)
+    gateway = await scene.gateway(max_connections=2)
+    first, _ = await scene.pair(gateway)
+    await scene.pair(gateway)
+    for _ in range(2):
+        # A reset may be seen before connecting is done.
+        with contextlib.suppress(ConnectionResetError):
+            await (await scene.client(gateway)).end()
+    assert gateway.metrics()["connections_refused"] == 2
+    assert caplog.text.count("is refused: there are 2 clients already (max_connections)") == 1
+    first.transport.close()
+    await until(lambda: gateway.metrics()["connections"] == 1)
+    client, broker = await scene.pair(gateway)
+    client.send(request_frame(1))
+    await broker.receive(request_frame(1))
+
+
+async def test_stopping_waits_for_answers(scene):
+    gateway = await scene.gateway()
+    client, broker = await scene.pair(gateway)
+    idle, _ = await scene.pair(gateway)
+    rest = request_frame(2)
+    client.send(request_frame(1) + rest[:20])
+    await broker.receive(request_frame(1) + rest[:20])
+    port = gateway.port
+    stopping = asyncio.ensure_future(gateway.stop())
+    assert await idle.end() is None
+    # The rest of a request that has begun is taken, and no further one.
+    client.send(rest[20:] + request_frame(3))
+    await broker.receive(rest[20:])
+    broker.send(heartbeat_response(1) + heartbeat_response(2)[:9])
+    await settle()
+    assert not stopping.done()
+    broker.send(heartbeat_response(2)[9:])
+    await client.end()
+    assert client.received == heartbeat_response(1) + heartbeat_response(2)
+    await stopping
+    with pytest.raises(OSError, match="cannot connect"):
+        await scene.connector.connect(scene.host, port, client)
+    with pytest.raises(RuntimeError, match="the gateway is not started"):
+        _ = gateway.port
+
+
+async def test_stopping_has_a_deadline(scene, caplog):
+    caplog.set_level(logging.WARNING)
+    gateway = await scene.gateway()
+    client, broker = await scene.pair(gateway)
+    client.send(request_frame(1))
+    await broker.receive(request_frame(1))
+    await gateway.stop(0.05)
+    await client.end()
+    await broker.end()
+    assert "1 connections were not done after 0.05 s and are reset" in caplog.text
+
+
+async def test_stopping_while_the_broker_is_being_connected(scene):
+    """Also before the task that connects has begun."""
+    gateway = await scene.gateway(upstream=("broker", 1), connector=Never())
+    clients = [await scene.client(gateway) for _ in range(3)]
+    await until(lambda: gateway.metrics()["connections"] == 3)
+    clients.append(await scene.client(gateway))
+    await gateway.stop()
+    for client in clients:
+        await client.end()
+    assert gateway.metrics()["connections"] == 0
+
+
+async def test_a_gateway_starts_again(scene):
+    gateway = await scene.gateway()
+    await gateway.stop()
+    await gateway.start(scene.host, 0)
+    client, broker = await scene.pair(gateway)
+    client.send(request_frame(1))
+    await broker.receive(request_frame(1))
+
+
+async def test_the_end_of_the_block_stops_it():
+    network = MemoryNetwork()
+    async with Gateway(network, network, ("broker", 1), AddressMap({})) as gateway:
+        await gateway.start("gateway", 1)
+        assert network.listeners
+    assert not network.listeners
+
+
+async def test_a_session_that_has_ended_is_free(scene):
+    """Nothing of it is kept, by timers or otherwise."""
+    gateway = await scene.gateway()
+    client, _ = await scene.pair(gateway)
+    (session,) = map(weakref.ref, gateway._sessions)
+    client.transport.close()
+    await until(lambda: not gateway.metrics()["connections"])
+    await settle()
+    gc.collect()
+    assert session() is None
+
+
+async def test_five_hundred_clients_that_do_not_read():
+    """What is held for each is a receive at most."""
+    network = MemoryNetwork()
+    brokers = []
+
+    class Broker:
+        def __init__(self, transport):
+            self.transport = transport
+            brokers.append(self)
+
+        def data_received(self, data):
+            self.transport.write([fetch_response(struct.unpack_from(">i", data, 8)[0], 1_000_000)])
+
+        def write_completed(self):
+            pass
+
+        def connection_lost(self, exception):
+            pass
+
+    network.listen("broker", 1, Broker)
+    gateway = Gateway(network, network, ("broker", 1), AddressMap({}))
+    async with gateway:
+        await gateway.start("gateway", 1)
+        for _ in range(500):
+            client = Broker(None)
+            client.transport = await network.connect("gateway", 1, client)
+            client.transport.receive_window = 0
+            client.transport.write([fetch_request(1)])
+        await until(lambda: gateway.metrics()["responses"] == 500)
+        await settle()
+        assert gateway.metrics()["bytes_from_broker"] <= 500 * 256 * 1024
+        await gateway.stop(0)
