@@ -17,7 +17,6 @@ from collections.abc import Coroutine, Mapping
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
-from aioproducer import callers
 from aioproducer.config import ProducerConfig
 from aioproducer.errors import KafkaError, ProducerClosedError, WrongCallerError
 from aioproducer.spark.figures import MeteredProducer
