@@ -321,6 +321,11 @@ class ColumnsSender:
                 return
             line.popleft()
 
+    def unfinished(self) -> list[TopicPartition]:
+        """Where records are under way to; the partition is -1 where none has been chosen yet."""
+        found = [delivery.topic_partition for delivery in self._in_line]
+        return sorted({*found, *[batch.topic_partition for batch in self._runs]})
+
     def settle_finished(self) -> None:
         """Count every batch that is done, also behind one that is not: a failure is seen at once."""
         self._move_up()

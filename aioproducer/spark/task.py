@@ -18,6 +18,7 @@ from aioproducer.bulk import ColumnsSender
 from aioproducer.errors import KafkaError
 from aioproducer.spark.executor import Executor
 from aioproducer.spark.figures import Figures, figures
+from aioproducer.spark.intake import because
 
 if TYPE_CHECKING:
     import pyarrow
@@ -34,6 +35,8 @@ BATCHES_AHEAD = 3
 BYTES_AHEAD = 16 << 20
 # How often a closing flush looks for failures, in seconds.
 LOOK_EVERY = 0.05
+# So many partitions are named in an error.
+TOLD = 5
 # How long a task that ends early waits until the loop has let go of its rows, in seconds.
 GRACE = 2.0
 
@@ -133,11 +136,21 @@ class PartitionSender:
             await self.abandon()
             raise self._failure(
                 f"Not all rows were acknowledged within {timeout * 1000:.0f} ms (flush_timeout_ms) after the last one "
-                "had come."
+                f"had come{self._still_waiting()}.{because(self._producer)}"
             )
         await self._task
         seconds = perf_counter() - self._began
         return TaskOutcome(self._sender.count, seconds, figures(self._before, self._producer.metrics()))
+
+    def _still_waiting(self) -> str:
+        self._sender.settle_finished()
+        waiting = [
+            topic if partition < 0 else f"{topic}-{partition}" for topic, partition in self._sender.unfinished()
+        ]
+        if not waiting:
+            return ""
+        more = f" and {len(waiting) - TOLD} more" if len(waiting) > TOLD else ""
+        return f"; those for {', '.join(waiting[:TOLD])}{more} still wait"
 
     async def abandon(self) -> None:
         """Let go of all rows that are not with the producer yet."""

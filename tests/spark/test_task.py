@@ -202,9 +202,22 @@ def test_the_closing_flush_has_a_deadline(cluster: EmbeddedClusterThread, topic:
         write(cluster, topic, iter([batch(0)]), flush_timeout_ms=300)
     assert time.monotonic() - began < 3
     assert str(raised.value) == (
-        "Not all rows were acknowledged within 300 ms (flush_timeout_ms) after the last one had come. Of 500 rows sent "
-        "in this attempt 0 are known to be acknowledged; of the other 500 some may be in the log all the same."
+        "Not all rows were acknowledged within 300 ms (flush_timeout_ms) after the last one had come; those for "
+        f"{topic}-0 still wait. Of 500 rows sent in this attempt 0 are known to be acknowledged; of the other 500 some "
+        "may be in the log all the same."
     )
+    assert tasks_on_loop() == []
+
+
+def test_a_flush_that_found_no_broker_says_so(topic: str, unused_tcp_port: int) -> None:
+    """A second attempt begins with a producer that has never seen the cluster, and is what Spark shows."""
+    options = SinkOptions.parse(
+        {"kafka.bootstrap.servers": f"127.0.0.1:{unused_tcp_port}", "topic": topic, "flush_timeout_ms": "500"}
+    )
+    with pytest.raises(SparkTaskError) as raised:
+        write_partition(iter([batch(0)]), SinkColumns(topic, "", ""), options)
+    assert f"those for {topic} still wait. The last error was: " in str(raised.value)
+    assert f"127.0.0.1:{unused_tcp_port}" in str(raised.value)
     assert tasks_on_loop() == []
 
 
