@@ -31,11 +31,12 @@ SANITIZED := build/sanitized
 SANITIZERS := -fsanitize=address,undefined -fno-sanitize-recover=undefined
 SANITIZER_TESTS ?= tests
 
-.PHONY: help demo demo-venv docs venv compiled check test test-unit test-programs test-interop coverage coverage-report \
+.PHONY: help demo demo-venv demo-spark-venv docs venv compiled check test test-unit test-programs test-interop test-rdma coverage coverage-report \
 	test-versions test-sanitizers sanitized build-under-test bench soak clean
 
 help:
-	@echo "make demo           real data into the embedded broker and back; BOOTSTRAP=host:9092 for your own Kafka"
+	@echo "make demo           real data into the embedded broker and back, then through Spark (SPARK=no: without that);"
+	@echo "                    BOOTSTRAP=host:9092 for your own Kafka"
 	@echo "make venv           a virtual environment in $(VENV) with everything below"
 	@echo "make compiled       compiles the hot modules in place, those of which a source has changed"
 	@echo "make check          ruff, mypy, and the arrows between the rooms"
@@ -43,6 +44,7 @@ help:
 	@echo "make test-unit      without brokers that this project did not write, and without whole programs"
 	@echo "make test-programs  the tool, the demo, the examples and the documentation's blocks, run as a user does"
 	@echo "make test-interop   against Apache Kafka and librdkafka's mock cluster alone"
+	@echo "make test-rdma      over RDMA, in a guest that QEMU boots with soft-RoCE; installs nothing on this machine"
 	@echo "                    each on the compiled modules where there is a C compiler; BUILD=pure: on the sources"
 	@echo "make coverage       the unit tests on the sources with branch coverage; fails below 95 % of $(SANS_IO)"
 	@echo "make test-sanitizers  the unit tests on modules that find wrong accesses to memory and undefined operations"
@@ -89,8 +91,16 @@ $(DEMO_STAMP): pyproject.toml examples/demo/requirements.txt | $(BIN)/python
 demo-venv: $(DEMO_STAMP)
 
 # Compiling takes longer than the demo: it runs the sources, but where the modules are compiled for something else.
+DEMO = $(if $(wildcard $(COMPILED_STAMP)),,AIOPRODUCER_PURE=1) $(BIN)/python
+DEMO_ARGS = $(if $(BOOTSTRAP),--bootstrap "$(BOOTSTRAP)")
+
+# The second stage brings what it needs beyond the first, which does not wait for that.
 demo: demo-venv $(if $(wildcard $(COMPILED_STAMP)),$(COMPILED_STAMP))
-	@$(if $(wildcard $(COMPILED_STAMP)),,AIOPRODUCER_PURE=1) $(BIN)/python examples/demo $(if $(BOOTSTRAP),--bootstrap "$(BOOTSTRAP)")
+	@$(DEMO) examples/demo $(DEMO_ARGS)
+	@$(if $(filter no,$(SPARK)),true,$(DEMO) examples/demo/spark_stage.py $(DEMO_ARGS))
+
+demo-spark-venv: demo-venv
+	@$(BIN)/python examples/demo/needs.py
 
 docs: venv
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
@@ -115,6 +125,19 @@ test-programs: build-under-test
 # One process: they share brokers that take seconds to start.
 test-interop: build-under-test
 	$(OF_BUILD) $(BIN)/pytest -q -m interop $(PYTEST_ARGS)
+
+# A test that takes too long ends the process in C: pyverbs holds the GIL, so that nothing written in Python would.
+RDMA_PYTEST = $(BIN)/python -m pytest -q -p no:cacheprovider -o faulthandler_timeout=120 -o faulthandler_exit_on_timeout=true
+RDMA_SECONDS ?= 900
+# Tests that run on the double elsewhere, on the guest's device. How often a batch is sent, and with it how many bytes of
+# headers are copied, depends on how slow the machine is.
+RDMA_CONTRACT := tests/transport/test_contract.py tests/transport/test_pausing.py tests/transport/test_rdma_producer.py
+
+test-rdma: build-under-test
+	AIOPRODUCER_TEST_GUEST=1 $(BIN)/pytest -q tests/rdma/test_guest.py
+	$(OF_BUILD) AIOPRODUCER_LOOPS=asyncio $(BIN)/python -m tests.rdma.guest --limit $(RDMA_SECONDS) -- sh -c ' \
+		$(RDMA_PYTEST) tests/rdma $(PYTEST_ARGS) && \
+		$(RDMA_PYTEST) -p tests.rdma.on_device -k "rdma and not ten_thousand" $(RDMA_CONTRACT) $(PYTEST_ARGS)'
 
 # Coverage does not see what compiled modules do.
 coverage:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import mmap
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 from aioproducer.compression import codec
 from aioproducer.core.accumulator import AccumulatorSettings, RecordAccumulator
@@ -30,6 +31,17 @@ if TYPE_CHECKING:
     from random import Random
 
     from aioproducer.config import ProducerConfig
+    from aioproducer.transport.rdma.channel import Counters as RdmaCounters
+
+
+@runtime_checkable
+class MemoryRegistry(Protocol):
+    """A connector that gathers buffers from registered memory, and counts what it does (``RdmaConnector``)."""
+
+    def register(self, memory: mmap.mmap) -> None: ...
+
+    @property
+    def counters(self) -> RdmaCounters: ...
 
 
 class Parts(NamedTuple):
@@ -50,13 +62,39 @@ def connector_for(config: ProducerConfig, transport: str | Connector) -> Connect
     """
     if not isinstance(transport, str):
         return transport
-    if transport != "tcp":
-        raise ConfigurationError(f"transport {transport!r} does not exist: give 'tcp', or an object with connect()")
-    return StreamConnector(
+    names = tuple([name.strip() for name in transport.split(",")])
+    if names not in (("tcp",), ("rdma",), ("rdma", "tcp")):
+        raise ConfigurationError(
+            f"transport {transport!r} does not exist: give 'tcp', 'rdma', 'rdma,tcp' (RDMA where it is to be had, TCP "
+            "where not), or an object with connect()"
+        )
+    if names == ("rdma",):
+        return _rdma_connector(config, None)
+    stream = StreamConnector(
         _ssl_context(config),
         send_buffer_bytes=config.send_buffer_bytes,
         receive_buffer_bytes=config.receive_buffer_bytes,
     )
+    return stream if names == ("tcp",) else _rdma_connector(config, stream)
+
+
+def _rdma_connector(config: ProducerConfig, otherwise: StreamConnector | None) -> Connector:
+    """A connector over RDMA; over ``otherwise``, if given, where there is no RDMA."""
+    from aioproducer.transport.rdma import FallbackConnector, RdmaConnector
+    from aioproducer.transport.rdma.verbs import RdmaUnavailableError
+
+    if config.security_protocol != "PLAINTEXT":
+        raise ConfigurationError(
+            f"transport 'rdma' is for security_protocol PLAINTEXT, not {config.security_protocol}: RDMA writes are "
+            "neither encrypted nor authenticated; use transport 'tcp'"
+        )
+    try:
+        rdma = RdmaConnector()
+    except RdmaUnavailableError as error:
+        if otherwise is None:
+            raise ConfigurationError(f"transport 'rdma' cannot be used: {error}") from error
+        return FallbackConnector(None, otherwise, str(error))
+    return rdma if otherwise is None else FallbackConnector(rdma, otherwise)
 
 
 def _ssl_context(config: ProducerConfig) -> ssl.SSLContext | None:
@@ -94,9 +132,12 @@ def assemble(
     metrics = Metrics(config.metrics_num_samples, config.metrics_sample_window_ms)
     # The accumulator wakes the sender, which is made after it.
     wake: list[Callable[[], None]] = []
+    pool = BufferPool(config.buffer_memory)
+    if isinstance(connector, MemoryRegistry) and pool.arena is not None:
+        connector.register(pool.arena)
     accumulator = RecordAccumulator(
         loop,
-        BufferPool(config.buffer_memory),
+        pool,
         producer_state,
         accumulator_settings(config, retry_backoff),
         wake=lambda: wake[0](),
@@ -124,6 +165,8 @@ def assemble(
     )
     wake.append(sender.wake)
     _set_gauges(metrics, accumulator, metadata, sender)
+    if isinstance(connector, MemoryRegistry):
+        _set_rdma_gauges(metrics, connector.counters)
     return Parts(accumulator, metadata, sender, metrics, view)
 
 
@@ -208,3 +251,12 @@ def _set_gauges(metrics: Metrics, accumulator: RecordAccumulator, metadata: Clus
     metrics.set_gauge(
         "metadata-age", lambda now: float("nan") if metadata.last_update is None else now - metadata.last_update
     )
+
+
+def _set_rdma_gauges(metrics: Metrics, counters: RdmaCounters) -> None:
+    metrics.set_gauge("rdma-bytes-sent-total", lambda now: float(counters.bytes_sent))
+    metrics.set_gauge("rdma-bytes-copied-total", lambda now: float(counters.bytes_copied))
+    metrics.set_gauge("bytes-copied-total", lambda now: float(counters.bytes_copied))
+    metrics.set_gauge("rdma-writes-total", lambda now: float(counters.writes_posted))
+    metrics.set_gauge("rdma-completions-total", lambda now: float(counters.completions))
+    metrics.set_gauge("rdma-signals-total", lambda now: float(counters.signals))

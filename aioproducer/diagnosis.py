@@ -28,6 +28,7 @@ _ADVERTISED = (
 )
 _UNREACHABLE = frozenset({errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN})
 _TLS_RECORD_TYPES = frozenset({0x14, 0x15, 0x16, 0x17})
+_RDMA_HANDSHAKE = b"\x8baio"
 
 # OpenSSL's verify codes, X509_V_ERR_*, in ssl.SSLCertVerificationError.verify_code.
 _CERTIFICATE_HINTS = {
@@ -162,6 +163,11 @@ def unexpected_frame(address: str, start: bytes, limit: int) -> ProtocolError | 
         return TlsError(
             f"{address} speaks TLS, but this client does not: set security_protocol='SSL', or use the broker's "
             "plaintext listener."
+        )
+    if start[:4] == _RDMA_HANDSHAKE:
+        return ProtocolError(
+            f"{address} is an RDMA listener, but this client speaks TCP: give it the port of a TCP listener, or "
+            "transport='rdma'."
         )
     size = int.from_bytes(start[:4], "big", signed=True)
     return ProtocolError(

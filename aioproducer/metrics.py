@@ -248,6 +248,16 @@ GAUGES: dict[str, str] = {
 }
 """Metrics of the group ``producer-metrics`` that are read where they live, by `Metrics.set_gauge`: name and meaning."""
 
+RDMA_GAUGES: dict[str, str] = {
+    "rdma-bytes-sent-total": "Bytes of requests written by RDMA.",
+    "rdma-bytes-copied-total": "Bytes of requests copied into a registered ring on their way, headers included.",
+    "rdma-writes-total": "RDMA writes posted, those that carry nothing but credits included.",
+    "rdma-completions-total": "Completions polled, of writes and of receives.",
+    "rdma-signals-total": "RDMA writes that asked for a completion.",
+    "bytes-copied-total": "Over RDMA the same as rdma-bytes-copied-total.",
+}
+"""Metrics of the group ``producer-metrics`` of a producer whose transport is RDMA; set as those of `GAUGES` are."""
+
 _NO_SELECTOR = "a measure of the Java client's select loop; an event loop has none per producer"
 _NO_REAUTHENTICATION = "connections are not re-authenticated"
 _NO_TRANSACTIONS = "transactions are not measured"
@@ -405,11 +415,11 @@ class Metrics:
         self._nodes.pop(node_id, None)
 
     def set_gauge(self, name: str, function: GaugeFunction) -> None:
-        """Say where the value of a name in `GAUGES` is read; raises KeyError for any other.
+        """Say where the value of a name in `GAUGES` or `RDMA_GAUGES` is read; raises KeyError for any other.
 
         A gauge that nobody set is not in the snapshot.
         """
-        if name not in GAUGES:
+        if name not in GAUGES and name not in RDMA_GAUGES:
             raise KeyError(f"no gauge is called {name!r}; there are {', '.join(GAUGES)}")
         self._gauges[name] = function
 

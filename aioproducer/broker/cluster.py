@@ -65,6 +65,7 @@ class BrokerCluster:
         racks: Sequence[str | None] | None = None,
         network: MemoryNetwork | None = None,
         ssl_context: ssl.SSLContext | None = None,
+        listener: Listener | None = None,
         wall_ms: Callable[[], int] = wall_clock_ms,
     ) -> None:
         """
@@ -80,6 +81,7 @@ class BrokerCluster:
             racks: One for each node.
             network: A network without sockets to listen in; ``None`` for TCP.
             ssl_context: The servers' side of TLS; ``None`` for plain connections.
+            listener: What takes the nodes' connections instead of TCP's (RDMA's, which knows its own settings).
             wall_ms: The time that records and files are stamped with, in milliseconds since the epoch.
 
         Raises:
@@ -102,6 +104,8 @@ class BrokerCluster:
             )
         if network is not None and ssl_context is not None:
             raise ConfigurationError("there is no TLS in a MemoryNetwork: give ssl_context or network, not both")
+        if listener is not None and (network is not None or ssl_context is not None):
+            raise ConfigurationError("a listener has its own network and TLS: give listener, or one of the others")
         node_properties = node_properties or {}
         unknown = [node_id for node_id in node_properties if not 1 <= node_id <= nodes]
         if unknown:
@@ -123,6 +127,7 @@ class BrokerCluster:
         self._racks = racks
         self._network = network
         self._ssl_context = ssl_context
+        self._listener = listener
         self._wall_ms = wall_ms
         self._ports = dict(zip(self._node_ids, ports or [], strict=False))
         self._hosts = {
@@ -215,7 +220,9 @@ class BrokerCluster:
 
     def _new_brokers(self, controller: Controller) -> dict[int, Broker]:
         listener: Listener
-        if self._network is None:
+        if self._listener is not None:
+            listener = self._listener
+        elif self._network is None:
             from aioproducer.transport.listening import StreamListener
 
             listener = StreamListener(self._ssl_context)

@@ -86,6 +86,11 @@ class BufferPool:
         self._spare: Slab | None = None
         self._give_back_units(0, units)
 
+    @property
+    def arena(self) -> mmap.mmap | None:
+        """The memory that slabs are cut from; ``None`` where there is none, being less than a slab."""
+        return self._arena
+
     def take(self, minimum: int, preferred: int) -> Slab | None:
         """A slab of at least ``minimum`` bytes, as large up to ``preferred`` as one piece can be, or ``None``.
 

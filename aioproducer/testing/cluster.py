@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from aioproducer.broker import BrokerCluster
 from aioproducer.testing.control import ClusterControl
-from aioproducer.transport.base import Connector
+from aioproducer.transport.base import Connector, Listener
 from aioproducer.transport.memory import MemoryNetwork
 
 if TYPE_CHECKING:
     from aioproducer.producer import Producer
+    from aioproducer.transport.rdma.verbs import Verbs
 
 
 T = TypeVar("T")
@@ -45,7 +46,9 @@ class EmbeddedCluster(ClusterControl):
 
     With ``transport="tcp"`` it listens on free ports of the loopback interface. With ``transport="memory"`` there are
     no sockets at all: a producer reaches it by ``Producer(..., transport=cluster.transport)``, other clients cannot; a
-    test may have thousands of them.
+    test may have thousands of them. With ``transport="rdma"`` it is reached over RDMA alone, by the same argument of
+    the producer; ``verbs`` are this machine's where none are given, ``aioproducer.testing.verbs.SimulatedFabric()``
+    needs no card.
 
     A cluster belongs to its event loop: from another thread or loop use ``EmbeddedClusterThread``.
     """
@@ -57,15 +60,26 @@ class EmbeddedCluster(ClusterControl):
         properties: Mapping[str, object] | None = None,
         data_dir: str | Path | None = None,
         transport: str = "tcp",
+        verbs: Verbs | None = None,
     ) -> None:
-        if transport not in ("tcp", "memory"):
-            raise ValueError(f'transport must be "tcp" or "memory", not {transport!r}')
+        if transport not in ("tcp", "memory", "rdma"):
+            raise ValueError(f'transport must be "tcp", "memory" or "rdma", not {transport!r}')
+        if verbs is not None and transport != "rdma":
+            raise ValueError('verbs are for transport="rdma"')
         self._network = MemoryNetwork() if transport == "memory" else None
+        self._transport: str | Connector = "tcp" if self._network is None else self._network
+        listener: Listener | None = None
+        if transport == "rdma":
+            from aioproducer.transport.rdma import RdmaConnector, RdmaListener
+
+            listener = RdmaListener(verbs)
+            self._transport = RdmaConnector(verbs)
         self._cluster = BrokerCluster(
             brokers,
             properties=cluster_properties(brokers, properties),
             data_dir=None if data_dir is None else Path(data_dir),
             network=self._network,
+            listener=listener,
         )
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = 0
@@ -98,7 +112,7 @@ class EmbeddedCluster(ClusterControl):
     @property
     def transport(self) -> str | Connector:
         """What ``Producer(transport=...)`` takes to reach this cluster."""
-        return "tcp" if self._network is None else self._network
+        return self._transport
 
     def producer(self, **configuration: Any) -> Producer:
         """A ``Producer`` for this cluster, not yet started: ``async with cluster.producer(acks=1) as producer``."""

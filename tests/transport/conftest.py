@@ -13,8 +13,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequen
 import pytest
 import trustme
 
+from aioproducer.testing.verbs import SimulatedFabric
 from aioproducer.transport.base import Buffer, Connector, Transport, TransportHandler
 from aioproducer.transport.memory import MemoryNetwork, MemoryTransport
+from aioproducer.transport.rdma import RdmaConnector, RdmaListener
+from aioproducer.transport.rdma.channel import RdmaTransport
 from aioproducer.transport.stream import StreamConnector
 
 RELEASED = 0xEE
@@ -126,7 +129,7 @@ class Recorder:
 class MemoryPeer:
     """The accepting side in memory; takes bytes only while somebody reads them, unless it is told otherwise."""
 
-    def __init__(self, transport: MemoryTransport) -> None:
+    def __init__(self, transport: MemoryTransport | RdmaTransport) -> None:
         self.transport = transport
         self.window: int | None = None
         self._received = bytearray()
@@ -148,6 +151,9 @@ class MemoryPeer:
 
     async def read(self, size: int) -> bytes:
         self.transport.receive_window = self.window
+        return await self._read(size)
+
+    async def _read(self, size: int) -> bytes:
         while len(self._received) < size and not self._ended:
             self._changed.clear()
             await self._changed.wait()
@@ -168,6 +174,26 @@ class MemoryPeer:
 
     def reset(self) -> None:
         self.transport.abort()
+
+    async def end(self) -> None:
+        self.transport.abort()
+        while not self._ended:
+            self._changed.clear()
+            await self._changed.wait()
+
+
+class RdmaPeer(MemoryPeer):
+    """The accepting side over RDMA; takes bytes once somebody reads them."""
+
+    transport: RdmaTransport
+
+    def __init__(self, transport: RdmaTransport) -> None:
+        super().__init__(transport)
+        transport.pause_reading()
+
+    async def read(self, size: int) -> bytes:
+        self.transport.resume_reading()
+        return await self._read(size)
 
 
 class StreamPeer:
@@ -196,6 +222,14 @@ class StreamPeer:
         with socket.socket(fileno=os.dup(self.writer.get_extra_info("socket").fileno())) as duplicate:
             duplicate.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.writer.transport.abort()
+
+    async def end(self) -> None:
+        # asyncio's own TLS transport of CPython 3.11.2 cannot be aborted when it has ended already.
+        with contextlib.suppress(AttributeError):
+            self.writer.transport.abort()
+        # The reset that the peer sees is what abort is for.
+        with contextlib.suppress(OSError):
+            await self.writer.wait_closed()
 
 
 class Wire:
@@ -230,15 +264,7 @@ class Wire:
         while not self.peers.empty():
             self.made.append(self.peers.get_nowait())
         for peer in self.made:
-            if isinstance(peer, MemoryPeer):
-                peer.transport.abort()
-            else:
-                # asyncio's own TLS transport of CPython 3.11.2 cannot be aborted when it has ended already.
-                with contextlib.suppress(AttributeError):
-                    peer.writer.transport.abort()
-                # The reset that the peer sees is what abort is for.
-                with contextlib.suppress(OSError):
-                    await peer.writer.wait_closed()
+            await peer.end()
         for _ in range(5):
             await asyncio.sleep(0)
         for client in self.clients:
@@ -262,6 +288,38 @@ class MemoryWire(Wire):
         transport.receive_window = 0
         self.peers.put_nowait(peer)
         return peer
+
+
+class RdmaWire(Wire):
+    kind = "rdma"
+
+    def __init__(self, *, small: bool = False) -> None:
+        super().__init__()
+        self.fabric = SimulatedFabric()
+        if small:
+            self.connector = RdmaConnector(self.fabric, ring_bytes=8192, slots=4)
+            self.listener = RdmaListener(self.fabric, ring_bytes=8192, slots=4)
+        else:
+            self.connector = RdmaConnector(self.fabric)
+            self.listener = RdmaListener(self.fabric)
+
+    async def listen(self) -> None:
+        self.listening = await self.listener.listen(self.host, 0, self._accept)
+        self.port = self.listening.port
+
+    def _accept(self, transport: Transport) -> TransportHandler:
+        assert isinstance(transport, RdmaTransport)
+        peer = RdmaPeer(transport)
+        self.peers.put_nowait(peer)
+        return peer
+
+    async def close(self) -> None:
+        self.listening.close()
+        await self.listening.wait_closed()
+        while not self.peers.empty():
+            await self.peers.get_nowait().end()
+        assert not any(self.fabric.live)
+        assert self.fabric.receiver_not_ready == 0
 
 
 class StreamWire(Wire):
@@ -337,20 +395,26 @@ async def _wires(kind: str, certificates: Certificates, *, small: bool) -> Async
         wire = MemoryWire(small=small)
         yield wire
         await wire.shut()
+    elif kind == "rdma":
+        rdma_wire = RdmaWire(small=small)
+        await rdma_wire.listen()
+        yield rdma_wire
+        await rdma_wire.shut()
+        await rdma_wire.close()
     else:
         contexts = (certificates.client_context(), certificates.server_context()) if kind == "tls" else (None, None)
         async with _stream_wire(kind, *contexts, small=small) as stream_wire:
             yield stream_wire
 
 
-@pytest.fixture(params=["memory", "tcp", "tls"])
+@pytest.fixture(params=["memory", "tcp", "tls", "rdma"])
 async def wire(request: pytest.FixtureRequest, certificates: Certificates) -> AsyncIterator[Wire]:
     """Connections with buffers as they are."""
     async for made in _wires(request.param, certificates, small=False):
         yield made
 
 
-@pytest.fixture(params=["memory", "tcp", "tls"])
+@pytest.fixture(params=["memory", "tcp", "tls", "rdma"])
 async def small_wire(request: pytest.FixtureRequest, certificates: Certificates) -> AsyncIterator[Wire]:
     """Connections with the smallest buffers, so that most writes are short."""
     async for made in _wires(request.param, certificates, small=True):

@@ -12,8 +12,10 @@ import struct
 
 import pytest
 
+from aioproducer.testing.verbs import SimulatedFabric
 from aioproducer.transport.listening import StreamListener
 from aioproducer.transport.memory import MemoryNetwork
+from aioproducer.transport.rdma import RdmaConnector, RdmaListener
 from aioproducer.transport.stream import StreamConnector
 from tests.transport.numbered import numbered
 
@@ -34,7 +36,7 @@ class Accepting:
         return server
 
 
-@pytest.fixture(params=["memory", "tcp", "tls"])
+@pytest.fixture(params=["memory", "tcp", "tls", "rdma"])
 async def pair(request, certificates, recorder):
     """``await pair()``: both sides of a new connection, ours each."""
     accepting = Accepting(recorder)
@@ -42,6 +44,9 @@ async def pair(request, certificates, recorder):
         listener = connector = MemoryNetwork(send_buffer_bytes=100_000)
     elif request.param == "tcp":
         listener, connector = StreamListener(), StreamConnector()
+    elif request.param == "rdma":
+        fabric = SimulatedFabric()
+        listener, connector = RdmaListener(fabric), RdmaConnector(fabric)
     else:
         listener = StreamListener(certificates.server_context())
         connector = StreamConnector(certificates.client_context())

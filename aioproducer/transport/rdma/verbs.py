@@ -28,6 +28,7 @@ class CompletionStatus(IntEnum):
 
     SUCCESS = 0
     LOCAL_LENGTH_ERROR = 1
+    LOCAL_OPERATION_ERROR = 2
     LOCAL_PROTECTION_ERROR = 4
     WORK_REQUEST_FLUSHED = 5
     REMOTE_ACCESS_ERROR = 10
@@ -107,14 +108,20 @@ class QueuePair(Protocol):
     def facts(self) -> QueuePairFacts: ...
 
     def connect(self, peer: QueuePairFacts) -> None:
-        """Through INIT and RTR to RTS.
+        """Through RTR to RTS: the peer may write from now on, and is asked again for half a second if it may not yet.
 
         Raises:
             VerbsError: a transition failed.
         """
 
     def post_receives(self, work_request_ids: Sequence[int]) -> None:
-        """Receives without memory, each for one write with immediate of the peer. Does not block; any thread."""
+        """Receives without memory, each for one write with immediate of the peer. Does not block; any thread.
+
+        May be called before ``connect``. What is posted to a queue pair in error may come back flushed or never.
+
+        Raises:
+            VerbsError: the receive queue is full, or the queue pair is closed.
+        """
 
     def post_write(
         self,
@@ -131,7 +138,8 @@ class QueuePair(Protocol):
         fails. Does not block; any thread.
 
         Raises:
-            VerbsError: the send queue is full, or the queue pair is in error.
+            VerbsError: the send queue is full, or the queue pair is not connected or closed. To one that is in error
+                it is posted, and comes back flushed.
         """
 
     @property

@@ -1,0 +1,514 @@
+"""A verbs layer without a card: devices and queue pairs in this process that behave as soft-RoCE's do.
+
+For tests of what is written over ``aioproducer.transport.rdma.verbs``. Bytes move from registered memory to registered
+memory when a write is delivered, not when it is posted, so memory that is reused too early shows as wrong bytes. A
+receiver that is not ready holds up its sender for as long as it is not, as ``rnr_retry`` 7 does, and is counted. What a
+card refuses is refused: keys, bounds, rights, full queues, closing in the wrong order.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import ipaddress
+import itertools
+import mmap
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from enum import Enum, auto
+from typing import NamedTuple
+
+from aioproducer.transport.rdma.verbs import (
+    Completion,
+    CompletionStatus,
+    Piece,
+    QueuePairFacts,
+    RdmaUnavailableError,
+    VerbsError,
+)
+
+_MTU = 1024
+_MAX_PIECES = 16
+
+
+class LiveObjects(NamedTuple):
+    """How many objects of each kind were made and not closed."""
+
+    devices: int
+    memory_regions: int
+    queue_pairs: int
+
+
+class SimulatedFabric:
+    """A verbs layer (``Verbs``) and the network behind it: queue pairs of all its devices reach each other.
+
+    Writes are delivered while they are posted, unless ``hold`` was called: then one after the other by ``step``, or all
+    by ``release``. Completions always come by ``poll`` alone.
+
+    devices
+        Name and address of each device.
+    before
+        Called with a verb's name before each verb that may block (``open``, ``register``, ``create_queue_pair``,
+        ``connect``, ``to_error``, ``close``), in the thread that calls it: a test looks at the thread, waits in it, or
+        raises ``VerbsError`` to have the verb fail.
+    receiver_not_ready
+        How many writes found no receive posted.
+    """
+
+    def __init__(self, devices: dict[str, str] | None = None) -> None:
+        self._addresses = dict(devices) if devices is not None else {"simulated0": "127.0.0.1"}
+        self._lock = threading.RLock()
+        self._keys = itertools.count(0x1001)
+        self._numbers = itertools.count(17)
+        self._holding = False
+        self._refused = 0
+        self._under_way: deque[SimulatedQueuePair] = deque()
+        self._devices: set[SimulatedDevice] = set()
+        self._regions: dict[int, SimulatedMemoryRegion] = {}
+        self._queue_pairs: dict[int, SimulatedQueuePair] = {}
+        self.before: Callable[[str], None] | None = None
+        self.receiver_not_ready = 0
+
+    def open(self, device: str | None, gid: str | None) -> SimulatedDevice:
+        """As ``Verbs.open``."""
+        self._begin("open")
+        with self._lock:
+            if not self._addresses:
+                raise RdmaUnavailableError("there is no RDMA device: the simulated fabric was made without one")
+            names = [name for name, address in self._addresses.items() if gid is None or _gid(address) == _gid(gid)]
+            if device is not None and device not in self._addresses:
+                raise RdmaUnavailableError(f"there is no RDMA device {device}; there are: {', '.join(self._addresses)}")
+            found = next((name for name in names if device in (None, name)), None)
+            if found is None:
+                raise RdmaUnavailableError(f"no port of {device or 'any RDMA device'} has the address {gid}")
+            opened = SimulatedDevice(self, found, _gid(self._addresses[found]))
+            self._devices.add(opened)
+            return opened
+
+    @property
+    def live(self) -> LiveObjects:
+        """What was made and not closed."""
+        with self._lock:
+            return LiveObjects(len(self._devices), len(self._regions), len(self._queue_pairs))
+
+    @property
+    def queue_pairs(self) -> list[SimulatedQueuePair]:
+        """Those that are not closed, oldest first."""
+        with self._lock:
+            return list(self._queue_pairs.values())
+
+    def hold(self) -> None:
+        """Deliver nothing that is posted from now on but by ``step`` or ``release``."""
+        with self._lock:
+            self._holding = True
+
+    def step(self, most: int = 1) -> int:
+        """Deliver at most so many of the writes that are held, oldest first; how many there were."""
+        with self._lock:
+            return self._deliver(most)
+
+    def release(self) -> None:
+        """Deliver what is held, and from now on what is posted."""
+        with self._lock:
+            self._holding = False
+            self._deliver(None)
+
+    def refuse_registrations(self, times: int) -> None:
+        """The next registrations fail as they do when the limit of locked memory is reached."""
+        with self._lock:
+            self._refused = times
+
+    def cut(self, queue_pair: SimulatedQueuePair) -> None:
+        """Nothing reaches a queue pair or leaves it any more, as if its process or its machine had gone.
+
+        It hears nothing of that; whoever writes gives up.
+        """
+        with self._lock:
+            queue_pair._cut = True
+            self._changed()
+
+    def _begin(self, verb: str) -> None:
+        if self.before is not None:
+            self.before(verb)
+
+    def _posted(self, queue_pair: SimulatedQueuePair) -> None:
+        self._under_way.append(queue_pair)
+        if not self._holding:
+            self._deliver(None)
+
+    def _deliver(self, most: int | None) -> int:
+        delivered = 0
+        progress = True
+        while progress:
+            progress = False
+            waiting: deque[SimulatedQueuePair] = deque()
+            while self._under_way and (most is None or delivered < most):
+                queue_pair = self._under_way.popleft()
+                if not queue_pair._sends:
+                    # They were flushed.
+                    continue
+                # Behind a write that waits for its receiver all of the same queue pair wait.
+                if queue_pair in waiting or not queue_pair._deliver_one():
+                    waiting.append(queue_pair)
+                else:
+                    delivered += 1
+                    progress = bool(waiting)
+            self._under_way.extendleft(reversed(waiting))
+        return delivered
+
+    def _changed(self) -> None:
+        """A queue pair takes more, or none any more: what waited for it may go on."""
+        if not self._holding:
+            self._deliver(None)
+
+
+class SimulatedDevice:
+    """As ``Device``."""
+
+    def __init__(self, fabric: SimulatedFabric, name: str, gid: bytes) -> None:
+        self._fabric = fabric
+        self._name = name
+        self._gid = gid
+        self._children: set[SimulatedMemoryRegion | SimulatedQueuePair] = set()
+        self._closed = False
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    def register(self, memory: mmap.mmap, *, remote_write: bool) -> SimulatedMemoryRegion:
+        """As ``Device.register``."""
+        fabric = self._fabric
+        fabric._begin("register")
+        with fabric._lock:
+            self._check_open()
+            if fabric._refused:
+                fabric._refused -= 1
+                raise VerbsError(
+                    errno.ENOMEM,
+                    f"cannot register {len(memory)} bytes: the limit of locked memory is reached (ulimit -l)",
+                )
+            region = SimulatedMemoryRegion(self, memory, next(fabric._keys), remote_write)
+            fabric._regions[region.remote_key] = region
+            self._children.add(region)
+            return region
+
+    def create_queue_pair(self, *, send_depth: int, receive_depth: int) -> SimulatedQueuePair:
+        """As ``Device.create_queue_pair``."""
+        fabric = self._fabric
+        fabric._begin("create_queue_pair")
+        with fabric._lock:
+            self._check_open()
+            queue_pair = SimulatedQueuePair(self, next(fabric._numbers), send_depth, receive_depth)
+            fabric._queue_pairs[queue_pair.facts.number] = queue_pair
+            self._children.add(queue_pair)
+            return queue_pair
+
+    def close(self) -> None:
+        """As ``Device.close``."""
+        self._fabric._begin("close")
+        with self._fabric._lock:
+            if self._closed:
+                return
+            if self._children:
+                kinds = sorted(type(child).__name__.removeprefix("Simulated") for child in self._children)
+                raise VerbsError(errno.EBUSY, f"cannot close {self._name}: not closed before it: {', '.join(kinds)}")
+            self._closed = True
+            self._fabric._devices.discard(self)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise VerbsError(errno.EBADF, f"{self._name} is closed")
+
+
+class SimulatedMemoryRegion:
+    """As ``MemoryRegion``."""
+
+    def __init__(self, device: SimulatedDevice, memory: mmap.mmap, key: int, remote_write: bool) -> None:
+        # Keeps the memory from being unmapped, as a card does not but must be able to rely on.
+        first = ctypes.c_char.from_buffer(memory)
+        self._device = device
+        self._address = ctypes.addressof(first)
+        self._view = memoryview(memory)
+        self._first: ctypes.c_char | None = first
+        self._length = len(memory)
+        self._key = key
+        self._remote_write = remote_write
+
+    @property
+    def address(self) -> int:
+        return self._address
+
+    @property
+    def length(self) -> int:
+        return self._length
+
+    @property
+    def local_key(self) -> int:
+        return self._key
+
+    @property
+    def remote_key(self) -> int:
+        return self._key
+
+    def close(self) -> None:
+        """As ``MemoryRegion.close``."""
+        fabric = self._device._fabric
+        fabric._begin("close")
+        with fabric._lock:
+            if fabric._regions.pop(self._key, None) is not None:
+                self._view.release()
+                self._first = None
+                self._device._children.discard(self)
+
+    def _slice(self, device: SimulatedDevice, address: int, length: int) -> memoryview | None:
+        """These bytes, or ``None`` if they are not in this region or it is another device's."""
+        start = address - self._address
+        if device is not self._device or start < 0 or start + length > self._length:
+            return None
+        return self._view[start : start + length]
+
+
+class _State(Enum):
+    INITIALIZED = auto()
+    CONNECTED = auto()
+    ERROR = auto()
+    CLOSED = auto()
+
+
+class _Write(NamedTuple):
+    work_request_id: int
+    pieces: tuple[Piece, ...]
+    remote_address: int
+    remote_key: int
+    immediate: int
+    signaled: bool
+    sequence: int
+
+
+class SimulatedQueuePair:
+    """As ``QueuePair``."""
+
+    def __init__(self, device: SimulatedDevice, number: int, send_depth: int, receive_depth: int) -> None:
+        self._device = device
+        self._fabric = device._fabric
+        self._facts = QueuePairFacts(number, device._gid, number * 1000, _MTU)
+        self._send_depth = send_depth
+        self._receive_depth = receive_depth
+        self._state = _State.INITIALIZED
+        self._peer: QueuePairFacts | None = None
+        self._sends: deque[_Write] = deque()
+        self._receives: deque[int] = deque()
+        self._completions: deque[tuple[Completion, int]] = deque()
+        # Writes by their number: posted, and those whose places in the send queue have been given back.
+        self._posted = 0
+        self._retired = 0
+        self._receives_held = 0
+        self._not_ready_counted = -1
+        self._armed = False
+        self._cut = False
+        self._readable, self._writable = os.pipe()
+        os.set_blocking(self._readable, False)
+
+    @property
+    def facts(self) -> QueuePairFacts:
+        return self._facts
+
+    @property
+    def max_pieces(self) -> int:
+        return _MAX_PIECES
+
+    @property
+    def completion_fd(self) -> int:
+        return self._readable
+
+    def connect(self, peer: QueuePairFacts) -> None:
+        """As ``QueuePair.connect``."""
+        self._fabric._begin("connect")
+        with self._fabric._lock:
+            self._check_open()
+            if self._state is not _State.INITIALIZED:
+                raise VerbsError(errno.EINVAL, f"cannot connect a queue pair that is {self._state.name.lower()}")
+            self._state = _State.CONNECTED
+            self._peer = peer
+            self._fabric._changed()
+
+    def post_receives(self, work_request_ids: Sequence[int]) -> None:
+        """As ``QueuePair.post_receives``."""
+        with self._fabric._lock:
+            self._check_open()
+            for work_request_id in work_request_ids:
+                if self._receives_held == self._receive_depth:
+                    raise VerbsError(errno.ENOMEM, f"the receive queue is full: it has {self._receive_depth} places")
+                self._receives_held += 1
+                self._receives.append(work_request_id)
+            if self._state is not _State.ERROR:
+                self._fabric._changed()
+
+    def post_write(
+        self,
+        work_request_id: int,
+        pieces: Sequence[Piece],
+        remote_address: int,
+        remote_key: int,
+        immediate: int,
+        signaled: bool,
+    ) -> None:
+        """As ``QueuePair.post_write``."""
+        with self._fabric._lock:
+            self._check_open()
+            if self._state is _State.INITIALIZED:
+                raise VerbsError(errno.EINVAL, "cannot post a write: the queue pair is not connected")
+            if len(pieces) > _MAX_PIECES:
+                raise VerbsError(errno.EINVAL, f"cannot post a write of {len(pieces)} pieces: at most {_MAX_PIECES}")
+            if not 0 <= immediate < 1 << 32:
+                raise OverflowError(f"immediate has 32 bits: {immediate:#x}")
+            if self._posted - self._retired == self._send_depth:
+                raise VerbsError(errno.ENOMEM, f"the send queue is full: it has {self._send_depth} places")
+            self._posted += 1
+            write = _Write(
+                work_request_id, tuple(pieces), remote_address, remote_key, immediate, signaled, self._posted
+            )
+            self._sends.append(write)
+            if self._state is _State.ERROR:
+                self._flush()
+            else:
+                self._fabric._posted(self)
+
+    def request_notification(self) -> None:
+        """As ``QueuePair.request_notification``."""
+        with self._fabric._lock:
+            self._check_open()
+            self._armed = True
+
+    def clear_events(self) -> None:
+        """As ``QueuePair.clear_events``."""
+        with self._fabric._lock:
+            self._check_open()
+            try:
+                while os.read(self._readable, 4096):
+                    pass
+            except BlockingIOError:
+                pass
+
+    def poll(self, most: int) -> list[Completion]:
+        """As ``QueuePair.poll``."""
+        with self._fabric._lock:
+            self._check_open()
+            polled: list[Completion] = []
+            while self._completions and len(polled) < most:
+                completion, sequence = self._completions.popleft()
+                if completion.received:
+                    self._receives_held -= 1
+                else:
+                    self._retired = max(self._retired, sequence)
+                polled.append(completion)
+            return polled
+
+    def to_error(self) -> None:
+        """As ``QueuePair.to_error``; called by a test, it is the card that gives up."""
+        self._fabric._begin("to_error")
+        with self._fabric._lock:
+            self._check_open()
+            self._fail()
+            self._fabric._changed()
+
+    def close(self) -> None:
+        """As ``QueuePair.close``; called by a test, it is the queue pair of a process that was killed."""
+        self._fabric._begin("close")
+        with self._fabric._lock:
+            if self._state is _State.CLOSED:
+                return
+            self._state = _State.CLOSED
+            self._sends.clear()
+            del self._fabric._queue_pairs[self._facts.number]
+            self._fabric._under_way = deque(other for other in self._fabric._under_way if other is not self)
+            self._device._children.discard(self)
+            os.close(self._readable)
+            os.close(self._writable)
+            self._fabric._changed()
+
+    def _check_open(self) -> None:
+        if self._state is _State.CLOSED:
+            raise VerbsError(errno.EBADF, f"queue pair {self._facts.number} is closed")
+
+    def _deliver_one(self) -> bool:
+        """Carry out the oldest write; ``False`` if it has to wait for its receiver."""
+        write = self._sends[0]
+        assert self._peer is not None
+        peer = self._fabric._queue_pairs.get(self._peer.number)
+        if peer is None or self._cut or peer._cut:
+            return self._fail_with(write, CompletionStatus.TRANSPORT_RETRY_EXCEEDED)
+        if peer._state is _State.INITIALIZED:
+            return False
+        # Packets of others than its own peer a queue pair drops.
+        if peer._state is not _State.CONNECTED or peer._peer != self._facts:
+            return self._fail_with(write, CompletionStatus.TRANSPORT_RETRY_EXCEEDED)
+        sources = [self._source(piece) for piece in write.pieces]
+        known = [source for source in sources if source is not None]
+        if len(known) != len(sources):
+            return self._fail_with(write, CompletionStatus.LOCAL_OPERATION_ERROR)
+        if not peer._receives:
+            if self._not_ready_counted != write.sequence:
+                self._not_ready_counted = write.sequence
+                self._fabric.receiver_not_ready += 1
+            return False
+        length = sum(len(source) for source in known)
+        target = peer._target(write.remote_address, length, write.remote_key)
+        if length and target is None:
+            refused = CompletionStatus.REMOTE_ACCESS_ERROR
+            peer._complete(Completion(peer._receives.popleft(), refused, True, 0, 0))
+            peer._fail()
+            return self._fail_with(write, refused)
+        written = 0
+        for source in known:
+            assert target is not None or not source
+            if target is not None:
+                target[written : written + len(source)] = source
+            written += len(source)
+        received = peer._receives.popleft()
+        peer._complete(Completion(received, CompletionStatus.SUCCESS, True, length, write.immediate))
+        self._sends.popleft()
+        if write.signaled:
+            self._complete(Completion(write.work_request_id, CompletionStatus.SUCCESS, False, 0, 0), write.sequence)
+        return True
+
+    def _source(self, piece: Piece) -> memoryview | None:
+        region = self._fabric._regions.get(piece.local_key)
+        return None if region is None else region._slice(self._device, piece.address, piece.length)
+
+    def _target(self, address: int, length: int, key: int) -> memoryview | None:
+        region = self._fabric._regions.get(key)
+        return None if region is None or not region._remote_write else region._slice(self._device, address, length)
+
+    def _fail_with(self, write: _Write, status: CompletionStatus) -> bool:
+        self._sends.popleft()
+        self._complete(Completion(write.work_request_id, status, False, 0, 0), write.sequence)
+        self._fail()
+        return True
+
+    def _fail(self) -> None:
+        self._state = _State.ERROR
+        self._flush()
+
+    def _flush(self) -> None:
+        flushed = CompletionStatus.WORK_REQUEST_FLUSHED
+        while self._sends:
+            write = self._sends.popleft()
+            self._complete(Completion(write.work_request_id, flushed, False, 0, 0), write.sequence)
+        while self._receives:
+            self._complete(Completion(self._receives.popleft(), flushed, True, 0, 0))
+
+    def _complete(self, completion: Completion, sequence: int = 0) -> None:
+        self._completions.append((completion, sequence))
+        if self._armed:
+            self._armed = False
+            os.write(self._writable, b"\0")
+
+
+def _gid(address: str) -> bytes:
+    """16 bytes: an IPv4 address is mapped into IPv6, as RoCE does."""
+    parsed = ipaddress.ip_address(address)
+    return parsed.packed if parsed.version == 6 else b"\0" * 10 + b"\xff\xff" + parsed.packed

@@ -1,0 +1,550 @@
+"""A connection over a queue pair.
+
+What is written goes into the peer's ring by RDMA WRITE with immediate. Buffers that lie in registered memory are
+gathered from where they are; all else is copied into the send ring, from which the card reads it later. What comes is
+handed over where the card has put it, in the receive ring.
+
+The TCP connection of the handshake stays open: nothing is said on it, and its end tells at once that the peer has gone,
+also while nothing is being sent. Everything runs on the loop, called when the completion channel is readable; only what
+may block, destroying above all, is done in the device's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import enum
+import errno
+import logging
+import mmap
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from aioproducer.transport.base import Buffer, TransportHandler
+from aioproducer.transport.buffers import views_of
+from aioproducer.transport.rdma.executor import RECEIVE_ID, DevicePool, Link, SharedDevice
+from aioproducer.transport.rdma.handshake import RingFacts
+from aioproducer.transport.rdma.ring import Immediate, MessageKind, PeerRing, ReceiveRing, RingError, SendQueue
+from aioproducer.transport.rdma.verbs import Completion, CompletionStatus, MemoryRegion, Piece, VerbsError
+
+_logger = logging.getLogger(__name__)
+
+LARGEST_MESSAGE: Final = 256 * 1024
+"""Bytes of one write, and so of one ``data_received``."""
+_DELIVERED_PER_TURN: Final = 256 * 1024
+_COMPLETIONS_PER_POLL: Final = 32
+_POLLS_PER_TURN: Final = 8
+_STATUS_HINTS: Final[dict[int, str]] = {
+    CompletionStatus.REMOTE_ACCESS_ERROR: "the peer's memory was not open to this write",
+    CompletionStatus.TRANSPORT_RETRY_EXCEEDED: "the peer's card does not answer",
+    CompletionStatus.WORK_REQUEST_FLUSHED: "the queue pair went into error",
+}
+
+
+@dataclass(slots=True)
+class Counters:
+    """What the connections of one connector or listener have done so far."""
+
+    bytes_sent: int = 0
+    bytes_copied: int = 0
+    """Of those sent: copied into a send ring on their way."""
+    writes_posted: int = 0
+    completions: int = 0
+    signals: int = 0
+    """Writes that asked for a completion."""
+
+
+class Control(Protocol):
+    """The TCP connection beside the queue pair."""
+
+    def close(self) -> None: ...
+
+    def abort(self) -> None: ...
+
+
+class State(enum.Enum):
+    OPEN = "open"
+    FAILED = "failed"
+    """Nothing can be sent any more. What had come before is still delivered, then the connection is lost."""
+    FLUSHING = "flushing"
+    """``close`` was called; what was written before is still being sent."""
+    LINGERING = "lingering"
+    """All is sent and the goodbye said; the peer has yet to end its side."""
+    ENDED = "ended"
+
+
+class RdmaTransport:
+    """One side of a connection over a queue pair; a ``Transport``. Made by ``RdmaConnector`` and ``RdmaListener``."""
+
+    def __init__(
+        self,
+        devices: DevicePool,
+        shared: SharedDevice,
+        link: Link,
+        control: Control,
+        peer: str,
+        peer_ring: RingFacts,
+        counters: Counters,
+        *,
+        zero_copy: bool,
+        linger_timeout: float,
+    ) -> None:
+        self._devices = devices
+        self._shared = shared
+        self._loop = shared.loop
+        self._link: Link | None = link
+        self._queue_pair = link.queue_pair
+        self._control = control
+        self._control_ended = False
+        self._card_ended = False
+        self._handler: TransportHandler
+        self._peer = peer
+        self._counters = counters
+        self._zero_copy = zero_copy
+        self._linger_timeout = linger_timeout
+        self._linger_timer: asyncio.TimerHandle | None = None
+
+        sizes = link.sizes
+        self._remote = peer_ring
+        self._peer_ring = PeerRing(peer_ring.size, peer_ring.slots, peer_ring.controls)
+        self._receive_ring = ReceiveRing(sizes.ring_bytes, sizes.slots, sizes.controls)
+        self._received = memoryview(link.receive_memory)
+        self._copies = memoryview(link.send_memory)
+        self._copies_address = link.send_region.address
+        self._copies_key = link.send_region.local_key
+        self._queue: SendQueue[list[memoryview]] = SendQueue(sizes.send_depth, sizes.send_reserve, sizes.ring_bytes)
+        # Half of what the peer can hold at most, so that it reads one half while the other is written.
+        self._largest = min(LARGEST_MESSAGE, max(peer_ring.size // 2, 1))
+
+        self._state = State.OPEN
+        self._unsent: deque[memoryview] = deque()
+        self._completion_owed = False
+        self._pending: deque[tuple[int, int] | None] = deque()
+        """Offset and length of what has come and was not delivered; ``None`` is the peer's goodbye."""
+        self._unposted = 0
+        """Receives that were consumed and have to be posted again before the peer is told."""
+        self._peer_shut = False
+        self._reading_paused = False
+        self._watching = False
+        self._turn_scheduled = False
+        self._failure: Exception | None = None
+        self._stopped = False
+        """The queue pair of a failed connection is destroyed: the card reads nothing any more."""
+
+    def serve(self, handler: TransportHandler) -> None:
+        """Call ``handler`` back from now on, and receive."""
+        self._handler = handler
+        if self._may_post():
+            self._watching = True
+            self._loop.add_reader(self._queue_pair.completion_fd, self._on_readable)
+
+    @property
+    def peer(self) -> str:
+        """``host:port`` as connected to, or as accepted from."""
+        return self._peer
+
+    def write(self, buffers: Sequence[Buffer]) -> bool:
+        """Send ``buffers`` one after the other; see ``Transport.write``.
+
+        Raises:
+            TypeError: something in ``buffers`` has no contiguous bytes; nothing of this call is sent.
+        """
+        if self._state is not State.OPEN:
+            return True
+        self._unsent.extend(views_of(buffers))
+        self._send()
+        if self._unsent or self._queue.lent:
+            self._completion_owed = True
+        return not self._completion_owed
+
+    def pause_reading(self) -> None:
+        """Deliver nothing until ``resume_reading``; the peer gets no credits, and has to wait when it has none left."""
+        self._reading_paused = True
+
+    def resume_reading(self) -> None:
+        """Deliver again."""
+        if self._reading_paused:
+            self._reading_paused = False
+            self._schedule_turn()
+
+    def close(self) -> None:
+        """Send what was written, then end the connection; see ``Transport.close``."""
+        if self._state is State.FAILED:
+            self._lose(self._failure)
+        elif self._state is State.OPEN:
+            self._state = State.FLUSHING
+            self._schedule_turn()
+
+    def abort(self) -> None:
+        """End the connection at once; the peer sees a reset."""
+        self._lose(None, reset=True)
+
+    # What is sent
+
+    def _may_post(self) -> bool:
+        return self._state in (State.OPEN, State.FLUSHING, State.LINGERING)
+
+    def _send(self) -> None:
+        """Post what there are credits and room for."""
+        try:
+            while self._unsent and self._queue.may_post:
+                room = min(self._peer_ring.room(), self._largest)
+                if not room or not self._post_data(room):
+                    return
+        except VerbsError as error:
+            self._fail(self._named(error))
+
+    def _post_data(self, limit: int) -> bool:
+        """Post one write of at most ``limit`` bytes; whether there was room for anything."""
+        unsent = self._unsent
+        queue = self._queue
+        pieces: list[Piece] = []
+        lent: list[memoryview] = []
+        size = copied = 0
+        most = self._queue_pair.max_pieces - 1
+        while unsent and size < limit and len(pieces) < most:
+            view = unsent[0]
+            length = min(len(view), limit - size)
+            region = self._region_of(view)
+            if region is not None:
+                view = view[:length]
+                pieces.append(Piece(ctypes.addressof(ctypes.c_char.from_buffer(view)), length, region.local_key))
+                lent.append(view)
+            else:
+                length = min(length, queue.room)
+                if not length:
+                    break
+                self._copy(view[:length], pieces)
+                copied += length
+            size += length
+            if length == len(unsent[0]):
+                unsent.popleft()
+            else:
+                unsent[0] = unsent[0][length:]
+        if not size:
+            return False
+        offset = self._peer_ring.take(size)
+        wanted = not unsent and (bool(lent) or queue.lent > 0)
+        post = queue.posted(copied, lent or None, wanted=wanted)
+        self._post(post.work_request_id, pieces, offset, MessageKind.DATA, post.signaled)
+        self._counters.bytes_sent += size
+        self._counters.bytes_copied += copied
+        return True
+
+    def _region_of(self, view: memoryview) -> MemoryRegion | None:
+        """The region that the bytes of ``view`` are gathered from, if they lie in one."""
+        memory = view.obj
+        if self._zero_copy and type(memory) is mmap.mmap and not view.readonly:
+            return self._shared.regions.get(id(memory))
+        return None
+
+    def _copy(self, view: memoryview, pieces: list[Piece]) -> None:
+        """Copy ``view`` into the send ring, onto the last piece if that ends there."""
+        start = 0
+        for offset, length in self._queue.take(len(view)):
+            self._copies[offset : offset + length] = view[start : start + length]
+            start += length
+            address = self._copies_address + offset
+            if pieces and pieces[-1].local_key == self._copies_key and sum(pieces[-1][:2]) == address:
+                pieces[-1] = Piece(pieces[-1].address, pieces[-1].length + length, self._copies_key)
+            else:
+                pieces.append(Piece(address, length, self._copies_key))
+
+    def _post(self, work_request_id: int, pieces: list[Piece], offset: int, kind: MessageKind, signaled: bool) -> None:
+        if self._unposted:
+            # Before the peer is told that it may count on them.
+            self._queue_pair.post_receives([RECEIVE_ID] * self._unposted)
+            self._unposted = 0
+        immediate = Immediate(kind, *self._receive_ring.take_credits())
+        remote = self._remote
+        self._queue_pair.post_write(
+            work_request_id, pieces, remote.address + offset, remote.key, immediate.encode(), signaled
+        )
+        self._counters.writes_posted += 1
+        self._counters.signals += signaled
+
+    def _post_control(self, kind: MessageKind) -> None:
+        post = self._queue.posted(0, None, wanted=kind is MessageKind.GOODBYE)
+        try:
+            self._post(post.work_request_id, [], 0, kind, post.signaled)
+        except VerbsError as error:
+            self._fail(self._named(error))
+
+    def _return_credits(self) -> None:
+        if self._peer_ring.free_controls and self._queue.may_post_control:
+            self._peer_ring.take_control()
+            self._post_control(MessageKind.CREDITS)
+
+    def _after_sending(self) -> None:
+        if self._unsent or self._queue.lent:
+            return
+        self._complete()
+        if self._state is State.FLUSHING and not self._unsent and self._queue.may_post_goodbye:
+            self._state = State.LINGERING
+            self._linger_timer = self._loop.call_later(self._linger_timeout, self._linger_expired)
+            self._post_control(MessageKind.GOODBYE)
+
+    def _complete(self) -> None:
+        """Say that nothing is left to read in the caller's buffers, where that is owed."""
+        if self._completion_owed:
+            self._completion_owed = False
+            try:
+                self._handler.write_completed()
+            except Exception as error:
+                self._handler_failed(error, "write_completed")
+
+    # What comes
+
+    def _on_readable(self) -> None:
+        try:
+            self._queue_pair.clear_events()
+        except VerbsError as error:
+            self._fail(self._named(error))
+        else:
+            self._take_completions()
+
+    def _take_completions(self) -> None:
+        """Take what has completed, as much as one turn may; the next completion makes the channel readable again."""
+        if not self._watching:
+            return
+        failure = self._poll(_POLLS_PER_TURN)
+        if failure is not None:
+            self._fail(failure)
+        self._turn()
+
+    def _poll(self, most: int | None) -> Exception | None:
+        """Poll until nothing is left, or ``most`` times and then in another turn; what failed, if anything.
+
+        Notification is asked for first: what comes after that makes an event, what came before it is found here.
+        """
+        failure: Exception | None = None
+        polls = 0
+        try:
+            self._queue_pair.request_notification()
+            while True:
+                completions = self._queue_pair.poll(_COMPLETIONS_PER_POLL)
+                self._counters.completions += len(completions)
+                for completion in completions:
+                    error = self._completed(completion)
+                    if failure is None:
+                        # The first one is the cause, what follows was flushed.
+                        failure = error
+                if len(completions) < _COMPLETIONS_PER_POLL:
+                    return failure
+                polls += 1
+                # Behind a failure may lie the peer's last words.
+                if failure is None and polls == most:
+                    self._loop.call_soon(self._take_completions)
+                    return None
+        except VerbsError as verbs_error:
+            return failure or self._named(verbs_error)
+
+    def _completed(self, completion: Completion) -> Exception | None:
+        if completion.status != CompletionStatus.SUCCESS:
+            return self._status_error(completion.status)
+        if not completion.received:
+            self._queue.completed(completion.work_request_id)
+            return None
+        try:
+            self._arrived(Immediate.decode(completion.immediate), completion.length)
+        except RingError as error:
+            return RingError(errno.EPROTO, f"{self._peer} broke the rules of the connection: {error}")
+        return None
+
+    def _arrived(self, immediate: Immediate, length: int) -> None:
+        self._peer_ring.freed(immediate.data_freed, immediate.controls_freed)
+        if self._peer_shut and immediate.kind is not MessageKind.CREDITS:
+            raise RingError("a message after its goodbye")
+        if immediate.kind is MessageKind.DATA:
+            self._pending.append((self._receive_ring.arrived(length), length))
+            return
+        if length:
+            raise RingError(f"{length} bytes in a message that has none")
+        if immediate.kind is MessageKind.CREDITS:
+            self._receive_ring.control_arrived()
+            self._unposted += 1
+        else:
+            self._peer_shut = True
+            self._pending.append(None)
+
+    def _schedule_turn(self) -> None:
+        if not self._turn_scheduled and self._state is not State.ENDED:
+            self._turn_scheduled = True
+            self._loop.call_soon(self._scheduled_turn)
+
+    def _scheduled_turn(self) -> None:
+        self._turn_scheduled = False
+        self._turn()
+
+    def _turn(self) -> None:
+        """Deliver what has come, send what may be sent, and end what is over."""
+        self._deliver_pending()
+        # Each of them may find that the connection has failed.
+        if self._unsent and self._may_post():
+            self._send()
+        if self._receive_ring.owes_credits and self._may_post():
+            self._return_credits()
+        if (self._completion_owed or self._state is State.FLUSHING) and self._may_post():
+            self._after_sending()
+        if self._state is State.LINGERING:
+            if self._peer_shut and not self._queue.under_way:
+                self._lose(None)
+        elif self._state is State.FAILED and self._stopped and not self._reading_paused and not self._pending:
+            self._lose(self._failure)
+
+    def _deliver_pending(self) -> None:
+        delivered = 0
+        while self._pending:
+            is_wanted = self._state in (State.OPEN, State.FAILED)
+            if self._state is State.ENDED or (is_wanted and self._reading_paused):
+                return
+            if delivered >= _DELIVERED_PER_TURN:
+                self._schedule_turn()
+                return
+            message = self._pending.popleft()
+            if message is None:
+                if is_wanted:
+                    self._lose(self._failure)
+                return
+            offset, length = message
+            if is_wanted:
+                self._deliver(self._received[offset : offset + length])
+            delivered += length
+            self._receive_ring.consumed()
+            self._unposted += 1
+
+    def _deliver(self, data: memoryview) -> None:
+        """Hand ``data`` over; a handler that keeps it meets a released memoryview instead of bytes that change."""
+        try:
+            with data:
+                self._handler.data_received(data)
+        except Exception as error:
+            self._handler_failed(error, "data_received")
+
+    # How it ends
+
+    def control_lost(self, exception: Exception | None) -> None:
+        """The TCP connection has ended: the peer, or this side, is through with it all."""
+        self._control_ended = True
+        if self._state is State.ENDED:
+            self._report_if_over()
+            return
+        if self._state is State.FAILED:
+            return
+        error = exception or self._reset("the peer has gone without a goodbye")
+        # What the peer has sent before it went has come, but was perhaps not looked at.
+        failure = self._poll(None)
+        if self._state is State.OPEN:
+            self._fail(None if self._peer_shut else error)
+            self._turn()
+        elif not self._queue.under_way or (self._state is State.LINGERING and exception is None):
+            self._lose(None if not self._unsent else error)
+        else:
+            self._lose(error if failure is None else failure)
+
+    def control_said(self) -> None:
+        """Something was said on the TCP connection, where nothing is to be said any more."""
+        self._fail(
+            RingError(errno.EPROTO, f"{self._peer} broke the rules of the connection: it speaks after the handshake")
+        )
+
+    def _linger_expired(self) -> None:
+        lost = (
+            self._reset(f"not everything was taken within {self._linger_timeout} s") if self._queue.under_way else None
+        )
+        self._lose(lost, reset=True)
+
+    def _reset(self, reason: str) -> ConnectionResetError:
+        return ConnectionResetError(errno.ECONNRESET, f"{self._peer}: {reason}")
+
+    def _status_error(self, status: int) -> ConnectionError:
+        try:
+            name = CompletionStatus(status).name
+        except ValueError:
+            name = f"status {status}"
+        hint = _STATUS_HINTS.get(status)
+        text = f"an RDMA work request failed with {name}"
+        return self._reset(f"{text}: {hint}" if hint else text)
+
+    def _named(self, error: VerbsError) -> ConnectionError:
+        return ConnectionAbortedError(error.errno or errno.ECONNABORTED, f"{self._peer}: {error.strerror or error}")
+
+    def _fail(self, failure: Exception | None) -> None:
+        """Nothing can be sent any more, for one reason, which is the first."""
+        if self._state in (State.FLUSHING, State.LINGERING):
+            self._lose(failure)
+        if self._state is not State.OPEN:
+            return
+        self._state = State.FAILED
+        self._failure = failure
+        self._unsent.clear()
+        self._stop_watching()
+        if not self._control_ended:
+            self._control.abort()
+        self._shared.run(self._queue_pair.close).add_done_callback(self._queue_pair_closed)
+
+    def _queue_pair_closed(self, closing: asyncio.Future[None]) -> None:
+        self._log_failure(closing)
+        if self._state is State.FAILED:
+            self._stopped = True
+            if self._reading_paused:
+                self._complete()
+            self._turn()
+
+    def _handler_failed(self, error: Exception, callback: str) -> None:
+        self._loop.call_exception_handler(
+            {
+                "message": f"{callback} raised an exception; the connection to {self._peer} is given up",
+                "exception": error,
+                "transport": self,
+            }
+        )
+        self._lose(error, reset=True)
+
+    def _stop_watching(self) -> None:
+        if self._watching:
+            self._watching = False
+            self._loop.remove_reader(self._queue_pair.completion_fd)
+
+    def _lose(self, exception: Exception | None, *, reset: bool = False) -> None:
+        """End it: the TCP connection first, so that the peer knows, and the queue pair in the thread."""
+        if self._state is State.ENDED:
+            return
+        self._state = State.ENDED
+        self._failure = exception
+        self._unsent.clear()
+        self._pending.clear()
+        self._stop_watching()
+        if self._linger_timer is not None:
+            self._linger_timer.cancel()
+        if not self._control_ended:
+            if reset or exception is not None:
+                self._control.abort()
+            else:
+                self._control.close()
+        assert self._link is not None
+        self._shared.run(self._link.close).add_done_callback(self._link_closed)
+
+    def _link_closed(self, closing: asyncio.Future[None]) -> None:
+        self._log_failure(closing)
+        self._received.release()
+        self._copies.release()
+        self._link = None
+        self._devices.release(self._shared).add_done_callback(self._released)
+
+    def _released(self, released: asyncio.Future[None]) -> None:
+        self._card_ended = True
+        self._report_if_over()
+
+    def _report_if_over(self) -> None:
+        if self._card_ended and self._control_ended:
+            handler = self._handler
+            del self._handler
+            handler.connection_lost(self._failure)
+
+    def _log_failure(self, closing: asyncio.Future[None]) -> None:
+        error = closing.exception()
+        if error is not None:
+            _logger.error("Closing the RDMA connection to %s failed: %s", self._peer, error)

@@ -1,0 +1,586 @@
+"""Connecting and accepting over RDMA.
+
+A broker is known by host and port as ever: the handshake (``handshake``) is made over a TCP connection to them, which
+stays open beside the queue pair for as long as the connection lives. Where the handshake's TCP connection is not
+reset by anybody, its keep-alive notices within half a minute that the peer's machine has gone, though nothing is sent.
+
+Neither the handshake nor what is written later is encrypted or authenticated by RDMA itself; the tokens keep apart
+what belongs to different connections, no more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import functools
+import logging
+import mmap
+import secrets
+import socket
+from collections.abc import Callable
+from typing import Final
+
+from aioproducer.transport.addresses import Address
+from aioproducer.transport.base import Buffer, Listening, Transport, TransportHandler
+from aioproducer.transport.listening import StreamListener
+from aioproducer.transport.rdma.channel import Counters, RdmaTransport
+from aioproducer.transport.rdma.executor import DevicePool, Link, RingSizes, SharedDevice
+from aioproducer.transport.rdma.handshake import (
+    TOKEN_SIZE,
+    Facts,
+    HandshakeError,
+    HandshakeReader,
+    Kind,
+    Message,
+    Ready,
+    Refusal,
+    encode,
+    ended_early,
+)
+from aioproducer.transport.rdma.verbs import Verbs, VerbsError
+from aioproducer.transport.stream import StreamConnector
+
+_logger = logging.getLogger(__name__)
+
+_KEEPALIVE: Final = (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 4))
+"""A machine that has vanished is noticed after half a minute."""
+_MOST_MESSAGES: Final = 2
+"""What a client may say before it was answered."""
+
+
+def default_verbs() -> Verbs:
+    """The verbs of this machine, by pyverbs.
+
+    Raises:
+        RdmaUnavailableError: pyverbs is not installed.
+    """
+    from aioproducer.transport.rdma.pyverbs_layer import PyverbsLayer
+
+    return PyverbsLayer()
+
+
+class _ControlConnector(StreamConnector):
+    async def _connect_socket(self, loop: asyncio.AbstractEventLoop, host: str, port: int, peer: str) -> socket.socket:
+        sock = await super()._connect_socket(loop, host, port, peer)
+        _keep_alive(sock)
+        return sock
+
+
+class _ControlListener(StreamListener):
+    def _bind_one(self, family: socket.AddressFamily, address: Address, port: object) -> socket.socket:
+        sock = super()._bind_one(family, address, port)
+        # What is accepted inherits it.
+        _keep_alive(sock)
+        return sock
+
+
+def _keep_alive(sock: socket.socket) -> None:
+    for name, value in _KEEPALIVE:
+        option = getattr(socket, name, None)
+        if option is not None:
+            sock.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+class _Control:
+    """The handler of the TCP connection: of the handshake's messages first, then of its end alone."""
+
+    def __init__(self, peer: str, *, accepting: bool) -> None:
+        self.transport: Transport | None = None
+        self._peer = peer
+        self._accepting = accepting
+        self._reader = HandshakeReader(peer, accepting=accepting)
+        self._heard = False
+        self._messages: asyncio.Queue[Message | HandshakeError] = asyncio.Queue()
+        self._owner: RdmaTransport | None = None
+        self._lost = asyncio.Event()
+
+    @property
+    def is_lost(self) -> bool:
+        return self._lost.is_set()
+
+    def data_received(self, data: Buffer) -> None:
+        if self._owner is not None:
+            self._owner.control_said()
+            return
+        self._heard = True
+        try:
+            for message in self._reader.feed(data):
+                self._messages.put_nowait(message)
+            if self._messages.qsize() > _MOST_MESSAGES:
+                raise self._too_much()
+        except HandshakeError as error:
+            assert self.transport is not None
+            self.transport.pause_reading()
+            self._messages.put_nowait(error)
+
+    def write_completed(self) -> None:
+        """What is said here is copied by the kernel at once, or the connection is given up."""
+
+    def connection_lost(self, exception: Exception | None) -> None:
+        self._lost.set()
+        if self._owner is not None:
+            self._owner.control_lost(exception)
+        else:
+            error = self.ended_early()
+            error.__cause__ = exception
+            self._messages.put_nowait(error)
+
+    def ended_early(self) -> HandshakeError:
+        return ended_early(self._peer, heard=self._heard, accepting=self._accepting)
+
+    async def receive(self) -> Message:
+        """The next message.
+
+        Raises:
+            HandshakeError: what came is none, or nothing more will come.
+        """
+        message = await self._messages.get()
+        if isinstance(message, HandshakeError):
+            raise message
+        if isinstance(message, Refusal):
+            raise HandshakeError(errno.ECONNREFUSED, f"{self._peer} refused the RDMA connection: {message.reason}")
+        return message
+
+    def say(self, message: Message) -> None:
+        assert self.transport is not None
+        self.transport.write([encode(message)])
+
+    def refuse(self, reason: str) -> None:
+        """End the connection with a sentence for the peer."""
+        self.say(Refusal(reason))
+        assert self.transport is not None
+        self.transport.close()
+
+    def close(self) -> None:
+        assert self.transport is not None
+        self.transport.close()
+
+    def abort(self) -> None:
+        if self.transport is not None:
+            self.transport.abort()
+
+    def belong_to(self, owner: RdmaTransport) -> None:
+        """From now on there is no handshake any more."""
+        if self._reader.has_begun or not self._messages.empty():
+            raise self._too_much()
+        self._owner = owner
+
+    def _too_much(self) -> HandshakeError:
+        return HandshakeError(errno.EPROTO, f"{self._peer}: RDMA handshake: more was said than belongs to it")
+
+    async def until_lost(self) -> None:
+        if self.transport is not None:
+            await self._lost.wait()
+
+
+class _Endpoint:
+    """What connector and listener have in common: their device, and how a connection is made ready."""
+
+    def __init__(
+        self,
+        verbs: Verbs | None,
+        device: str | None,
+        gid: str | None,
+        sizes: RingSizes,
+        zero_copy: bool,
+        linger_timeout: float,
+    ) -> None:
+        self.devices = DevicePool(default_verbs() if verbs is None else verbs, device, gid)
+        self.counters = Counters()
+        self.given_up: set[asyncio.Task[None]] = set()
+        """Connections that were not made, and something of which is left."""
+        self._sizes = sizes
+        self._zero_copy = zero_copy
+        self._linger_timeout = linger_timeout
+
+    def transport(self, shared: SharedDevice, link: Link, control: _Control, peer: str, facts: Facts) -> RdmaTransport:
+        """The transport of a connection that both sides are ready for."""
+        transport = RdmaTransport(
+            self.devices,
+            shared,
+            link,
+            control,
+            peer,
+            facts.ring,
+            self.counters,
+            zero_copy=self._zero_copy,
+            linger_timeout=self._linger_timeout,
+        )
+        control.belong_to(transport)
+        return transport
+
+    def making(self, peer: str, control: _Control) -> _Making:
+        return _Making(self, self._sizes, peer, control)
+
+
+class _Making:
+    """A connection that is being made; whatever of it there is can be given up."""
+
+    def __init__(self, endpoint: _Endpoint, sizes: RingSizes, peer: str, control: _Control) -> None:
+        self.token = secrets.token_bytes(TOKEN_SIZE)
+        self.control = control
+        self.peer = peer
+        self._endpoint = endpoint
+        self._sizes = sizes
+        self._shared: SharedDevice | None = None
+        self._link: asyncio.Future[Link] | None = None
+
+    async def prepare(self) -> None:
+        """Have a queue pair and rings.
+
+        Raises:
+            OSError: the card or the system would not.
+        """
+        self._shared = await self._endpoint.devices.acquire()
+        self._link = self._shared.make_link(self._sizes)
+        await asyncio.shield(self._link)
+
+    def facts(self, kind: Kind, echo: bytes) -> Facts:
+        """What the peer is told."""
+        assert self._link is not None
+        link = self._link.result()
+        return Facts(kind, self.token, echo, link.facts, link.ring)
+
+    async def expect(self, kind: Kind) -> Facts:
+        """The peer's facts.
+
+        Raises:
+            HandshakeError: it says something else.
+        """
+        message = await self.control.receive()
+        if not isinstance(message, Facts) or message.kind is not kind:
+            raise HandshakeError(errno.EPROTO, f"{self.peer}: RDMA handshake: {kind.name} was to come")
+        if kind is Kind.WELCOME:
+            self.check(message.echo)
+        return message
+
+    def check(self, echo: bytes) -> None:
+        """
+        Raises:
+            HandshakeError: that is not this connection's token.
+        """
+        if not secrets.compare_digest(echo, self.token):
+            raise HandshakeError(
+                errno.EPROTO, f"{self.peer}: RDMA handshake: wrong token: it answers another connection than this one"
+            )
+
+    async def connect(self, peer: Facts) -> None:
+        """Connect the queue pair; the peer may write as soon as it is told.
+
+        Raises:
+            VerbsError: the card would not.
+        """
+        assert self._shared is not None
+        assert self._link is not None
+        await asyncio.shield(self._shared.run(self._link.result().connect, peer.queue_pair))
+
+    def finish(self, peer: Facts) -> RdmaTransport:
+        """The transport, whose everything is from now on.
+
+        Raises:
+            HandshakeError: the peer has gone meanwhile, or says what it should not.
+        """
+        if self.control.is_lost:
+            raise self.control.ended_early()
+        assert self._shared is not None
+        assert self._link is not None
+        transport = self._endpoint.transport(self._shared, self._link.result(), self.control, self.peer, peer)
+        self._shared = None
+        return transport
+
+    async def give_up(self) -> None:
+        """Leave nothing of it, also where the caller is cancelled meanwhile."""
+        task = asyncio.get_running_loop().create_task(self._give_up())
+        given_up = self._endpoint.given_up
+        given_up.add(task)
+        task.add_done_callback(given_up.discard)
+        await asyncio.shield(task)
+
+    async def _give_up(self) -> None:
+        shared, self._shared = self._shared, None
+        if shared is not None:
+            if self._link is not None:
+                await asyncio.wait([self._link])
+                if self._link.exception() is None:
+                    try:
+                        await shared.run(self._link.result().close)
+                    except VerbsError as error:
+                        _logger.error("Closing the RDMA connection to %s failed: %s", self.peer, error)
+            await self._endpoint.devices.release(shared)
+        await self.control.until_lost()
+
+
+class RdmaConnector:
+    """Makes connections over RDMA; a ``Connector``.
+
+    Args:
+        verbs: the verbs layer; ``None`` for this machine's, by pyverbs.
+        device: the device's name; ``None`` for the first that works.
+        gid: the text of the GID that connections are made from; ``None`` for the first that works.
+        ring_bytes: of the receive ring and of the send ring of each connection: twice that is registered for it.
+        slots: messages that a ring takes at a time.
+        zero_copy: gather buffers that lie in registered memory from there; else everything is copied once.
+        linger_timeout: seconds that a closed connection waits, after everything was sent, for the peer to end its side.
+
+    Raises:
+        RdmaUnavailableError: no ``verbs`` were given, and pyverbs is not installed.
+    """
+
+    def __init__(
+        self,
+        verbs: Verbs | None = None,
+        *,
+        device: str | None = None,
+        gid: str | None = None,
+        ring_bytes: int = RingSizes().ring_bytes,
+        slots: int = RingSizes().slots,
+        zero_copy: bool = True,
+        linger_timeout: float = 1.0,
+    ) -> None:
+        self._endpoint = _Endpoint(verbs, device, gid, RingSizes(ring_bytes, slots), zero_copy, linger_timeout)
+        self._stream = _ControlConnector(linger_timeout=linger_timeout)
+
+    @property
+    def counters(self) -> Counters:
+        """What all connections together have done so far."""
+        return self._endpoint.counters
+
+    def register(self, memory: mmap.mmap) -> None:
+        """Let buffers that lie in ``memory`` be gathered from there, without a copy.
+
+        It is registered with the device once, for as long as there are connections. Where that is refused, or not yet
+        done, buffers are copied. This object does not keep ``memory`` alive, but an open device does.
+        """
+        self._endpoint.devices.register(memory)
+
+    def unregister(self, memory: mmap.mmap) -> None:
+        """Undo ``register``: nothing is sent from ``memory`` any more."""
+        self._endpoint.devices.unregister(memory)
+
+    async def resolve(self, host: str, port: int) -> list[str]:
+        """All addresses of ``host``, as for TCP; see ``Connector.resolve``."""
+        return await self._stream.resolve(host, port)
+
+    async def connect(
+        self, host: str, port: int, handler: TransportHandler, *, server_hostname: str | None = None
+    ) -> RdmaTransport:
+        """Connect to an RDMA listener; see ``Connector.connect``. ``server_hostname`` has no use: there is no TLS.
+
+        Cancelling leaves nothing open, and waits until it is so.
+
+        Raises:
+            NotRdmaError: what listens there does not speak RDMA.
+            HandshakeError: the other side would not.
+            RdmaUnavailableError: this machine has no RDMA device.
+            OSError: no TCP connection could be made, or the card would not.
+        """
+        peer = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        control = _Control(peer, accepting=False)
+        control.transport = await self._stream.connect(host, port, control)
+        making = self._endpoint.making(peer, control)
+        try:
+            await making.prepare()
+            control.say(making.facts(Kind.HELLO, bytes(TOKEN_SIZE)))
+            facts = await making.expect(Kind.WELCOME)
+            await making.connect(facts)
+            control.say(Ready(facts.token))
+            transport = making.finish(facts)
+        except BaseException as error:
+            if isinstance(error, HandshakeError) or not isinstance(error, OSError) or control.is_lost:
+                control.abort()
+            else:
+                control.refuse(f"the client could not make its side: {error}")
+            await making.give_up()
+            raise
+        transport.serve(handler)
+        return transport
+
+
+class RdmaListener:
+    """Accepts connections over RDMA; a ``Listener``.
+
+    The device is opened when listening begins, and closed when that has ended and the last connection has gone.
+
+    Args:
+        verbs, device, gid, ring_bytes, slots, zero_copy, linger_timeout: as for ``RdmaConnector``.
+        handshake_timeout: seconds that a client has for its handshake.
+        max_handshakes: so many may be going on; for another one the oldest is given up.
+        backlog: connections that the system holds until they are accepted.
+    """
+
+    def __init__(
+        self,
+        verbs: Verbs | None = None,
+        *,
+        device: str | None = None,
+        gid: str | None = None,
+        ring_bytes: int = RingSizes().ring_bytes,
+        slots: int = RingSizes().slots,
+        zero_copy: bool = True,
+        linger_timeout: float = 1.0,
+        handshake_timeout: float = 10.0,
+        max_handshakes: int = 64,
+        backlog: int = 1024,
+    ) -> None:
+        self._endpoint = _Endpoint(verbs, device, gid, RingSizes(ring_bytes, slots), zero_copy, linger_timeout)
+        self._stream = _ControlListener(linger_timeout=linger_timeout, backlog=backlog)
+        self._handshake_timeout = handshake_timeout
+        self._max_handshakes = max_handshakes
+
+    @property
+    def counters(self) -> Counters:
+        """What all connections together have done so far."""
+        return self._endpoint.counters
+
+    async def listen(self, host: str, port: int, accept: Callable[[Transport], TransportHandler]) -> RdmaListening:
+        """Take handshakes at ``host`` and ``port``; see ``Listener.listen``.
+
+        Raises:
+            RdmaUnavailableError: this machine has no RDMA device.
+            OSError: the device could not be opened; the host is unknown or not of this machine; the port is taken.
+        """
+        shared = await self._endpoint.devices.acquire()
+        listening = RdmaListening(self._endpoint, shared, accept, self._handshake_timeout, self._max_handshakes)
+        try:
+            listening.begin(await self._stream.listen(host, port, listening.shake_hands))
+        except BaseException:
+            await asyncio.shield(self._endpoint.devices.release(shared))
+            raise
+        return listening
+
+
+class RdmaListening:
+    """Where an ``RdmaListener`` listens; made by ``RdmaListener.listen``."""
+
+    _tcp: Listening
+
+    def __init__(
+        self,
+        endpoint: _Endpoint,
+        shared: SharedDevice,
+        accept: Callable[[Transport], TransportHandler],
+        handshake_timeout: float,
+        max_handshakes: int,
+    ) -> None:
+        self._endpoint = endpoint
+        self._shared = shared
+        self._accept = accept
+        self._handshake_timeout = handshake_timeout
+        self._max_handshakes = max_handshakes
+        self._handshakes: dict[asyncio.Task[None], None] = {}
+        """Those going on, oldest first."""
+        self._released: asyncio.Future[None] | None = None
+
+    def begin(self, tcp: Listening) -> None:
+        """The handshakes' connections come from there."""
+        self._tcp = tcp
+
+    @property
+    def host(self) -> str:
+        """As it was given to ``listen``."""
+        return self._tcp.host
+
+    @property
+    def port(self) -> int:
+        """The port that connections come to."""
+        return self._tcp.port
+
+    def close(self) -> None:
+        """Accept no more, and end the handshakes; connections that were accepted stay."""
+        if self._released is None:
+            self._tcp.close()
+            for task in self._handshakes:
+                task.cancel()
+            self._released = self._endpoint.devices.release(self._shared)
+
+    async def wait_closed(self) -> None:
+        """Wait until nothing of what ``close`` ended is left; nor of the device, where no connection needs it."""
+        await self._tcp.wait_closed()
+        for tasks in (self._handshakes, self._endpoint.given_up):
+            if tasks:
+                await asyncio.wait(tasks)
+        if self._released is not None:
+            await asyncio.shield(self._released)
+
+    def shake_hands(self, tcp: Transport) -> TransportHandler:
+        """Take a TCP connection; what comes of it shows later."""
+        control = _Control(tcp.peer, accepting=True)
+        control.transport = tcp
+        # Who is in earnest needs milliseconds: the oldest is most likely one who says nothing.
+        if len(self._handshakes) >= self._max_handshakes:
+            next(iter(self._handshakes)).cancel()
+        making = self._endpoint.making(tcp.peer, control)
+        task = self._shared.loop.create_task(self._shake_hands(making, tcp.peer), name=f"rdma-handshake-{tcp.peer}")
+        self._handshakes[task] = None
+        task.add_done_callback(functools.partial(self._handshake_ended, control))
+        return control
+
+    def _handshake_ended(self, control: _Control, task: asyncio.Task[None]) -> None:
+        del self._handshakes[task]
+        if task.cancelled():
+            # Here, and not in the coroutine, which never runs where it is cancelled at once.
+            control.abort()
+        else:
+            task.result()
+
+    async def _shake_hands(self, making: _Making, peer: str) -> None:
+        control = making.control
+        try:
+            async with asyncio.timeout(self._handshake_timeout):
+                transport = await self._agree(making)
+        except TimeoutError:
+            _logger.info("%s: no RDMA handshake within %s s", peer, self._handshake_timeout)
+            control.abort()
+        except HandshakeError as error:
+            _logger.info("The RDMA handshake failed: %s", error)
+            if not control.is_lost:
+                control.refuse(str(error.strerror))
+        except OSError as error:
+            _logger.warning("%s: no RDMA connection can be made: %s", peer, error)
+            if not control.is_lost:
+                control.refuse(f"the server could not make its side: {error.strerror or error}")
+        except asyncio.CancelledError:
+            control.abort()
+            await making.give_up()
+            raise
+        except Exception:
+            _logger.exception("The RDMA handshake with %s failed", peer)
+            control.abort()
+        else:
+            self._give(transport)
+            return
+        await making.give_up()
+
+    async def _agree(self, making: _Making) -> RdmaTransport:
+        facts = await making.expect(Kind.HELLO)
+        await making.prepare()
+        await making.connect(facts)
+        making.control.say(making.facts(Kind.WELCOME, facts.token))
+        ready = await making.control.receive()
+        if not isinstance(ready, Ready):
+            raise HandshakeError(errno.EPROTO, f"{making.peer}: RDMA handshake: READY was to come")
+        making.check(ready.echo)
+        return making.finish(facts)
+
+    def _give(self, transport: RdmaTransport) -> None:
+        """Find a handler for a connection, and let it begin."""
+        try:
+            handler = self._accept(transport)
+        except Exception:
+            _logger.exception("The connection from %s was not accepted", transport.peer)
+            transport.abort()
+            handler = _Nobody()
+        transport.serve(handler)
+
+
+class _Nobody:
+    """The handler of a connection that was not accepted."""
+
+    def data_received(self, data: Buffer) -> None:
+        """Cannot happen: it was aborted."""
+
+    def write_completed(self) -> None:
+        """Cannot happen: nothing was written."""
+
+    def connection_lost(self, exception: Exception | None) -> None:
+        """It was meant to be."""

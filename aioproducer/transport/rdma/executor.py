@@ -1,0 +1,271 @@
+"""What of verbs may block: done in a thread, never on the event loop.
+
+A device is opened when the first connection needs it and shared by all of a connector or listener on one loop. When
+the last of them has gone it is closed, and the thread with it: queue pairs first, then regions, then memory, then the
+device. Completions need no thread: their descriptor is watched by the loop itself, which waits for it with everything
+else, where the GIL is free, and hands them over without a change of thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import mmap
+import weakref
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Final, ParamSpec, TypeVar
+
+from aioproducer.transport.rdma.handshake import FEWEST_CONTROLS, LARGEST_RING, MOST_SLOTS, SMALLEST_RING, RingFacts
+from aioproducer.transport.rdma.verbs import Device, MemoryRegion, QueuePairFacts, Verbs, VerbsError
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_logger = logging.getLogger(__name__)
+
+RECEIVE_ID: Final = 1 << 62
+"""The work request id of every receive; those of sends are smaller."""
+
+
+@dataclass(frozen=True, slots=True)
+class RingSizes:
+    """How much one side of a connection holds.
+
+    ring_bytes
+        Of the receive ring, and of the send ring: twice that is registered for each connection.
+    slots
+        Messages with data that may wait in the receive ring, and as many work requests under way.
+    controls
+        Messages without data (credits) that may be on their way besides.
+    """
+
+    ring_bytes: int = 1024 * 1024
+    slots: int = 128
+    controls: int = 8
+
+    def __post_init__(self) -> None:
+        for name, value, least, most in (
+            ("ring_bytes", self.ring_bytes, SMALLEST_RING, LARGEST_RING),
+            ("slots", self.slots, 1, MOST_SLOTS),
+            ("controls", self.controls, FEWEST_CONTROLS, MOST_SLOTS),
+        ):
+            if not least <= value <= most:
+                raise ValueError(f"{name} must be {least} to {most}, not {value}")
+
+    @property
+    def receive_depth(self) -> int:
+        """Receives to be posted: one for each message that may come, and one for the goodbye."""
+        return self.slots + self.controls + 1
+
+    @property
+    def send_reserve(self) -> int:
+        """Work requests that are kept for messages without data."""
+        return self.controls + 1
+
+    @property
+    def send_depth(self) -> int:
+        return self.slots + self.send_reserve
+
+
+class Link:
+    """What one connection has of the card: a queue pair and two rings. Made, connected and closed in the thread."""
+
+    def __init__(self, device: Device, sizes: RingSizes) -> None:
+        self.sizes = sizes
+        with contextlib.ExitStack() as closing:
+            # Anonymous memory of its own: whole pages, which nothing else lies on.
+            self.receive_memory = mmap.mmap(-1, sizes.ring_bytes)
+            self.receive_region = device.register(self.receive_memory, remote_write=True)
+            closing.callback(self.receive_region.close)
+            self.send_memory = mmap.mmap(-1, sizes.ring_bytes)
+            self.send_region = device.register(self.send_memory, remote_write=False)
+            closing.callback(self.send_region.close)
+            self.queue_pair = device.create_queue_pair(send_depth=sizes.send_depth, receive_depth=sizes.receive_depth)
+            closing.callback(self.queue_pair.close)
+            self.facts = self.queue_pair.facts
+            self._closing = closing.pop_all()
+
+    @property
+    def ring(self) -> RingFacts:
+        """This side's receive ring, for the peer."""
+        region = self.receive_region
+        return RingFacts(region.address, region.remote_key, region.length, self.sizes.slots, self.sizes.controls)
+
+    def connect(self, peer: QueuePairFacts) -> None:
+        """Be ready for whatever the peer may send: only after this it may be told that it may."""
+        self.queue_pair.post_receives([RECEIVE_ID] * self.sizes.receive_depth)
+        self.queue_pair.request_notification()
+        self.queue_pair.connect(peer)
+
+    def close(self) -> None:
+        """Destroy the queue pair, then the regions; the memory goes with this object."""
+        self._closing.close()
+
+
+class SharedDevice:
+    """An opened device, the callers' memory that is registered with it, and the thread for what may block.
+
+    It belongs to the loop that runs while it is made; every method but ``_open`` and ``_close`` is called there.
+    """
+
+    def __init__(self, verbs: Verbs, name: str | None, gid: str | None, memories: list[mmap.mmap]) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.users = 0
+        self.regions: dict[int, MemoryRegion] = {}
+        """By the ``id`` of the memory, which ``_memories`` keeps alive."""
+        self._memories: dict[int, mmap.mmap] = {}
+        self._device: Device | None = None
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="aioproducer-verbs")
+        self.opening = self.run(self._open, verbs, name, gid, memories)
+        # Whoever waits for it may be cancelled.
+        self.opening.add_done_callback(lambda opening: opening.cancelled() or opening.exception())
+
+    @property
+    def device(self) -> Device:
+        assert self._device is not None
+        return self._device
+
+    def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
+        """Call ``function`` in the thread, behind what it was given before."""
+        return asyncio.wrap_future(self._executor.submit(function, *args, **kwargs), loop=self.loop)
+
+    def make_link(self, sizes: RingSizes) -> asyncio.Future[Link]:
+        return self.run(lambda: Link(self.device, sizes))
+
+    def register(self, memory: mmap.mmap) -> None:
+        """Register memory as soon as the thread has time; until then it is copied from."""
+        if self.users:
+            self.run(self._register, memory)
+
+    def unregister(self, memory: mmap.mmap) -> None:
+        """Deregister memory that nothing is sent from any more."""
+        if self.users:
+            self.run(self._unregister, memory)
+
+    def close(self) -> asyncio.Future[None]:
+        """Close the device, and end the thread; done when neither is left."""
+        closed: asyncio.Future[None] = self.loop.create_future()
+
+        def end(closing: asyncio.Future[None]) -> None:
+            # The thread has nothing to do any more: this takes as long as it takes to end.
+            self._executor.shutdown()
+            error = closing.exception()
+            if error is not None:
+                _logger.error("Closing the RDMA device failed: %s", error)
+            if not closed.done():
+                closed.set_result(None)
+
+        self.run(self._close).add_done_callback(end)
+        return closed
+
+    # In the thread
+
+    def _open(self, verbs: Verbs, name: str | None, gid: str | None, memories: list[mmap.mmap]) -> None:
+        self._device = verbs.open(name, gid)
+        for memory in memories:
+            self._register(memory)
+
+    def _register(self, memory: mmap.mmap) -> None:
+        if self._device is None or id(memory) in self.regions:
+            return
+        try:
+            region = self._device.register(memory, remote_write=False)
+        except VerbsError as error:
+            _logger.warning(
+                "%d bytes of record memory are not registered for RDMA, so records are copied once: %s",
+                len(memory),
+                error,
+            )
+            return
+        self._memories[id(memory)] = memory
+        self.regions[id(memory)] = region
+
+    def _unregister(self, memory: mmap.mmap) -> None:
+        region = self.regions.pop(id(memory), None)
+        if region is None:
+            return
+        try:
+            region.close()
+        except VerbsError as error:
+            _logger.error("Deregistering %d bytes of record memory failed: %s", len(memory), error)
+        else:
+            del self._memories[id(memory)]
+
+    def _close(self) -> None:
+        with contextlib.ExitStack() as closing:
+            if self._device is not None:
+                closing.callback(self._device.close)
+                self._device = None
+            while self.regions:
+                closing.callback(self.regions.popitem()[1].close)
+        self._memories.clear()
+
+
+class DevicePool:
+    """The devices of one connector or listener: one for each loop that it is used on, while it is used."""
+
+    def __init__(self, verbs: Verbs, name: str | None, gid: str | None) -> None:
+        self._verbs = verbs
+        self._name = name
+        self._gid = gid
+        self._shared: dict[asyncio.AbstractEventLoop, SharedDevice] = {}
+        self._memories: list[weakref.ref[mmap.mmap]] = []
+
+    def register(self, memory: mmap.mmap) -> None:
+        """Register ``memory`` with every device that is open, and with those that will be. It is kept alive by those
+        alone with which it is registered."""
+        if any(known() is memory for known in self._memories):
+            return
+        self._memories = [known for known in self._memories if known() is not None]
+        self._memories.append(weakref.ref(memory))
+        for shared in self._living():
+            shared.loop.call_soon_threadsafe(shared.register, memory)
+
+    def unregister(self, memory: mmap.mmap) -> None:
+        """Undo ``register``, when nothing is sent from ``memory`` any more."""
+        self._memories = [known for known in self._memories if known() not in (None, memory)]
+        for shared in self._living():
+            shared.loop.call_soon_threadsafe(shared.unregister, memory)
+
+    def _living(self) -> list[SharedDevice]:
+        return [shared for shared in self._shared.values() if not shared.loop.is_closed()]
+
+    async def acquire(self) -> SharedDevice:
+        """An opened device, to be given to ``release`` once.
+
+        Raises:
+            RdmaUnavailableError: there is none.
+            VerbsError: it could not be opened.
+        """
+        loop = asyncio.get_running_loop()
+        shared = self._shared.get(loop)
+        if shared is None:
+            memories = [memory for known in self._memories if (memory := known()) is not None]
+            shared = self._shared[loop] = SharedDevice(self._verbs, self._name, self._gid, memories)
+        shared.users += 1
+        try:
+            await asyncio.shield(shared.opening)
+        except BaseException as error:
+            if not isinstance(error, asyncio.CancelledError):
+                # The next one who asks tries again.
+                self._forget(shared)
+            await asyncio.shield(self.release(shared))
+            raise
+        return shared
+
+    def release(self, shared: SharedDevice) -> asyncio.Future[None]:
+        """Somebody does not need it any more; done when, if that was the last, nothing of it is left."""
+        shared.users -= 1
+        if shared.users:
+            released: asyncio.Future[None] = shared.loop.create_future()
+            released.set_result(None)
+            return released
+        self._forget(shared)
+        return shared.close()
+
+    def _forget(self, shared: SharedDevice) -> None:
+        if self._shared.get(shared.loop) is shared:
+            del self._shared[shared.loop]

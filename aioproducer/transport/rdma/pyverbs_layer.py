@@ -1,0 +1,601 @@
+"""The verbs by pyverbs, rdma-core's own Python binding, version 44 or newer.
+
+pyverbs holds the GIL in every call. What may take long is therefore kept short (memory is paged in before it is
+registered), and what would wait for an event is never called before there is one. Constants are libibverbs' binary
+interface: in which module pyverbs has their names differs between its versions.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import importlib
+import ipaddress
+import logging
+import mmap
+import os
+import resource
+import secrets
+import select
+import socket
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from aioproducer.transport.rdma.verbs import Completion, Piece, QueuePairFacts, RdmaUnavailableError, VerbsError
+
+_QPT_RC = 2
+_QPS_ERR = 6
+_QP_STATE = 1
+_PORT_ACTIVE = 4
+_LINK_LAYER_ETHERNET = 2
+_GID_TYPE_ROCE_V2 = 2
+_WR_RDMA_WRITE_WITH_IMM = 1
+_SEND_SIGNALED = 2
+_ACCESS_LOCAL_WRITE = 1
+_ACCESS_REMOTE_WRITE = 2
+_MTU_BYTES = {1: 256, 2: 512, 3: 1024, 4: 2048, 5: 4096}
+_MTU_CODES = {size: code for code, size in _MTU_BYTES.items()}
+
+# 4.096 us * 2**14 for an acknowledgement, six times again: a peer that is gone is noticed in half a second. With seven
+# it never is.
+_TIMEOUT = 14
+_RETRY_COUNT = 6
+# A receiver that is not ready is asked again for ever (7), 0.64 ms apart (12): the transport's credits rule it out.
+_RECEIVER_NOT_READY_RETRY = 7
+_RECEIVER_NOT_READY_TIMER = 12
+_HOP_LIMIT = 64
+
+_MAX_PIECES = 16
+# Of 32 bytes each; the kernel takes no longer table than 64 KiB.
+_MAX_GIDS = 2000
+
+# Of a completion that failed nothing but the work request's id is defined: it has to tell receives from sends.
+_RECEIVE_BIT = 1 << 63
+
+# Linux 5.14; not in the mmap module of every supported Python.
+_MADV_POPULATE_WRITE = 23
+
+# Whoever opens a device or a completion channel meanwhile would be taken for what pyverbs has just opened.
+_opening = threading.Lock()
+
+
+class PyverbsLayer:
+    """The RDMA devices of this machine (``Verbs``).
+
+    Raises:
+        RdmaUnavailableError: pyverbs cannot be imported; the text says why.
+    """
+
+    def __init__(self) -> None:
+        self._pyverbs = _import_pyverbs()
+
+    def open(self, device: str | None, gid: str | None) -> PyverbsDevice:
+        """As ``Verbs.open``. ``None`` prefers RoCE v2, addresses of IPv4, and those that other machines reach."""
+        names = self._device_names()
+        if not names:
+            raise RdmaUnavailableError(
+                "there is no RDMA device: load the driver of the card, or have one made of software "
+                "(modprobe rdma_rxe; rdma link add rxe0 type rxe netdev eth0)"
+            )
+        if device is not None and device not in names:
+            raise RdmaUnavailableError(f"there is no RDMA device {device}; there are: {', '.join(names)}")
+        opened: dict[str, Any] = {}
+        ports: list[Port] = []
+        problems: list[str] = []
+        try:
+            for name in [device] if device is not None else names:
+                try:
+                    opened[name] = self._open(name)
+                    ports += _ports(name, opened[name], problems)
+                except (VerbsError, self._pyverbs.error) as error:
+                    problems.append(str(error))
+            chosen = choose_port(ports, gid, problems)
+            context = opened.pop(chosen.device)
+        finally:
+            for other in opened.values():
+                other.close()
+        try:
+            domain = self._pyverbs.pd.PD(context)
+        except self._pyverbs.error as error:
+            context.close()
+            raise _failed(f"cannot make a protection domain of {chosen.device}", error) from error
+        return PyverbsDevice(self._pyverbs, context, domain, chosen)
+
+    def _device_names(self) -> list[str]:
+        try:
+            return [_text(found.name) for found in self._pyverbs.device.get_device_list()]
+        except self._pyverbs.error as error:
+            raise RdmaUnavailableError(
+                f"this machine has no RDMA: {error} (modprobe ib_uverbs, and the driver of the card or rdma_rxe; in a "
+                "container, /sys/class/infiniband_verbs and /dev/infiniband have to be there)"
+            ) from error
+
+    def _open(self, name: str) -> Any:
+        try:
+            with _opening:
+                return self._pyverbs.device.Context(name=name)
+        except self._pyverbs.error as error:
+            raise _failed(f"cannot open {name}", error, "who may read and write /dev/infiniband/uverbs*?") from error
+
+
+class PyverbsDevice:
+    """As ``Device``."""
+
+    def __init__(self, pyverbs: _Pyverbs, context: Any, domain: Any, port: Port) -> None:
+        self._pyverbs = pyverbs
+        self._context = context
+        self._domain = domain
+        self._port = port
+        self._children: set[PyverbsMemoryRegion | PyverbsQueuePair] = set()
+        self._closed = False
+
+    @property
+    def name(self) -> str:
+        return self._port.device
+
+    @property
+    def gid(self) -> str:
+        """The address that was chosen, as text."""
+        return _address(self._port.gid)
+
+    def register(self, memory: mmap.mmap, *, remote_write: bool) -> PyverbsMemoryRegion:
+        """As ``Device.register``."""
+        self._check_open()
+        region = PyverbsMemoryRegion(self, memory, _ACCESS_LOCAL_WRITE | _ACCESS_REMOTE_WRITE if remote_write else 0)
+        self._children.add(region)
+        return region
+
+    def create_queue_pair(self, *, send_depth: int, receive_depth: int) -> PyverbsQueuePair:
+        """As ``Device.create_queue_pair``."""
+        self._check_open()
+        queue_pair = PyverbsQueuePair(self, send_depth, receive_depth)
+        self._children.add(queue_pair)
+        return queue_pair
+
+    def close(self) -> None:
+        """As ``Device.close``."""
+        if self._closed:
+            return
+        if self._children:
+            kinds = sorted(type(child).__name__.removeprefix("Pyverbs") for child in self._children)
+            raise VerbsError(errno.EBUSY, f"cannot close {self.name}: not closed before it: {', '.join(kinds)}")
+        with _verb(self._pyverbs, f"cannot close {self.name}"):
+            self._domain.close()
+            self._context.close()
+        self._closed = True
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise VerbsError(errno.EBADF, f"{self.name} is closed")
+
+
+class PyverbsMemoryRegion:
+    """As ``MemoryRegion``."""
+
+    def __init__(self, device: PyverbsDevice, memory: mmap.mmap, access: int) -> None:
+        # As long as there is this object the memory cannot be unmapped.
+        self._first: ctypes.c_char | None = ctypes.c_char.from_buffer(memory)
+        self._device = device
+        self._address = ctypes.addressof(self._first)
+        self._length = len(memory)
+        _page_in(self._address, self._length)
+        pyverbs = device._pyverbs
+        try:
+            self._region = pyverbs.mr.MR(device._domain, self._length, access, address=self._address)
+        except pyverbs.error as error:
+            # The traceback would keep it.
+            self._first = None
+            limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
+            limited = _code(error) in (errno.ENOMEM, errno.EAGAIN, errno.EPERM) and limit != resource.RLIM_INFINITY
+            raise _failed(
+                f"cannot register {self._length} bytes",
+                error,
+                f"the limit of locked memory is {limit} bytes (ulimit -l, LimitMEMLOCK= of a systemd unit)"
+                if limited
+                else None,
+            ) from error
+        self._local_key: int = self._region.lkey
+        self._remote_key: int = self._region.rkey
+
+    @property
+    def address(self) -> int:
+        return self._address
+
+    @property
+    def length(self) -> int:
+        return self._length
+
+    @property
+    def local_key(self) -> int:
+        return self._local_key
+
+    @property
+    def remote_key(self) -> int:
+        return self._remote_key
+
+    def close(self) -> None:
+        """As ``MemoryRegion.close``."""
+        if self._first is None:
+            return
+        with _verb(self._device._pyverbs, f"cannot deregister {self._length} bytes"):
+            self._region.close()
+        self._first = None
+        self._device._children.discard(self)
+
+
+class PyverbsQueuePair:
+    """As ``QueuePair``."""
+
+    def __init__(self, device: PyverbsDevice, send_depth: int, receive_depth: int) -> None:
+        self._device = device
+        self._pyverbs = device._pyverbs
+        # pyverbs crashes on what is closed.
+        self._lock = threading.Lock()
+        self._closed = False
+        self._connected = False
+        pyverbs, context = device._pyverbs, device._context
+        made: list[Any] = []
+        with _verb(pyverbs, f"cannot make a queue pair of {send_depth} sends and {receive_depth} receives"):
+            try:
+                self._channel, self._completion_fd = _completion_channel(pyverbs, context)
+                made.append(self._channel)
+                self._queue = pyverbs.cq.CQ(context, send_depth + receive_depth, channel=self._channel)
+                made.append(self._queue)
+                depths = pyverbs.qp.QPCap(
+                    max_send_wr=send_depth, max_recv_wr=receive_depth, max_send_sge=_MAX_PIECES, max_recv_sge=1
+                )
+                attributes = pyverbs.qp.QPInitAttr(
+                    qp_type=_QPT_RC, scq=self._queue, rcq=self._queue, cap=depths, sq_sig_all=0
+                )
+                self._pair = pyverbs.qp.QP(device._domain, attributes)
+                made.append(self._pair)
+                initial = pyverbs.qp.QPAttr(port_num=device._port.number)
+                initial.qp_access_flags = _ACCESS_REMOTE_WRITE
+                self._pair.to_init(initial)
+            except BaseException:
+                for thing in reversed(made):
+                    thing.close()
+                raise
+        self._events = select.poll()
+        self._events.register(self._completion_fd, select.POLLIN)
+        port = device._port
+        self._facts = QueuePairFacts(self._pair.qp_num, port.gid, secrets.randbits(24), port.mtu)
+        # What is posted is copied: the same objects serve every request, as making them costs more than all else.
+        # pyverbs makes no request without a piece, but counts none where it is told so afterwards.
+        self._pieces = [pyverbs.wr.SGE(0, 0, 0) for _ in range(_MAX_PIECES)]
+        self._receive = pyverbs.wr.RecvWR(num_sge=1, sg=self._pieces)
+        self._receive.num_sge = 0
+
+    @property
+    def facts(self) -> QueuePairFacts:
+        return self._facts
+
+    @property
+    def max_pieces(self) -> int:
+        return _MAX_PIECES
+
+    @property
+    def completion_fd(self) -> int:
+        return self._completion_fd
+
+    def connect(self, peer: QueuePairFacts) -> None:
+        """As ``QueuePair.connect``."""
+        pyverbs, port = self._pyverbs, self._device._port
+        gid = _address(peer.gid)
+        with self._lock, _verb(pyverbs, f"cannot connect a queue pair to {gid}, number {peer.number}"):
+            self._check_open()
+            if self._connected:
+                raise VerbsError(errno.EINVAL, "cannot connect a queue pair that is connected")
+            route = pyverbs.addr.GlobalRoute(
+                dgid=pyverbs.addr.GID(_words(peer.gid)), sgid_index=port.gid_index, hop_limit=_HOP_LIMIT
+            )
+            attributes = pyverbs.qp.QPAttr(port_num=port.number)
+            attributes.ah_attr = pyverbs.addr.AHAttr(gr=route, is_global=1, port_num=port.number)
+            attributes.path_mtu = _MTU_CODES[min(port.mtu, peer.mtu)]
+            attributes.dest_qp_num = peer.number
+            attributes.rq_psn = peer.packet_number
+            attributes.sq_psn = self._facts.packet_number
+            attributes.min_rnr_timer = _RECEIVER_NOT_READY_TIMER
+            attributes.rnr_retry = _RECEIVER_NOT_READY_RETRY
+            attributes.timeout = _TIMEOUT
+            attributes.retry_cnt = _RETRY_COUNT
+            attributes.max_dest_rd_atomic = 1
+            attributes.max_rd_atomic = 1
+            self._pair.to_rtr(attributes)
+            self._pair.to_rts(attributes)
+            self._connected = True
+
+    def post_receives(self, work_request_ids: Sequence[int]) -> None:
+        """As ``QueuePair.post_receives``."""
+        with self._lock, _verb(self._pyverbs, "cannot post a receive"):
+            self._check_open()
+            for work_request_id in work_request_ids:
+                self._receive.wr_id = work_request_id | _RECEIVE_BIT
+                self._pair.post_recv(self._receive)
+
+    def post_write(
+        self,
+        work_request_id: int,
+        pieces: Sequence[Piece],
+        remote_address: int,
+        remote_key: int,
+        immediate: int,
+        signaled: bool,
+    ) -> None:
+        """As ``QueuePair.post_write``."""
+        if len(pieces) > _MAX_PIECES:
+            raise VerbsError(errno.EINVAL, f"cannot post a write of {len(pieces)} pieces: at most {_MAX_PIECES}")
+        with self._lock:
+            self._check_open()
+            if not self._connected:
+                raise VerbsError(errno.EINVAL, "cannot post a write: the queue pair is not connected")
+            for slot, piece in zip(self._pieces, pieces, strict=False):
+                slot.addr, slot.length, slot.lkey = piece
+            request = self._pyverbs.wr.SendWR(
+                wr_id=work_request_id,
+                opcode=_WR_RDMA_WRITE_WITH_IMM,
+                num_sge=len(pieces) or 1,
+                sg=self._pieces,
+                imm_data=socket.htonl(immediate),
+                send_flags=_SEND_SIGNALED if signaled else 0,
+            )
+            if not pieces:
+                request.num_sge = 0
+            request.set_wr_rdma(remote_key, remote_address)
+            try:
+                self._pair.post_send(request)
+            except self._pyverbs.error as error:
+                raise _failed("cannot post a write", error) from error
+
+    def request_notification(self) -> None:
+        """As ``QueuePair.request_notification``."""
+        with self._lock, _verb(self._pyverbs, "cannot ask to be notified"):
+            self._check_open()
+            self._queue.req_notify()
+
+    def clear_events(self) -> None:
+        """As ``QueuePair.clear_events``."""
+        with self._lock, _verb(self._pyverbs, "cannot take a completion event"):
+            self._check_open()
+            while self._events.poll(0):
+                self._channel.get_cq_event(self._queue)
+                self._queue.ack_events(1)
+
+    def poll(self, most: int) -> list[Completion]:
+        """As ``QueuePair.poll``."""
+        with self._lock:
+            self._check_open()
+            try:
+                _, polled = self._queue.poll(most)
+            except self._pyverbs.error as error:
+                raise _failed("cannot poll for completions", error) from error
+        return [_completion(found) for found in polled]
+
+    def to_error(self) -> None:
+        """As ``QueuePair.to_error``."""
+        with self._lock, _verb(self._pyverbs, "cannot put a queue pair into its error state"):
+            self._check_open()
+            attributes = self._pyverbs.qp.QPAttr()
+            attributes.qp_state = _QPS_ERR
+            self._pair.modify(attributes, _QP_STATE)
+
+    def close(self) -> None:
+        """As ``QueuePair.close``."""
+        with self._lock, _verb(self._pyverbs, "cannot destroy a queue pair"):
+            if self._closed:
+                return
+            self._closed = True
+            self._pair.close()
+            # Waits for ever for events that were taken and not acknowledged; clear_events leaves none.
+            self._queue.close()
+            self._channel.close()
+        self._device._children.discard(self)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise VerbsError(errno.EBADF, f"queue pair {self._facts.number} is closed")
+
+
+class Port(NamedTuple):
+    """Where queue pairs may be: an address (GID) of a port that is up.
+
+    number
+        Of the port, from 1.
+    gid, gid_index
+        The address and where the port's table has it.
+    roce_v2
+        Whether packets with it are UDP, which is routed, or bare Ethernet.
+    mtu
+        ``active_mtu`` in bytes.
+    """
+
+    device: str
+    number: int
+    gid: bytes
+    gid_index: int
+    roce_v2: bool
+    mtu: int
+
+
+def choose_port(ports: Iterable[Port], gid: str | None, problems: Sequence[str]) -> Port:
+    """The port with the address ``gid``, or the one that most peers will reach.
+
+    A link-local address is the last resort: it means nothing without the name of an interface.
+
+    Raises:
+        RdmaUnavailableError: there is none; ``problems`` says what was found instead.
+    """
+    every = list(ports)
+    candidates = every if gid is None else [port for port in every if port.gid == _wanted(gid)]
+    if not candidates:
+        seen = "; ".join([*dict.fromkeys(f"{port.device} has {_address(port.gid)}" for port in every), *problems])
+        what = "no RDMA device has a port that can be used" if gid is None else f"no RDMA port has the address {gid}"
+        raise RdmaUnavailableError(f"{what}: {seen or 'no port has an address'}")
+
+    def rank(port: Port) -> tuple[bool, bool, bool, bool]:
+        address = ipaddress.IPv6Address(port.gid)
+        mapped = address.ipv4_mapped
+        return (
+            address.is_link_local or (mapped is not None and mapped.is_link_local),
+            address.is_loopback or (mapped is not None and mapped.is_loopback),
+            not port.roce_v2,
+            mapped is None,
+        )
+
+    return min(candidates, key=rank)
+
+
+class _Pyverbs(NamedTuple):
+    """The modules that are used, and what their calls raise."""
+
+    device: Any
+    pd: Any
+    mr: Any
+    cq: Any
+    qp: Any
+    wr: Any
+    addr: Any
+    error: type[Exception]
+
+
+def _import_pyverbs() -> _Pyverbs:
+    # pyverbs configures logging for the whole process as it is imported; that is the program's to do.
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    try:
+        return _Pyverbs(
+            device=importlib.import_module("pyverbs.device"),
+            pd=importlib.import_module("pyverbs.pd"),
+            mr=importlib.import_module("pyverbs.mr"),
+            cq=importlib.import_module("pyverbs.cq"),
+            qp=importlib.import_module("pyverbs.qp"),
+            wr=importlib.import_module("pyverbs.wr"),
+            addr=importlib.import_module("pyverbs.addr"),
+            error=importlib.import_module("pyverbs.pyverbs_error").PyverbsError,
+        )
+    except ModuleNotFoundError as missing:
+        raise RdmaUnavailableError(
+            f"RDMA needs pyverbs: {missing} (pip install aioproducer[rdma] with the headers of libibverbs, or Debian's "
+            "and Ubuntu's python3-pyverbs and ibverbs-providers)"
+        ) from missing
+    except ImportError as broken:
+        raise RdmaUnavailableError(
+            f"pyverbs is there but cannot be loaded: {broken} (Debian, Ubuntu: apt install libibverbs1 librdmacm1 "
+            "ibverbs-providers)"
+        ) from broken
+    finally:
+        for handler in [handler for handler in root.handlers if handler not in handlers]:
+            root.removeHandler(handler)
+            handler.close()
+        root.setLevel(level)
+
+
+def _ports(name: str, context: Any, problems: list[str]) -> Iterator[Port]:
+    """The addresses of a device's ports that are up; why others are left out is added to ``problems``."""
+    states = {}
+    for number in range(1, context.query_device().phys_port_cnt + 1):
+        attributes = context.query_port(number)
+        if attributes.link_layer != _LINK_LAYER_ETHERNET:
+            problems.append(f"port {number} of {name} is InfiniBand, and only RoCE is supported")
+        elif attributes.state != _PORT_ACTIVE:
+            problems.append(f"port {number} of {name} is down (ip link set ... up)")
+        else:
+            states[number] = _MTU_BYTES[attributes.active_mtu]
+    for entry in context.query_gid_table(_MAX_GIDS):
+        if entry.port_num in states:
+            gid = _wanted(entry.gid_str())
+            if any(gid):
+                roce_v2 = entry.gid_type == _GID_TYPE_ROCE_V2
+                yield Port(name, entry.port_num, gid, entry.gid_index, roce_v2, states[entry.port_num])
+
+
+def _completion_channel(pyverbs: _Pyverbs, context: Any) -> tuple[Any, int]:
+    """A completion channel and its file descriptor, made non-blocking: with an event or without, no call waits."""
+    with _opening:
+        before = None if hasattr(pyverbs.cq.CompChannel, "fd") else _event_fds()
+        channel = pyverbs.cq.CompChannel(context)
+        # Older than rdma-core 58, it does not tell.
+        fds = {channel.fd} if before is None else _event_fds() - before
+    if len(fds) != 1:
+        channel.close()
+        raise VerbsError(errno.EMFILE, f"cannot tell a completion channel's file descriptor: /proc shows {sorted(fds)}")
+    (fd,) = fds
+    os.set_blocking(fd, False)
+    return channel, fd
+
+
+def _event_fds() -> set[int]:
+    found = set()
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            if os.readlink(f"/proc/self/fd/{name}") == "anon_inode:[infinibandevent]":
+                found.add(int(name))
+        except FileNotFoundError:
+            # Closed meanwhile, as the listing itself is.
+            continue
+    return found
+
+
+def _completion(found: Any) -> Completion:
+    work_request_id: int = found.wr_id
+    status: int = found.status
+    received = bool(work_request_id & _RECEIVE_BIT)
+    if received and not status:
+        return Completion(
+            work_request_id & ~_RECEIVE_BIT, status, received, found.byte_len, socket.ntohl(found.imm_data)
+        )
+    return Completion(work_request_id & ~_RECEIVE_BIT, status, received, 0, 0)
+
+
+def _page_in(address: int, length: int) -> None:
+    """Have the kernel map all pages now: ctypes lets other threads run meanwhile, pyverbs would not.
+
+    A kernel that does not know how does it when the memory is registered.
+    """
+    ctypes.CDLL(None).madvise(ctypes.c_void_p(address), ctypes.c_size_t(length), _MADV_POPULATE_WRITE)
+
+
+@contextmanager
+def _verb(pyverbs: _Pyverbs, what: str) -> Iterator[None]:
+    """Errors of pyverbs as ``VerbsError``."""
+    try:
+        yield
+    except pyverbs.error as error:
+        raise _failed(what, error) from error
+
+
+def _failed(what: str, error: Exception, hint: str | None = None) -> VerbsError:
+    text = f"{what}: {error}" + (f"; {hint}" if hint else "")
+    code = _code(error)
+    return VerbsError(text) if code is None else VerbsError(code, text)
+
+
+def _code(error: Exception) -> int | None:
+    """``errno``, where pyverbs knows it."""
+    code: int = getattr(error, "error_code", -1)
+    return None if code == -1 else abs(code)
+
+
+def _text(name: str | bytes) -> str:
+    return name.decode() if isinstance(name, bytes) else name
+
+
+def _wanted(gid: str) -> bytes:
+    """The 16 bytes of a GID's text; an IPv4 address stands for the one that is mapped into IPv6."""
+    try:
+        address = ipaddress.ip_address(gid)
+    except ValueError as error:
+        raise RdmaUnavailableError(f"not an address of an RDMA port (GID): {error}") from error
+    return address.packed if address.version == 6 else b"\0" * 10 + b"\xff\xff" + address.packed
+
+
+def _address(gid: bytes) -> str:
+    address = ipaddress.IPv6Address(gid)
+    return str(address.ipv4_mapped or address)
+
+
+def _words(gid: bytes) -> str:
+    """A GID's text as pyverbs reads it."""
+    return ipaddress.IPv6Address(gid).exploded

@@ -1,0 +1,272 @@
+"""The accounting of rings, credits and work requests; no input or output here.
+
+A side writes only into the peer's receive ring, one piece after the other, round and round. A *message* is one RDMA
+WRITE with immediate: it takes a posted receive of the peer and, if it carries data, a run of bytes in the ring, which
+never goes over the ring's end. The peer frees messages oldest first, as it consumes them, and says so in the immediate
+of its next message: how many of those with data, how many of those without.
+
+**No overrun.** Data messages are bounded by the peer's slots and by the bytes of its ring, controls by its number of
+controls; every message of them has a receive posted, and one receive more is kept for the goodbye.
+
+**No deadlock.** Whoever consumes data returns credits by a control message when enough has come together. Controls are
+acknowledged by the peer's next data message. Where all controls wait for that, the peer has at least one data credit by
+the last of them: if it has something to write it can, and thereby acknowledges; if not, it needs no credits.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from enum import IntEnum
+from typing import Final, Generic, NamedTuple, TypeVar
+
+_KIND_SHIFT: Final = 28
+_DATA_SHIFT: Final = 14
+_COUNT_MASK: Final = (1 << _DATA_SHIFT) - 1
+
+LentT = TypeVar("LentT")
+
+
+class RingError(ConnectionError):
+    """The peer broke the rules of the rings."""
+
+
+class MessageKind(IntEnum):
+    """What the immediate says that its message is."""
+
+    DATA = 1
+    CREDITS = 2
+    GOODBYE = 3
+    """The peer writes no more data."""
+
+
+class Immediate(NamedTuple):
+    """The 32 bits of a message: 4 for its kind, 14 each for how many messages the sender has freed meanwhile."""
+
+    kind: MessageKind
+    data_freed: int
+    controls_freed: int
+
+    def encode(self) -> int:
+        return self.kind << _KIND_SHIFT | self.data_freed << _DATA_SHIFT | self.controls_freed
+
+    @classmethod
+    def decode(cls, value: int) -> Immediate:
+        """
+        Raises:
+            RingError: there is no such kind.
+        """
+        kind = value >> _KIND_SHIFT
+        if not MessageKind.DATA <= kind <= MessageKind.GOODBYE:
+            raise RingError(f"a message of the unknown kind {kind}")
+        return cls(MessageKind(kind), value >> _DATA_SHIFT & _COUNT_MASK, value & _COUNT_MASK)
+
+
+class PeerRing:
+    """The peer's receive ring, as whoever writes into it knows it."""
+
+    def __init__(self, size: int, slots: int, controls: int) -> None:
+        self.size = size
+        self.free_bytes = size
+        self.free_slots = slots
+        self.free_controls = controls
+        self._controls = controls
+        self._position = 0
+        self._lengths: deque[int] = deque()
+
+    def room(self) -> int:
+        """How many bytes the next message may have at most."""
+        if not self.free_slots:
+            return 0
+        return min(self.free_bytes, self.size - self._position)
+
+    def take(self, length: int) -> int:
+        """Where in the ring a message of ``length`` bytes goes; there must be ``room``."""
+        assert 0 < length <= self.room()
+        offset = self._position
+        self._position = (offset + length) % self.size
+        self.free_bytes -= length
+        self.free_slots -= 1
+        self._lengths.append(length)
+        return offset
+
+    def take_control(self) -> None:
+        """A control message is sent; ``free_controls`` must be over 0."""
+        assert self.free_controls > 0
+        self.free_controls -= 1
+
+    def freed(self, data: int, controls: int) -> None:
+        """The peer has freed that many messages.
+
+        Raises:
+            RingError: there were not as many.
+        """
+        if data > len(self._lengths):
+            raise RingError(f"credits for {data} messages, of which only {len(self._lengths)} were written")
+        if self.free_controls + controls > self._controls:
+            raise RingError(f"credits for {controls} control messages, more than were written")
+        for _ in range(data):
+            self.free_bytes += self._lengths.popleft()
+        self.free_slots += data
+        self.free_controls += controls
+
+
+class ReceiveRing:
+    """This side's receive ring: what the peer has written there, and what it need not know yet to be free."""
+
+    def __init__(self, size: int, slots: int, controls: int) -> None:
+        self.size = size
+        self._slots = slots
+        self._controls = controls
+        self._position = 0
+        self._held_bytes = 0
+        """Written, and not free for the peer, as far as it knows."""
+        self._held: deque[int] = deque()
+        self._freed_bytes = 0
+        self.data_freed = 0
+        """Messages consumed that the peer does not know of."""
+        self.controls_freed = 0
+
+    def arrived(self, length: int) -> int:
+        """Where the data message that has just come lies.
+
+        Raises:
+            RingError: the peer had no room for it.
+        """
+        offset = self._position
+        if not length:
+            raise RingError("a data message without data")
+        if length > self.size - max(offset, self._held_bytes):
+            raise RingError(f"a message of {length} bytes, more than the ring had room for")
+        if len(self._held) + self.data_freed >= self._slots:
+            raise RingError(f"more than {self._slots} messages at a time")
+        self._position = (offset + length) % self.size
+        self._held_bytes += length
+        self._held.append(length)
+        return offset
+
+    def control_arrived(self) -> None:
+        """A control message has come, and is done with.
+
+        Raises:
+            RingError: there are more of them than the peer may send.
+        """
+        if self.controls_freed >= self._controls:
+            raise RingError(f"more than {self._controls} control messages at a time")
+        self.controls_freed += 1
+
+    def consumed(self) -> None:
+        """The oldest message is not needed any more, and its receive posted again."""
+        self._freed_bytes += self._held.popleft()
+        self.data_freed += 1
+
+    @property
+    def owes_credits(self) -> bool:
+        """Whether so much was freed that the peer should be told, though there be nothing else to tell."""
+        return self.data_freed * 4 >= self._slots or self._freed_bytes * 4 >= self.size
+
+    def take_credits(self) -> tuple[int, int]:
+        """How many data messages and controls were freed, to be told with the next message."""
+        credits = (self.data_freed, self.controls_freed)
+        self._held_bytes -= self._freed_bytes
+        self._freed_bytes = 0
+        self.data_freed = 0
+        self.controls_freed = 0
+        return credits
+
+
+class Post(NamedTuple):
+    """What a work request is posted with."""
+
+    work_request_id: int
+    signaled: bool
+
+
+class _Posted(NamedTuple, Generic[LentT]):
+    work_request_id: int
+    copied: int
+    lent: LentT | None
+
+
+class SendQueue(Generic[LentT]):
+    """Work requests under way, the send ring whose bytes they read, and what they read besides it.
+
+    A completion is of its work request and all before it, so only some of them are *signaled*: one in a quarter of
+    ``depth``, the one by which half of the ring is in use, and where the caller waits for one. ``lent`` is whatever
+    must stay as it is until the card has read it.
+
+    ``reserve``: work requests kept for controls and the goodbye.
+    """
+
+    def __init__(self, depth: int, reserve: int, ring_size: int) -> None:
+        self._depth = depth
+        self._data_depth = depth - reserve
+        self._interval = max(1, depth // 4)
+        self._ring_size = ring_size
+        self._free_bytes = ring_size
+        self._position = 0
+        self._unsignaled = 0
+        self._unsignaled_bytes = 0
+        self._next_id = 0
+        self._posted: deque[_Posted[LentT]] = deque()
+        self.lent = 0
+        """How many of those under way read what was lent."""
+
+    @property
+    def may_post(self) -> bool:
+        """Whether there is room for a work request with data."""
+        return len(self._posted) < self._data_depth
+
+    @property
+    def may_post_control(self) -> bool:
+        """Whether there is room for a work request without data, and the goodbye behind it."""
+        return len(self._posted) < self._depth - 1
+
+    @property
+    def may_post_goodbye(self) -> bool:
+        return len(self._posted) < self._depth
+
+    @property
+    def under_way(self) -> int:
+        return len(self._posted)
+
+    @property
+    def room(self) -> int:
+        """Bytes of the ring that nobody reads."""
+        return self._free_bytes
+
+    def take(self, length: int) -> list[tuple[int, int]]:
+        """Offset and length of the one or two runs of the ring that hold the next ``length`` bytes."""
+        assert 0 < length <= self._free_bytes
+        offset = self._position
+        self._position = (offset + length) % self._ring_size
+        self._free_bytes -= length
+        first = min(length, self._ring_size - offset)
+        runs = [(offset, first)]
+        if first < length:
+            runs.append((0, length - first))
+        return runs
+
+    def posted(self, copied: int, lent: LentT | None, *, wanted: bool) -> Post:
+        """How the next work request is posted, which reads ``copied`` bytes of the ring, and ``lent``.
+
+        ``wanted``: somebody waits for its completion.
+        """
+        self._unsignaled += 1
+        self._unsignaled_bytes += copied
+        signaled = wanted or self._unsignaled >= self._interval or self._unsignaled_bytes * 2 >= self._ring_size
+        if signaled:
+            self._unsignaled = 0
+            self._unsignaled_bytes = 0
+        work_request_id = self._next_id
+        self._next_id += 1
+        self._posted.append(_Posted(work_request_id, copied, lent))
+        self.lent += lent is not None
+        return Post(work_request_id, signaled)
+
+    def completed(self, work_request_id: int) -> None:
+        """That work request is done with, and all before it."""
+        posted = self._posted
+        while posted and posted[0].work_request_id <= work_request_id:
+            _, copied, lent = posted.popleft()
+            self._free_bytes += copied
+            self.lent -= lent is not None

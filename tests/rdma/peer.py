@@ -1,0 +1,77 @@
+"""Another process with a queue pair of its own; what it has to say goes to its standard output, a line of JSON each.
+
+``receive``: tells its facts, is told its peer's, connects, and tells the checksum of each write that comes.
+``limited``: tells what registering a MiB raises for a user who may lock less.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import resource
+import select
+import sys
+import zlib
+
+from aioproducer.transport.rdma.pyverbs_layer import PyverbsLayer
+from aioproducer.transport.rdma.verbs import QueuePairFacts, VerbsError
+
+_MEMORY = 1 << 20
+_NOBODY = 65534
+
+
+def _tell(what: object) -> None:
+    print(json.dumps(what), flush=True)
+
+
+def encoded(facts: QueuePairFacts) -> list[object]:
+    """As a line of JSON has it."""
+    return [facts.number, facts.gid.hex(), facts.packet_number, facts.mtu]
+
+
+def decoded(facts: list[object]) -> QueuePairFacts:
+    """The opposite of ``encoded``."""
+    number, gid, packet_number, mtu = facts
+    assert isinstance(number, int)
+    assert isinstance(gid, str)
+    assert isinstance(packet_number, int)
+    assert isinstance(mtu, int)
+    return QueuePairFacts(number, bytes.fromhex(gid), packet_number, mtu)
+
+
+def _receive() -> None:
+    device = PyverbsLayer().open(None, None)
+    memory = mmap.mmap(-1, _MEMORY)
+    region = device.register(memory, remote_write=True)
+    queue_pair = device.create_queue_pair(send_depth=1, receive_depth=8)
+    queue_pair.post_receives(range(8))
+    _tell([encoded(queue_pair.facts), region.address, region.remote_key])
+    queue_pair.connect(decoded(json.loads(sys.stdin.readline())))
+    _tell("connected")
+    while True:
+        queue_pair.request_notification()
+        for completion in queue_pair.poll(8):
+            _tell([completion.status, completion.immediate, zlib.crc32(memory[: completion.length])])
+        select.select([queue_pair.completion_fd], [], [])
+        queue_pair.clear_events()
+
+
+def _limited() -> None:
+    device = PyverbsLayer().open(None, None)
+    resource.setrlimit(resource.RLIMIT_MEMLOCK, (1 << 16, 1 << 16))
+    # Root may lock whatever it likes.
+    os.setuid(_NOBODY)
+    memory = mmap.mmap(-1, _MEMORY)
+    try:
+        device.register(memory, remote_write=True)
+    except VerbsError as error:
+        # Not registered, so nothing keeps it.
+        memory.close()
+        _tell([error.errno, str(error)])
+    else:
+        _tell("registered")
+
+
+if __name__ == "__main__":
+    {"receive": _receive, "limited": _limited}[sys.argv[1]]()

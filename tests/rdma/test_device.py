@@ -1,0 +1,146 @@
+"""What a script in one process cannot show: peers in other processes, limits, devices that come and go."""
+
+from __future__ import annotations
+
+import errno
+import json
+import mmap
+import os
+import subprocess
+import sys
+import time
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from aioproducer.transport.rdma.pyverbs_layer import PyverbsLayer
+from aioproducer.transport.rdma.verbs import CompletionStatus, Piece, RdmaUnavailableError
+from tests.rdma import peer, script
+
+_ROOT = Path(__file__).parents[2]
+
+
+@contextmanager
+def _process(role: str) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.rdma.peer", role],
+        cwd=_ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        bufsize=1,
+    )
+    with process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def _told(process: subprocess.Popen[str]) -> object:
+    assert process.stdout is not None
+    return json.loads(process.stdout.readline())
+
+
+def test_another_process_is_written_to_and_killed(verbs: PyverbsLayer) -> None:
+    """Whoever writes to a process that was killed hears of it within seconds."""
+    stage = script.Stage(verbs)
+    data = os.urandom(100_000)
+    with _process("receive") as process, stage.device() as device:
+        memory = mmap.mmap(-1, len(data))
+        memory[:] = data
+        region = device.register(memory, remote_write=False)
+        queue_pair = device.create_queue_pair(send_depth=4, receive_depth=4)
+        try:
+            told = _told(process)
+            assert isinstance(told, list)
+            facts, address, key = told
+            queue_pair.connect(peer.decoded(facts))
+            assert process.stdin is not None
+            print(json.dumps(peer.encoded(queue_pair.facts)), file=process.stdin)
+            assert _told(process) == "connected"
+            piece = Piece(region.address, len(data), region.local_key)
+            queue_pair.post_write(1, [piece], address, key, 77, True)
+            assert stage.wait(queue_pair, 1)[0].status == CompletionStatus.SUCCESS
+            assert _told(process) == [0, 77, zlib.crc32(data)]
+
+            process.kill()
+            process.wait()
+            began = time.monotonic()
+            queue_pair.post_write(2, [piece], address, key, 0, True)
+            (completion,) = stage.wait(queue_pair, 1)
+            assert completion.status == CompletionStatus.TRANSPORT_RETRY_EXCEEDED
+            assert time.monotonic() - began < 10
+        finally:
+            queue_pair.close()
+            region.close()
+            memory.close()
+
+
+def test_the_limit_of_locked_memory_is_named(guest_verbs: PyverbsLayer) -> None:
+    with _process("limited") as process:
+        told = _told(process)
+    assert isinstance(told, list)
+    code, text = told
+    assert code == errno.ENOMEM
+    assert "cannot register 1048576 bytes" in text
+    assert "the limit of locked memory is 65536 bytes (ulimit -l" in text
+
+
+def test_many_queue_pairs(verbs: PyverbsLayer) -> None:
+    """Each has a completion channel of its own, found among those of the others."""
+    device = verbs.open(None, None)
+    before = len(os.listdir("/proc/self/fd"))
+    made = [device.create_queue_pair(send_depth=16, receive_depth=64) for _ in range(50)]
+    assert len({queue_pair.completion_fd for queue_pair in made}) == 50
+    assert not any(os.get_blocking(queue_pair.completion_fd) for queue_pair in made)
+    for queue_pair in made:
+        queue_pair.close()
+    assert len(os.listdir("/proc/self/fd")) == before
+    device.close()
+
+
+def test_logging_is_left_alone(verbs: PyverbsLayer) -> None:
+    """pyverbs calls logging.basicConfig as it is imported."""
+    program = (
+        "import logging; from aioproducer.transport.rdma.pyverbs_layer import PyverbsLayer; PyverbsLayer(); "
+        "print(logging.root.handlers, logging.root.level)"
+    )
+    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
+    assert told.stdout == "[] 30\n"
+
+
+def test_a_port_that_is_down(guest_verbs: PyverbsLayer) -> None:
+    subprocess.run(["ip", "link", "set", "lo", "down"], check=True)
+    try:
+        with pytest.raises(RdmaUnavailableError, match=r"port 1 of rxe0 is down \(ip link set \.\.\. up\)"):
+            guest_verbs.open(None, None)
+    finally:
+        subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+    _until_usable(guest_verbs)
+
+
+def test_no_device(guest_verbs: PyverbsLayer) -> None:
+    subprocess.run(["rdma", "link", "delete", "rxe0"], check=True)
+    try:
+        with pytest.raises(RdmaUnavailableError, match=r"there is no RDMA device: .*modprobe rdma_rxe; rdma link add"):
+            guest_verbs.open(None, None)
+    finally:
+        subprocess.run(["rdma", "link", "add", "rxe0", "type", "rxe", "netdev", "lo"], check=True)
+    _until_usable(guest_verbs)
+
+
+def _until_usable(verbs: PyverbsLayer) -> None:
+    """The kernel gives a port its addresses some time after it came up."""
+    for _ in range(100):
+        try:
+            device = verbs.open(None, "127.0.0.1")
+        except RdmaUnavailableError:
+            time.sleep(0.1)
+        else:
+            device.close()
+            return
+    verbs.open(None, "127.0.0.1").close()

@@ -1,0 +1,556 @@
+"""A connection over queue pairs: what is copied and what is not, credits, every way in which it fails, and its end."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import mmap
+import threading
+
+import pytest
+
+from aioproducer.testing.verbs import SimulatedFabric
+from aioproducer.transport.rdma import RdmaConnector, RdmaListener
+from aioproducer.transport.rdma.ring import Immediate, MessageKind, RingError
+from aioproducer.transport.rdma.verbs import VerbsError
+from tests.transport.numbered import numbered
+
+
+class Pairs:
+    """Connections between a connector and a listener over one fabric."""
+
+    def __init__(self, recorder):
+        self.recorder = recorder
+        self.fabric = SimulatedFabric()
+        self.sides = []
+        self.place = None
+
+    async def open(self, *, client=None, **options):
+        """Both sides of a connection, with ``options`` for both and those of ``client`` for the connector alone."""
+        self.connector = RdmaConnector(self.fabric, **{**options, **(client or {})})
+        self.listener = RdmaListener(self.fabric, **options)
+        self.servers = asyncio.Queue()
+        self.place = await self.listener.listen("127.0.0.1", 0, self._accept)
+        return await self.connect()
+
+    def _accept(self, transport):
+        server = self.recorder()
+        server.transport = transport
+        self.servers.put_nowait(server)
+        return server
+
+    async def connect(self):
+        client = self.recorder()
+        async with asyncio.timeout(20):
+            client.transport = await self.connector.connect("127.0.0.1", self.place.port, client)
+            server = await self.servers.get()
+        self.sides += [client, server]
+        return client, server
+
+    async def shut(self):
+        for side in self.sides:
+            side.abort()
+        for side in self.sides:
+            await side.until_lost()
+            assert side.breaches == []
+            assert len(side.lost) == 1
+        if self.place is not None:
+            self.place.close()
+            await self.place.wait_closed()
+
+
+@pytest.fixture
+async def pairs(recorder):
+    """Everything is gone afterwards: verbs objects, threads; and no receiver was ever not ready."""
+    threads = set(threading.enumerate())
+    made = Pairs(recorder)
+    yield made
+    await made.shut()
+    assert not any(made.fabric.live)
+    assert set(threading.enumerate()) <= threads
+    assert made.fabric.receiver_not_ready == 0
+
+
+@pytest.fixture
+def arena():
+    memory = mmap.mmap(-1, 256 * 1024, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory[:] = numbered(len(memory))
+    return memory
+
+
+class TestMethodOne:
+    async def test_registered_memory_is_gathered_and_only_the_rest_is_copied(self, pairs, arena):
+        client, server = await pairs.open()
+        pairs.connector.register(arena)
+        await until_registered(pairs.connector, arena)
+        view = memoryview(arena)
+        pieces = [b"header", view[10:5000], bytearray(b"and"), b" another", view[70_000:200_000], b"end"]
+        expected = b"".join(pieces)
+        assert not client.write_lent(pieces, [bytearray(1)])
+        assert await server.until_received(len(expected)) == expected
+        await client.until_completed()
+        counters = pairs.connector.counters
+        assert (counters.bytes_sent, counters.bytes_copied) == (len(expected), 20)
+        assert counters.writes_posted == 1
+        assert counters.signals == 1
+
+    async def test_memory_is_read_until_write_completed_and_not_later(self, pairs, arena, turns):
+        client, server = await pairs.open()
+        pairs.connector.register(arena)
+        await until_registered(pairs.connector, arena)
+        pairs.fabric.hold()
+        assert not client.write_lent([memoryview(arena)[:1000]], [bytearray(1)])
+        await turns(5)
+        assert client.completions == 0
+        # What the card reads is what the memory holds when it is sent.
+        arena[:4] = b"late"
+        pairs.fabric.step()
+        await client.until_completed()
+        arena[:4] = b"next"
+        pairs.fabric.release()
+        assert (await server.until_received(1000))[:4] == b"late"
+
+    async def test_a_write_is_complete_only_with_those_before_it(self, pairs, arena, turns):
+        client, server = await pairs.open()
+        pairs.connector.register(arena)
+        await until_registered(pairs.connector, arena)
+        pairs.fabric.hold()
+        assert not client.write_lent([memoryview(arena)[:1000]], [bytearray(1)])
+        assert not client.write(b"copied at once, but behind the other")
+        await turns(5)
+        assert client.completions == 0
+        pairs.fabric.release()
+        await client.until_completed()
+        assert client.completions == 1
+        assert client.write(b"and now alone")
+        await server.until_received(1000 + 36 + 13)
+
+    async def test_more_pieces_than_a_work_request_takes(self, pairs, arena):
+        client, server = await pairs.open()
+        pairs.connector.register(arena)
+        await until_registered(pairs.connector, arena)
+        view = memoryview(arena)
+        pieces = [piece for start in range(0, 50_000, 500) for piece in (b"header", view[start : start + 300])]
+        expected = b"".join(pieces)
+        assert not client.write_lent(pieces, [bytearray(1)])
+        assert await server.until_received(len(expected)) == expected
+        await client.until_completed()
+        assert pairs.connector.counters.bytes_copied == 600
+        # Only the last of them was waited for.
+        assert pairs.connector.counters.signals == 1
+
+    async def test_frames_larger_than_the_rings(self, pairs, arena):
+        client, server = await pairs.open(ring_bytes=4096, slots=3)
+        pairs.connector.register(arena)
+        await until_registered(pairs.connector, arena)
+        expected = b"x" * 10_000 + bytes(arena) + b"y" * 10_000
+        assert not client.write_lent([b"x" * 10_000, memoryview(arena), b"y" * 10_000], [bytearray(1)])
+        assert await server.until_received(len(expected)) == expected
+        await client.until_completed()
+        assert pairs.connector.counters.bytes_copied == 20_000
+
+    async def test_a_view_that_may_not_be_written_is_copied(self, pairs, arena):
+        client, server = await pairs.open()
+        pairs.connector.register(arena)
+        await until_registered(pairs.connector, arena)
+        assert client.write_lent([memoryview(arena).toreadonly()[:100]], [])
+        assert await server.until_received(100) == arena[:100]
+
+    async def test_registered_before_and_after_the_device_is_opened(self, pairs, arena):
+        await pairs.open()
+        pairs.connector.register(arena)
+        pairs.connector.register(arena)
+        await until_registered(pairs.connector, arena)
+        # Two rings each on both sides, and the arena once.
+        assert pairs.fabric.live.memory_regions == 5
+        await pairs.connect()
+        assert pairs.fabric.live.memory_regions == 9
+        for side in pairs.sides:
+            side.abort()
+            await side.until_lost()
+        assert pairs.fabric.live.memory_regions == 0
+        client, _ = await pairs.connect()
+        assert not client.write_lent([memoryview(arena)], [bytearray(1)])
+        await client.until_completed()
+        assert pairs.connector.counters.bytes_copied == 0
+
+    async def test_unregistered_memory_is_copied_from_then_on(self, pairs, arena):
+        client, server = await pairs.open()
+        pairs.connector.register(arena)
+        await until_registered(pairs.connector, arena)
+        pairs.connector.unregister(arena)
+        await until_registered(pairs.connector, arena, refused=True)
+        assert pairs.fabric.live.memory_regions == 4
+        assert client.write_lent([memoryview(arena)[:100]], [])
+        assert await server.until_received(100) == arena[:100]
+        assert pairs.connector.counters.bytes_copied == 100
+
+    async def test_a_connector_does_not_keep_memory_alive(self, pairs):
+        await pairs.open()
+        memory = mmap.mmap(-1, 4096)
+        pairs.connector.register(memory)
+        await until_registered(pairs.connector, memory)
+        for side in pairs.sides:
+            side.abort()
+            await side.until_lost()
+        # Nothing holds a view of it any more.
+        memory.close()
+
+    async def test_where_registering_is_refused_records_are_copied_and_a_line_says_so(self, pairs, arena, caplog):
+        client, server = await pairs.open()
+        pairs.fabric.refuse_registrations(1)
+        pairs.connector.register(arena)
+        await until_registered(pairs.connector, arena, refused=True)
+        assert "records are copied once: " in caplog.text
+        assert "ulimit -l" in caplog.text
+        assert client.write_lent([memoryview(arena)[:100]], [])
+        assert await server.until_received(100) == arena[:100]
+
+
+async def until_registered(connector, memory, *, refused=False):
+    (shared,) = connector._endpoint.devices._shared.values()
+    # Behind the registration, which is behind a turn of the loop.
+    await asyncio.sleep(0)
+    await shared.run(lambda: None)
+    assert (id(memory) in shared.regions) is not refused
+
+
+class TestMethodTwo:
+    async def test_everything_is_copied(self, pairs, arena):
+        client, server = await pairs.open(zero_copy=False)
+        pairs.connector.register(arena)
+        await until_registered(pairs.connector, arena)
+        assert client.write_lent([b"header", memoryview(arena)], [])
+        assert await server.until_received(len(arena) + 6) == b"header" + arena[:]
+        counters = pairs.connector.counters
+        assert counters.bytes_copied == counters.bytes_sent == len(arena) + 6
+
+    async def test_small_writes_ask_for_few_completions(self, pairs):
+        client, server = await pairs.open()
+        for number in range(256):
+            assert client.write(b"%03d" % number)
+            await server.until_received(3 * number + 3)
+        counters = pairs.connector.counters
+        assert counters.writes_posted == 256
+        assert counters.signals <= 256 // 32
+
+
+class TestCredits:
+    async def test_a_reader_that_is_slow_holds_up_the_writer_and_nobody_else(self, pairs, turns):
+        client, server = await pairs.open(ring_bytes=4096, slots=4)
+        other, other_server = await pairs.connect()
+        server.transport.pause_reading()
+        data = numbered(100_000)
+        assert not client.write(data)
+        await turns(50)
+        assert server.received == b""
+        assert client.completions == 0
+        other.write(data)
+        assert await other_server.until_received(len(data)) == data
+        server.transport.resume_reading()
+        assert await server.until_received(len(data)) == data
+        await client.until_completed()
+
+    async def test_both_sides_full_at_once(self, pairs, turns):
+        client, server = await pairs.open(ring_bytes=2048, slots=2)
+        client.transport.pause_reading()
+        server.transport.pause_reading()
+        data = numbered(60_000)
+        assert not client.write(data)
+        assert not server.write(data[::-1])
+        await turns(50)
+        client.transport.resume_reading()
+        assert await client.until_received(len(data)) == data[::-1]
+        server.transport.resume_reading()
+        assert await server.until_received(len(data)) == data
+
+    async def test_one_way_traffic_needs_credits_and_gets_them(self, pairs):
+        client, server = await pairs.open(ring_bytes=2048, slots=8)
+        for start in range(0, 200_000, 500):
+            if not client.write(numbered(500, start)):
+                await client.until_completed()
+        await server.until_received(200_000)
+        # The server has told of them without anything else to say, but not of each.
+        credits = pairs.listener.counters.writes_posted
+        assert 0 < credits < 400
+        assert pairs.listener.counters.bytes_sent == 0
+
+    async def test_sides_with_rings_of_different_sizes(self, pairs):
+        client, server = await pairs.open(client={"ring_bytes": 1024, "slots": 1}, ring_bytes=65536)
+        data = numbered(300_000)
+        client.write(data)
+        server.write(data)
+        assert await server.until_received(len(data)) == data
+        assert await client.until_received(len(data)) == data
+
+
+class TestFailures:
+    async def test_a_queue_pair_in_error_ends_both_sides_once(self, pairs):
+        client, server = await pairs.open()
+        pairs.fabric.queue_pairs[1].to_error()
+        error = await server.until_lost()
+        other = await client.until_lost()
+        for lost in (error, other):
+            assert isinstance(lost, ConnectionError)
+        texts = f"{error} {other}"
+        assert "WORK_REQUEST_FLUSHED: the queue pair went into error" in texts
+        assert f"127.0.0.1:{pairs.place.port}" in str(other)
+
+    async def test_the_card_of_the_peer_does_not_answer(self, pairs):
+        client, server = await pairs.open()
+        destroy_queue_pair(server)
+        client.write(bytes(100_000))
+        error = await client.until_lost()
+        assert isinstance(error, ConnectionResetError)
+        await server.until_lost()
+
+    async def test_a_dead_peer_is_told_by_the_status_of_the_write(self, pairs, arena):
+        client, server = await pairs.open()
+        pairs.connector.register(arena)
+        await until_registered(pairs.connector, arena)
+        destroy_queue_pair(server)
+        assert not client.write_lent([memoryview(arena)[:100]], [bytearray(1)])
+        error = await client.until_lost()
+        assert "TRANSPORT_RETRY_EXCEEDED: the peer's card does not answer" in str(error)
+        await server.until_lost()
+
+    async def test_a_strangers_key(self, pairs):
+        client, server = await pairs.open()
+        facts = client.transport._remote
+        client.transport._remote = type(facts)(facts.address, facts.key + 100, facts.size, facts.slots, facts.controls)
+        client.write(b"x")
+        error = await client.until_lost()
+        assert "REMOTE_ACCESS_ERROR: the peer's memory was not open to this write" in str(error)
+        assert isinstance(await server.until_lost(), ConnectionError)
+        assert server.received == b""
+
+    async def test_the_peer_goes_without_a_goodbye(self, pairs):
+        client, server = await pairs.open()
+        client.write(b"last words")
+        await server.until_received(10)
+        client.transport._control.close()
+        assert "the peer has gone without a goodbye" in str(await server.until_lost())
+        assert isinstance(await client.until_lost(), ConnectionError)
+
+    async def test_what_came_before_a_reset_is_delivered(self, pairs, turns):
+        client, server = await pairs.open()
+        server.transport.pause_reading()
+        data = numbered(300_000)
+        client.write(data)
+        client.abort()
+        await client.until_lost()
+        await turns(20)
+        assert server.lost == []
+        server.transport.resume_reading()
+        assert isinstance(await server.until_lost(), ConnectionResetError)
+        assert server.received == data
+
+    async def test_memory_is_free_after_a_write_that_failed_during_a_pause(self, pairs, arena, turns):
+        client, server = await pairs.open(ring_bytes=8192)
+        server.write(b"came before the reset")
+        client.transport.pause_reading()
+        server.transport.pause_reading()
+        await turns(20)
+        assert not client.write(bytes(1_000_000))
+        server.abort()
+        await client.until_completed()
+        assert client.completions == 1
+        assert client.lost == []
+        assert client.write(b"goes nowhere")
+        client.transport.resume_reading()
+        assert isinstance(await client.until_lost(), ConnectionError)
+        assert client.received == b"came before the reset"
+
+    @pytest.mark.parametrize("how", ["close", "abort"])
+    async def test_the_end_of_a_failed_connection(self, pairs, turns, how):
+        client, server = await pairs.open()
+        client.transport.pause_reading()
+        server.write(b"never delivered")
+        await turns(5)
+        server.abort()
+        await server.until_lost()
+        await turns(50)
+        assert client.lost == []
+        getattr(client, how)()
+        error = await client.until_lost()
+        assert (error is None) == (how == "abort")
+        assert client.received == b""
+
+    async def test_a_word_on_the_connection_of_the_handshake(self, pairs):
+        client, server = await pairs.open()
+        client.transport._control.transport.write([b"?"])
+        error = await server.until_lost()
+        assert isinstance(error, RingError)
+        assert "broke the rules of the connection: it speaks after the handshake" in str(error)
+        await client.until_lost()
+
+    @pytest.mark.parametrize(
+        ("immediate", "data", "complaint"),
+        [
+            (0, b"", "unknown kind 0"),
+            (Immediate(MessageKind.DATA, 0, 0).encode(), b"", "without data"),
+            (Immediate(MessageKind.CREDITS, 0, 0).encode(), b"xyz", "3 bytes in a message that has none"),
+            (Immediate(MessageKind.GOODBYE, 1, 0).encode(), b"", "credits for 1 messages, of which only 0"),
+            (Immediate(MessageKind.GOODBYE, 0, 1).encode(), b"", "credits for 1 control messages"),
+        ],
+    )
+    async def test_a_peer_that_breaks_the_rules(self, pairs, immediate, data, complaint):
+        client, server = await pairs.open()
+        transport = client.transport
+        pieces = []
+        if data:
+            transport._copy(memoryview(data), pieces)
+        remote = transport._remote
+        transport._queue_pair.post_write(5, pieces, remote.address, remote.key, immediate, False)
+        error = await server.until_lost()
+        assert isinstance(error, RingError)
+        assert complaint in str(error)
+        assert "broke the rules of the connection" in str(error)
+        await client.until_lost()
+
+    async def test_data_after_the_goodbye(self, pairs, turns):
+        client, server = await pairs.open()
+        server.transport.pause_reading()
+        client.close()
+        await turns(5)
+        transport = client.transport
+        pieces = []
+        transport._copy(memoryview(b"too late"), pieces)
+        immediate = Immediate(MessageKind.DATA, 0, 0).encode()
+        remote = transport._remote
+        transport._queue_pair.post_write(5, pieces, remote.address, remote.key, immediate, False)
+        await client.until_lost()
+        server.transport.resume_reading()
+        await server.until_lost()
+        assert server.received == b""
+
+    @pytest.mark.parametrize("verb", ["poll", "clear_events", "request_notification", "post_write", "post_receives"])
+    async def test_a_verb_that_fails_poisons_the_connection_once(self, pairs, monkeypatch, verb):
+        client, server = await pairs.open(ring_bytes=1024, slots=4)
+        queue_pair = client.transport._queue_pair
+
+        def fail(*_):
+            raise VerbsError(errno.EIO, f"cannot {verb}")
+
+        monkeypatch.setattr(queue_pair, verb, fail)
+        server.write(numbered(400))
+        client.write(b"x")
+        server.write(numbered(400))
+        server.write(numbered(400))
+        error = await client.until_lost()
+        assert isinstance(error, ConnectionAbortedError)
+        assert f"127.0.0.1:{pairs.place.port}: cannot {verb}" in str(error)
+        assert isinstance(await server.until_lost(), ConnectionError)
+
+    async def test_destroying_that_fails_is_logged_and_the_loss_reported(self, pairs, caplog):
+        client, server = await pairs.open()
+
+        def fail():
+            raise VerbsError(errno.EBUSY, "cannot deregister")
+
+        client.transport._link._closing.callback(fail)
+        client.abort()
+        assert await client.until_lost() is None
+        assert "Closing the RDMA connection to 127.0.0.1" in caplog.text
+        assert "cannot deregister" in caplog.text
+        await server.until_lost()
+
+
+def destroy_queue_pair(side):
+    """As when its process is killed, but that the TCP connection stays."""
+    # No loop likes a descriptor to be closed under its eyes, and in a killed process there is none.
+    side.transport._stop_watching()
+    side.transport._queue_pair.close()
+
+
+class TestTheEnd:
+    async def test_a_peer_that_does_not_look_loses_nothing_when_the_closing_side_waits_no_longer(self, pairs, turns):
+        client, server = await pairs.open(linger_timeout=0.02)
+        server.transport.pause_reading()
+        data = numbered(300_000)
+        client.write(data)
+        client.close()
+        assert await client.until_lost() is None
+        await turns(20)
+        assert server.lost == []
+        assert server.write(b"nobody is there") in (True, False)
+        server.transport.resume_reading()
+        assert await server.until_lost() is None
+        assert server.received == data
+
+    async def test_a_goodbye_that_nobody_takes_is_an_error(self, pairs):
+        client, server = await pairs.open(linger_timeout=0.02)
+        client.write(b"never taken")
+        pairs.fabric.hold()
+        client.write(b"this neither")
+        client.close()
+        error = await client.until_lost()
+        assert "not everything was taken within 0.02 s" in str(error)
+        pairs.fabric.release()
+        assert isinstance(await server.until_lost(), ConnectionError)
+
+    async def test_closing_while_the_peer_still_sends(self, pairs):
+        client, server = await pairs.open(ring_bytes=4096, slots=4)
+        data = numbered(200_000)
+        assert not server.write(data)
+        client.close()
+        server.close()
+        assert await server.until_lost() is None
+        assert await client.until_lost() is None
+        assert client.received == b""
+
+    async def test_order_of_destruction_and_threads(self, pairs, arena):
+        """The double refuses to close a device before what was made of it; here it is asked who closes it."""
+        calls = []
+
+        def note(verb):
+            calls.append((verb, threading.current_thread() is threading.main_thread()))
+
+        pairs.fabric.before = note
+        client, server = await pairs.open()
+        pairs.connector.register(arena)
+        await until_registered(pairs.connector, arena)
+        client.write(b"x")
+        await server.until_received(1)
+        client.close()
+        await client.until_lost()
+        await server.until_lost()
+        pairs.place.close()
+        await pairs.place.wait_closed()
+        verbs = [verb for verb, _ in calls]
+        assert {"open", "register", "create_queue_pair", "connect", "close"} <= set(verbs)
+        assert not any(on_the_loop for _, on_the_loop in calls), "a verb that may block was called on the loop"
+        assert not any(pairs.fabric.live)
+
+    async def test_the_device_is_shared_and_closed_with_the_last_connection(self, pairs):
+        await pairs.open()
+        await pairs.connect()
+        # One of the connector, one of the listener.
+        assert pairs.fabric.live.devices == 2
+        for side in pairs.sides[:2]:
+            side.abort()
+            await side.until_lost()
+        assert pairs.fabric.live.devices == 2
+        for side in pairs.sides[2:]:
+            side.abort()
+            await side.until_lost()
+        assert pairs.fabric.live.devices == 1
+        await pairs.connect()
+        assert pairs.fabric.live.devices == 2
+
+    async def test_closing_the_device_fails(self, pairs, caplog):
+        client, server = await pairs.open()
+        device = client.transport._shared.device
+        close = device.close
+
+        def fail():
+            close()
+            raise VerbsError(errno.EBUSY, "cannot close the device")
+
+        device.close = fail
+        client.abort()
+        await client.until_lost()
+        assert "Closing the RDMA device failed: [Errno 16] cannot close the device" in caplog.text
+        await server.until_lost()
+        assert [record.levelno for record in caplog.records] == [logging.ERROR]

@@ -1,0 +1,564 @@
+"""Making connections over RDMA: strangers on both sides, whatever fails on the way, and what is left then: nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import socket
+import struct
+import sys
+import threading
+
+import pytest
+
+from aioproducer import Producer
+from aioproducer.assembly import connector_for
+from aioproducer.config import ProducerConfig
+from aioproducer.errors import ConfigurationError, MetadataTimeoutError
+from aioproducer.testing import EmbeddedCluster
+from aioproducer.testing.verbs import SimulatedFabric
+from aioproducer.transport.listening import StreamListener
+from aioproducer.transport.rdma import (
+    FallbackConnector,
+    HandshakeError,
+    NotRdmaError,
+    RdmaConnector,
+    RdmaListener,
+    RdmaUnavailableError,
+)
+from aioproducer.transport.rdma.executor import RingSizes
+from aioproducer.transport.rdma.handshake import Facts, HandshakeReader, Kind, Ready, Refusal, RingFacts, encode
+from aioproducer.transport.rdma.verbs import QueuePairFacts, VerbsError
+from aioproducer.transport.stream import StreamConnector
+
+RING = RingFacts(address=0x1000, key=1, size=4096, slots=4, controls=4)
+QUEUE_PAIR = QueuePairFacts(number=999, gid=b"\1" * 16, packet_number=99, mtu=1024)
+HELLO = Facts(Kind.HELLO, b"t" * 16, bytes(16), QUEUE_PAIR, RING)
+
+
+class Place:
+    """A listener over a fabric of its own, whose connections are recorders."""
+
+    def __init__(self, recorder):
+        self.recorder = recorder
+        self.fabric = SimulatedFabric()
+        self.connector = RdmaConnector(self.fabric)
+        self.accepted = []
+        self.servers = asyncio.Queue()
+        self.listening = None
+
+    async def listen(self, **options):
+        self.listening = await RdmaListener(self.fabric, **options).listen("127.0.0.1", 0, self._accept)
+        return self.listening
+
+    def _accept(self, transport):
+        server = self.recorder()
+        server.transport = transport
+        self.accepted.append(server)
+        self.servers.put_nowait(server)
+        return server
+
+    async def connect(self):
+        client = self.recorder()
+        async with asyncio.timeout(20):
+            client.transport = await self.connector.connect("127.0.0.1", self.listening.port, client)
+            server = await self.servers.get()
+        return client, server
+
+    async def still_serves(self):
+        """Somebody who means well is served as ever."""
+        client, server = await self.connect()
+        client.write(b"here I am")
+        assert await server.until_received(9) == b"here I am"
+        client.close()
+        await client.until_lost()
+        await server.until_lost()
+
+    async def stranger(self):
+        return await asyncio.open_connection("127.0.0.1", self.listening.port)
+
+    async def shut(self):
+        for server in self.accepted:
+            server.abort()
+            await server.until_lost()
+        if self.listening is not None:
+            self.listening.close()
+            async with asyncio.timeout(20):
+                await self.listening.wait_closed()
+
+
+@pytest.fixture
+async def place(recorder):
+    """Everything is gone afterwards: verbs objects, threads and tasks."""
+    threads = set(threading.enumerate())
+    made = Place(recorder)
+    yield made
+    await made.shut()
+    assert not any(made.fabric.live)
+    assert set(threading.enumerate()) <= threads
+    assert len(asyncio.all_tasks()) == 1
+
+
+async def told(reader, peer="peer"):
+    """What the listener said, until it ended the connection."""
+    return HandshakeReader(peer, accepting=False).feed(await reader.read(-1))
+
+
+class TestStrangersAtAListener:
+    @pytest.mark.parametrize(
+        ("said", "complaint"),
+        [
+            (b"GET / HTTP/1.1\r\n\r\n", "it said b'GET / HTTP/1.1"),
+            (b"\0\0\0\x10\0\x12\0\x03\0\0\0\0\0\0\0\0\0\0\0\0", "a Kafka client that speaks plain TCP"),
+            (b"\x16\x03\x01\x02\x00\x01", "it speaks TLS"),
+            (bytes(1000), "it said b'"),
+            (encode(Ready(b"t" * 16)), "HELLO was to come"),
+            (encode(Facts(Kind.WELCOME, b"t" * 16, b"u" * 16, QUEUE_PAIR, RING)), "HELLO was to come"),
+            (encode(HELLO)[:8] + struct.pack(">H", 2) + encode(HELLO)[10:], "it speaks version 2"),
+        ],
+    )
+    async def test_one_who_says_something_else_is_told_so(self, place, caplog, said, complaint):
+        caplog.set_level(logging.INFO)
+        await place.listen()
+        reader, writer = await place.stranger()
+        writer.write(said)
+        (refusal,) = await told(reader)
+        assert isinstance(refusal, Refusal)
+        assert complaint in refusal.reason
+        writer.close()
+        await place.still_serves()
+        assert "The RDMA handshake failed: " in caplog.text
+        assert complaint in caplog.text
+        assert len(place.accepted) == 1
+
+    async def test_a_wrong_token(self, place, caplog):
+        caplog.set_level(logging.INFO)
+        await place.listen()
+        reader, writer = await place.stranger()
+        writer.write(encode(HELLO))
+        answer = HandshakeReader("peer", accepting=False)
+        heard = []
+        while not heard:
+            heard = answer.feed(await reader.read(1000))
+        assert heard[0].kind is Kind.WELCOME
+        assert heard[0].echo == HELLO.token
+        writer.write(encode(Ready(b"w" * 16)))
+        (refusal,) = await told(reader)
+        assert "wrong token" in refusal.reason
+        writer.close()
+        await place.still_serves()
+
+    @pytest.mark.parametrize("said", [encode(HELLO) * 5, encode(HELLO) + encode(Ready(b"t" * 16)) * 4])
+    async def test_more_than_belongs_to_it(self, place, said, caplog):
+        caplog.set_level(logging.INFO)
+        await place.listen()
+        reader, writer = await place.stranger()
+        writer.write(said)
+        *_, refusal = await told(reader)
+        assert isinstance(refusal, Refusal)
+        writer.close()
+        await place.still_serves()
+
+    @pytest.mark.parametrize("said", [b"", encode(HELLO)[:50], encode(HELLO)])
+    async def test_one_who_says_no_more_has_a_deadline(self, place, said, caplog):
+        caplog.set_level(logging.INFO)
+        await place.listen(handshake_timeout=0.05)
+        reader, writer = await place.stranger()
+        writer.write(said)
+        with contextlib.suppress(ConnectionResetError):
+            await reader.read(-1)
+        writer.close()
+        assert "no RDMA handshake within 0.05 s" in caplog.text
+        assert place.accepted == []
+
+    async def test_one_who_goes_at_once(self, place, caplog):
+        caplog.set_level(logging.INFO)
+        await place.listen()
+        for said in (b"", encode(HELLO)[:20], encode(HELLO)):
+            _, writer = await place.stranger()
+            writer.write(said)
+            writer.close()
+            await place.still_serves()
+            assert "ended the connection before the RDMA handshake was over" in caplog.text
+            caplog.clear()
+        assert not [record for record in caplog.records if record.levelno > logging.INFO]
+
+    async def test_many_who_say_nothing_do_not_keep_others_out(self, place):
+        await place.listen(max_handshakes=3)
+        silent = [await place.stranger() for _ in range(10)]
+        await place.still_serves()
+        for _, writer in silent:
+            writer.close()
+
+    async def test_close_ends_the_handshakes(self, place):
+        await place.listen()
+        reader, writer = await place.stranger()
+        writer.write(encode(HELLO))
+        assert await reader.read(10)
+        place.listening.close()
+        place.listening.close()
+        await place.listening.wait_closed()
+        with contextlib.suppress(ConnectionResetError):
+            await reader.read(-1)
+        writer.close()
+
+    async def test_a_handler_that_is_not_to_be_had(self, place, caplog, recorder):
+        def accept(transport):
+            raise LookupError("not today")
+
+        listening = await RdmaListener(place.fabric).listen("127.0.0.1", 0, accept)
+        client = recorder()
+        client.transport = await place.connector.connect("127.0.0.1", listening.port, client)
+        assert isinstance(await client.until_lost(), ConnectionError)
+        assert "was not accepted" in caplog.text
+        assert "not today" in caplog.text
+        listening.close()
+        await listening.wait_closed()
+
+    async def test_the_keep_alive_of_both_sides(self, place):
+        await place.listen()
+        client, server = await place.connect()
+        for side in (client, server):
+            sock = side.transport._control.transport._socket
+            assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+            if sys.platform == "linux":
+                assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 10
+                assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL) == 5
+                assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT) == 4
+        client.abort()
+        await client.until_lost()
+
+    async def test_a_port_that_is_taken(self, place):
+        await place.listen()
+        with pytest.raises(OSError, match="Address already in use"):
+            await RdmaListener(place.fabric).listen("127.0.0.1", place.listening.port, place._accept)
+        assert place.fabric.live.devices == 1
+
+    async def test_no_device(self, place):
+        with pytest.raises(RdmaUnavailableError, match="there is no RDMA device"):
+            await RdmaListener(SimulatedFabric({})).listen("127.0.0.1", 0, place._accept)
+
+
+class Imposter:
+    """A TCP server that answers a client's handshake with what a test gives it."""
+
+    def __init__(self, *answers):
+        self.answers = answers
+        self.heard = []
+
+    async def __aenter__(self):
+        self.server = await asyncio.start_server(self.serve, "127.0.0.1", 0)
+        return self.server.sockets[0].getsockname()[1]
+
+    async def serve(self, reader, writer):
+        messages = HandshakeReader("client", accepting=True)
+        for answer in self.answers:
+            (heard,) = messages.feed(await reader.read(1000))
+            self.heard.append(heard)
+            writer.write(answer(heard) if callable(answer) else answer)
+        if not self.answers:
+            await reader.read(1)
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+
+    async def __aexit__(self, *_):
+        self.server.close()
+        await self.server.wait_closed()
+
+
+def welcome(hello, **changes):
+    fields = {"token": b"s" * 16, "echo": hello.token, "queue_pair": QUEUE_PAIR, "ring": RING, **changes}
+    return encode(Facts(Kind.WELCOME, **fields))
+
+
+class TestStrangersAtAConnector:
+    async def refused(self, place, recorder, port):
+        client = recorder()
+        async with asyncio.timeout(20):
+            with pytest.raises(OSError) as caught:  # noqa: PT011 - the caller looks at it
+                await place.connector.connect("127.0.0.1", port, client)
+        assert client.lost == []
+        assert not any(place.fabric.live)
+        return caught.value
+
+    async def test_a_plain_kafka_port(self, place, recorder):
+        async with EmbeddedCluster() as cluster:
+            port = int(cluster.bootstrap_servers.rpartition(":")[2])
+            error = await self.refused(place, recorder, port)
+        assert isinstance(error, NotRdmaError)
+        assert f"127.0.0.1:{port} ended the connection without a word of the RDMA handshake" in str(error)
+        assert "not a plain Kafka port" in str(error)
+
+    async def test_a_tls_port(self, place, recorder, certificates):
+        listening = await StreamListener(certificates.server_context()).listen("127.0.0.1", 0, place._accept)
+        error = await self.refused(place, recorder, listening.port)
+        assert isinstance(error, NotRdmaError)
+        listening.close()
+        await listening.wait_closed()
+
+    async def test_a_web_server(self, place, recorder):
+        async with Imposter(b"HTTP/1.1 400 Bad Request\r\n\r\n") as port:
+            error = await self.refused(place, recorder, port)
+        assert isinstance(error, NotRdmaError)
+        assert "it said b'HTTP/1.1 400" in str(error)
+
+    async def test_a_refusal(self, place, recorder):
+        async with Imposter(encode(Refusal("it is full"))) as port:
+            error = await self.refused(place, recorder, port)
+        assert f"127.0.0.1:{port} refused the RDMA connection: it is full" in str(error)
+        assert not isinstance(error, NotRdmaError)
+
+    async def test_an_answer_to_another_connection(self, place, recorder):
+        async with Imposter(lambda hello: welcome(hello, echo=b"w" * 16)) as port:
+            error = await self.refused(place, recorder, port)
+        assert "wrong token: it answers another connection" in str(error)
+
+    async def test_something_else_than_a_welcome(self, place, recorder):
+        async with Imposter(lambda hello: encode(Ready(hello.token))) as port:
+            error = await self.refused(place, recorder, port)
+        assert "WELCOME was to come" in str(error)
+
+    async def test_half_a_welcome(self, place, recorder):
+        async with Imposter(lambda hello: welcome(hello)[:60]) as port:
+            error = await self.refused(place, recorder, port)
+        assert "before the RDMA handshake was over" in str(error)
+
+    async def test_an_early_word_behind_the_welcome(self, place, recorder):
+        async with Imposter(lambda hello: welcome(hello) + b"\x8b") as port:
+            error = await self.refused(place, recorder, port)
+        assert isinstance(error, HandshakeError)
+
+    async def test_nobody_is_there(self, place, recorder):
+        error = await self.refused(place, recorder, 1)
+        assert isinstance(error, ConnectionRefusedError)
+
+    async def test_a_queue_pair_that_is_not_there(self, place, recorder):
+        """Whoever welcomed this client has no such queue pair: the first write shows it."""
+        client = recorder()
+
+        async def stay(reader, writer):
+            messages = HandshakeReader("client", accepting=True)
+            (hello,) = messages.feed(await reader.read(1000))
+            writer.write(welcome(hello))
+            await reader.read(-1)
+            writer.close()
+
+        server = await asyncio.start_server(stay, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        client.transport = await place.connector.connect("127.0.0.1", port, client)
+        client.write(bytes(4096 * 2))
+        assert "TRANSPORT_RETRY_EXCEEDED" in str(await client.until_lost())
+        server.close()
+
+
+class TestWhatFailsOnTheWay:
+    @pytest.mark.parametrize("verb", ["open", "register", "create_queue_pair", "connect"])
+    async def test_a_verb_that_fails_on_the_clients_side(self, place, recorder, verb, caplog):
+        caplog.set_level(logging.INFO)
+        await place.listen()
+        client_fabric = place.fabric
+
+        def fail(called):
+            if called == verb and client_fabric.failing:
+                client_fabric.failing = False
+                raise VerbsError(errno.ENOMEM, f"cannot {verb}: ulimit -l")
+
+        client_fabric.failing = True
+        client_fabric.before = fail
+        with pytest.raises(OSError, match=f"cannot {verb}: ulimit -l|could not make its side"):
+            await place.connector.connect("127.0.0.1", place.listening.port, recorder())
+        client_fabric.before = None
+        await place.still_serves()
+        if verb != "connect":
+            assert f"the client could not make its side: [Errno 12] cannot {verb}" in caplog.text
+
+    @pytest.mark.parametrize("verb", ["register", "create_queue_pair", "connect"])
+    async def test_a_verb_that_fails_on_the_servers_side(self, place, recorder, verb, caplog):
+        await place.listen()
+        calls = []
+
+        def fail(called):
+            # The client has made its queue pair before it says HELLO.
+            if called == verb:
+                calls.append(called)
+                if len(calls) == {"register": 3, "create_queue_pair": 2, "connect": 1}[verb]:
+                    raise VerbsError(errno.ENOMEM, f"cannot {verb}: ulimit -l")
+
+        place.fabric.before = fail
+        with pytest.raises(HandshakeError, match=f"the server could not make its side: cannot {verb}"):
+            await place.connector.connect("127.0.0.1", place.listening.port, recorder())
+        place.fabric.before = None
+        assert f"no RDMA connection can be made: [Errno 12] cannot {verb}" in caplog.text
+        await place.still_serves()
+
+    @pytest.mark.parametrize("verb", ["open", "register", "create_queue_pair", "connect"])
+    async def test_cancelled_while_a_verb_is_under_way(self, place, recorder, verb):
+        await place.listen()
+        entered, go_on = threading.Event(), threading.Event()
+        loop = asyncio.get_running_loop()
+        inside = asyncio.Event()
+
+        def wait(called):
+            if called == verb and not entered.is_set():
+                entered.set()
+                loop.call_soon_threadsafe(inside.set)
+                go_on.wait(20)
+
+        place.fabric.before = wait
+        client = recorder()
+        connecting = asyncio.ensure_future(place.connector.connect("127.0.0.1", place.listening.port, client))
+        async with asyncio.timeout(20):
+            await inside.wait()
+            connecting.cancel()
+            # The loop goes on, and the cancelled one waits until nothing is left.
+            await asyncio.sleep(0.01)
+            assert not connecting.done() or verb == "connect"
+            go_on.set()
+            with pytest.raises(asyncio.CancelledError):
+                await connecting
+        assert client.lost == []
+        await place.still_serves()
+
+    async def test_cancelled_twice_leaves_nothing_either(self, place, recorder, turns):
+        go_on = threading.Event()
+        place.fabric.before = lambda verb: go_on.wait(20)
+        async with Imposter() as port:
+            connecting = asyncio.ensure_future(place.connector.connect("127.0.0.1", port, recorder()))
+            async with asyncio.timeout(20):
+                while not threading_alive("aioproducer-verbs"):
+                    await turns(1)
+                connecting.cancel()
+                await turns(5)
+                connecting.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await connecting
+                go_on.set()
+                while threading_alive("aioproducer-verbs"):
+                    await turns(1)
+        assert not any(place.fabric.live)
+
+    async def test_the_deadline_is_the_callers(self, place, recorder, listening):
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await place.connector.connect("127.0.0.1", listening.getsockname()[1], recorder())
+        assert not any(place.fabric.live)
+
+    async def test_a_broken_verbs_layer_ends_one_handshake(self, place, recorder, caplog):
+        await place.listen()
+
+        def fail(verb):
+            if verb == "create_queue_pair" and len(place.fabric.queue_pairs) == 1:
+                raise LookupError("a bug")
+
+        place.fabric.before = fail
+        with pytest.raises(HandshakeError, match="ended the connection"):
+            await place.connector.connect("127.0.0.1", place.listening.port, recorder())
+        place.fabric.before = None
+        assert "a bug" in caplog.text
+        await place.still_serves()
+
+
+def threading_alive(prefix):
+    return any(thread.name.startswith(prefix) for thread in threading.enumerate())
+
+
+class TestSettings:
+    @pytest.mark.parametrize("wrong", [{"ring_bytes": 1000}, {"ring_bytes": 2**31}, {"slots": 0}, {"slots": 10_000}])
+    def test_sizes_that_cannot_be(self, wrong):
+        (name,) = wrong
+        with pytest.raises(ValueError, match=f"{name} must be "):
+            RdmaConnector(SimulatedFabric(), **wrong)
+
+    def test_controls_that_cannot_be(self):
+        with pytest.raises(ValueError, match="controls must be 2 to"):
+            RingSizes(controls=1)
+
+    async def test_device_and_gid_are_chosen(self, place, recorder):
+        fabric = SimulatedFabric({"one": "10.0.0.1", "two": "10.0.0.2"})
+        listening = await RdmaListener(fabric, device="two").listen("127.0.0.1", 0, place._accept)
+        connector = RdmaConnector(fabric, gid="10.0.0.1")
+        client = recorder()
+        client.transport = await connector.connect("127.0.0.1", listening.port, client)
+        assert client.transport._shared.device.name == "one"
+        server = await place.servers.get()
+        assert server.transport._shared.device.name == "two"
+        client.close()
+        await client.until_lost()
+        await server.until_lost()
+        listening.close()
+        await listening.wait_closed()
+
+
+class TestFallback:
+    async def test_no_device_is_told_once_and_tcp_is_used(self, place, recorder, caplog):
+        listening = await StreamListener().listen("127.0.0.1", 0, place._accept)
+        connector = FallbackConnector(RdmaConnector(SimulatedFabric({})), StreamConnector())
+        for _ in range(2):
+            client = recorder()
+            client.transport = await connector.connect("127.0.0.1", listening.port, client)
+            while len(place.accepted):
+                place.accepted.pop().abort()
+            client.abort()
+            await client.until_lost()
+        assert [record.getMessage() for record in caplog.records] == [
+            "No RDMA, connecting by TCP: there is no RDMA device: the simulated fabric was made without one"
+        ]
+        assert await connector.resolve("127.0.0.1", 1) == ["127.0.0.1"]
+        listening.close()
+        await listening.wait_closed()
+
+    async def test_a_broker_without_rdma_is_reached_by_tcp(self, place, caplog):
+        async with EmbeddedCluster() as cluster:
+            connector = FallbackConnector(place.connector, StreamConnector())
+            async with cluster.producer(transport=connector) as producer:
+                await producer.send("topic", b"value")
+                assert producer.metrics()["rdma-bytes-sent-total"] == 0
+            assert [record.value for record in cluster.records("topic")] == [b"value"]
+        lines = [record.getMessage() for record in caplog.records if "Connecting by TCP" in record.getMessage()]
+        assert len(lines) == 1
+        assert "not a plain Kafka port" in lines[0]
+
+    async def test_rdma_where_it_is_to_be_had(self, place):
+        async with EmbeddedCluster(transport="rdma", verbs=place.fabric) as cluster:
+            connector = FallbackConnector(place.connector, StreamConnector())
+            async with cluster.producer(transport=connector) as producer:
+                await producer.send("topic", b"value")
+                assert producer.metrics()["rdma-bytes-sent-total"] > 0
+
+
+class TestTransportArgument:
+    def config(self, **keys):
+        return ProducerConfig.from_kwargs(bootstrap_servers="localhost:9092", **keys)
+
+    def test_no_such_transport(self):
+        with pytest.raises(ConfigurationError, match="transport 'infiniband' does not exist: give 'tcp', 'rdma'"):
+            connector_for(self.config(), "infiniband")
+
+    def test_without_pyverbs(self, monkeypatch, caplog):
+        monkeypatch.setitem(sys.modules, "pyverbs.device", None)
+        with pytest.raises(ConfigurationError, match="transport 'rdma' cannot be used: RDMA needs pyverbs"):
+            Producer(bootstrap_servers="localhost:9092", transport="rdma")
+        connector = connector_for(self.config(), "rdma,tcp")
+        assert isinstance(connector, FallbackConnector)
+        assert "No RDMA, connecting by TCP: RDMA needs pyverbs" in caplog.text
+
+    @pytest.mark.parametrize(("name", "kind"), [("rdma", RdmaConnector), ("rdma, tcp", FallbackConnector)])
+    def test_with_pyverbs(self, monkeypatch, name, kind):
+        monkeypatch.setattr("aioproducer.transport.rdma.connecting.default_verbs", SimulatedFabric)
+        assert isinstance(connector_for(self.config(), name), kind)
+
+    def test_tls_is_not_for_rdma(self):
+        with pytest.raises(ConfigurationError, match="RDMA writes are neither encrypted nor authenticated"):
+            connector_for(self.config(security_protocol="SSL"), "rdma,tcp")
+
+
+async def test_a_kafka_client_that_speaks_tcp_is_told_what_listens_there(place):
+    async with (
+        EmbeddedCluster(transport="rdma", verbs=place.fabric) as cluster,
+        Producer(bootstrap_servers=cluster.bootstrap_servers, transport="tcp") as producer,
+    ):
+        with pytest.raises(MetadataTimeoutError, match="is an RDMA listener, but this client speaks TCP"):
+            await producer.wait_ready(0.2)

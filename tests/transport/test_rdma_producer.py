@@ -1,0 +1,150 @@
+"""The producer over RDMA to the embedded broker, on the simulated fabric."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+
+import pytest
+
+from aioproducer.testing import EmbeddedCluster
+from aioproducer.testing.verbs import SimulatedFabric
+from aioproducer.transport.rdma import RdmaConnector
+
+
+@pytest.fixture
+def fabric():
+    """Nothing of it is left at the end, and no thread; and no write ever found its receiver not ready."""
+    threads = set(threading.enumerate())
+    made = SimulatedFabric()
+    yield made
+    assert not any(made.live)
+    assert made.receiver_not_ready == 0
+    assert set(threading.enumerate()) <= threads
+
+
+async def send_all(producer, values):
+    for number, value in enumerate(values):
+        producer.send("topic", value, key=b"%d" % number)
+        await producer.drain()
+    await producer.flush()
+
+
+def values_of(cluster):
+    return [record.value for record in cluster.records("topic")]
+
+
+async def test_ten_thousand_records(fabric):
+    values = [b"value %d" % number for number in range(10_000)]
+    async with EmbeddedCluster(2, transport="rdma", verbs=fabric) as cluster:
+        async with cluster.producer() as producer:
+            await send_all(producer, values)
+            metrics = producer.metrics()
+        assert sorted(values_of(cluster)) == sorted(values)
+    assert metrics["rdma-bytes-sent-total"] > 10_000 * 20
+    # The heads of requests and batches alone.
+    assert metrics["rdma-bytes-copied-total"] < 0.05 * metrics["rdma-bytes-sent-total"]
+    assert metrics["bytes-copied-total"] == metrics["rdma-bytes-copied-total"]
+    assert metrics["rdma-completions-total"] >= metrics["rdma-signals-total"] > 0
+    assert metrics["rdma-writes-total"] >= metrics["rdma-signals-total"]
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+async def test_a_megabyte_with_every_codec(fabric, codec):
+    chance = random.Random(codec)
+    values = [chance.randbytes(1_000_000) for _ in range(3)]
+    async with EmbeddedCluster(transport="rdma", verbs=fabric) as cluster:
+        async with cluster.producer(compression_type=codec, max_request_size=2_000_000) as producer:
+            await send_all(producer, values)
+            metrics = producer.metrics()
+        assert sorted(values_of(cluster)) == sorted(values)
+    copies = metrics["rdma-bytes-copied-total"] / metrics["rdma-bytes-sent-total"]
+    assert copies < 0.001 if codec == "none" else copies <= 1
+
+
+async def test_without_compression_no_byte_of_a_record_is_copied(fabric):
+    """What is copied is what is left of the requests without their records: it does not grow with these."""
+    copied = []
+    for size in (1_000, 100_000):
+        async with EmbeddedCluster(transport="rdma", verbs=fabric) as cluster, cluster.producer() as producer:
+            await producer.send("topic", bytes(10))
+            before = producer.metrics()["rdma-bytes-copied-total"]
+            await producer.send("topic", bytes(size))
+            copied.append(producer.metrics()["rdma-bytes-copied-total"] - before)
+    # A length takes a byte more.
+    assert copied[0] <= copied[1] <= copied[0] + 4 < 200
+
+
+async def test_method_two_copies_each_byte_once(fabric):
+    async with EmbeddedCluster(transport="rdma", verbs=fabric) as cluster:
+        connector = RdmaConnector(fabric, zero_copy=False)
+        async with cluster.producer(transport=connector) as producer:
+            await producer.send("topic", bytes(100_000))
+            metrics = producer.metrics()
+    assert metrics["rdma-bytes-copied-total"] == metrics["rdma-bytes-sent-total"] > 100_000
+
+
+@pytest.mark.parametrize("how", ["queue pair in error", "TCP connection reset", "queue pair destroyed"])
+async def test_connections_that_break_in_the_middle_lose_nothing(fabric, how, caplog):
+    values = [b"%06d" % number * 20 for number in range(3000)]
+    async with EmbeddedCluster(2, transport="rdma", verbs=fabric) as cluster:
+        connector = RdmaConnector(fabric, ring_bytes=16384, slots=8)
+        async with cluster.producer(transport=connector, linger_ms=0, retry_backoff_ms=5) as producer:
+            await producer.wait_ready(10)
+            for round_number in range(5):
+                part = values[round_number * 600 : (round_number + 1) * 600]
+                sending = asyncio.ensure_future(send_all(producer, part))
+                await asyncio.sleep(0.01)
+                break_one(cluster, how)
+                await sending
+            assert producer.metrics()["connection-close-total"] >= 1
+        assert sorted(values_of(cluster)) == sorted(values)
+
+
+def break_one(cluster, how):
+    transports = [
+        connection._transport
+        for broker in cluster.broker_cluster.brokers.values()
+        for connection in broker.server.connections
+        if not connection.is_lost
+    ]
+    if not transports:
+        return
+    transport = transports[0]
+    if how == "TCP connection reset":
+        transport._control.abort()
+    elif how == "queue pair in error":
+        transport._queue_pair.to_error()
+    else:
+        # No loop likes a descriptor to be closed under its eyes, and in a killed process there is none.
+        transport._stop_watching()
+        transport._queue_pair.close()
+
+
+async def test_a_broker_that_is_killed_and_comes_back(fabric):
+    values = [b"%06d" % number for number in range(1000)]
+    async with EmbeddedCluster(transport="rdma", verbs=fabric) as cluster:
+        async with cluster.producer(retry_backoff_ms=5, reconnect_backoff_ms=5) as producer:
+            await send_all(producer, values[:500])
+            sending = asyncio.ensure_future(send_all(producer, values[500:]))
+            await cluster.kill(1)
+            await cluster.restart(1)
+            await sending
+        assert sorted(values_of(cluster)) == sorted(values)
+
+
+async def test_one_connector_for_several_producers_one_after_the_other(fabric):
+    async with EmbeddedCluster(transport="rdma", verbs=fabric) as cluster:
+        connector = RdmaConnector(fabric)
+        for number in range(3):
+            async with cluster.producer(transport=connector) as producer:
+                await producer.send("topic", b"%d" % number)
+        assert values_of(cluster) == [b"0", b"1", b"2"]
+
+
+def test_verbs_are_for_rdma():
+    with pytest.raises(ValueError, match="verbs are for transport"):
+        EmbeddedCluster(verbs=SimulatedFabric())
+    with pytest.raises(ValueError, match='transport must be "tcp", "memory" or "rdma"'):
+        EmbeddedCluster(transport="carrier pigeon")

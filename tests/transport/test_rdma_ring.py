@@ -1,0 +1,308 @@
+"""The accounting of rings and credits, driven with any sequence of sizes and any order of events."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from aioproducer.transport.rdma.ring import (
+    Immediate,
+    MessageKind,
+    PeerRing,
+    ReceiveRing,
+    RingError,
+    SendQueue,
+)
+from tests.transport.numbered import numbered
+
+counts = st.integers(0, 2**13)
+
+
+@given(kind=st.sampled_from(MessageKind), data=counts, controls=counts)
+def test_immediates_there_and_back(kind, data, controls):
+    immediate = Immediate(kind, data, controls)
+    assert 0 <= immediate.encode() < 2**32
+    assert Immediate.decode(immediate.encode()) == immediate
+
+
+@pytest.mark.parametrize("value", [0, 0x0FFF_FFFF, 0x4000_0000, 0xFFFF_FFFF])
+def test_immediates_of_no_kind(value):
+    with pytest.raises(RingError, match="unknown kind"):
+        Immediate.decode(value)
+
+
+class Side:
+    """One side of a simulated connection: the accounting as ``RdmaTransport`` uses it, real bytes in real rings."""
+
+    def __init__(self, size, slots, controls, depth, ring):
+        self.receive_memory = bytearray(size)
+        self.receive = ReceiveRing(size, slots, controls)
+        self.receives = slots + controls + 1
+        self.ring = bytearray(ring)
+        self.queue = SendQueue(depth + controls + 1, controls + 1, ring)
+        self.unsent = deque()
+        self.got = bytearray()
+        self.wire = deque()
+        self.completions = deque()
+        self.arrivals = deque()
+        self.unposted = 0
+        self.reading = True
+
+    def meet(self, peer):
+        self.peer = peer
+        self.peer_ring = PeerRing(peer.receive.size, peer.slots, peer.controls)
+
+    slots = property(lambda self: self.receive._slots)
+    controls = property(lambda self: self.receive._controls)
+
+    def post(self, runs, offset, kind, copied, wanted=False):
+        post = self.queue.posted(copied, None, wanted=wanted)
+        self.receives += self.unposted
+        self.unposted = 0
+        credits = self.receive.take_credits()
+        self.wire.append((post, runs, offset, Immediate(kind, *credits).encode()))
+
+    def send(self):
+        while self.unsent and self.queue.may_post:
+            data = self.unsent[0]
+            length = min(self.peer_ring.room(), len(data), self.queue.room)
+            if not length:
+                return
+            runs = self.queue.take(length)
+            start = 0
+            for place, size in runs:
+                self.ring[place : place + size] = data[start : start + size]
+                start += size
+            assert start == length
+            if length == len(data):
+                self.unsent.popleft()
+            else:
+                self.unsent[0] = data[length:]
+            self.post(runs, self.peer_ring.take(length), MessageKind.DATA, length)
+
+    def return_credits(self):
+        if self.receive.owes_credits and self.peer_ring.free_controls and self.queue.may_post_control:
+            self.peer_ring.take_control()
+            self.post([], 0, MessageKind.CREDITS, 0)
+
+    def deliver(self):
+        """The card carries out the oldest write: only now are the send ring's bytes read."""
+        post, runs, offset, immediate = self.wire.popleft()
+        data = b"".join(self.ring[place : place + size] for place, size in runs)
+        assert self.peer.receives > 0, "receiver not ready"
+        self.peer.receives -= 1
+        assert offset + len(data) <= len(self.peer.receive_memory)
+        self.peer.receive_memory[offset : offset + len(data)] = data
+        self.peer.arrivals.append((len(data), immediate))
+        if post.signaled:
+            self.completions.append(post.work_request_id)
+
+    def complete(self):
+        self.queue.completed(self.completions.popleft())
+
+    def arrive(self):
+        length, value = self.arrivals.popleft()
+        immediate = Immediate.decode(value)
+        self.peer_ring.freed(immediate.data_freed, immediate.controls_freed)
+        if immediate.kind is MessageKind.DATA:
+            self.pending.append((self.receive.arrived(length), length))
+        else:
+            self.receive.control_arrived()
+            self.unposted += 1
+
+    def consume(self):
+        offset, length = self.pending.popleft()
+        self.got += self.receive_memory[offset : offset + length]
+        self.receive.consumed()
+        self.unposted += 1
+
+    def check(self):
+        ring = self.peer_ring
+        assert 0 <= ring.free_bytes <= ring.size
+        assert 0 <= ring.free_slots <= self.peer.slots
+        assert 0 <= ring.free_controls <= self.peer.controls
+        assert 0 <= self.queue.room <= len(self.ring)
+        assert self.receives >= 0
+
+    def steps(self):
+        if self.wire:
+            yield self.deliver
+        if self.completions:
+            yield self.complete
+        if self.arrivals:
+            yield self.arrive
+        if self.pending and self.reading:
+            yield self.consume
+
+    def pump(self):
+        self.send()
+        self.return_credits()
+        self.check()
+
+
+def pair(draw_a, draw_b):
+    sides = Side(*draw_a), Side(*draw_b)
+    for side in sides:
+        side.pending = deque()
+    sides[0].meet(sides[1])
+    sides[1].meet(sides[0])
+    return sides
+
+
+shapes = st.tuples(st.integers(8, 60), st.integers(1, 6), st.integers(2, 3), st.integers(1, 6), st.integers(1, 50))
+frames = st.lists(st.integers(1, 90), max_size=40)
+
+
+@settings(max_examples=150, deadline=None)
+@given(a=shapes, b=shapes, there=frames, back=frames, seed=st.integers(0, 2**32))
+def test_pt74_rings_lose_nothing_overrun_nothing_and_never_stand_still(a, b, there, back, seed):
+    """Frames of any size, also larger than the rings, both ways at once, every order of events."""
+    sides = pair(a, b)
+    chance = random.Random(seed)
+    expected = []
+    for side, sizes in zip(sides, (there, back), strict=True):
+        data = numbered(sum(sizes), seed % 1000)
+        expected.append(data)
+        start = 0
+        for size in sizes:
+            side.unsent.append(data[start : start + size])
+            start += size
+    for side in sides:
+        side.pump()
+    quiet = 0
+    while quiet < 2:
+        steps = [(side, step) for side in sides for step in side.steps()]
+        if not steps:
+            # What was paused goes on; if then nothing does, all is over.
+            quiet += 1
+            for side in sides:
+                side.reading = True
+                side.pump()
+            continue
+        quiet = 0
+        side, step = chance.choice(steps)
+        step()
+        if chance.random() < 0.1:
+            side.reading = not side.reading
+        side.pump()
+    assert sides[1].got == expected[0]
+    assert sides[0].got == expected[1]
+    assert not sides[0].unsent
+    assert not sides[1].unsent
+
+
+@settings(max_examples=60)
+@given(sizes=st.lists(st.integers(1, 100), min_size=1, max_size=60), data=st.data())
+def test_pt74_no_byte_of_the_send_ring_is_given_out_before_its_completion(sizes, data):
+    queue = SendQueue(12, 4, 100)
+    in_use = {}
+    for size in sizes:
+        while not queue.room or not queue.may_post:
+            signaled = [number for number, (_, is_signaled) in in_use.items() if is_signaled]
+            assert signaled, "nothing under way has asked for a completion"
+            number = data.draw(st.sampled_from(signaled))
+            queue.completed(number)
+            in_use = {later: value for later, value in in_use.items() if later > number}
+        size = min(size, queue.room)
+        runs = queue.take(size)
+        places = {place for start, length in runs for place in range(start, start + length)}
+        assert len(places) == size
+        assert len(runs) <= 2
+        assert places <= set(range(100))
+        for others, _ in in_use.values():
+            assert not places & others
+        post = queue.posted(size, None, wanted=False)
+        in_use[post.work_request_id] = (places, post.signaled)
+    assert queue.under_way == len(in_use)
+
+
+def test_signals_are_selective():
+    queue = SendQueue(64, 0, 1000)
+    signals = [queue.posted(0, None, wanted=False).signaled for _ in range(64)]
+    assert [index for index, signaled in enumerate(signals) if signaled] == [15, 31, 47, 63]
+    queue.completed(63)
+    queue.take(499)
+    assert not queue.posted(499, None, wanted=False).signaled
+    queue.take(1)
+    assert queue.posted(1, None, wanted=False).signaled
+    assert queue.posted(0, None, wanted=True).signaled
+    assert not queue.posted(0, None, wanted=False).signaled
+
+
+def test_what_is_lent_is_counted_until_completed():
+    queue = SendQueue(8, 0, 10)
+    first = queue.posted(0, ["a view"], wanted=False)
+    second = queue.posted(0, ["another"], wanted=True)
+    assert queue.lent == 2
+    queue.completed(first.work_request_id)
+    assert queue.lent == 1
+    queue.completed(second.work_request_id)
+    queue.completed(second.work_request_id)
+    assert queue.lent == 0
+
+
+def test_work_requests_are_kept_for_controls_and_the_goodbye():
+    queue = SendQueue(5, 3, 10)
+    for _ in range(2):
+        assert queue.may_post
+        queue.posted(0, None, wanted=False)
+    assert not queue.may_post
+    for _ in range(2):
+        assert queue.may_post_control
+        queue.posted(0, None, wanted=False)
+    assert not queue.may_post_control
+    assert queue.may_post_goodbye
+    queue.posted(0, None, wanted=True)
+    assert not queue.may_post_goodbye
+
+
+class TestAPeerThatBreaksTheRules:
+    def test_credits_for_what_was_never_written(self):
+        ring = PeerRing(100, 4, 2)
+        ring.take(10)
+        with pytest.raises(RingError, match="credits for 2 messages, of which only 1"):
+            ring.freed(2, 0)
+        with pytest.raises(RingError, match="credits for 1 control messages"):
+            ring.freed(0, 1)
+
+    def test_more_bytes_than_there_was_room_for(self):
+        ring = ReceiveRing(100, 4, 2)
+        ring.arrived(60)
+        with pytest.raises(RingError, match="more than the ring had room for"):
+            ring.arrived(41)
+        # Consumed is not free: the peer has not been told.
+        ring.consumed()
+        with pytest.raises(RingError, match="more than the ring had room for"):
+            ring.arrived(41)
+
+    def test_a_message_over_the_end_of_the_ring(self):
+        ring = ReceiveRing(100, 4, 2)
+        ring.arrived(60)
+        ring.consumed()
+        ring.take_credits()
+        with pytest.raises(RingError, match="more than the ring had room for"):
+            ring.arrived(41)
+        assert ring.arrived(40) == 60
+        assert ring.arrived(60) == 0
+
+    def test_a_data_message_without_data(self):
+        with pytest.raises(RingError, match="without data"):
+            ReceiveRing(100, 4, 2).arrived(0)
+
+    def test_more_messages_than_slots(self):
+        ring = ReceiveRing(100, 2, 2)
+        ring.arrived(1)
+        ring.arrived(1)
+        with pytest.raises(RingError, match="more than 2 messages"):
+            ring.arrived(1)
+
+    def test_more_controls_than_it_may_send(self):
+        ring = ReceiveRing(100, 2, 2)
+        ring.control_arrived()
+        ring.control_arrived()
+        with pytest.raises(RingError, match="more than 2 control messages"):
+            ring.control_arrived()
