@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from types import MappingProxyType
 
-from bench import franz_go, java_peer
+from bench import franz_go, java_peer, spark_parts
 from tests.kafka.jars import HarnessUnavailableError
 
 
@@ -47,6 +47,7 @@ class Client:
 _PURE = MappingProxyType({"AIOPRODUCER_PURE": "1"})
 _AIOKAFKA_PURE = MappingProxyType({"AIOKAFKA_NO_EXTENSIONS": "1"})
 _UVLOOP = _package("uvloop")
+_SPARK = _together(_package("psutil", "pyarrow", "py4j"), spark_parts.pyspark)
 
 CLIENTS: dict[str, Client] = {
     "aioproducer (uvloop)": Client("bench.ours", "uvloop", look=_UVLOOP, ours=True),
@@ -67,6 +68,9 @@ CLIENTS: dict[str, Client] = {
         "bench.aiokafka_peer", "uvloop", _AIOKAFKA_PURE, look=_together(_package("aiokafka"), _UVLOOP)
     ),
     "aiokafka pure (asyncio)": Client("bench.aiokafka_peer", "asyncio", _AIOKAFKA_PURE, look=_package("aiokafka")),
+    "aioproducer's sink": Client("bench.spark_ours", look=_SPARK, ours=True),
+    "Spark's own sink": Client("bench.spark_jvm", look=_together(_SPARK, spark_parts.connector)),
+    "null sink and raw socket": Client("bench.spark_ceiling", look=_SPARK),
     "nothing but uvloop": Client("bench.plain", "uvloop", look=_UVLOOP),
     "nothing but asyncio": Client("bench.plain", "asyncio"),
 }

@@ -106,6 +106,23 @@ def _compressed(codec: str) -> Scenario:
     )
 
 
+def _spark(name: str, title: str, work: str, **options: Any) -> Scenario:
+    return Scenario(
+        name,
+        f"Spark writes rows of a 16-byte key and a 100-byte value in local[2], {title}",
+        _rows(work, "aioproducer's sink", "Spark's own sink", "null sink and raw socket"),
+        (
+            Metric("rate", "rows/s", ",.0f"),
+            Metric("cpu_us", "CPU µs a row"),
+            Metric("driver_mib", "JVM, MiB", ",.0f"),
+            Metric("memory_mib", "JVM and Python, MiB", ",.0f"),
+        ),
+        options={"records": 2_000_000, "warm_up": 2_000_000, **options},
+        quick={"records": 200_000, "warm_up": 200_000},
+        slow=True,
+    )
+
+
 SCENARIOS: tuple[Scenario, ...] = (
     Scenario(
         "1a",
@@ -285,6 +302,9 @@ SCENARIOS: tuple[Scenario, ...] = (
         quick={"records": 20_000, "warm_up": 10_000},
         slow=True,
     ),
+    # 16 KiB is what both producers have by default.
+    _spark("spark-plain", "defaults", "defaults", batch_size=16 * 1024),
+    _spark("spark-lz4", "lz4 and batches of 128 KiB", "large_batches", compression="lz4"),
 )
 
 

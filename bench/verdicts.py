@@ -145,6 +145,16 @@ def _requirements() -> list[Requirement]:
     # Nothing, but for noise.
     add(Requirement("7", "uvloop: CPU a record beside 19,996 idle partitions to without", idle, 1.1))
     add(Requirement("7", "import over asyncio's", figure("7-import", "aioproducer", "import_ms"), 30, unit="ms"))
+    for scenario, limit in (("spark-plain", 1.3), ("spark-lz4", 1.0)):
+        us, own, ceiling = (
+            (scenario, row) for row in ("aioproducer's sink", "Spark's own sink", "null sink and raw socket")
+        )
+        rates = ratio(us, own, "rate")
+        add(Requirement("spark", f"{scenario}: rows/s to Spark's own sink's", rates, limit, at_least=True))
+        rates = ratio(us, ceiling, "rate")
+        add(Requirement("spark", f"{scenario}: rows/s to the ceiling's", rates, 0.9, at_least=True))
+        add(Requirement("spark", f"{scenario}: JVM's memory to Spark's own sink's", ratio(us, own, "driver_mib"), 1))
+        add(Requirement("spark", f"{scenario}: all memory to Spark's own sink's", ratio(us, own, "memory_mib"), 1))
     return sorted(found, key=lambda requirement: requirement.number)
 
 
