@@ -116,10 +116,17 @@ class RecordEntry:
         if self._owner_thread != get_ident() or not self._plain:
             return first
         try:
-            return self._accumulator.append_column(topic, partition, keys, values, first, wall_ms(), touched)
+            if topic not in self._accumulator.topics:
+                return first
+            now = self._want(topic, partition)
+            return self._accumulator.append_column(topic, partition, keys, values, first, wall_ms(), now, touched)
         except callers.WRONG_ARGUMENTS:
             # Those before are in; ``send`` will say what is wrong with the next.
             return first + sum([batch.record_count - batch.column_start for batch in touched])
+
+    def _want(self, topic: str, partition: int | None) -> float:
+        """Note that records are for this topic; the loop's time."""
+        raise AssertionError("the producer says")
 
     def _send_otherwise(
         self,

@@ -177,16 +177,21 @@ class Admission:
         else:
             # What nearly every record is; a linger of 0 brings all of them here.
             callers.check_place(topic, partition)
-        now = self._loop.time()
         error = self._refusal(topic, key, value, headers)
         if error is not None:
             where = TopicPartition(topic, -1 if partition is None else partition)
             self._note_refused(where, error)
             return _failed(self._loop, where, error)
+        now = self.want(topic, partition)
+        return self._accumulator.enqueue(topic, partition, key, value, headers, timestamp_ms, now)
+
+    def want(self, topic: str, partition: int | None) -> float:
+        """Note that records are for this topic, and its partition; the loop's time."""
+        now = self._loop.time()
         self._want_topic(topic, now)
         if partition is not None:
             self._want_partition(topic, partition, now)
-        return self._accumulator.enqueue(topic, partition, key, value, headers, timestamp_ms, now)
+        return now
 
     def _refusal(
         self,

@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from aioproducer import callers
-from aioproducer.assembly import Parts, assemble, connector_for
+from aioproducer.assembly import MemoryRegistry, Parts, assemble, connector_for
 from aioproducer.config import ProducerConfig
 from aioproducer.core.delivery import Delivery
 from aioproducer.entry import LATEST_TIMESTAMP, RecordEntry, is_compiled
@@ -78,7 +78,9 @@ class Producer(RecordEntry):
 
     Args:
         config: every key of Kafka's producer in snake_case; docs/configuration.md lists them.
-        transport: ``"tcp"``, or an object that makes connections (``aioproducer.transport.base.Connector``).
+        transport: ``"tcp"``; ``"rdma"``, which needs an RDMA device and brokers, or gateways before them, that speak
+            RDMA; ``"rdma,tcp"``: RDMA where both are to be had, TCP where not, and the log says why; or an object that
+            makes connections (``aioproducer.transport.base.Connector``). See docs/rdma.md.
         on_error: called with topic and partition (-1 where none was chosen), number of records and error whenever
             records are given up, whether somebody awaits them or not.
         hooks: objects with some of the methods in ``aioproducer.hooks``.
@@ -286,6 +288,10 @@ class Producer(RecordEntry):
             self._report_refused()
             await self._sender.close()
         finally:
+            # A connector that is shared lives on, and with it all that it knows of.
+            arena = self._accumulator.pool.arena
+            if isinstance(self._connector, MemoryRegistry) and arena is not None:
+                self._connector.unregister(arena)
             self._preparation.close()
             _producers.discard(self)
             self._closed.set_result(None)
@@ -326,6 +332,9 @@ class Producer(RecordEntry):
         timestamp_ms: int,
     ) -> Delivery:
         return self._admission.enqueue(topic, partition, key, value, headers, timestamp_ms)
+
+    def _want(self, topic: str, partition: int | None) -> float:
+        return self._admission.want(topic, partition)
 
     def _send_otherwise(
         self,

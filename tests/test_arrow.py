@@ -114,7 +114,9 @@ def test_rows_go_where_send_would_put_them(
         place = 0
         while place < len(value_column):
             touched: list[ProducerBatch] = []
-            after = accumulator.append_binary_column("t", partition, key_column, value_column, place, 1000, touched)
+            after = accumulator.append_binary_column(
+                "t", partition, key_column, value_column, place, 1000, bench.now, touched
+            )
             assert after - place == sum(batch.record_count - batch.column_start for batch in touched)
             for batch in touched:
                 batch.column_start = -1
@@ -156,9 +158,9 @@ def test_a_column_of_many_rows_is_taken_in_pieces() -> None:
     bench = Bench(topics={"t": 1}, memory=1 << 24, batch_size=1 << 20, max_request_size=1 << 20)
     bench.send(b"opens a batch")
     [(small,)] = binary_columns(pyarrow.array([b"x"] * 10_000))
-    assert bench.accumulator.append_binary_column("t", 0, None, small, 0, 1000, []) == COLUMN_RECORDS
+    assert bench.accumulator.append_binary_column("t", 0, None, small, 0, 1000, bench.now, []) == COLUMN_RECORDS
     [(large,)] = binary_columns(pyarrow.array([bytes(100_000)] * 100))
-    assert bench.accumulator.append_binary_column("t", 0, None, large, 0, 1000, []) < 10
+    assert bench.accumulator.append_binary_column("t", 0, None, large, 0, 1000, bench.now, []) < 10
 
 
 def test_rows_that_do_not_exist_are_refused() -> None:

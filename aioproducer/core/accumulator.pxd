@@ -3,7 +3,7 @@ cimport cython
 from aioproducer.core.batch cimport ProducerBatch
 from aioproducer.core.binary_column cimport BinaryColumn
 from aioproducer.core.buffer_pool cimport BufferPool, Slab
-from aioproducer.core.delivery cimport new_delivery
+from aioproducer.core.delivery cimport Delivery, new_delivery
 from aioproducer.core.incomplete cimport IncompleteBatches
 from aioproducer.core.partition_queue cimport PartitionQueue, TopicQueues
 from aioproducer.partitioner cimport StickyPartitioner
@@ -17,6 +17,7 @@ cdef class RecordAccumulator(IncompleteBatches):
     cdef list _refused
     cdef bint _ignore_keys
     cdef Py_ssize_t _batch_size
+    cdef Py_ssize_t _largest_in_column
 
     @cython.locals(topic=TopicQueues, partitions=list, place=Py_ssize_t, queue=PartitionQueue, batch=ProducerBatch, index=Py_ssize_t)
     cpdef object append(
@@ -34,6 +35,7 @@ cdef class RecordAccumulator(IncompleteBatches):
         batch=ProducerBatch,
         before=Py_ssize_t,
         index=Py_ssize_t,
+        delivery=Delivery,
     )
     cpdef Py_ssize_t append_column(
         self,
@@ -43,6 +45,7 @@ cdef class RecordAccumulator(IncompleteBatches):
         object values,
         Py_ssize_t first,
         long long timestamp_ms,
+        double now,
         list touched,
     ) except -1
     @cython.locals(
@@ -61,6 +64,7 @@ cdef class RecordAccumulator(IncompleteBatches):
         batch=ProducerBatch,
         before=Py_ssize_t,
         index=Py_ssize_t,
+        delivery=Delivery,
     )
     cpdef Py_ssize_t append_binary_column(
         self,
@@ -70,6 +74,7 @@ cdef class RecordAccumulator(IncompleteBatches):
         BinaryColumn values,
         Py_ssize_t first,
         long long timestamp_ms,
+        double now,
         list touched,
     ) except -1
     @cython.locals(topic=TopicQueues)
@@ -100,6 +105,10 @@ cdef class RecordAccumulator(IncompleteBatches):
     @cython.locals(topic=TopicQueues, sticky=StickyPartitioner, fullness=double)
     cpdef object _close(self, PartitionQueue queue, ProducerBatch batch, double now, bint full)
     cpdef list drain(self, object node_id, double now)
+    @cython.locals(size=Py_ssize_t)
+    cdef object _place_of_column(
+        self, TopicQueues topic, object partition, object key, object value, long long timestamp_ms, double now
+    )
     @cython.locals(topic=TopicQueues)
     cdef TopicQueues _topic_of_column(self, object topic_name, object partition)
     cdef bint _grow(self, ProducerBatch batch, Py_ssize_t record_size) except -1

@@ -24,6 +24,7 @@ from aioproducer.core.retry import ExponentialBackoff
 from aioproducer.errors import KafkaError
 from aioproducer.partitioner import StickyPartitioner
 from aioproducer.wire.murmur2 import partition_for_key
+from aioproducer.wire.record import MAX_RECORD_OVERHEAD
 from aioproducer.wire.record_batch import BATCH_HEADER_SIZE, Buffer, record_size_upper_bound
 
 if TYPE_CHECKING:
@@ -48,6 +49,8 @@ LOAD_AGE_PER_PARTITION = 0.0001
 # What one call of append_column takes at most: some tenths of a millisecond.
 COLUMN_RECORDS = 4096
 COLUMN_BYTES = 512 * 1024
+# What opening a batch counts for among these: it takes as long as so many bytes of records.
+COLUMN_BATCH_BYTES = 16 * 1024
 
 # The part of the memory that open batches may take before there is anything in them, as its reciprocal.
 OPEN_SHARE = 4
@@ -102,6 +105,8 @@ class RecordAccumulator(IncompleteBatches):
         self.rack_of = rack_of
         self._ignore_keys = settings.ignore_keys
         self._batch_size = settings.batch_size
+        # Less than what a record may have at most, by its sizes' varints: who is near that is looked at closely.
+        self._largest_in_column = min(settings.max_request_size, pool.total_memory) - BATCH_HEADER_SIZE - 3 * 5
         self.topics: dict[str, TopicQueues] = {}
         self.lines = Lines(
             loop,
@@ -164,17 +169,18 @@ class RecordAccumulator(IncompleteBatches):
         values: Sequence[Buffer | None] | BinaryColumn,
         first: int,
         timestamp_ms: int,
+        now: float,
         touched: list[ProducerBatch],
     ) -> int:
         """Put records into open batches from place ``first`` of the columns on, as ``append`` would one by one.
 
-        Ends in front of a record for which ``append`` would return ``None``, and after ``COLUMN_BYTES`` so that no call
-        takes long; returns the place behind the last record it took. ``touched`` gets the batches that records went
+        Ends in front of a record that has to wait or may be wrong, and after ``COLUMN_BYTES`` so that no call takes
+        long; returns the place behind the last record it took. ``touched`` gets the batches that records went
         into, each with the index of the first of them as its ``column_start``; the others follow it.
         """
         if isinstance(values, BinaryColumn):
             assert keys is None or isinstance(keys, BinaryColumn)
-            return self.append_binary_column(topic_name, partition, keys, values, first, timestamp_ms, touched)
+            return self.append_binary_column(topic_name, partition, keys, values, first, timestamp_ms, now, touched)
         stop = min(len(values), first + COLUMN_RECORDS)
         topic = self._topic_of_column(topic_name, partition)
         if topic is None:
@@ -196,16 +202,17 @@ class RecordAccumulator(IncompleteBatches):
                         place = partition_for_key(key, len(partitions))
             queue = partitions[place]
             batch = queue.open_batch
-            if batch is None:
-                break
-            before = batch.position
-            index = batch.append(timestamp_ms, key, value, ())
-            if index < 0:
-                if not self._grow(batch, -index):
-                    break
+            if batch is not None:
                 before = batch.position
-                index = batch.append(timestamp_ms, key, value, ())
-                batch.limit_room()
+            if batch is None or (index := batch.append(timestamp_ms, key, value, ())) < 0:
+                delivery = self._place_of_column(topic, partition, key, value, timestamp_ms, now)
+                if delivery is None:
+                    break
+                assert isinstance(delivery._group, ProducerBatch)
+                batch = delivery._group
+                index = delivery._index
+                before = batch.position - COLUMN_BATCH_BYTES - (0 if value is None else len(value))
+                place = topic.sticky.partition if partition is None else partition  # type: ignore[union-attr]
             room -= batch.position - before
             if batch.column_start < 0:
                 batch.column_start = index
@@ -221,6 +228,7 @@ class RecordAccumulator(IncompleteBatches):
         values: BinaryColumn,
         first: int,
         timestamp_ms: int,
+        now: float,
         touched: list[ProducerBatch],
     ) -> int:
         """``append_column`` of Arrow's rows, straight from where they lie. For compiled modules."""
@@ -245,22 +253,56 @@ class RecordAccumulator(IncompleteBatches):
                     place = sticky if key_size < 0 else partition_for_key_at(key, key_size, len(partitions))
             queue = partitions[place]
             batch = queue.open_batch
-            if batch is None:
-                break
-            before = batch.position
-            index = batch.append_at(timestamp_ms, key, key_size, value, values.found_size)
-            if index < 0:
-                if not self._grow(batch, -index):
-                    break
+            if batch is not None:
                 before = batch.position
-                index = batch.append_at(timestamp_ms, key, key_size, value, values.found_size)
-                batch.limit_room()
+            if batch is None or (index := batch.append_at(timestamp_ms, key, key_size, value, values.found_size)) < 0:
+                delivery = self._place_of_column(
+                    topic,
+                    partition,
+                    None if keys is None else keys.bytes_of(here),
+                    values.bytes_of(here),
+                    timestamp_ms,
+                    now,
+                )
+                if delivery is None:
+                    break
+                assert isinstance(delivery._group, ProducerBatch)
+                batch = delivery._group
+                index = delivery._index
+                before = batch.position - COLUMN_BATCH_BYTES - values.found_size
+                place = topic.sticky.partition if partition is None else partition  # type: ignore[union-attr]
+                sticky = place
             room -= batch.position - before
             if batch.column_start < 0:
                 batch.column_start = index
                 touched.append(batch)
             here += 1
         return here
+
+    def _place_of_column(
+        self,
+        topic: TopicQueues,
+        partition: int | None,
+        key: Buffer | None,
+        value: Buffer | None,
+        timestamp_ms: int,
+        now: float,
+    ) -> Delivery | None:
+        """Put a column's record into a new batch, or a new slab; ``None`` where ``enqueue`` should see to it."""
+        if self.lines.memory_line or self.producer_state.fatal_error is not None:
+            return None
+        size = MAX_RECORD_OVERHEAD
+        if value is not None:
+            if type(value) is not bytes:
+                return None
+            size += len(value)
+        if key is not None:
+            if type(key) is not bytes:
+                return None
+            size += len(key)
+        if size > self._largest_in_column:
+            return None
+        return self._place(topic, partition, key, value, (), timestamp_ms, now, True)
 
     def _topic_of_column(self, topic_name: str, partition: int | None) -> TopicQueues | None:
         """The topic, where records for it may go the short way."""

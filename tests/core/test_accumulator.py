@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from aioproducer.compression import Buffer, codec
 from aioproducer.compression.gzip import GzipCodec
+from aioproducer.core.accumulator import COLUMN_BATCH_BYTES, COLUMN_BYTES
 from aioproducer.core.batch import ProducerBatch
 from aioproducer.core.delivery import Delivery
 from aioproducer.core.pending import PENDING_OVERHEAD
@@ -857,3 +858,48 @@ def test_a_send_within_a_send_takes_no_other_records_place(rest: int) -> None:
     assert sorted(map(repr, stored)) == sorted(map(repr, [b"first", b"outer", *[bytes(rest)] * 3]))
     assert all(delivery.done() for delivery in (first, outer, *inner))
     assert bench.all_memory_is_back()
+
+
+def test_a_column_goes_on_in_the_next_batch() -> None:
+    """Every batch was opened by a send of its own, which cost more than the batch's other records together."""
+    bench = Bench(topics={"t": 2}, batch_size=1000, linger=100.0)
+    values = [b"%3d" % number for number in range(400)]
+    touched: list[ProducerBatch] = []
+    taken = bench.accumulator.append_column("t", None, None, values, 0, 1000, bench.now, touched)
+    assert taken == len(values)
+    assert len(touched) > 4
+    assert sum(batch.record_count for batch in touched) == taken
+    assert [batch.column_start for batch in touched] == [0] * len(touched)
+    bench.accumulator.ready.hurry(bench.now)
+    stored = []
+    while batches := bench.drain():
+        for batch in batches:
+            stored += [record.value for record in records_of(batch)]
+            bench.ack(batch)
+    assert sorted(stored) == values
+
+
+def test_a_column_of_batches_of_a_record_each_is_taken_in_pieces() -> None:
+    bench = Bench(topics={"t": 1}, batch_size=0, memory=1 << 24)
+    taken = bench.accumulator.append_column("t", 0, None, [b"x"] * 10_000, 0, 1000, bench.now, [])
+    assert 0 < taken <= COLUMN_BYTES // COLUMN_BATCH_BYTES
+
+
+@pytest.mark.parametrize("value", [bytearray(b"x"), bytes(2000)])
+def test_a_column_leaves_to_send_what_may_be_wrong(value: object) -> None:
+    bench = Bench(topics={"t": 1}, max_request_size=1500)
+    assert bench.accumulator.append_column("t", 0, None, [b"x", value], 0, 1000, bench.now, []) == 1 + (
+        type(value) is bytearray
+    )
+    bench = Bench(topics={"t": 1}, max_request_size=1500)
+    assert bench.accumulator.append_column("t", 0, None, [value], 0, 1000, bench.now, []) == 0
+
+
+def test_a_column_waits_behind_those_in_line_for_memory() -> None:
+    bench = Bench(topics={"t": 1}, memory=4096, batch_size=1000, max_request_size=4096)
+    column = [b"x" * 500] * 20
+    taken = bench.accumulator.append_column("t", 0, None, column, 0, 1000, bench.now, [])
+    assert 0 < taken < len(column)
+    bench.send(b"x" * 500, partition=0)
+    assert bench.accumulator.lines.memory_line
+    assert bench.accumulator.append_column("t", 0, None, column, taken, 1000, bench.now, []) == taken

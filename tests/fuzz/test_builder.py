@@ -201,7 +201,8 @@ def test_columns_are_appended_as_their_records_are(
     values = [None if each.value is None else shape(each.value) for each in sent]
 
     def append(place: int, touched: list[ProducerBatch]) -> int:
-        return bench.accumulator.append_column("t", 1, keys, values, place, sent[0].timestamp_ms, touched)
+        now = sent[0].timestamp_ms
+        return bench.accumulator.append_column("t", 1, keys, values, place, now, bench.now, touched)
 
     _append_columns(bench, log, keys, values, sent, append)
     log.check_all()
@@ -244,7 +245,7 @@ def test_arrows_columns_are_appended_as_their_records_are(
 
         def append(place: int, touched: list[ProducerBatch], values: Any = values, keys: Any = keys) -> int:
             now = sent[0].timestamp_ms
-            return bench.accumulator.append_binary_column("t", 1, keys, values, place, now, touched)
+            return bench.accumulator.append_binary_column("t", 1, keys, values, place, now, bench.now, touched)
 
         _append_columns(bench, log, keys, values, sent[read : read + len(values)], append)
         read += len(values)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 import threading
+import weakref
 
 import pytest
 
@@ -132,6 +134,33 @@ async def test_a_broker_that_is_killed_and_comes_back(fabric):
             await cluster.restart(1)
             await sending
         assert sorted(values_of(cluster)) == sorted(values)
+
+
+async def test_a_connector_keeps_nothing_of_a_producer_that_is_closed(fabric):
+    """Not its memory, though the device goes on with another producer's; and it still gathers from that."""
+    async with EmbeddedCluster(transport="rdma", verbs=fabric) as cluster:
+        connector = RdmaConnector(fabric)
+        async with cluster.producer(transport=connector) as staying:
+            await staying.send("topic", b"one")
+            before = fabric.live
+            leaving = cluster.producer(transport=connector)
+            await leaving.start()
+            await leaving.send("topic", b"two")
+            assert fabric.live.memory_regions > before.memory_regions
+            memory = weakref.ref(leaving._accumulator.pool.arena)
+            await leaving.close()
+            del leaving
+            for _ in range(1000):
+                if fabric.live == before:
+                    break
+                await asyncio.sleep(0.01)
+            assert fabric.live == before
+            gc.collect()
+            assert memory() is None
+            copied = connector.counters.bytes_copied
+            await staying.send("topic", bytes(100_000))
+            assert connector.counters.bytes_copied - copied < 200
+        assert len(values_of(cluster)) == 3
 
 
 async def test_one_connector_for_several_producers_one_after_the_other(fabric):
