@@ -1,0 +1,293 @@
+"""RDMA beside TCP: what it costs without a card, and what two cards make of it.
+
+Without one, over the double of the verbs (``aioproducer.testing.verbs``), which copies in the place of a card: the CPU
+time of the producer's thread, and what was posted, signalled and copied. It says what the code costs and nothing of
+speed.
+
+    python -m bench.rdma --double
+
+With two machines, each with a card: latency of one message and its answer, and throughput of a stream, over both, with
+a checksum of what was sent at both ends. TCP is at the port after RDMA's.
+
+    python -m bench.rdma --server 0.0.0.0:9300
+    python -m bench.rdma --client 10.0.0.1:9300
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bench.job import CHUNK, VALUE, Measurement
+from bench.rdma_timing import Layer, TimedConnector, TimedVerbs, clock_cost
+
+if TYPE_CHECKING:
+    from aioproducer import Producer
+    from aioproducer.testing.verbs import SimulatedFabric
+    from aioproducer.transport.rdma import RdmaConnector
+    from aioproducer.transport.stream import StreamConnector
+
+TRANSPORTS = ("tcp", "rdma")
+PARTITIONS = 4
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is sent: ``records`` in batches of ``batch_size`` bytes, or each awaited before the next is sent."""
+
+    name: str
+    records: int
+    batch_size: int
+    awaited: bool = False
+    linger_ms: int = 5
+
+    @property
+    def warm_up(self) -> int:
+        return max(self.records // 10, 1)
+
+
+WORKS = (
+    Work("batches of 16 KiB", 200_000, 16 * 1024),
+    Work("batches of 64 KiB", 200_000, 64 * 1024),
+    Work("batches of 128 KiB", 200_000, 128 * 1024),
+    Work("one awaited", 2000, 16 * 1024, awaited=True, linger_ms=0),
+)
+
+
+@contextmanager
+def broker(transport: str, fabric: SimulatedFabric) -> Iterator[str]:
+    """The address of an embedded broker in a thread of its own: the double joins what is in one process alone."""
+    from aioproducer.testing import EmbeddedCluster
+
+    started: Future[str] = Future()
+    end = threading.Event()
+
+    async def run() -> None:
+        verbs = fabric if transport == "rdma" else None
+        async with EmbeddedCluster(transport=transport, verbs=verbs) as cluster:
+            cluster.create_topic("bench", partitions=PARTITIONS)
+            started.set_result(cluster.bootstrap_servers)
+            await asyncio.to_thread(end.wait)
+
+    def main() -> None:
+        try:
+            asyncio.run(run())
+        except BaseException as error:
+            if started.done():
+                raise
+            started.set_exception(error)
+
+    thread = threading.Thread(target=main, name="bench-broker")
+    thread.start()
+    try:
+        yield started.result()
+    finally:
+        end.set()
+        thread.join()
+
+
+def run_once(work: Work, transport: str, *, timed: bool) -> Measurement:
+    """One run of one transport; with ``timed`` the calls of the layer below are timed, which costs time itself."""
+    from aioproducer.testing.verbs import SimulatedFabric
+    from aioproducer.transport.rdma import RdmaConnector
+    from aioproducer.transport.stream import StreamConnector
+
+    fabric = SimulatedFabric()
+    layer = Layer()
+    connector: RdmaConnector | StreamConnector
+    if transport == "rdma":
+        connector = RdmaConnector(TimedVerbs(fabric, layer) if timed else fabric)
+    else:
+        connector = TimedConnector(layer) if timed else StreamConnector()
+    with broker(transport, fabric) as address:
+        measured = asyncio.run(_client(work, address, connector, layer))
+    if fabric.receiver_not_ready:
+        raise RuntimeError("a receiver was not ready")
+    return measured
+
+
+async def _client(work: Work, address: str, connector: RdmaConnector | StreamConnector, layer: Layer) -> Measurement:
+    from aioproducer import Producer
+
+    async with Producer(
+        bootstrap_servers=address, transport=connector, batch_size=work.batch_size, linger_ms=work.linger_ms
+    ) as producer:
+        await _send(producer, work, work.warm_up)
+        before = _counted(producer, connector)
+        layer.clear()
+        began = time.thread_time_ns()
+        await _send(producer, work, work.records)
+        cpu = time.thread_time_ns() - began
+        found = {name: count - before[name] for name, count in _counted(producer, connector).items()}
+    return found | {
+        "records": work.records,
+        "cpu_ns": cpu,
+        "layer_calls": layer.calls,
+        "layer_ns": layer.nanoseconds,
+    }
+
+
+async def _send(producer: Producer, work: Work, count: int) -> None:
+    if work.awaited:
+        for _ in range(count):
+            await producer.send("bench", VALUE)
+        return
+    deliveries = []
+    for start in range(0, count, CHUNK):
+        for _ in range(min(CHUNK, count - start)):
+            deliveries.append(producer.send("bench", VALUE))
+        await producer.drain()
+    await producer.flush()
+    # A record that was lost has cost nothing.
+    for delivery in deliveries:
+        await delivery
+
+
+def _counted(producer: Producer, connector: RdmaConnector | StreamConnector) -> dict[str, int]:
+    from aioproducer.transport.rdma import RdmaConnector
+
+    counters = asdict(connector.counters) if isinstance(connector, RdmaConnector) else {}
+    return {"requests": int(producer.metrics()["request-total"])} | counters
+
+
+def summary(plain: Sequence[Measurement], timed: Sequence[Measurement], tick: float) -> dict[str, float]:
+    """Medians: CPU in microseconds a record and a request; the layer's share of it; counts a request.
+
+    ``tick`` is what a look at the clock costs, in nanoseconds: of the two around a call one falls into what they time.
+    """
+    shares = []
+    for run in timed:
+        layer = max(run["layer_ns"] - run["layer_calls"] * tick, 0)
+        shares.append(layer / (run["cpu_ns"] - 2 * run["layer_calls"] * tick))
+    share = statistics.median(shares)
+    record = statistics.median(run["cpu_ns"] / run["records"] for run in plain) / 1000
+    request = statistics.median(run["cpu_ns"] / run["requests"] for run in plain) / 1000
+    found = {
+        "cpu_us_a_record": record,
+        "cpu_us_a_request": request,
+        "layer_share": share,
+        "own_us_a_record": record * (1 - share),
+        "own_us_a_request": request * (1 - share),
+        "records_a_request": statistics.median(run["records"] / run["requests"] for run in plain),
+    }
+    for name in ("writes_posted", "completions", "signals", "bytes_sent", "bytes_copied"):
+        if name in plain[0]:
+            found[f"{name}_a_request"] = statistics.median(run[name] / run["requests"] for run in plain)
+    return found
+
+
+def double(works: Sequence[Work], rounds: int) -> dict[str, dict[str, dict[str, float]]]:
+    """Every work over both transports, in another order each round."""
+    found: dict[str, dict[str, dict[str, float]]] = {}
+    tick = clock_cost()
+    for work in works:
+        runs: dict[tuple[str, bool], list[Measurement]] = {}
+        kinds = [(transport, timed) for timed in (False, True) for transport in TRANSPORTS]
+        for number in range(rounds):
+            for transport, timed in kinds[number % 4 :] + kinds[: number % 4]:
+                runs.setdefault((transport, timed), []).append(run_once(work, transport, timed=timed))
+        print(f"{work.name}: {rounds} rounds", file=sys.stderr)
+        found[work.name] = {name: summary(runs[name, False], runs[name, True], tick) for name in TRANSPORTS}
+    return found
+
+
+def table(found: dict[str, dict[str, dict[str, float]]]) -> str:
+    """As docs/rdma.md has it."""
+    lines = [
+        "| work | transport | CPU µs a record | without the layer | CPU µs a request | without the layer |"
+        " records a request | writes | signals | completions | bytes sent | bytes copied |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for work, transports in found.items():
+        for name, of in transports.items():
+            cells = [f"{of['cpu_us_a_record']:.3f}", f"{of['own_us_a_record']:.3f}"]
+            cells += [f"{of['cpu_us_a_request']:.1f}", f"{of['own_us_a_request']:.1f}"]
+            cells.append(f"{of['records_a_request']:.0f}")
+            counts = ("writes_posted", "signals", "completions")
+            cells += [f"{of[f'{one}_a_request']:.2f}" if f"{one}_a_request" in of else "" for one in counts]
+            sizes = ("bytes_sent", "bytes_copied")
+            cells += [f"{of[f'{one}_a_request']:,.0f}" if f"{one}_a_request" in of else "" for one in sizes]
+            lines.append(f"| {work} | {name.upper()} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    found = argparse.ArgumentParser(
+        prog="python -m bench.rdma", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    kind = found.add_mutually_exclusive_group(required=True)
+    kind.add_argument("--double", action="store_true", help="what the code costs, without a card")
+    kind.add_argument("--server", metavar="HOST:PORT", help="answer clients until Ctrl-C; TCP at the next port")
+    kind.add_argument("--client", metavar="HOST:PORT", help="measure against a server")
+    found.add_argument("--rounds", type=int, default=5, help="runs of each (%(default)s)")
+    found.add_argument("--records", type=int, help="of each run, with --double; a hundredth where each is awaited")
+    found.add_argument("--work", default="", metavar="TEXT", help="with --double: what has this in its name")
+    found.add_argument("--device", help="RDMA device (the first that works)")
+    found.add_argument("--gid", help="of the device's addresses (the first that works)")
+    found.add_argument("--mebibytes", type=int, default=1024, help="of each stream (%(default)s)")
+    found.add_argument("--echoes", type=int, default=2000, help="messages of each size (%(default)s)")
+    found.add_argument("--unchecked", action="store_true", help="no checksums: they may be slower than the network")
+    found.add_argument("--output", type=Path, metavar="FILE", help="all figures as JSON")
+    return found
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, and print tables."""
+    asked = parser()
+    chosen = asked.parse_args(arguments)
+    if min(chosen.rounds, chosen.mebibytes, chosen.echoes, chosen.records or 1) < 1:
+        asked.error("--rounds, --records, --mebibytes and --echoes are at least 1")
+    if chosen.double:
+        works = [work for work in WORKS if chosen.work in work.name]
+        if not works:
+            asked.error(f"no work has {chosen.work!r} in its name; there are: {', '.join(work.name for work in WORKS)}")
+        if chosen.records:
+            works = [replace(work, records=max(chosen.records // (100 if work.awaited else 1), 1)) for work in works]
+        counted = double(works, chosen.rounds)
+        print(table(counted))
+        text = json.dumps(counted, indent=2)
+    else:
+        from bench import rdma_link
+
+        try:
+            host, port = rdma_link.address_of(chosen.server or chosen.client)
+        except ValueError as error:
+            asked.error(str(error))
+        if chosen.server:
+            return rdma_link.serve_until_interrupted(host, port, chosen.device, chosen.gid)
+        try:
+            measured = asyncio.run(
+                rdma_link.measure(
+                    host,
+                    port,
+                    rdma_link.connectors(chosen.device, chosen.gid),
+                    rounds=chosen.rounds,
+                    stream_bytes=chosen.mebibytes * 2**20,
+                    echoes=chosen.echoes,
+                    checked=not chosen.unchecked,
+                )
+            )
+        except OSError as error:
+            print(error, file=sys.stderr)
+            return 1
+        print(rdma_link.table(measured))
+        text = json.dumps(measured, indent=2)
+    if chosen.output:
+        chosen.output.write_text(text + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,146 @@
+"""What the calls of the layer below a transport take, a socket's or verbs, in CPU time of their thread."""
+
+from __future__ import annotations
+
+import asyncio
+import mmap
+import socket
+import statistics
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+from aioproducer.transport.rdma.verbs import Completion, Device, MemoryRegion, Piece, QueuePair, QueuePairFacts, Verbs
+from aioproducer.transport.stream import StreamConnector
+
+T = TypeVar("T")
+
+
+def clock_cost() -> float:
+    """Nanoseconds of one look at the thread's clock."""
+    found = []
+    for _ in range(200):
+        began = time.thread_time_ns()
+        for _ in range(9):
+            time.thread_time_ns()
+        found.append((time.thread_time_ns() - began) / 10)
+    return statistics.median(found)
+
+
+class Layer:
+    """How many calls there were, and what they took; of the thread that made this alone."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.nanoseconds = 0
+
+    def clear(self) -> None:
+        """Count from now on."""
+        self.calls = self.nanoseconds = 0
+
+    def timed(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Call ``function``."""
+        began = time.thread_time_ns()
+        try:
+            return function(*arguments)
+        finally:
+            self.nanoseconds += time.thread_time_ns() - began
+            self.calls += 1
+
+
+class _TimedSocket(socket.socket):
+    layer: Layer
+
+    def sendmsg(self, buffers: Iterable[Any], *arguments: Any) -> int:
+        return self.layer.timed(super().sendmsg, buffers, *arguments)
+
+    def recv_into(self, buffer: Any, *arguments: Any) -> int:
+        return self.layer.timed(super().recv_into, buffer, *arguments)
+
+
+class TimedConnector(StreamConnector):
+    """TCP whose ``sendmsg`` and ``recv_into`` are timed."""
+
+    def __init__(self, layer: Layer) -> None:
+        super().__init__()
+        self._layer = layer
+
+    async def _connect_socket(self, loop: asyncio.AbstractEventLoop, host: str, port: int, peer: str) -> socket.socket:
+        made = await super()._connect_socket(loop, host, port, peer)
+        timed = _TimedSocket(made.family, made.type, made.proto, fileno=made.detach())
+        timed.layer = self._layer
+        timed.setblocking(False)
+        return timed
+
+
+class TimedVerbs:
+    """``verbs`` whose calls that do not block are timed; a ``Verbs``."""
+
+    def __init__(self, verbs: Verbs, layer: Layer) -> None:
+        self._verbs = verbs
+        self._layer = layer
+
+    def open(self, device: str | None, gid: str | None) -> Device:
+        """As ``Verbs.open``."""
+        return _TimedDevice(self._verbs.open(device, gid), self._layer)
+
+
+class _TimedDevice:
+    def __init__(self, device: Device, layer: Layer) -> None:
+        self._device = device
+        self._layer = layer
+
+    @property
+    def name(self) -> str:
+        return self._device.name
+
+    def register(self, memory: mmap.mmap, *, remote_write: bool) -> MemoryRegion:
+        return self._device.register(memory, remote_write=remote_write)
+
+    def create_queue_pair(self, *, send_depth: int, receive_depth: int) -> QueuePair:
+        made = self._device.create_queue_pair(send_depth=send_depth, receive_depth=receive_depth)
+        return _TimedQueuePair(made, self._layer)
+
+    def close(self) -> None:
+        self._device.close()
+
+
+class _TimedQueuePair:
+    def __init__(self, pair: QueuePair, layer: Layer) -> None:
+        self._pair = pair
+        self._timed = layer.timed
+        self.max_pieces = pair.max_pieces
+        self.completion_fd = pair.completion_fd
+        self.facts: QueuePairFacts = pair.facts
+
+    def connect(self, peer: QueuePairFacts) -> None:
+        self._pair.connect(peer)
+
+    def post_receives(self, work_request_ids: Sequence[int]) -> None:
+        self._timed(self._pair.post_receives, work_request_ids)
+
+    def post_write(
+        self,
+        work_request_id: int,
+        pieces: Sequence[Piece],
+        remote_address: int,
+        remote_key: int,
+        immediate: int,
+        signaled: bool,
+    ) -> None:
+        self._timed(self._pair.post_write, work_request_id, pieces, remote_address, remote_key, immediate, signaled)
+
+    def request_notification(self) -> None:
+        self._timed(self._pair.request_notification)
+
+    def clear_events(self) -> None:
+        self._timed(self._pair.clear_events)
+
+    def poll(self, most: int) -> list[Completion]:
+        return self._timed(self._pair.poll, most)
+
+    def to_error(self) -> None:
+        self._pair.to_error()
+
+    def close(self) -> None:
+        self._pair.close()

@@ -1,0 +1,134 @@
+"""The bench of RDMA beside TCP: what it counts, and that it sees wrong bytes."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from aioproducer.testing.verbs import SimulatedFabric
+from aioproducer.transport.listening import StreamListener
+from aioproducer.transport.rdma import RdmaConnector, RdmaListener
+from aioproducer.transport.stream import StreamConnector
+from bench import rdma, rdma_link
+
+
+def _double(capsys, tmp_path, work, records):
+    output = tmp_path / "figures.json"
+    arguments = ["--double", "--work", work, "--records", str(records), "--rounds", "1", "--output", str(output)]
+    assert rdma.main(arguments) == 0
+    rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| ")]
+    assert len(rows) == 3
+    return json.loads(output.read_text())
+
+
+def test_the_double_counts_what_a_request_costs(capsys, tmp_path):
+    found = _double(capsys, tmp_path, "16 KiB", 3000)["batches of 16 KiB"]
+    of = found["rdma"]
+    assert of["records_a_request"] > 10
+    assert of["writes_posted_a_request"] >= of["signals_a_request"] >= 1
+    assert of["bytes_sent_a_request"] > of["records_a_request"] * 100 > of["bytes_copied_a_request"]
+    for of in found.values():
+        assert of["cpu_us_a_record"] > of["own_us_a_record"] > 0
+        assert 0 < of["layer_share"] < 1
+    assert "bytes_copied_a_request" not in found["tcp"]
+
+
+def test_an_awaited_record_is_a_request(capsys, tmp_path):
+    (found,) = _double(capsys, tmp_path, "one awaited", 5000).values()
+    for of in found.values():
+        assert of["records_a_request"] == 1
+    of = found["rdma"]
+    assert (of["signals_a_request"], of["completions_a_request"]) == (1, 2)
+
+
+def test_the_layers_share_is_told_without_the_clocks():
+    plain = [{"cpu_ns": 10_000, "records": 10, "requests": 2}]
+    timed = [{"cpu_ns": 14_000, "records": 10, "requests": 2, "layer_calls": 10, "layer_ns": 5_000}]
+    found = rdma.summary(plain, timed, 200)
+    # 3 of 10 microseconds: each of the ten calls was lengthened by 200 ns inside and 200 ns outside of what is timed.
+    assert found["layer_share"] == pytest.approx(0.3)
+    assert found["own_us_a_record"] == pytest.approx(0.7)
+    assert found["own_us_a_request"] == pytest.approx(3.5)
+
+
+@pytest.fixture
+async def served():
+    """Connectors and ports of a server of both transports, over the double."""
+    fabric = SimulatedFabric()
+    found = await rdma_link.serve({"rdma": RdmaListener(fabric), "tcp": StreamListener()}, "127.0.0.1", 0)
+    connectors = {"rdma": RdmaConnector(fabric), "tcp": StreamConnector()}
+    yield connectors, {name: listening.port for name, listening in found.items()}
+    for listening in found.values():
+        listening.close()
+        await listening.wait_closed()
+    assert not any(fabric.live)
+
+
+async def test_two_machines_in_one(served):
+    connectors, ports = served
+    found = await rdma_link.measure(
+        "127.0.0.1", ports, connectors, rounds=2, stream_bytes=3_000_000, echoes=5, checked=True
+    )
+    labels = {f"echo of {size} bytes" for size in rdma_link.SIZES} | {"stream"}
+    assert found.keys() == {f"{label}, {name}" for label in labels for name in ("RDMA", "TCP")}
+    assert all(value > 0 for of in found.values() for name, value in of.items() if "cpu" not in name)
+    # Gathered from where it lies; the echoes' requests and the server's answers are not.
+    counters = connectors["rdma"].counters
+    assert counters.bytes_sent > 6_000_000
+    assert counters.bytes_copied < 1000
+    assert "stream, RDMA: mib_s" in rdma_link.table(found)
+
+
+@pytest.mark.parametrize("name", rdma.TRANSPORTS)
+async def test_bytes_that_change_on_the_way_are_seen(served, name, monkeypatch):
+    connectors, ports = served
+    payload = rdma_link.Payload(100_000)
+    of_server = rdma_link._Served.data_received
+
+    def tampered(self, data):
+        changed = bytearray(data)
+        changed[-1] ^= 1
+        of_server(self, changed if len(changed) > rdma_link.REQUEST.size else data)
+
+    monkeypatch.setattr(rdma_link._Served, "data_received", tampered)
+    peer = await rdma_link._connected(connectors[name], "127.0.0.1", ports[name])
+    with pytest.raises(rdma_link.WrongBytesError, match="1000 bytes came back changed"):
+        await rdma_link.echo(peer, payload, 1000, 1)
+    await rdma_link._close(peer)
+    peer = await rdma_link._connected(connectors[name], "127.0.0.1", ports[name])
+    with pytest.raises(rdma_link.WrongBytesError, match="50000 bytes with checksum"):
+        await rdma_link.stream(peer, payload, 50_000, checked=True)
+    await rdma_link._close(peer)
+
+
+@pytest.mark.parametrize("name", rdma.TRANSPORTS)
+async def test_a_stranger_is_sent_away(served, name):
+    connectors, ports = served
+    peer = await rdma_link._connected(connectors[name], "127.0.0.1", ports[name])
+    await peer.write(b"GET / HTTP/1.1\r\n\r\n")
+    with pytest.raises(ConnectionError):
+        await peer.read(1)
+    await peer.ended.wait()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (["--double", "--work", "nine"], "no work has 'nine' in its name; there are: batches of 16 KiB"),
+        (["--double", "--rounds", "0"], "are at least 1"),
+        (["--client", "nowhere"], "give HOST:PORT, not 'nowhere'"),
+        ([], "one of the arguments --double --server --client is required"),
+    ],
+)
+def test_a_mistake_on_the_command_line_ends_with_a_hint(capsys, arguments, hint):
+    with pytest.raises(SystemExit) as ended:
+        rdma.main(arguments)
+    assert ended.value.code == 2
+    assert hint in capsys.readouterr().err
+
+
+def test_a_server_that_is_not_there_is_no_traceback(capsys, monkeypatch):
+    monkeypatch.setattr(rdma_link, "connectors", lambda device, gid: {"tcp": StreamConnector()})
+    assert rdma.main(["--client", "127.0.0.1:1"]) == 1
+    assert "cannot connect to 127.0.0.1:1" in capsys.readouterr().err
