@@ -144,9 +144,7 @@ class PartitionSender:
 
     def _still_waiting(self) -> str:
         self._sender.settle_finished()
-        waiting = [
-            topic if partition < 0 else f"{topic}-{partition}" for topic, partition in self._sender.unfinished()
-        ]
+        waiting = [topic if partition < 0 else f"{topic}-{partition}" for topic, partition in self._sender.unfinished()]
         if not waiting:
             return ""
         more = f" and {len(waiting) - TOLD} more" if len(waiting) > TOLD else ""
