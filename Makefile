@@ -221,4 +221,4 @@ soak: build-under-test
 
 clean:
 	find aioproducer -name '*.so' -delete
-	rm -rf $(VENV) $(VERSIONS:%=.venv-%) .demo site build dist .coverage .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VERSIONS:%=.venv-%) $(SPARK_VERSIONS:%=.venv-spark-%) .demo site build dist .coverage .mypy_cache .ruff_cache .pytest_cache .hypothesis
