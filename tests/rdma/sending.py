@@ -1,0 +1,52 @@
+"""``python -m tests.rdma.sending some|endless BOOTSTRAP_SERVERS TOPIC``: a producer over RDMA in a process of its own.
+
+``some``: sends a few records, and tells what it was; where that was not possible, why. ``endless``: tells of each
+record that is acknowledged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import logging
+import sys
+import zlib
+
+from aioproducer import Producer
+from aioproducer.errors import MetadataTimeoutError
+
+
+async def some(bootstrap_servers: str, topic: str) -> None:
+    """Thirty records."""
+    log = io.StringIO()
+    logging.basicConfig(stream=log, level=logging.WARNING)
+    values = [bytes([number]) * 10_000 for number in range(30)]
+    try:
+        async with Producer(bootstrap_servers=bootstrap_servers, transport="rdma") as producer:
+            await producer.wait_ready(10)
+            for value in values:
+                await producer.send(topic, value)
+            metrics = producer.metrics()
+    except MetadataTimeoutError as error:
+        print(json.dumps({"error": str(error)}), flush=True)
+        return
+    told = {
+        "sent": [len(values), zlib.crc32(b"".join(values))],
+        "bytes": metrics["rdma-bytes-sent-total"],
+        "copied": metrics["rdma-bytes-copied-total"],
+        "log": log.getvalue(),
+    }
+    print(json.dumps(told), flush=True)
+
+
+async def endless(bootstrap_servers: str, topic: str) -> None:
+    """Until killed."""
+    async with Producer(bootstrap_servers=bootstrap_servers, transport="rdma", linger_ms=0) as producer:
+        while True:
+            await asyncio.gather(*(producer.send(topic, bytes(10_000)) for _ in range(20)))
+            print("acknowledged", flush=True)
+
+
+if __name__ == "__main__":
+    asyncio.run({"some": some, "endless": endless}[sys.argv[1]](*sys.argv[2:]))
