@@ -74,11 +74,13 @@ def _is_below(item: pytest.Item, places: tuple[str, ...]) -> bool:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """With AIOPRODUCER_REQUIRE_INTEROP=1 an interop test that is skipped has failed, for the reason it gives."""
+    """With AIOPRODUCER_REQUIRE_INTEROP=1 an interop or guest test that is skipped has failed, for the reason it gives."""
     report = yield
-    required = os.environ.get("AIOPRODUCER_REQUIRE_INTEROP") == "1"
-    if required and report.skipped and not hasattr(report, "wasxfail") and item.get_closest_marker("interop"):
+    required = os.environ.get("AIOPRODUCER_REQUIRE_INTEROP") == "1" and (
+        item.get_closest_marker("interop") is not None or os.environ.get("AIOPRODUCER_TEST_GUEST") == "1"
+    )
+    if required and report.skipped and not hasattr(report, "wasxfail"):
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
         report.outcome = "failed"
-        report.longrepr = f"AIOPRODUCER_REQUIRE_INTEROP=1 allows no skip of an interop test. {reason}"
+        report.longrepr = f"AIOPRODUCER_REQUIRE_INTEROP=1 allows no skip of an interop or guest test. {reason}"
     return report
