@@ -74,7 +74,7 @@ def _is_below(item: pytest.Item, places: tuple[str, ...]) -> bool:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """With AIOPRODUCER_REQUIRE_INTEROP=1 an interop or guest test that is skipped has failed, for the reason it gives."""
+    """With AIOPRODUCER_REQUIRE_INTEROP=1 an interop or guest test that is skipped has failed, for its reason."""
     report = yield
     required = os.environ.get("AIOPRODUCER_REQUIRE_INTEROP") == "1" and (
         item.get_closest_marker("interop") is not None or os.environ.get("AIOPRODUCER_TEST_GUEST") == "1"
