@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import sys
 from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
@@ -44,6 +45,9 @@ hypothesis.settings.load_profile("project")
 
 
 def pytest_configure() -> None:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # As a shell leaves it to what it runs in the background; tests that interrupt something would wait for ever.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if not is_pure_wanted():
         # Importable from here on, see _ROOT.
         from tests.builds.freshness import what_is_wrong
