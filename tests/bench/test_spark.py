@@ -71,6 +71,7 @@ def check(found: dict[str, float]) -> None:
     assert {metric.key for metric in SPARK["spark-plain"].metrics} <= derived(found).keys()
 
 
+@pytest.mark.interop
 def test_our_sink_writes_every_row(cluster: InProcessCluster) -> None:
     job = Job("defaults", cluster.bootstrap_servers, "ours", partitions=2, records=3000, warm_up=200)
     looked_at, found = measured(cluster, "bench.spark_ours", job)
@@ -85,6 +86,7 @@ def test_our_sink_writes_every_row(cluster: InProcessCluster) -> None:
     assert (key.encode(), value.encode()) in {(record.key, record.value) for record in records}
 
 
+@pytest.mark.interop
 def test_the_ceiling_writes_as_many_rows_in_batches_of_the_scenarios_size(cluster: InProcessCluster) -> None:
     job = Job("large_batches", cluster.bootstrap_servers, "ceiling", partitions=2, records=3000, warm_up=200)
     job = Job(**{**asdict(job), "compression": "lz4", "batch_size": 16 * 1024})
@@ -176,7 +178,10 @@ def test_the_parts_of_its_spark_are_first_on_the_path(monkeypatch: pytest.Monkey
 
 
 def test_peaks_are_in_bytes_and_none_of_who_has_ended() -> None:
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+    with subprocess.Popen([sys.executable, "-c", "input(1)"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        # Python is all there when it says something.
+        assert process.stdout is not None
+        assert process.stdout.read(1) == b"1"
         assert spark_session._peak(process.pid) > 2**20
         process.kill()
         # Ended, and not waited for.
