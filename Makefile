@@ -214,6 +214,7 @@ bench: venv compiled
 soak: build-under-test
 	$(OF_BUILD) AIOPRODUCER_SEEDS=0-999 $(BIN)/pytest -q tests/simulation/test_seeds.py $(PYTEST_ARGS)
 	$(OF_BUILD) AIOPRODUCER_SOAK_ROUNDS=$(SOAK_ROUNDS) $(BIN)/pytest -q tests/interop/test_faults.py tests/interop/test_embedded_sigkill.py --timeout=3600 $(PYTEST_ARGS)
+	$(MAKE) test-sanitizers PYTEST_ARGS="--timeout=3600 $(PYTEST_ARGS)"
 	$(MAKE) test-sanitizers SANITIZER_TESTS="tests/fuzz tests/wire" PYTEST_ARGS="--hypothesis-profile=soak --timeout=3600 $(PYTEST_ARGS)"
 	$(MAKE) test-interop BUILD=pure
 	$(OF_BUILD) AIOPRODUCER_SPARK_ROWS=5000000 $(BIN)/pytest -q tests/interop/spark/test_rows.py --timeout=3600 $(PYTEST_ARGS)
