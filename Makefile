@@ -129,7 +129,7 @@ test-programs: build-under-test
 
 # One process: they share brokers that take seconds to start.
 test-interop: build-under-test
-	$(OF_BUILD) $(BIN)/pytest -q -m interop $(PYTEST_ARGS)
+	$(OF_BUILD) $(BIN)/pytest -q -m "interop and not soak" $(PYTEST_ARGS)
 
 # A test that takes too long ends the process in C: pyverbs holds the GIL, so that nothing written in Python would.
 RDMA_PYTEST = $(BIN)/python -m pytest -q -p no:cacheprovider -o faulthandler_timeout=120 -o faulthandler_exit_on_timeout=true
@@ -217,6 +217,7 @@ soak: build-under-test
 	$(MAKE) test-sanitizers PYTEST_ARGS="--timeout=3600 $(PYTEST_ARGS)"
 	$(MAKE) test-sanitizers SANITIZER_TESTS="tests/fuzz tests/wire" PYTEST_ARGS="--hypothesis-profile=soak --timeout=3600 $(PYTEST_ARGS)"
 	$(MAKE) test-interop BUILD=pure
+	$(OF_BUILD) $(BIN)/pytest -q -m soak --timeout=3600 $(PYTEST_ARGS)
 	$(OF_BUILD) AIOPRODUCER_SPARK_ROWS=5000000 $(BIN)/pytest -q tests/interop/spark/test_rows.py --timeout=3600 $(PYTEST_ARGS)
 	$(MAKE) test-spark-versions
 

@@ -128,6 +128,7 @@ def test_each_line_once_over_two_runs_and_what_is_no_click_elsewhere(
     assert _values(cluster) == Counter(_file(0) + _file(1))
 
 
+@pytest.mark.soak
 def test_killed_in_the_middle_of_a_batch_loses_nothing(tmp_path: Path, cluster: EmbeddedClusterThread) -> None:
     for number in range(4):
         _arrive(tmp_path, f"{number}.jsonl", _file(number))

@@ -104,6 +104,7 @@ def _path_without_java(folder: Path) -> str:
     return str(folder)
 
 
+@pytest.mark.soak
 @pytest.mark.interop
 @SLOW
 def test_with_the_embedded_broker_and_java_from_a_wheel(packages: Path, tmp_path: Path) -> None:
@@ -120,6 +121,7 @@ def test_with_the_embedded_broker_and_java_from_a_wheel(packages: Path, tmp_path
     assert (packages.parent / ".demo" / "java" / "bin" / "java").is_file()
 
 
+@pytest.mark.soak
 @pytest.mark.interop
 @SLOW
 def test_with_a_kafka_of_ones_own(packages: Path) -> None:
@@ -155,6 +157,7 @@ def test_a_broker_that_is_not_there_is_one_line(packages: Path) -> None:
     assert SILENT_PORT in line
 
 
+@pytest.mark.soak
 @pytest.mark.interop
 @SLOW
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

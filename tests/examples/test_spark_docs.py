@@ -149,6 +149,7 @@ def _run_to_its_end(block: Block, folder: Path, environment: dict[str, str]) -> 
     assert code == 0, f"{block} ended with exit code {code}; it printed:\n{output.read_text()}"
 
 
+@pytest.mark.soak
 @pytest.mark.interop
 @pytest.mark.timeout(1200)
 def test_package_is_carried_to_a_cluster(

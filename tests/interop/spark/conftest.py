@@ -9,6 +9,8 @@ import pytest
 
 from tests.interop.spark.driver import SparkDriver
 from tests.interop.spark.gates import Gate
+from tests.kafka.cluster import KafkaCluster
+from tests.kafka.in_process import InProcessCluster
 
 
 @pytest.fixture(scope="module")
@@ -22,3 +24,10 @@ def local_spark() -> Iterator[SparkDriver]:
 def gate(tmp_path: Path) -> Gate:
     """A gate that is shut."""
     return Gate(tmp_path / "gate")
+
+
+@pytest.fixture(params=["one_node", pytest.param("one_embedded", marks=pytest.mark.soak)])
+def one_broker(request: pytest.FixtureRequest) -> KafkaCluster | InProcessCluster:
+    """A cluster of one broker: Apache Kafka's, and at length the embedded one too."""
+    cluster: KafkaCluster | InProcessCluster = request.getfixturevalue(request.param)
+    return cluster
