@@ -220,6 +220,7 @@ soak: build-under-test
 	$(OF_BUILD) $(BIN)/pytest -q -m soak --timeout=3600 $(PYTEST_ARGS)
 	$(OF_BUILD) AIOPRODUCER_SPARK_ROWS=5000000 $(BIN)/pytest -q tests/interop/spark/test_rows.py --timeout=3600 $(PYTEST_ARGS)
 	$(MAKE) test-spark-versions
+	$(MAKE) test-versions
 
 clean:
 	find aioproducer -name '*.so' -delete
