@@ -201,7 +201,8 @@ async def test_the_wait_ends_with_what_there_is(scene: Scene) -> None:
     begin = loop.time()
     request = fetch_request(scene.topic_id, {0: 0}, max_wait_ms=30, min_bytes=10_000)
     assert read_values(parts(await scene.ask(request, 18))[0].records) == [b"v"]
-    assert loop.time() - begin >= 0.03
+    # uvloop counts whole milliseconds.
+    assert loop.time() - begin >= 0.029
     assert scene.partition(0).watcher_count == 0
 
 
