@@ -234,9 +234,13 @@ def workers() -> set[int]:
 def when_busy(
     spark: SparkSession, cluster: InProcessCluster, topic: str, action: Callable[[set[int]], None]
 ) -> Iterator[None]:
-    """While the broker answers no write of the block's job, let ``action`` have its workers; none may be left then."""
+    """While the broker answers no write of the block's job, let ``action`` have its workers; none may be left then.
+
+    Among them are idle ones of other jobs that are still connected: as many as there are tasks have to end.
+    """
     cluster.embedded.delay("Produce", 120_000, times=None)
     busy: set[int] = set()
+    tasks = [0]
 
     def act() -> None:
         deadline = time.monotonic() + 90
@@ -245,6 +249,7 @@ def when_busy(
             time.sleep(0.05)
         time.sleep(1)
         busy.update(busy_workers(cluster))
+        tasks[0] = active_tasks(spark, topic)
         action(busy)
 
     spark.sparkContext.setJobGroup(topic, "to be disturbed", interruptOnCancel=True)
@@ -257,9 +262,9 @@ def when_busy(
         assert busy
         assert time.monotonic() - began < 110
         deadline = time.monotonic() + 20
-        while busy & workers() and time.monotonic() < deadline:
+        while len(busy - workers()) < tasks[0] and time.monotonic() < deadline:
             time.sleep(0.05)
-        assert not busy & workers()
+        assert len(busy - workers()) >= tasks[0] > 0
     finally:
         cluster.embedded.clear_faults()
         spark.sparkContext.setJobGroup(None, None)

@@ -133,6 +133,19 @@ def check(bootstrap_servers: str, plan: Plan, of_key: Mapping[bytes, int]) -> No
     assert not lost, f"{lost} of {plan.count} rows are not there, e.g. {seen.index(0)}"
 
 
+def _watermarks(consumer: Consumer, partition: TopicPartition) -> tuple[int, int]:
+    """A broker that has just come back leads nothing for a moment."""
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            found: tuple[int, int] = consumer.get_watermark_offsets(partition, timeout=30)
+            return found
+        except KafkaException:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
+
+
 def messages(bootstrap_servers: str, topics: Sequence[str], *, timeout: float = 300) -> Iterator[Message]:
     """All that the topics have, up to the high watermarks of now, by confluent-kafka.
 
@@ -155,7 +168,7 @@ def messages(bootstrap_servers: str, topics: Sequence[str], *, timeout: float = 
         left: dict[tuple[str, int], int] = {}
         for topic in topics:
             for number in consumer.list_topics(topic, timeout=30).topics[topic].partitions:
-                low, high = consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=30)
+                low, high = _watermarks(consumer, TopicPartition(topic, number))
                 if high > low:
                     left[topic, number] = high
         consumer.assign([TopicPartition(topic, number, 0) for topic, number in left])
