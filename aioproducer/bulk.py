@@ -266,7 +266,7 @@ class ColumnsSender:
                 row = chunk.row(place)
                 waits = False
                 if row is not None and perf_counter() - turn_began < LONGEST_TURN:
-                    # It needs a new batch, or more than the short way has.
+                    # It has to wait, or needs more than the short way has.
                     waits = self._note(await _send_row(producer, topic, partition, row))
                     place += 1
                 if waits or perf_counter() - turn_began >= LONGEST_TURN:
