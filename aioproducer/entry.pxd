@@ -7,7 +7,7 @@ cdef class RecordEntry:
     cdef public bint _plain
     cdef object __weakref__
 
-    cpdef object _put(
+    cdef object _place(
         self, object topic, object partition, object key, object value, object headers, long long timestamp_ms
     )
 

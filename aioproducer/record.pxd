@@ -1,9 +1,15 @@
 cimport cython
 
+cdef extern from *:
+    """
+    #define OFFSET_IN_RECORD_METADATA offsetof(struct __pyx_obj_11aioproducer_6record_RecordMetadata, _offset)
+    """
+    const Py_ssize_t OFFSET_IN_RECORD_METADATA
+
 
 cdef class RecordMetadata:
     cdef object _topic_partition
-    cdef long long _offset
+    cdef object _offset
     cdef long long _timestamp_ms
 
     cpdef tuple _as_tuple(self)

@@ -10,6 +10,10 @@ if TYPE_CHECKING:
 else:
     from aioproducer.uncompiled import cython
 
+if cython.compiled:
+    from cython.cimports.aioproducer.record import OFFSET_IN_RECORD_METADATA
+    from cython.cimports.aioproducer.slots import set_member
+
 RecordHeader: TypeAlias = tuple[str, bytes | None]
 """A record header: its key and its value. A key may occur more than once; order is kept."""
 
@@ -48,13 +52,13 @@ class RecordMetadata:
     __match_args__ = ("topic", "partition", "offset", "timestamp_ms")
 
     _topic_partition: TopicPartition
+    _offset: int | None
     # -1 for None: one is made for each record that is awaited, and plain integers cost least.
-    _offset: int
     _timestamp_ms: int
 
     def __init__(self, topic: str, partition: int, offset: int | None, timestamp_ms: int | None) -> None:
         self._topic_partition = TopicPartition(topic, partition)
-        self._offset = -1 if offset is None else offset
+        self._offset = offset
         self._timestamp_ms = -1 if timestamp_ms is None else timestamp_ms
 
     @property
@@ -72,7 +76,7 @@ class RecordMetadata:
 
     @property
     def offset(self) -> int | None:
-        return None if self._offset < 0 else self._offset
+        return self._offset
 
     @property
     def timestamp_ms(self) -> int | None:
@@ -112,9 +116,14 @@ def new_record_metadata(topic_partition: TopicPartition, offset: int, timestamp_
     """``RecordMetadata``, without what a call of a class costs; -1 stands for None."""
     metadata: RecordMetadata = RecordMetadata.__new__(RecordMetadata)
     metadata._topic_partition = topic_partition
-    metadata._offset = offset
+    metadata._offset = None if offset < 0 else offset
     metadata._timestamp_ms = timestamp_ms
     return metadata
+
+
+if cython.compiled:
+    # It is what nearly everybody who awaits reads: a property's function would cost as much as the await.
+    set_member(RecordMetadata, b"offset", OFFSET_IN_RECORD_METADATA, b"Of the record in its partition, or None.")
 
 
 class Node(NamedTuple):

@@ -34,6 +34,9 @@ cdef class ProducerBatch(DeliveryGroup):
     cdef public Py_ssize_t column_start
     cdef public list timestamps_from
     cdef public list timestamp_values
+    cdef public Py_ssize_t run_start
+    cdef public Py_ssize_t run_stop
+    cdef public long long run_timestamp
     cdef public bint due
     cdef public bint closed
     cdef public list body
@@ -102,5 +105,7 @@ cdef class ProducerBatch(DeliveryGroup):
     cpdef object where(self)
     cpdef object add_waiter(self, Py_ssize_t index, object callback, object argument, object context=*)
     cpdef list pop_waiters(self, Py_ssize_t index, object only=*)
-    @cython.locals(offset=cython.longlong, run=Py_ssize_t, timestamp_ms=cython.longlong)
+    @cython.locals(run=Py_ssize_t)
+    cdef object _find_run(self, Py_ssize_t index)
+    @cython.locals(offset=cython.longlong, timestamp_ms=cython.longlong)
     cpdef object metadata(self, Py_ssize_t index)

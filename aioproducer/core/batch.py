@@ -94,6 +94,9 @@ class ProducerBatch(DeliveryGroup):
         "record_count",
         "record_errors",
         "room_end",
+        "run_start",
+        "run_stop",
+        "run_timestamp",
         "sent_to",
         "size_limit",
         "slabs",
@@ -143,6 +146,10 @@ class ProducerBatch(DeliveryGroup):
         # Timestamps by runs: from record timestamps_from[i] on, timestamp_values[i]. A batch of one instant has one.
         self.timestamps_from: list[int] = []
         self.timestamp_values: list[int] = []
+        # The run that was looked up last.
+        self.run_start = 0
+        self.run_stop = 0
+        self.run_timestamp = -1
         # Due: need not linger any more.
         self.due = False
         self.closed = False
@@ -460,11 +467,17 @@ class ProducerBatch(DeliveryGroup):
         offset = -1 if self.base_offset < 0 else self.base_offset + index
         timestamp_ms = self.log_append_time
         if timestamp_ms < 0:
-            run = len(self.timestamps_from) - 1
-            if run > 0:
-                run = bisect_right(self.timestamps_from, index) - 1
-            timestamp_ms = self.timestamp_values[run]
+            if not self.run_start <= index < self.run_stop:
+                self._find_run(index)
+            timestamp_ms = self.run_timestamp
         return new_record_metadata(self.topic_partition, offset, timestamp_ms)
+
+    def _find_run(self, index: int) -> None:
+        """Look up the timestamp of a record and of those about it; who asks for one asks for the next as well."""
+        run = bisect_right(self.timestamps_from, index)
+        self.run_start = self.timestamps_from[run - 1]
+        self.run_stop = self.timestamps_from[run] if run < len(self.timestamps_from) else self.record_count
+        self.run_timestamp = self.timestamp_values[run - 1]
 
     def where(self) -> TopicPartition:
         return self.topic_partition

@@ -1,4 +1,5 @@
 cimport cython
+from cpython.object cimport PyObject
 
 from aioproducer.core.future_type cimport FutureOfMetadata
 
@@ -41,6 +42,8 @@ cdef class Awaiting:
     cdef tuple _callbacks
     cdef object _message
 
+    @cython.locals(delivery=Delivery, group=DeliveryGroup)
+    cdef object _step(self)
     cpdef bint wake(self) except -1
     @cython.locals(place=Py_ssize_t)
     cpdef object call_back(self)
@@ -57,6 +60,12 @@ cdef class _Woken:
 
 cdef class Finished:
     cdef Delivery _delivery
+
+
+cdef int _send_awaiting(Awaiting awaiting, object value, PyObject **result) except -1
+
+
+cdef int _send_finished(Finished finished, object value, PyObject **result) except -1
 
 
 @cython.locals(awaiting=Awaiting, finished=Finished)

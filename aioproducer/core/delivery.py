@@ -19,7 +19,10 @@ else:
     from aioproducer.uncompiled import cython
 
 if cython.compiled:
+    from cython.cimports.aioproducer.slots import set_send_slot
     from cython.cimports.cpython.exc import PyErr_SetObject
+    from cython.cimports.cpython.object import PyObject
+    from cython.cimports.cpython.ref import Py_INCREF
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Future
@@ -187,6 +190,8 @@ class Delivery(FutureOfMetadata):
             asyncio.CancelledError: this handle was cancelled.
             asyncio.InvalidStateError: not done yet.
         """
+        if self._index >= 0 and not self._group.is_done(self._index):
+            self.exception()
         return _result_of(self)
 
     def exception(self) -> BaseException | None:
@@ -251,8 +256,9 @@ def new_delivery(group: DeliveryGroup, index: int) -> Delivery:
 
 
 def _result_of(delivery: Delivery) -> RecordMetadata:
+    """The outcome of one that is done."""
     group, index = delivery._group, delivery._index
-    error = group.error(index) if index >= 0 and group.is_done(index) else delivery.exception()
+    error = group.error(index) if index >= 0 else delivery.exception()
     if error is not None:
         try:
             raise error
@@ -288,7 +294,8 @@ class Awaiting:
     def __iter__(self) -> Awaiting:
         return self
 
-    def __next__(self) -> Any:
+    def _step(self) -> RecordMetadata | None:
+        """The outcome, or ``None`` where the task has to wait for this."""
         delivery = self._delivery
         if self._state == IDLE:
             group = delivery._group
@@ -296,12 +303,17 @@ class Awaiting:
                 self._state = PENDING
                 self._asyncio_future_blocking = True
                 group.add_waiter(delivery._index, None, self, None)
-                return self
+                return None
         elif self._state == PENDING:
             raise RuntimeError("await wasn't used with future")
         elif self._state == CANCELLED:
             self.result()
-        metadata = _result_of(delivery)
+        return _result_of(delivery)
+
+    def __next__(self) -> Any:
+        metadata = self._step()
+        if metadata is None:
+            return self
         if cython.compiled:
             # As the statement below, but without a traceback, nor an exception object where Python allows it: Cython
             # makes of a bare `raise StopIteration` that no value is returned, and what is set stays set.
@@ -390,6 +402,17 @@ class Awaiting:
         return f"<Awaiting {self._delivery!r}>"
 
 
+def _send_awaiting(awaiting: Awaiting, value: object, result: Any) -> int:  # compiled only
+    """The slot for ``send``, in whose place the interpreter asks it."""
+    outcome = awaiting._step()
+    is_over = outcome is not None
+    if not is_over:
+        outcome = awaiting
+    Py_INCREF(outcome)
+    result[0] = cython.cast(cython.pointer(PyObject), outcome)
+    return 0 if is_over else 1
+
+
 class _Woken:
     """Calls back some who have been woken, one after the other, each in its context."""
 
@@ -435,6 +458,18 @@ class Finished:
             PyErr_SetObject(StopIteration, metadata)
             raise StopIteration
         raise StopIteration(metadata)
+
+
+def _send_finished(finished: Finished, value: object, result: Any) -> int:  # compiled only
+    outcome = _result_of(finished._delivery)
+    Py_INCREF(outcome)
+    result[0] = cython.cast(cython.pointer(PyObject), outcome)
+    return 0
+
+
+if cython.compiled:
+    set_send_slot(Awaiting, cython.cast(cython.p_void, _send_awaiting))
+    set_send_slot(Finished, cython.cast(cython.p_void, _send_finished))
 
 
 def _await(delivery: Delivery) -> Generator[Any, None, RecordMetadata]:
