@@ -1,4 +1,8 @@
+cimport cython
+
 from aioproducer.core.accumulator cimport RecordAccumulator
+
+cdef tuple _NO_HEADERS
 
 
 cdef class RecordEntry:
@@ -7,6 +11,10 @@ cdef class RecordEntry:
     cdef public bint _plain
     cdef object __weakref__
 
+    @cython.locals(milliseconds=cython.longlong)
+    cdef object _take(
+        self, object topic, object value, object key, object partition, object timestamp_ms, object headers
+    )
     cdef object _place(
         self, object topic, object partition, object key, object value, object headers, long long timestamp_ms
     )

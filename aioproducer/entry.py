@@ -30,6 +30,8 @@ else:
 
 LATEST_TIMESTAMP = 2**63 - 1
 NO_HEADERS: tuple[tuple[str, Buffer | None], ...] = ()
+# The same for this module alone, where the compiled one need not look it up.
+_NO_HEADERS = NO_HEADERS
 
 
 class RecordEntry:
@@ -72,6 +74,18 @@ class RecordEntry:
         """
         if self._owner_thread != get_ident() or not self._plain:
             return self._send_otherwise(topic, value, key, partition, timestamp_ms, headers)
+        return self._take(topic, value, key, partition, timestamp_ms, headers)
+
+    def _take(
+        self,
+        topic: str,
+        value: Buffer | None,
+        key: Buffer | None,
+        partition: int | None,
+        timestamp_ms: int | None,
+        headers: Sequence[tuple[str, Buffer | None]],
+    ) -> Delivery:
+        """Take a record that nothing of the user's has to touch; a function of its own so that it can have C types."""
         if timestamp_ms is None:
             milliseconds = wall_ms()
         elif type(timestamp_ms) is int and 0 <= timestamp_ms <= LATEST_TIMESTAMP:
@@ -79,7 +93,18 @@ class RecordEntry:
         else:
             callers.check(topic, value, key, partition, timestamp_ms, headers)
             milliseconds = int(timestamp_ms)
-        if headers is not NO_HEADERS and type(headers) is not tuple and type(headers) is not list:
+        if (
+            headers is _NO_HEADERS
+            and partition is None
+            and type(topic) is str
+            and (value is None or type(value) is bytes)
+            and (key is None or type(key) is bytes)
+        ):
+            # Nothing can be wrong with it.
+            delivery = self._accumulator.append(topic, None, key, value, _NO_HEADERS, milliseconds)
+            if delivery is not None:
+                return delivery
+        elif type(headers) is not tuple and type(headers) is not list:
             # A class of the caller's may say one length and give another; a batch would be malformed for it.
             headers = normalise_headers(headers)
         return self._place(topic, partition, key, value, headers, milliseconds)

@@ -14,6 +14,8 @@ cdef class RecordAccumulator(IncompleteBatches):
     cdef readonly object choose_partition
     cdef public object rack_of
     cdef readonly dict topics
+    cdef object _last_name
+    cdef TopicQueues _last_topic
     cdef list _refused
     cdef bint _ignore_keys
     cdef Py_ssize_t _batch_size

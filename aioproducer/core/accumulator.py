@@ -108,6 +108,9 @@ class RecordAccumulator(IncompleteBatches):
         # Less than what a record may have at most, by its sizes' varints: who is near that is looked at closely.
         self._largest_in_column = min(settings.max_request_size, pool.total_memory) - BATCH_HEADER_SIZE - 3 * 5
         self.topics: dict[str, TopicQueues] = {}
+        # The topic of the last record, under the very string it was named by.
+        self._last_name: str | None = None
+        self._last_topic: TopicQueues | None = None
         self.lines = Lines(
             loop,
             topic=self.topic,
@@ -132,8 +135,14 @@ class RecordAccumulator(IncompleteBatches):
         timestamp_ms: int,
     ) -> Delivery | None:
         """Put a record into its open batch, or return ``None``: then ``enqueue`` knows what is missing."""
-        topic = self.topics.get(topic_name)
-        if topic is None or topic.line_length:
+        topic = self._last_topic
+        if topic is None or topic_name is not self._last_name:
+            topic = self.topics.get(topic_name)
+            if topic is None:
+                return None
+            self._last_name = topic_name
+            self._last_topic = topic
+        if topic.line_length:
             return None
         partitions = topic.partitions
         if not partitions:
@@ -563,6 +572,7 @@ class RecordAccumulator(IncompleteBatches):
         for queue in topic.partitions:
             self.ready.forget(queue)
         del self.topics[name]
+        self._last_name = self._last_topic = None
         self._ratios.forget(name)
         return True
 
