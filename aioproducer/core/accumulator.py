@@ -200,7 +200,21 @@ class RecordAccumulator(IncompleteBatches):
         room = COLUMN_BYTES
         here = first
         key = None
+        in_runs = cython.compiled and keys is None and type(values) is list
         while here < stop and room > 0:
+            if in_runs:  # compiled only
+                batch = partitions[place].open_batch
+                if batch is not None:
+                    before = batch.position
+                    index = batch.record_count
+                    behind = batch.append_run(timestamp_ms, values, here, stop, room)
+                    if behind > here:
+                        here = behind
+                        room -= batch.position - before
+                        if batch.column_start < 0:
+                            batch.column_start = index
+                            touched.append(batch)
+                        continue
             value = values[here]
             if keys is not None:
                 key = keys[here]

@@ -78,6 +78,18 @@ cdef class ProducerBatch(DeliveryGroup):
         const unsigned char* value,
         Py_ssize_t value_size,
     ) except -1
+    @cython.locals(
+        here=Py_ssize_t,
+        position=Py_ssize_t,
+        end=Py_ssize_t,
+        index=Py_ssize_t,
+        delta=cython.longlong,
+        largest=Py_ssize_t,
+        size=Py_ssize_t,
+    )
+    cdef Py_ssize_t append_run(
+        self, long long timestamp_ms, list values, Py_ssize_t first, Py_ssize_t stop, Py_ssize_t room
+    ) except -1
     @cython.locals(index=Py_ssize_t)
     cdef Py_ssize_t _appended(self, long long timestamp_ms, Py_ssize_t size) except -1
     cdef object _begin_timestamp(self, Py_ssize_t index, long long timestamp_ms)
