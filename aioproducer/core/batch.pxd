@@ -8,6 +8,7 @@ from aioproducer.wire.record cimport write_plain_record
 from aioproducer.wire.record_batch cimport pack_header
 
 cdef int _PENDING, _FAILED, _SPLIT
+cdef tuple _NO_HEADERS
 
 
 cdef class ProducerBatch(DeliveryGroup):

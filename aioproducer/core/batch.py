@@ -48,6 +48,8 @@ _PENDING, _FAILED, _SPLIT = PENDING, FAILED, SPLIT
 
 Header = tuple[str, Buffer | None]
 
+_NO_HEADERS: tuple[Header, ...] = ()
+
 
 class ProducerBatch(DeliveryGroup):
     """Records of one partition, encoded in place in a chain of slabs.
@@ -184,7 +186,7 @@ class ProducerBatch(DeliveryGroup):
         """
         if (
             cython.compiled
-            and not headers
+            and (headers is _NO_HEADERS or not headers)
             and (value is None or type(value) is bytes)
             and (key is None or type(key) is bytes)
         ):
