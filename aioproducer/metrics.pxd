@@ -20,8 +20,22 @@ cdef class Sensor:
 
     @cython.locals(sample=_Sample)
     cpdef object record(self, double value, double now)
-    @cython.locals(sample=_Sample, total=double, largest=double)
-    cpdef object record_all(self, object values, object times)
+
+
+cdef class TopicMetrics:
+    cdef readonly Sensor records
+    cdef readonly Sensor bytes
+    cdef readonly Sensor compression
+    cdef readonly Sensor retries
+    cdef readonly Sensor errors
+
+
+cdef class NodeMetrics:
+    cdef readonly Sensor request
+    cdef readonly Sensor outgoing_bytes
+    cdef readonly Sensor response
+    cdef readonly Sensor incoming_bytes
+    cdef readonly Sensor latency
 
 
 cdef class Metrics:
@@ -30,13 +44,6 @@ cdef class Metrics:
     cdef dict _gauges
     cdef dict _topics
     cdef dict _nodes
-    cdef readonly list _batches
-    cdef readonly list _requests
-    cdef readonly list _responses
-    cdef readonly list _writes
-    cdef readonly list _reads
-    cdef readonly list _answers
-    cdef readonly list _record_counts
     cdef readonly Sensor records_per_request
     cdef readonly Sensor record_retry
     cdef readonly Sensor record_error
@@ -62,19 +69,22 @@ cdef class Metrics:
     cdef readonly Sensor response
     cdef readonly Sensor bytes_copied
 
+    cpdef TopicMetrics topic(self, object name)
+    cpdef NodeMetrics node(self, object node_id)
+    @cython.locals(of_topic=TopicMetrics)
     cpdef object batch_sent(
         self,
         object topic,
-        object records,
-        object size,
-        object compression_ratio,
-        object queue_time_ms,
-        object max_record_size,
-        object now,
+        Py_ssize_t records,
+        Py_ssize_t size,
+        double compression_ratio,
+        double queue_time_ms,
+        Py_ssize_t max_record_size,
+        double now,
     )
-    cpdef object request_filled(self, object records, object now)
-    cpdef object produce_response(self, object node_id, object latency_ms, object throttle_time_ms, object now)
-    cpdef object request_sent(self, object node_id, object size, object now)
-    cpdef object response_received(self, object node_id, object size, object now)
-    cpdef object bytes_written(self, object node_id, object size, object now)
-    cpdef object bytes_read(self, object node_id, object size, object now)
+    cpdef object request_filled(self, Py_ssize_t records, double now)
+    cpdef object produce_response(self, object node_id, double latency_ms, double throttle_time_ms, double now)
+    cpdef object request_sent(self, object node_id, Py_ssize_t size, double now)
+    cpdef object response_received(self, object node_id, Py_ssize_t size, double now)
+    cpdef object bytes_written(self, object node_id, Py_ssize_t size, double now)
+    cpdef object bytes_read(self, object node_id, Py_ssize_t size, double now)

@@ -12,18 +12,15 @@ Every one of these metrics is of Kafka's recording level INFO, so ``metrics_reco
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple, TypeAlias, TypeVar
+from collections.abc import Callable
+from typing import NamedTuple, TypeAlias
 
 GaugeFunction: TypeAlias = Callable[[float], float]
 """Reads a value when it is asked for; called with ``now`` in seconds."""
 
 
-NOTED_AT_MOST = 256
 """How many requests, batches, ... are noted before they go into their sensors."""
 
-_Key = TypeVar("_Key", str, int)
-_Row: TypeAlias = "tuple[_Key, *tuple[float, ...]]"
 
 
 class _Sample:
@@ -70,23 +67,6 @@ class Sensor:
             sample.maximum = value
         self.total += value
         self.total_events += 1
-
-    def record_all(self, values: Sequence[float], times: Sequence[float]) -> None:
-        """Take in values, each with its time, oldest first: as ``record`` for each of them, but cheaper."""
-        if times[0] >= self._window_end:
-            self._begin_window(times[0])
-        if times[-1] >= self._window_end:
-            for value, now in zip(values, times, strict=True):
-                self.record(value, now)
-            return
-        total = sum(values)
-        sample = self._current
-        sample.last = times[-1]
-        sample.events += len(values)
-        sample.sum += total
-        sample.maximum = max(sample.maximum, max(values))
-        self.total += total
-        self.total_events += len(values)
 
     def _begin_window(self, now: float) -> None:
         self._current = _Sample(now)
@@ -338,9 +318,6 @@ class Metrics:
     ``num_samples`` and ``sample_window_ms`` are Kafka's ``metrics.num.samples`` and ``metrics.sample.window.ms``.
     Where one thing happens to one sensor, record into the sensor (``metrics.buffer_exhausted.record(1, now)``);
     what concerns several has a method.
-
-    What happens with every request is only noted, a row for each, and goes into the sensors when many rows have come
-    together or somebody reads: a request would else pay for more than twenty sensors, one by one.
     """
 
     def __init__(self, num_samples: int = 2, sample_window_ms: int = 30_000) -> None:
@@ -353,15 +330,6 @@ class Metrics:
         self._gauges: dict[str, GaugeFunction] = {}
         self._topics: dict[str, TopicMetrics] = {}
         self._nodes: dict[int, NodeMetrics] = {}
-        # What is noted: whom it concerns, when, and the values.
-        self._batches: list[tuple[str, float, int, int, float, float, int]] = []
-        self._requests: list[tuple[int, float, int]] = []
-        self._responses: list[tuple[int, float, int]] = []
-        self._writes: list[tuple[int, float, int]] = []
-        self._reads: list[tuple[int, float, int]] = []
-        self._answers: list[tuple[int, float, float, float]] = []
-        self._record_counts: list[tuple[float, int]] = []
-
         self.records_per_request = self._new_sensor()
         self.record_retry = self._new_sensor()
         self.record_error = self._new_sensor()
@@ -399,7 +367,6 @@ class Metrics:
 
     def forget_topic(self, name: str) -> None:
         """Drop the topic's sensors: it is no longer in use. They begin anew should it come back."""
-        self._settle()
         self._topics.pop(name, None)
 
     def node(self, node_id: int) -> NodeMetrics:
@@ -411,7 +378,6 @@ class Metrics:
 
     def forget_node(self, node_id: int) -> None:
         """Drop the broker's sensors: it left the cluster, or was a bootstrap address."""
-        self._settle()
         self._nodes.pop(node_id, None)
 
     def set_gauge(self, name: str, function: GaugeFunction) -> None:
@@ -438,15 +404,18 @@ class Metrics:
         ``size`` is what goes over the wire, header and compression included; ``compression_ratio`` is the compressed
         size over the uncompressed one, 1.0 without compression; ``queue_time_ms`` is from the batch's creation.
         """
-        self._batches.append((topic, now, records, size, compression_ratio, queue_time_ms, max_record_size))
-        if len(self._batches) >= NOTED_AT_MOST:
-            self._settle()
+        self.batch_size.record(size, now)
+        self.queue_time.record(queue_time_ms, now)
+        self.compression.record(compression_ratio, now)
+        self.record_size.record(max_record_size, now)
+        of_topic = self.topic(topic)
+        of_topic.records.record(records, now)
+        of_topic.bytes.record(size, now)
+        of_topic.compression.record(compression_ratio, now)
 
     def request_filled(self, records: int, now: float) -> None:
         """A produce request has that many records, of all its batches."""
-        self._record_counts.append((now, records))
-        if len(self._record_counts) >= NOTED_AT_MOST:
-            self._settle()
+        self.records_per_request.record(records, now)
 
     def records_retried(self, topic: str, records: int, now: float) -> None:
         """A batch of that many records goes back into its queue after a retriable error."""
@@ -460,103 +429,40 @@ class Metrics:
 
     def produce_response(self, node_id: int, latency_ms: float, throttle_time_ms: float, now: float) -> None:
         """A produce response came; ``throttle_time_ms`` is what it says, 0 included."""
-        self._answers.append((node_id, now, latency_ms, throttle_time_ms))
-        if len(self._answers) >= NOTED_AT_MOST:
-            self._settle()
+        self.request_latency.record(latency_ms, now)
+        self.throttle.record(throttle_time_ms, now)
+        self.node(node_id).latency.record(latency_ms, now)
 
     def request_sent(self, node_id: int, size: int, now: float) -> None:
         """A whole request of any kind, ``size`` bytes with its frame, was given to the transport."""
-        self._requests.append((node_id, now, size))
-        if len(self._requests) >= NOTED_AT_MOST:
-            self._settle()
+        self.request.record(size, now)
+        self.node(node_id).request.record(size, now)
 
     def response_received(self, node_id: int, size: int, now: float) -> None:
         """A whole response of any kind, ``size`` bytes with its frame, came in."""
-        self._responses.append((node_id, now, size))
-        if len(self._responses) >= NOTED_AT_MOST:
-            self._settle()
+        self.response.record(size, now)
+        self.node(node_id).response.record(size, now)
 
     def bytes_written(self, node_id: int, size: int, now: float) -> None:
         """One write of ``size`` bytes to the broker."""
-        self._writes.append((node_id, now, size))
-        if len(self._writes) >= NOTED_AT_MOST:
-            self._settle()
+        self.outgoing_bytes.record(size, now)
+        self.network_io.record(size, now)
+        self.node(node_id).outgoing_bytes.record(size, now)
 
     def bytes_read(self, node_id: int, size: int, now: float) -> None:
         """One read of ``size`` bytes from the broker."""
-        self._reads.append((node_id, now, size))
-        if len(self._reads) >= NOTED_AT_MOST:
-            self._settle()
-
-    def _settle(self) -> None:
-        """Put what is noted into the sensors."""
-        batches, self._batches = self._batches, []
-        if batches:
-            _, times, _, sizes, ratios, queue_times, record_sizes = zip(*batches, strict=True)
-            self.batch_size.record_all(sizes, times)
-            self.queue_time.record_all(queue_times, times)
-            self.compression.record_all(ratios, times)
-            self.record_size.record_all(record_sizes, times)
-        for topic, (times, records, sizes, ratios, _, _) in _columns(batches):
-            of_topic = self.topic(topic)
-            of_topic.records.record_all(records, times)
-            of_topic.bytes.record_all(sizes, times)
-            of_topic.compression.record_all(ratios, times)
-        record_counts, self._record_counts = self._record_counts, []
-        if record_counts:
-            times, records = zip(*record_counts, strict=True)
-            self.records_per_request.record_all(records, times)
-        answers, self._answers = self._answers, []
-        if answers:
-            _, times, latencies, throttles = zip(*answers, strict=True)
-            self.request_latency.record_all(latencies, times)
-            self.throttle.record_all(throttles, times)
-        for node_id, (times, latencies, _) in _columns(answers):
-            self.node(node_id).latency.record_all(latencies, times)
-        self._settle_sizes()
-
-    def _settle_sizes(self) -> None:
-        requests, self._requests = self._requests, []
-        responses, self._responses = self._responses, []
-        writes, self._writes = self._writes, []
-        reads, self._reads = self._reads, []
-        _record_sizes(requests, self.request, lambda node_id: self.node(node_id).request)
-        _record_sizes(responses, self.response, lambda node_id: self.node(node_id).response)
-        _record_sizes(writes, self.outgoing_bytes, lambda node_id: self.node(node_id).outgoing_bytes)
-        _record_sizes(reads, self.incoming_bytes, lambda node_id: self.node(node_id).incoming_bytes)
-        if writes or reads:
-            times, sizes = zip(*sorted([(now, size) for _, now, size in (*writes, *reads)]), strict=True)
-            self.network_io.record_all(sizes, times)
+        self.incoming_bytes.record(size, now)
+        self.network_io.record(size, now)
+        self.node(node_id).incoming_bytes.record(size, now)
 
     def snapshot(self, now: float) -> MetricsSnapshot:
         """The value of every metric at ``now``."""
-        self._settle()
         values = _measure(PRODUCER_METRICS, self, now)
         for name, gauge in self._gauges.items():
             values[name] = float(gauge(now))
         topics = {name: _measure(TOPIC_METRICS, sensors, now) for name, sensors in self._topics.items()}
         nodes = {node_id: _measure(NODE_METRICS, sensors, now) for node_id, sensors in self._nodes.items()}
         return MetricsSnapshot(values, topics, nodes)
-
-
-def _columns(
-    rows: Sequence[_Row[_Key]],
-) -> Iterator[tuple[_Key, list[tuple[float, ...]]]]:
-    """Each first column's value, with the other columns of its rows."""
-    groups: dict[_Key, list[_Row[_Key]]] = {}
-    for row in rows:
-        groups.setdefault(row[0], []).append(row)
-    for key, of_key in groups.items():
-        yield key, list(zip(*of_key, strict=True))[1:]
-
-
-def _record_sizes(rows: Sequence[tuple[int, float, int]], of_all: Sensor, of_node: Callable[[int], Sensor]) -> None:
-    """Record rows of node id, time and size into the sensor of all nodes and into those of each."""
-    if rows:
-        _, times, sizes = zip(*rows, strict=True)
-        of_all.record_all(sizes, times)
-    for node_id, (times, sizes) in _columns(rows):
-        of_node(node_id).record_all(sizes, times)
 
 
 def _measure(

@@ -30,7 +30,6 @@ cdef class RecordAccumulator(IncompleteBatches):
         topic=TopicQueues,
         partitions=list,
         by_key=cython.bint,
-        in_runs=cython.bint,
         behind=Py_ssize_t,
         place=Py_ssize_t,
         room=Py_ssize_t,

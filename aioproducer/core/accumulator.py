@@ -200,9 +200,8 @@ class RecordAccumulator(IncompleteBatches):
         room = COLUMN_BYTES
         here = first
         key = None
-        in_runs = cython.compiled and keys is None and type(values) is list
         while here < stop and room > 0:
-            if in_runs:  # compiled only
+            if cython.compiled and keys is None and type(values) is list:  # compiled only
                 batch = partitions[place].open_batch
                 if batch is not None:
                     before = batch.position

@@ -404,7 +404,7 @@ class Awaiting:
 
 def _send_awaiting(awaiting: Awaiting, value: object, result: Any) -> int:  # compiled only
     """The slot for ``send``, in whose place the interpreter asks it."""
-    outcome = awaiting._step()
+    outcome: object = awaiting._step()
     is_over = outcome is not None
     if not is_over:
         outcome = awaiting
