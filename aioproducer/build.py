@@ -37,6 +37,7 @@ COMPILED_MODULES = (
     "aioproducer.metrics",
     "aioproducer.partitioner",
     "aioproducer.protocol.frames",
+    "aioproducer.protocol.produce_frames",
     "aioproducer.record",
     "aioproducer.wire.crc32c",
     "aioproducer.wire.murmur2",

@@ -1,5 +1,7 @@
 cimport cython
 
+from aioproducer.protocol.produce_frames cimport decode_plain_response, encode_plain_request
+
 
 cpdef list encode_request(object message, object version, object correlation_id, object client_id)
 

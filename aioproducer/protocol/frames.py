@@ -11,15 +11,25 @@ from __future__ import annotations
 
 import functools
 import struct
-from typing import Final, TypeVar, cast
+from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 from aioproducer.errors import ProtocolError, UnsupportedVersionError
 from aioproducer.protocol.apis import APIS, Api, ApiKey
 from aioproducer.protocol.codec import message_codec
 from aioproducer.protocol.messages.api_versions import ApiVersionsResponse
 from aioproducer.protocol.messages.headers import RequestHeader, ResponseHeader
+from aioproducer.protocol.messages.produce import ProduceRequest, ProduceResponse
 from aioproducer.protocol.schema import Buffer, Data, Message, Request, Response
 from aioproducer.protocol.values import LONGEST_FRAME, Output, StructCodec
+
+if TYPE_CHECKING:
+    import cython
+else:
+    from aioproducer.uncompiled import cython
+
+if not cython.compiled:
+    # The compiled module has them from its .pxd file.
+    from aioproducer.protocol.produce_frames import decode_plain_response, encode_plain_request
 
 M = TypeVar("M", bound=Message)
 DataT = TypeVar("DataT", bound=Data)
@@ -68,7 +78,12 @@ def encode_request(
     """
     codec = message_codec(type(message), version)
     schema = message.schema
-    head = bytearray(_request_head(schema.api_key, version, 2 if version in schema.flexible else 1, client_id))
+    start = _request_head(schema.api_key, version, 2 if version in schema.flexible else 1, client_id)
+    if cython.compiled and type(message) is ProduceRequest:  # compiled only
+        buffers = encode_plain_request(start, _CORRELATION_ID_AT, message, version, correlation_id)
+        if buffers is not None:
+            return buffers
+    head = bytearray(start)
     try:
         _INT32.pack_into(head, _CORRELATION_ID_AT, correlation_id)
     except struct.error as error:
@@ -115,6 +130,10 @@ def decode_response(response_class: type[ResponseT], version: int, frame: Buffer
         UnsupportedVersionError: there is no such version.
         ProtocolError: the frame is not such a response.
     """
+    if cython.compiled and response_class is ProduceResponse and type(frame) is bytes:  # compiled only
+        plain = decode_plain_response(frame, version)
+        if plain is not None:
+            return plain
     view = _view(frame)
     header_codec, codec = _response_codecs(response_class, version)
     position = 0

@@ -1,0 +1,44 @@
+cimport cython
+
+cdef int _FIRST_VERSION, _IDS_FROM, _ID_SIZE, _ROOM, _LARGEST_PIECE, _LARGEST_SHORT, _INT32_SIZE, _PARTITION_SIZE
+cdef long long _LONGEST_FRAME
+
+
+@cython.locals(
+    place="unsigned char *",
+    end="unsigned char *",
+    acks=cython.int,
+    topics=list,
+    buffers=list,
+    total=cython.longlong,
+    size=cython.longlong,
+    name=bytes,
+    partitions=list,
+    first=bytes,
+)
+cdef list encode_plain_request(
+    bytes head, Py_ssize_t correlation_id_at, object message, int version, long long correlation_id
+)
+
+@cython.locals(
+    place="const unsigned char *",
+    end="const unsigned char *",
+    correlation_id=cython.int,
+    count=Py_ssize_t,
+    size=Py_ssize_t,
+    responses=list,
+    partitions=list,
+    partitions_left=Py_ssize_t,
+    error_code=cython.int,
+)
+cdef tuple decode_plain_response(bytes frame, int version)
+
+cdef unsigned char *_put_int32(unsigned char *place, long long value) noexcept
+
+cdef unsigned char *_put_length(unsigned char *place, long long length) noexcept
+
+@cython.locals(value=cython.uint, here=cython.int)
+cdef int _int32(const unsigned char *place) noexcept
+
+@cython.locals(value=cython.ulonglong, here=cython.int)
+cdef long long _int64(const unsigned char *place) noexcept
