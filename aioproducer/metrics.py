@@ -22,7 +22,6 @@ GaugeFunction: TypeAlias = Callable[[float], float]
 """How many requests, batches, ... are noted before they go into their sensors."""
 
 
-
 class _Sample:
     """What happened in one window."""
 

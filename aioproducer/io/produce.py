@@ -67,14 +67,21 @@ def produce_request(
         topic_id = topic_ids.get(name) or b""
         topic = topics.get(name)
         if topic is None:
-            topic = topics[name] = TopicProduceData(topic_id=topic_id) if by_id else TopicProduceData(name=name)
+            # As TopicProduceData(...), without looking for what was not given.
+            topic = topics[name] = TopicProduceData.__new__(TopicProduceData)
+            topic.name = name
+            topic.topic_id = topic_id
             topic.partition_data = []
         data = PartitionProduceData.__new__(PartitionProduceData)
         data.index = partition
         data.records = batch.buffers()
         topic.partition_data.append(data)
         by_partition[topic_id if by_id else name, partition] = batch
-    request = ProduceRequest(acks=acks, timeout_ms=timeout_ms, topic_data=list(topics.values()))
+    request = ProduceRequest.__new__(ProduceRequest)
+    request.transactional_id = None
+    request.acks = acks
+    request.timeout_ms = timeout_ms
+    request.topic_data = list(topics.values())
     return request, by_partition
 
 

@@ -352,7 +352,7 @@ def test_a_request_that_cannot_be_made_fails_its_batches_and_loses_none(caplog, 
                 monkeypatch.undo()
                 raise ZeroDivisionError("odd")
 
-            monkeypatch.setattr(ProduceRequest, "__init__", failing)
+            monkeypatch.setattr(ProduceRequest, "response_class", failing)
             with pytest.raises(KafkaError, match="could not be made: ZeroDivisionError"):
                 await producer.send("clicks", b"lost")
             assert memory_is_back(producer)

@@ -135,9 +135,7 @@ PARTITIONS = st.builds(
 RESPONSES = st.builds(
     ProduceResponse,
     responses=st.lists(
-        st.builds(
-            TopicProduceResponse, name=NAMES, topic_id=IDS, partition_responses=st.lists(PARTITIONS, max_size=4)
-        ),
+        st.builds(TopicProduceResponse, name=NAMES, topic_id=IDS, partition_responses=st.lists(PARTITIONS, max_size=4)),
         max_size=4,
     ),
     throttle_time_ms=INT32,
