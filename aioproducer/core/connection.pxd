@@ -1,5 +1,7 @@
 cimport cython
 
+cdef object _READY
+
 
 cdef class InFlight:
     cdef readonly object correlation_id

@@ -87,6 +87,9 @@ class _Event(Enum):
     POISONED = "poisoned"
 
 
+# Looked up with every request: in Python 3.11 an Enum's member costs a call.
+_READY = ConnectionState.READY
+
 _NEXT_STATE: Mapping[tuple[ConnectionState, _Event], ConnectionState] = {
     (ConnectionState.CONNECTING, _Event.STARTED): ConnectionState.CHECKING_API_VERSIONS,
     (ConnectionState.CHECKING_API_VERSIONS, _Event.VERSIONS_REFUSED): ConnectionState.CHECKING_API_VERSIONS,
@@ -251,11 +254,7 @@ class Connection:
 
     def can_send(self, now: float) -> bool:
         """Whether `send` may be called: READY, fewer in flight than allowed, not throttled."""
-        return (
-            self.state is ConnectionState.READY
-            and len(self._in_flight) < self._max_in_flight
-            and now >= self.throttled_until
-        )
+        return self.state is _READY and len(self._in_flight) < self._max_in_flight and now >= self.throttled_until
 
     def next_deadline(self) -> float:
         """When the first of the requests in flight times out; infinity without any."""

@@ -3,6 +3,8 @@ cimport cython
 from aioproducer.core.connection cimport Connection
 from aioproducer.metrics cimport Metrics
 
+cdef object _READY
+
 
 cdef class NodeConnection:
     cdef readonly object node

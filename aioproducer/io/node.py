@@ -33,6 +33,7 @@ logger = logging.getLogger("aioproducer")
 # How a request begins: size, API key, version, correlation id.
 _HEADER_START = struct.Struct(">ihhi")
 _SIZE_OF_SIZE = 4
+_READY = ConnectionState.READY
 
 
 class RequestContext(Protocol):
@@ -407,13 +408,13 @@ class NodeConnection:
         assert connection is not None
         assert transport is not None
         now = self._loop.time()
-        was_ready = connection.state is ConnectionState.READY
+        was_ready = connection.state is _READY
         self._last_used = now
         self._metrics.bytes_read(self.id, len(data), now)
         completed = connection.receive_data(data, now)
         if not was_ready:
             self._write_own(transport, connection.data_to_send(), now)
-            if connection.state is ConnectionState.READY:
+            if connection.state is _READY:
                 self._became_ready(now)
         for each in completed:
             try:

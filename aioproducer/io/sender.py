@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from aioproducer.core.accumulator import RecordAccumulator
 from aioproducer.core.batch import ProducerBatch
-from aioproducer.core.completion import Completion, Fate, Verdict
+from aioproducer.core.completion import ACKED, Completion, Fate, Verdict
 from aioproducer.core.connection import Completed
 from aioproducer.core.metadata import ClusterMetadata
 from aioproducer.core.pending import PendingRecord
@@ -314,7 +314,7 @@ class Sender:
         """Tell whom it concerns what became of a batch."""
         error = verdict.error
         topic_partition = batch.topic_partition
-        if verdict.fate is Fate.ACKED:
+        if verdict is ACKED:
             if self._hooks.batch_acked:
                 offset = batch.base_offset if batch.base_offset >= 0 else None
                 for on_batch_acked in self._hooks.batch_acked:

@@ -133,7 +133,7 @@ def decode_response(response_class: type[ResponseT], version: int, frame: Buffer
     if cython.compiled and response_class is ProduceResponse and type(frame) is bytes:  # compiled only
         plain = decode_plain_response(frame, version)
         if plain is not None:
-            return plain
+            return cast("tuple[int, ResponseT]", plain)
     view = _view(frame)
     header_codec, codec = _response_codecs(response_class, version)
     position = 0

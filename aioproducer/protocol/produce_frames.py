@@ -25,6 +25,7 @@ else:
 if cython.compiled:
     from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
     from cython.cimports.cpython.memoryview import PyMemoryView_GET_BUFFER
+    from cython.cimports.cpython.type import PyType_GenericNew
     from cython.cimports.cpython.unicode import PyUnicode_DecodeUTF8
     from cython.cimports.libc.string import memcpy
 
@@ -141,7 +142,7 @@ def decode_plain_response(frame: bytes, version: int) -> tuple[int, ProduceRespo
     place += _INT32_SIZE + 2
     responses = []
     for _ in range(count):
-        topic = TopicProduceResponse.__new__(TopicProduceResponse)
+        topic = PyType_GenericNew(TopicProduceResponse, None, None)
         topic.name = _NO_NAME
         topic.topic_id = _NO_ID
         size = _ID_SIZE
@@ -169,7 +170,7 @@ def decode_plain_response(frame: bytes, version: int) -> tuple[int, ProduceRespo
             # No record errors, no message, no tags.
             if place[_PARTITION_SIZE - 3] != 1 or place[_PARTITION_SIZE - 2] or place[_PARTITION_SIZE - 1]:
                 return None
-            partition = PartitionProduceResponse.__new__(PartitionProduceResponse)
+            partition = PyType_GenericNew(PartitionProduceResponse, None, None)
             partition.index = _int32(place)
             error_code = place[4] << 8 | place[5]
             partition.error_code = error_code if error_code < 0x8000 else error_code - 0x10000
@@ -178,7 +179,7 @@ def decode_plain_response(frame: bytes, version: int) -> tuple[int, ProduceRespo
             partition.log_start_offset = _int64(place + 22)
             partition.record_errors = []
             partition.error_message = None
-            leader = LeaderIdAndEpoch.__new__(LeaderIdAndEpoch)
+            leader = PyType_GenericNew(LeaderIdAndEpoch, None, None)
             leader.leader_id = -1
             leader.leader_epoch = -1
             partition.current_leader = leader
@@ -192,7 +193,7 @@ def decode_plain_response(frame: bytes, version: int) -> tuple[int, ProduceRespo
         responses.append(topic)
     if end - place < _INT32_SIZE + 1 or place[_INT32_SIZE]:
         return None
-    response = ProduceResponse.__new__(ProduceResponse)
+    response = PyType_GenericNew(ProduceResponse, None, None)
     response.responses = responses
     response.throttle_time_ms = _int32(place)
     response.node_endpoints = []
