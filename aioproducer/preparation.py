@@ -17,13 +17,16 @@ from aioproducer.errors import InvalidTopicError, KafkaError, SerializationError
 from aioproducer.interceptors import InterceptorChain
 from aioproducer.record import RecordHeader, RecordMetadata, TopicPartition
 from aioproducer.serializers import BytesSerializer, resolve
-from aioproducer.wire.record_batch import Buffer, estimate_size_in_bytes_upper_bound
+from aioproducer.wire.record import MAX_RECORD_OVERHEAD
+from aioproducer.wire.record_batch import BATCH_HEADER_SIZE, Buffer, estimate_size_in_bytes_upper_bound
 
 if TYPE_CHECKING:
     from aioproducer.config import ProducerConfig
     from aioproducer.outgoing import Record
 
 INVALID_TOPIC = 17
+# The most that the estimate for a record without headers is larger than its key and value: three sizes are varints.
+_MOST_BESIDE_PAYLOAD = BATCH_HEADER_SIZE + MAX_RECORD_OVERHEAD + 3 * 5
 
 Serialized = tuple[Buffer | None, Buffer | None]
 
@@ -211,6 +214,13 @@ class Admission:
                 return InvalidTopicError(unlawful)
             if self._metadata.topic_error(topic) == INVALID_TOPIC:
                 return broker_error(INVALID_TOPIC)
+        if (
+            not headers
+            and (value is None or type(value) is bytes)
+            and (key is None or type(key) is bytes)
+            and len(value or b"") + len(key or b"") + _MOST_BESIDE_PAYLOAD <= self._least_limit
+        ):
+            return None
         size = estimate_size_in_bytes_upper_bound(
             -1 if key is None else memoryview(key).nbytes, -1 if value is None else memoryview(value).nbytes, headers
         )

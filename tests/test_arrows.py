@@ -29,7 +29,7 @@ ARROWS: dict[str, set[str]] = {
     "diagnosis": {"errors", "error_codes", "record"},
     "compression": _ERRORS,
     "wire": _ERRORS | {"compression", "uncompiled"},
-    "protocol": _ERRORS | {"wire", "compression", "record"},
+    "protocol": _ERRORS | {"wire", "compression", "record", "uncompiled"},
     "partitioner": _ERRORS | {"record", "wire"},
     "serializers": _ERRORS | {"record"},
     "interceptors": _ERRORS | {"record", "outgoing"},

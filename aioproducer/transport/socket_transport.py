@@ -47,6 +47,10 @@ class State(enum.Enum):
     ENDED = "ended"
 
 
+# Looked up with every request and answer: in Python 3.11 an Enum's member costs a call.
+_OPEN, _FAILED, _ENDED = State.OPEN, State.FAILED, State.ENDED
+
+
 class StreamTransport:
     """A TCP connection; a ``Transport``. Made by ``StreamConnector.connect`` and ``StreamListener.listen``."""
 
@@ -97,7 +101,7 @@ class StreamTransport:
         Raises:
             TypeError, BufferError: something in ``buffers`` has no contiguous bytes; nothing of this call is sent.
         """
-        if self._state is not State.OPEN:
+        if self._state is not _OPEN:
             return True
         idle = not self._unsent
         size = bytes_of(buffers)
@@ -259,14 +263,14 @@ class StreamTransport:
         else:
             if count:
                 self._received(self._receive_buffer[:count])
-                if self._is_called_once and self._state is not State.FAILED:
+                if self._is_called_once and self._state is not _FAILED:
                     self._look_for_reset()
             else:
                 self._end_of_stream()
 
     def _look_for_reset(self) -> None:
         """Where the peer has reset the connection behind what was received: go on without the loop."""
-        if self._state is State.ENDED:
+        if self._state is _ENDED:
             return
         number = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if number:
@@ -294,7 +298,7 @@ class StreamTransport:
 
     def _deliver(self, data: memoryview) -> None:
         """Hand ``data`` over; a handler that keeps it meets a released memoryview instead of bytes that change."""
-        if self._state not in (State.OPEN, State.FAILED):
+        if self._state is not _OPEN and self._state is not _FAILED:
             return
         try:
             with data:
