@@ -1,10 +1,38 @@
 cimport cython
 
+
 cdef extern from *:
     """
+    #include <structmember.h>
+
+    /* An attribute that is an object in the struct, never NULL, to be read only: bytecode for it reads it in place. */
+    static inline int set_member(PyObject *type, const char *name, Py_ssize_t offset, const char *documentation) {
+        PyMemberDef *member = (PyMemberDef *) PyMem_RawCalloc(1, sizeof(PyMemberDef));
+        PyObject *descriptor;
+        int result;
+        if (member == NULL) {
+            PyErr_NoMemory();
+            return -1;
+        }
+        member->name = name;
+        member->type = T_OBJECT_EX;
+        member->offset = offset;
+        member->flags = READONLY;
+        member->doc = documentation;
+        descriptor = PyDescr_NewMember((PyTypeObject *) type, member);
+        if (descriptor == NULL) {
+            return -1;
+        }
+        result = PyDict_SetItemString(((PyTypeObject *) type)->tp_dict, name, descriptor);
+        Py_DECREF(descriptor);
+        PyType_Modified((PyTypeObject *) type);
+        return result;
+    }
+
     #define OFFSET_IN_RECORD_METADATA offsetof(struct __pyx_obj_11aioproducer_6record_RecordMetadata, _offset)
     """
     const Py_ssize_t OFFSET_IN_RECORD_METADATA
+    int set_member(object type, const char *name, Py_ssize_t offset, const char *documentation) except -1
 
 
 cdef class RecordMetadata:

@@ -11,8 +11,7 @@ else:
     from aioproducer.uncompiled import cython
 
 if cython.compiled:
-    from cython.cimports.aioproducer.record import OFFSET_IN_RECORD_METADATA
-    from cython.cimports.aioproducer.slots import set_member
+    from cython.cimports.aioproducer.record import OFFSET_IN_RECORD_METADATA, set_member
 
 RecordHeader: TypeAlias = tuple[str, bytes | None]
 """A record header: its key and its value. A key may occur more than once; order is kept."""

@@ -4,6 +4,28 @@ from cpython.object cimport PyObject
 from aioproducer.core.future_type cimport FutureOfMetadata
 
 
+cdef extern from *:
+    """
+    /* The type's am_send, by which PyIter_Send asks: 0 and a result for what is over, 1 and a result for what was
+       yielded, -1 for an error. What is over needs no StopIteration then. */
+    static inline int set_send_slot(PyObject *type, void *send) {
+        PyAsyncMethods *methods = (PyAsyncMethods *) PyMem_RawCalloc(1, sizeof(PyAsyncMethods));
+        if (methods == NULL) {
+            PyErr_NoMemory();
+            return -1;
+        }
+        if (((PyTypeObject *) type)->tp_as_async != NULL) {
+            *methods = *((PyTypeObject *) type)->tp_as_async;
+        }
+        methods->am_send = (sendfunc) send;
+        ((PyTypeObject *) type)->tp_as_async = methods;
+        PyType_Modified((PyTypeObject *) type);
+        return 0;
+    }
+    """
+    int set_send_slot(object type, void *send) except -1
+
+
 cdef class DeliveryGroup:
     cdef public object loop
     cdef public dict waiters

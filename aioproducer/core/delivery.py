@@ -19,7 +19,7 @@ else:
     from aioproducer.uncompiled import cython
 
 if cython.compiled:
-    from cython.cimports.aioproducer.slots import set_send_slot
+    from cython.cimports.aioproducer.core.delivery import set_send_slot
     from cython.cimports.cpython.exc import PyErr_SetObject
     from cython.cimports.cpython.object import PyObject
     from cython.cimports.cpython.ref import Py_INCREF

@@ -64,6 +64,7 @@ class SimulatedFabric:
         self._numbers = itertools.count(17)
         self._holding = False
         self._refused = 0
+        self._allowed = 0
         self._under_way: deque[SimulatedQueuePair] = deque()
         self._devices: set[SimulatedDevice] = set()
         self._regions: dict[int, SimulatedMemoryRegion] = {}
@@ -115,9 +116,10 @@ class SimulatedFabric:
             self._holding = False
             self._deliver(None)
 
-    def refuse_registrations(self, times: int) -> None:
-        """The next registrations fail as they do when the limit of locked memory is reached."""
+    def refuse_registrations(self, times: int, *, after: int = 0) -> None:
+        """Registrations fail as they do when the limit of locked memory is reached: the next, or those behind some."""
         with self._lock:
+            self._allowed = after
             self._refused = times
 
     def cut(self, queue_pair: SimulatedQueuePair) -> None:
@@ -178,19 +180,25 @@ class SimulatedDevice:
     def name(self) -> str:
         return self._name
 
-    def register(self, memory: mmap.mmap, *, remote_write: bool) -> SimulatedMemoryRegion:
+    def register(
+        self, memory: mmap.mmap, *, remote_write: bool, offset: int = 0, length: int | None = None
+    ) -> SimulatedMemoryRegion:
         """As ``Device.register``."""
         fabric = self._fabric
+        length = len(memory) - offset if length is None else length
         fabric._begin("register")
         with fabric._lock:
             self._check_open()
-            if fabric._refused:
+            if fabric._refused and fabric._allowed:
+                fabric._allowed -= 1
+            elif fabric._refused:
                 fabric._refused -= 1
                 raise VerbsError(
                     errno.ENOMEM,
-                    f"cannot register {len(memory)} bytes: the limit of locked memory is reached (ulimit -l)",
+                    f"cannot register {length} bytes: the limit of locked memory is reached (ulimit -l)",
                 )
-            region = SimulatedMemoryRegion(self, memory, next(fabric._keys), remote_write)
+            part = memoryview(memory)[offset : offset + length]
+            region = SimulatedMemoryRegion(self, part, next(fabric._keys), remote_write)
             fabric._regions[region.remote_key] = region
             self._children.add(region)
             return region
@@ -226,12 +234,12 @@ class SimulatedDevice:
 class SimulatedMemoryRegion:
     """As ``MemoryRegion``."""
 
-    def __init__(self, device: SimulatedDevice, memory: mmap.mmap, key: int, remote_write: bool) -> None:
+    def __init__(self, device: SimulatedDevice, memory: memoryview, key: int, remote_write: bool) -> None:
         # Keeps the memory from being unmapped, as a card does not but must be able to rely on.
         first = ctypes.c_char.from_buffer(memory)
         self._device = device
         self._address = ctypes.addressof(first)
-        self._view = memoryview(memory)
+        self._view = memory
         self._first: ctypes.c_char | None = first
         self._length = len(memory)
         self._key = key

@@ -8,6 +8,7 @@ import mmap
 import os
 import subprocess
 import sys
+import threading
 import time
 import zlib
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from aioproducer.transport.rdma.executor import RegisteredMemory
 from aioproducer.transport.rdma.pyverbs_layer import PyverbsLayer
 from aioproducer.transport.rdma.verbs import CompletionStatus, Piece, RdmaUnavailableError
 from tests.rdma import peer, script
@@ -38,6 +40,32 @@ def _process(role: str) -> Iterator[subprocess.Popen[str]]:
             yield process
         finally:
             process.kill()
+
+
+def test_other_threads_run_while_memory_is_registered_and_deregistered(verbs: PyverbsLayer) -> None:
+    """pyverbs holds the GIL: all at once, nobody would come to anything until 64 MiB were registered."""
+    memory = mmap.mmap(-1, 64 * 1024 * 1024)
+    device = verbs.open(None, None)
+    done = threading.Event()
+
+    def register() -> None:
+        RegisteredMemory(device, memory).close()
+        done.set()
+
+    thread = threading.Thread(target=register)
+    began = last = time.perf_counter()
+    thread.start()
+    silences = []
+    while not done.is_set():
+        time.sleep(0)
+        now = time.perf_counter()
+        silences.append(now - last)
+        last = now
+    thread.join()
+    device.close()
+    memory.close()
+    print(f"{(last - began) * 1000:.0f} ms, in which the longest silence was {max(silences) * 1000:.1f} ms")
+    assert max(silences) < (last - began) / 4
 
 
 def _told(process: subprocess.Popen[str]) -> object:

@@ -95,6 +95,34 @@ class TestMethodOne:
         assert counters.writes_posted == 1
         assert counters.signals == 1
 
+    async def test_memory_of_several_parts_is_gathered_across_their_borders(self, pairs):
+        memory = mmap.mmap(-1, 5 * 1024 * 1024, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        memory[:] = numbered(len(memory))
+        client, server = await pairs.open()
+        pairs.connector.register(memory)
+        await until_registered(pairs.connector, memory)
+        # Two rings on each side, and three parts.
+        assert pairs.fabric.live.memory_regions == 4 + 3
+        view = memoryview(memory)[1000:]
+        assert not client.write_lent([view], [bytearray(1)])
+        assert await server.until_received(len(view)) == memory[1000:]
+        await client.until_completed()
+        assert pairs.connector.counters.bytes_copied == 0
+        pairs.connector.unregister(memory)
+        await until_registered(pairs.connector, memory, refused=True)
+        assert pairs.fabric.live.memory_regions == 4
+
+    async def test_where_one_part_is_refused_none_is_registered(self, pairs, caplog):
+        memory = mmap.mmap(-1, 5 * 1024 * 1024)
+        client, server = await pairs.open()
+        pairs.fabric.refuse_registrations(1, after=2)
+        pairs.connector.register(memory)
+        await until_registered(pairs.connector, memory, refused=True)
+        assert "5242880 bytes of record memory are not registered" in caplog.text
+        assert pairs.fabric.live.memory_regions == 4
+        assert client.write_lent([memoryview(memory)[:100]], [])
+        assert await server.until_received(100) == memory[:100]
+
     async def test_memory_is_read_until_write_completed_and_not_later(self, pairs, arena, turns):
         client, server = await pairs.open()
         pairs.connector.register(arena)
@@ -213,7 +241,7 @@ async def until_registered(connector, memory, *, refused=False):
     # Behind the registration, which is behind a turn of the loop.
     await asyncio.sleep(0)
     await shared.run(lambda: None)
-    assert (id(memory) in shared.regions) is not refused
+    assert (id(memory) in shared.memories) is not refused
 
 
 class TestMethodTwo:

@@ -45,8 +45,8 @@ async def test_ten_thousand_records(fabric):
             metrics = producer.metrics()
         assert sorted(values_of(cluster)) == sorted(values)
     assert metrics["rdma-bytes-sent-total"] > 10_000 * 20
-    # The heads of requests and batches alone.
-    assert metrics["rdma-bytes-copied-total"] < 0.05 * metrics["rdma-bytes-sent-total"]
+    # The heads of requests and batches alone: with the records it would be all.
+    assert metrics["rdma-bytes-copied-total"] < 0.2 * metrics["rdma-bytes-sent-total"]
     assert metrics["bytes-copied-total"] == metrics["rdma-bytes-copied-total"]
     assert metrics["rdma-completions-total"] >= metrics["rdma-signals-total"] > 0
     assert metrics["rdma-writes-total"] >= metrics["rdma-signals-total"]

@@ -24,10 +24,10 @@ from typing import Final, Protocol
 
 from aioproducer.transport.base import Buffer, TransportHandler
 from aioproducer.transport.buffers import views_of
-from aioproducer.transport.rdma.executor import RECEIVE_ID, DevicePool, Link, SharedDevice
+from aioproducer.transport.rdma.executor import RECEIVE_ID, DevicePool, Link, RegisteredMemory, SharedDevice
 from aioproducer.transport.rdma.handshake import RingFacts
 from aioproducer.transport.rdma.ring import Immediate, MessageKind, PeerRing, ReceiveRing, RingError, SendQueue
-from aioproducer.transport.rdma.verbs import Completion, CompletionStatus, MemoryRegion, Piece, VerbsError
+from aioproducer.transport.rdma.verbs import Completion, CompletionStatus, Piece, VerbsError
 
 _logger = logging.getLogger(__name__)
 
@@ -207,10 +207,13 @@ class RdmaTransport:
         while unsent and size < limit and len(pieces) < most:
             view = unsent[0]
             length = min(len(view), limit - size)
-            region = self._region_of(view)
-            if region is not None:
+            registered = self._memory_of(view)
+            if registered is not None:
+                address = ctypes.addressof(ctypes.c_char.from_buffer(view))
+                region = registered.region_of(address)
+                length = min(length, region.address + region.length - address)
                 view = view[:length]
-                pieces.append(Piece(ctypes.addressof(ctypes.c_char.from_buffer(view)), length, region.local_key))
+                pieces.append(Piece(address, length, region.local_key))
                 lent.append(view)
             else:
                 length = min(length, queue.room)
@@ -233,11 +236,11 @@ class RdmaTransport:
         self._counters.bytes_copied += copied
         return True
 
-    def _region_of(self, view: memoryview) -> MemoryRegion | None:
-        """The region that the bytes of ``view`` are gathered from, if they lie in one."""
+    def _memory_of(self, view: memoryview) -> RegisteredMemory | None:
+        """What the bytes of ``view`` are gathered from, if they lie in registered memory."""
         memory = view.obj
         if self._zero_copy and type(memory) is mmap.mmap and not view.readonly:
-            return self._shared.regions.get(id(memory))
+            return self._shared.memories.get(id(memory))
         return None
 
     def _copy(self, view: memoryview, pieces: list[Piece]) -> None:

@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import logging
 import mmap
+import time
 import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -28,6 +29,12 @@ _logger = logging.getLogger(__name__)
 
 RECEIVE_ID: Final = 1 << 62
 """The work request id of every receive; those of sends are smaller."""
+
+_PART_BYTES: Final = 2 * 1024 * 1024
+"""So much memory is registered at once: 0.5 ms and more of the GIL."""
+
+_PAUSE: Final = 0.0005
+"""Seconds between two parts, in which the loop gets the GIL."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +112,41 @@ class Link:
         self._closing.close()
 
 
+class RegisteredMemory:
+    """Memory that the card gathers from, registered part by part.
+
+    Registering holds the GIL where pyverbs does it, about as long as there are pages: between two parts the loop gets
+    its turn.
+
+    Raises:
+        VerbsError: a part was refused; none is registered then.
+    """
+
+    def __init__(self, device: Device, memory: mmap.mmap) -> None:
+        self.memory = memory
+        self._regions: list[MemoryRegion] = []
+        try:
+            for offset in range(0, len(memory), _PART_BYTES):
+                length = min(_PART_BYTES, len(memory) - offset)
+                self._regions.append(device.register(memory, remote_write=False, offset=offset, length=length))
+                time.sleep(_PAUSE)
+        except VerbsError:
+            self.close()
+            raise
+        self._address = self._regions[0].address
+
+    def region_of(self, address: int) -> MemoryRegion:
+        """The part that holds an address."""
+        return self._regions[(address - self._address) // _PART_BYTES]
+
+    def close(self) -> None:
+        """Deregister all parts."""
+        with contextlib.ExitStack() as closing:
+            while self._regions:
+                closing.callback(time.sleep, _PAUSE)
+                closing.callback(self._regions.pop(0).close)
+
+
 class SharedDevice:
     """An opened device, the callers' memory that is registered with it, and the thread for what may block.
 
@@ -114,9 +156,9 @@ class SharedDevice:
     def __init__(self, verbs: Verbs, name: str | None, gid: str | None, memories: list[mmap.mmap]) -> None:
         self.loop = asyncio.get_running_loop()
         self.users = 0
-        self.regions: dict[int, MemoryRegion] = {}
-        """By the ``id`` of the memory, which ``_memories`` keeps alive."""
-        self._memories: dict[int, mmap.mmap] = {}
+        self.memories: dict[int, RegisteredMemory] = {}
+        """By the ``id`` of the memory, which is kept alive."""
+        self._undead: list[RegisteredMemory] = []
         self._device: Device | None = None
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="aioproducer-verbs")
         self.opening = self.run(self._open, verbs, name, gid, memories)
@@ -169,10 +211,10 @@ class SharedDevice:
             self._register(memory)
 
     def _register(self, memory: mmap.mmap) -> None:
-        if self._device is None or id(memory) in self.regions:
+        if self._device is None or id(memory) in self.memories:
             return
         try:
-            region = self._device.register(memory, remote_write=False)
+            registered = RegisteredMemory(self._device, memory)
         except VerbsError as error:
             _logger.warning(
                 "%d bytes of record memory are not registered for RDMA, so records are copied once: %s",
@@ -180,28 +222,27 @@ class SharedDevice:
                 error,
             )
             return
-        self._memories[id(memory)] = memory
-        self.regions[id(memory)] = region
+        self.memories[id(memory)] = registered
 
     def _unregister(self, memory: mmap.mmap) -> None:
-        region = self.regions.pop(id(memory), None)
-        if region is None:
+        registered = self.memories.pop(id(memory), None)
+        if registered is None:
             return
         try:
-            region.close()
+            registered.close()
         except VerbsError as error:
             _logger.error("Deregistering %d bytes of record memory failed: %s", len(memory), error)
-        else:
-            del self._memories[id(memory)]
+            # The card may still read it.
+            self._undead.append(registered)
 
     def _close(self) -> None:
         with contextlib.ExitStack() as closing:
             if self._device is not None:
                 closing.callback(self._device.close)
                 self._device = None
-            while self.regions:
-                closing.callback(self.regions.popitem()[1].close)
-        self._memories.clear()
+            while self.memories:
+                closing.callback(self.memories.popitem()[1].close)
+        self._undead.clear()
 
 
 class DevicePool:

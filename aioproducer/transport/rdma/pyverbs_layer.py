@@ -140,10 +140,14 @@ class PyverbsDevice:
         """The address that was chosen, as text."""
         return _address(self._port.gid)
 
-    def register(self, memory: mmap.mmap, *, remote_write: bool) -> PyverbsMemoryRegion:
+    def register(
+        self, memory: mmap.mmap, *, remote_write: bool, offset: int = 0, length: int | None = None
+    ) -> PyverbsMemoryRegion:
         """As ``Device.register``."""
         self._check_open()
-        region = PyverbsMemoryRegion(self, memory, _ACCESS_LOCAL_WRITE | _ACCESS_REMOTE_WRITE if remote_write else 0)
+        access = _ACCESS_LOCAL_WRITE | _ACCESS_REMOTE_WRITE if remote_write else 0
+        length = len(memory) - offset if length is None else length
+        region = PyverbsMemoryRegion(self, memory, offset, length, access)
         self._children.add(region)
         return region
 
@@ -174,12 +178,12 @@ class PyverbsDevice:
 class PyverbsMemoryRegion:
     """As ``MemoryRegion``."""
 
-    def __init__(self, device: PyverbsDevice, memory: mmap.mmap, access: int) -> None:
+    def __init__(self, device: PyverbsDevice, memory: mmap.mmap, offset: int, length: int, access: int) -> None:
         # As long as there is this object the memory cannot be unmapped.
-        self._first: ctypes.c_char | None = ctypes.c_char.from_buffer(memory)
+        self._first: ctypes.c_char | None = ctypes.c_char.from_buffer(memory, offset)
         self._device = device
         self._address = ctypes.addressof(self._first)
-        self._length = len(memory)
+        self._length = length
         _page_in(self._address, self._length)
         pyverbs = device._pyverbs
         try:

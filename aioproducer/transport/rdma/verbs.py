@@ -171,8 +171,11 @@ class Device(Protocol):
     @property
     def name(self) -> str: ...
 
-    def register(self, memory: mmap.mmap, *, remote_write: bool) -> MemoryRegion:
-        """
+    def register(
+        self, memory: mmap.mmap, *, remote_write: bool, offset: int = 0, length: int | None = None
+    ) -> MemoryRegion:
+        """Register ``memory``, or a part of it that begins with a page.
+
         Raises:
             VerbsError: it was refused; where the limit of locked memory is why, the text says so.
         """
