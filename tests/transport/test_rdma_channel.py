@@ -101,8 +101,8 @@ class TestMethodOne:
         client, server = await pairs.open()
         pairs.connector.register(memory)
         await until_registered(pairs.connector, memory)
-        # Two rings on each side, and three parts.
-        assert pairs.fabric.live.memory_regions == 4 + 3
+        # Two rings on each side, and five parts.
+        assert pairs.fabric.live.memory_regions == 4 + 5
         view = memoryview(memory)[1000:]
         assert not client.write_lent([view], [bytearray(1)])
         assert await server.until_received(len(view)) == memory[1000:]

@@ -30,8 +30,8 @@ _logger = logging.getLogger(__name__)
 RECEIVE_ID: Final = 1 << 62
 """The work request id of every receive; those of sends are smaller."""
 
-_PART_BYTES: Final = 2 * 1024 * 1024
-"""So much memory is registered at once: 0.5 ms and more of the GIL."""
+_PART_BYTES: Final = 1024 * 1024
+"""So much memory is registered at once: some tenths of a millisecond of the GIL."""
 
 _PAUSE: Final = 0.0005
 """Seconds between two parts, in which the loop gets the GIL."""
