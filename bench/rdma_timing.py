@@ -94,8 +94,10 @@ class _TimedDevice:
     def name(self) -> str:
         return self._device.name
 
-    def register(self, memory: mmap.mmap, *, remote_write: bool) -> MemoryRegion:
-        return self._device.register(memory, remote_write=remote_write)
+    def register(
+        self, memory: mmap.mmap, *, remote_write: bool, offset: int = 0, length: int | None = None
+    ) -> MemoryRegion:
+        return self._device.register(memory, remote_write=remote_write, offset=offset, length=length)
 
     def create_queue_pair(self, *, send_depth: int, receive_depth: int) -> QueuePair:
         made = self._device.create_queue_pair(send_depth=send_depth, receive_depth=receive_depth)

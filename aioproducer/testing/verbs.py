@@ -185,10 +185,10 @@ class SimulatedDevice:
     ) -> SimulatedMemoryRegion:
         """As ``Device.register``."""
         fabric = self._fabric
-        length = len(memory) - offset if length is None else length
         fabric._begin("register")
         with fabric._lock:
             self._check_open()
+            length = len(memory) - offset if length is None else length
             if fabric._refused and fabric._allowed:
                 fabric._allowed -= 1
             elif fabric._refused:
