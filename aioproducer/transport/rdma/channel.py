@@ -75,6 +75,16 @@ class State(enum.Enum):
     ENDED = "ended"
 
 
+# Looked up many times with every message: in Python 3.11 an Enum's member costs a call.
+_ENDED = State.ENDED
+_FAILED = State.FAILED
+_FLUSHING = State.FLUSHING
+_LINGERING = State.LINGERING
+_OPEN = State.OPEN
+_SUCCESS = int(CompletionStatus.SUCCESS)
+_DATA, _CREDITS, _GOODBYE = MessageKind
+
+
 class RdmaTransport:
     """One side of a connection over a queue pair; a ``Transport``. Made by ``RdmaConnector`` and ``RdmaListener``."""
 
@@ -118,7 +128,7 @@ class RdmaTransport:
         # Half of what the peer can hold at most, so that it reads one half while the other is written.
         self._largest = min(LARGEST_MESSAGE, max(peer_ring.size // 2, 1))
 
-        self._state = State.OPEN
+        self._state = _OPEN
         self._unsent: deque[memoryview] = deque()
         self._completion_owed = False
         self._pending: deque[tuple[int, int] | None] = deque()
@@ -151,7 +161,7 @@ class RdmaTransport:
         Raises:
             TypeError: something in ``buffers`` has no contiguous bytes; nothing of this call is sent.
         """
-        if self._state is not State.OPEN:
+        if self._state is not _OPEN:
             return True
         self._unsent.extend(views_of(buffers))
         self._send()
@@ -171,10 +181,10 @@ class RdmaTransport:
 
     def close(self) -> None:
         """Send what was written, then end the connection; see ``Transport.close``."""
-        if self._state is State.FAILED:
+        if self._state is _FAILED:
             self._lose(self._failure)
-        elif self._state is State.OPEN:
-            self._state = State.FLUSHING
+        elif self._state is _OPEN:
+            self._state = _FLUSHING
             self._schedule_turn()
 
     def abort(self) -> None:
@@ -184,7 +194,7 @@ class RdmaTransport:
     # What is sent
 
     def _may_post(self) -> bool:
-        return self._state in (State.OPEN, State.FLUSHING, State.LINGERING)
+        return self._state in (_OPEN, _FLUSHING, _LINGERING)
 
     def _send(self) -> None:
         """Post what there are credits and room for."""
@@ -231,7 +241,7 @@ class RdmaTransport:
         offset = self._peer_ring.take(size)
         wanted = not unsent and (bool(lent) or queue.lent > 0)
         post = queue.posted(copied, lent or None, wanted=wanted)
-        self._post(post.work_request_id, pieces, offset, MessageKind.DATA, post.signaled)
+        self._post(post.work_request_id, pieces, offset, _DATA, post.signaled)
         self._counters.bytes_sent += size
         self._counters.bytes_copied += copied
         return True
@@ -269,7 +279,7 @@ class RdmaTransport:
         self._counters.signals += signaled
 
     def _post_control(self, kind: MessageKind) -> None:
-        post = self._queue.posted(0, None, wanted=kind is MessageKind.GOODBYE)
+        post = self._queue.posted(0, None, wanted=kind is _GOODBYE)
         try:
             self._post(post.work_request_id, [], 0, kind, post.signaled)
         except VerbsError as error:
@@ -278,16 +288,16 @@ class RdmaTransport:
     def _return_credits(self) -> None:
         if self._peer_ring.free_controls and self._queue.may_post_control:
             self._peer_ring.take_control()
-            self._post_control(MessageKind.CREDITS)
+            self._post_control(_CREDITS)
 
     def _after_sending(self) -> None:
         if self._unsent or self._queue.lent:
             return
         self._complete()
-        if self._state is State.FLUSHING and not self._unsent and self._queue.may_post_goodbye:
-            self._state = State.LINGERING
+        if self._state is _FLUSHING and not self._unsent and self._queue.may_post_goodbye:
+            self._state = _LINGERING
             self._linger_timer = self._loop.call_later(self._linger_timeout, self._linger_expired)
-            self._post_control(MessageKind.GOODBYE)
+            self._post_control(_GOODBYE)
 
     def _complete(self) -> None:
         """Say that nothing is left to read in the caller's buffers, where that is owed."""
@@ -345,7 +355,7 @@ class RdmaTransport:
             return failure or self._named(verbs_error)
 
     def _completed(self, completion: Completion) -> Exception | None:
-        if completion.status != CompletionStatus.SUCCESS:
+        if completion.status != _SUCCESS:
             return self._status_error(completion.status)
         if not completion.received:
             self._queue.completed(completion.work_request_id)
@@ -358,14 +368,14 @@ class RdmaTransport:
 
     def _arrived(self, immediate: Immediate, length: int) -> None:
         self._peer_ring.freed(immediate.data_freed, immediate.controls_freed)
-        if self._peer_shut and immediate.kind is not MessageKind.CREDITS:
+        if self._peer_shut and immediate.kind is not _CREDITS:
             raise RingError("a message after its goodbye")
-        if immediate.kind is MessageKind.DATA:
+        if immediate.kind is _DATA:
             self._pending.append((self._receive_ring.arrived(length), length))
             return
         if length:
             raise RingError(f"{length} bytes in a message that has none")
-        if immediate.kind is MessageKind.CREDITS:
+        if immediate.kind is _CREDITS:
             self._receive_ring.control_arrived()
             self._unposted += 1
         else:
@@ -373,7 +383,7 @@ class RdmaTransport:
             self._pending.append(None)
 
     def _schedule_turn(self) -> None:
-        if not self._turn_scheduled and self._state is not State.ENDED:
+        if not self._turn_scheduled and self._state is not _ENDED:
             self._turn_scheduled = True
             self._loop.call_soon(self._scheduled_turn)
 
@@ -389,19 +399,19 @@ class RdmaTransport:
             self._send()
         if self._receive_ring.owes_credits and self._may_post():
             self._return_credits()
-        if (self._completion_owed or self._state is State.FLUSHING) and self._may_post():
+        if (self._completion_owed or self._state is _FLUSHING) and self._may_post():
             self._after_sending()
-        if self._state is State.LINGERING:
+        if self._state is _LINGERING:
             if self._peer_shut and not self._queue.under_way:
                 self._lose(None)
-        elif self._state is State.FAILED and self._stopped and not self._reading_paused and not self._pending:
+        elif self._state is _FAILED and self._stopped and not self._reading_paused and not self._pending:
             self._lose(self._failure)
 
     def _deliver_pending(self) -> None:
         delivered = 0
         while self._pending:
-            is_wanted = self._state in (State.OPEN, State.FAILED)
-            if self._state is State.ENDED or (is_wanted and self._reading_paused):
+            is_wanted = self._state in (_OPEN, _FAILED)
+            if self._state is _ENDED or (is_wanted and self._reading_paused):
                 return
             if delivered >= _DELIVERED_PER_TURN:
                 self._schedule_turn()
@@ -431,18 +441,18 @@ class RdmaTransport:
     def control_lost(self, exception: Exception | None) -> None:
         """The TCP connection has ended: the peer, or this side, is through with it all."""
         self._control_ended = True
-        if self._state is State.ENDED:
+        if self._state is _ENDED:
             self._report_if_over()
             return
-        if self._state is State.FAILED:
+        if self._state is _FAILED:
             return
         error = exception or self._reset("the peer has gone without a goodbye")
         # What the peer has sent before it went has come, but was perhaps not looked at.
         failure = self._poll(None)
-        if self._state is State.OPEN:
+        if self._state is _OPEN:
             self._fail(None if self._peer_shut else error)
             self._turn()
-        elif not self._queue.under_way or (self._state is State.LINGERING and exception is None):
+        elif not self._queue.under_way or (self._state is _LINGERING and exception is None):
             self._lose(None if not self._unsent else error)
         else:
             self._lose(error if failure is None else failure)
@@ -476,11 +486,11 @@ class RdmaTransport:
 
     def _fail(self, failure: Exception | None) -> None:
         """Nothing can be sent any more, for one reason, which is the first."""
-        if self._state in (State.FLUSHING, State.LINGERING):
+        if self._state in (_FLUSHING, _LINGERING):
             self._lose(failure)
-        if self._state is not State.OPEN:
+        if self._state is not _OPEN:
             return
-        self._state = State.FAILED
+        self._state = _FAILED
         self._failure = failure
         self._unsent.clear()
         self._stop_watching()
@@ -490,7 +500,7 @@ class RdmaTransport:
 
     def _queue_pair_closed(self, closing: asyncio.Future[None]) -> None:
         self._log_failure(closing)
-        if self._state is State.FAILED:
+        if self._state is _FAILED:
             self._stopped = True
             if self._reading_paused:
                 self._complete()
@@ -513,9 +523,9 @@ class RdmaTransport:
 
     def _lose(self, exception: Exception | None, *, reset: bool = False) -> None:
         """End it: the TCP connection first, so that the peer knows, and the queue pair in the thread."""
-        if self._state is State.ENDED:
+        if self._state is _ENDED:
             return
-        self._state = State.ENDED
+        self._state = _ENDED
         self._failure = exception
         self._unsent.clear()
         self._pending.clear()

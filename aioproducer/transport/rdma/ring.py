@@ -39,6 +39,9 @@ class MessageKind(IntEnum):
     """The peer writes no more data."""
 
 
+_KINDS: Final = {int(kind): kind for kind in MessageKind}
+
+
 class Immediate(NamedTuple):
     """The 32 bits of a message: 4 for its kind, 14 each for how many messages the sender has freed meanwhile."""
 
@@ -55,10 +58,10 @@ class Immediate(NamedTuple):
         Raises:
             RingError: there is no such kind.
         """
-        kind = value >> _KIND_SHIFT
-        if not MessageKind.DATA <= kind <= MessageKind.GOODBYE:
-            raise RingError(f"a message of the unknown kind {kind}")
-        return cls(MessageKind(kind), value >> _DATA_SHIFT & _COUNT_MASK, value & _COUNT_MASK)
+        kind = _KINDS.get(value >> _KIND_SHIFT)
+        if kind is None:
+            raise RingError(f"a message of the unknown kind {value >> _KIND_SHIFT}")
+        return cls(kind, value >> _DATA_SHIFT & _COUNT_MASK, value & _COUNT_MASK)
 
 
 class PeerRing:
