@@ -28,4 +28,4 @@ def defaults(job: Job) -> Measurement:
     return run(job)
 
 
-large_batches = small_batches = defaults
+large_batches = defaults

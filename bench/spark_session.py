@@ -46,8 +46,6 @@ def options(job: Job) -> dict[str, str]:
     """What the scenario sets of Kafka's producer, as both sinks take it; nothing where defaults are measured."""
     if job.work == "defaults":
         return {}
-    if job.work == "small_batches":
-        return {"kafka.batch.size": "16384"}
     return {
         "kafka.compression.type": job.compression,
         "kafka.batch.size": str(job.batch_size),

@@ -18,9 +18,6 @@ OPTIONS: Final = ("topic", "key_format", "value_format", "flush_timeout_ms", "ch
 """The sink's own options."""
 
 CHECK_TIMEOUT_MS: Final = 10_000
-# Of a batch, in bytes, where kafka.batch.size does not say. A task hands over columns, so that batches are full either
-# way, and a broker's work is by the batch: Kafka's default of 16 KiB is one for records that come one by one.
-BATCH_SIZE: Final = 128 * 1024
 # The last records are decided by delivery.timeout.ms; so much later the flush is over unless something hangs.
 _FLUSH_GRACE_MS: Final = 10_000
 _LONGEST_MS: Final = 2**31 - 1
@@ -145,7 +142,6 @@ class SinkOptions:
             )
         if own.get("topic") == "":
             raise ConfigurationError("the option topic is empty: name a topic, or drop it and have a column topic")
-        config.setdefault("batch.size", str(BATCH_SIZE))
         flush_timeout_ms = _producer_config(config).delivery_timeout_ms + _FLUSH_GRACE_MS
         return cls(
             config=tuple(sorted(config.items())),

@@ -107,7 +107,7 @@ def test_options_are_kafkas_names_and_defaults_are_none() -> None:
         [spark_session.options(job_of(SPARK[name], row, {}, quick=False)) for row in SPARK[name].rows]
         for name in ("spark-plain", "spark-lz4")
     )
-    assert plain == [{}, {}, {}, {"kafka.batch.size": "16384"}]
+    assert plain == [{}] * 3
     assert lz4 == [{"kafka.compression.type": "lz4", "kafka.batch.size": "131072", "kafka.linger.ms": "5"}] * 3
 
 
@@ -144,7 +144,7 @@ def test_where_spark_cannot_be_had_its_rows_are_left_out_and_say_why(
     run = Run(quick=True, rounds=1, clients="", records=0, say=said.append)
     outcome = run._scenario(None, SPARK["spark-plain"], tmp_path)  # type: ignore[arg-type]  # nothing is sent anywhere
     assert outcome.results == outcome.failures == {}
-    assert outcome.missing.keys() == {OURS, OWN, CEILING, f"{OURS}, batches of 16 KiB"}
+    assert outcome.missing.keys() == {OURS, OWN, CEILING}
     for reason in outcome.missing.values():
         assert reason.startswith("pyspark 0.0.1 could not be installed: ")
     # Nothing half-filled is left to be taken for a whole one.

@@ -25,7 +25,7 @@ def refusal(options: Mapping[str, str]) -> str:
 def test_defaults() -> None:
     options = SinkOptions.parse(BOOTSTRAP)
     assert options == SinkOptions(
-        config=(("batch.size", "131072"), ("bootstrap.servers", "host:9092")),
+        config=(("bootstrap.servers", "host:9092"),),
         topic=None,
         key_format="",
         value_format="",
@@ -57,14 +57,8 @@ def test_the_closing_flush_waits_longer_than_a_delivery_may_take() -> None:
 
 def test_keys_come_in_any_case() -> None:
     options = SinkOptions.parse({"Kafka.Bootstrap.SERVERS": "host:9092", "KAFKA.linger.ms": "7", "Topic": "clicks"})
-    assert dict(options.config) == {"bootstrap.servers": "host:9092", "linger.ms": "7", "batch.size": "131072"}
+    assert dict(options.config) == {"bootstrap.servers": "host:9092", "linger.ms": "7"}
     assert options.topic == "clicks"
-
-
-@pytest.mark.parametrize("name", ["kafka.batch.size", "kafka.Batch.Size"])
-def test_batches_are_large_unless_their_size_is_given(name: str) -> None:
-    assert dict(SinkOptions.parse(BOOTSTRAP).config)["batch.size"] == "131072"
-    assert dict(SinkOptions.parse({**BOOTSTRAP, name: "16384"}).config)["batch.size"] == "16384"
 
 
 def test_every_key_of_the_producer_can_be_written_in_lower_case() -> None:

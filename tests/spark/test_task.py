@@ -18,7 +18,6 @@ from aioproducer.record import TopicPartition
 from aioproducer.spark import SinkOptions, close_executor, run
 from aioproducer.spark.columns import SinkColumns
 from aioproducer.spark.executor import Executor
-from aioproducer.spark.options import BATCH_SIZE
 from aioproducer.spark.task import BATCHES_AHEAD, SparkTaskError, TaskOutcome, write_partition
 from aioproducer.testing import EmbeddedClusterThread
 
@@ -107,7 +106,7 @@ def test_an_empty_partition_is_soon_done(cluster: EmbeddedClusterThread, topic: 
 
 
 def test_the_next_task_has_the_same_producer(cluster: EmbeddedClusterThread, topic: str) -> None:
-    config = {"bootstrap.servers": cluster.bootstrap_servers, "batch.size": str(BATCH_SIZE)}
+    config = {"bootstrap.servers": cluster.bootstrap_servers}
     executor = Executor.current()
     producer = run(executor.producer(config))
     before = run(_metrics(producer))
