@@ -29,7 +29,6 @@ cdef list encode_plain_request(
     responses=list,
     partitions=list,
     partitions_left=Py_ssize_t,
-    error_code=cython.int,
 )
 cdef tuple decode_plain_response(bytes frame, int version)
 
@@ -37,8 +36,5 @@ cdef unsigned char *_put_int32(unsigned char *place, long long value) noexcept
 
 cdef unsigned char *_put_length(unsigned char *place, long long length) noexcept
 
-@cython.locals(value=cython.uint, here=cython.int)
-cdef int _int32(const unsigned char *place) noexcept
-
-@cython.locals(value=cython.ulonglong, here=cython.int)
-cdef long long _int64(const unsigned char *place) noexcept
+@cython.locals(value=cython.ulonglong, here=cython.int, unused=cython.int)
+cdef long long _integer(const unsigned char *place, int size) noexcept

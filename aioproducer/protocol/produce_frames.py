@@ -137,7 +137,7 @@ def decode_plain_response(frame: bytes, version: int) -> tuple[int, ProduceRespo
     # The header's tags, and a count of topics in one byte.
     if version < _FIRST_VERSION or end - place < _INT32_SIZE + 2 or place[4] or not 1 <= place[5] <= _LARGEST_SHORT:
         return None
-    correlation_id = _int32(place)
+    correlation_id = _integer(place, 4)
     count = place[5] - 1
     place += _INT32_SIZE + 2
     responses = []
@@ -171,12 +171,11 @@ def decode_plain_response(frame: bytes, version: int) -> tuple[int, ProduceRespo
             if place[_PARTITION_SIZE - 3] != 1 or place[_PARTITION_SIZE - 2] or place[_PARTITION_SIZE - 1]:
                 return None
             partition = PyType_GenericNew(PartitionProduceResponse, None, None)
-            partition.index = _int32(place)
-            error_code = place[4] << 8 | place[5]
-            partition.error_code = error_code if error_code < 0x8000 else error_code - 0x10000
-            partition.base_offset = _int64(place + 6)
-            partition.log_append_time_ms = _int64(place + 14)
-            partition.log_start_offset = _int64(place + 22)
+            partition.index = _integer(place, 4)
+            partition.error_code = _integer(place + 4, 2)
+            partition.base_offset = _integer(place + 6, 8)
+            partition.log_append_time_ms = _integer(place + 14, 8)
+            partition.log_start_offset = _integer(place + 22, 8)
             partition.record_errors = []
             partition.error_message = None
             leader = PyType_GenericNew(LeaderIdAndEpoch, None, None)
@@ -195,7 +194,7 @@ def decode_plain_response(frame: bytes, version: int) -> tuple[int, ProduceRespo
         return None
     response = PyType_GenericNew(ProduceResponse, None, None)
     response.responses = responses
-    response.throttle_time_ms = _int32(place)
+    response.throttle_time_ms = _integer(place, 4)
     response.node_endpoints = []
     return correlation_id, response
 
@@ -220,17 +219,11 @@ def _put_length(place: Any, length: int) -> Any:  # compiled only
     return place + 1
 
 
-def _int32(place: Any) -> int:  # compiled only
+def _integer(place: Any, size: int) -> int:  # compiled only
+    """The signed number of ``size`` bytes."""
     value = 0
-    for here in range(4):
+    for here in range(size):
         value = value << 8 | place[here]
-    number: int = cython.cast(cython.int, value)
-    return number
-
-
-def _int64(place: Any) -> int:  # compiled only
-    value = 0
-    for here in range(8):
-        value = value << 8 | place[here]
-    number: int = cython.cast(cython.longlong, value)
+    unused = 64 - 8 * size
+    number: int = cython.cast(cython.longlong, value << unused) >> unused
     return number
