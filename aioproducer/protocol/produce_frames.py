@@ -29,8 +29,8 @@ if cython.compiled:
     from cython.cimports.cpython.unicode import PyUnicode_DecodeUTF8
     from cython.cimports.libc.string import memcpy
 
-# Flexible versions, whose lengths are varints and which have tagged fields.
-_FIRST_VERSION = 9
+# Flexible versions, whose lengths are varints and which have tagged fields, up to the last whose fields stand here.
+_FIRST_VERSION, _LAST_VERSION = 9, 13
 # From here on topics go by id.
 _IDS_FROM = 13
 _ID_SIZE = 16
@@ -51,7 +51,9 @@ def encode_plain_request(
     head: bytes, correlation_id_at: int, message: ProduceRequest, version: int, correlation_id: int
 ) -> list[Any] | None:  # compiled only
     """The request as a gather list, ``head`` with its size and correlation id first; ``None``: not by this way."""
-    if version < _FIRST_VERSION or message.transactional_id is not None or len(head) > _LARGEST_PIECE:
+    if not _FIRST_VERSION <= version <= _LAST_VERSION:
+        return None
+    if message.transactional_id is not None or len(head) > _LARGEST_PIECE:
         return None
     if type(message.acks) is not int or not -1 <= message.acks <= 1:
         return None
@@ -134,8 +136,10 @@ def decode_plain_response(frame: bytes, version: int) -> tuple[int, ProduceRespo
     """The correlation id and the response; ``None``: not by this way, or there is something wrong with it."""
     place = cython.cast(cython.p_uchar, PyBytes_AS_STRING(frame))
     end = place + PyBytes_GET_SIZE(frame)
+    if not _FIRST_VERSION <= version <= _LAST_VERSION:
+        return None
     # The header's tags, and a count of topics in one byte.
-    if version < _FIRST_VERSION or end - place < _INT32_SIZE + 2 or place[4] or not 1 <= place[5] <= _LARGEST_SHORT:
+    if end - place < _INT32_SIZE + 2 or place[4] or not 1 <= place[5] <= _LARGEST_SHORT:
         return None
     correlation_id = _integer(place, 4)
     count = place[5] - 1

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from aioproducer.errors import ProtocolError
+from aioproducer.errors import ProtocolError, UnsupportedVersionError
 from aioproducer.protocol import decode, decode_response, encode, encode_request, encode_response
 from aioproducer.protocol.messages.headers import RequestHeader
 from aioproducer.protocol.messages.leaders import LeaderIdAndEpoch, NodeEndpoint
@@ -176,6 +176,15 @@ def test_a_response(response: ProduceResponse, version: int, correlation_id: int
     assert decode_response(ProduceResponse, version, frame + behind) == expected
     assert expected[0] == correlation_id
     assert expected[1] == decode(ProduceResponse, version, b"".join(encode(response, version)))
+
+
+@pytest.mark.parametrize("version", [2, 14, 99])
+def test_a_version_that_nobody_has_described_is_refused(version: int) -> None:
+    frame = b"".join(encode_response(ProduceResponse(), 13, 1))[4:]
+    with pytest.raises(UnsupportedVersionError):
+        decode_response(ProduceResponse, version, frame)
+    with pytest.raises(UnsupportedVersionError):
+        encode_request(ProduceRequest(), version, 1, "me")
 
 
 @given(RESPONSES, VERSIONS, st.data())
