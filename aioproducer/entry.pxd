@@ -15,7 +15,7 @@ cdef class RecordEntry:
     cdef object _take(
         self, object topic, object value, object key, object partition, object timestamp_ms, object headers
     )
-    cdef object _place(
+    cpdef object _put(
         self, object topic, object partition, object key, object value, object headers, long long timestamp_ms
     )
 

@@ -107,21 +107,9 @@ class RecordEntry:
         elif type(headers) is not tuple and type(headers) is not list:
             # A class of the caller's may say one length and give another; a batch would be malformed for it.
             headers = normalise_headers(headers)
-        return self._place(topic, partition, key, value, headers, milliseconds)
+        return self._put(topic, partition, key, value, headers, milliseconds)
 
     def _put(
-        self,
-        topic: str,
-        partition: int | None,
-        key: Buffer | None,
-        value: Buffer | None,
-        headers: Sequence[tuple[str, Buffer | None]],
-        timestamp_ms: int,
-    ) -> Delivery:
-        """``_place`` for those who are not compiled."""
-        return self._place(topic, partition, key, value, headers, timestamp_ms)
-
-    def _place(
         self,
         topic: str,
         partition: int | None,
