@@ -39,6 +39,8 @@ COMPILED_MODULES = (
     "aioproducer.protocol.frames",
     "aioproducer.protocol.produce_frames",
     "aioproducer.record",
+    "aioproducer.transport.rdma.channel",
+    "aioproducer.transport.rdma.ring",
     "aioproducer.wire.crc32c",
     "aioproducer.wire.murmur2",
     "aioproducer.wire.record",

@@ -38,7 +38,7 @@ ARROWS: dict[str, set[str]] = {
     "config": _ERRORS | _PLUGINS | {"record", "compression"},
     "security": _ERRORS | {"config"},
     "core": _ERRORS | _FORMATS | {"record", "partitioner", "uncompiled"},
-    "transport": _ERRORS,
+    "transport": _ERRORS | {"uncompiled"},
     "io": _ERRORS | _PLUGINS | _FORMATS | {"record", "config", "core", "transport"},
     "callers": _ERRORS | {"record"},
     "arrow": {"core"},

@@ -484,8 +484,9 @@ class SimulatedQueuePair:
         return True
 
     def _source(self, piece: Piece) -> memoryview | None:
-        region = self._fabric._regions.get(piece.local_key)
-        return None if region is None else region._slice(self._device, piece.address, piece.length)
+        address, length, local_key = piece
+        region = self._fabric._regions.get(local_key)
+        return None if region is None else region._slice(self._device, address, length)
 
     def _target(self, address: int, length: int, key: int) -> memoryview | None:
         region = self._fabric._regions.get(key)

@@ -51,7 +51,7 @@ class Side:
             stack.callback(thing.close)
 
     def piece(self, offset: int, length: int) -> Piece:
-        return Piece(self.source_region.address + offset, length, self.source_region.local_key)
+        return self.source_region.address + offset, length, self.source_region.local_key
 
 
 class Stage:
@@ -189,7 +189,7 @@ def several_pieces(stage: Stage) -> None:
             pieces.insert(0, a.piece(place, length))
             expected = _pattern(length, seed) + expected
             place += length + 10
-        other = Piece(a.target_region.address, 9, a.target_region.local_key)
+        other = (a.target_region.address, 9, a.target_region.local_key)
         a.target[:9] = b"elsewhere"
         b.queue_pair.post_receives([1])
         stage.write(a, b, 2, [*pieces, other], immediate=0xFFFFFFFF)
@@ -367,7 +367,7 @@ def wrong_local_key(stage: Stage) -> None:
     with stage.pair() as (a, b):
         b.queue_pair.post_receives([1])
         address, length, key = a.piece(0, 10)
-        stage.write(a, b, 3, [Piece(address, length, key ^ 0x55)], signaled=False)
+        stage.write(a, b, 3, [(address, length, key ^ 0x55)], signaled=False)
         stage.tell(a, 1)
         stage.tell_quiet(b)
 

@@ -19,7 +19,7 @@ import pytest
 
 from aioproducer.transport.rdma.executor import RegisteredMemory
 from aioproducer.transport.rdma.pyverbs_layer import PyverbsLayer
-from aioproducer.transport.rdma.verbs import CompletionStatus, Piece, RdmaUnavailableError
+from aioproducer.transport.rdma.verbs import CompletionStatus, RdmaUnavailableError
 from tests.rdma import peer, script
 
 _ROOT = Path(__file__).parents[2]
@@ -90,7 +90,7 @@ def test_another_process_is_written_to_and_killed(verbs: PyverbsLayer) -> None:
             assert process.stdin is not None
             print(json.dumps(peer.encoded(queue_pair.facts)), file=process.stdin)
             assert _told(process) == "connected"
-            piece = Piece(region.address, len(data), region.local_key)
+            piece = (region.address, len(data), region.local_key)
             queue_pair.post_write(1, [piece], address, key, 77, True)
             assert stage.wait(queue_pair, 1)[0].status == CompletionStatus.SUCCESS
             assert _told(process) == [0, 77, zlib.crc32(data)]

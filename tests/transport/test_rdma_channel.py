@@ -12,7 +12,7 @@ import pytest
 
 from aioproducer.testing.verbs import SimulatedFabric
 from aioproducer.transport.rdma import RdmaConnector, RdmaListener
-from aioproducer.transport.rdma.ring import Immediate, MessageKind, RingError
+from aioproducer.transport.rdma.ring import MessageKind, RingError, encode_immediate
 from aioproducer.transport.rdma.verbs import VerbsError
 from tests.transport.numbered import numbered
 
@@ -417,10 +417,10 @@ class TestFailures:
         ("immediate", "data", "complaint"),
         [
             (0, b"", "unknown kind 0"),
-            (Immediate(MessageKind.DATA, 0, 0).encode(), b"", "without data"),
-            (Immediate(MessageKind.CREDITS, 0, 0).encode(), b"xyz", "3 bytes in a message that has none"),
-            (Immediate(MessageKind.GOODBYE, 1, 0).encode(), b"", "credits for 1 messages, of which only 0"),
-            (Immediate(MessageKind.GOODBYE, 0, 1).encode(), b"", "credits for 1 control messages"),
+            (encode_immediate(MessageKind.DATA, 0, 0), b"", "without data"),
+            (encode_immediate(MessageKind.CREDITS, 0, 0), b"xyz", "3 bytes in a message that has none"),
+            (encode_immediate(MessageKind.GOODBYE, 1, 0), b"", "credits for 1 messages, of which only 0"),
+            (encode_immediate(MessageKind.GOODBYE, 0, 1), b"", "credits for 1 control messages"),
         ],
     )
     async def test_a_peer_that_breaks_the_rules(self, pairs, immediate, data, complaint):
@@ -445,7 +445,7 @@ class TestFailures:
         transport = client.transport
         pieces = []
         transport._copy(memoryview(b"too late"), pieces)
-        immediate = Immediate(MessageKind.DATA, 0, 0).encode()
+        immediate = encode_immediate(MessageKind.DATA, 0, 0)
         remote = transport._remote
         transport._queue_pair.post_write(5, pieces, remote.address, remote.key, immediate, False)
         await client.until_lost()

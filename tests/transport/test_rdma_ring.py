@@ -10,12 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aioproducer.transport.rdma.ring import (
-    Immediate,
     MessageKind,
     PeerRing,
     ReceiveRing,
     RingError,
     SendQueue,
+    decode_immediate,
+    encode_immediate,
 )
 from tests.transport.numbered import numbered
 
@@ -24,15 +25,21 @@ counts = st.integers(0, 2**13)
 
 @given(kind=st.sampled_from(MessageKind), data=counts, controls=counts)
 def test_immediates_there_and_back(kind, data, controls):
-    immediate = Immediate(kind, data, controls)
-    assert 0 <= immediate.encode() < 2**32
-    assert Immediate.decode(immediate.encode()) == immediate
+    immediate = encode_immediate(kind, data, controls)
+    assert 0 <= immediate < 2**32
+    assert decode_immediate(immediate) == (kind, data, controls)
 
 
 @pytest.mark.parametrize("value", [0, 0x0FFF_FFFF, 0x4000_0000, 0xFFFF_FFFF])
 def test_immediates_of_no_kind(value):
     with pytest.raises(RingError, match="unknown kind"):
-        Immediate.decode(value)
+        decode_immediate(value)
+
+
+def runs_of(queue, length):
+    """The one or two runs of the send ring that the next bytes go into."""
+    offset, first = queue.take(length)
+    return [(start, size) for start, size in ((offset, first), (0, length - first)) if size]
 
 
 class Side:
@@ -60,19 +67,19 @@ class Side:
     controls = property(lambda self: self.receive._controls)
 
     def post(self, runs, offset, kind, copied, wanted=False):
-        post = self.queue.posted(copied, None, wanted=wanted)
+        post = self.queue.posted(copied, None, wanted)
         self.receives += self.unposted
         self.unposted = 0
-        credits = self.receive.take_credits()
-        self.wire.append((post, runs, offset, Immediate(kind, *credits).encode()))
+        immediate = encode_immediate(kind, *self.receive.take_credits())
+        self.wire.append((post, runs, offset, immediate))
 
     def send(self):
-        while self.unsent and self.queue.may_post:
+        while self.unsent and self.queue.may_post():
             data = self.unsent[0]
             length = min(self.peer_ring.room(), len(data), self.queue.room)
             if not length:
                 return
-            runs = self.queue.take(length)
+            runs = runs_of(self.queue, length)
             start = 0
             for place, size in runs:
                 self.ring[place : place + size] = data[start : start + size]
@@ -85,7 +92,7 @@ class Side:
             self.post(runs, self.peer_ring.take(length), MessageKind.DATA, length)
 
     def return_credits(self):
-        if self.receive.owes_credits and self.peer_ring.free_controls and self.queue.may_post_control:
+        if self.receive.owes_credits() and self.peer_ring.free_controls and self.queue.may_post_control():
             self.peer_ring.take_control()
             self.post([], 0, MessageKind.CREDITS, 0)
 
@@ -98,17 +105,18 @@ class Side:
         assert offset + len(data) <= len(self.peer.receive_memory)
         self.peer.receive_memory[offset : offset + len(data)] = data
         self.peer.arrivals.append((len(data), immediate))
-        if post.signaled:
-            self.completions.append(post.work_request_id)
+        work_request_id, signaled = post
+        if signaled:
+            self.completions.append(work_request_id)
 
     def complete(self):
         self.queue.completed(self.completions.popleft())
 
     def arrive(self):
         length, value = self.arrivals.popleft()
-        immediate = Immediate.decode(value)
-        self.peer_ring.freed(immediate.data_freed, immediate.controls_freed)
-        if immediate.kind is MessageKind.DATA:
+        kind, data_freed, controls_freed = decode_immediate(value)
+        self.peer_ring.freed(data_freed, controls_freed)
+        if kind is MessageKind.DATA:
             self.pending.append((self.receive.arrived(length), length))
         else:
             self.receive.control_arrived()
@@ -201,63 +209,63 @@ def test_pt74_no_byte_of_the_send_ring_is_given_out_before_its_completion(sizes,
     queue = SendQueue(12, 4, 100)
     in_use = {}
     for size in sizes:
-        while not queue.room or not queue.may_post:
+        while not queue.room or not queue.may_post():
             signaled = [number for number, (_, is_signaled) in in_use.items() if is_signaled]
             assert signaled, "nothing under way has asked for a completion"
             number = data.draw(st.sampled_from(signaled))
             queue.completed(number)
             in_use = {later: value for later, value in in_use.items() if later > number}
         size = min(size, queue.room)
-        runs = queue.take(size)
+        runs = runs_of(queue, size)
         places = {place for start, length in runs for place in range(start, start + length)}
         assert len(places) == size
         assert len(runs) <= 2
         assert places <= set(range(100))
         for others, _ in in_use.values():
             assert not places & others
-        post = queue.posted(size, None, wanted=False)
-        in_use[post.work_request_id] = (places, post.signaled)
+        work_request_id, is_signaled = queue.posted(size, None, False)
+        in_use[work_request_id] = (places, is_signaled)
     assert queue.under_way == len(in_use)
 
 
 def test_signals_are_selective():
     queue = SendQueue(64, 0, 1000)
-    signals = [queue.posted(0, None, wanted=False).signaled for _ in range(64)]
+    signals = [queue.posted(0, None, False)[1] for _ in range(64)]
     assert [index for index, signaled in enumerate(signals) if signaled] == [15, 31, 47, 63]
     queue.completed(63)
     queue.take(499)
-    assert not queue.posted(499, None, wanted=False).signaled
+    assert not queue.posted(499, None, False)[1]
     queue.take(1)
-    assert queue.posted(1, None, wanted=False).signaled
-    assert queue.posted(0, None, wanted=True).signaled
-    assert not queue.posted(0, None, wanted=False).signaled
+    assert queue.posted(1, None, False)[1]
+    assert queue.posted(0, None, True)[1]
+    assert not queue.posted(0, None, False)[1]
 
 
 def test_what_is_lent_is_counted_until_completed():
     queue = SendQueue(8, 0, 10)
-    first = queue.posted(0, ["a view"], wanted=False)
-    second = queue.posted(0, ["another"], wanted=True)
+    first, _ = queue.posted(0, ["a view"], False)
+    second, _ = queue.posted(0, ["another"], True)
     assert queue.lent == 2
-    queue.completed(first.work_request_id)
+    queue.completed(first)
     assert queue.lent == 1
-    queue.completed(second.work_request_id)
-    queue.completed(second.work_request_id)
+    queue.completed(second)
+    queue.completed(second)
     assert queue.lent == 0
 
 
 def test_work_requests_are_kept_for_controls_and_the_goodbye():
     queue = SendQueue(5, 3, 10)
     for _ in range(2):
-        assert queue.may_post
-        queue.posted(0, None, wanted=False)
-    assert not queue.may_post
+        assert queue.may_post()
+        queue.posted(0, None, False)
+    assert not queue.may_post()
     for _ in range(2):
-        assert queue.may_post_control
-        queue.posted(0, None, wanted=False)
-    assert not queue.may_post_control
-    assert queue.may_post_goodbye
-    queue.posted(0, None, wanted=True)
-    assert not queue.may_post_goodbye
+        assert queue.may_post_control()
+        queue.posted(0, None, False)
+    assert not queue.may_post_control()
+    assert queue.may_post_goodbye()
+    queue.posted(0, None, True)
+    assert not queue.may_post_goodbye()
 
 
 class TestAPeerThatBreaksTheRules:

@@ -20,14 +20,30 @@ import mmap
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from aioproducer.transport.base import Buffer, TransportHandler
 from aioproducer.transport.buffers import views_of
 from aioproducer.transport.rdma.executor import RECEIVE_ID, DevicePool, Link, RegisteredMemory, SharedDevice
 from aioproducer.transport.rdma.handshake import RingFacts
-from aioproducer.transport.rdma.ring import Immediate, MessageKind, PeerRing, ReceiveRing, RingError, SendQueue
+from aioproducer.transport.rdma.ring import (
+    MessageKind,
+    PeerRing,
+    ReceiveRing,
+    RingError,
+    SendQueue,
+    decode_immediate,
+    encode_immediate,
+)
 from aioproducer.transport.rdma.verbs import Completion, CompletionStatus, Piece, VerbsError
+
+if TYPE_CHECKING:
+    import cython
+else:
+    from aioproducer.uncompiled import cython
+
+if cython.compiled:
+    from cython.cimports.cpython.memoryview import PyMemoryView_GET_BUFFER
 
 _logger = logging.getLogger(__name__)
 
@@ -85,6 +101,13 @@ _SUCCESS = int(CompletionStatus.SUCCESS)
 _DATA, _CREDITS, _GOODBYE = MessageKind
 
 
+def _address_of(view: memoryview) -> int:
+    if cython.compiled:
+        address: int = cython.cast(cython.size_t, PyMemoryView_GET_BUFFER(view).buf)
+        return address
+    return ctypes.addressof(ctypes.c_char.from_buffer(view))
+
+
 class RdmaTransport:
     """One side of a connection over a queue pair; a ``Transport``. Made by ``RdmaConnector`` and ``RdmaListener``."""
 
@@ -109,7 +132,7 @@ class RdmaTransport:
         self._control = control
         self._control_ended = False
         self._card_ended = False
-        self._handler: TransportHandler
+        self._handler: TransportHandler | None = None
         self._peer = peer
         self._counters = counters
         self._zero_copy = zero_copy
@@ -124,7 +147,7 @@ class RdmaTransport:
         self._copies = memoryview(link.send_memory)
         self._copies_address = link.send_region.address
         self._copies_key = link.send_region.local_key
-        self._queue: SendQueue[list[memoryview]] = SendQueue(sizes.send_depth, sizes.send_reserve, sizes.ring_bytes)
+        self._queue = SendQueue(sizes.send_depth, sizes.send_reserve, sizes.ring_bytes)
         # Half of what the peer can hold at most, so that it reads one half while the other is written.
         self._largest = min(LARGEST_MESSAGE, max(peer_ring.size // 2, 1))
 
@@ -199,7 +222,7 @@ class RdmaTransport:
     def _send(self) -> None:
         """Post what there are credits and room for."""
         try:
-            while self._unsent and self._queue.may_post:
+            while self._unsent and self._queue.may_post():
                 room = min(self._peer_ring.room(), self._largest)
                 if not room or not self._post_data(room):
                     return
@@ -219,29 +242,28 @@ class RdmaTransport:
             length = min(len(view), limit - size)
             registered = self._memory_of(view)
             if registered is not None:
-                address = ctypes.addressof(ctypes.c_char.from_buffer(view))
-                region = registered.region_of(address)
-                length = min(length, region.address + region.length - address)
-                view = view[:length]
-                pieces.append(Piece(address, length, region.local_key))
+                address = _address_of(view)
+                end, local_key = registered.part_of(address)
+                length = min(length, end - address)
+                pieces.append((address, length, local_key))
                 lent.append(view)
             else:
                 length = min(length, queue.room)
                 if not length:
                     break
-                self._copy(view[:length], pieces)
+                self._copy(view if length == len(view) else view[:length], pieces)
                 copied += length
             size += length
-            if length == len(unsent[0]):
+            if length == len(view):
                 unsent.popleft()
             else:
-                unsent[0] = unsent[0][length:]
+                unsent[0] = view[length:]
         if not size:
             return False
         offset = self._peer_ring.take(size)
         wanted = not unsent and (bool(lent) or queue.lent > 0)
-        post = queue.posted(copied, lent or None, wanted=wanted)
-        self._post(post.work_request_id, pieces, offset, _DATA, post.signaled)
+        work_request_id, signaled = queue.posted(copied, lent or None, wanted)
+        self._post(work_request_id, pieces, offset, _DATA, signaled)
         self._counters.bytes_sent += size
         self._counters.bytes_copied += copied
         return True
@@ -255,38 +277,46 @@ class RdmaTransport:
 
     def _copy(self, view: memoryview, pieces: list[Piece]) -> None:
         """Copy ``view`` into the send ring, onto the last piece if that ends there."""
-        start = 0
-        for offset, length in self._queue.take(len(view)):
-            self._copies[offset : offset + length] = view[start : start + length]
-            start += length
-            address = self._copies_address + offset
-            if pieces and pieces[-1].local_key == self._copies_key and sum(pieces[-1][:2]) == address:
-                pieces[-1] = Piece(pieces[-1].address, pieces[-1].length + length, self._copies_key)
-            else:
-                pieces.append(Piece(address, length, self._copies_key))
+        length = len(view)
+        offset, first = self._queue.take(length)
+        if first == length:
+            self._copy_to(offset, view, pieces)
+        else:
+            self._copy_to(offset, view[:first], pieces)
+            self._copy_to(0, view[first:], pieces)
+
+    def _copy_to(self, offset: int, view: memoryview, pieces: list[Piece]) -> None:
+        length = len(view)
+        self._copies[offset : offset + length] = view
+        address = self._copies_address + offset
+        if pieces:
+            start, before, local_key = pieces[-1]
+            if local_key == self._copies_key and start + before == address:
+                pieces[-1] = (start, before + length, local_key)
+                return
+        pieces.append((address, length, self._copies_key))
 
     def _post(self, work_request_id: int, pieces: list[Piece], offset: int, kind: MessageKind, signaled: bool) -> None:
         if self._unposted:
             # Before the peer is told that it may count on them.
             self._queue_pair.post_receives([RECEIVE_ID] * self._unposted)
             self._unposted = 0
-        immediate = Immediate(kind, *self._receive_ring.take_credits())
+        data_freed, controls_freed = self._receive_ring.take_credits()
+        immediate = encode_immediate(kind, data_freed, controls_freed)
         remote = self._remote
-        self._queue_pair.post_write(
-            work_request_id, pieces, remote.address + offset, remote.key, immediate.encode(), signaled
-        )
+        self._queue_pair.post_write(work_request_id, pieces, remote.address + offset, remote.key, immediate, signaled)
         self._counters.writes_posted += 1
         self._counters.signals += signaled
 
     def _post_control(self, kind: MessageKind) -> None:
-        post = self._queue.posted(0, None, wanted=kind is _GOODBYE)
+        work_request_id, signaled = self._queue.posted(0, None, kind is _GOODBYE)
         try:
-            self._post(post.work_request_id, [], 0, kind, post.signaled)
+            self._post(work_request_id, [], 0, kind, signaled)
         except VerbsError as error:
             self._fail(self._named(error))
 
     def _return_credits(self) -> None:
-        if self._peer_ring.free_controls and self._queue.may_post_control:
+        if self._peer_ring.free_controls and self._queue.may_post_control():
             self._peer_ring.take_control()
             self._post_control(_CREDITS)
 
@@ -294,7 +324,7 @@ class RdmaTransport:
         if self._unsent or self._queue.lent:
             return
         self._complete()
-        if self._state is _FLUSHING and not self._unsent and self._queue.may_post_goodbye:
+        if self._state is _FLUSHING and not self._unsent and self._queue.may_post_goodbye():
             self._state = _LINGERING
             self._linger_timer = self._loop.call_later(self._linger_timeout, self._linger_expired)
             self._post_control(_GOODBYE)
@@ -303,6 +333,7 @@ class RdmaTransport:
         """Say that nothing is left to read in the caller's buffers, where that is owed."""
         if self._completion_owed:
             self._completion_owed = False
+            assert self._handler is not None
             try:
                 self._handler.write_completed()
             except Exception as error:
@@ -361,21 +392,22 @@ class RdmaTransport:
             self._queue.completed(completion.work_request_id)
             return None
         try:
-            self._arrived(Immediate.decode(completion.immediate), completion.length)
+            self._arrived(completion.immediate, completion.length)
         except RingError as error:
             return RingError(errno.EPROTO, f"{self._peer} broke the rules of the connection: {error}")
         return None
 
-    def _arrived(self, immediate: Immediate, length: int) -> None:
-        self._peer_ring.freed(immediate.data_freed, immediate.controls_freed)
-        if self._peer_shut and immediate.kind is not _CREDITS:
+    def _arrived(self, immediate: int, length: int) -> None:
+        kind, data_freed, controls_freed = decode_immediate(immediate)
+        self._peer_ring.freed(data_freed, controls_freed)
+        if self._peer_shut and kind is not _CREDITS:
             raise RingError("a message after its goodbye")
-        if immediate.kind is _DATA:
+        if kind is _DATA:
             self._pending.append((self._receive_ring.arrived(length), length))
             return
         if length:
             raise RingError(f"{length} bytes in a message that has none")
-        if immediate.kind is _CREDITS:
+        if kind is _CREDITS:
             self._receive_ring.control_arrived()
             self._unposted += 1
         else:
@@ -397,7 +429,7 @@ class RdmaTransport:
         # Each of them may find that the connection has failed.
         if self._unsent and self._may_post():
             self._send()
-        if self._receive_ring.owes_credits and self._may_post():
+        if self._receive_ring.owes_credits() and self._may_post():
             self._return_credits()
         if (self._completion_owed or self._state is _FLUSHING) and self._may_post():
             self._after_sending()
@@ -430,6 +462,7 @@ class RdmaTransport:
 
     def _deliver(self, data: memoryview) -> None:
         """Hand ``data`` over; a handler that keeps it meets a released memoryview instead of bytes that change."""
+        assert self._handler is not None
         try:
             with data:
                 self._handler.data_received(data)
@@ -553,8 +586,8 @@ class RdmaTransport:
 
     def _report_if_over(self) -> None:
         if self._card_ended and self._control_ended:
-            handler = self._handler
-            del self._handler
+            handler, self._handler = self._handler, None
+            assert handler is not None
             handler.connection_lost(self._failure)
 
     def _log_failure(self, closing: asyncio.Future[None]) -> None:

@@ -125,6 +125,7 @@ class RegisteredMemory:
     def __init__(self, device: Device, memory: mmap.mmap) -> None:
         self.memory = memory
         self._regions: list[MemoryRegion] = []
+        self._parts: list[tuple[int, int]] = []
         try:
             for offset in range(0, len(memory), _PART_BYTES):
                 length = min(_PART_BYTES, len(memory) - offset)
@@ -134,10 +135,11 @@ class RegisteredMemory:
             self.close()
             raise
         self._address = self._regions[0].address
+        self._parts = [(region.address + region.length, region.local_key) for region in self._regions]
 
-    def region_of(self, address: int) -> MemoryRegion:
-        """The part that holds an address."""
-        return self._regions[(address - self._address) // _PART_BYTES]
+    def part_of(self, address: int) -> tuple[int, int]:
+        """Of the part that holds an address: where it ends, and its local key."""
+        return self._parts[(address - self._address) // _PART_BYTES]
 
     def close(self) -> None:
         """Deregister all parts."""

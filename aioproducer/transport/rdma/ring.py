@@ -17,13 +17,11 @@ from __future__ import annotations
 
 from collections import deque
 from enum import IntEnum
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Final
 
 _KIND_SHIFT: Final = 28
 _DATA_SHIFT: Final = 14
 _COUNT_MASK: Final = (1 << _DATA_SHIFT) - 1
-
-LentT = TypeVar("LentT")
 
 
 class RingError(ConnectionError):
@@ -42,26 +40,21 @@ class MessageKind(IntEnum):
 _KINDS: Final = {int(kind): kind for kind in MessageKind}
 
 
-class Immediate(NamedTuple):
+def encode_immediate(kind: MessageKind, data_freed: int, controls_freed: int) -> int:
     """The 32 bits of a message: 4 for its kind, 14 each for how many messages the sender has freed meanwhile."""
+    return kind << _KIND_SHIFT | data_freed << _DATA_SHIFT | controls_freed
 
-    kind: MessageKind
-    data_freed: int
-    controls_freed: int
 
-    def encode(self) -> int:
-        return self.kind << _KIND_SHIFT | self.data_freed << _DATA_SHIFT | self.controls_freed
+def decode_immediate(value: int) -> tuple[MessageKind, int, int]:
+    """The opposite of ``encode_immediate``.
 
-    @classmethod
-    def decode(cls, value: int) -> Immediate:
-        """
-        Raises:
-            RingError: there is no such kind.
-        """
-        kind = _KINDS.get(value >> _KIND_SHIFT)
-        if kind is None:
-            raise RingError(f"a message of the unknown kind {value >> _KIND_SHIFT}")
-        return cls(kind, value >> _DATA_SHIFT & _COUNT_MASK, value & _COUNT_MASK)
+    Raises:
+        RingError: there is no such kind.
+    """
+    kind = _KINDS.get(value >> _KIND_SHIFT)
+    if kind is None:
+        raise RingError(f"a message of the unknown kind {value >> _KIND_SHIFT}")
+    return kind, value >> _DATA_SHIFT & _COUNT_MASK, value & _COUNT_MASK
 
 
 class PeerRing:
@@ -162,7 +155,6 @@ class ReceiveRing:
         self._freed_bytes += self._held.popleft()
         self.data_freed += 1
 
-    @property
     def owes_credits(self) -> bool:
         """Whether so much was freed that the peer should be told, though there be nothing else to tell."""
         return self.data_freed * 4 >= self._slots or self._freed_bytes * 4 >= self.size
@@ -177,20 +169,7 @@ class ReceiveRing:
         return credits
 
 
-class Post(NamedTuple):
-    """What a work request is posted with."""
-
-    work_request_id: int
-    signaled: bool
-
-
-class _Posted(NamedTuple, Generic[LentT]):
-    work_request_id: int
-    copied: int
-    lent: LentT | None
-
-
-class SendQueue(Generic[LentT]):
+class SendQueue:
     """Work requests under way, the send ring whose bytes they read, and what they read besides it.
 
     A completion is of its work request and all before it, so only some of them are *signaled*: one in a quarter of
@@ -205,52 +184,40 @@ class SendQueue(Generic[LentT]):
         self._data_depth = depth - reserve
         self._interval = max(1, depth // 4)
         self._ring_size = ring_size
-        self._free_bytes = ring_size
+        self.room = ring_size
+        """Bytes of the ring that nobody reads."""
         self._position = 0
         self._unsignaled = 0
         self._unsignaled_bytes = 0
         self._next_id = 0
-        self._posted: deque[_Posted[LentT]] = deque()
+        self._posted: deque[tuple[int, int, object]] = deque()
+        """Of each: its id, how many bytes of the ring it reads, and what was lent."""
+        self.under_way = 0
         self.lent = 0
         """How many of those under way read what was lent."""
 
-    @property
     def may_post(self) -> bool:
         """Whether there is room for a work request with data."""
-        return len(self._posted) < self._data_depth
+        return self.under_way < self._data_depth
 
-    @property
     def may_post_control(self) -> bool:
         """Whether there is room for a work request without data, and the goodbye behind it."""
-        return len(self._posted) < self._depth - 1
+        return self.under_way < self._depth - 1
 
-    @property
     def may_post_goodbye(self) -> bool:
-        return len(self._posted) < self._depth
+        """Whether there is room for the last work request."""
+        return self.under_way < self._depth
 
-    @property
-    def under_way(self) -> int:
-        return len(self._posted)
-
-    @property
-    def room(self) -> int:
-        """Bytes of the ring that nobody reads."""
-        return self._free_bytes
-
-    def take(self, length: int) -> list[tuple[int, int]]:
-        """Offset and length of the one or two runs of the ring that hold the next ``length`` bytes."""
-        assert 0 < length <= self._free_bytes
+    def take(self, length: int) -> tuple[int, int]:
+        """Where in the ring the next ``length`` bytes go: how many of them at which offset; the rest at its start."""
+        assert 0 < length <= self.room
         offset = self._position
         self._position = (offset + length) % self._ring_size
-        self._free_bytes -= length
-        first = min(length, self._ring_size - offset)
-        runs = [(offset, first)]
-        if first < length:
-            runs.append((0, length - first))
-        return runs
+        self.room -= length
+        return offset, min(length, self._ring_size - offset)
 
-    def posted(self, copied: int, lent: LentT | None, *, wanted: bool) -> Post:
-        """How the next work request is posted, which reads ``copied`` bytes of the ring, and ``lent``.
+    def posted(self, copied: int, lent: object, wanted: bool) -> tuple[int, bool]:
+        """The next work request reads ``copied`` bytes of the ring, and ``lent``: its id, and whether it is signaled.
 
         ``wanted``: somebody waits for its completion.
         """
@@ -262,14 +229,18 @@ class SendQueue(Generic[LentT]):
             self._unsignaled_bytes = 0
         work_request_id = self._next_id
         self._next_id += 1
-        self._posted.append(_Posted(work_request_id, copied, lent))
-        self.lent += lent is not None
-        return Post(work_request_id, signaled)
+        self._posted.append((work_request_id, copied, lent))
+        self.under_way += 1
+        if lent is not None:
+            self.lent += 1
+        return work_request_id, signaled
 
     def completed(self, work_request_id: int) -> None:
         """That work request is done with, and all before it."""
         posted = self._posted
-        while posted and posted[0].work_request_id <= work_request_id:
+        while posted and posted[0][0] <= work_request_id:
             _, copied, lent = posted.popleft()
-            self._free_bytes += copied
-            self.lent -= lent is not None
+            self.under_way -= 1
+            self.room += copied
+            if lent is not None:
+                self.lent -= 1

@@ -12,7 +12,7 @@ from __future__ import annotations
 import mmap
 from collections.abc import Sequence
 from enum import IntEnum
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeAlias
 
 
 class VerbsError(OSError):
@@ -77,12 +77,8 @@ class QueuePairFacts(NamedTuple):
     mtu: int
 
 
-class Piece(NamedTuple):
-    """``struct ibv_sge``: bytes of registered memory."""
-
-    address: int
-    length: int
-    local_key: int
+Piece: TypeAlias = tuple[int, int, int]
+"""``struct ibv_sge``, bytes of registered memory: address, length, local key."""
 
 
 class MemoryRegion(Protocol):

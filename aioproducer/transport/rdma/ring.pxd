@@ -1,0 +1,59 @@
+cdef object _KINDS
+
+cpdef object encode_immediate(object kind, long data_freed, long controls_freed)
+cpdef tuple decode_immediate(object value)
+
+
+cdef class PeerRing:
+    cdef readonly Py_ssize_t size
+    cdef readonly Py_ssize_t free_bytes
+    cdef readonly Py_ssize_t free_slots
+    cdef readonly Py_ssize_t free_controls
+    cdef Py_ssize_t _controls
+    cdef Py_ssize_t _position
+    cdef object _lengths
+
+    cpdef Py_ssize_t room(self) except -1
+    cpdef Py_ssize_t take(self, Py_ssize_t length) except -1
+    cpdef object take_control(self)
+    cpdef object freed(self, Py_ssize_t data, Py_ssize_t controls)
+
+
+cdef class ReceiveRing:
+    cdef readonly Py_ssize_t size
+    cdef readonly Py_ssize_t _slots
+    cdef readonly Py_ssize_t _controls
+    cdef Py_ssize_t _position
+    cdef Py_ssize_t _held_bytes
+    cdef object _held
+    cdef Py_ssize_t _freed_bytes
+    cdef readonly Py_ssize_t data_freed
+    cdef readonly Py_ssize_t controls_freed
+
+    cpdef Py_ssize_t arrived(self, Py_ssize_t length) except -1
+    cpdef object control_arrived(self)
+    cpdef object consumed(self)
+    cpdef bint owes_credits(self) except -1
+    cpdef tuple take_credits(self)
+
+
+cdef class SendQueue:
+    cdef Py_ssize_t _depth
+    cdef Py_ssize_t _data_depth
+    cdef Py_ssize_t _interval
+    cdef Py_ssize_t _ring_size
+    cdef readonly Py_ssize_t room
+    cdef Py_ssize_t _position
+    cdef Py_ssize_t _unsignaled
+    cdef Py_ssize_t _unsignaled_bytes
+    cdef object _next_id
+    cdef object _posted
+    cdef readonly Py_ssize_t lent
+    cdef readonly Py_ssize_t under_way
+
+    cpdef bint may_post(self) except -1
+    cpdef bint may_post_control(self) except -1
+    cpdef bint may_post_goodbye(self) except -1
+    cpdef tuple take(self, Py_ssize_t length)
+    cpdef tuple posted(self, Py_ssize_t copied, object lent, bint wanted)
+    cpdef object completed(self, object work_request_id)
