@@ -104,6 +104,11 @@ class RecordEntry:
             delivery = self._accumulator.append(topic, None, key, value, _NO_HEADERS, milliseconds)
             if delivery is not None:
                 return delivery
+            if topic in self._accumulator.topics:
+                now = self._want(topic, None)
+                delivery = self._accumulator.place_plain(topic, key, value, milliseconds, now)
+                if delivery is not None:
+                    return delivery
         elif type(headers) is not tuple and type(headers) is not list:
             # A class of the caller's may say one length and give another; a batch would be malformed for it.
             headers = normalise_headers(headers)

@@ -8,6 +8,10 @@ from aioproducer.core.incomplete cimport IncompleteBatches
 from aioproducer.core.partition_queue cimport PartitionQueue, TopicQueues
 from aioproducer.partitioner cimport StickyPartitioner
 from aioproducer.wire.murmur2 cimport partition_for_key, partition_for_key_at
+from aioproducer.wire.record cimport record_size_upper_bound
+
+
+cdef Py_ssize_t _size_of(object data) except? -1
 
 
 cdef class RecordAccumulator(IncompleteBatches):
@@ -107,6 +111,10 @@ cdef class RecordAccumulator(IncompleteBatches):
     )
     @cython.locals(topic=TopicQueues, sticky=StickyPartitioner, fullness=double)
     cpdef object _close(self, PartitionQueue queue, ProducerBatch batch, double now, bint full)
+    cpdef object admit(self, double now, Py_ssize_t limit)
+    cpdef list take_refused(self)
+    @cython.locals(topic=TopicQueues)
+    cpdef object place_plain(self, object topic_name, object key, object value, long long timestamp_ms, double now)
     cpdef list drain(self, object node_id, double now)
     @cython.locals(size=Py_ssize_t)
     cdef object _place_of_column(

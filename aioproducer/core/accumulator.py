@@ -59,6 +59,13 @@ OPEN_SHARE = 4
 INLINE_COMPRESSION_SIZE = 4096
 
 
+def _size_of(data: Buffer | None) -> int:
+    """Bytes of a key or value, -1 for null."""
+    if data is None:
+        return -1
+    return len(data) if type(data) is bytes else memoryview(data).nbytes
+
+
 class AccumulatorSettings(NamedTuple):
     """What the accumulator keeps to. Times are in seconds, sizes in bytes."""
 
@@ -369,6 +376,15 @@ class RecordAccumulator(IncompleteBatches):
         self.lines.advance(topic, now)
         return pending.delivery
 
+    def place_plain(
+        self, topic_name: str, key: bytes | None, value: bytes | None, timestamp_ms: int, now: float
+    ) -> Delivery | None:
+        """Put a record without headers or partition of its own into a new batch or slab; ``None``: see ``enqueue``."""
+        topic = self._topic_of_column(topic_name, None)
+        if topic is None:
+            return None
+        return self._place_of_column(topic, None, key, value, timestamp_ms, now)
+
     def topic(self, name: str) -> TopicQueues:
         """The topic's queues; its partitions are empty until metadata has come."""
         topic = self.topics.get(name)
@@ -379,7 +395,8 @@ class RecordAccumulator(IncompleteBatches):
     def admit(self, now: float, limit: int) -> bool:
         """Serve the line for memory, at most ``limit`` records; True when more could be served at once."""
         lines = self.lines
-        lines.move_up(now)
+        if lines.left_behind:
+            lines.move_up(now)
         line = lines.memory_line
         while line:
             pending = next(iter(line))
@@ -469,11 +486,9 @@ class RecordAccumulator(IncompleteBatches):
                 break
             queue = topic.partitions[sticky.partition]
             batch = queue.open_batch
-        size = record_size_upper_bound(
-            -1 if key is None else memoryview(key).nbytes, -1 if value is None else memoryview(value).nbytes, headers
-        )
         if not first:
             return None
+        size = record_size_upper_bound(_size_of(key), _size_of(value), headers)
         batch = self._open(topic, queue, size, timestamp_ms, now)
         if batch is None:
             return None

@@ -5,7 +5,7 @@ from aioproducer.core.delivery cimport DeliveryGroup
 from aioproducer.core.partition_queue cimport PartitionQueue
 from aioproducer.record cimport new_record_metadata
 from aioproducer.wire.record cimport write_plain_record
-from aioproducer.wire.record_batch cimport pack_header
+from aioproducer.wire.record_batch cimport pack_header, write_header
 
 cdef int _PENDING, _FAILED, _SPLIT
 cdef tuple _NO_HEADERS

@@ -32,6 +32,7 @@ if cython.compiled:
 else:
     # The compiled module has it from its .pxd file.
     from aioproducer.wire.record import write_plain_record
+    from aioproducer.wire.record_batch import write_header
 
 if TYPE_CHECKING:
     from contextvars import Context
@@ -387,7 +388,19 @@ class ProducerBatch(DeliveryGroup):
     def buffers(self) -> list[Buffer]:
         """The batch as it goes on the wire: header, then body. The header is made anew only where it has changed."""
         assert self.body is not None
-        if self.header is None:
+        if cython.compiled and self.header is None:  # compiled only
+            self.header = write_header(
+                self.body,
+                self.body_size,
+                self.record_count,
+                self.base_timestamp,
+                self.max_timestamp,
+                self.codec_id,
+                self.producer_id,
+                self.producer_epoch,
+                self.base_sequence,
+            )
+        elif self.header is None:
             self.header = pack_header(
                 self.body,
                 self.body_size,

@@ -23,6 +23,9 @@ if cython.compiled:
 
 SMALLEST_SLAB = 1024
 
+# So many released slabs are kept as they are, for the next who want just that: nothing is merged and cut again.
+_MOST_SPARES = 32
+
 
 class Slab:
     """A run of writable memory, the bytes ``memory[start:start + size]``; compiled modules write at its address."""
@@ -81,9 +84,9 @@ class BufferPool:
         # Free blocks by order: _free[k] holds the first units of free blocks of 2**k units. A dict keeps the last freed
         # last, so that warm memory is used again first, and finds a neighbour at once.
         self._free: list[dict[int, None]] = [{} for _ in range(units.bit_length())]
-        # What was released last: where one batch follows the other, the next wants just that, and nothing need be
-        # merged and cut again.
-        self._spare: Slab | None = None
+        # What was released last, the last of it at the end. The next of another size is cut from free blocks; where
+        # there are none, these are merged to become some.
+        self._spares: list[Slab] = []
         self._give_back_units(0, units)
 
     @property
@@ -115,8 +118,10 @@ class BufferPool:
         """Take ``slab`` back; nobody may read or write it any more."""
         self.available_memory += slab.size
         if slab.memory is self._arena:
-            self.merge_spare()
-            self._spare = slab
+            spares = self._spares
+            if len(spares) == _MOST_SPARES:
+                self.merge_spares()
+            spares.append(slab)
 
     def charge(self, size: int) -> None:
         """Count ``size`` bytes that live elsewhere (compressed output, the parts of a split batch).
@@ -130,28 +135,30 @@ class BufferPool:
         """Count ``size`` charged bytes no more."""
         self.available_memory += size
 
-    def merge_spare(self) -> None:
-        """Put the slab that is kept for the next taker among the free blocks."""
-        spare = self._spare
-        if spare is not None:
-            self._spare = None
+    def merge_spares(self) -> None:
+        """Put the slabs that are kept for the next takers among the free blocks."""
+        spares = self._spares
+        while spares:
+            spare = spares.pop()
             self._give_back_units(spare.start // SMALLEST_SLAB, spare.size // SMALLEST_SLAB)
 
     def _take_units(self, units: int) -> Slab | None:
-        spare = self._spare
-        if spare is not None and spare.size == units * SMALLEST_SLAB:
-            self._spare = None
-            self.available_memory -= spare.size
-            return spare
+        spares = self._spares
+        if spares:
+            spare = spares[-1]
+            if spare.size == units * SMALLEST_SLAB:
+                spares.pop()
+                self.available_memory -= spare.size
+                return spare
         order = (units - 1).bit_length()
         free = self._free
         for larger in range(order, len(free)):
             if free[larger]:
                 break
         else:
-            if spare is None:
+            if not spares:
                 return None
-            self.merge_spare()
+            self.merge_spares()
             return self._take_units(units)
         first, _ = free[larger].popitem()
         rest = (1 << larger) - units

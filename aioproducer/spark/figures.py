@@ -46,7 +46,7 @@ class Figures:
 
 
 class Reading:
-    """A producer's totals at one moment, and the largest latency since then."""
+    """A producer's totals at one moment, and the largest latency between then and the last reading of all."""
 
     __slots__ = (
         "__weakref__",
@@ -75,12 +75,16 @@ class Meter:
     """Counts what a producer does, as a hook of it: ``Producer(hooks=[meter])``."""
 
     def __init__(self) -> None:
+        # Its largest latency is that since the last reading.
         self._totals = Reading()
         self._readings: WeakSet[Reading] = WeakSet()
 
     def read(self) -> Reading:
         """The totals now. To be called on the producer's loop."""
         totals = self._totals
+        for earlier in self._readings:
+            earlier.latency_max_ms = max(earlier.latency_max_ms, totals.latency_max_ms)
+        totals.latency_max_ms = 0.0
         reading = Reading()
         for name in ("rows", "acked", "bytes", "batches", "retries", "acked_batches", "latency_sum_ms"):
             setattr(reading, name, getattr(totals, name))
@@ -114,8 +118,8 @@ class Meter:
         totals.acked += record_count
         totals.acked_batches += 1
         totals.latency_sum_ms += latency_ms
-        for reading in self._readings:
-            reading.latency_max_ms = max(reading.latency_max_ms, latency_ms)
+        if latency_ms > totals.latency_max_ms:
+            totals.latency_max_ms = latency_ms
 
 
 class MeteredSnapshot(MetricsSnapshot):

@@ -46,7 +46,9 @@ def _murmur2_unsigned(data: Buffer) -> int:
 
 def _murmur2_at(address: Any, length: int) -> int:  # compiled only
     """The same of what lies at an address, in C's own 32-bit arithmetic, which drops what overflows."""
-    h = 0x9747B28C ^ length
+    # Apart from the assignment it would be one of Python's own numbers, being too large for a C long everywhere.
+    h = 0x9747B28C
+    h ^= length
     k = 0
     rest = length
     while rest >= 4:

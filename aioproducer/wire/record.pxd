@@ -18,3 +18,6 @@ cdef Py_ssize_t write_plain_record(
     const unsigned char* value,
     Py_ssize_t value_size,
 ) noexcept
+
+@cython.locals(size=Py_ssize_t, encoded_size=Py_ssize_t)
+cpdef Py_ssize_t record_size_upper_bound(Py_ssize_t key_size, Py_ssize_t value_size, object headers=*) except -1

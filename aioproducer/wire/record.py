@@ -198,7 +198,11 @@ def record_size_upper_bound(key_size: int, value_size: int, headers: Sequence[He
         key_size: bytes of the serialized key, -1 for null.
         value_size: bytes of the serialized value, -1 for null.
     """
-    size = MAX_RECORD_OVERHEAD + size_of_varint(key_size) + size_of_varint(value_size) + size_of_varint(len(headers))
+    if cython.compiled:
+        size = MAX_RECORD_OVERHEAD + _zigzag_size(key_size) + _zigzag_size(value_size) + _zigzag_size(len(headers))
+    else:
+        size = MAX_RECORD_OVERHEAD + size_of_varint(key_size) + size_of_varint(value_size)
+        size += size_of_varint(len(headers))
     if key_size > 0:
         size += key_size
     if value_size > 0:

@@ -17,3 +17,28 @@ cpdef bytes pack_header(
     object last_offset_delta,
     object partition_leader_epoch,
 )
+
+cdef unsigned int[256] _CHECKSUMS
+cdef unsigned int _REVERSED_POLYNOMIAL
+cdef Py_ssize_t _SIZE
+
+@cython.locals(
+    start="unsigned char *", place="unsigned char *", covered="unsigned char *", end="unsigned char *", checksum=cython.uint
+)
+cdef bytes write_header(
+    object body,
+    Py_ssize_t body_size,
+    long long record_count,
+    long long base_timestamp,
+    long long max_timestamp,
+    int attributes,
+    long long producer_id,
+    int producer_epoch,
+    long long base_sequence,
+)
+
+@cython.locals(index=cython.int)
+cdef unsigned char *_put(unsigned char *place, long long value, int size) noexcept
+
+@cython.locals(checksum=cython.uint, odd=cython.uint, index=cython.int)
+cdef object _fill_checksums()

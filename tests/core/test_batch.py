@@ -14,7 +14,7 @@ from aioproducer.core.partition_queue import PartitionQueue
 from aioproducer.core.producer_state import PartitionSequences
 from aioproducer.errors import InvalidRecordError, KafkaError
 from aioproducer.record import RecordMetadata, TopicPartition
-from aioproducer.wire.record_batch import BATCH_HEADER_SIZE, RecordBatch
+from aioproducer.wire.record_batch import BATCH_HEADER_SIZE, RecordBatch, encode_header
 from tests.core.accumulating import HandLoop, records_of, values_of
 
 WHERE = TopicPartition("t", 3)
@@ -39,6 +39,45 @@ def outcome_of(batch: ProducerBatch) -> list[BaseException | RecordMetadata | No
     return [
         Delivery(batch, index).exception() or Delivery(batch, index).result() for index in range(batch.record_count)
     ]
+
+
+@given(
+    values=st.lists(st.binary(max_size=300), min_size=1, max_size=5),
+    timestamps=st.lists(st.integers(0, 2**63 - 1), min_size=5, max_size=5),
+    producer_id=st.integers(-1, 2**63 - 1),
+    producer_epoch=st.integers(-1, 2**15 - 1),
+    base_sequence=st.integers(-1, 2**31 - 1),
+    compressed=st.none() | st.binary(max_size=300),
+)
+def test_the_header_is_that_of_the_general_encoder(
+    values: list[bytes],
+    timestamps: list[int],
+    producer_id: int,
+    producer_epoch: int,
+    base_sequence: int,
+    compressed: bytes | None,
+) -> None:
+    pool = BufferPool(1 << 16)
+    batch = make_batch(10_000)
+    batch.base_timestamp = timestamps[0]
+    batch.add_slab(pool.take(4096, 4096))
+    for value, timestamp_ms in zip(values, timestamps, strict=False):
+        assert batch.append(timestamp_ms, None, value, ()) >= 0
+    batch.close()
+    if compressed is not None:
+        batch.set_compressed(4, compressed, pool)
+    batch.set_sequence(producer_id, producer_epoch, base_sequence)
+    header, *body = batch.buffers()
+    assert header == encode_header(
+        body,
+        record_count=len(values),
+        base_timestamp=timestamps[0],
+        max_timestamp=max(timestamps[: len(values)]),
+        attributes=0 if compressed is None else 4,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+    )
 
 
 def test_records_are_read_back_as_they_were_appended() -> None:

@@ -14,7 +14,7 @@ from aioproducer.core.buffer_pool import SMALLEST_SLAB, BufferPool, Slab
 
 def free_units(pool: BufferPool) -> list[range]:
     """The arena's free blocks in order."""
-    pool.merge_spare()
+    pool.merge_spares()
     blocks = [range(first, first + (1 << order)) for order, free in enumerate(pool._free) for first in free]
     return sorted(blocks, key=lambda block: block.start)
 
@@ -190,3 +190,21 @@ def test_an_arena_of_any_size_is_all_usable(units: int) -> None:
     slab = pool.take(units * SMALLEST_SLAB, 0)
     assert slab is not None
     assert slab.size == units * SMALLEST_SLAB
+
+
+def test_slabs_that_are_kept_for_the_next_takers_are_memory_for_larger_ones() -> None:
+    pool = BufferPool(64 * 1024)
+    slabs = [pool.take(1024, 1024) for _ in range(64)]
+    for slab in slabs:
+        pool.release(slab)
+    large = pool.take(64 * 1024, 64 * 1024)
+    assert large.memory is pool.arena
+    assert large.size == 64 * 1024
+
+
+def test_slabs_of_one_size_are_taken_again_as_they_were_released() -> None:
+    pool = BufferPool(64 * 1024)
+    slabs = [pool.take(3000, 3000) for _ in range(4)]
+    for slab in slabs:
+        pool.release(slab)
+    assert [pool.take(3000, 3000) for _ in range(4)] == slabs[::-1]
