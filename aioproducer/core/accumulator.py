@@ -395,8 +395,7 @@ class RecordAccumulator(IncompleteBatches):
     def admit(self, now: float, limit: int) -> bool:
         """Serve the line for memory, at most ``limit`` records; True when more could be served at once."""
         lines = self.lines
-        if lines.left_behind:
-            lines.move_up(now)
+        lines.move_up(now)
         line = lines.memory_line
         while line:
             pending = next(iter(line))

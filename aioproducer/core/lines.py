@@ -45,7 +45,7 @@ class Lines:
         # Topics in whose line somebody waits for more than memory.
         self.blocked: dict[str, TopicQueues] = {}
         # Topics whose line somebody has left, who may have kept others waiting.
-        self.left_behind: dict[str, TopicQueues] = {}
+        self._moved_up: dict[str, TopicQueues] = {}
         self._loop = loop
         self._topic = topic
         self._max_block = max_block
@@ -110,7 +110,7 @@ class Lines:
 
     def move_up(self, now: float) -> None:
         """Let those advance who stood behind somebody that has left."""
-        moved_up, self.left_behind = self.left_behind, {}
+        moved_up, self._moved_up = self._moved_up, {}
         for topic in moved_up.values():
             self.advance(topic, now)
 
@@ -134,7 +134,7 @@ class Lines:
             topic.line_length -= 1
             topic.line.pop(pending, None)
             if topic.line:
-                self.left_behind[pending.topic] = topic
+                self._moved_up[pending.topic] = topic
             else:
                 self.blocked.pop(pending.topic, None)
             self.memory_line.pop(pending, None)
