@@ -149,7 +149,13 @@ def _zigzag_size(value: int) -> int:  # compiled only
     # Shifted as unsigned: C leaves open what a negative number shifted to the left is.
     zigzagged = value
     zigzagged = (zigzagged << 1) ^ (value >> 63)
-    size = 1
+    # Nearly all have one byte or two.
+    if zigzagged < 0x80:
+        return 1
+    if zigzagged < 0x4000:
+        return 2
+    size = 3
+    zigzagged >>= 14
     while zigzagged >= 0x80:
         zigzagged >>= 7
         size += 1
@@ -161,6 +167,13 @@ def _write_zigzag(address: Any, value: int) -> Any:  # compiled only
     # Shifted as unsigned: C leaves open what a negative number shifted to the left is.
     zigzagged = value
     zigzagged = (zigzagged << 1) ^ (value >> 63)
+    if zigzagged < 0x80:
+        address[0] = zigzagged
+        return address + 1
+    if zigzagged < 0x4000:
+        address[0] = zigzagged & 0x7F | 0x80
+        address[1] = zigzagged >> 7
+        return address + 2
     while zigzagged >= 0x80:
         address[0] = zigzagged & 0x7F | 0x80
         address += 1
