@@ -23,6 +23,9 @@ cdef class RecordAccumulator(IncompleteBatches):
     cdef list _refused
     cdef bint _ignore_keys
     cdef Py_ssize_t _batch_size
+    cdef Py_ssize_t _size_limit
+    cdef Py_ssize_t _open_limit
+    cdef bint _compresses
     cdef Py_ssize_t _largest_in_column
 
     @cython.locals(topic=TopicQueues, partitions=list, place=Py_ssize_t, queue=PartitionQueue, batch=ProducerBatch, index=Py_ssize_t)
@@ -125,7 +128,9 @@ cdef class RecordAccumulator(IncompleteBatches):
     cdef bint _grow(self, ProducerBatch batch, Py_ssize_t record_size) except -1
     @cython.locals(slab=Slab)
     cdef bint _extend(self, ProducerBatch batch, Py_ssize_t record_size) except -1
-    @cython.locals(pool=BufferPool, preferred=Py_ssize_t, slab=Slab, batch=ProducerBatch)
+    @cython.locals(
+        pool=BufferPool, preferred=Py_ssize_t, slab=Slab, limit=Py_ssize_t, estimate=Py_ssize_t, batch=ProducerBatch
+    )
     cdef ProducerBatch _open(
         self, TopicQueues topic, PartitionQueue queue, Py_ssize_t record_size, long long timestamp_ms, double now
     )

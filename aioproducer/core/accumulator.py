@@ -112,6 +112,10 @@ class RecordAccumulator(IncompleteBatches):
         self.rack_of = rack_of
         self._ignore_keys = settings.ignore_keys
         self._batch_size = settings.batch_size
+        # No more than a request may have: then append need not ask whether a record is too large for one.
+        self._size_limit = min(settings.batch_size, settings.max_request_size) - BATCH_HEADER_SIZE
+        self._open_limit = pool.total_memory // OPEN_SHARE
+        self._compresses = settings.codec is not None
         # Less than what a record may have at most, by its sizes' varints: who is near that is looked at closely.
         self._largest_in_column = min(settings.max_request_size, pool.total_memory) - BATCH_HEADER_SIZE - 3 * 5
         self.topics: dict[str, TopicQueues] = {}
@@ -509,22 +513,20 @@ class RecordAccumulator(IncompleteBatches):
     def _open(
         self, topic: TopicQueues, queue: PartitionQueue, record_size: int, timestamp_ms: int, now: float
     ) -> ProducerBatch | None:
-        settings = self.settings
         pool = self.pool
         preferred = record_size
-        if self._open_batches * self._batch_size <= pool.total_memory // OPEN_SHARE:
+        if self._open_batches * self._batch_size <= self._open_limit:
             # As much as the partition's last batch took: one piece to take, to checksum and to send. Where so many
             # batches are open that most of the memory would be room in them, they grow from small.
             preferred = max(record_size, queue.last_batch_size)
         slab = pool.take(record_size, preferred)
         if slab is None:
             return None
-        # No more than a request may have: then append need not ask whether a record is too large for one.
-        limit = min(settings.batch_size, settings.max_request_size) - BATCH_HEADER_SIZE
-        if settings.codec is not None:
+        limit = self._size_limit
+        if self._compresses:
             # As many uncompressed bytes as will probably make a batch, but no more than a request may have.
             estimate = int(limit / (self._ratios.estimate(topic.name) * RATIO_SAFETY))
-            limit = min(estimate, settings.max_request_size - BATCH_HEADER_SIZE)
+            limit = min(estimate, self.settings.max_request_size - BATCH_HEADER_SIZE)
         self._batch_number += 1
         batch = ProducerBatch(self.loop, queue, queue.topic_partition, self._batch_number, now, limit)
         batch.base_timestamp = timestamp_ms
@@ -556,7 +558,7 @@ class RecordAccumulator(IncompleteBatches):
                 self._refresh_load(topic, now)
             sticky.update(int(fullness * sticky.sticky_size))
         if full:
-            if self.settings.codec is not None:
+            if self._compresses:
                 self._begin_compression(batch)
             self.ready.update(queue, now)
 

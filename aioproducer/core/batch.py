@@ -294,7 +294,8 @@ class ProducerBatch(DeliveryGroup):
         """Bytes of encoded records so far, without the batch header."""
         if not self.slabs:
             return self.used_before
-        return self.used_before + self.position - self.slabs[-1].start
+        slab = self.slabs[-1]
+        return self.used_before + self.position - slab.start
 
     def has_room_for(self, record_size: int) -> bool:
         """Whether the batch may grow by a record; the first is always taken (Kafka's ``hasRoomFor``)."""

@@ -1,6 +1,9 @@
 cimport cython
 
 
+cdef Py_ssize_t _UNIT
+
+
 cdef class Slab:
     cdef readonly object memory
     cdef readonly Py_ssize_t start

@@ -22,6 +22,8 @@ if cython.compiled:
     from cython.cimports.cpython.buffer import PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 
 SMALLEST_SLAB = 1024
+# The same in C.
+_UNIT = SMALLEST_SLAB
 
 # So many released slabs are kept as they are, for the next who want just that: nothing is merged and cut again.
 _MOST_SPARES = 32
@@ -102,10 +104,10 @@ class BufferPool:
         available = self.available_memory
         if minimum > available:
             return None
-        least = -(-minimum // SMALLEST_SLAB)
-        units = max(least, -(-preferred // SMALLEST_SLAB))
+        least = -(-minimum // _UNIT)
+        units = max(least, -(-preferred // _UNIT))
         while units >= least:
-            if units * SMALLEST_SLAB <= available:
+            if units * _UNIT <= available:
                 slab = self._take_units(units)
                 if slab is not None:
                     return slab
@@ -140,13 +142,13 @@ class BufferPool:
         spares = self._spares
         while spares:
             spare = spares.pop()
-            self._give_back_units(spare.start // SMALLEST_SLAB, spare.size // SMALLEST_SLAB)
+            self._give_back_units(spare.start // _UNIT, spare.size // _UNIT)
 
     def _take_units(self, units: int) -> Slab | None:
         spares = self._spares
         if spares:
             spare = spares[-1]
-            if spare.size == units * SMALLEST_SLAB:
+            if spare.size == units * _UNIT:
                 spares.pop()
                 self.available_memory -= spare.size
                 return spare
@@ -165,9 +167,9 @@ class BufferPool:
         if rest:
             self._give_back_units(first + units, rest)
         assert self._arena is not None
-        size = units * SMALLEST_SLAB
+        size = units * _UNIT
         self.available_memory -= size
-        return Slab(self._arena, first * SMALLEST_SLAB, size)
+        return Slab(self._arena, first * _UNIT, size)
 
     def _give_back_units(self, first: int, units: int) -> None:
         """Free the units from ``first`` as the fewest aligned blocks."""
