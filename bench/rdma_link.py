@@ -81,7 +81,7 @@ class _Served:
             used = time.process_time() - self._began
             self._transport.write([ANSWER.pack(self._came, self._crc, used)])
 
-    def write_completed(self) -> None:
+    def write_completed(self, count: int) -> None:
         self._transport.resume_reading()
 
     def connection_lost(self, exception: Exception | None) -> None:
@@ -137,7 +137,7 @@ class _Peer:
         self.received += data
         self._wake()
 
-    def write_completed(self) -> None:
+    def write_completed(self, count: int) -> None:
         self._writable.set()
 
     def connection_lost(self, exception: Exception | None) -> None:

@@ -186,7 +186,7 @@ class Connection:
         self._count_memory()
         self.advance()
 
-    def write_completed(self) -> None:
+    def write_completed(self, count: int) -> None:
         self._owner.active(self)
         self._move(Event.SENT)
         self.advance()

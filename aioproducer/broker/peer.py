@@ -187,7 +187,7 @@ class _Link:
             else:
                 self._response.set_result(frame)
 
-    def write_completed(self) -> None:
+    def write_completed(self, count: int) -> None:
         """Nobody waits for that: the response says more."""
 
     def connection_lost(self, exception: Exception | None) -> None:

@@ -34,7 +34,7 @@ class _Refused:
     def data_received(self, data: Buffer) -> None:
         """Cannot happen: the connection was aborted."""
 
-    def write_completed(self) -> None:
+    def write_completed(self, count: int) -> None:
         """Cannot happen: nothing was written."""
 
     def connection_lost(self, exception: Exception | None) -> None:

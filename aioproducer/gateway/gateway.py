@@ -222,7 +222,7 @@ class _Nobody:
     def data_received(self, data: bytes | bytearray | memoryview) -> None:
         """Cannot happen: it was reset."""
 
-    def write_completed(self) -> None:
+    def write_completed(self, count: int) -> None:
         """Nothing was written."""
 
     def connection_lost(self, exception: Exception | None) -> None:

@@ -45,8 +45,8 @@ class _Side:
         self.transport: Transport | None = None
         self.received = 0
         """Bytes that came."""
-        self.full = False
-        """It has not taken what was written to it."""
+        self._unwritten = 0
+        """Writes that it has not taken."""
         self.lost = False
         self.closing = False
         self._paused = False
@@ -63,16 +63,30 @@ class _Side:
     def write(self, buffers: list[Buffer]) -> None:
         """Send, unless it is over."""
         if buffers and self.transport is not None and not self.lost and not self.transport.write(buffers):
-            self.full = True
+            self._unwritten += 1
             if self._stall_timer is None:
                 self._stall_timer = self._loop.call_later(self._stall_timeout, self._stalled)
 
+    @property
+    def full(self) -> bool:
+        """Whether something that was written has not gone yet."""
+        return self._unwritten > 0
+
+    def took(self, count: int) -> None:
+        """So many writes have gone."""
+        self._taken(self._unwritten - count)
+
     def taken(self) -> None:
         """All that was written has gone, or never will."""
-        self.full = False
+        self._taken(0)
+
+    def _taken(self, unwritten: int) -> None:
+        self._unwritten = unwritten
         if self._stall_timer is not None:
             self._stall_timer.cancel()
             self._stall_timer = None
+        if unwritten:
+            self._stall_timer = self._loop.call_later(self._stall_timeout, self._stalled)
 
     def pause(self, wanted: bool) -> None:
         """Read or do not."""
@@ -106,8 +120,8 @@ class _ClientHandler:
     def data_received(self, data: Buffer) -> None:
         self._session.client_sent(data)
 
-    def write_completed(self) -> None:
-        self._session.client_took()
+    def write_completed(self, count: int) -> None:
+        self._session.client_took(count)
 
     def connection_lost(self, exception: Exception | None) -> None:
         self._session.client_lost(exception)
@@ -122,8 +136,8 @@ class _UpstreamHandler:
     def data_received(self, data: Buffer) -> None:
         self._session.upstream_sent(data)
 
-    def write_completed(self) -> None:
-        self._session.upstream_took()
+    def write_completed(self, count: int) -> None:
+        self._session.upstream_took(count)
 
     def connection_lost(self, exception: Exception | None) -> None:
         self._session.upstream_lost(exception)
@@ -185,8 +199,8 @@ class Session:
         self.upstream.write(buffers)
         self._go_on()
 
-    def upstream_took(self) -> None:
-        self.upstream.taken()
+    def upstream_took(self, count: int) -> None:
+        self.upstream.took(count)
         self._go_on()
 
     # From the broker to the client
@@ -202,8 +216,8 @@ class Session:
         self.client.write(buffers)
         self._go_on()
 
-    def client_took(self) -> None:
-        self.client.taken()
+    def client_took(self, count: int) -> None:
+        self.client.took(count)
         self._go_on()
 
     # How it ends

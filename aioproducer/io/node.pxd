@@ -4,6 +4,7 @@ from aioproducer.core.connection cimport Connection
 from aioproducer.metrics cimport Metrics
 
 cdef object _READY
+cdef double _NEVER
 
 
 cdef class NodeConnection:
@@ -28,6 +29,7 @@ cdef class NodeConnection:
     cdef double _last_used
     cdef list _unwritten
     cdef double _write_deadline
+    cdef bint _held_up
     cdef list _overdue
     cdef object _timer
     cdef double _timer_due
@@ -41,6 +43,7 @@ cdef class NodeConnection:
     cdef object _logged
 
     cpdef bint can_send(self, double now) except -1
+    cdef bint _is_writable(self) except -1
     cpdef object negotiate(self, object api_key, object highest=*)
     @cython.locals(deadline=double)
     cpdef bint send(
@@ -53,8 +56,13 @@ cdef class NodeConnection:
         object timeout=*,
         object read_response=*,
     ) except -1
+    @cython.locals(deadline=double)
     cdef bint _write(self, object transport, list buffers, object context, bint expect_response, double now) except -1
     cdef object _count_written(self, object size, double now)
     @cython.locals(was_ready=cython.bint)
     cpdef object data_received(self, object data)
     cdef object _answered(self, object completed, double now)
+    @cython.locals(changed=cython.bint)
+    cpdef object write_completed(self, Py_ssize_t count)
+    @cython.locals(released=list, ended=cython.bint)
+    cdef bint _release_unwritten(self, Py_ssize_t count, object error) except -1

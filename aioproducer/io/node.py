@@ -34,6 +34,7 @@ logger = logging.getLogger("aioproducer")
 _HEADER_START = struct.Struct(">ihhi")
 _SIZE_OF_SIZE = 4
 _READY = ConnectionState.READY
+_NEVER = float("inf")
 
 
 class RequestContext(Protocol):
@@ -112,10 +113,13 @@ class NodeConnection:
         self._transport: Transport | None = None
         self._connected_at = 0.0
         self._last_used = 0.0
-        # Requests whose buffers the transport still reads; nothing else is written meanwhile.
-        self._unwritten: list[tuple[RequestContext, bool]] = []
-        # When that has taken too long, where no response has a deadline of its own.
-        self._write_deadline = float("inf")
+        # Requests whose buffers the transport still reads, and when that has taken too long where no response has a
+        # deadline of its own.
+        self._unwritten: list[tuple[RequestContext, bool, float]] = []
+        # The first of those deadlines.
+        self._write_deadline = _NEVER
+        # Nothing could be sent behind the last of them.
+        self._held_up = False
         # Taken out of the connection by its time-out, until the transport has ended.
         self._overdue: list[InFlight] = []
         # One timer for all deadlines. It is never later than the next of them, and may be earlier.
@@ -147,15 +151,15 @@ class NodeConnection:
         return float("-inf") if self._connection is None else self._connection.throttled_until
 
     def can_send(self, now: float) -> bool:
-        """Whether ``send`` may be called: ready, room in flight, not throttled, and the last request is written."""
+        """Whether ``send`` may be called: ready, room in flight, not throttled, and it would go out at once."""
         connection = self._connection
-        return (
-            connection is not None
-            and not self._unwritten
-            and not self._retired
-            and not self._closing
-            and connection.can_send(now)
-        )
+        if connection is None or self._retired or self._closing or not connection.can_send(now):
+            return False
+        # Asked only while something is unwritten: else there is nothing that could wait.
+        return not self._unwritten or self._is_writable()
+
+    def _is_writable(self) -> bool:
+        return self._transport is not None and self._transport.is_writable
 
     def candidate(self, now: float) -> NodeCandidate:
         """This node as the choice of the least loaded one sees it."""
@@ -241,9 +245,12 @@ class NodeConnection:
         if transport.write(buffers):
             return True
         context.reading()
-        self._unwritten.append((context, expect_response))
-        if not expect_response:
-            self._write_deadline = now + self._settings.request_timeout
+        deadline = _NEVER if expect_response else now + self._settings.request_timeout
+        self._unwritten.append((context, expect_response, deadline))
+        if deadline < self._write_deadline:
+            self._write_deadline = deadline
+        if not transport.is_writable:
+            self._held_up = True
         return False
 
     def _count_written(self, size: int, now: float) -> None:
@@ -424,7 +431,7 @@ class NodeConnection:
                 logger.exception("The answer of broker %s to %s met an error", self.node, each.context)
         if connection.error is not None:
             transport.abort()
-        elif self._retired and connection.in_flight == 0:
+        elif self._retired and connection.in_flight == 0 and not self._unwritten:
             self.close()
         elif completed or not was_ready:
             self._owner.node_changed(self)
@@ -456,23 +463,33 @@ class NodeConnection:
         context: Any = completed.context
         context.answered(self, completed)
 
-    def write_completed(self) -> None:
-        self._release_unwritten(None)
-        if self._retired and self.in_flight == 0:
+    def write_completed(self, count: int) -> None:
+        # Where requests could be sent all along, only those that have no answer change what may be sent.
+        changed = self._release_unwritten(count, None)
+        if self._held_up and (not self._unwritten or self._is_writable()):
+            self._held_up = False
+            changed = True
+        if self._retired and self.in_flight == 0 and not self._unwritten:
             self.close()
-        else:
+        elif changed:
             self._owner.node_changed(self)
 
-    def _release_unwritten(self, error: KafkaError | None) -> None:
-        unwritten, self._unwritten = self._unwritten, []
-        self._write_deadline = float("inf")
-        for context, expect_response in unwritten:
+    def _release_unwritten(self, count: int, error: KafkaError | None) -> bool:
+        """The oldest ``count`` are read no more; whether that was the end of any."""
+        released = self._unwritten[:count]
+        self._unwritten = self._unwritten[count:]
+        if self._write_deadline != _NEVER:
+            self._write_deadline = min([deadline for _, _, deadline in self._unwritten], default=_NEVER)
+        ended = False
+        for context, expect_response, _ in released:
             context.released()
             if not expect_response:
+                ended = True
                 if error is None:
                     context.answered(self, None)
                 else:
                     context.failed(self, error)
+        return ended
 
     def connection_lost(self, exception: Exception | None) -> None:
         connection = self._connection
@@ -502,7 +519,8 @@ class NodeConnection:
                 logger.warning("Broker %s: %s", self.node, error)
         for on_disconnect in self._hooks.disconnect:
             on_disconnect(self.node, None if was_our_wish else error)
-        self._release_unwritten(error)
+        self._release_unwritten(len(self._unwritten), error)
+        self._held_up = False
         for request in in_flight:
             context: Any = request.context
             context.failed(self, error)

@@ -4,10 +4,11 @@ A transport knows nothing of Kafka: it takes lists of buffers and hands over byt
 what every transport (TCP, TLS, in memory, RDMA) is tested for:
 
 * ``write`` accepts everything it is given, in order, however little the peer takes at a time. Back-pressure is the
-  caller's: it looks at what ``write`` returned and writes no more until ``write_completed``.
-* The buffers given to ``write`` are read until ``write`` has returned ``True``, or ``write_completed`` or
-  ``connection_lost`` has been called. Before that nobody may change or reuse their memory; after it the transport never
-  looks at them again.
+  caller's: it looks at what ``write`` returned and writes no more until ``write_completed``, or, where it can do
+  without the memory of what it wrote, while ``is_writable`` is false.
+* The buffers given to ``write`` are read until ``write`` has returned ``True``, or ``write_completed`` has counted that
+  write, or ``connection_lost`` has been called. Before that nobody may change or reuse their memory; after it the
+  transport never looks at them again.
 * ``connection_lost`` is called exactly once for every transport that was connected, and is the last call.
 * Nothing is called back from inside ``write``, ``close``, ``abort``, ``pause_reading`` or ``resume_reading``.
 
@@ -28,8 +29,11 @@ class TransportHandler(Protocol):
     def data_received(self, data: Buffer) -> None:
         """Some bytes came, in order; ``data`` is valid only during the call."""
 
-    def write_completed(self) -> None:
-        """Everything written so far has left its buffers; called only after a ``write`` that returned ``False``.
+    def write_completed(self, count: int) -> None:
+        """The next ``count`` of the writes that returned ``False``, oldest first, have left their buffers.
+
+        ``count`` is at least 1, and each of those writes is counted once, also one without a byte. Some transports are
+        through with all of them at once, others with one after the other.
 
         Where sending failed while reading is paused, this is called as well, as nothing will be sent from them: that
         the connection is lost shows when reading is resumed and all that had come was received.
@@ -49,9 +53,17 @@ class Transport(Protocol):
     def write(self, buffers: Sequence[Buffer]) -> bool:
         """Send ``buffers`` one after the other.
 
-        Returns ``True`` when all bytes have left their buffers, ``False`` when some will be read later; then
-        ``write_completed`` follows once there is nothing left to read. After ``close`` or ``abort``, and after the
-        connection has ended, it does nothing and returns ``True``.
+        Returns ``True`` when all bytes have left their buffers, ``False`` when some will be read later, or some of an
+        earlier write; then ``write_completed`` follows once there is nothing left to read. After ``close`` or
+        ``abort``, and after the connection has ended, it does nothing and returns ``True``.
+        """
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether what is written now goes out at once, behind nothing that waits for the peer or the system.
+
+        It may, though buffers written earlier are still being read. After ``close`` or ``abort``, and when sending has
+        failed, it is false.
         """
 
     def close(self) -> None:

@@ -44,7 +44,7 @@ class _Nobody:
     def data_received(self, data: Buffer) -> None:
         """Cannot happen: nothing is read yet."""
 
-    def write_completed(self) -> None:
+    def write_completed(self, count: int) -> None:
         """Nobody waits for that."""
 
     def connection_lost(self, exception: Exception | None) -> None:

@@ -123,7 +123,8 @@ class MemoryTransport:
         self._send_buffer_bytes = send_buffer_bytes
         self._copied = bytearray()
         self._unread: deque[memoryview] = deque()
-        self._completion_owed = False
+        self._writes_owed = 0
+        """Writes that returned ``False`` and are not completed."""
         self._turn_scheduled = False
         self._receive_window: int | None = None
         self._reading_paused = False
@@ -170,8 +171,13 @@ class MemoryTransport:
         self._copy()
         self._schedule_turn()
         if self._unread:
-            self._completion_owed = True
+            self._writes_owed += 1
         return not self._unread
+
+    @property
+    def is_writable(self) -> bool:
+        """See ``Transport.is_writable``."""
+        return self._state is _State.OPEN and not self._unread
 
     def close(self) -> None:
         """Send what was written, then end the connection; see ``Transport.close``."""
@@ -204,10 +210,10 @@ class MemoryTransport:
             self._schedule_turn()
             self._other._deliver(memoryview(data))
         self._copy()
-        if self._completion_owed and not self._unread and not self._has_ended():
-            self._completion_owed = False
+        if self._writes_owed and not self._unread and not self._has_ended():
+            count, self._writes_owed = self._writes_owed, 0
             try:
-                self._handler.write_completed()
+                self._handler.write_completed(count)
             except Exception as error:
                 self._handler_failed(error, "write_completed")
         if self._state is _State.FLUSHING and not self._copied and not self._unread:

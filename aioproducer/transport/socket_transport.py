@@ -72,7 +72,8 @@ class StreamTransport:
         self._state = State.OPEN
         self._failure: OSError | None = None
         self._unsent: deque[memoryview] = deque()
-        self._completion_owed = False
+        self._writes_owed = 0
+        """Writes that returned ``False`` and are not completed."""
         self._watching_writable = False
         self._is_called_once = not isinstance(loop, asyncio.BaseEventLoop)
         """Of a socket with an error uvloop tells once and no more, though there be data before the error to receive."""
@@ -117,7 +118,7 @@ class StreamTransport:
                 if idle:
                     self._send()
         except OSError as error:
-            self._completion_owed = True
+            self._writes_owed += 1
             self._write_failed(error)
             return False
         return self._write_later()
@@ -126,9 +127,14 @@ class StreamTransport:
         """Whether nothing is left to send; if something is, it is sent when the socket takes it."""
         if not self._has_unsent():
             return True
-        self._completion_owed = True
+        self._writes_owed += 1
         self._watch_writable()
         return False
+
+    @property
+    def is_writable(self) -> bool:
+        """See ``Transport.is_writable``."""
+        return self._state is _OPEN and not self._has_unsent()
 
     def pause_reading(self) -> None:
         """Receive nothing until ``resume_reading``; see ``Transport.pause_reading``."""
@@ -225,10 +231,10 @@ class StreamTransport:
 
     def _complete(self) -> None:
         """Say that nothing is left to read in the caller's buffers, where that is owed."""
-        if self._completion_owed:
-            self._completion_owed = False
+        if self._writes_owed:
+            count, self._writes_owed = self._writes_owed, 0
             try:
-                self._handler.write_completed()
+                self._handler.write_completed(count)
             except Exception as error:
                 self._handler_failed(error, "write_completed")
 

@@ -63,7 +63,7 @@ class TlsTransport(StreamTransport):
             try:
                 self._send()
             except OSError as error:
-                self._completion_owed = True
+                self._writes_owed += 1
                 self._write_failed(error)
                 return False
         return self._write_later()

@@ -66,7 +66,7 @@ class _Memory:
     def data_received(self, data: Buffer) -> None:
         self._reader.feed_data(bytes(data))
 
-    def write_completed(self) -> None:
+    def write_completed(self, count: int) -> None:
         """Nothing waits for it."""
 
     def connection_lost(self, exception: Exception | None) -> None:

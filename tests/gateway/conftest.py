@@ -36,7 +36,7 @@ class Peer:
     def data_received(self, data: Buffer) -> None:
         self.received += data
 
-    def write_completed(self) -> None:
+    def write_completed(self, count: int) -> None:
         self.pending = False
 
     def connection_lost(self, exception: Exception | None) -> None:

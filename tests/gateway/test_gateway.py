@@ -457,7 +457,7 @@ async def test_five_hundred_clients_that_do_not_read():
         def data_received(self, data):
             self.transport.write([fetch_response(struct.unpack_from(">i", data, 8)[0], 1_000_000)])
 
-        def write_completed(self):
+        def write_completed(self, count):
             pass
 
         def connection_lost(self, exception):

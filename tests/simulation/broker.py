@@ -91,7 +91,7 @@ class BrokerConnection:
             self.unanswered += 1
         self._next()
 
-    def write_completed(self) -> None:
+    def write_completed(self, count: int) -> None:
         """Nobody waits for that: answers are copies."""
 
     def connection_lost(self, exception: Exception | None) -> None:

@@ -78,12 +78,12 @@ class World:
         return transport
 
     def _watch_writes(self, transport: MemoryTransport) -> None:
-        """A client must not write while an earlier write is incomplete: that is the transports' only back-pressure."""
+        """A client must not write while an earlier write waits to be sent: there is no other back-pressure."""
         write = transport.write
 
         def watched(buffers: Sequence[Buffer]) -> bool:
-            if transport._completion_owed:
-                self.cluster.violations.append("a write began before the last one was completed")
+            if transport._writes_owed and not transport.is_writable:
+                self.cluster.violations.append("a write began while an earlier one waited to be sent")
             return write(buffers)
 
         transport.write = watched  # type: ignore[method-assign]  # only this one is watched

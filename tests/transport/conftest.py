@@ -8,6 +8,7 @@ import os
 import socket
 import ssl
 import struct
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 
 import pytest
@@ -28,7 +29,8 @@ class Recorder:
 
     def __init__(self) -> None:
         self.received = bytearray()
-        self.completions = 0
+        self.completions: list[int] = []
+        """What each ``write_completed`` said."""
         self.lost: list[Exception | None] = []
         self.breaches: list[str] = []
         self.on_data: Callable[[bytes], None] | None = None
@@ -36,7 +38,8 @@ class Recorder:
         self.on_lost: Callable[[Exception | None], None] | None = None
         self.transport: Transport | None = None
         self._inside: str | None = None
-        self._lent: list[bytearray] = []
+        self._lent: deque[list[bytearray]] = deque()
+        """Of each write that is not completed: what it was written from."""
         self._closed = False
         self._changed = asyncio.Event()
 
@@ -48,18 +51,20 @@ class Recorder:
         if self.on_data is not None:
             self.on_data(bytes(data))
 
-    def write_completed(self) -> None:
+    def write_completed(self, count: int) -> None:
         self._note("write_completed")
-        if not self._lent:
-            self.breaches.append("write_completed, and nothing was being written")
-        self.completions += 1
-        self._spoil()
+        if not 1 <= count <= len(self._lent):
+            self.breaches.append(f"write_completed({count}), and {len(self._lent)} writes were waited for")
+        self.completions.append(count)
+        for _ in range(count):
+            _spoil(self._lent.popleft())
         if self.on_completed is not None:
             self.on_completed()
 
     def connection_lost(self, exception: Exception | None) -> None:
         self._note("connection_lost")
-        self._spoil()
+        while self._lent:
+            _spoil(self._lent.popleft())
         self.lost.append(exception)
         if self.on_lost is not None:
             self.on_lost(exception)
@@ -70,11 +75,6 @@ class Recorder:
         if self.lost:
             self.breaches.append(f"{callback} after connection_lost")
         self._changed.set()
-
-    def _spoil(self) -> None:
-        for memory in self._lent:
-            memory[:] = bytes([RELEASED]) * len(memory)
-        self._lent.clear()
 
     def _opened(self) -> Transport:
         assert self.transport is not None
@@ -87,12 +87,13 @@ class Recorder:
 
     def write_lent(self, buffers: Sequence[Buffer], memory: list[bytearray]) -> bool:
         """Write ``buffers``, which lie in ``memory``."""
-        self._lent += memory
-        self._inside = "write"
+        inside, self._inside = self._inside, "write"
         complete = self._opened().write(buffers)
-        self._inside = None
+        self._inside = inside
         if complete:
-            self._spoil()
+            _spoil(memory)
+        else:
+            self._lent.append(memory)
         return complete
 
     def close(self) -> None:
@@ -126,6 +127,11 @@ class Recorder:
         return self.lost[0]
 
 
+def _spoil(memories: list[bytearray]) -> None:
+    for memory in memories:
+        memory[:] = bytes([RELEASED]) * len(memory)
+
+
 class MemoryPeer:
     """The accepting side in memory; takes bytes only while somebody reads them, unless it is told otherwise."""
 
@@ -141,7 +147,7 @@ class MemoryPeer:
         self._received += data
         self._changed.set()
 
-    def write_completed(self) -> None:
+    def write_completed(self, count: int) -> None:
         self._changed.set()
 
     def connection_lost(self, exception: Exception | None) -> None:

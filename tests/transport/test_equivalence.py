@@ -27,7 +27,7 @@ class Frames:
 
     def __init__(self):
         self.transport = None
-        self.unwritten = False
+        self.unwritten = 0
         self.lost = 0
         self._data = bytearray()
 
@@ -42,11 +42,11 @@ class Frames:
             self.frame_received(frame)
 
     def write(self, *pieces):
-        self.unwritten = not self.transport.write(pieces)
+        self.unwritten += not self.transport.write(pieces)
 
-    def write_completed(self):
-        assert self.unwritten
-        self.unwritten = False
+    def write_completed(self, count):
+        assert 1 <= count <= self.unwritten
+        self.unwritten -= count
 
     def connection_lost(self, exception):
         self.lost += 1
@@ -96,8 +96,8 @@ class Client(Frames):
         self.send()
         self.run.changed.set()
 
-    def write_completed(self):
-        super().write_completed()
+    def write_completed(self, count):
+        super().write_completed(count)
         self.send()
 
     def send(self):

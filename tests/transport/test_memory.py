@@ -20,8 +20,9 @@ class Side:
     def data_received(self, data):
         self.journal.append((self.name, bytes(data)))
 
-    def write_completed(self):
+    def write_completed(self, count):
         self.journal.append((self.name, "completed"))
+        assert count > 0
 
     def connection_lost(self, exception):
         self.journal.append((self.name, exception and str(exception)))

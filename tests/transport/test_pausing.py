@@ -114,7 +114,7 @@ async def test_memory_is_free_after_a_write_that_failed_during_a_pause(stream_wi
             assert not client.write(bytes(20_000_000))
             peer.reset()
             await client.until_completed()
-            assert client.completions == 1
+            assert client.completions == [1]
             assert client.lost == []
             assert client.write(b"goes nowhere")
             client.transport.resume_reading()

@@ -130,7 +130,7 @@ class TestMethodOne:
         pairs.fabric.hold()
         assert not client.write_lent([memoryview(arena)[:1000]], [bytearray(1)])
         await turns(5)
-        assert client.completions == 0
+        assert client.completions == []
         # What the card reads is what the memory holds when it is sent.
         arena[:4] = b"late"
         pairs.fabric.step()
@@ -147,12 +147,54 @@ class TestMethodOne:
         assert not client.write_lent([memoryview(arena)[:1000]], [bytearray(1)])
         assert not client.write(b"copied at once, but behind the other")
         await turns(5)
-        assert client.completions == 0
+        assert client.completions == []
         pairs.fabric.release()
         await client.until_completed()
-        assert client.completions == 1
+        assert client.completions == [2]
         assert client.write(b"and now alone")
         await server.until_received(1000 + 36 + 13)
+
+    async def test_two_writes_are_read_at_once_and_the_first_is_given_back_first(self, pairs, arena):
+        client, server = await pairs.open()
+        pairs.connector.register(arena)
+        await until_registered(pairs.connector, arena)
+        pairs.fabric.hold()
+        for start in (0, 1000):
+            assert not client.write_lent([memoryview(arena)[start : start + 1000]], [bytearray(1)])
+            assert client.transport.is_writable
+        assert pairs.fabric.step() == 1
+        await client.until(lambda: client.completions == [1])
+        # What the second is written from may not change yet.
+        assert len(client._lent) == 1
+        arena[0:1000] = bytes(1000)
+        arena[1000:1004] = b"late"
+        pairs.fabric.step()
+        await client.until_completed()
+        assert client.completions == [1, 1]
+        assert await server.until_received(2000) == numbered(1000) + b"late" + arena[1004:2000]
+        pairs.fabric.release()
+
+    async def test_memory_comes_back_though_there_is_always_more_written(self, pairs, arena, turns):
+        client, server = await pairs.open(slots=8)
+        pairs.connector.register(arena)
+        await until_registered(pairs.connector, arena)
+        pairs.fabric.hold()
+        view = memoryview(arena)[:1000]
+        most = 0
+        for number in range(50):
+            client.write_lent([view], [bytearray(1)])
+            client.write_lent([view], [bytearray(1)])
+            most = max(most, len(client._lent))
+            # One of them is always under way.
+            while sum(client.completions) < 2 * number + 1:
+                pairs.fabric.step()
+                await turns(3)
+            assert client._lent
+        assert most <= 3
+        pairs.fabric.release()
+        await client.until_completed()
+        assert sum(client.completions) == 100
+        assert len(await server.until_received(100_000)) == 100_000
 
     async def test_more_pieces_than_a_work_request_takes(self, pairs, arena):
         client, server = await pairs.open()
@@ -273,7 +315,7 @@ class TestCredits:
         assert not client.write(data)
         await turns(50)
         assert server.received == b""
-        assert client.completions == 0
+        assert client.completions == []
         other.write(data)
         assert await other_server.until_received(len(data)) == data
         server.transport.resume_reading()
@@ -383,7 +425,7 @@ class TestFailures:
         assert not client.write(bytes(1_000_000))
         server.abort()
         await client.until_completed()
-        assert client.completions == 1
+        assert client.completions == [1]
         assert client.lost == []
         assert client.write(b"goes nowhere")
         client.transport.resume_reading()

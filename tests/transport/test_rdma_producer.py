@@ -179,3 +179,39 @@ def test_verbs_are_for_rdma():
         EmbeddedCluster(verbs=SimulatedFabric())
     with pytest.raises(ValueError, match='transport must be "tcp", "memory" or "rdma"'):
         EmbeddedCluster(transport="carrier pigeon")
+
+
+async def test_requests_do_not_wait_until_the_card_has_read_those_before_them(fabric):
+    """Only what is not sent holds a request up; memory comes back when the card says so."""
+    async with EmbeddedCluster(transport="rdma", verbs=fabric) as cluster:
+        cluster.create_topic("topic", partitions=3)
+        async with cluster.producer(linger_ms=0, metadata_max_age_ms=3_600_000) as producer:
+            for partition in range(3):
+                await producer.send("topic", b"first", partition=partition)
+            fabric.hold()
+            before = producer.metrics()["rdma-writes-total"]
+            deliveries = []
+            for partition in range(3):
+                deliveries.append(producer.send("topic", b"second", partition=partition))
+                for _ in range(10):
+                    await asyncio.sleep(0)
+            assert producer.metrics()["rdma-writes-total"] == before + 3
+            assert not any(delivery.done() for delivery in deliveries)
+            fabric.release()
+            for delivery in deliveries:
+                await delivery
+            assert sorted(values_of(cluster)) == [b"first"] * 3 + [b"second"] * 3
+
+
+async def test_without_acknowledgements_memory_comes_back_too(fabric):
+    settings = {"acks": 0, "linger_ms": 0, "buffer_memory": 1_000_000, "batch_size": 100_000}
+    async with EmbeddedCluster(transport="rdma", verbs=fabric) as cluster, cluster.producer(**settings) as producer:
+        await send_all(producer, [b"%03d" % number * 20_000 for number in range(100)])
+        for number in range(100):
+            assert (await producer.send("topic", b"%d" % number)).offset is None
+        # The broker says nothing of when it has them.
+        for _ in range(1000):
+            if len(values_of(cluster)) == 200:
+                break
+            await asyncio.sleep(0.01)
+        assert len(values_of(cluster)) == 200

@@ -67,7 +67,7 @@ class Side:
     controls = property(lambda self: self.receive._controls)
 
     def post(self, runs, offset, kind, copied, wanted=False):
-        post = self.queue.posted(copied, None, wanted)
+        post = self.queue.posted(copied, copied, None, wanted)
         self.receives += self.unposted
         self.unposted = 0
         immediate = encode_immediate(kind, *self.receive.take_credits())
@@ -223,28 +223,112 @@ def test_pt74_no_byte_of_the_send_ring_is_given_out_before_its_completion(sizes,
         assert places <= set(range(100))
         for others, _ in in_use.values():
             assert not places & others
-        work_request_id, is_signaled = queue.posted(size, None, False)
+        work_request_id, is_signaled = queue.posted(size, size, None, False)
         in_use[work_request_id] = (places, is_signaled)
     assert queue.under_way == len(in_use)
 
 
+written = st.lists(st.lists(st.tuples(st.integers(1, 40), st.booleans()), max_size=4), min_size=1, max_size=30)
+
+
+@settings(max_examples=150)
+@given(writes=written, data=st.data())
+def test_pt74_every_write_is_done_once_in_order_and_not_before_all_that_it_lent_was_read(writes, data):
+    """Writes of pieces that are lent or not, posted some bytes at a time, completed in any steps."""
+    queue = SendQueue(6, 2, 1000)
+    unsent, under_way = deque(), {}
+    waiting = []
+    said = 0
+
+    def post():
+        nonlocal unsent
+        wanted = data.draw(st.integers(1, 60))
+        length, first, lent = 0, unsent[0][0], []
+        while unsent and length < wanted:
+            number, size, is_lent = unsent.popleft()
+            taken = min(size, wanted - length)
+            if taken < size:
+                unsent.appendleft((number, size - taken, is_lent))
+            length += taken
+            if is_lent:
+                lent.append(number)
+        work_request_id, signaled = queue.posted(length, 0, lent or None, not unsent)
+        under_way[work_request_id] = first, lent, signaled
+
+    def complete():
+        nonlocal under_way
+        signaled = [number for number, (*_, is_signaled) in under_way.items() if is_signaled]
+        if signaled:
+            last = data.draw(st.sampled_from(signaled))
+            queue.completed(last)
+            under_way = {number: post for number, post in under_way.items() if number > last}
+        return bool(signaled)
+
+    def count():
+        nonlocal said
+        to_send = {number for number, *_ in unsent}
+        being_read = {number for _, lent, _ in under_way.values() for number in lent} | to_send
+        for number in waiting[said : said + queue.take_done()]:
+            assert not any(other <= number for other in being_read)
+            said += 1
+        # And no later: the next one waits for itself, or for a work request that begins before its end.
+        if said < len(waiting):
+            begun = {first for first, lent, _ in under_way.values() if lent} | to_send
+            assert min(begun) <= waiting[said]
+        assert queue.owed == len(waiting) - said
+
+    for number, pieces in enumerate(writes):
+        for size, is_lent in pieces:
+            unsent.append((number, size, is_lent))
+            queue.written(size)
+        if unsent and queue.may_post() and data.draw(st.booleans()):
+            post()
+        if queue.written_to > queue.done_to():
+            queue.owe()
+            waiting.append(number)
+        if data.draw(st.booleans()):
+            complete()
+        if data.draw(st.booleans()):
+            count()
+    while unsent or complete():
+        if unsent and queue.may_post():
+            post()
+        else:
+            complete()
+        count()
+    count()
+    assert said == len(waiting)
+    assert queue.take_done() == queue.take_owed() == 0
+
+
+def test_what_is_not_done_is_given_up_at_once():
+    queue = SendQueue(8, 0, 10)
+    for _ in range(3):
+        queue.written(5)
+        queue.owe()
+    queue.posted(5, 0, None, True)
+    assert queue.take_done() == 1
+    assert queue.take_owed() == 2
+    assert queue.take_owed() == 0
+
+
 def test_signals_are_selective():
     queue = SendQueue(64, 0, 1000)
-    signals = [queue.posted(0, None, False)[1] for _ in range(64)]
+    signals = [queue.posted(0, 0, None, False)[1] for _ in range(64)]
     assert [index for index, signaled in enumerate(signals) if signaled] == [15, 31, 47, 63]
     queue.completed(63)
     queue.take(499)
-    assert not queue.posted(499, None, False)[1]
+    assert not queue.posted(499, 499, None, False)[1]
     queue.take(1)
-    assert queue.posted(1, None, False)[1]
-    assert queue.posted(0, None, True)[1]
-    assert not queue.posted(0, None, False)[1]
+    assert queue.posted(1, 1, None, False)[1]
+    assert queue.posted(0, 0, None, True)[1]
+    assert not queue.posted(0, 0, None, False)[1]
 
 
 def test_what_is_lent_is_counted_until_completed():
     queue = SendQueue(8, 0, 10)
-    first, _ = queue.posted(0, ["a view"], False)
-    second, _ = queue.posted(0, ["another"], True)
+    first, _ = queue.posted(0, 0, ["a view"], False)
+    second, _ = queue.posted(0, 0, ["another"], True)
     assert queue.lent == 2
     queue.completed(first)
     assert queue.lent == 1
@@ -257,14 +341,14 @@ def test_work_requests_are_kept_for_controls_and_the_goodbye():
     queue = SendQueue(5, 3, 10)
     for _ in range(2):
         assert queue.may_post()
-        queue.posted(0, None, False)
+        queue.posted(0, 0, None, False)
     assert not queue.may_post()
     for _ in range(2):
         assert queue.may_post_control()
-        queue.posted(0, None, False)
+        queue.posted(0, 0, None, False)
     assert not queue.may_post_control()
     assert queue.may_post_goodbye()
-    queue.posted(0, None, True)
+    queue.posted(0, 0, None, True)
     assert not queue.may_post_goodbye()
 
 

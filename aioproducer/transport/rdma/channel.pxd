@@ -40,7 +40,6 @@ cdef class RdmaTransport:
     cdef Py_ssize_t _largest
     cdef object _state
     cdef object _unsent
-    cdef bint _completion_owed
     cdef object _pending
     cdef Py_ssize_t _unposted
     cdef bint _peer_shut
@@ -51,6 +50,7 @@ cdef class RdmaTransport:
     cdef bint _stopped
     cdef object __weakref__
 
+    @cython.locals(queue=SendQueue)
     cpdef bint write(self, object buffers) except -1
     cdef bint _may_post(self) except -1
     @cython.locals(room=Py_ssize_t)
@@ -76,8 +76,8 @@ cdef class RdmaTransport:
     cdef object _post(self, object work_request_id, list pieces, Py_ssize_t offset, object kind, bint signaled)
     cdef object _post_control(self, object kind)
     cdef object _return_credits(self)
-    cdef object _after_sending(self)
-    cdef object _complete(self)
+    cdef object _say_goodbye(self)
+    cdef object _complete(self, Py_ssize_t count)
     cpdef object _on_readable(self)
     cpdef object _take_completions(self)
     cdef object _poll(self, object most)

@@ -153,7 +153,6 @@ class RdmaTransport:
 
         self._state = _OPEN
         self._unsent: deque[memoryview] = deque()
-        self._completion_owed = False
         self._pending: deque[tuple[int, int] | None] = deque()
         """Offset and length of what has come and was not delivered; ``None`` is the peer's goodbye."""
         self._unposted = 0
@@ -186,11 +185,21 @@ class RdmaTransport:
         """
         if self._state is not _OPEN:
             return True
-        self._unsent.extend(views_of(buffers))
+        unsent = self._unsent
+        queue = self._queue
+        for view in views_of(buffers):
+            unsent.append(view)
+            queue.written(len(view))
         self._send()
-        if self._unsent or self._queue.lent:
-            self._completion_owed = True
-        return not self._completion_owed
+        if queue.written_to <= queue.done_to():
+            return True
+        queue.owe()
+        return False
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether nothing waits for credits or room; see ``Transport.is_writable``."""
+        return self._state is _OPEN and not self._unsent
 
     def pause_reading(self) -> None:
         """Deliver nothing until ``resume_reading``; the peer gets no credits, and has to wait when it has none left."""
@@ -262,7 +271,7 @@ class RdmaTransport:
             return False
         offset = self._peer_ring.take(size)
         wanted = not unsent and (bool(lent) or queue.lent > 0)
-        work_request_id, signaled = queue.posted(copied, lent or None, wanted)
+        work_request_id, signaled = queue.posted(size, copied, lent or None, wanted)
         self._post(work_request_id, pieces, offset, _DATA, signaled)
         self._counters.bytes_sent += size
         self._counters.bytes_copied += copied
@@ -309,7 +318,7 @@ class RdmaTransport:
         self._counters.signals += signaled
 
     def _post_control(self, kind: MessageKind) -> None:
-        work_request_id, signaled = self._queue.posted(0, None, kind is _GOODBYE)
+        work_request_id, signaled = self._queue.posted(0, 0, None, kind is _GOODBYE)
         try:
             self._post(work_request_id, [], 0, kind, signaled)
         except VerbsError as error:
@@ -320,22 +329,19 @@ class RdmaTransport:
             self._peer_ring.take_control()
             self._post_control(_CREDITS)
 
-    def _after_sending(self) -> None:
-        if self._unsent or self._queue.lent:
-            return
-        self._complete()
-        if self._state is _FLUSHING and not self._unsent and self._queue.may_post_goodbye():
+    def _say_goodbye(self) -> None:
+        """The last word, when everything else is sent and read."""
+        if not self._unsent and not self._queue.lent and self._queue.may_post_goodbye():
             self._state = _LINGERING
             self._linger_timer = self._loop.call_later(self._linger_timeout, self._linger_expired)
             self._post_control(_GOODBYE)
 
-    def _complete(self) -> None:
-        """Say that nothing is left to read in the caller's buffers, where that is owed."""
-        if self._completion_owed:
-            self._completion_owed = False
+    def _complete(self, count: int) -> None:
+        """Say that nothing is left to read in the buffers of so many writes, if any."""
+        if count:
             assert self._handler is not None
             try:
-                self._handler.write_completed()
+                self._handler.write_completed(count)
             except Exception as error:
                 self._handler_failed(error, "write_completed")
 
@@ -424,15 +430,20 @@ class RdmaTransport:
         self._turn()
 
     def _turn(self) -> None:
-        """Deliver what has come, send what may be sent, and end what is over."""
+        """Give memory back, deliver what has come, send what may be sent, and end what is over."""
+        # First: whoever sends more for what is delivered finds the memory free.
+        if self._queue.owed and self._may_post():
+            self._complete(self._queue.take_done())
         self._deliver_pending()
         # Each of them may find that the connection has failed.
         if self._unsent and self._may_post():
             self._send()
         if self._receive_ring.owes_credits() and self._may_post():
             self._return_credits()
-        if (self._completion_owed or self._state is _FLUSHING) and self._may_post():
-            self._after_sending()
+        if self._queue.owed and self._may_post():
+            self._complete(self._queue.take_done())
+        if self._state is _FLUSHING:
+            self._say_goodbye()
         if self._state is _LINGERING:
             if self._peer_shut and not self._queue.under_way:
                 self._lose(None)
@@ -536,7 +547,7 @@ class RdmaTransport:
         if self._state is _FAILED:
             self._stopped = True
             if self._reading_paused:
-                self._complete()
+                self._complete(self._queue.take_owed())
             self._turn()
 
     def _handler_failed(self, error: Exception, callback: str) -> None:

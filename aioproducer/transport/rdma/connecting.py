@@ -113,7 +113,7 @@ class _Control:
             self.transport.pause_reading()
             self._messages.put_nowait(error)
 
-    def write_completed(self) -> None:
+    def write_completed(self, count: int) -> None:
         """What is said here is copied by the kernel at once, or the connection is given up."""
 
     def connection_lost(self, exception: Exception | None) -> None:
@@ -579,7 +579,7 @@ class _Nobody:
     def data_received(self, data: Buffer) -> None:
         """Cannot happen: it was aborted."""
 
-    def write_completed(self) -> None:
+    def write_completed(self, count: int) -> None:
         """Cannot happen: nothing was written."""
 
     def connection_lost(self, exception: Exception | None) -> None:

@@ -1,3 +1,5 @@
+cimport cython
+
 cdef object _KINDS
 
 cpdef object encode_immediate(object kind, long data_freed, long controls_freed)
@@ -48,12 +50,23 @@ cdef class SendQueue:
     cdef Py_ssize_t _unsignaled_bytes
     cdef object _next_id
     cdef object _posted
-    cdef readonly Py_ssize_t lent
     cdef readonly Py_ssize_t under_way
+    cdef readonly Py_ssize_t lent
+    cdef object _lent_from
+    cdef readonly Py_ssize_t written_to
+    cdef readonly Py_ssize_t posted_to
+    cdef object _owed
+    cdef readonly Py_ssize_t owed
 
     cpdef bint may_post(self) except -1
     cpdef bint may_post_control(self) except -1
     cpdef bint may_post_goodbye(self) except -1
     cpdef tuple take(self, Py_ssize_t length)
-    cpdef tuple posted(self, Py_ssize_t copied, object lent, bint wanted)
+    cpdef object written(self, Py_ssize_t length)
+    cpdef Py_ssize_t done_to(self) except -1
+    cpdef object owe(self)
+    @cython.locals(done_to=Py_ssize_t, count=Py_ssize_t)
+    cpdef Py_ssize_t take_done(self) except -1
+    cpdef Py_ssize_t take_owed(self) except -1
+    cpdef tuple posted(self, Py_ssize_t length, Py_ssize_t copied, object lent, bint wanted)
     cpdef object completed(self, object work_request_id)

@@ -176,6 +176,9 @@ class SendQueue:
     ``depth``, the one by which half of the ring is in use, and where the caller waits for one. ``lent`` is whatever
     must stay as it is until the card has read it.
 
+    All that is written is one stream of bytes, in which each write of the caller's ends somewhere. A write is *done*
+    when all bytes up to its end were posted, and no work request under way that begins before it reads what was lent.
+
     ``reserve``: work requests kept for controls and the goodbye.
     """
 
@@ -195,6 +198,14 @@ class SendQueue:
         self.under_way = 0
         self.lent = 0
         """How many of those under way read what was lent."""
+        self._lent_from: deque[int] = deque()
+        """Of each of those: where in the stream it begins."""
+        self.written_to = 0
+        """Where the stream of all that was written ends."""
+        self.posted_to = 0
+        self._owed: deque[int] = deque()
+        """Where the writes end whose caller waits for them to be done."""
+        self.owed = 0
 
     def may_post(self) -> bool:
         """Whether there is room for a work request with data."""
@@ -216,10 +227,42 @@ class SendQueue:
         self.room -= length
         return offset, min(length, self._ring_size - offset)
 
-    def posted(self, copied: int, lent: object, wanted: bool) -> tuple[int, bool]:
-        """The next work request reads ``copied`` bytes of the ring, and ``lent``: its id, and whether it is signaled.
+    def written(self, length: int) -> None:
+        """The caller has written so many bytes more."""
+        self.written_to += length
 
-        ``wanted``: somebody waits for its completion.
+    def done_to(self) -> int:
+        """All writes that end here or before are done."""
+        return self._lent_from[0] if self.lent else self.posted_to
+
+    def owe(self) -> None:
+        """The last write is not done, and its caller waits for it."""
+        self._owed.append(self.written_to)
+        self.owed += 1
+
+    def take_done(self) -> int:
+        """How many of the writes that are waited for are done, oldest first; each is said once."""
+        owed = self._owed
+        done_to = self.done_to()
+        count = 0
+        while owed and owed[0] <= done_to:
+            owed.popleft()
+            count += 1
+        self.owed -= count
+        return count
+
+    def take_owed(self) -> int:
+        """How many writes are waited for: nothing is read any more, and they are done as they are."""
+        count = self.owed
+        self._owed.clear()
+        self.owed = 0
+        return count
+
+    def posted(self, length: int, copied: int, lent: object, wanted: bool) -> tuple[int, bool]:
+        """The next work request: its id, and whether it is signaled.
+
+        It has ``length`` bytes of the stream; it reads ``copied`` bytes of the ring, and ``lent``, where that is not
+        ``None``. ``wanted``: somebody waits for its completion.
         """
         self._unsignaled += 1
         self._unsignaled_bytes += copied
@@ -233,6 +276,8 @@ class SendQueue:
         self.under_way += 1
         if lent is not None:
             self.lent += 1
+            self._lent_from.append(self.posted_to)
+        self.posted_to += length
         return work_request_id, signaled
 
     def completed(self, work_request_id: int) -> None:
@@ -244,3 +289,4 @@ class SendQueue:
             self.room += copied
             if lent is not None:
                 self.lent -= 1
+                self._lent_from.popleft()

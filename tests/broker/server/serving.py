@@ -36,7 +36,7 @@ class Client:
         self.received += data
         self._changed.set()
 
-    def write_completed(self) -> None:
+    def write_completed(self, count: int) -> None:
         self.completed = True
         self._changed.set()
 

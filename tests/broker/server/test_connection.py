@@ -213,7 +213,7 @@ class MuteMachine(RuleBasedStateMachine):
     @rule()
     def taken(self):
         self.peer.complete = True
-        self.act(self.connection.write_completed)
+        self.act(lambda: self.connection.write_completed(1))
 
     @precondition(lambda self: self.connection._throttle is not None)
     @rule()
