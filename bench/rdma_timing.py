@@ -38,11 +38,11 @@ class Layer:
         """Count from now on."""
         self.calls = self.nanoseconds = 0
 
-    def timed(self, function: Callable[..., T], *arguments: Any) -> T:
+    def timed(self, function: Callable[..., T], *arguments: Any, **options: Any) -> T:
         """Call ``function``."""
         began = time.thread_time_ns()
         try:
-            return function(*arguments)
+            return function(*arguments, **options)
         finally:
             self.nanoseconds += time.thread_time_ns() - began
             self.calls += 1
@@ -132,8 +132,8 @@ class _TimedQueuePair:
     ) -> None:
         self._timed(self._pair.post_write, work_request_id, pieces, remote_address, remote_key, immediate, signaled)
 
-    def request_notification(self) -> None:
-        self._timed(self._pair.request_notification)
+    def request_notification(self, *, solicited_only: bool = False) -> None:
+        self._timed(self._pair.request_notification, solicited_only=solicited_only)
 
     def clear_events(self) -> None:
         self._timed(self._pair.clear_events)

@@ -286,6 +286,15 @@ class _State(Enum):
     CLOSED = auto()
 
 
+class _Notification(Enum):
+    """Which completion is to make an event."""
+
+    NONE = auto()
+    SOLICITED = auto()
+    """Of a receive. Every write is solicited; soft-RoCE has no event for one that failed, nor has this."""
+    ANY = auto()
+
+
 class _Write(NamedTuple):
     work_request_id: int
     pieces: tuple[Piece, ...]
@@ -315,7 +324,7 @@ class SimulatedQueuePair:
         self._retired = 0
         self._receives_held = 0
         self._not_ready_counted = -1
-        self._armed = False
+        self._notification = _Notification.NONE
         self._cut = False
         self._readable, self._writable = os.pipe()
         os.set_blocking(self._readable, False)
@@ -385,11 +394,14 @@ class SimulatedQueuePair:
             else:
                 self._fabric._posted(self)
 
-    def request_notification(self) -> None:
+    def request_notification(self, *, solicited_only: bool = False) -> None:
         """As ``QueuePair.request_notification``."""
         with self._fabric._lock:
             self._check_open()
-            self._armed = True
+            if not solicited_only:
+                self._notification = _Notification.ANY
+            elif self._notification is _Notification.NONE:
+                self._notification = _Notification.SOLICITED
 
     def clear_events(self) -> None:
         """As ``QueuePair.clear_events``."""
@@ -512,8 +524,9 @@ class SimulatedQueuePair:
 
     def _complete(self, completion: Completion, sequence: int = 0) -> None:
         self._completions.append((completion, sequence))
-        if self._armed:
-            self._armed = False
+        wanted = self._notification
+        if wanted is _Notification.ANY or (wanted is _Notification.SOLICITED and completion.received):
+            self._notification = _Notification.NONE
             os.write(self._writable, b"\0")
 
 

@@ -118,6 +118,18 @@ class Stage:
                 queue_pair.clear_events()
         return found
 
+    def polled(self, side: Side, count: int) -> list[Completion]:
+        """So many completions, without asking for events."""
+        found: list[Completion] = []
+        deadline = time.monotonic() + _PATIENCE_SECONDS
+        while True:
+            found += side.queue_pair.poll(count - len(found))
+            if len(found) == count:
+                return found
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{len(found)} of {count} completions after {_PATIENCE_SECONDS} s: {found}")
+            time.sleep(_QUIET_SECONDS / 10)
+
     def tell(self, side: Side, count: int) -> list[Completion]:
         """Wait for so many completions and say them: between those of sends and receives there is no order."""
         found = self.wait(side.queue_pair, count)
@@ -299,6 +311,56 @@ def notification(stage: Stage) -> None:
         stage.tell(b, 3)
 
 
+def solicited_notification(stage: Stage) -> None:
+    """A write's own completion makes no event, the peer's receive does, and so does an error."""
+    with stage.pair() as (a, b):
+        for side in (a, b):
+            side.queue_pair.post_receives(range(8))
+            side.queue_pair.request_notification(solicited_only=True)
+        stage.write(a, b, 0, [a.piece(0, 5000)])
+        stage.tell_readable(a)
+        stage.tell_readable(b)
+        stage.write(b, a, 0, [])
+        stage.tell_readable(a)
+        stage.polled(a, 2)
+        a.queue_pair.clear_events()
+        # Whoever has asked for all does not ask for less by asking for solicited ones.
+        a.queue_pair.request_notification()
+        a.queue_pair.request_notification(solicited_only=True)
+        stage.write(a, b, 1, [])
+        stage.tell_readable(a)
+        stage.polled(a, 1)
+        a.queue_pair.clear_events()
+        # But for more the other way round.
+        a.queue_pair.request_notification(solicited_only=True)
+        a.queue_pair.request_notification()
+        stage.write(a, b, 2, [])
+        stage.tell_readable(a)
+
+
+def solicited_error(stage: Stage) -> None:
+    """The receives that are flushed when a write fails make an event, on the side that is at fault and on the other."""
+    with stage.pair() as (a, b):
+        for side in (a, b):
+            side.queue_pair.post_receives(range(2))
+            side.queue_pair.request_notification(solicited_only=True)
+        stage.write(a, b, 3, [a.piece(0, 100)], key=b.target_region.remote_key ^ 0x55, signaled=False)
+        stage.tell_readable(a)
+        stage.tell_readable(b)
+
+
+def solicited_silence(stage: Stage) -> None:
+    """The peer's card does not answer any more."""
+    with stage.pair() as (a, b):
+        a.queue_pair.post_receives([1])
+        a.queue_pair.request_notification(solicited_only=True)
+        b.queue_pair.close()
+        stage.write(a, b, 3, [a.piece(0, 100)], signaled=False)
+        # It is asked again for a while first.
+        stage.polled(a, 2)
+        stage.tell_readable(a)
+
+
 def flushed(stage: Stage) -> None:
     with stage.pair() as (a, b):
         b.queue_pair.post_receives([1, 2, 3])
@@ -445,6 +507,9 @@ SCENARIOS: tuple[Callable[[Stage], None], ...] = (
     both_directions,
     receives_before_connecting,
     notification,
+    solicited_notification,
+    solicited_error,
+    solicited_silence,
     flushed,
     peer_in_error,
     peer_destroyed,

@@ -11,7 +11,7 @@ import threading
 import pytest
 
 from aioproducer.testing.verbs import SimulatedFabric
-from aioproducer.transport.rdma import RdmaConnector, RdmaListener
+from aioproducer.transport.rdma import RdmaConnector, RdmaListener, channel
 from aioproducer.transport.rdma.ring import MessageKind, RingError, encode_immediate
 from aioproducer.transport.rdma.verbs import VerbsError
 from tests.transport.numbered import numbered
@@ -174,8 +174,9 @@ class TestMethodOne:
         assert await server.until_received(2000) == numbered(1000) + b"late" + arena[1004:2000]
         pairs.fabric.release()
 
-    async def test_memory_comes_back_though_there_is_always_more_written(self, pairs, arena, turns):
-        client, server = await pairs.open(slots=8)
+    async def test_memory_comes_back_though_there_is_always_more_written(self, pairs, arena):
+        # So many slots that no credits are on their way.
+        client, server = await pairs.open(slots=1000)
         pairs.connector.register(arena)
         await until_registered(pairs.connector, arena)
         pairs.fabric.hold()
@@ -186,9 +187,8 @@ class TestMethodOne:
             client.write_lent([view], [bytearray(1)])
             most = max(most, len(client._lent))
             # One of them is always under way.
-            while sum(client.completions) < 2 * number + 1:
-                pairs.fabric.step()
-                await turns(3)
+            pairs.fabric.step(2 if number else 1)
+            await client.until(lambda before=number: sum(client.completions) == 2 * before + 1)
             assert client._lent
         assert most <= 3
         pairs.fabric.release()
@@ -284,6 +284,125 @@ async def until_registered(connector, memory, *, refused=False):
     await asyncio.sleep(0)
     await shared.run(lambda: None)
     assert (id(memory) in shared.memories) is not refused
+
+
+class TestNotification:
+    """What wakes the loop. Where the timer would never come, nothing may depend on it."""
+
+    @pytest.fixture
+    def no_timer(self, monkeypatch):
+        monkeypatch.setattr(channel, "_MEMORY_BACK", 3600)
+
+    async def open(self, pairs, arena, **options):
+        """A connection over which something has come already, so that only what is received wakes the client."""
+        client, server = await pairs.open(**options)
+        pairs.connector.register(arena)
+        await until_registered(pairs.connector, arena)
+        server.write(b"hello")
+        await client.until_received(5)
+        return client, server
+
+    async def test_a_request_and_its_answer_wake_the_loop_once(self, pairs, arena, no_timer):
+        client, server = await self.open(pairs, arena)
+        server.on_data = lambda data: server.write(b"answer")
+        polls = []
+        queue_pair = client.transport._queue_pair
+        poll = queue_pair.poll
+        queue_pair.poll = lambda most: (polls.append(most), poll(most))[1]
+        for number in range(50):
+            assert not client.write_lent([b"head", memoryview(arena)[:1000]], [bytearray(1)])
+            await client.until_received(5 + 6 * (number + 1))
+            # Given back with the answer, and before it is delivered.
+            assert client.completions == [1] * (number + 1)
+        assert len(polls) == 50
+
+    async def test_memory_comes_back_before_the_answer_is_delivered(self, pairs, arena, no_timer):
+        client, server = await self.open(pairs, arena)
+        pairs.fabric.hold()
+        seen = []
+        client.on_data = lambda data: seen.append(list(client.completions))
+        assert not client.write_lent([memoryview(arena)[:1000]], [bytearray(1)])
+        server.write(b"answer")
+        pairs.fabric.release()
+        await client.until_received(11)
+        assert seen == [[1]]
+
+    async def test_memory_comes_back_though_nothing_comes(self, pairs, arena):
+        client, _ = await self.open(pairs, arena)
+        assert not client.write_lent([memoryview(arena)[:1000]], [bytearray(1)])
+        await client.until_completed()
+
+    async def test_one_way_traffic_waits_for_the_timer_once(self, pairs, arena, monkeypatch, turns):
+        client, server = await self.open(pairs, arena)
+        assert not client.write_lent([memoryview(arena)[:1000]], [bytearray(1)])
+        await client.until_completed()
+        monkeypatch.setattr(channel, "_MEMORY_BACK", 3600)
+        for _ in range(200):
+            assert not client.write_lent([memoryview(arena)[:1000]], [bytearray(1)])
+            await client.until_completed()
+        # Until there are answers; the event was asked for before they came.
+        server.write(b"answer")
+        await client.until_received(11)
+        assert not client.write_lent([memoryview(arena)[:1000]], [bytearray(1)])
+        await client.until_completed()
+        before = len(client.completions)
+        assert not client.write_lent([memoryview(arena)[:1000]], [bytearray(1)])
+        await turns(20)
+        assert len(client.completions) == before
+        server.write(b"answer")
+        await client.until_completed()
+
+    async def test_a_write_that_has_to_wait_needs_no_timer(self, pairs, arena, no_timer):
+        client, server = await self.open(pairs, arena, ring_bytes=4096, slots=3)
+        assert not client.write_lent([memoryview(arena)], [bytearray(1)])
+        assert not client.transport.is_writable
+        await client.until_completed()
+        assert await server.until_received(len(arena)) == arena[:]
+
+    async def test_a_send_queue_that_is_full_needs_no_timer(self, pairs, arena, no_timer):
+        client, server = await self.open(pairs, arena, slots=8)
+        pairs.fabric.hold()
+        for _ in range(9):
+            assert not client.write_lent([memoryview(arena)[:100]], [bytearray(1)])
+        assert not client.transport.is_writable
+        pairs.fabric.release()
+        await client.until_completed()
+        assert len(await server.until_received(900)) == 900
+
+    async def test_closing_needs_no_timer(self, pairs, arena, no_timer):
+        client, server = await self.open(pairs, arena)
+        pairs.fabric.hold()
+        assert not client.write_lent([memoryview(arena)[:1000]], [bytearray(1)])
+        client.close()
+        pairs.fabric.release()
+        assert await server.until_lost() is None
+        assert await client.until_lost() is None
+        assert server.received == arena[:1000]
+        assert client.completions == [1]
+
+    @pytest.mark.parametrize("lent", [True, False])
+    @pytest.mark.parametrize("how", ["in error", "silent", "closed to it"])
+    async def test_a_failure_needs_no_timer(self, pairs, arena, no_timer, how, lent):
+        client, server = await self.open(pairs, arena)
+        if how == "in error":
+            client.transport._queue_pair.to_error()
+        elif how == "silent":
+            pairs.fabric.cut(server.transport._queue_pair)
+        else:
+            server.transport._link.receive_region.close()
+        data = memoryview(arena)[:1000] if lent else b"copied"
+        assert client.write_lent([data], [bytearray(1)]) is not lent
+        assert isinstance(await client.until_lost(), ConnectionError)
+        assert client.completions == []
+
+    async def test_after_the_peers_goodbye_every_completion_wakes_the_loop(self, pairs, arena, no_timer, turns):
+        """Of the receives that a failure flushes there may be none left."""
+        client, server = await self.open(pairs, arena, slots=4)
+        client.transport.pause_reading()
+        server.close()
+        await turns(10)
+        assert not client.write_lent([memoryview(arena)[:1000]], [bytearray(1)])
+        await client.until_completed()
 
 
 class TestMethodTwo:
@@ -500,7 +619,7 @@ class TestFailures:
         client, server = await pairs.open(ring_bytes=1024, slots=4)
         queue_pair = client.transport._queue_pair
 
-        def fail(*_):
+        def fail(*_, **__):
             raise VerbsError(errno.EIO, f"cannot {verb}")
 
         monkeypatch.setattr(queue_pair, verb, fail)

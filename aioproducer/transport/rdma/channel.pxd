@@ -45,6 +45,11 @@ cdef class RdmaTransport:
     cdef bint _peer_shut
     cdef bint _reading_paused
     cdef bint _watching
+    cdef bint _all_wanted
+    cdef Py_ssize_t _held_up_to
+    cdef bint _one_way
+    cdef bint _data_came
+    cdef object _memory_timer
     cdef bint _turn_scheduled
     cdef object _failure
     cdef bint _stopped
@@ -80,6 +85,9 @@ cdef class RdmaTransport:
     cdef object _complete(self, Py_ssize_t count)
     cpdef object _on_readable(self)
     cpdef object _take_completions(self)
+    cdef bint _needs_all(self) except -1
+    cdef object _watch_sends(self)
+    cpdef object _memory_is_late(self)
     cdef object _poll(self, object most)
     cdef object _completed(self, object completion)
     cdef object _arrived(self, object immediate, Py_ssize_t length)

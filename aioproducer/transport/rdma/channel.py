@@ -4,6 +4,10 @@ What is written goes into the peer's ring by RDMA WRITE with immediate. Buffers 
 gathered from where they are; all else is copied into the send ring, from which the card reads it later. What comes is
 handed over where the card has put it, in the receive ring.
 
+Most of the time the loop is woken by what is received alone, and finds then that earlier writes have completed: of each
+request and its answer that is one wake-up instead of two. Where something waits for a write to complete, every
+completion wakes it (``_watch_sends``).
+
 The TCP connection of the handshake stays open: nothing is said on it, and its end tells at once that the peer has gone,
 also while nothing is being sent. Everything runs on the loop, called when the completion channel is readable; only what
 may block, destroying above all, is done in the device's thread.
@@ -52,6 +56,8 @@ LARGEST_MESSAGE: Final = 256 * 1024
 _DELIVERED_PER_TURN: Final = 256 * 1024
 _COMPLETIONS_PER_POLL: Final = 32
 _POLLS_PER_TURN: Final = 8
+_MEMORY_BACK: Final = 0.002
+"""Seconds that lent memory may wait for something to be received, before its own completion is waited for."""
 _STATUS_HINTS: Final[dict[int, str]] = {
     CompletionStatus.REMOTE_ACCESS_ERROR: "the peer's memory was not open to this write",
     CompletionStatus.TRANSPORT_RETRY_EXCEEDED: "the peer's card does not answer",
@@ -160,6 +166,16 @@ class RdmaTransport:
         self._peer_shut = False
         self._reading_paused = False
         self._watching = False
+        # As the link asked for it.
+        self._all_wanted = True
+        """Every completion makes an event; otherwise those of receives alone."""
+        self._held_up_to = 0
+        """A write that ends here, or before, had to wait: its caller may have stopped until it is done."""
+        self._one_way = False
+        """Writes complete and nothing comes back."""
+        self._data_came = False
+        """Since the timer was started."""
+        self._memory_timer: asyncio.TimerHandle | None = None
         self._turn_scheduled = False
         self._failure: Exception | None = None
         self._stopped = False
@@ -194,6 +210,9 @@ class RdmaTransport:
         if queue.written_to <= queue.done_to():
             return True
         queue.owe()
+        if unsent:
+            self._held_up_to = queue.written_to
+        self._watch_sends()
         return False
 
     @property
@@ -364,6 +383,42 @@ class RdmaTransport:
             self._fail(failure)
         self._turn()
 
+    def _needs_all(self) -> bool:
+        """Whether something waits for sends to complete.
+
+        Otherwise nothing but lent memory does, which the timer is for. A failure shows by the receives that are flushed
+        with it: there are some until the peer has said goodbye.
+        """
+        return (
+            self._state is not _OPEN
+            or self._one_way
+            or self._peer_shut
+            or len(self._unsent) > 0
+            or self._queue.done_to() < self._held_up_to
+            or self._receive_ring.owes_credits()
+        )
+
+    def _watch_sends(self) -> None:
+        """See to it that what waits for a send to complete hears of it."""
+        if self._all_wanted or not self._watching:
+            return
+        if self._needs_all():
+            self._all_wanted = True
+            # Asks for the event, and finds what came before it.
+            self._loop.call_soon(self._take_completions)
+        elif self._queue.lent and self._memory_timer is None:
+            self._data_came = False
+            self._memory_timer = self._loop.call_later(_MEMORY_BACK, self._memory_is_late)
+
+    def _memory_is_late(self) -> None:
+        self._memory_timer = None
+        if not self._queue.lent:
+            return
+        if not self._data_came:
+            self._one_way = True
+        # Where data comes, what completes is found with it: this timer may have been an earlier write's.
+        self._watch_sends()
+
     def _poll(self, most: int | None) -> Exception | None:
         """Poll until nothing is left, or ``most`` times and then in another turn; what failed, if anything.
 
@@ -371,8 +426,9 @@ class RdmaTransport:
         """
         failure: Exception | None = None
         polls = 0
+        self._all_wanted = self._needs_all()
         try:
-            self._queue_pair.request_notification()
+            self._queue_pair.request_notification(solicited_only=not self._all_wanted)
             while True:
                 completions = self._queue_pair.poll(_COMPLETIONS_PER_POLL)
                 self._counters.completions += len(completions)
@@ -409,6 +465,8 @@ class RdmaTransport:
         if self._peer_shut and kind is not _CREDITS:
             raise RingError("a message after its goodbye")
         if kind is _DATA:
+            self._data_came = True
+            self._one_way = False
             self._pending.append((self._receive_ring.arrived(length), length))
             return
         if length:
@@ -438,7 +496,8 @@ class RdmaTransport:
         # Each of them may find that the connection has failed.
         if self._unsent and self._may_post():
             self._send()
-        if self._receive_ring.owes_credits() and self._may_post():
+        # A peer that has said goodbye needs none, and may be gone at any moment.
+        if self._receive_ring.owes_credits() and not self._peer_shut and self._may_post():
             self._return_credits()
         if self._queue.owed and self._may_post():
             self._complete(self._queue.take_done())
@@ -449,6 +508,7 @@ class RdmaTransport:
                 self._lose(None)
         elif self._state is _FAILED and self._stopped and not self._reading_paused and not self._pending:
             self._lose(self._failure)
+        self._watch_sends()
 
     def _deliver_pending(self) -> None:
         delivered = 0
@@ -564,6 +624,9 @@ class RdmaTransport:
         if self._watching:
             self._watching = False
             self._loop.remove_reader(self._queue_pair.completion_fd)
+        if self._memory_timer is not None:
+            self._memory_timer.cancel()
+            self._memory_timer = None
 
     def _lose(self, exception: Exception | None, *, reset: bool = False) -> None:
         """End it: the TCP connection first, so that the peer knows, and the queue pair in the thread."""

@@ -33,6 +33,7 @@ _LINK_LAYER_ETHERNET = 2
 _GID_TYPE_ROCE_V2 = 2
 _WR_RDMA_WRITE_WITH_IMM = 1
 _SEND_SIGNALED = 2
+_SEND_SOLICITED = 4
 _ACCESS_LOCAL_WRITE = 1
 _ACCESS_REMOTE_WRITE = 2
 _MTU_BYTES = {1: 256, 2: 512, 3: 1024, 4: 2048, 5: 4096}
@@ -343,7 +344,7 @@ class PyverbsQueuePair:
                 num_sge=len(pieces) or 1,
                 sg=self._pieces,
                 imm_data=socket.htonl(immediate),
-                send_flags=_SEND_SIGNALED if signaled else 0,
+                send_flags=_SEND_SOLICITED | _SEND_SIGNALED if signaled else _SEND_SOLICITED,
             )
             if not pieces:
                 request.num_sge = 0
@@ -353,11 +354,11 @@ class PyverbsQueuePair:
             except self._pyverbs.error as error:
                 raise _failed("cannot post a write", error) from error
 
-    def request_notification(self) -> None:
+    def request_notification(self, *, solicited_only: bool = False) -> None:
         """As ``QueuePair.request_notification``."""
         with self._lock, _verb(self._pyverbs, "cannot ask to be notified"):
             self._check_open()
-            self._queue.req_notify()
+            self._queue.req_notify(solicited_only)
 
     def clear_events(self) -> None:
         """As ``QueuePair.clear_events``."""

@@ -131,7 +131,7 @@ class QueuePair(Protocol):
         """``IBV_WR_RDMA_WRITE_WITH_IMM``: the pieces, one after the other, to the peer's memory, and its 32 bits.
 
         At most ``max_pieces``; none is a message without bytes. Unless ``signaled`` it has a completion only when it
-        fails. Does not block; any thread.
+        fails. At the peer it is solicited (``IBV_SEND_SOLICITED``). Does not block; any thread.
 
         Raises:
             VerbsError: the send queue is full, or the queue pair is not connected or closed. To one that is in error
@@ -145,8 +145,13 @@ class QueuePair(Protocol):
     def completion_fd(self) -> int:
         """Readable when completions have come since ``request_notification``; non-blocking."""
 
-    def request_notification(self) -> None:
-        """``ibv_req_notify_cq``; what came before it makes no event: poll once more after it. Does not block."""
+    def request_notification(self, *, solicited_only: bool = False) -> None:
+        """``ibv_req_notify_cq``; what came before it makes no event: poll once more after it. Does not block.
+
+        The next completion makes an event, and then none until this is called again; with ``solicited_only`` the next
+        of a receive, be it flushed. Of a write that failed there may be an event or none: the receives that are flushed
+        with it make one. Who has asked for any completion, and asks again before it came, will have the event at any.
+        """
 
     def clear_events(self) -> None:
         """Take and acknowledge the channel's events. Does not block."""
