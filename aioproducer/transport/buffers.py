@@ -22,8 +22,13 @@ def views_of(buffers: Sequence[Buffer]) -> list[memoryview]:
     Raises:
         TypeError: something is no buffer, or not contiguous.
     """
-    views = [memoryview(buffer) for buffer in buffers]
-    return [view.cast("B") for view in views if view.nbytes]
+    views = []
+    for buffer in buffers:
+        view = memoryview(buffer)
+        if view.nbytes:
+            # Nearly all are bytes, of which a view is one of single bytes.
+            views.append(view if type(buffer) is bytes else view.cast("B"))
+    return views
 
 
 def advance(views: deque[memoryview], count: int) -> None:

@@ -332,10 +332,11 @@ class TestNotification:
         assert not client.write_lent([memoryview(arena)[:1000]], [bytearray(1)])
         await client.until_completed()
 
-    async def test_one_way_traffic_waits_for_the_timer_once(self, pairs, arena, monkeypatch, turns):
+    async def test_one_way_traffic_waits_for_the_timer_twice(self, pairs, arena, monkeypatch, turns):
         client, server = await self.open(pairs, arena)
-        assert not client.write_lent([memoryview(arena)[:1000]], [bytearray(1)])
-        await client.until_completed()
+        for _ in range(2):
+            assert not client.write_lent([memoryview(arena)[:1000]], [bytearray(1)])
+            await client.until_completed()
         monkeypatch.setattr(channel, "_MEMORY_BACK", 3600)
         for _ in range(200):
             assert not client.write_lent([memoryview(arena)[:1000]], [bytearray(1)])
@@ -349,6 +350,20 @@ class TestNotification:
         assert not client.write_lent([memoryview(arena)[:1000]], [bytearray(1)])
         await turns(20)
         assert len(client.completions) == before
+        server.write(b"answer")
+        await client.until_completed()
+
+    async def test_answers_that_take_long_are_no_one_way_traffic(self, pairs, arena, monkeypatch, turns):
+        client, server = await self.open(pairs, arena)
+        for number in range(4):
+            assert not client.write_lent([memoryview(arena)[:1000]], [bytearray(1)])
+            await client.until_completed()
+            server.write(b"answer")
+            await client.until_received(5 + 6 * (number + 1))
+        monkeypatch.setattr(channel, "_MEMORY_BACK", 3600)
+        assert not client.write_lent([memoryview(arena)[:1000]], [bytearray(1)])
+        await turns(20)
+        assert len(client.completions) == 4
         server.write(b"answer")
         await client.until_completed()
 

@@ -49,13 +49,14 @@ cdef class RdmaTransport:
     cdef Py_ssize_t _held_up_to
     cdef bint _one_way
     cdef bint _data_came
+    cdef bint _was_late
     cdef object _memory_timer
     cdef bint _turn_scheduled
     cdef object _failure
     cdef bint _stopped
     cdef object __weakref__
 
-    @cython.locals(queue=SendQueue)
+    @cython.locals(queue=SendQueue, views=list)
     cpdef bint write(self, object buffers) except -1
     cdef bint _may_post(self) except -1
     @cython.locals(room=Py_ssize_t)

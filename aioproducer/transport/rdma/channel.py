@@ -48,6 +48,7 @@ else:
 
 if cython.compiled:
     from cython.cimports.cpython.memoryview import PyMemoryView_GET_BUFFER
+    from cython.cimports.libc.string import memcpy
 
 _logger = logging.getLogger(__name__)
 
@@ -57,7 +58,7 @@ _DELIVERED_PER_TURN: Final = 256 * 1024
 _COMPLETIONS_PER_POLL: Final = 32
 _POLLS_PER_TURN: Final = 8
 _MEMORY_BACK: Final = 0.002
-"""Seconds that lent memory may wait for something to be received, before its own completion is waited for."""
+"""Seconds that lent memory waits for something to be received, before it is looked for without."""
 _STATUS_HINTS: Final[dict[int, str]] = {
     CompletionStatus.REMOTE_ACCESS_ERROR: "the peer's memory was not open to this write",
     CompletionStatus.TRANSPORT_RETRY_EXCEEDED: "the peer's card does not answer",
@@ -175,6 +176,8 @@ class RdmaTransport:
         """Writes complete and nothing comes back."""
         self._data_came = False
         """Since the timer was started."""
+        self._was_late = False
+        """Nothing has come since the timer ended the last time."""
         self._memory_timer: asyncio.TimerHandle | None = None
         self._turn_scheduled = False
         self._failure: Exception | None = None
@@ -203,9 +206,10 @@ class RdmaTransport:
             return True
         unsent = self._unsent
         queue = self._queue
-        for view in views_of(buffers):
-            unsent.append(view)
+        views = views_of(buffers)
+        for view in views:
             queue.written(len(view))
+        unsent.extend(views)
         self._send()
         if queue.written_to <= queue.done_to():
             return True
@@ -315,8 +319,15 @@ class RdmaTransport:
 
     def _copy_to(self, offset: int, view: memoryview, pieces: list[Piece]) -> None:
         length = len(view)
-        self._copies[offset : offset + length] = view
         address = self._copies_address + offset
+        if cython.compiled:
+            memcpy(
+                cython.cast(cython.p_char, cython.cast(cython.size_t, address)),
+                PyMemoryView_GET_BUFFER(view).buf,
+                length,
+            )
+        else:
+            self._copies[offset : offset + length] = view
         if pieces:
             start, before, local_key = pieces[-1]
             if local_key == self._copies_key and start + before == address:
@@ -414,10 +425,14 @@ class RdmaTransport:
         self._memory_timer = None
         if not self._queue.lent:
             return
-        if not self._data_came:
-            self._one_way = True
-        # Where data comes, what completes is found with it: this timer may have been an earlier write's.
-        self._watch_sends()
+        if self._data_came:
+            # What has completed was found with it; the timer was that of an earlier write.
+            self._watch_sends()
+            return
+        # Once is an answer that takes long.
+        self._one_way = self._was_late
+        self._was_late = True
+        self._take_completions()
 
     def _poll(self, most: int | None) -> Exception | None:
         """Poll until nothing is left, or ``most`` times and then in another turn; what failed, if anything.
@@ -448,13 +463,14 @@ class RdmaTransport:
             return failure or self._named(verbs_error)
 
     def _completed(self, completion: Completion) -> Exception | None:
-        if completion.status != _SUCCESS:
-            return self._status_error(completion.status)
-        if not completion.received:
-            self._queue.completed(completion.work_request_id)
+        work_request_id, status, received, length, immediate = completion
+        if status != _SUCCESS:
+            return self._status_error(status)
+        if not received:
+            self._queue.completed(work_request_id)
             return None
         try:
-            self._arrived(completion.immediate, completion.length)
+            self._arrived(immediate, length)
         except RingError as error:
             return RingError(errno.EPROTO, f"{self._peer} broke the rules of the connection: {error}")
         return None
@@ -466,7 +482,7 @@ class RdmaTransport:
             raise RingError("a message after its goodbye")
         if kind is _DATA:
             self._data_came = True
-            self._one_way = False
+            self._was_late = self._one_way = False
             self._pending.append((self._receive_ring.arrived(length), length))
             return
         if length:
