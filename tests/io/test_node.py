@@ -13,7 +13,7 @@ import pytest
 from aioproducer import Producer
 from aioproducer.errors import ConnectionFailedError, NetworkError, ProtocolError, RequestTimedOutError
 from aioproducer.protocol import ApiKey
-from aioproducer.transport.memory import MemoryNetwork
+from aioproducer.transport.memory import MemoryNetwork, MemoryTransport
 from aioproducer.transport.stream import StreamConnector
 from tests.io.recording import Recording
 from tests.simulation import Fault, run
@@ -68,6 +68,101 @@ def test_pt41_a_request_starts_only_when_the_one_before_is_written():
         assert sum(len(partition.records) for partition in world.cluster.topics["clicks"].partitions) == 50
 
     run(scenario)
+
+
+class Lending(MemoryTransport):
+    """Takes everything at once, and reads the memory of it until the test says so."""
+
+    holding = False
+
+    def write(self, buffers):
+        super().write([bytes(buffer) for buffer in buffers])
+        self._writes_owed = 0
+        if not self.holding:
+            self._loop.call_soon(self._handler.write_completed, 1)
+        return False
+
+    @property
+    def is_writable(self):
+        return True
+
+
+def lend(world):
+    """All transports of the clients in ``world`` from now on; they are ``Lending``."""
+    made = []
+
+    def convert(transport):
+        transport.__class__ = Lending
+        made.append(transport)
+
+    world._watch_writes = convert
+    return made
+
+
+async def held(producer, lending):
+    """The transport to the broker, which gives nothing back any more."""
+    await producer.send("clicks", b"first", partition=0)
+    transport = lending[-1]
+    transport.holding = True
+    return transport
+
+
+def test_requests_go_out_while_others_are_read_and_end_one_by_one():
+    async def scenario(world):
+        lending = lend(world)
+        world.cluster.create_topic("clicks", 3, leaders=[1] * 3)
+        async with world.producer(acks=0, linger_ms=0) as producer:
+            transport = await held(producer, lending)
+            deliveries = []
+            for partition in range(3):
+                deliveries.append(producer.send("clicks", b"value", partition=partition))
+                await asyncio.sleep(0.01)
+            assert len(world.events(ApiKey.PRODUCE)) == 4
+            for number in range(3):
+                assert [delivery.done() for delivery in deliveries] == [each < number for each in range(3)]
+                transport._handler.write_completed(1)
+            assert all(delivery.done() for delivery in deliveries)
+
+    run(scenario, nodes=1)
+
+
+def test_memory_is_released_with_the_write_and_the_answer_whichever_is_later():
+    async def scenario(world):
+        lending = lend(world)
+        world.cluster.create_topic("clicks", 2, leaders=[1] * 2)
+        async with world.producer(linger_ms=0) as producer:
+            transport = await held(producer, lending)
+            total = producer.metrics()["buffer-available-bytes"]
+            for partition in range(2):
+                await producer.send("clicks", b"value", partition=partition)
+            available = [producer.metrics()["buffer-available-bytes"]]
+            for _ in range(2):
+                transport._handler.write_completed(1)
+                available.append(producer.metrics()["buffer-available-bytes"])
+            assert available[0] < available[1] < available[2] == total
+
+    run(scenario, nodes=1)
+
+
+def test_the_oldest_request_without_an_answer_has_its_time():
+    async def scenario(world):
+        lending = lend(world)
+        world.cluster.create_topic("clicks", 2, leaders=[1] * 2)
+        async with world.producer(acks=0, linger_ms=0, request_timeout_ms=1000, retries=0) as producer:
+            transport = await held(producer, lending)
+            loop = asyncio.get_running_loop()
+            began = loop.time()
+            first = producer.send("clicks", b"value", partition=0)
+            await asyncio.sleep(0.4)
+            second = producer.send("clicks", b"value", partition=1)
+            await asyncio.sleep(0.4)
+            transport._handler.write_completed(1)
+            await first
+            with pytest.raises(RequestTimedOutError):
+                await second
+            assert loop.time() - began == pytest.approx(1.4, abs=0.05)
+
+    run(scenario, nodes=1)
 
 
 def test_pt41_acks_0_requests_do_not_stay_in_flight():
