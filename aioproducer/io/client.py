@@ -169,12 +169,13 @@ class BrokerClient:
             node = self.node(node_id)
             if node is None:
                 raise NetworkError(f"the cluster does not list broker {node_id} any more")
-            if node.can_send(self._loop.time()):
+            now = self._loop.time()
+            if node.can_send(now):
                 return node
             if node.last_error is not None and node.last_attempt >= began and not node.connected:
                 raise node.last_error.fresh()
             node.want_connection()
-            await self._wait_changed([node])
+            await self._wait_changed([node], now)
 
     async def _any_usable(self) -> NodeConnection:
         while True:
@@ -182,7 +183,7 @@ class BrokerClient:
             node = self._least_loaded(now)
             if node is not None:
                 return node
-            await self._wait_changed(list(self._nodes.values()))
+            await self._wait_changed(list(self._nodes.values()), now)
 
     def _least_loaded(self, now: float) -> NodeConnection | None:
         """A node that can take a request now; where there is none, one is connected to, or the bootstrap addresses."""
@@ -203,9 +204,11 @@ class BrokerClient:
         node.want_connection()
         return None
 
-    async def _wait_changed(self, nodes: list[NodeConnection]) -> None:
-        """Until a node changes, or time alone makes one of these usable."""
-        now = self._loop.time()
+    async def _wait_changed(self, nodes: list[NodeConnection], now: float) -> None:
+        """Until a node changes, or time alone makes one of these usable, which were not when it was ``now``.
+
+        A later time would miss what ended since then: nobody would wake who waits for it.
+        """
         changed = self._changed
         retry_at = min((node.retry_at() for node in nodes if node.retry_at() > now), default=math.inf)
         timeout = None if retry_at == math.inf else retry_at - now

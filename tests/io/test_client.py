@@ -8,7 +8,12 @@ import pytest
 
 from aioproducer.admin import make_client
 from aioproducer.config import ProducerConfig
-from aioproducer.errors import ConnectionFailedError, KafkaTimeoutError, NetworkError, UnsupportedVersionError
+from aioproducer.errors import (
+    ConnectionFailedError,
+    KafkaTimeoutError,
+    NetworkError,
+    UnsupportedVersionError,
+)
 from aioproducer.protocol.messages import DescribeClusterRequest, MetadataRequest
 from aioproducer.testing import EmbeddedCluster
 
@@ -58,6 +63,32 @@ async def test_an_answer_that_does_not_come_ends_the_connection_and_there_is_ano
         async with asyncio.timeout(5):
             await node.disconnected()
         assert await client.request(MetadataRequest(topics=[]), timeout=5)
+        await client.close()
+
+
+async def test_a_backoff_that_ended_between_looking_and_waiting_was_waited_for_for_ever():
+    async with EmbeddedCluster(transport="memory") as cluster:
+        client = client_of(cluster)
+        cluster.delay("Metadata", 10_000)
+        with pytest.raises(KafkaTimeoutError):
+            await client.request(MetadataRequest(topics=[]), timeout=0.1)
+        node = client.node(-1)
+        async with asyncio.timeout(5):
+            await node.disconnected()
+        loop = client._loop
+        # Just before the backoff ends, and after it.
+        times = iter([node.retry_at() - 0.001, node.retry_at() + 0.001])
+
+        class Clock:
+            def __getattr__(self, name):
+                return getattr(loop, name)
+
+            def time(self):
+                return next(times, None) or loop.time()
+
+        client._loop = Clock()
+        async with asyncio.timeout(5):
+            assert await client._any_usable() is node
         await client.close()
 
 
