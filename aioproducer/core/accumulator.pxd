@@ -126,7 +126,9 @@ cdef class RecordAccumulator(IncompleteBatches):
     @cython.locals(topic=TopicQueues)
     cdef TopicQueues _topic_of_column(self, object topic_name, object partition)
     cdef bint _grow(self, ProducerBatch batch, Py_ssize_t record_size) except -1
-    @cython.locals(slab=Slab)
+    @cython.locals(least=Py_ssize_t)
+    cdef bint _is_short(self, Py_ssize_t wanted) except -1
+    @cython.locals(slab=Slab, wanted=Py_ssize_t)
     cdef bint _extend(self, ProducerBatch batch, Py_ssize_t record_size) except -1
     @cython.locals(
         pool=BufferPool, preferred=Py_ssize_t, slab=Slab, limit=Py_ssize_t, estimate=Py_ssize_t, batch=ProducerBatch

@@ -55,6 +55,9 @@ COLUMN_BATCH_BYTES = 16 * 1024
 # The part of the memory that open batches may take before there is anything in them, as its reciprocal.
 OPEN_SHARE = 4
 
+# With less memory than this left, and batches under way, records wait.
+LEAST_OF_THE_REST = 65536
+
 # Batches up to this size are compressed at once; a thread takes longer to wake.
 INLINE_COMPRESSION_SIZE = 4096
 
@@ -503,8 +506,19 @@ class RecordAccumulator(IncompleteBatches):
             self._close(queue, batch, now, True)
         return new_delivery(batch, index)
 
+    def _is_short(self, wanted: int) -> bool:
+        """Whether to wait for memory though there may be some: batches made of crumbs cost more than the wait.
+
+        What waits has the open batches sent at once, and where none is on its way nothing is waited for.
+        """
+        least = min(wanted, LEAST_OF_THE_REST)
+        return self.pool.available_memory < least and len(self.incomplete) > self._open_batches
+
     def _extend(self, batch: ProducerBatch, record_size: int) -> bool:
-        slab = self.pool.take(record_size, batch.next_slab_size(record_size))
+        wanted = batch.next_slab_size(record_size)
+        if self._is_short(wanted):
+            return False
+        slab = self.pool.take(record_size, wanted)
         if slab is None:
             return False
         batch.add_slab(slab)
@@ -519,6 +533,8 @@ class RecordAccumulator(IncompleteBatches):
             # As much as the partition's last batch took: one piece to take, to checksum and to send. Where so many
             # batches are open that most of the memory would be room in them, they grow from small.
             preferred = max(record_size, queue.last_batch_size)
+        if self._is_short(preferred):
+            return None
         slab = pool.take(record_size, preferred)
         if slab is None:
             return None

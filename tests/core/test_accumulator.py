@@ -903,3 +903,36 @@ def test_a_column_waits_behind_those_in_line_for_memory() -> None:
     bench.send(b"x" * 500, partition=0)
     assert bench.accumulator.lines.memory_line
     assert bench.accumulator.append_column("t", 0, None, column, taken, 1000, bench.now, []) == taken
+
+
+class TestTheRestOfTheMemory:
+    """With next to none left, batches would be made of crumbs: thousands of pieces to take, to checksum and to send."""
+
+    def test_who_would_get_a_crumb_waits_for_what_is_under_way(self) -> None:
+        bench = Bench(topics={"t": 2}, memory=64 * 1024, batch_size=16 * 1024)
+        under_way = []
+        for _ in range(3):
+            for _ in range(15):
+                bench.send(b"x" * 1000, partition=0)
+            bench.accumulator._close(bench.queue(), bench.queue().open_batch, bench.now, full=True)
+            under_way += bench.drain()
+        for _ in range(3):
+            bench.send(b"x" * 1000, partition=1)
+        assert 8_000 < bench.pool.available_memory < 15_000
+        bench.send(b"y" * 1000, partition=0)
+        assert bench.accumulator.lines.memory_line
+        bench.ack(under_way[0])
+        bench.turn()
+        assert not bench.accumulator.lines.memory_line
+        (slab,) = bench.queue().open_batch.slabs
+        assert slab.size >= 15_000
+
+    def test_where_nothing_is_under_way_crumbs_are_better_than_nothing(self) -> None:
+        bench = Bench(topics={"t": 2}, memory=20 * 1024, batch_size=64 * 1024)
+        for partition in (0, 1):
+            for _ in range(8):
+                bench.send(b"x" * 1000, partition=partition)
+        assert bench.pool.available_memory == 4 * 1024
+        bench.send(b"y" * 1000, partition=0)
+        assert not bench.accumulator.lines.memory_line
+        assert bench.queue().open_batch.record_count == 9
