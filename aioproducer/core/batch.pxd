@@ -4,7 +4,7 @@ from aioproducer.core.buffer_pool cimport BufferPool, Slab
 from aioproducer.core.delivery cimport DeliveryGroup
 from aioproducer.core.partition_queue cimport PartitionQueue
 from aioproducer.record cimport new_record_metadata
-from aioproducer.wire.record cimport write_plain_record
+from aioproducer.wire.record cimport write_plain_record, write_run
 from aioproducer.wire.record_batch cimport pack_header, write_header
 
 cdef int _PENDING, _FAILED, _SPLIT
@@ -79,15 +79,7 @@ cdef class ProducerBatch(DeliveryGroup):
         const unsigned char* value,
         Py_ssize_t value_size,
     ) except -1
-    @cython.locals(
-        here=Py_ssize_t,
-        position=Py_ssize_t,
-        end=Py_ssize_t,
-        index=Py_ssize_t,
-        delta=cython.longlong,
-        largest=Py_ssize_t,
-        size=Py_ssize_t,
-    )
+    @cython.locals(behind=Py_ssize_t)
     cdef Py_ssize_t append_run(
         self, long long timestamp_ms, list values, Py_ssize_t first, Py_ssize_t stop, Py_ssize_t room
     ) except -1

@@ -28,10 +28,9 @@ else:
 
 if cython.compiled:
     from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_GET_SIZE
-    from cython.cimports.cpython.list import PyList_GET_ITEM
 else:
     # The compiled module has it from its .pxd file.
-    from aioproducer.wire.record import write_plain_record
+    from aioproducer.wire.record import write_plain_record, write_run
     from aioproducer.wire.record_batch import write_header
 
 if TYPE_CHECKING:
@@ -239,39 +238,26 @@ class ProducerBatch(DeliveryGroup):
         Ends in front of ``stop``, of what is no bytes object, of what does not fit, and behind ``room`` bytes; returns
         the place behind the last.
         """
-        here = first
-        position = self.position
-        end = min(position + room, self.room_end)
-        index = self.record_count
-        delta = timestamp_ms - self.base_timestamp
-        largest = self.max_record_size
-        while here < stop and position < end:
-            value = cython.cast(object, PyList_GET_ITEM(values, here))
-            if type(value) is not bytes:
-                break
-            size = write_plain_record(
-                self.address + position,
-                self.room_end - position,
-                index,
-                delta,
-                cython.NULL,
-                -1,
-                cython.cast(cython.p_uchar, PyBytes_AS_STRING(value)),
-                PyBytes_GET_SIZE(value),
-            )
-            if size < 0:
-                break
-            position += size
-            largest = max(largest, size)
-            index += 1
-            here += 1
-        if here > first:
-            self.position = position
-            self.max_record_size = largest
+        sizes = cython.declare(cython.Py_ssize_t[2])
+        sizes[1] = self.max_record_size
+        behind = write_run(
+            self.address + self.position,
+            self.room_end - self.position,
+            room,
+            self.record_count,
+            timestamp_ms - self.base_timestamp,
+            values,
+            first,
+            stop,
+            sizes,
+        )
+        if behind > first:
+            self.position += sizes[0]
+            self.max_record_size = sizes[1]
             if timestamp_ms != self.last_timestamp:
                 self._begin_timestamp(self.record_count, timestamp_ms)
-            self.record_count = index
-        return here
+            self.record_count += behind - first
+        return behind
 
     def _appended(self, timestamp_ms: int, size: int) -> int:
         index = self.record_count

@@ -1,5 +1,7 @@
 cimport cython
 
+cdef int _SHORT, _SHORTEST
+
 
 @cython.locals(zigzagged=cython.ulonglong, size=Py_ssize_t)
 cdef Py_ssize_t _zigzag_size(long long value) noexcept
@@ -18,6 +20,32 @@ cdef Py_ssize_t write_plain_record(
     const unsigned char* value,
     Py_ssize_t value_size,
 ) noexcept
+
+@cython.locals(
+    begin=cython.p_uchar,
+    here=Py_ssize_t,
+    is_short=cython.bint,
+    timestamp_zigzagged=cython.uint,
+    least=cython.uint,
+    largest=Py_ssize_t,
+    value_size=Py_ssize_t,
+    size=Py_ssize_t,
+    total=Py_ssize_t,
+)
+cdef Py_ssize_t write_run(
+    unsigned char* address,
+    Py_ssize_t room,
+    Py_ssize_t enough,
+    Py_ssize_t offset_delta,
+    long long timestamp_delta,
+    list values,
+    Py_ssize_t first,
+    Py_ssize_t stop,
+    Py_ssize_t* sizes,
+) except -1
+
+@cython.locals(is_longer=cython.uint)
+cdef unsigned char* _write_short(unsigned char* address, unsigned int zigzagged) noexcept
 
 @cython.locals(size=Py_ssize_t, encoded_size=Py_ssize_t)
 cpdef Py_ssize_t record_size_upper_bound(Py_ssize_t key_size, Py_ssize_t value_size, object headers=*) except -1

@@ -27,6 +27,8 @@ else:
     from aioproducer.uncompiled import cython
 
 if cython.compiled:
+    from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_GET_SIZE
+    from cython.cimports.cpython.list import PyList_GET_ITEM
     from cython.cimports.libc.string import memcpy
 
 Header = tuple[str, Buffer | None]
@@ -34,6 +36,9 @@ Header = tuple[str, Buffer | None]
 
 MAX_RECORD_OVERHEAD = 21
 """The longest length (5 bytes), attributes (1), timestamp delta (10) and offset delta (5) together."""
+
+# The largest numbers that fit two bytes, and one, as a varint.
+_SHORT, _SHORTEST = 8191, 63
 
 _NULL = b"\x01"
 _NO_ATTRIBUTES = b"\x00"
@@ -143,6 +148,85 @@ def write_plain_record(  # compiled only
         address += value_size
     address[0] = 0
     return total
+
+
+def write_run(  # compiled only
+    address: Any,
+    room: int,
+    enough: int,
+    offset_delta: int,
+    timestamp_delta: int,
+    values: list[Any],
+    first: int,
+    stop: int,
+    sizes: Any,
+) -> int:
+    """Write records without keys and headers one behind the other, as ``write_plain_record`` would each.
+
+    Ends in front of place ``stop`` of ``values``, of what is no bytes object, of what there is no ``room`` for, and
+    behind ``enough`` bytes. Returns the place behind the last; ``sizes`` gets the bytes written and, where that is more
+    than what it says, the size of the largest record.
+    """
+    begin = address
+    here = first
+    is_short = 0 <= timestamp_delta <= _SHORT
+    timestamp_zigzagged = timestamp_delta << 1 if is_short else 0
+    # Everything but the value, with one byte for each number but the time.
+    least = 7 if timestamp_zigzagged > 0x7F else 6
+    largest = sizes[1]
+    while here < stop and address - begin < enough:
+        value = cython.cast(object, PyList_GET_ITEM(values, here))
+        if type(value) is not bytes:
+            break
+        value_size = PyBytes_GET_SIZE(value)
+        if is_short and offset_delta <= _SHORT and value_size <= _SHORT - 16:
+            size = least + value_size + (offset_delta > _SHORTEST) + (value_size > _SHORTEST)
+            total = size + 1
+            if size > _SHORTEST:
+                total += 1
+            if total > room - (address - begin):
+                break
+            address = _write_short(address, size << 1)
+            address[0] = 0
+            address = _write_short(address + 1, timestamp_zigzagged)
+            address = _write_short(address, offset_delta << 1)
+            address[0] = 1
+            address = _write_short(address + 1, value_size << 1)
+            memcpy(address, PyBytes_AS_STRING(value), value_size)
+            address += value_size
+            address[0] = 0
+            address += 1
+        else:
+            total = write_plain_record(
+                address,
+                room - (address - begin),
+                offset_delta,
+                timestamp_delta,
+                cython.NULL,
+                -1,
+                cython.cast(cython.p_uchar, PyBytes_AS_STRING(value)),
+                value_size,
+            )
+            if total < 0:
+                break
+            address += total
+        largest = max(largest, total)
+        offset_delta += 1
+        here += 1
+    sizes[0] = address - begin
+    sizes[1] = largest
+    return here
+
+
+def _write_short(address: Any, zigzagged: int) -> Any:  # compiled only
+    """Write a number below 2**14 and return the address behind it.
+
+    The second byte is written either way: where the number has one, what follows it is written over that.
+    """
+    is_longer = zigzagged > 0x7F
+    address[0] = zigzagged & 0x7F | is_longer << 7
+    address[1] = zigzagged >> 7
+    return address + 1 + is_longer
 
 
 def _zigzag_size(value: int) -> int:  # compiled only

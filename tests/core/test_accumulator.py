@@ -18,6 +18,7 @@ from aioproducer.core.pending import PENDING_OVERHEAD
 from aioproducer.errors import BufferExhaustedError, InvalidPartitionError, KafkaError
 from aioproducer.record import TopicPartition
 from aioproducer.wire.murmur2 import partition_for_key
+from aioproducer.wire.record import encode_record
 from aioproducer.wire.record_batch import estimate_size_in_bytes_upper_bound
 from tests.core.accumulating import NODE, Bench, records_of, values_of
 
@@ -877,6 +878,23 @@ def test_a_column_goes_on_in_the_next_batch() -> None:
             stored += [record.value for record in records_of(batch)]
             bench.ack(batch)
     assert sorted(stored) == values
+
+
+@pytest.mark.parametrize("delta", [0, 63, 64, 8191, 8192, -1])
+def test_a_columns_records_are_written_as_each_would_be_alone(delta: int) -> None:
+    """Where the numbers before a record's value begin to take a byte more."""
+    bench = Bench(topics={"t": 1}, memory=1 << 24, batch_size=1 << 21, max_request_size=1 << 22, linger=100.0)
+    sizes = [*range(140), *range(8160, 8200), *[n % 3 for n in range(8200)], *range(50, 70)]
+    values = [bytes([size % 251]) * size for size in sizes]
+    first = bench.accumulator.append_column("t", 0, None, values[:1], 0, 10_000, bench.now, [])
+    while first < len(values):
+        first = bench.accumulator.append_column("t", 0, None, values, first, 10_000 + delta, bench.now, [])
+    batch = bench.queue().open_batch
+    assert batch.record_count == len(values)
+    expected = [encode_record(place, delta if place else 0, None, value) for place, value in enumerate(values)]
+    assert batch.max_record_size == max(map(len, expected))
+    batch.close()
+    assert b"".join(bytes(part) for part in batch.body) == b"".join(expected)
 
 
 def test_a_column_of_batches_of_a_record_each_is_taken_in_pieces() -> None:
