@@ -9,12 +9,16 @@ cdef class RecordEntry:
     cdef public RecordAccumulator _accumulator
     cdef public unsigned long _owner_thread
     cdef public bint _plain
+    cdef public object _time
+    cdef public object _want_topic
     cdef object __weakref__
 
     @cython.locals(milliseconds=cython.longlong)
     cdef object _take(
         self, object topic, object value, object key, object partition, object timestamp_ms, object headers
     )
+    @cython.locals(now=double)
+    cpdef double _want(self, object topic, object partition) except? -1
     cpdef object _put(
         self, object topic, object partition, object key, object value, object headers, long long timestamp_ms
     )

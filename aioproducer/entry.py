@@ -5,7 +5,7 @@ A class of its own because it is compiled; ``Producer`` is this with a life arou
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import time_ns
 from typing import TYPE_CHECKING, Any
 
@@ -37,12 +37,15 @@ _NO_HEADERS = NO_HEADERS
 class RecordEntry:
     """Takes records from the thread that owns it, and puts them into their batches."""
 
-    __slots__ = ("__weakref__", "_accumulator", "_owner_thread", "_plain")
+    __slots__ = ("__weakref__", "_accumulator", "_owner_thread", "_plain", "_time", "_want_topic")
 
     _accumulator: RecordAccumulator
     _owner_thread: int
     # Records that nothing of the user's has to touch take the short way.
     _plain: bool
+    # The loop's time, and who is told of each topic that records are for, and when.
+    _time: Callable[[], float]
+    _want_topic: Callable[[str, float], None]
 
     def send(
         self,
@@ -155,7 +158,15 @@ class RecordEntry:
             return first + sum([batch.record_count - batch.column_start for batch in touched])
 
     def _want(self, topic: str, partition: int | None) -> float:
-        """Note that records are for this topic; the loop's time."""
+        """Note that records are for this topic, and its partition; the loop's time."""
+        now = self._time()
+        self._want_topic(topic, now)
+        if partition is not None:
+            self._want_partition(topic, partition, now)
+        return now
+
+    def _want_partition(self, topic: str, partition: int, now: float) -> None:
+        """Note that records are for this partition, which may not be known."""
         raise AssertionError("the producer says")
 
     def _send_otherwise(

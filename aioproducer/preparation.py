@@ -128,8 +128,8 @@ class Admission:
     """Lets records in that cannot go straight into an open batch.
 
     Args:
-        want_topic: told of each topic that records are for.
-        want_partition: told of records for a partition that is not known.
+        want: told of each topic, and partition, that records are for; gives the loop's time.
+        want_topic: the same where the time is known.
         note_refused: told of each record that failed by itself.
     """
 
@@ -140,8 +140,8 @@ class Admission:
         accumulator: RecordAccumulator,
         metadata: ClusterMetadata,
         *,
+        want: Callable[[str, int | None], float],
         want_topic: Callable[[str, float], None],
-        want_partition: Callable[[str, int, float], None],
         note_refused: Callable[[TopicPartition, KafkaError], None],
     ) -> None:
         self._limits = (
@@ -152,8 +152,8 @@ class Admission:
         self._loop = loop
         self._accumulator = accumulator
         self._metadata = metadata
+        self._want = want
         self._want_topic = want_topic
-        self._want_partition = want_partition
         self._note_refused = note_refused
         # Async serializers at work.
         self.serializing: set[asyncio.Task[None]] = set()
@@ -185,16 +185,8 @@ class Admission:
             where = TopicPartition(topic, -1 if partition is None else partition)
             self._note_refused(where, error)
             return _failed(self._loop, where, error)
-        now = self.want(topic, partition)
+        now = self._want(topic, partition)
         return self._accumulator.enqueue(topic, partition, key, value, headers, timestamp_ms, now)
-
-    def want(self, topic: str, partition: int | None) -> float:
-        """Note that records are for this topic, and its partition; the loop's time."""
-        now = self._loop.time()
-        self._want_topic(topic, now)
-        if partition is not None:
-            self._want_partition(topic, partition, now)
-        return now
 
     def _refusal(
         self,

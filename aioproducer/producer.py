@@ -180,13 +180,15 @@ class Producer(RecordEntry):
         self._parts = parts
         self._accumulator = parts.accumulator
         self._sender = parts.sender
+        self._time = loop.time
+        self._want_topic = cluster.want_topic
         self._admission = Admission(
             self.config,
             loop,
             parts.accumulator,
             parts.metadata,
+            want=self._want,
             want_topic=cluster.want_topic,
-            want_partition=self._want_partition,
             note_refused=self._note_refused,
         )
         self._owner_thread = get_ident()
@@ -332,9 +334,6 @@ class Producer(RecordEntry):
         timestamp_ms: int,
     ) -> Delivery:
         return self._admission.enqueue(topic, partition, key, value, headers, timestamp_ms)
-
-    def _want(self, topic: str, partition: int | None) -> float:
-        return self._admission.want(topic, partition)
 
     def _send_otherwise(
         self,

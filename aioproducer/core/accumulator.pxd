@@ -23,6 +23,7 @@ cdef class RecordAccumulator(IncompleteBatches):
     cdef list _refused
     cdef bint _ignore_keys
     cdef Py_ssize_t _batch_size
+    cdef double _delivery_timeout
     cdef Py_ssize_t _size_limit
     cdef Py_ssize_t _open_limit
     cdef bint _compresses
@@ -118,6 +119,8 @@ cdef class RecordAccumulator(IncompleteBatches):
     cpdef list take_refused(self)
     @cython.locals(topic=TopicQueues)
     cpdef object place_plain(self, object topic_name, object key, object value, long long timestamp_ms, double now)
+    @cython.locals(deadline=double, oldest=ProducerBatch)
+    cpdef double next_deadline(self) except? -1
     cpdef list drain(self, object node_id, double now)
     @cython.locals(size=Py_ssize_t)
     cdef object _place_of_column(

@@ -115,6 +115,7 @@ class RecordAccumulator(IncompleteBatches):
         self.rack_of = rack_of
         self._ignore_keys = settings.ignore_keys
         self._batch_size = settings.batch_size
+        self._delivery_timeout = settings.delivery_timeout
         # No more than a request may have: then append need not ask whether a record is too large for one.
         self._size_limit = min(settings.batch_size, settings.max_request_size) - BATCH_HEADER_SIZE
         self._open_limit = pool.total_memory // OPEN_SHARE
@@ -641,7 +642,8 @@ class RecordAccumulator(IncompleteBatches):
         """When ``ready.poll``, ``expired`` or ``expired_waiting`` will next have work; infinity for never."""
         deadline = self.ready.next_deadline()
         if self.incomplete:
-            deadline = min(deadline, next(iter(self.incomplete)).created_at + self.settings.delivery_timeout)
+            oldest = next(iter(self.incomplete))
+            deadline = min(deadline, oldest.created_at + self._delivery_timeout)
         if self.lines.waiting.records:
             deadline = min(deadline, next(iter(self.lines.waiting.records)).deadline)
         return deadline

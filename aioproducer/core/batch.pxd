@@ -100,6 +100,7 @@ cdef class ProducerBatch(DeliveryGroup):
     cpdef Py_ssize_t size(self) except -1
     cpdef Py_ssize_t uncompressed_size(self) except -1
     cpdef bint is_finished(self) except -1
+    cpdef bint succeed(self, long long base_offset, long long log_append_time, bint acknowledged=*) except -1
     cpdef list buffers(self)
     cpdef object set_sequence(self, long long producer_id, int producer_epoch, int base_sequence)
     cpdef object release_memory(self, BufferPool pool)

@@ -120,7 +120,9 @@ class ProducerBatch(DeliveryGroup):
         created_at: float,
         size_limit: int,
     ) -> None:
-        super().__init__(loop)
+        # As DeliveryGroup.__init__, without the call.
+        self.loop = loop
+        self.waiters = None
         self.queue: PartitionQueue | None = queue
         self.topic_partition = topic_partition
         # Position in the order in which batches were made; flush waits for all up to one.
@@ -406,7 +408,7 @@ class ProducerBatch(DeliveryGroup):
 
     # Outcome
 
-    def succeed(self, base_offset: int, log_append_time: int, *, acknowledged: bool = True) -> bool:
+    def succeed(self, base_offset: int, log_append_time: int, acknowledged: bool = True) -> bool:
         """The broker has it. False where the batch was failed before and stays so."""
         if self.outcome == _FAILED:
             return False

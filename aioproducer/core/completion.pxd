@@ -10,8 +10,8 @@ cdef class Completion:
     cdef ProducerState _producer_state
     cdef readonly object _retries
 
-    cpdef object acked(self, ProducerBatch batch, object base_offset, object log_append_time, double now)
+    cpdef object acked(self, ProducerBatch batch, long long base_offset, long long log_append_time, double now)
     cpdef object written(self, ProducerBatch batch, double now)
     cdef object _succeed(
-        self, ProducerBatch batch, object base_offset, object log_append_time, double now, bint acknowledged
+        self, ProducerBatch batch, long long base_offset, long long log_append_time, double now, bint acknowledged
     )

@@ -90,7 +90,7 @@ class Completion:
         self._accumulator.request_ended(batch)
         assert batch.queue is not None
         self._producer_state.acked(batch, batch.queue.sequences)
-        was_pending = batch.succeed(base_offset, log_append_time, acknowledged=acknowledged)
+        was_pending = batch.succeed(base_offset, log_append_time, acknowledged)
         self._accumulator.completed(batch, now)
         return ACKED if was_pending else LATE
 

@@ -60,12 +60,22 @@ cdef class Connection:
         bint expect_response,
         object read_response=*,
     )
-    @cython.locals(end=Py_ssize_t, position=Py_ssize_t, size=Py_ssize_t, start=Py_ssize_t)
+    @cython.locals(
+        end=Py_ssize_t,
+        position=Py_ssize_t,
+        size=Py_ssize_t,
+        start=Py_ssize_t,
+        buffer="Py_buffer *",
+        place="const unsigned char *",
+    )
     cpdef list receive_data(self, object data, double now)
     cdef Py_ssize_t _receive_part(self, object view, Py_ssize_t position, double now, list completed) except -1
-    @cython.locals(request=InFlight)
+    @cython.locals(request=InFlight, correlation_id=cython.longlong)
     cdef object _receive_frame(self, object frame, double now, list completed)
 
+
+@cython.locals(high=cython.uint)
+cdef int _int32(const unsigned char *place) noexcept
 
 @cython.locals(request=InFlight)
 cdef object _decode(InFlight request, object frame)

@@ -49,7 +49,17 @@ from aioproducer.protocol import (
 from aioproducer.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 
 if TYPE_CHECKING:
+    import cython
+
     from aioproducer.protocol.parts import ResponseInParts
+    from aioproducer.protocol.produce_frames import Acknowledged, PlainProduceRequest
+else:
+    from aioproducer.uncompiled import cython
+
+if cython.compiled:
+    from cython.cimports.cpython.buffer import PyBuffer_IsContiguous
+    from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize
+    from cython.cimports.cpython.memoryview import PyMemoryView_GET_BUFFER
 
 CLIENT_SOFTWARE_NAME = "aioproducer"
 
@@ -122,8 +132,9 @@ class Authenticator(Protocol):
         """
 
 
-ReadResponse: TypeAlias = Callable[[int, Buffer], "ResponseInParts[Any, Any]"]
-"""Reads a response of a version, where that is not to be done at once."""
+AnyResponse: TypeAlias = "Response | Acknowledged | ResponseInParts[Any, Any]"
+ReadResponse: TypeAlias = Callable[[int, Buffer], AnyResponse]
+"""Reads a response of a version, where that is not to be done at once, or not in full."""
 
 
 class InFlight:
@@ -148,7 +159,7 @@ class InFlight:
         context: object,
         sent_at: float,
         deadline: float,
-        response_class: type[Response],
+        response_class: type[Response] | None,
         read_response: ReadResponse | None,
     ) -> None:
         self.correlation_id = correlation_id
@@ -165,7 +176,7 @@ class Completed(NamedTuple):
     """A response, and the request it answers. ``size`` is the response's bytes on the wire."""
 
     context: object
-    response: Response | ResponseInParts[Any, Any]
+    response: AnyResponse
     api_key: int
     version: int
     correlation_id: int
@@ -304,7 +315,7 @@ class Connection:
 
     def send(
         self,
-        request: Request[Response],
+        request: Request[Response] | PlainProduceRequest,
         now: float,
         context: object = None,
         timeout: float | None = None,
@@ -337,7 +348,7 @@ class Connection:
 
     def _send(
         self,
-        request: Request[Response],
+        request: Request[Response] | PlainProduceRequest,
         version: int,
         now: float,
         context: object,
@@ -351,7 +362,10 @@ class Connection:
         self._next_correlation_id = 0 if correlation_id == LARGEST_CORRELATION_ID else correlation_id + 1
         if expect_response:
             deadline = now + (self._request_timeout if timeout is None else timeout)
-            response_class = request.response_class()
+            response_class = None
+            if read_response is None:
+                # A short form has no class of responses: who sends it reads the answer.
+                response_class = request.response_class()  # type: ignore[union-attr]
             self._in_flight.append(
                 InFlight(
                     correlation_id,
@@ -382,9 +396,24 @@ class Connection:
         afterwards. On a CLOSED connection data is ignored.
         """
         completed: list[Completed] = []
+        position = 0
+        if cython.compiled and type(data) is memoryview:  # compiled only
+            buffer = PyMemoryView_GET_BUFFER(data)
+            if buffer.itemsize == 1 and buffer.ndim == 1 and PyBuffer_IsContiguous(buffer, b"C"):
+                # As below, without a view for each frame.
+                place = cython.cast(cython.p_uchar, buffer.buf)
+                while self._frame is None and not self._frame_start and buffer.len - position >= _SIZE_OF_SIZE:
+                    size = _int32(place + position)
+                    start = position + _SIZE_OF_SIZE
+                    if self.error is not None or not 0 <= size <= min(buffer.len - start, self._max_frame_bytes):
+                        break
+                    frame = PyBytes_FromStringAndSize(cython.cast(cython.p_char, place + start), size)
+                    position = start + size
+                    self._receive_frame(frame, now, completed)
+                if position == buffer.len:
+                    return completed
         view = memoryview(data).cast("B")
         end = len(view)
-        position = 0
         while self.error is None and position < end:
             if self._frame is None and not self._frame_start and end - position >= _SIZE_OF_SIZE:
                 # As a rule whole frames come: no need to put them together.
@@ -430,7 +459,10 @@ class Connection:
         if len(frame) < _CORRELATION_ID.size:
             self._fail(ProtocolError(f"{self.peer} sent a response of {len(frame)} bytes: too short to be one."))
             return
-        (correlation_id,) = _CORRELATION_ID.unpack_from(frame)
+        if cython.compiled and type(frame) is bytes:  # compiled only
+            correlation_id = _int32(cython.cast(cython.p_uchar, PyBytes_AS_STRING(frame)))
+        else:
+            (correlation_id,) = _CORRELATION_ID.unpack_from(frame)
         if not self._in_flight:
             self._fail(
                 ProtocolError(f"{self.peer} sent a response that nothing asked for (correlation id {correlation_id}).")
@@ -487,7 +519,7 @@ class Connection:
         )
         self._send_own(request, version, now)
 
-    def _handle_own(self, request: InFlight, response: Response | ResponseInParts[Any, Any], now: float) -> None:
+    def _handle_own(self, request: InFlight, response: AnyResponse, now: float) -> None:
         try:
             if isinstance(response, ApiVersionsResponse):
                 self._handle_versions(request, response, now)
@@ -606,10 +638,18 @@ class _Own:
 _OWN = _Own()
 
 
-def _decode(request: InFlight, frame: Buffer) -> Response | ResponseInParts[Any, Any]:
+def _int32(place: Any) -> int:  # compiled only
+    """The number in four bytes."""
+    high = place[0]
+    number: int = cython.cast(cython.int, high << 24 | place[1] << 16 | place[2] << 8 | place[3])
+    return number
+
+
+def _decode(request: InFlight, frame: Buffer) -> AnyResponse:
     if request.read_response is not None:
         return request.read_response(request.version, frame)
     if request.api_key == _API_VERSIONS:
         # A broker that does not know the version asked for cannot answer in it (KIP-35).
         return decode_api_versions_response(request.version, frame)[1]
+    assert request.response_class is not None
     return decode_response(request.response_class, request.version, frame)[1]

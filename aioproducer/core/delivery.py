@@ -105,7 +105,7 @@ class DeliveryGroup:
         if waiters:
             self.waiters = None
             woken: list[Awaiting] = []
-            for index in sorted(waiters):
+            for index in sorted(waiters) if len(waiters) > 1 else waiters:
                 there = waiters[index]
                 if isinstance(there, list):
                     _call_back(self.loop, woken)
@@ -132,6 +132,9 @@ def wake(loop: FutureFactory, waiters: list[Waiter]) -> None:
 
 def _call_back(loop: FutureFactory, woken: list[Awaiting]) -> None:
     """Let the loop call back those who have been woken, some of them together: it makes a handle for every call."""
+    if len(woken) == 1:
+        loop.call_soon(woken[0].call_back)
+        return
     for first in range(0, len(woken), WOKEN_TOGETHER):
         loop.call_soon(_Woken(loop, woken[first : first + WOKEN_TOGETHER]))
 

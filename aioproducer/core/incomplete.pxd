@@ -5,6 +5,7 @@ from aioproducer.core.buffer_pool cimport BufferPool
 from aioproducer.core.partition_queue cimport PartitionQueue
 from aioproducer.core.producer_state cimport ProducerState
 from aioproducer.core.ready cimport ReadyPartitions
+from aioproducer.core.watches cimport Watches
 
 
 cdef class IncompleteBatches:
@@ -23,7 +24,7 @@ cdef class IncompleteBatches:
     cdef Py_ssize_t _batch_number
     cdef Py_ssize_t _open_batches
     cdef readonly object _ratios
-    cdef object _watches
+    cdef Watches _watches
 
     cpdef object _begin_compression(self, ProducerBatch batch)
     cpdef object _set_compressed(self, ProducerBatch batch, bytes data)
@@ -31,4 +32,6 @@ cdef class IncompleteBatches:
     @cython.locals(queue=PartitionQueue)
     cpdef object completed(self, ProducerBatch batch, double now)
     cpdef object release(self, ProducerBatch batch)
+    @cython.locals(part=ProducerBatch, parent=ProducerBatch)
+    cdef object _forget(self, ProducerBatch batch)
     cpdef bint has_room(self) except -1

@@ -2,6 +2,8 @@ cimport cython
 
 from aioproducer.core.batch cimport ProducerBatch
 
+cdef long long _MASK, _NO_SEQUENCE
+
 
 cdef class PartitionSequences:
     cdef public long long producer_id
@@ -32,3 +34,6 @@ cdef class ProducerState:
     cpdef bint settle(self, PartitionSequences sequences) except -1
     cdef bint _is_current(self, PartitionSequences sequences)
     cdef object _begin_epoch(self, PartitionSequences sequences)
+
+
+cpdef bint _is_before(long long sequence, long long other) noexcept

@@ -36,7 +36,9 @@ if TYPE_CHECKING:
 LAST_EPOCH = 32767
 # How many batches of a producer and partition a broker knows again.
 BATCHES_REMEMBERED = 5
-SEQUENCE_MASK = 0x7FFFFFFF
+# Sequences are modulo 2**31. Private: the compiled module has them as C's integers.
+_MASK = 0x7FFFFFFF
+_NO_SEQUENCE = NO_SEQUENCE
 
 
 class PartitionSequences:
@@ -61,7 +63,7 @@ class PartitionSequences:
         self.producer_id = NO_PRODUCER_ID
         self.producer_epoch = NO_PRODUCER_EPOCH
         self.next_sequence = 0
-        self.last_acked = NO_SEQUENCE
+        self.last_acked = _NO_SEQUENCE
         self.in_flight: list[ProducerBatch] = []
         # How many were acknowledged before the first in flight, which the broker must not forget for them.
         self.acked_early = 0
@@ -108,26 +110,26 @@ class ProducerState:
         if self.fatal_error is not None or sequences.bump_wanted:
             return False
         in_flight = sequences.in_flight
-        if batch.base_sequence != NO_SEQUENCE:
+        if batch.base_sequence != _NO_SEQUENCE:
             return in_flight[0] is batch
         if self.producer_id == NO_PRODUCER_ID or sequences.unresolved:
             return False
         if in_flight:
             # A broker that knows nothing of this producer takes any sequence: the first has to be there before others.
-            begun = sequences.last_acked != NO_SEQUENCE
+            begun = sequences.last_acked != _NO_SEQUENCE
             remembered = len(in_flight) + sequences.acked_early < BATCHES_REMEMBERED
             return begun and remembered and len(in_flight) < self.max_in_flight and self._is_current(sequences)
         return True
 
     def assign(self, batch: ProducerBatch, sequences: PartitionSequences) -> None:
         """Give a batch that is drained for the first time its sequence; a retried one keeps its own."""
-        if not self.idempotent or batch.base_sequence != NO_SEQUENCE:
+        if not self.idempotent or batch.base_sequence != _NO_SEQUENCE:
             return
         if not self._is_current(sequences):
             assert not sequences.in_flight
             self._begin_epoch(sequences)
         batch.set_sequence(sequences.producer_id, sequences.producer_epoch, sequences.next_sequence)
-        sequences.next_sequence = (sequences.next_sequence + batch.record_count) & SEQUENCE_MASK
+        sequences.next_sequence = (sequences.next_sequence + batch.record_count) & _MASK
         sequences.in_flight.append(batch)
 
     def acked(self, batch: ProducerBatch, sequences: PartitionSequences) -> None:
@@ -136,8 +138,8 @@ class ProducerState:
             if not self.is_first_in_flight(batch, sequences):
                 sequences.acked_early += 1
             sequences.in_flight.remove(batch)
-            last = (batch.base_sequence + batch.record_count - 1) & SEQUENCE_MASK
-            if sequences.last_acked == NO_SEQUENCE or not _is_before(last, sequences.last_acked):
+            last = (batch.base_sequence + batch.record_count - 1) & _MASK
+            if sequences.last_acked == _NO_SEQUENCE or not _is_before(last, sequences.last_acked):
                 sequences.last_acked = last
 
     def is_first_in_flight(self, batch: ProducerBatch, sequences: PartitionSequences) -> bool:
@@ -165,12 +167,12 @@ class ProducerState:
 
     def split(self, batch: ProducerBatch, children: list[ProducerBatch], sequences: PartitionSequences) -> None:
         """Children take over the sequences of a batch that was too large for the broker."""
-        if batch.base_sequence == NO_SEQUENCE:
+        if batch.base_sequence == _NO_SEQUENCE:
             return
         sequence = batch.base_sequence
         for child in children:
             child.set_sequence(batch.producer_id, batch.producer_epoch, sequence)
-            sequence = (sequence + child.record_count) & SEQUENCE_MASK
+            sequence = (sequence + child.record_count) & _MASK
         place = sequences.in_flight.index(batch)
         sequences.in_flight[place : place + 1] = children
 
@@ -184,7 +186,7 @@ class ProducerState:
             sequences.acked_early = 0
         if sequences.unresolved and not in_flight:
             sequences.unresolved = False
-            if sequences.next_sequence != (sequences.last_acked + 1) & SEQUENCE_MASK:
+            if sequences.next_sequence != (sequences.last_acked + 1) & _MASK:
                 sequences.bump_wanted = True
             elif not sequences.bump_wanted:
                 return True
@@ -200,7 +202,7 @@ class ProducerState:
         self._begin_epoch(sequences)
         for batch in in_flight:
             batch.set_sequence(sequences.producer_id, sequences.producer_epoch, sequences.next_sequence)
-            sequences.next_sequence = (sequences.next_sequence + batch.record_count) & SEQUENCE_MASK
+            sequences.next_sequence = (sequences.next_sequence + batch.record_count) & _MASK
         return True
 
     def fail(self, error: KafkaError) -> None:
@@ -222,11 +224,11 @@ class ProducerState:
         sequences.producer_id = self.producer_id
         sequences.producer_epoch = self.producer_epoch
         sequences.next_sequence = 0
-        sequences.last_acked = NO_SEQUENCE
+        sequences.last_acked = _NO_SEQUENCE
         sequences.bump_wanted = False
         sequences.acked_early = 0
 
 
 def _is_before(sequence: int, other: int) -> bool:
     """Whether ``sequence`` comes before ``other``, both modulo 2**31 and less than half of that apart."""
-    return (sequence - other) & SEQUENCE_MASK > SEQUENCE_MASK // 2
+    return (sequence - other) & _MASK > _MASK // 2

@@ -1,14 +1,16 @@
 cimport cython
 
 from aioproducer.core.accumulator cimport RecordAccumulator
+from aioproducer.core.metadata cimport ClusterMetadata
 from aioproducer.core.producer_state cimport ProducerState
+from aioproducer.core.retry cimport Attempts
 from aioproducer.io.node cimport NodeConnection
 from aioproducer.metrics cimport Metrics
 
 
 cdef class Cluster:
     cdef readonly dict nodes
-    cdef readonly object metadata
+    cdef readonly ClusterMetadata metadata
     cdef object _loop
     cdef RecordAccumulator _accumulator
     cdef ProducerState _producer_state
@@ -21,13 +23,14 @@ cdef class Cluster:
     cdef object _wake
     cdef object _topic_refused
     cdef bint _producer_id_asked
-    cdef object _producer_id_attempts
+    cdef Attempts _producer_id_attempts
     cdef list _metadata_watches
     cdef object _metadata_request
     cdef readonly object _intake
     cdef dict _retired
 
     cpdef object node_changed(self, NodeConnection node)
+    cpdef object want_topic(self, object name, double now)
     cpdef NodeConnection node(self, object node_id)
     cdef bint _is_due(self, double now) except -1
     cdef bint _producer_id_due(self, double now) except -1

@@ -2,6 +2,7 @@ cimport cython
 
 from aioproducer.core.connection cimport Connection
 from aioproducer.metrics cimport Metrics
+from aioproducer.protocol.frames cimport frame_size
 
 cdef object _READY
 cdef double _NEVER

@@ -21,18 +21,19 @@ from aioproducer.diagnosis import connection_failed, tls_failed
 from aioproducer.errors import ConnectionFailedError, KafkaError, NetworkError, RequestTimedOutError
 from aioproducer.hooks import Hooks
 from aioproducer.metrics import Metrics
-from aioproducer.protocol import Buffer, Request, Response
+from aioproducer.protocol import Buffer, Request, Response, frame_size
 from aioproducer.record import Node
 from aioproducer.transport.base import Connector, Transport
 
 if TYPE_CHECKING:
     from random import Random
 
+    from aioproducer.protocol.produce_frames import PlainProduceRequest
+
 logger = logging.getLogger("aioproducer")
 
 # How a request begins: size, API key, version, correlation id.
 _HEADER_START = struct.Struct(">ihhi")
-_SIZE_OF_SIZE = 4
 _READY = ConnectionState.READY
 _NEVER = float("inf")
 
@@ -201,7 +202,7 @@ class NodeConnection:
 
     def send(
         self,
-        request: Request[Response],
+        request: Request[Response] | PlainProduceRequest,
         context: RequestContext,
         now: float,
         version: int | None = None,
@@ -220,13 +221,14 @@ class NodeConnection:
         assert connection is not None
         assert transport is not None
         buffers = connection.send(request, now, context, timeout, version, expect_response, read_response)
-        size, api_key, used, correlation_id = _HEADER_START.unpack_from(buffers[0])
-        size += _SIZE_OF_SIZE
+        size = frame_size(buffers[0])
         self._last_used = now
         self._metrics.request_sent(self.id, size, now)
         self._count_written(size, now)
-        for on_request_written in self._hooks.request_written:
-            on_request_written(self.node, api_key, used, correlation_id, size)
+        if self._hooks.request_written:
+            _, api_key, used, correlation_id = _HEADER_START.unpack_from(buffers[0])
+            for on_request_written in self._hooks.request_written:
+                on_request_written(self.node, api_key, used, correlation_id, size)
         written = self._write(transport, buffers, context, expect_response, now)
         # Sooner than that the request has no deadline, of whatever kind.
         deadline = now + (self._settings.request_timeout if timeout is None else timeout)

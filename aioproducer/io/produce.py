@@ -9,14 +9,9 @@ from aioproducer.core.batch import ProducerBatch
 from aioproducer.core.connection import Completed
 from aioproducer.errors import KafkaError, ProtocolError, error_class
 from aioproducer.io.node import NodeConnection
-from aioproducer.protocol import ApiKey
-from aioproducer.protocol.messages.produce import (
-    PartitionProduceData,
-    PartitionProduceResponse,
-    ProduceRequest,
-    ProduceResponse,
-    TopicProduceData,
-)
+from aioproducer.protocol import ApiKey, Buffer
+from aioproducer.protocol.messages.produce import PartitionProduceResponse, ProduceResponse
+from aioproducer.protocol.produce_frames import Acknowledged, PlainProduceRequest
 from aioproducer.record import Node
 
 PRODUCE = int(ApiKey.PRODUCE)
@@ -57,31 +52,21 @@ def produce_request(
     topic_ids: Mapping[str, bytes | None],
     acks: int,
     timeout_ms: int,
-) -> tuple[ProduceRequest, dict[PartitionKey, ProducerBatch]]:
+) -> tuple[PlainProduceRequest, dict[PartitionKey, ProducerBatch]]:
     """The request for these batches, and which of them an answer's topic (name or id) and partition mean."""
-    topics: dict[str, TopicProduceData] = {}
+    topics: dict[str, list[tuple[int, list[Buffer]]]] = {}
     by_partition: dict[PartitionKey, ProducerBatch] = {}
+    request = PlainProduceRequest(acks, timeout_ms, [])
     by_id = version >= TOPIC_IDS_FROM
     for batch in batches:
         name, partition = batch.topic_partition
-        topic_id = topic_ids.get(name) or b""
-        topic = topics.get(name)
-        if topic is None:
-            # As TopicProduceData(...), without looking for what was not given.
-            topic = topics[name] = TopicProduceData.__new__(TopicProduceData)
-            topic.name = name
-            topic.topic_id = topic_id
-            topic.partition_data = []
-        data = PartitionProduceData.__new__(PartitionProduceData)
-        data.index = partition
-        data.records = batch.buffers()
-        topic.partition_data.append(data)
+        topic_id = topic_ids[name] or b""
+        partitions = topics.get(name)
+        if partitions is None:
+            partitions = topics[name] = []
+            request.topics.append((name, topic_id, partitions))
+        partitions.append((partition, batch.buffers()))
         by_partition[topic_id if by_id else name, partition] = batch
-    request = ProduceRequest.__new__(ProduceRequest)
-    request.transactional_id = None
-    request.acks = acks
-    request.timeout_ms = timeout_ms
-    request.topic_data = list(topics.values())
     return request, by_partition
 
 
@@ -91,10 +76,13 @@ class ProduceOwner(Protocol):
     def request_answered(self, node: NodeConnection, completed: Completed, throttle_time_ms: int) -> None:
         """The answer is here; called before those of its batches."""
 
-    def batch_answered(
+    def batch_acknowledged(self, batch: ProducerBatch, base_offset: int, log_append_time: int, now: float) -> None:
+        """The broker has the batch."""
+
+    def batch_refused(
         self, batch: ProducerBatch, answer: PartitionProduceResponse, endpoints: list[Node], now: float
     ) -> None:
-        """The answer for one batch, and the nodes that the whole of it names."""
+        """The answer for one batch, an error, and the nodes that the whole of it names."""
 
     def batch_written(self, batch: ProducerBatch) -> None:
         """With acks=0: the batch has left its buffers."""
@@ -134,23 +122,37 @@ class ProduceInFlight:
                 owner.batch_written(batch)
             return
         response = completed.response
-        assert isinstance(response, ProduceResponse)
-        owner.request_answered(node, completed, response.throttle_time_ms)
         unanswered = self._unanswered
-        by_id = completed.version >= TOPIC_IDS_FROM
-        endpoints: list[Node] = []
-        if response.node_endpoints:
-            endpoints = [Node(each.node_id, each.host, each.port, each.rack) for each in response.node_endpoints]
-        for topic in response.responses:
-            key: str | bytes = topic.topic_id if by_id else topic.name
-            for partition in topic.partition_responses:
-                answered = unanswered.pop((key, partition.index), None)
+        if type(response) is Acknowledged:
+            owner.request_answered(node, completed, response.throttle_time_ms)
+            now = completed.received_at
+            for partition, base_offset, log_append_time in response.batches:
+                answered = unanswered.pop(partition, None)
                 if answered is not None:
-                    owner.batch_answered(answered, partition, endpoints, completed.received_at)
+                    owner.batch_acknowledged(answered, base_offset, log_append_time, now)
+        else:
+            assert isinstance(response, ProduceResponse)
+            owner.request_answered(node, completed, response.throttle_time_ms)
+            self._answered_in_full(response, completed)
         for batch in unanswered.values():
             owner.batch_failed(
                 batch, ProtocolError(f"broker {node.node} left {batch.topic_partition} out of its produce response")
             )
+
+    def _answered_in_full(self, response: ProduceResponse, completed: Completed) -> None:
+        owner, now = self._owner, completed.received_at
+        by_id = completed.version >= TOPIC_IDS_FROM
+        endpoints = [Node(each.node_id, each.host, each.port, each.rack) for each in response.node_endpoints]
+        for topic in response.responses:
+            key: str | bytes = topic.topic_id if by_id else topic.name
+            for answer in topic.partition_responses:
+                batch = self._unanswered.pop((key, answer.index), None)
+                if batch is None:
+                    continue
+                if answer.error_code:
+                    owner.batch_refused(batch, answer, endpoints, now)
+                else:
+                    owner.batch_acknowledged(batch, answer.base_offset, answer.log_append_time_ms, now)
 
     def failed(self, node: NodeConnection, error: KafkaError) -> None:
         for batch in self._batches:

@@ -3,6 +3,7 @@ cimport cython
 from aioproducer.core.accumulator cimport RecordAccumulator
 from aioproducer.core.batch cimport ProducerBatch
 from aioproducer.core.completion cimport Completion
+from aioproducer.core.metadata cimport ClusterMetadata
 from aioproducer.core.producer_state cimport ProducerState
 from aioproducer.io.cluster cimport Cluster
 from aioproducer.io.node cimport NodeConnection
@@ -15,7 +16,7 @@ cdef class Sender:
     cdef object _loop
     cdef object _settings
     cdef RecordAccumulator _accumulator
-    cdef object _metadata
+    cdef ClusterMetadata _metadata
     cdef ProducerState _producer_state
     cdef Completion _completion
     cdef Metrics _metrics
@@ -45,6 +46,9 @@ cdef class Sender:
     cpdef object release(self, ProducerBatch batch)
     cpdef object request_answered(self, NodeConnection node, object completed, object throttle_time_ms)
     cpdef object batch_written(self, ProducerBatch batch)
-    cpdef object batch_answered(self, ProducerBatch batch, object answer, list endpoints, double now)
+    cpdef object batch_acknowledged(
+        self, ProducerBatch batch, long long base_offset, long long log_append_time, double now
+    )
+    cpdef object batch_refused(self, ProducerBatch batch, object answer, list endpoints, double now)
     cpdef object batch_failed(self, ProducerBatch batch, object error)
     cdef object _settle(self, ProducerBatch batch, object verdict, double now)

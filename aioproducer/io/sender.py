@@ -29,6 +29,7 @@ from aioproducer.io.node import NodeConnection, NodeSettings
 from aioproducer.io.offload import Compressor
 from aioproducer.io.produce import ProduceInFlight, choose_version, produce_request
 from aioproducer.metrics import Metrics
+from aioproducer.protocol import decode_produced
 from aioproducer.protocol.messages.produce import PartitionProduceResponse
 from aioproducer.record import Node, TopicPartition
 from aioproducer.transport.base import Connector
@@ -238,7 +239,7 @@ class Sender:
                 batches, version, topic_ids, settings.acks, settings.request_timeout_ms
             )
             context = ProduceInFlight(self, batches, by_partition)
-            written = node.send(request, context, now, version, settings.acks != 0)
+            written = node.send(request, context, now, version, settings.acks != 0, None, decode_produced)
         except Exception as failure:
             error = failure
             if not isinstance(error, KafkaError):
@@ -288,13 +289,12 @@ class Sender:
         now = self._loop.time()
         self._settle(batch, self._completion.written(batch, now), now)
 
-    def batch_answered(
+    def batch_acknowledged(self, batch: ProducerBatch, base_offset: int, log_append_time: int, now: float) -> None:
+        self._settle(batch, self._completion.acked(batch, base_offset, log_append_time, now), now)
+
+    def batch_refused(
         self, batch: ProducerBatch, answer: PartitionProduceResponse, endpoints: list[Node], now: float
     ) -> None:
-        if answer.error_code == 0:
-            verdict = self._completion.acked(batch, answer.base_offset, answer.log_append_time_ms, now)
-            self._settle(batch, verdict, now)
-            return
         record_messages = {each.batch_index: each.batch_index_error_message for each in answer.record_errors}
         verdict = self._completion.refused(batch, answer.error_code, now, answer.error_message, record_messages)
         if answer.error_code in (NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH):

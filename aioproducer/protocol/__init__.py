@@ -23,6 +23,7 @@ from aioproducer.protocol.frames import (
     decode,
     decode_api_versions_response,
     decode_correlation_id,
+    decode_produced,
     decode_request,
     decode_request_header,
     decode_response,
@@ -31,6 +32,7 @@ from aioproducer.protocol.frames import (
     encode_request,
     encode_response,
     encode_version_prefixed,
+    frame_size,
 )
 from aioproducer.protocol.messages.headers import RequestHeader, ResponseHeader
 from aioproducer.protocol.schema import ZERO_UUID, Buffer, Message, Records, Request, Response
@@ -50,6 +52,7 @@ __all__ = [
     "decode",
     "decode_api_versions_response",
     "decode_correlation_id",
+    "decode_produced",
     "decode_request",
     "decode_request_header",
     "decode_response",
@@ -58,4 +61,5 @@ __all__ = [
     "encode_request",
     "encode_response",
     "encode_version_prefixed",
+    "frame_size",
 ]

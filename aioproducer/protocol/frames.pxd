@@ -1,9 +1,15 @@
 cimport cython
 
-from aioproducer.protocol.produce_frames cimport decode_plain_response, encode_plain_request
+from aioproducer.protocol.produce_frames cimport Acknowledged, PlainProduceRequest, decode_acknowledged, encode_plain_request
 
 
-cpdef list encode_request(object message, object version, object correlation_id, object client_id)
+cpdef list encode_request(object request, object version, object correlation_id, object client_id)
+
+@cython.locals(high=cython.longlong, size=cython.longlong, place="const unsigned char *")
+cpdef long long frame_size(object start) except -1
+
+@cython.locals(acknowledged=Acknowledged)
+cpdef object decode_produced(object version, object frame)
 
 cpdef tuple decode_response(object response_class, object version, object frame)
 

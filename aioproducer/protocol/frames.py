@@ -18,7 +18,8 @@ from aioproducer.protocol.apis import APIS, Api, ApiKey
 from aioproducer.protocol.codec import message_codec
 from aioproducer.protocol.messages.api_versions import ApiVersionsResponse
 from aioproducer.protocol.messages.headers import RequestHeader, ResponseHeader
-from aioproducer.protocol.messages.produce import ProduceRequest, ProduceResponse
+from aioproducer.protocol.messages.produce import ProduceResponse
+from aioproducer.protocol.produce_frames import Acknowledged, PlainProduceRequest
 from aioproducer.protocol.schema import Buffer, Data, Message, Request, Response
 from aioproducer.protocol.values import LONGEST_FRAME, Output, StructCodec
 
@@ -27,9 +28,11 @@ if TYPE_CHECKING:
 else:
     from aioproducer.uncompiled import cython
 
-if not cython.compiled:
+if cython.compiled:
+    from cython.cimports.cpython.bytes import PyBytes_AS_STRING
+else:
     # The compiled module has them from its .pxd file.
-    from aioproducer.protocol.produce_frames import decode_plain_response, encode_plain_request
+    from aioproducer.protocol.produce_frames import decode_acknowledged, encode_plain_request
 
 M = TypeVar("M", bound=Message)
 DataT = TypeVar("DataT", bound=Data)
@@ -66,7 +69,7 @@ def decode(message_class: type[M], version: int, buffer: Buffer) -> M:
 
 
 def encode_request(
-    message: Request[Response], version: int, correlation_id: int, client_id: str | None
+    request: Request[Response] | PlainProduceRequest, version: int, correlation_id: int, client_id: str | None
 ) -> list[Buffer]:
     """A whole request as a gather list: size, header and message, records by reference.
 
@@ -76,14 +79,17 @@ def encode_request(
         UnsupportedVersionError: there is no such version, or a field is set that it lacks and that must not be dropped.
         ProtocolError: a value does not fit its field, or the frame would be larger than 2 GiB.
     """
+    if isinstance(request, PlainProduceRequest):
+        if cython.compiled:  # compiled only
+            start = _produce_head(version, client_id)
+            buffers = encode_plain_request(start, _CORRELATION_ID_AT, request, version, correlation_id)
+            if buffers is not None:
+                return buffers
+        request = request.message()
+    message: Request[Response] = request
     codec = message_codec(type(message), version)
     schema = message.schema
-    start = _request_head(schema.api_key, version, 2 if version in schema.flexible else 1, client_id)
-    if cython.compiled and type(message) is ProduceRequest:  # compiled only
-        buffers = encode_plain_request(start, _CORRELATION_ID_AT, message, version, correlation_id)
-        if buffers is not None:
-            return buffers
-    head = bytearray(start)
+    head = bytearray(_request_head(schema.api_key, version, 2 if version in schema.flexible else 1, client_id))
     try:
         _INT32.pack_into(head, _CORRELATION_ID_AT, correlation_id)
     except struct.error as error:
@@ -91,11 +97,27 @@ def encode_request(
     return _frame(head, message, codec)
 
 
+@functools.lru_cache(maxsize=64)
+def _produce_head(version: int, client_id: str | None) -> bytes:
+    """``_request_head`` of a Produce request of a flexible version."""
+    return _request_head(PlainProduceRequest.schema.api_key, version, 2, client_id)
+
+
 @functools.lru_cache(maxsize=256)
 def _request_head(api_key: int, version: int, header_version: int, client_id: str | None) -> bytes:
     """Room for the size, and a header that lacks only the correlation id: the same for many requests."""
     header = RequestHeader(request_api_key=api_key, request_api_version=version, client_id=client_id)
     return b"".join([bytes(_INT32.size), *encode(header, header_version)])
+
+
+def frame_size(start: Buffer) -> int:
+    """Bytes of the frame that begins with ``start``, its size in front among them."""
+    if cython.compiled and type(start) is bytes and len(start) >= 4:  # compiled only
+        place = cython.cast(cython.p_uchar, PyBytes_AS_STRING(start))
+        high: int = place[0]
+        size: int = high << 24 | place[1] << 16 | place[2] << 8 | place[3]
+        return size + 4
+    return int.from_bytes(start[:4], "big") + 4
 
 
 def encode_response(message: Response, version: int, correlation_id: int) -> list[Buffer]:
@@ -130,10 +152,6 @@ def decode_response(response_class: type[ResponseT], version: int, frame: Buffer
         UnsupportedVersionError: there is no such version.
         ProtocolError: the frame is not such a response.
     """
-    if cython.compiled and response_class is ProduceResponse and type(frame) is bytes:  # compiled only
-        plain = decode_plain_response(frame, version)
-        if plain is not None:
-            return cast("tuple[int, ResponseT]", plain)
     view = _view(frame)
     header_codec, codec = _response_codecs(response_class, version)
     position = 0
@@ -145,6 +163,19 @@ def decode_response(response_class: type[ResponseT], version: int, frame: Buffer
             raise _cut_off(response_class, version, len(view) - position) from error
         raise _cut_off(ResponseHeader, _response_header_version(response_class, version), len(view)) from error
     return cast("ResponseHeader", header).correlation_id, cast("ResponseT", message)
+
+
+def decode_produced(version: int, frame: Buffer) -> Acknowledged | ProduceResponse:
+    """The response to a Produce request, in its short form where compiled modules find one.
+
+    Raises:
+        UnsupportedVersionError, ProtocolError: as ``decode_response``.
+    """
+    if cython.compiled and type(frame) is bytes:  # compiled only
+        acknowledged = decode_acknowledged(frame, version)
+        if acknowledged is not None:
+            return acknowledged
+    return decode_response(ProduceResponse, version, frame)[1]
 
 
 @functools.cache

@@ -5,33 +5,45 @@ cdef int _ROOM, _LARGEST_PIECE, _LARGEST_SHORT, _INT32_SIZE, _PARTITION_SIZE
 cdef long long _LONGEST_FRAME
 
 
+cdef class PlainProduceRequest:
+    cdef readonly object acks
+    cdef readonly object timeout_ms
+    cdef readonly list topics
+
+
+cdef class Acknowledged:
+    cdef readonly int throttle_time_ms
+    cdef readonly list batches
+
+
 @cython.locals(
     place="unsigned char *",
     end="unsigned char *",
     acks=cython.int,
-    topics=list,
     buffers=list,
     total=cython.longlong,
     size=cython.longlong,
+    topic=tuple,
     name=bytes,
     partitions=list,
+    partition=tuple,
+    index=cython.longlong,
+    records=list,
     first=bytes,
 )
 cdef list encode_plain_request(
-    bytes head, Py_ssize_t correlation_id_at, object message, int version, long long correlation_id
+    bytes head, Py_ssize_t correlation_id_at, PlainProduceRequest request, int version, long long correlation_id
 )
 
 @cython.locals(
     place="const unsigned char *",
     end="const unsigned char *",
-    correlation_id=cython.int,
     count=Py_ssize_t,
     size=Py_ssize_t,
-    responses=list,
-    partitions=list,
+    batches=list,
     partitions_left=Py_ssize_t,
 )
-cdef tuple decode_plain_response(bytes frame, int version)
+cdef Acknowledged decode_acknowledged(bytes frame, int version)
 
 cdef unsigned char *_put_int32(unsigned char *place, long long value) noexcept
 

@@ -1,21 +1,21 @@
-"""The frames of Produce as they nearly always are, written and read in C.
+"""Produce as it nearly always is: requests outside transactions, responses in which every batch is acknowledged.
 
-Whoever sends little at a time pays for a request and its response with every record. What is at all out of the ordinary
-(a transaction, a hint where a leader has gone, an error of single records, a field that does not fit) is left to the
-codec of all messages, whose result for the rest is the same. For compiled modules: without them this holds nothing.
+Whoever sends little at a time pays for a request and its response with every record, so that these two have a short
+form: tuples instead of messages, and frames that compiled modules write and read in C. What is at all out of the
+ordinary (an error, a hint where a leader has gone, a field that does not fit) is left to the messages and to the codec
+of all messages, whose frames are the same.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from aioproducer.protocol.messages.leaders import LeaderIdAndEpoch
 from aioproducer.protocol.messages.produce import (
-    PartitionProduceResponse,
+    PartitionProduceData,
     ProduceRequest,
-    ProduceResponse,
-    TopicProduceResponse,
+    TopicProduceData,
 )
+from aioproducer.protocol.schema import ZERO_UUID, Buffer
 
 if TYPE_CHECKING:
     import cython
@@ -25,7 +25,6 @@ else:
 if cython.compiled:
     from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
     from cython.cimports.cpython.memoryview import PyMemoryView_GET_BUFFER
-    from cython.cimports.cpython.type import PyType_GenericNew
     from cython.cimports.cpython.unicode import PyUnicode_DecodeUTF8
     from cython.cimports.libc.string import memcpy
 
@@ -43,24 +42,69 @@ _LARGEST_SHORT = 0x7F
 _INT32_SIZE = 4
 # Index, error code, base offset, time of the append, start of the log; no record errors, no message, no tags.
 _PARTITION_SIZE = 4 + 2 + 8 + 8 + 8 + 3
-_NO_NAME = TopicProduceResponse().name
-_NO_ID = TopicProduceResponse().topic_id
+
+
+class PlainProduceRequest:
+    """A Produce request outside any transaction.
+
+    ``topics`` are triples of a topic's name, its id (``b""`` where it is not known) and its partitions, each a number
+    and the buffers of a record batch. ``acks`` and ``timeout_ms`` are those of ``ProduceRequest``.
+    """
+
+    __slots__ = ("acks", "timeout_ms", "topics")
+
+    schema = ProduceRequest.schema
+
+    def __init__(
+        self, acks: int, timeout_ms: int, topics: list[tuple[str, bytes, list[tuple[int, list[Buffer]]]]]
+    ) -> None:
+        self.acks = acks
+        self.timeout_ms = timeout_ms
+        self.topics = topics
+
+    def message(self) -> ProduceRequest:
+        """The same as a message."""
+        return ProduceRequest(
+            acks=self.acks,
+            timeout_ms=self.timeout_ms,
+            topic_data=[
+                TopicProduceData(
+                    name=name,
+                    topic_id=topic_id or ZERO_UUID,
+                    partition_data=[
+                        PartitionProduceData(index=index, records=records) for index, records in partitions
+                    ],
+                )
+                for name, topic_id, partitions in self.topics
+            ],
+        )
+
+
+class Acknowledged:
+    """A Produce response without errors.
+
+    ``batches`` are triples of a partition (the topic's name, or from version 13 on its id, and the number), the offset
+    of the batch's first record and the time of its append, -1 unless timestamps are the broker's.
+    """
+
+    __slots__ = ("batches", "throttle_time_ms")
+
+    def __init__(self, throttle_time_ms: int, batches: list[tuple[tuple[str | bytes, int], int, int]]) -> None:
+        self.throttle_time_ms = throttle_time_ms
+        self.batches = batches
 
 
 def encode_plain_request(
-    head: bytes, correlation_id_at: int, message: ProduceRequest, version: int, correlation_id: int
+    head: bytes, correlation_id_at: int, request: PlainProduceRequest, version: int, correlation_id: int
 ) -> list[Any] | None:  # compiled only
     """The request as a gather list, ``head`` with its size and correlation id first; ``None``: not by this way."""
-    if not _FIRST_VERSION <= version <= _LAST_VERSION:
+    if not _FIRST_VERSION <= version <= _LAST_VERSION or len(head) > _LARGEST_PIECE:
         return None
-    if message.transactional_id is not None or len(head) > _LARGEST_PIECE:
+    if type(request.acks) is not int or not -1 <= request.acks <= 1:
         return None
-    if type(message.acks) is not int or not -1 <= message.acks <= 1:
+    if type(request.timeout_ms) is not int or not 0 <= request.timeout_ms <= _LONGEST_FRAME:
         return None
-    if type(message.timeout_ms) is not int or not 0 <= message.timeout_ms <= _LONGEST_FRAME:
-        return None
-    topics = message.topic_data
-    if type(topics) is not list or not 0 <= correlation_id <= _LONGEST_FRAME:
+    if not 0 <= correlation_id <= _LONGEST_FRAME:
         return None
     room = cython.declare(cython.uchar[1024])
     place = cython.cast(cython.p_uchar, room)
@@ -68,39 +112,37 @@ def encode_plain_request(
     memcpy(place, PyBytes_AS_STRING(head), PyBytes_GET_SIZE(head))
     _put_int32(place + correlation_id_at, correlation_id)
     place += PyBytes_GET_SIZE(head)
-    acks: int = message.acks
+    acks: int = request.acks
     place[0] = 0
     place[1] = (acks >> 8) & 0xFF
     place[2] = acks & 0xFF
-    place = _put_int32(place + 3, message.timeout_ms)
-    place = _put_length(place, len(topics))
+    place = _put_int32(place + 3, request.timeout_ms)
+    place = _put_length(place, len(request.topics))
     buffers: list[Any] = []
     total = 0
-    for topic in topics:
+    for topic in request.topics:
         if version >= _IDS_FROM:
-            name = topic.topic_id
-            if type(name) is not bytes or len(name) != _ID_SIZE:
+            name = topic[1]
+            if len(name) != _ID_SIZE:
                 return None
         else:
-            if type(topic.name) is not str or not topic.name.isascii() or len(topic.name) > _LARGEST_PIECE - 16:
+            if not topic[0].isascii() or len(topic[0]) > _LARGEST_PIECE - 16:
                 return None
-            name = topic.name.encode()
+            name = topic[0].encode()
             place = _put_length(place, len(name))
         if place >= end:
             return None
         memcpy(place, PyBytes_AS_STRING(name), PyBytes_GET_SIZE(name))
         place += PyBytes_GET_SIZE(name)
-        partitions = topic.partition_data
-        if type(partitions) is not list:
-            return None
+        partitions = topic[2]
         place = _put_length(place, len(partitions))
         for partition in partitions:
-            if type(partition.index) is not int or not 0 <= partition.index <= _LONGEST_FRAME:
-                return None
-            if type(partition.records) is not list or place >= end:
+            index = partition[0]
+            records = partition[1]
+            if place >= end or not 0 <= index <= _LONGEST_FRAME:
                 return None
             size = 0
-            for buffer in partition.records:
+            for buffer in records:
                 if type(buffer) is bytes:
                     size += PyBytes_GET_SIZE(buffer)
                 elif type(buffer) is memoryview:
@@ -109,11 +151,11 @@ def encode_plain_request(
                     return None
             if size + total > _LONGEST_FRAME - _ROOM:
                 return None
-            place = _put_int32(place, partition.index)
+            place = _put_int32(place, index)
             place = _put_length(place, size)
             total += size + (place - cython.cast(cython.p_uchar, room))
             buffers.append(PyBytes_FromStringAndSize(cython.cast(cython.p_char, room), place - room))
-            buffers.extend(partition.records)
+            buffers.extend(records)
             place = cython.cast(cython.p_uchar, room)
             place[0] = 0
             place += 1
@@ -132,8 +174,8 @@ def encode_plain_request(
     return buffers
 
 
-def decode_plain_response(frame: bytes, version: int) -> tuple[int, ProduceResponse] | None:  # compiled only
-    """The correlation id and the response; ``None``: not by this way, or there is something wrong with it."""
+def decode_acknowledged(frame: bytes, version: int) -> Acknowledged | None:  # compiled only
+    """The response; ``None``: not by this way, or there is something wrong with it."""
     place = cython.cast(cython.p_uchar, PyBytes_AS_STRING(frame))
     end = place + PyBytes_GET_SIZE(frame)
     if not _FIRST_VERSION <= version <= _LAST_VERSION:
@@ -141,14 +183,10 @@ def decode_plain_response(frame: bytes, version: int) -> tuple[int, ProduceRespo
     # The header's tags, and a count of topics in one byte.
     if end - place < _INT32_SIZE + 2 or place[4] or not 1 <= place[5] <= _LARGEST_SHORT:
         return None
-    correlation_id = _integer(place, 4)
     count = place[5] - 1
     place += _INT32_SIZE + 2
-    responses = []
+    batches: list[Any] = []
     for _ in range(count):
-        topic = PyType_GenericNew(TopicProduceResponse, None, None)
-        topic.name = _NO_NAME
-        topic.topic_id = _NO_ID
         size = _ID_SIZE
         if version < _IDS_FROM:
             if end - place < 1 or not 1 <= place[0] <= _LARGEST_SHORT:
@@ -158,49 +196,34 @@ def decode_plain_response(frame: bytes, version: int) -> tuple[int, ProduceRespo
         # The name or id, and a count of partitions in one byte.
         if end - place < size + 1 or not 1 <= place[size] <= _LARGEST_SHORT:
             return None
+        topic: Any
         if version < _IDS_FROM:
             try:
-                topic.name = PyUnicode_DecodeUTF8(cython.cast(cython.p_char, place), size, cython.NULL)
+                topic = PyUnicode_DecodeUTF8(cython.cast(cython.p_char, place), size, cython.NULL)
             except UnicodeDecodeError:
                 return None
         else:
-            topic.topic_id = PyBytes_FromStringAndSize(cython.cast(cython.p_char, place), size)
+            topic = PyBytes_FromStringAndSize(cython.cast(cython.p_char, place), size)
         place += size
         partitions_left = place[0] - 1
         place += 1
-        partitions = []
         # A partition, and the topic's tags behind the last of them.
         while partitions_left and end - place > _PARTITION_SIZE:
-            # No record errors, no message, no tags.
+            # No error; no record errors, no message, no tags.
+            if place[4] or place[5]:
+                return None
             if place[_PARTITION_SIZE - 3] != 1 or place[_PARTITION_SIZE - 2] or place[_PARTITION_SIZE - 1]:
                 return None
-            partition = PyType_GenericNew(PartitionProduceResponse, None, None)
-            partition.index = _integer(place, 4)
-            partition.error_code = _integer(place + 4, 2)
-            partition.base_offset = _integer(place + 6, 8)
-            partition.log_append_time_ms = _integer(place + 14, 8)
-            partition.log_start_offset = _integer(place + 22, 8)
-            partition.record_errors = []
-            partition.error_message = None
-            leader = PyType_GenericNew(LeaderIdAndEpoch, None, None)
-            leader.leader_id = -1
-            leader.leader_epoch = -1
-            partition.current_leader = leader
-            partitions.append(partition)
+            batches.append(((topic, _integer(place, 4)), _integer(place + 6, 8), _integer(place + 14, 8)))
             place += _PARTITION_SIZE
             partitions_left -= 1
         if partitions_left or end - place < 1 or place[0]:
             return None
         place += 1
-        topic.partition_responses = partitions
-        responses.append(topic)
+    # What follows the tags, if anything, is left alone.
     if end - place < _INT32_SIZE + 1 or place[_INT32_SIZE]:
         return None
-    response = PyType_GenericNew(ProduceResponse, None, None)
-    response.responses = responses
-    response.throttle_time_ms = _integer(place, 4)
-    response.node_endpoints = []
-    return correlation_id, response
+    return Acknowledged(_integer(place, 4), batches)
 
 
 def _put_int32(place: Any, value: int) -> Any:  # compiled only

@@ -12,7 +12,10 @@ def bytes_of(buffers: Sequence[Buffer]) -> int:
     """How many bytes ``buffers`` hold together."""
     size = 0
     for buffer in buffers:
-        size += buffer.nbytes if isinstance(buffer, memoryview) else len(buffer)
+        if type(buffer) is bytes:
+            size += len(buffer)
+        else:
+            size += buffer.nbytes if isinstance(buffer, memoryview) else len(buffer)
     return size
 
 

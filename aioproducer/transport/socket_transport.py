@@ -32,6 +32,8 @@ _SEND_LIMIT = 256 * 1024
 the receiver's part as well)."""
 _IOV_MAX = os.sysconf("SC_IOV_MAX") if hasattr(os, "sysconf") else 1
 """Buffers given to one ``sendmsg``; where there is no ``sendmsg`` (Windows) buffers are sent one by one."""
+_SOL_SOCKET, _SO_ERROR = socket.SOL_SOCKET, socket.SO_ERROR
+_HAS_SENDMSG = sys.platform != "win32"
 _RESET_ON_CLOSE = struct.pack("HH" if sys.platform == "win32" else "ii", 1, 0)
 
 
@@ -193,9 +195,9 @@ class StreamTransport:
     def _send_buffers(self, buffers: Sequence[Buffer]) -> int:
         """How many bytes the socket took of at most ``_IOV_MAX`` buffers."""
         try:
-            if sys.platform == "win32":
-                return self._socket.send(buffers[0])
-            return self._socket.sendmsg(buffers)
+            if _HAS_SENDMSG:
+                return self._socket.sendmsg(buffers)
+            return self._socket.send(buffers[0])
         except BlockingIOError:
             return 0
 
@@ -278,7 +280,7 @@ class StreamTransport:
         """Where the peer has reset the connection behind what was received: go on without the loop."""
         if self._state is _ENDED:
             return
-        number = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        number = self._socket.getsockopt(_SOL_SOCKET, _SO_ERROR)
         if number:
             error = OSError(number, os.strerror(number))
             if self._state is State.LINGERING:
@@ -307,8 +309,10 @@ class StreamTransport:
         if self._state is not _OPEN and self._state is not _FAILED:
             return
         try:
-            with data:
+            try:
                 self._handler.data_received(data)
+            finally:
+                data.release()
         except Exception as error:
             self._handler_failed(error, "data_received")
 
@@ -363,5 +367,6 @@ class StreamTransport:
 
     def _report_lost(self, exception: Exception | None) -> None:
         handler = self._handler
-        del self._handler
+        # Each knows the other; nobody calls back any more.
+        self._handler = None  # type: ignore[assignment]
         handler.connection_lost(exception)

@@ -46,13 +46,13 @@ class TlsTransport(StreamTransport):
     def start(self) -> None:
         # What came behind the handshake is inside the session already: the socket may stay silent.
         self._loop.call_soon(self._decrypt)
-        super().start()
+        StreamTransport.start(self)
 
     def resume_reading(self) -> None:
         if self._reading_paused:
             # Before anything from the socket, which comes in a later turn: what the session has held since the pause.
             self._loop.call_soon(self._decrypt)
-        super().resume_reading()
+        StreamTransport.resume_reading(self)
 
     def write(self, buffers: Sequence[Buffer]) -> bool:
         if self._state is not State.OPEN:
@@ -75,14 +75,14 @@ class TlsTransport(StreamTransport):
         return bool(self._unsent or (self._plaintext and not self._must_read_first))
 
     def _drop_unsent(self) -> None:
-        super()._drop_unsent()
+        StreamTransport._drop_unsent(self)
         self._plaintext.clear()
 
     def _send(self) -> None:
         for _ in range(_TLS_PIECES_PER_TURN):
             if not self._unsent:
                 self._encrypt()
-            super()._send()
+            StreamTransport._send(self)
             if self._unsent or not self._plaintext:
                 return
 
@@ -142,7 +142,7 @@ class TlsTransport(StreamTransport):
         self._collect()
         if failure is not None and self._state in (State.OPEN, State.FLUSHING):
             with contextlib.suppress(OSError):
-                super()._send()
+                StreamTransport._send(self)
         self._receiving_ended(failure)
 
     def _end_of_stream(self) -> None:
@@ -162,4 +162,4 @@ class TlsTransport(StreamTransport):
             self._watch_writable()
             if self._unsent:
                 return
-        super()._shut()
+        StreamTransport._shut(self)

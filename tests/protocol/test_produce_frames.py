@@ -1,24 +1,35 @@
-"""Produce frames by the short way are those of the codec of all messages, byte for byte and field for field."""
+"""Produce by the short way says what the codec of all messages says, byte for byte and field for field."""
 
 from __future__ import annotations
+
+import re
+from typing import Any
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from aioproducer.entry import is_compiled
 from aioproducer.errors import ProtocolError, UnsupportedVersionError
-from aioproducer.protocol import decode, decode_response, encode, encode_request, encode_response
+from aioproducer.protocol import (
+    decode,
+    decode_produced,
+    decode_response,
+    encode,
+    encode_request,
+    encode_response,
+    frame_size,
+)
 from aioproducer.protocol.messages.headers import RequestHeader
 from aioproducer.protocol.messages.leaders import LeaderIdAndEpoch, NodeEndpoint
 from aioproducer.protocol.messages.produce import (
     BatchIndexAndErrorMessage,
-    PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
-    TopicProduceData,
     TopicProduceResponse,
 )
+from aioproducer.protocol.produce_frames import Acknowledged, PlainProduceRequest
 
 VERSIONS = st.integers(3, 13)
 INT16 = st.integers(-(2**15), 2**15 - 1)
@@ -26,31 +37,17 @@ INT32 = st.integers(-(2**31), 2**31 - 1)
 INT64 = st.integers(-(2**63), 2**63 - 1)
 NAMES = st.one_of(st.text("abc.-_", min_size=1, max_size=249), st.text(max_size=40), st.just("n" * 249))
 IDS = st.binary(min_size=16, max_size=16)
-RECORDS = st.one_of(
-    st.lists(st.one_of(st.binary(max_size=300), st.binary(max_size=300).map(memoryview)), max_size=4),
-    st.binary(max_size=10),
-    st.none(),
+RECORDS = st.lists(
+    st.one_of(st.binary(max_size=300), st.binary(max_size=300).map(memoryview), st.binary(max_size=300).map(bytearray)),
+    max_size=4,
 )
 
 
-def _topics(name: str, topic_id: bytes, partitions: list[PartitionProduceData]) -> TopicProduceData:
-    return TopicProduceData(name=name, topic_id=topic_id, partition_data=partitions)
-
-
 REQUESTS = st.builds(
-    ProduceRequest,
-    transactional_id=st.one_of(st.none(), st.text(max_size=10)),
+    PlainProduceRequest,
     acks=st.one_of(st.sampled_from([-1, 0, 1]), INT16),
     timeout_ms=INT32,
-    topic_data=st.lists(
-        st.builds(
-            _topics,
-            NAMES,
-            IDS,
-            st.lists(st.builds(PartitionProduceData, index=INT32, records=RECORDS), max_size=4),
-        ),
-        max_size=4,
-    ),
+    topics=st.lists(st.tuples(NAMES, IDS, st.lists(st.tuples(INT32, RECORDS), max_size=4)), max_size=4),
 )
 
 
@@ -64,35 +61,32 @@ def _by_all_codecs(request: ProduceRequest, version: int, correlation_id: int, c
 
 @given(REQUESTS, VERSIONS, st.integers(0, 2**31 - 1), st.one_of(st.none(), st.text(max_size=400)))
 @example(
-    ProduceRequest(
-        acks=-1,
-        timeout_ms=30_000,
-        topic_data=[
-            _topics("n" * 249, bytes(16), [PartitionProduceData(index=p, records=[b"x" * 200]) for p in range(200)])
-            for _ in range(200)
-        ],
+    PlainProduceRequest(
+        -1, 30_000, [("n" * 249, bytes(16), [(p, [b"x" * 200]) for p in range(200)]) for _ in range(200)]
     ),
     12,
     7,
     "aioproducer",
 )
-@example(
-    ProduceRequest(acks=1, timeout_ms=1, topic_data=[_topics("n" * 249, bytes(16), []) for _ in range(20)]), 12, 7, None
-)
-def test_a_request(request: ProduceRequest, version: int, correlation_id: int, client_id: str | None) -> None:
+@example(PlainProduceRequest(1, 1, [("n" * 249, bytes(16), []) for _ in range(20)]), 12, 7, None)
+@example(PlainProduceRequest(-1, 1, [("topic", b"", [(0, [b"x"])])]), 12, 7, None)
+@example(PlainProduceRequest(-1, 1, [("topic", b"", [(0, [b"x"])])]), 13, 7, None)
+def test_a_request(request: PlainProduceRequest, version: int, correlation_id: int, client_id: str | None) -> None:
     try:
-        expected = _by_all_codecs(request, version, correlation_id, client_id)
+        expected = _by_all_codecs(request.message(), version, correlation_id, client_id)
     except ProtocolError:
         with pytest.raises(ProtocolError):
             encode_request(request, version, correlation_id, client_id)
         return
-    assert b"".join(encode_request(request, version, correlation_id, client_id)) == expected
+    frame = encode_request(request, version, correlation_id, client_id)
+    assert b"".join(frame) == expected
+    assert frame_size(frame[0]) == len(expected)
 
 
 def test_records_of_a_request_are_given_by_reference() -> None:
     records = [b"header", memoryview(bytearray(b"records"))]
-    topic = TopicProduceData(topic_id=bytes(16), partition_data=[PartitionProduceData(index=3, records=records)])
-    _, header, body, _ = encode_request(ProduceRequest(acks=-1, timeout_ms=1, topic_data=[topic]), 13, 1, "me")
+    request = PlainProduceRequest(-1, 1, [("topic", bytes(16), [(3, records)])])
+    _, header, body, _ = encode_request(request, 13, 1, "me")
     assert header is records[0]
     assert body is records[1]
 
@@ -103,17 +97,13 @@ def test_records_of_a_request_are_given_by_reference() -> None:
         ({"acks": 2**15}, "acks"),
         ({"acks": None}, "acks"),
         ({"timeout_ms": 2**31}, "timeout_ms"),
-        ({"topic_data": [TopicProduceData(topic_id=b"short")]}, "not 16 bytes"),
-        ({"topic_data": [TopicProduceData(topic_id=bytes(16), partition_data=None)]}, "cannot be None"),
-        (
-            {"topic_data": [TopicProduceData(topic_id=bytes(16), partition_data=[PartitionProduceData(index=2**31)])]},
-            "index",
-        ),
+        ({"topics": [("topic", b"short", [])]}, "not 16 bytes"),
+        ({"topics": [("topic", bytes(16), [(2**31, [])])]}, "index"),
     ],
 )
-def test_what_does_not_fit_is_refused(wrong: dict[str, object], message: str) -> None:
+def test_what_does_not_fit_is_refused(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(ProtocolError, match=message):
-        encode_request(ProduceRequest(**wrong), 13, 1, "me")
+        encode_request(PlainProduceRequest(**{"acks": -1, "timeout_ms": 1, "topics": []} | wrong), 13, 1, "me")
 
 
 PARTITIONS = st.builds(
@@ -171,11 +161,43 @@ def _frame(response: ProduceResponse, version: int, correlation_id: int) -> byte
 )
 def test_a_response(response: ProduceResponse, version: int, correlation_id: int, behind: bytes) -> None:
     frame = _frame(response, version, correlation_id)
-    # A view is read by the codec of all messages.
-    expected = decode_response(ProduceResponse, version, memoryview(frame))
-    assert decode_response(ProduceResponse, version, frame + behind) == expected
-    assert expected[0] == correlation_id
-    assert expected[1] == decode(ProduceResponse, version, b"".join(encode(response, version)))
+    expected = decode(ProduceResponse, version, b"".join(encode(response, version)))
+    assert decode_response(ProduceResponse, version, frame + behind) == (correlation_id, expected)
+    _assert_same(decode_produced(version, frame + behind), expected, version)
+
+
+def _assert_same(read: Acknowledged | ProduceResponse, expected: ProduceResponse, version: int) -> None:
+    """What was read says the same as the message, where it is the short form."""
+    if not isinstance(read, Acknowledged):
+        assert read == expected
+        return
+    assert read.throttle_time_ms == expected.throttle_time_ms
+    assert not expected.node_endpoints
+    answers = [
+        ((topic.topic_id if version >= 13 else topic.name, each.index), each)
+        for topic in expected.responses
+        for each in topic.partition_responses
+    ]
+    assert read.batches == [(key, each.base_offset, each.log_append_time_ms) for key, each in answers]
+    for _, each in answers:
+        assert each == PartitionProduceResponse(
+            index=each.index,
+            base_offset=each.base_offset,
+            log_append_time_ms=each.log_append_time_ms,
+            log_start_offset=each.log_start_offset,
+        )
+
+
+@pytest.mark.parametrize("version", range(9, 14))
+def test_a_response_without_errors_is_read_by_the_short_way_where_it_is_compiled(version: int) -> None:
+    answers = [PartitionProduceResponse(index=p, base_offset=p * 10, log_start_offset=0) for p in range(3)]
+    response = ProduceResponse(
+        responses=[TopicProduceResponse(name="topic", topic_id=b"i" * 16, partition_responses=answers)],
+        throttle_time_ms=5,
+    )
+    read = decode_produced(version, _frame(response, version, 1))
+    assert isinstance(read, Acknowledged) == is_compiled()
+    _assert_same(read, decode(ProduceResponse, version, b"".join(encode(response, version))), version)
 
 
 @pytest.mark.parametrize("version", [2, 14, 99])
@@ -184,7 +206,9 @@ def test_a_version_that_nobody_has_described_is_refused(version: int) -> None:
     with pytest.raises(UnsupportedVersionError):
         decode_response(ProduceResponse, version, frame)
     with pytest.raises(UnsupportedVersionError):
-        encode_request(ProduceRequest(), version, 1, "me")
+        encode_request(PlainProduceRequest(-1, 1, []), version, 1, "me")
+    with pytest.raises(UnsupportedVersionError):
+        decode_produced(version, frame)
 
 
 @given(RESPONSES, VERSIONS, st.data())
@@ -194,10 +218,10 @@ def test_a_response_that_is_cut_off_or_wrong(response: ProduceResponse, version:
         frame[data.draw(st.integers(0, len(frame) - 1))] = data.draw(st.integers(0, 255))
     cut = bytes(frame[: data.draw(st.integers(0, len(frame)))])
 
-    def outcome(buffer: bytes | memoryview) -> object:
-        try:
-            return decode_response(ProduceResponse, version, buffer)
-        except ProtocolError as error:
-            return str(error)
-
-    assert outcome(cut) == outcome(memoryview(cut))
+    try:
+        expected = decode_response(ProduceResponse, version, cut)[1]
+    except ProtocolError as error:
+        with pytest.raises(ProtocolError, match=re.escape(str(error))):
+            decode_produced(version, cut)
+    else:
+        _assert_same(decode_produced(version, cut), expected, version)

@@ -17,6 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.transport.counted_socket import CountedSocket
 from tests.transport.numbered import numbered
 
 buffer_sizes = st.lists(st.lists(st.integers(0, 6000) | st.sampled_from([0, 1, 16384, 40000]), max_size=8), max_size=6)
@@ -115,13 +116,14 @@ async def test_pt48_what_came_in_one_piece_is_delivered_without_more(wire):
 async def calls_in_idle_turns(wire, client, turns) -> int:
     """How often the transport tries to send, or looks for what has completed, in a hundred turns of the loop."""
     transport = client._opened()
-    of, name = type(transport), "_turn" if wire.kind == "memory" else "_send"
-    if wire.kind == "rdma":
-        of, name = type(transport._queue_pair), "poll"
     calls = []
-    original = getattr(of, name)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(of, name, lambda *arguments: (calls.append(name), original(*arguments))[1])
+        if wire.kind in ("tcp", "tls"):
+            patch.setattr(transport, "_socket", CountedSocket(transport._socket, calls))
+        else:
+            of, name = (type(transport._queue_pair), "poll") if wire.kind == "rdma" else (type(transport), "_turn")
+            original = getattr(of, name)
+            patch.setattr(of, name, lambda *arguments: (calls.append(name), original(*arguments))[1])
         await turns(100)
     return len(calls)
 

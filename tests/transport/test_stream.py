@@ -13,6 +13,7 @@ import weakref
 import pytest
 
 from aioproducer.transport.stream import StreamConnector
+from tests.transport.counted_socket import CountedSocket
 
 
 async def accepted(listening, recorder, **options):
@@ -287,10 +288,8 @@ async def test_no_busy_loop_while_the_rest_goes_to_a_peer_that_has_ended_its_sid
     server.shutdown(socket.SHUT_WR)
     await turns(20)
     calls = []
-    transport_class = type(client.transport)
-    original = transport_class._end_of_stream
     with monkeypatch.context() as patch:
-        patch.setattr(transport_class, "_end_of_stream", lambda transport: calls.append(1) or original(transport))
+        patch.setattr(client.transport, "_socket", CountedSocket(client.transport._socket, calls))
         await turns(100)
     assert calls == []
     server.setblocking(False)

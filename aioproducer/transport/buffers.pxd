@@ -1,0 +1,5 @@
+cimport cython
+
+
+@cython.locals(size=Py_ssize_t)
+cpdef Py_ssize_t bytes_of(object buffers) except -1

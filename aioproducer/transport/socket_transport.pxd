@@ -1,0 +1,49 @@
+cimport cython
+
+from aioproducer.transport.buffers cimport bytes_of
+
+cdef bint _HAS_SENDMSG
+cdef object _SOL_SOCKET, _SO_ERROR
+cdef object _OPEN, _FAILED, _ENDED
+cdef Py_ssize_t _SEND_LIMIT, _IOV_MAX
+
+
+cdef class StreamTransport:
+    cdef object __weakref__
+    cdef object _loop
+    cdef public object _socket
+    cdef public object _handler
+    cdef object _peer
+    cdef object _linger_timeout
+    cdef object _linger_timer
+    cdef object _state
+    cdef object _failure
+    cdef object _unsent
+    cdef Py_ssize_t _writes_owed
+    cdef bint _watching_writable
+    cdef bint _is_called_once
+    cdef bint _reading_paused
+    cdef object _receive_buffer
+
+    cpdef object start(self)
+    @cython.locals(idle=cython.bint, size=Py_ssize_t, sent=Py_ssize_t)
+    cpdef bint write(self, object buffers) except -1
+    cdef bint _write_later(self) except -1
+    cpdef object resume_reading(self)
+    cdef bint _has_unsent(self) except -1
+    cdef bint _may_send(self) except -1
+    cdef object _watch_writable(self)
+    cdef Py_ssize_t _send_buffers(self, object buffers) except -1
+    cdef object _send(self)
+    cdef object _complete(self)
+    cdef object _write_failed(self, object error)
+    cdef object _flushing_failed(self, object error)
+    cdef object _drop_unsent(self)
+    cdef object _look_for_reset(self)
+    cdef object _received(self, object data)
+    cdef object _end_of_stream(self)
+    cdef object _deliver(self, object data)
+    cdef object _receiving_ended(self, object error)
+    cdef object _shut(self)
+    cdef object _handler_failed(self, object error, object callback)
+    cpdef object _lose(self, object exception)
