@@ -11,12 +11,10 @@ from aioproducer.errors import KafkaError, ProtocolError, error_class
 from aioproducer.io.node import NodeConnection
 from aioproducer.protocol import ApiKey, Buffer
 from aioproducer.protocol.messages.produce import PartitionProduceResponse, ProduceResponse
-from aioproducer.protocol.produce_frames import Acknowledged, PlainProduceRequest
+from aioproducer.protocol.produce_frames import TOPIC_IDS_FROM, Acknowledged, PlainProduceRequest
 from aioproducer.record import Node
 
 PRODUCE = int(ApiKey.PRODUCE)
-# From this version on topics go by their ids (KIP-516).
-TOPIC_IDS_FROM = 13
 # The first version in which a broker takes zstd (KIP-110).
 ZSTD_FROM = 7
 ZSTD = 4

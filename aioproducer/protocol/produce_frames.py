@@ -30,8 +30,9 @@ if cython.compiled:
 
 # Flexible versions, whose lengths are varints and which have tagged fields, up to the last whose fields stand here.
 _FIRST_VERSION, _LAST_VERSION = 9, 13
-# From here on topics go by id.
-_IDS_FROM = 13
+TOPIC_IDS_FROM = 13
+"""From this version on topics go by their ids (KIP-516)."""
+_IDS_FROM = TOPIC_IDS_FROM
 _ID_SIZE = 16
 # What is between two batches has to fit: a topic's name has at most 249 bytes.
 _ROOM = 1024
