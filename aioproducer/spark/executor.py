@@ -249,6 +249,9 @@ class Executor:
         """This is a forked process now: neither the thread nor the connections are its own."""
         self._is_forked = True
         self.over = True
+        for task in asyncio.all_tasks(self.loop):
+            # It goes on in the parent. Here it ends with the process, and there is nothing to complain of.
+            task._log_destroy_pending = False  # type: ignore[attr-defined]  # asyncio's own switch
 
     # On the loop
 

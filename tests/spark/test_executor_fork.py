@@ -98,6 +98,20 @@ send(b"2")
     assert stored.values_of(script) == [b"1", b"2"]
 
 
+def test_a_child_that_ended_complained_of_the_parents_tasks(stored: Scripts) -> None:
+    script = """
+with executor_producer(config) as producer:
+    producer.send("forked", b"1")
+    # Nothing is on its way any more, nor is there a timer that would keep the task that waits for rows.
+    producer.flush()
+    child = os.fork()
+    if child == 0:
+        sys.exit(0)
+    ended_well(child)
+"""
+    assert stored.values_of(script) == [b"1"]
+
+
 def test_what_the_parent_made_is_refused_in_the_child(stored: Scripts) -> None:
     script = """
 async def work():
