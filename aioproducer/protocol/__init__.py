@@ -11,6 +11,8 @@ declarations.
   ``decode_request`` and ``decode_response`` read frames without their 4-byte size, records as views of the frame,
   everything else copied.
   ``encode`` and ``decode`` are the same for a message alone.
+* ``aioproducer.protocol.produce_frames`` is Produce in short, as producers use it: ``encode_request`` takes it,
+  ``decode_produced`` gives it.
 
 A malformed frame raises ``ProtocolError``. A version that is not in ``APIS``, or a field that is set and that the
 version does not have (unless it is declared ``ignorable``), raises ``UnsupportedVersionError``.
