@@ -111,7 +111,8 @@ def break_one(cluster, how):
         connection._transport
         for broker in cluster.broker_cluster.brokers.values()
         for connection in broker.server.connections
-        if not connection.is_lost
+        # One that has ended takes nothing, though its connection may hear of it a turn later.
+        if not connection.is_lost and connection._transport.is_writable
     ]
     if not transports:
         return
