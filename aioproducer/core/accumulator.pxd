@@ -2,7 +2,7 @@ cimport cython
 
 from aioproducer.core.batch cimport ProducerBatch
 from aioproducer.core.binary_column cimport BinaryColumn
-from aioproducer.core.buffer_pool cimport BufferPool, Slab
+from aioproducer.core.buffer_pool cimport Slab
 from aioproducer.core.delivery cimport Delivery, new_delivery
 from aioproducer.core.incomplete cimport IncompleteBatches
 from aioproducer.core.partition_queue cimport PartitionQueue, TopicQueues
@@ -129,12 +129,11 @@ cdef class RecordAccumulator(IncompleteBatches):
     @cython.locals(topic=TopicQueues)
     cdef TopicQueues _topic_of_column(self, object topic_name, object partition)
     cdef bint _grow(self, ProducerBatch batch, Py_ssize_t record_size) except -1
-    @cython.locals(least=Py_ssize_t)
-    cdef bint _is_short(self, Py_ssize_t wanted) except -1
-    @cython.locals(slab=Slab, wanted=Py_ssize_t)
+    cdef Slab _take_memory(self, Py_ssize_t least, Py_ssize_t wanted)
+    @cython.locals(slab=Slab)
     cdef bint _extend(self, ProducerBatch batch, Py_ssize_t record_size) except -1
     @cython.locals(
-        pool=BufferPool, preferred=Py_ssize_t, slab=Slab, limit=Py_ssize_t, estimate=Py_ssize_t, batch=ProducerBatch
+        preferred=Py_ssize_t, slab=Slab, limit=Py_ssize_t, estimate=Py_ssize_t, batch=ProducerBatch
     )
     cdef ProducerBatch _open(
         self, TopicQueues topic, PartitionQueue queue, Py_ssize_t record_size, long long timestamp_ms, double now

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from aioproducer.compression import Codec
 from aioproducer.core.batch import Header, ProducerBatch
 from aioproducer.core.binary_column import BinaryColumn
-from aioproducer.core.buffer_pool import BufferPool
+from aioproducer.core.buffer_pool import BufferPool, Slab
 from aioproducer.core.delivery import Delivery, FutureFactory, new_delivery
 from aioproducer.core.incomplete import IncompleteBatches
 from aioproducer.core.lines import Lines
@@ -507,19 +507,17 @@ class RecordAccumulator(IncompleteBatches):
             self._close(queue, batch, now, True)
         return new_delivery(batch, index)
 
-    def _is_short(self, wanted: int) -> bool:
-        """Whether to wait for memory though there may be some: batches made of crumbs cost more than the wait.
+    def _take_memory(self, least: int, wanted: int) -> Slab | None:
+        """``BufferPool.take``, or ``None`` though there is some: batches made of crumbs cost more than to wait.
 
         What waits has the open batches sent at once, and where none is on its way nothing is waited for.
         """
-        least = min(wanted, LEAST_OF_THE_REST)
-        return self.pool.available_memory < least and len(self.incomplete) > self._open_batches
+        if self.pool.available_memory < min(wanted, LEAST_OF_THE_REST) and len(self.incomplete) > self._open_batches:
+            return None
+        return self.pool.take(least, wanted)
 
     def _extend(self, batch: ProducerBatch, record_size: int) -> bool:
-        wanted = batch.next_slab_size(record_size)
-        if self._is_short(wanted):
-            return False
-        slab = self.pool.take(record_size, wanted)
+        slab = self._take_memory(record_size, batch.next_slab_size(record_size))
         if slab is None:
             return False
         batch.add_slab(slab)
@@ -528,15 +526,12 @@ class RecordAccumulator(IncompleteBatches):
     def _open(
         self, topic: TopicQueues, queue: PartitionQueue, record_size: int, timestamp_ms: int, now: float
     ) -> ProducerBatch | None:
-        pool = self.pool
         preferred = record_size
         if self._open_batches * self._batch_size <= self._open_limit:
             # As much as the partition's last batch took: one piece to take, to checksum and to send. Where so many
             # batches are open that most of the memory would be room in them, they grow from small.
             preferred = max(record_size, queue.last_batch_size)
-        if self._is_short(preferred):
-            return None
-        slab = pool.take(record_size, preferred)
+        slab = self._take_memory(record_size, preferred)
         if slab is None:
             return None
         limit = self._size_limit

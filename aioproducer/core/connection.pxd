@@ -1,5 +1,7 @@
 cimport cython
 
+from aioproducer.protocol.produce_frames cimport read_integer
+
 cdef object _READY
 
 
@@ -65,7 +67,6 @@ cdef class Connection:
         position=Py_ssize_t,
         size=Py_ssize_t,
         start=Py_ssize_t,
-        buffer="Py_buffer *",
         place="const unsigned char *",
     )
     cpdef list receive_data(self, object data, double now)
@@ -73,9 +74,6 @@ cdef class Connection:
     @cython.locals(request=InFlight, correlation_id=cython.longlong)
     cdef object _receive_frame(self, object frame, double now, list completed)
 
-
-@cython.locals(high=cython.uint)
-cdef int _int32(const unsigned char *place) noexcept
 
 @cython.locals(request=InFlight)
 cdef object _decode(InFlight request, object frame)

@@ -57,9 +57,11 @@ else:
     from aioproducer.uncompiled import cython
 
 if cython.compiled:
-    from cython.cimports.cpython.buffer import PyBuffer_IsContiguous
     from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize
     from cython.cimports.cpython.memoryview import PyMemoryView_GET_BUFFER
+else:
+    # The compiled module has it from its .pxd file.
+    from aioproducer.protocol.produce_frames import read_integer
 
 CLIENT_SOFTWARE_NAME = "aioproducer"
 
@@ -396,33 +398,28 @@ class Connection:
         afterwards. On a CLOSED connection data is ignored.
         """
         completed: list[Completed] = []
-        position = 0
-        if cython.compiled and type(data) is memoryview:  # compiled only
-            buffer = PyMemoryView_GET_BUFFER(data)
-            if buffer.itemsize == 1 and buffer.ndim == 1 and PyBuffer_IsContiguous(buffer, b"C"):
-                # As below, without a view for each frame.
-                place = cython.cast(cython.p_uchar, buffer.buf)
-                while self._frame is None and not self._frame_start and buffer.len - position >= _SIZE_OF_SIZE:
-                    size = _int32(place + position)
-                    start = position + _SIZE_OF_SIZE
-                    if self.error is not None or not 0 <= size <= min(buffer.len - start, self._max_frame_bytes):
-                        break
-                    frame = PyBytes_FromStringAndSize(cython.cast(cython.p_char, place + start), size)
-                    position = start + size
-                    self._receive_frame(frame, now, completed)
-                if position == buffer.len:
-                    return completed
-        view = memoryview(data).cast("B")
+        # Nearly always it is single bytes one behind the other already.
+        plain = type(data) is memoryview and data.c_contiguous and data.nbytes == len(data)
+        view: memoryview = data if plain else memoryview(data).cast("B")  # type: ignore[assignment]  # by the line above
         end = len(view)
+        position = 0
         while self.error is None and position < end:
             if self._frame is None and not self._frame_start and end - position >= _SIZE_OF_SIZE:
                 # As a rule whole frames come: no need to put them together.
-                (size,) = _SIZE.unpack_from(view, position)
                 start = position + _SIZE_OF_SIZE
+                if cython.compiled:  # compiled only
+                    place = cython.cast(cython.p_uchar, PyMemoryView_GET_BUFFER(view).buf)
+                    size = read_integer(place + position, _SIZE_OF_SIZE)
+                else:
+                    (size,) = _SIZE.unpack_from(view, position)
                 if 0 <= size <= end - start and size <= self._max_frame_bytes:
                     position = start + size
                     # A copy: the response may keep views of it, such as of records, for longer than ``data`` lasts.
-                    self._receive_frame(bytes(view[start:position]), now, completed)
+                    if cython.compiled:  # compiled only
+                        frame = PyBytes_FromStringAndSize(cython.cast(cython.p_char, place + start), size)
+                    else:
+                        frame = bytes(view[start:position])
+                    self._receive_frame(frame, now, completed)
                     continue
             position = self._receive_part(view, position, now, completed)
         return completed
@@ -460,7 +457,7 @@ class Connection:
             self._fail(ProtocolError(f"{self.peer} sent a response of {len(frame)} bytes: too short to be one."))
             return
         if cython.compiled and type(frame) is bytes:  # compiled only
-            correlation_id = _int32(cython.cast(cython.p_uchar, PyBytes_AS_STRING(frame)))
+            correlation_id = read_integer(cython.cast(cython.p_uchar, PyBytes_AS_STRING(frame)), _SIZE_OF_SIZE)
         else:
             (correlation_id,) = _CORRELATION_ID.unpack_from(frame)
         if not self._in_flight:
@@ -636,13 +633,6 @@ class _Own:
 
 
 _OWN = _Own()
-
-
-def _int32(place: Any) -> int:  # compiled only
-    """The number in four bytes."""
-    high = place[0]
-    number: int = cython.cast(cython.int, high << 24 | place[1] << 16 | place[2] << 8 | place[3])
-    return number
 
 
 def _decode(request: InFlight, frame: Buffer) -> AnyResponse:

@@ -120,17 +120,16 @@ class ProduceInFlight:
                 owner.batch_written(batch)
             return
         response = completed.response
+        assert isinstance(response, (Acknowledged, ProduceResponse))
+        owner.request_answered(node, completed, response.throttle_time_ms)
         unanswered = self._unanswered
-        if type(response) is Acknowledged:
-            owner.request_answered(node, completed, response.throttle_time_ms)
+        if isinstance(response, Acknowledged):
             now = completed.received_at
             for partition, base_offset, log_append_time in response.batches:
                 answered = unanswered.pop(partition, None)
                 if answered is not None:
                     owner.batch_acknowledged(answered, base_offset, log_append_time, now)
         else:
-            assert isinstance(response, ProduceResponse)
-            owner.request_answered(node, completed, response.throttle_time_ms)
             self._answered_in_full(response, completed)
         for batch in unanswered.values():
             owner.batch_failed(

@@ -1,11 +1,16 @@
 cimport cython
 
-from aioproducer.protocol.produce_frames cimport Acknowledged, PlainProduceRequest, decode_acknowledged, encode_plain_request
+from aioproducer.protocol.produce_frames cimport (
+    Acknowledged,
+    PlainProduceRequest,
+    decode_acknowledged,
+    encode_plain_request,
+    read_integer,
+)
 
 
 cpdef list encode_request(object request, object version, object correlation_id, object client_id)
 
-@cython.locals(high=cython.longlong, size=cython.longlong, place="const unsigned char *")
 cpdef long long frame_size(object start) except -1
 
 @cython.locals(acknowledged=Acknowledged)

@@ -32,7 +32,7 @@ if cython.compiled:
     from cython.cimports.cpython.bytes import PyBytes_AS_STRING
 else:
     # The compiled module has them from its .pxd file.
-    from aioproducer.protocol.produce_frames import decode_acknowledged, encode_plain_request
+    from aioproducer.protocol.produce_frames import decode_acknowledged, encode_plain_request, read_integer
 
 M = TypeVar("M", bound=Message)
 DataT = TypeVar("DataT", bound=Data)
@@ -41,6 +41,7 @@ ResponseT = TypeVar("ResponseT", bound=Response)
 _INT16: Final = struct.Struct(">h")
 _INT32: Final = struct.Struct(">i")
 _CORRELATION_ID_AT: Final = 8
+_PRODUCE: Final = int(ApiKey.PRODUCE)
 """Where a request has its correlation id: behind size, API key and version, in every version of the header."""
 
 
@@ -81,7 +82,8 @@ def encode_request(
     """
     if isinstance(request, PlainProduceRequest):
         if cython.compiled:  # compiled only
-            start = _produce_head(version, client_id)
+            # Of a flexible version: others have no short way.
+            start = _request_head(_PRODUCE, version, 2, client_id)
             buffers = encode_plain_request(start, _CORRELATION_ID_AT, request, version, correlation_id)
             if buffers is not None:
                 return buffers
@@ -97,12 +99,6 @@ def encode_request(
     return _frame(head, message, codec)
 
 
-@functools.lru_cache(maxsize=64)
-def _produce_head(version: int, client_id: str | None) -> bytes:
-    """``_request_head`` of a Produce request of a flexible version."""
-    return _request_head(PlainProduceRequest.schema.api_key, version, 2, client_id)
-
-
 @functools.lru_cache(maxsize=256)
 def _request_head(api_key: int, version: int, header_version: int, client_id: str | None) -> bytes:
     """Room for the size, and a header that lacks only the correlation id: the same for many requests."""
@@ -113,10 +109,7 @@ def _request_head(api_key: int, version: int, header_version: int, client_id: st
 def frame_size(start: Buffer) -> int:
     """Bytes of the frame that begins with ``start``, its size in front among them."""
     if cython.compiled and type(start) is bytes and len(start) >= 4:  # compiled only
-        place = cython.cast(cython.p_uchar, PyBytes_AS_STRING(start))
-        high: int = place[0]
-        size: int = high << 24 | place[1] << 16 | place[2] << 8 | place[3]
-        return size + 4
+        return read_integer(cython.cast(cython.p_uchar, PyBytes_AS_STRING(start)), 4) + 4
     return int.from_bytes(start[:4], "big") + 4
 
 

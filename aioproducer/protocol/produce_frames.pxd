@@ -50,4 +50,4 @@ cdef unsigned char *_put_int32(unsigned char *place, long long value) noexcept
 cdef unsigned char *_put_length(unsigned char *place, long long length) noexcept
 
 @cython.locals(value=cython.ulonglong, here=cython.int, unused=cython.int)
-cdef long long _integer(const unsigned char *place, int size) noexcept
+cdef long long read_integer(const unsigned char *place, int size) noexcept

@@ -215,7 +215,7 @@ def decode_acknowledged(frame: bytes, version: int) -> Acknowledged | None:  # c
                 return None
             if place[_PARTITION_SIZE - 3] != 1 or place[_PARTITION_SIZE - 2] or place[_PARTITION_SIZE - 1]:
                 return None
-            batches.append(((topic, _integer(place, 4)), _integer(place + 6, 8), _integer(place + 14, 8)))
+            batches.append(((topic, read_integer(place, 4)), read_integer(place + 6, 8), read_integer(place + 14, 8)))
             place += _PARTITION_SIZE
             partitions_left -= 1
         if partitions_left or end - place < 1 or place[0]:
@@ -224,7 +224,7 @@ def decode_acknowledged(frame: bytes, version: int) -> Acknowledged | None:  # c
     # What follows the tags, if anything, is left alone.
     if end - place < _INT32_SIZE + 1 or place[_INT32_SIZE]:
         return None
-    return Acknowledged(_integer(place, 4), batches)
+    return Acknowledged(read_integer(place, 4), batches)
 
 
 def _put_int32(place: Any, value: int) -> Any:  # compiled only
@@ -247,7 +247,7 @@ def _put_length(place: Any, length: int) -> Any:  # compiled only
     return place + 1
 
 
-def _integer(place: Any, size: int) -> int:  # compiled only
+def read_integer(place: Any, size: int) -> int:  # compiled only
     """The signed number of ``size`` bytes."""
     value = 0
     for here in range(size):

@@ -18,7 +18,7 @@ cdef class StreamTransport:
     cdef object _linger_timer
     cdef object _state
     cdef object _failure
-    cdef object _unsent
+    cdef public object _unsent
     cdef Py_ssize_t _writes_owed
     cdef bint _watching_writable
     cdef bint _is_called_once

@@ -24,9 +24,11 @@ from aioproducer.protocol.messages.headers import RequestHeader
 from aioproducer.protocol.messages.leaders import LeaderIdAndEpoch, NodeEndpoint
 from aioproducer.protocol.messages.produce import (
     BatchIndexAndErrorMessage,
+    PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
+    TopicProduceData,
     TopicProduceResponse,
 )
 from aioproducer.protocol.produce_frames import Acknowledged, PlainProduceRequest
@@ -43,6 +45,28 @@ RECORDS = st.lists(
 )
 
 
+ANY_RECORDS = st.one_of(RECORDS, st.binary(max_size=10), st.none())
+
+
+def _topics(name: str, topic_id: bytes, partitions: list[PartitionProduceData]) -> TopicProduceData:
+    return TopicProduceData(name=name, topic_id=topic_id, partition_data=partitions)
+
+
+MESSAGES = st.builds(
+    ProduceRequest,
+    transactional_id=st.one_of(st.none(), st.text(max_size=10)),
+    acks=st.one_of(st.sampled_from([-1, 0, 1]), INT16),
+    timeout_ms=INT32,
+    topic_data=st.lists(
+        st.builds(
+            _topics,
+            NAMES,
+            IDS,
+            st.lists(st.builds(PartitionProduceData, index=INT32, records=ANY_RECORDS), max_size=4),
+        ),
+        max_size=4,
+    ),
+)
 REQUESTS = st.builds(
     PlainProduceRequest,
     acks=st.one_of(st.sampled_from([-1, 0, 1]), INT16),
@@ -57,6 +81,33 @@ def _by_all_codecs(request: ProduceRequest, version: int, correlation_id: int, c
     )
     frame = b"".join([*encode(header, 2 if version >= 9 else 1), *encode(request, version)])
     return len(frame).to_bytes(4, "big") + frame
+
+
+@given(MESSAGES, VERSIONS, st.integers(0, 2**31 - 1), st.one_of(st.none(), st.text(max_size=400)))
+@example(
+    ProduceRequest(
+        acks=-1,
+        timeout_ms=30_000,
+        topic_data=[
+            _topics("n" * 249, bytes(16), [PartitionProduceData(index=p, records=[b"x" * 200]) for p in range(200)])
+            for _ in range(200)
+        ],
+    ),
+    12,
+    7,
+    "aioproducer",
+)
+@example(
+    ProduceRequest(acks=1, timeout_ms=1, topic_data=[_topics("n" * 249, bytes(16), []) for _ in range(20)]), 12, 7, None
+)
+def test_a_message(request: ProduceRequest, version: int, correlation_id: int, client_id: str | None) -> None:
+    try:
+        expected = _by_all_codecs(request, version, correlation_id, client_id)
+    except ProtocolError:
+        with pytest.raises(ProtocolError):
+            encode_request(request, version, correlation_id, client_id)
+        return
+    assert b"".join(encode_request(request, version, correlation_id, client_id)) == expected
 
 
 @given(REQUESTS, VERSIONS, st.integers(0, 2**31 - 1), st.one_of(st.none(), st.text(max_size=400)))
@@ -104,6 +155,25 @@ def test_records_of_a_request_are_given_by_reference() -> None:
 def test_what_does_not_fit_is_refused(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(ProtocolError, match=message):
         encode_request(PlainProduceRequest(**{"acks": -1, "timeout_ms": 1, "topics": []} | wrong), 13, 1, "me")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"acks": 2**15}, "acks"),
+        ({"acks": None}, "acks"),
+        ({"timeout_ms": 2**31}, "timeout_ms"),
+        ({"topic_data": [TopicProduceData(topic_id=b"short")]}, "not 16 bytes"),
+        ({"topic_data": [TopicProduceData(topic_id=bytes(16), partition_data=None)]}, "cannot be None"),
+        (
+            {"topic_data": [TopicProduceData(topic_id=bytes(16), partition_data=[PartitionProduceData(index=2**31)])]},
+            "index",
+        ),
+    ],
+)
+def test_what_does_not_fit_a_message_is_refused(wrong: dict[str, object], message: str) -> None:
+    with pytest.raises(ProtocolError, match=message):
+        encode_request(ProduceRequest(**wrong), 13, 1, "me")
 
 
 PARTITIONS = st.builds(
@@ -163,6 +233,7 @@ def test_a_response(response: ProduceResponse, version: int, correlation_id: int
     frame = _frame(response, version, correlation_id)
     expected = decode(ProduceResponse, version, b"".join(encode(response, version)))
     assert decode_response(ProduceResponse, version, frame + behind) == (correlation_id, expected)
+    assert decode_response(ProduceResponse, version, memoryview(frame)) == (correlation_id, expected)
     _assert_same(decode_produced(version, frame + behind), expected, version)
 
 
@@ -206,6 +277,8 @@ def test_a_version_that_nobody_has_described_is_refused(version: int) -> None:
     with pytest.raises(UnsupportedVersionError):
         decode_response(ProduceResponse, version, frame)
     with pytest.raises(UnsupportedVersionError):
+        encode_request(ProduceRequest(), version, 1, "me")
+    with pytest.raises(UnsupportedVersionError):
         encode_request(PlainProduceRequest(-1, 1, []), version, 1, "me")
     with pytest.raises(UnsupportedVersionError):
         decode_produced(version, frame)
@@ -218,6 +291,13 @@ def test_a_response_that_is_cut_off_or_wrong(response: ProduceResponse, version:
         frame[data.draw(st.integers(0, len(frame) - 1))] = data.draw(st.integers(0, 255))
     cut = bytes(frame[: data.draw(st.integers(0, len(frame)))])
 
+    def outcome(buffer: bytes | memoryview) -> object:
+        try:
+            return decode_response(ProduceResponse, version, buffer)
+        except ProtocolError as error:
+            return str(error)
+
+    assert outcome(cut) == outcome(memoryview(cut))
     try:
         expected = decode_response(ProduceResponse, version, cut)[1]
     except ProtocolError as error:

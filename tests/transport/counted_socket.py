@@ -1,8 +1,10 @@
-"""What a transport asks of the system."""
+"""What a transport tries to send and receive, noted without its knowing."""
 
 from __future__ import annotations
 
 import socket
+from collections import deque
+from collections.abc import Iterator
 from typing import Any
 
 
@@ -23,3 +25,15 @@ class CountedSocket:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._of, name)
+
+
+class CountedViews(deque[memoryview]):
+    """In the place of what is unsent: notes every look for something to send, also one that finds nothing."""
+
+    def __init__(self, of: deque[memoryview], calls: list[str]) -> None:
+        super().__init__(of)
+        self._calls = calls
+
+    def __iter__(self) -> Iterator[memoryview]:
+        self._calls.append("look")
+        return super().__iter__()

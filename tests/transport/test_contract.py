@@ -17,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.transport.counted_socket import CountedSocket
+from tests.transport.counted_socket import CountedSocket, CountedViews
 from tests.transport.numbered import numbered
 
 buffer_sizes = st.lists(st.lists(st.integers(0, 6000) | st.sampled_from([0, 1, 16384, 40000]), max_size=8), max_size=6)
@@ -120,6 +120,7 @@ async def calls_in_idle_turns(wire, client, turns) -> int:
     with pytest.MonkeyPatch.context() as patch:
         if wire.kind in ("tcp", "tls"):
             patch.setattr(transport, "_socket", CountedSocket(transport._socket, calls))
+            patch.setattr(transport, "_unsent", CountedViews(transport._unsent, calls))
         else:
             of, name = (type(transport._queue_pair), "poll") if wire.kind == "rdma" else (type(transport), "_turn")
             original = getattr(of, name)
