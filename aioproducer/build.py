@@ -21,6 +21,7 @@ COMPILED_MODULES = (
     "aioproducer.core.batch",
     "aioproducer.core.binary_column",
     "aioproducer.core.buffer_pool",
+    "aioproducer.core.columns",
     "aioproducer.core.completion",
     "aioproducer.core.connection",
     "aioproducer.core.delivery",

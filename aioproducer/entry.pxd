@@ -1,6 +1,8 @@
 cimport cython
 
 from aioproducer.core.accumulator cimport RecordAccumulator
+from aioproducer.core.columns cimport append_rows
+from aioproducer.core.partition_queue cimport TopicQueues
 
 cdef tuple _NO_HEADERS
 
@@ -13,7 +15,7 @@ cdef class RecordEntry:
     cdef public object _want_topic
     cdef object __weakref__
 
-    @cython.locals(milliseconds=cython.longlong)
+    @cython.locals(milliseconds=cython.longlong, queues=TopicQueues)
     cdef object _take(
         self, object topic, object value, object key, object partition, object timestamp_ms, object headers
     )

@@ -13,6 +13,7 @@ from aioproducer import callers
 from aioproducer.core.accumulator import RecordAccumulator
 from aioproducer.core.batch import ProducerBatch
 from aioproducer.core.binary_column import BinaryColumn
+from aioproducer.core.columns import append_rows
 from aioproducer.core.delivery import Delivery
 from aioproducer.record import normalise_headers
 from aioproducer.wire.record_batch import Buffer
@@ -107,9 +108,10 @@ class RecordEntry:
             delivery = self._accumulator.append(topic, None, key, value, _NO_HEADERS, milliseconds)
             if delivery is not None:
                 return delivery
-            if topic in self._accumulator.topics:
+            queues = self._accumulator.plain_topic(topic, None)
+            if queues is not None:
                 now = self._want(topic, None)
-                delivery = self._accumulator.place_plain(topic, key, value, milliseconds, now)
+                delivery = self._accumulator.place_plain(queues, None, key, value, milliseconds, now)
                 if delivery is not None:
                     return delivery
         elif type(headers) is not tuple and type(headers) is not list:
@@ -145,14 +147,14 @@ class RecordEntry:
         first: int,
         touched: list[ProducerBatch],
     ) -> int:
-        """``RecordAccumulator.append_column`` with the time; it takes nothing that ``send`` has to see itself."""
+        """``core.columns.append_rows`` with the time; it takes nothing that ``send`` has to see itself."""
         if self._owner_thread != get_ident() or not self._plain:
             return first
         try:
             if topic not in self._accumulator.topics:
                 return first
             now = self._want(topic, partition)
-            return self._accumulator.append_column(topic, partition, keys, values, first, wall_ms(), now, touched)
+            return append_rows(self._accumulator, topic, partition, keys, values, first, wall_ms(), now, touched)
         except callers.WRONG_ARGUMENTS:
             # Those before are in; ``send`` will say what is wrong with the next.
             return first + sum([batch.record_count - batch.column_start for batch in touched])

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from aioproducer import Producer
 from aioproducer.arrow import binary_columns, is_binary
-from aioproducer.core.accumulator import COLUMN_RECORDS
 from aioproducer.core.batch import ProducerBatch
+from aioproducer.core.columns import COLUMN_RECORDS, append_rows
 from aioproducer.wire.murmur2 import partition_for_key
 from tests.core.accumulating import Bench, records_of
 
@@ -114,9 +114,7 @@ def test_rows_go_where_send_would_put_them(
         place = 0
         while place < len(value_column):
             touched: list[ProducerBatch] = []
-            after = accumulator.append_binary_column(
-                "t", partition, key_column, value_column, place, 1000, bench.now, touched
-            )
+            after = append_rows(accumulator, "t", partition, key_column, value_column, place, 1000, bench.now, touched)
             assert after - place == sum(batch.record_count - batch.column_start for batch in touched)
             for batch in touched:
                 batch.column_start = -1
@@ -158,9 +156,9 @@ def test_a_column_of_many_rows_is_taken_in_pieces() -> None:
     bench = Bench(topics={"t": 1}, memory=1 << 24, batch_size=1 << 20, max_request_size=1 << 20)
     bench.send(b"opens a batch")
     [(small,)] = binary_columns(pyarrow.array([b"x"] * 10_000))
-    assert bench.accumulator.append_binary_column("t", 0, None, small, 0, 1000, bench.now, []) == COLUMN_RECORDS
+    assert append_rows(bench.accumulator, "t", 0, None, small, 0, 1000, bench.now, []) == COLUMN_RECORDS
     [(large,)] = binary_columns(pyarrow.array([bytes(100_000)] * 100))
-    assert bench.accumulator.append_binary_column("t", 0, None, large, 0, 1000, bench.now, []) < 10
+    assert append_rows(bench.accumulator, "t", 0, None, large, 0, 1000, bench.now, []) < 10
 
 
 def test_rows_that_do_not_exist_are_refused() -> None:

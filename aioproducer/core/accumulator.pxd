@@ -1,13 +1,12 @@
 cimport cython
 
 from aioproducer.core.batch cimport ProducerBatch
-from aioproducer.core.binary_column cimport BinaryColumn
 from aioproducer.core.buffer_pool cimport Slab
 from aioproducer.core.delivery cimport Delivery, new_delivery
 from aioproducer.core.incomplete cimport IncompleteBatches
 from aioproducer.core.partition_queue cimport PartitionQueue, TopicQueues
 from aioproducer.partitioner cimport StickyPartitioner
-from aioproducer.wire.murmur2 cimport partition_for_key, partition_for_key_at
+from aioproducer.wire.murmur2 cimport partition_for_key
 from aioproducer.wire.record cimport record_size_upper_bound
 
 
@@ -27,67 +26,12 @@ cdef class RecordAccumulator(IncompleteBatches):
     cdef Py_ssize_t _size_limit
     cdef Py_ssize_t _open_limit
     cdef bint _compresses
-    cdef Py_ssize_t _largest_in_column
+    cdef Py_ssize_t _largest_plain
 
     @cython.locals(topic=TopicQueues, partitions=list, place=Py_ssize_t, queue=PartitionQueue, batch=ProducerBatch, index=Py_ssize_t)
     cpdef object append(
         self, object topic_name, object partition, object key, object value, object headers, long long timestamp_ms
     )
-    @cython.locals(
-        stop=Py_ssize_t,
-        topic=TopicQueues,
-        partitions=list,
-        by_key=cython.bint,
-        behind=Py_ssize_t,
-        place=Py_ssize_t,
-        room=Py_ssize_t,
-        here=Py_ssize_t,
-        queue=PartitionQueue,
-        batch=ProducerBatch,
-        before=Py_ssize_t,
-        index=Py_ssize_t,
-        delivery=Delivery,
-    )
-    cpdef Py_ssize_t append_column(
-        self,
-        object topic_name,
-        object partition,
-        object keys,
-        object values,
-        Py_ssize_t first,
-        long long timestamp_ms,
-        double now,
-        list touched,
-    ) except -1
-    @cython.locals(
-        stop=Py_ssize_t,
-        topic=TopicQueues,
-        partitions=list,
-        by_key=cython.bint,
-        place=Py_ssize_t,
-        sticky=Py_ssize_t,
-        room=Py_ssize_t,
-        here=Py_ssize_t,
-        key="const unsigned char *",
-        key_size=Py_ssize_t,
-        value="const unsigned char *",
-        queue=PartitionQueue,
-        batch=ProducerBatch,
-        before=Py_ssize_t,
-        index=Py_ssize_t,
-        delivery=Delivery,
-    )
-    cpdef Py_ssize_t append_binary_column(
-        self,
-        object topic_name,
-        object partition,
-        BinaryColumn keys,
-        BinaryColumn values,
-        Py_ssize_t first,
-        long long timestamp_ms,
-        double now,
-        list touched,
-    ) except -1
     @cython.locals(topic=TopicQueues)
     cpdef object enqueue(
         self,
@@ -118,16 +62,14 @@ cdef class RecordAccumulator(IncompleteBatches):
     cpdef object admit(self, double now, Py_ssize_t limit)
     cpdef list take_refused(self)
     @cython.locals(topic=TopicQueues)
-    cpdef object place_plain(self, object topic_name, object key, object value, long long timestamp_ms, double now)
+    cpdef TopicQueues plain_topic(self, object name, object partition)
+    @cython.locals(size=Py_ssize_t)
+    cpdef object place_plain(
+        self, TopicQueues topic, object partition, object key, object value, long long timestamp_ms, double now
+    )
     @cython.locals(deadline=double, oldest=ProducerBatch)
     cpdef double next_deadline(self) except? -1
     cpdef list drain(self, object node_id, double now)
-    @cython.locals(size=Py_ssize_t)
-    cdef object _place_of_column(
-        self, TopicQueues topic, object partition, object key, object value, long long timestamp_ms, double now
-    )
-    @cython.locals(topic=TopicQueues)
-    cdef TopicQueues _topic_of_column(self, object topic_name, object partition)
     cdef bint _grow(self, ProducerBatch batch, Py_ssize_t record_size) except -1
     cdef Slab _take_memory(self, Py_ssize_t least, Py_ssize_t wanted)
     @cython.locals(slab=Slab)

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from aioproducer.compression import Codec
 from aioproducer.core.batch import Header, ProducerBatch
-from aioproducer.core.binary_column import BinaryColumn
 from aioproducer.core.buffer_pool import BufferPool, Slab
 from aioproducer.core.delivery import Delivery, FutureFactory, new_delivery
 from aioproducer.core.incomplete import IncompleteBatches
@@ -30,14 +29,6 @@ from aioproducer.wire.record_batch import BATCH_HEADER_SIZE, Buffer, record_size
 if TYPE_CHECKING:
     from random import Random
 
-    import cython
-else:
-    from aioproducer.uncompiled import cython
-
-if not cython.compiled:
-    # The compiled module has it from its .pxd file.
-    from aioproducer.wire.murmur2 import partition_for_key_at
-
 # What Kafka adds to the estimated compressed size (COMPRESSION_RATE_ESTIMATION_FACTOR).
 RATIO_SAFETY = 1.05
 
@@ -45,12 +36,6 @@ RATIO_SAFETY = 1.05
 # however many partitions there are, takes no more than about a hundredth of the time.
 LOAD_AGE = 0.005
 LOAD_AGE_PER_PARTITION = 0.0001
-
-# What one call of append_column takes at most: some tenths of a millisecond.
-COLUMN_RECORDS = 4096
-COLUMN_BYTES = 512 * 1024
-# What opening a batch counts for among these: it takes as long as so many bytes of records.
-COLUMN_BATCH_BYTES = 16 * 1024
 
 # The part of the memory that open batches may take before there is anything in them, as its reciprocal.
 OPEN_SHARE = 4
@@ -121,7 +106,7 @@ class RecordAccumulator(IncompleteBatches):
         self._open_limit = pool.total_memory // OPEN_SHARE
         self._compresses = settings.codec is not None
         # Less than what a record may have at most, by its sizes' varints: who is near that is looked at closely.
-        self._largest_in_column = min(settings.max_request_size, pool.total_memory) - BATCH_HEADER_SIZE - 3 * 5
+        self._largest_plain = min(settings.max_request_size, pool.total_memory) - BATCH_HEADER_SIZE - 3 * 5
         self.topics: dict[str, TopicQueues] = {}
         # The topic of the last record, under the very string it was named by.
         self._last_name: str | None = None
@@ -185,171 +170,6 @@ class RecordAccumulator(IncompleteBatches):
             batch.limit_room()
         return new_delivery(batch, index)
 
-    def append_column(
-        self,
-        topic_name: str,
-        partition: int | None,
-        keys: Sequence[Buffer | None] | BinaryColumn | None,
-        values: Sequence[Buffer | None] | BinaryColumn,
-        first: int,
-        timestamp_ms: int,
-        now: float,
-        touched: list[ProducerBatch],
-    ) -> int:
-        """Put records into open batches from place ``first`` of the columns on, as ``append`` would one by one.
-
-        Ends in front of a record that has to wait or may be wrong, and after ``COLUMN_BYTES`` so that no call takes
-        long; returns the place behind the last record it took. ``touched`` gets the batches that records went
-        into, each with the index of the first of them as its ``column_start``; the others follow it.
-        """
-        if isinstance(values, BinaryColumn):
-            assert keys is None or isinstance(keys, BinaryColumn)
-            return self.append_binary_column(topic_name, partition, keys, values, first, timestamp_ms, now, touched)
-        stop = min(len(values), first + COLUMN_RECORDS)
-        topic = self._topic_of_column(topic_name, partition)
-        if topic is None:
-            return first
-        partitions = topic.partitions
-        by_key = keys is not None and partition is None and not self._ignore_keys
-        place = topic.sticky.partition if partition is None else partition  # type: ignore[union-attr]
-        room = COLUMN_BYTES
-        here = first
-        key = None
-        while here < stop and room > 0:
-            if cython.compiled and keys is None and type(values) is list:  # compiled only
-                batch = partitions[place].open_batch
-                if batch is not None:
-                    before = batch.position
-                    index = batch.record_count
-                    behind = batch.append_run(timestamp_ms, values, here, stop, room)
-                    if behind > here:
-                        here = behind
-                        room -= batch.position - before
-                        if batch.column_start < 0:
-                            batch.column_start = index
-                            touched.append(batch)
-                        continue
-            value = values[here]
-            if keys is not None:
-                key = keys[here]
-                if by_key:
-                    if key is None:
-                        place = topic.sticky.partition  # type: ignore[union-attr]
-                    else:
-                        place = partition_for_key(key, len(partitions))
-            queue = partitions[place]
-            batch = queue.open_batch
-            if batch is not None:
-                before = batch.position
-            if batch is None or (index := batch.append(timestamp_ms, key, value, ())) < 0:
-                delivery = self._place_of_column(topic, partition, key, value, timestamp_ms, now)
-                if delivery is None:
-                    break
-                assert isinstance(delivery._group, ProducerBatch)
-                batch = delivery._group
-                index = delivery._index
-                before = batch.position - COLUMN_BATCH_BYTES - (0 if value is None else len(value))
-                place = topic.sticky.partition if partition is None else partition  # type: ignore[union-attr]
-            room -= batch.position - before
-            if batch.column_start < 0:
-                batch.column_start = index
-                touched.append(batch)
-            here += 1
-        return here
-
-    def append_binary_column(  # compiled only
-        self,
-        topic_name: str,
-        partition: int | None,
-        keys: BinaryColumn | None,
-        values: BinaryColumn,
-        first: int,
-        timestamp_ms: int,
-        now: float,
-        touched: list[ProducerBatch],
-    ) -> int:
-        """``append_column`` of Arrow's rows, straight from where they lie. For compiled modules."""
-        stop = min(values.length, first + COLUMN_RECORDS)
-        topic = self._topic_of_column(topic_name, partition)
-        if topic is None:
-            return first
-        partitions = topic.partitions
-        by_key = keys is not None and partition is None and not self._ignore_keys
-        place = topic.sticky.partition if partition is None else partition  # type: ignore[union-attr]
-        sticky = place
-        room = COLUMN_BYTES
-        here = first
-        key = cython.NULL
-        key_size = -1
-        while here < stop and room > 0:
-            value = values.find(here)
-            if keys is not None:
-                key = keys.find(here)
-                key_size = keys.found_size
-                if by_key:
-                    place = sticky if key_size < 0 else partition_for_key_at(key, key_size, len(partitions))
-            queue = partitions[place]
-            batch = queue.open_batch
-            if batch is not None:
-                before = batch.position
-            if batch is None or (index := batch.append_at(timestamp_ms, key, key_size, value, values.found_size)) < 0:
-                delivery = self._place_of_column(
-                    topic,
-                    partition,
-                    None if keys is None else keys.bytes_of(here),
-                    values.bytes_of(here),
-                    timestamp_ms,
-                    now,
-                )
-                if delivery is None:
-                    break
-                assert isinstance(delivery._group, ProducerBatch)
-                batch = delivery._group
-                index = delivery._index
-                before = batch.position - COLUMN_BATCH_BYTES - values.found_size
-                place = topic.sticky.partition if partition is None else partition  # type: ignore[union-attr]
-                sticky = place
-            room -= batch.position - before
-            if batch.column_start < 0:
-                batch.column_start = index
-                touched.append(batch)
-            here += 1
-        return here
-
-    def _place_of_column(
-        self,
-        topic: TopicQueues,
-        partition: int | None,
-        key: Buffer | None,
-        value: Buffer | None,
-        timestamp_ms: int,
-        now: float,
-    ) -> Delivery | None:
-        """Put a column's record into a new batch, or a new slab; ``None`` where ``enqueue`` should see to it."""
-        if self.lines.memory_line or self.producer_state.fatal_error is not None:
-            return None
-        size = MAX_RECORD_OVERHEAD
-        if value is not None:
-            if type(value) is not bytes:
-                return None
-            size += len(value)
-        if key is not None:
-            if type(key) is not bytes:
-                return None
-            size += len(key)
-        if size > self._largest_in_column:
-            return None
-        return self._place(topic, partition, key, value, (), timestamp_ms, now, True)
-
-    def _topic_of_column(self, topic_name: str, partition: int | None) -> TopicQueues | None:
-        """The topic, where records for it may go the short way."""
-        topic = self.topics.get(topic_name)
-        if topic is None or topic.line_length or not topic.has_partition(partition):
-            return None
-        if partition is None:
-            return topic if self.choose_partition is None else None
-        return topic if partition >= 0 else None
-
     def _grow(self, batch: ProducerBatch, record_size: int) -> bool:
         """Give the batch a slab for a record of this size; False where that would not be all there is to do."""
         if batch.used_size() + record_size >= batch.size_limit or self.lines.memory_line:
@@ -384,14 +204,42 @@ class RecordAccumulator(IncompleteBatches):
         self.lines.advance(topic, now)
         return pending.delivery
 
-    def place_plain(
-        self, topic_name: str, key: bytes | None, value: bytes | None, timestamp_ms: int, now: float
-    ) -> Delivery | None:
-        """Put a record without headers or partition of its own into a new batch or slab; ``None``: see ``enqueue``."""
-        topic = self._topic_of_column(topic_name, None)
-        if topic is None:
+    def plain_topic(self, name: str, partition: int | None) -> TopicQueues | None:
+        """The topic, where nothing stands in the way of records for it, or for this partition of it."""
+        topic = self.topics.get(name)
+        if topic is None or topic.line_length or not topic.has_partition(partition):
             return None
-        return self._place_of_column(topic, None, key, value, timestamp_ms, now)
+        if partition is None:
+            return topic if self.choose_partition is None else None
+        return topic if partition >= 0 else None
+
+    def place_plain(
+        self,
+        topic: TopicQueues,
+        partition: int | None,
+        key: Buffer | None,
+        value: Buffer | None,
+        timestamp_ms: int,
+        now: float,
+    ) -> Delivery | None:
+        """Put a record without headers into a new batch, or a new slab; ``None`` where ``enqueue`` should see to it.
+
+        ``topic`` is what ``plain_topic`` gave.
+        """
+        if self.lines.memory_line or self.producer_state.fatal_error is not None:
+            return None
+        size = MAX_RECORD_OVERHEAD
+        if value is not None:
+            if type(value) is not bytes:
+                return None
+            size += len(value)
+        if key is not None:
+            if type(key) is not bytes:
+                return None
+            size += len(key)
+        if size > self._largest_plain:
+            return None
+        return self._place(topic, partition, key, value, (), timestamp_ms, now, True)
 
     def topic(self, name: str) -> TopicQueues:
         """The topic's queues; its partitions are empty until metadata has come."""

@@ -146,7 +146,7 @@ class ProducerBatch(DeliveryGroup):
         self.base_timestamp = -1
         self.max_timestamp = -1
         self.last_timestamp = -1
-        # The first record of a column's, while it is appended; see RecordAccumulator.append_column.
+        # The first record of a column's, while it is appended; see core/columns.py.
         self.column_start = -1
         # Timestamps by runs: from record timestamps_from[i] on, timestamp_values[i]. A batch of one instant has one.
         self.timestamps_from: list[int] = []

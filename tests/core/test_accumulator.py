@@ -11,14 +11,12 @@ from hypothesis import strategies as st
 
 from aioproducer.compression import Buffer, codec
 from aioproducer.compression.gzip import GzipCodec
-from aioproducer.core.accumulator import COLUMN_BATCH_BYTES, COLUMN_BYTES
 from aioproducer.core.batch import ProducerBatch
 from aioproducer.core.delivery import Delivery
 from aioproducer.core.pending import PENDING_OVERHEAD
 from aioproducer.errors import BufferExhaustedError, InvalidPartitionError, KafkaError
 from aioproducer.record import TopicPartition
 from aioproducer.wire.murmur2 import partition_for_key
-from aioproducer.wire.record import encode_record
 from aioproducer.wire.record_batch import estimate_size_in_bytes_upper_bound
 from tests.core.accumulating import NODE, Bench, records_of, values_of
 
@@ -859,68 +857,6 @@ def test_a_send_within_a_send_takes_no_other_records_place(rest: int) -> None:
     assert sorted(map(repr, stored)) == sorted(map(repr, [b"first", b"outer", *[bytes(rest)] * 3]))
     assert all(delivery.done() for delivery in (first, outer, *inner))
     assert bench.all_memory_is_back()
-
-
-def test_a_column_goes_on_in_the_next_batch() -> None:
-    """Every batch was opened by a send of its own, which cost more than the batch's other records together."""
-    bench = Bench(topics={"t": 2}, batch_size=1000, linger=100.0)
-    values = [b"%3d" % number for number in range(400)]
-    touched: list[ProducerBatch] = []
-    taken = bench.accumulator.append_column("t", None, None, values, 0, 1000, bench.now, touched)
-    assert taken == len(values)
-    assert len(touched) > 4
-    assert sum(batch.record_count for batch in touched) == taken
-    assert [batch.column_start for batch in touched] == [0] * len(touched)
-    bench.accumulator.ready.hurry(bench.now)
-    stored = []
-    while batches := bench.drain():
-        for batch in batches:
-            stored += [record.value for record in records_of(batch)]
-            bench.ack(batch)
-    assert sorted(stored) == values
-
-
-@pytest.mark.parametrize("delta", [0, 63, 64, 8191, 8192, -1])
-def test_a_columns_records_are_written_as_each_would_be_alone(delta: int) -> None:
-    """Where the numbers before a record's value begin to take a byte more."""
-    bench = Bench(topics={"t": 1}, memory=1 << 24, batch_size=1 << 21, max_request_size=1 << 22, linger=100.0)
-    sizes = [*range(140), *range(8160, 8200), *[n % 3 for n in range(8200)], *range(50, 70)]
-    values = [bytes([size % 251]) * size for size in sizes]
-    first = bench.accumulator.append_column("t", 0, None, values[:1], 0, 10_000, bench.now, [])
-    while first < len(values):
-        first = bench.accumulator.append_column("t", 0, None, values, first, 10_000 + delta, bench.now, [])
-    batch = bench.queue().open_batch
-    assert batch.record_count == len(values)
-    expected = [encode_record(place, delta if place else 0, None, value) for place, value in enumerate(values)]
-    assert batch.max_record_size == max(map(len, expected))
-    batch.close()
-    assert b"".join(bytes(part) for part in batch.body) == b"".join(expected)
-
-
-def test_a_column_of_batches_of_a_record_each_is_taken_in_pieces() -> None:
-    bench = Bench(topics={"t": 1}, batch_size=0, memory=1 << 24)
-    taken = bench.accumulator.append_column("t", 0, None, [b"x"] * 10_000, 0, 1000, bench.now, [])
-    assert 0 < taken <= COLUMN_BYTES // COLUMN_BATCH_BYTES
-
-
-@pytest.mark.parametrize("value", [bytearray(b"x"), bytes(2000)])
-def test_a_column_leaves_to_send_what_may_be_wrong(value: object) -> None:
-    bench = Bench(topics={"t": 1}, max_request_size=1500)
-    assert bench.accumulator.append_column("t", 0, None, [b"x", value], 0, 1000, bench.now, []) == 1 + (
-        type(value) is bytearray
-    )
-    bench = Bench(topics={"t": 1}, max_request_size=1500)
-    assert bench.accumulator.append_column("t", 0, None, [value], 0, 1000, bench.now, []) == 0
-
-
-def test_a_column_waits_behind_those_in_line_for_memory() -> None:
-    bench = Bench(topics={"t": 1}, memory=4096, batch_size=1000, max_request_size=4096)
-    column = [b"x" * 500] * 20
-    taken = bench.accumulator.append_column("t", 0, None, column, 0, 1000, bench.now, [])
-    assert 0 < taken < len(column)
-    bench.send(b"x" * 500, partition=0)
-    assert bench.accumulator.lines.memory_line
-    assert bench.accumulator.append_column("t", 0, None, column, taken, 1000, bench.now, []) == taken
 
 
 class TestTheRestOfTheMemory:

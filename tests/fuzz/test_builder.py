@@ -22,6 +22,7 @@ from aioproducer import Producer
 from aioproducer.arrow import binary_columns
 from aioproducer.callers import check
 from aioproducer.core.batch import ProducerBatch
+from aioproducer.core.columns import append_rows
 from aioproducer.core.delivery import Delivery
 from aioproducer.entry import RecordEntry
 from aioproducer.errors import BufferExhaustedError, KafkaError
@@ -202,7 +203,7 @@ def test_columns_are_appended_as_their_records_are(
 
     def append(place: int, touched: list[ProducerBatch]) -> int:
         now = sent[0].timestamp_ms
-        return bench.accumulator.append_column("t", 1, keys, values, place, now, bench.now, touched)
+        return append_rows(bench.accumulator, "t", 1, keys, values, place, now, bench.now, touched)
 
     _append_columns(bench, log, keys, values, sent, append)
     log.check_all()
@@ -245,7 +246,7 @@ def test_arrows_columns_are_appended_as_their_records_are(
 
         def append(place: int, touched: list[ProducerBatch], values: Any = values, keys: Any = keys) -> int:
             now = sent[0].timestamp_ms
-            return bench.accumulator.append_binary_column("t", 1, keys, values, place, now, bench.now, touched)
+            return append_rows(bench.accumulator, "t", 1, keys, values, place, now, bench.now, touched)
 
         _append_columns(bench, log, keys, values, sent[read : read + len(values)], append)
         read += len(values)
