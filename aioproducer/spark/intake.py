@@ -27,6 +27,9 @@ SHORTEST_LINGER = 0.001
 # How often a flush looks for failures, in seconds.
 LOOK_EVERY = 0.05
 
+# The last records are decided by delivery.timeout.ms; so much later a flush is over unless something hangs.
+FLUSH_MARGIN_MS = 10_000
+
 LOOP_CLOSED = "the executor's event loop was closed meanwhile: what was not flushed may be lost"
 
 Row: TypeAlias = "tuple[str, Any, Any, int | None, int | None, Sequence[RecordHeader], int]"

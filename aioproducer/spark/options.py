@@ -10,6 +10,7 @@ from aioproducer.config import CONFIG_DEF, Password, ProducerConfig, Type
 from aioproducer.diagnosis import nearest
 from aioproducer.errors import ConfigurationError
 from aioproducer.spark.formats import FORMATS
+from aioproducer.spark.intake import FLUSH_MARGIN_MS
 
 KAFKA: Final = "kafka."
 """What stands before a producer's key, as in ``kafka.bootstrap.servers``."""
@@ -18,8 +19,6 @@ OPTIONS: Final = ("topic", "key_format", "value_format", "flush_timeout_ms", "ch
 """The sink's own options."""
 
 CHECK_TIMEOUT_MS: Final = 10_000
-# The last records are decided by delivery.timeout.ms; so much later the flush is over unless something hangs.
-_FLUSH_GRACE_MS: Final = 10_000
 _LONGEST_MS: Final = 2**31 - 1
 
 # What Spark itself adds or reads for its engine. includeHeaders is the Kafka source's; the sink writes a headers column
@@ -142,7 +141,7 @@ class SinkOptions:
             )
         if own.get("topic") == "":
             raise ConfigurationError("the option topic is empty: name a topic, or drop it and have a column topic")
-        flush_timeout_ms = _producer_config(config).delivery_timeout_ms + _FLUSH_GRACE_MS
+        flush_timeout_ms = _producer_config(config).delivery_timeout_ms + FLUSH_MARGIN_MS
         return cls(
             config=tuple(sorted(config.items())),
             topic=own.get("topic"),

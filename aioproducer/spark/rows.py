@@ -18,7 +18,7 @@ from aioproducer.errors import KafkaError, KafkaTimeoutError, ProducerClosedErro
 from aioproducer.record import RecordHeader, normalise_headers
 from aioproducer.spark.executor import Executor
 from aioproducer.spark.figures import Figures
-from aioproducer.spark.intake import CHUNK_BYTES, LOOP_CLOSED, Columns, Intake, because, what_became
+from aioproducer.spark.intake import CHUNK_BYTES, FLUSH_MARGIN_MS, LOOP_CLOSED, Columns, Intake, because, what_became
 
 logger = logging.getLogger("aioproducer.spark")
 
@@ -26,8 +26,6 @@ logger = logging.getLogger("aioproducer.spark")
 CHUNK_ROWS = 1000
 # What a row on its way holds besides its key and value, in bytes.
 ROW_OVERHEAD = 200
-# The closing flush has so much more than delivery.timeout.ms, in seconds, where it is not said otherwise.
-FLUSH_MARGIN = 10.0
 # What was sent may be delivered for so long where the `with` is left by an exception, in seconds.
 GRACE_AFTER_EXCEPTION = 1.0
 # Letting go of the loop takes one turn of it. Where it takes longer, nobody waits for it, in seconds.
@@ -218,7 +216,7 @@ class ExecutorProducer:
         if timeout is None:
             timeout = self._flush_timeout
         if timeout is None:
-            timeout = intake.producer.config.delivery_timeout_ms / 1000 + FLUSH_MARGIN
+            timeout = (intake.producer.config.delivery_timeout_ms + FLUSH_MARGIN_MS) / 1000
         try:
             self._executor.run(intake.flush(), timeout)
         except KafkaError:
