@@ -81,7 +81,8 @@ def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
         else:
             shutil.copy2(ROOT / name, checkout / name)
     archive, _ = _hook("build_sdist", checkout, folder / "dist")
-    shutil.unpack_archive(archive, folder, filter="data")
+    # CPython 3.11.2, which is Debian 12's, has no filters yet, and later ones warn without.
+    subprocess.run(["tar", "-xf", archive, "-C", folder], check=True)
     return folder / archive.name.removesuffix(".tar.gz")
 
 
