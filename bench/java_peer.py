@@ -1,9 +1,9 @@
 """Kafka's own Java client, by its ProducerPerformance, which counts latencies in a callback a record.
 
 Values come from a file, as it makes random bytes for each record otherwise. Its settings are the Java client's defaults
-(idempotent) with the linger and the batch size of everybody. It says every 50 ms how many records are delivered: what
-is measured begins when those of the warm-up are, without the start of the JVM. ``with_start_us`` is the CPU time a
-record of the whole run.
+(idempotent) with the linger, the batch size and the system's send buffer of everybody. It says every 50 ms how many
+records are delivered: what is measured begins when those of the warm-up are, without the start of the JVM.
+``with_start_us`` is the CPU time a record of the whole run.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def kept(job: Job) -> Measurement:
         command = [jars.java(), *_JVM, "-cp", classpath(), _MAIN, "--topic", job.topic, "--num-records", str(total)]
         command += ["--throughput", "-1", "--payload-file", str(payload), "--bootstrap-server", job.bootstrap]
         command += ["--reporting-interval", "50", "--command-property", "acks=all", f"linger.ms={job.linger_ms}"]
-        command += [f"batch.size={job.batch_size}", f"compression.type={job.compression}"]
+        command += [f"batch.size={job.batch_size}", f"compression.type={job.compression}", "send.buffer.bytes=-1"]
         before = after = None
         errors = Path(folder) / "errors"
         with (

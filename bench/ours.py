@@ -1,4 +1,7 @@
-"""This project's producer: defaults throughout, apart from what every client is given, linger and batch size."""
+"""This project's producer: defaults throughout, apart from what every client is given, linger and batch size.
+
+The socket's send buffer is the system's, as it is for the clients that do not have Kafka's default of 128 KiB.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +26,7 @@ def _producer(job: Job, **more: Any) -> Any:
         batch_size=job.batch_size,
         buffer_memory=job.buffer_memory,
         compression_type=job.compression,
+        send_buffer_bytes=-1,
         **more,
     )
 

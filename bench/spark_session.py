@@ -50,6 +50,7 @@ def options(job: Job) -> dict[str, str]:
         "kafka.compression.type": job.compression,
         "kafka.batch.size": str(job.batch_size),
         "kafka.linger.ms": str(job.linger_ms),
+        "kafka.send.buffer.bytes": "-1",
     }
 
 

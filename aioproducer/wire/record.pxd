@@ -1,4 +1,5 @@
 cimport cython
+from cpython.object cimport PyObject
 
 cdef int _SHORT, _SHORTEST
 
@@ -24,13 +25,19 @@ cdef Py_ssize_t write_plain_record(
 @cython.locals(
     begin=cython.p_uchar,
     here=Py_ssize_t,
-    is_short=cython.bint,
-    timestamp_zigzagged=cython.uint,
-    least=cython.uint,
-    largest=Py_ssize_t,
-    value_size=Py_ssize_t,
-    size=Py_ssize_t,
+    head_size=Py_ssize_t,
+    head_value_size=Py_ssize_t,
+    head_ends_at=Py_ssize_t,
+    offset_at=Py_ssize_t,
     total=Py_ssize_t,
+    largest=Py_ssize_t,
+    value="PyObject *",
+    value_size=Py_ssize_t,
+    data=cython.p_uchar,
+    size=Py_ssize_t,
+    behind=cython.p_uchar,
+    zigzagged=cython.uint,
+    written=Py_ssize_t,
 )
 cdef Py_ssize_t write_run(
     unsigned char* address,
@@ -43,9 +50,6 @@ cdef Py_ssize_t write_run(
     Py_ssize_t stop,
     Py_ssize_t* sizes,
 ) except -1
-
-@cython.locals(is_longer=cython.uint)
-cdef unsigned char* _write_short(unsigned char* address, unsigned int zigzagged) noexcept
 
 @cython.locals(size=Py_ssize_t, encoded_size=Py_ssize_t)
 cpdef Py_ssize_t record_size_upper_bound(Py_ssize_t key_size, Py_ssize_t value_size, object headers=*) except -1

@@ -108,7 +108,8 @@ def test_options_are_kafkas_names_and_defaults_are_none() -> None:
         for name in ("spark-plain", "spark-lz4")
     )
     assert plain == [{}] * 3
-    assert lz4 == [{"kafka.compression.type": "lz4", "kafka.batch.size": "131072", "kafka.linger.ms": "5"}] * 3
+    own = {"kafka.compression.type": "lz4", "kafka.batch.size": "131072", "kafka.linger.ms": "5"}
+    assert lz4 == [own | {"kafka.send.buffer.bytes": "-1"}] * 3
 
 
 @pytest.mark.parametrize("name", SPARK)
