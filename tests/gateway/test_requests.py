@@ -18,7 +18,8 @@ from aioproducer.protocol.messages import (
     SaslAuthenticateRequest,
     SaslHandshakeRequest,
 )
-from tests.gateway.messages import instances, pieces_of
+from tests.gateway.messages import pieces_of
+from tests.protocol.instances import instances
 
 MAX = 1_000_000
 cuts = st.lists(st.integers(0, 10_000), max_size=6)

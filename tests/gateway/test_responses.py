@@ -22,7 +22,8 @@ from aioproducer.protocol.messages.fetch import FetchableTopicResponse, Partitio
 from aioproducer.protocol.messages.leaders import NodeEndpoint
 from aioproducer.protocol.messages.metadata import MetadataResponseBroker
 from aioproducer.wire.varint import encode_unsigned_varint
-from tests.gateway.messages import instances, mapped, pieces_of, response_frame
+from tests.gateway.messages import mapped, pieces_of, response_frame
+from tests.protocol.instances import instances
 
 RESPONSES = {key: api.response for key, api in APIS.items()} | {
     ApiKey.SHARE_FETCH: ShareFetchResponse,

@@ -24,7 +24,8 @@ from aioproducer.gateway.walking import (
 )
 from aioproducer.protocol import APIS, encode
 from aioproducer.protocol.messages import DescribeClusterRequest, MetadataResponse
-from tests.gateway.messages import instances, pieces_of
+from tests.gateway.messages import pieces_of
+from tests.protocol.instances import instances
 
 MESSAGES = [
     (message_class, version)

@@ -13,7 +13,6 @@ import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from confluent_kafka import KafkaException
@@ -21,7 +20,7 @@ from confluent_kafka.admin import AdminClient
 
 from tests.kafka import admin, consuming, dump, jars
 from tests.kafka.certificates import Certificates
-from tests.kafka.process import Process
+from tests.kafka.process import Process, Startable
 
 # C1 alone and the serial collector: a broker opens its port in about 2 s and leaves the second core to the clients.
 QUICK_JVM = ("-Xmx512m", "-Xms128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
@@ -102,7 +101,7 @@ def free_ports(count: int) -> list[int]:
     return found
 
 
-class KafkaCluster:
+class KafkaCluster(Startable):
     """A cluster of ``nodes`` Apache Kafka brokers; a context manager.
 
     ``properties`` are set on every broker, over the defaults here. With ``tls`` each broker also has a TLS listener and
@@ -125,7 +124,6 @@ class KafkaCluster:
         self.folder = Path(tempfile.mkdtemp(prefix="aioproducer-kafka-"))
         self._properties = dict(properties or {})
         self._jvm_options = tuple(jvm_options)
-        self._failed = False
         listeners = ["PLAINTEXT", "CONTROLLER"]
         if tls:
             self.certificates = Certificates.make(self.folder / "certificates")
@@ -137,20 +135,6 @@ class KafkaCluster:
         }
 
     # Life
-
-    def __enter__(self) -> Self:
-        try:
-            return self.start()
-        except BaseException:
-            self._failed = True
-            self.stop()
-            raise
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._failed = self._failed or error is not None
-        self.stop()
 
     def start(self) -> Self:
         """Format and start every node, and wait until all of them are in the metadata."""
@@ -180,7 +164,7 @@ class KafkaCluster:
         for node in self.nodes.values():
             if node.process is not None:
                 node.process.kill()
-        if not self._failed:
+        if not self.failed:
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def kill(self, node_id: int) -> None:

@@ -11,20 +11,19 @@ import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from confluent_kafka import KafkaError, KafkaException
 
 from tests.kafka import admin, consuming, dump
 from tests.kafka.cluster import ClusterError, free_ports
-from tests.kafka.process import Process
+from tests.kafka.process import Process, Startable
 
 _SCRIPT = Path(__file__).with_name("embedded_process.py")
 _ROOT = Path(__file__).parents[2]
 
 
-class EmbeddedProcess:
+class EmbeddedProcess(Startable):
     """An embedded cluster of ``nodes`` nodes in one process, at ports that stay the same; a context manager.
 
     On disk where ``on_disk`` says so, under ``data``: what it had is there again after ``kill`` and ``start``.
@@ -36,7 +35,6 @@ class EmbeddedProcess:
         self.ports = free_ports(nodes)
         self.properties = dict(properties or {})
         self._process: Process | None = None
-        self._failed = False
 
     @property
     def bootstrap_servers(self) -> str:
@@ -89,22 +87,8 @@ class EmbeddedProcess:
         """Kill what runs and remove the data; the folder is kept if the block raised."""
         if self._process is not None:
             self._process.kill()
-        if not self._failed:
+        if not self.failed:
             shutil.rmtree(self.folder, ignore_errors=True)
-
-    def __enter__(self) -> Self:
-        try:
-            return self.start()
-        except BaseException:
-            self._failed = True
-            self.stop()
-            raise
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._failed = self._failed or error is not None
-        self.stop()
 
     # What tests do with it
 

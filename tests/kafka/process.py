@@ -12,6 +12,8 @@ import weakref
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 _PR_SET_PDEATHSIG = 1
 _running: weakref.WeakSet[Process] = weakref.WeakSet()
@@ -71,3 +73,30 @@ class Process:
 def _kill_all() -> None:
     for process in list(_running):
         process.kill()
+
+
+class Startable:
+    """A context manager of what has ``start`` and ``stop``."""
+
+    failed = False
+    """The block, or the start, has raised: what helps to see why is kept."""
+
+    def start(self) -> Self:
+        raise NotImplementedError
+
+    def stop(self) -> None:
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        try:
+            return self.start()
+        except BaseException:
+            self.failed = True
+            self.stop()
+            raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.failed = self.failed or error is not None
+        self.stop()

@@ -1,8 +1,7 @@
-"""Random and full instances of any message, and the jars of Apache Kafka that judge them."""
+"""Random, full and extreme instances of any message, and the jars of Apache Kafka that judge them."""
 
 from __future__ import annotations
 
-import functools
 import os
 import struct
 from collections.abc import Callable
@@ -13,43 +12,9 @@ import pytest
 from hypothesis import strategies as st
 
 from aioproducer.protocol.schema import BOOLEAN, BYTES, RECORDS, STRING, UUID, Field, Message, Scalar
+from tests.protocol.instances import instances
 
 KAFKA_VERSION = "4.4.0"
-
-_texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
-
-
-def _integers(struct_format: str) -> st.SearchStrategy[int]:
-    bits = {"b": 8, "h": 16, "i": 32, "q": 64}[struct_format]
-    return st.integers(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
-
-
-def _elements(element: object, version: int) -> st.SearchStrategy[Any]:
-    if not isinstance(element, Scalar):
-        return instances(element, version)
-    if element is STRING:
-        return _texts
-    if element is BOOLEAN:
-        return st.booleans()
-    if element is UUID:
-        return st.binary(min_size=16, max_size=16)
-    if element in (BYTES, RECORDS):
-        return st.binary(max_size=5)
-    return _integers(element.struct_format)
-
-
-def _values(field: Field, version: int) -> st.SearchStrategy[Any]:
-    values = _elements(field.element, version)
-    if field.is_array:
-        values = st.lists(values, max_size=2)
-    return st.none() | values if version in field.nullable else values
-
-
-@functools.cache
-def instances(message_class: type[Message], version: int) -> st.SearchStrategy[Message]:
-    """Any message that can be written in ``version`` without dropping anything."""
-    fields = {f.name: _values(f, version) for f in message_class.schema.fields if version in f.versions}
-    return st.builds(message_class, **fields)
 
 
 def full_instance(message_class: type[Message], version: int) -> Message:

@@ -16,7 +16,6 @@ from concurrent.futures import Future
 from contextlib import ExitStack
 from multiprocessing.connection import Connection, Listener
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 import psutil
@@ -25,7 +24,7 @@ from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from tests.kafka import jars
-from tests.kafka.process import Process
+from tests.kafka.process import Process, Startable
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -55,7 +54,7 @@ class DriverGoneError(Exception):
     """The driver's process has ended."""
 
 
-class SparkDriver:
+class SparkDriver(Startable):
     """A Spark session in a process of its own; a context manager.
 
     python
@@ -89,7 +88,6 @@ class SparkDriver:
         self._waiting: dict[int, Future[Any]] = {}
         self._lock = threading.Lock()
         self._gone = False
-        self._failed = False
         self._stack = ExitStack()
         self._process: Process | None = None
         self._process_id = 0
@@ -97,20 +95,6 @@ class SparkDriver:
         self._reader: threading.Thread | None = None
 
     # Life
-
-    def __enter__(self) -> Self:
-        try:
-            return self.start()
-        except BaseException:
-            self._failed = True
-            self.stop()
-            raise
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._failed = self._failed or error is not None
-        self.stop()
 
     @property
     def log(self) -> Path:
@@ -202,7 +186,7 @@ class SparkDriver:
         _, alive = psutil.wait_procs(family, timeout=10)
         for process in alive:
             process.kill()
-        if not self._failed:
+        if not self.failed:
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def _say_goodbye(self, connection: Connection) -> None:
