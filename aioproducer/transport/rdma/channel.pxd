@@ -12,6 +12,7 @@ cdef object _CREDITS
 cdef object _GOODBYE
 
 cdef Py_ssize_t _address_of(object view) except 0
+cdef list _contents_of(object buffers)
 
 
 cdef class RdmaTransport:
@@ -56,7 +57,7 @@ cdef class RdmaTransport:
     cdef bint _stopped
     cdef object __weakref__
 
-    @cython.locals(queue=SendQueue, views=list)
+    @cython.locals(queue=SendQueue, contents=list, size=Py_ssize_t)
     cpdef bint write(self, object buffers) except -1
     cdef bint _may_post(self) except -1
     @cython.locals(room=Py_ssize_t)
@@ -77,7 +78,7 @@ cdef class RdmaTransport:
     cdef object _memory_of(self, object view)
     @cython.locals(length=Py_ssize_t, offset=Py_ssize_t, first=Py_ssize_t)
     cpdef object _copy(self, object view, list pieces)
-    @cython.locals(length=Py_ssize_t, address=Py_ssize_t, start=Py_ssize_t, before=Py_ssize_t)
+    @cython.locals(length=Py_ssize_t, address=Py_ssize_t, start=Py_ssize_t, before=Py_ssize_t, to=cython.p_char)
     cdef object _copy_to(self, Py_ssize_t offset, object view, list pieces)
     cdef object _post(self, object work_request_id, list pieces, Py_ssize_t offset, object kind, bint signaled)
     cdef object _post_control(self, object kind)

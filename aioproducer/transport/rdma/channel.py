@@ -47,6 +47,7 @@ else:
     from aioproducer.uncompiled import cython
 
 if cython.compiled:
+    from cython.cimports.cpython.bytes import PyBytes_AS_STRING
     from cython.cimports.cpython.memoryview import PyMemoryView_GET_BUFFER
     from cython.cimports.libc.string import memcpy
 
@@ -57,6 +58,8 @@ LARGEST_MESSAGE: Final = 256 * 1024
 _DELIVERED_PER_TURN: Final = 256 * 1024
 _COMPLETIONS_PER_POLL: Final = 32
 _POLLS_PER_TURN: Final = 8
+_SMALL: Final = 4096
+"""Bytes objects up to this size are cut, where they have to be, by copying."""
 _MEMORY_BACK: Final = 0.002
 """Seconds that lent memory waits for something to be received, before it is looked for without."""
 _STATUS_HINTS: Final[dict[int, str]] = {
@@ -115,6 +118,22 @@ def _address_of(view: memoryview) -> int:
     return ctypes.addressof(ctypes.c_char.from_buffer(view))
 
 
+def _contents_of(buffers: Sequence[Buffer]) -> list[memoryview | bytes]:
+    """Views of the buffers that are not empty, and small bytes as they are: to make a view costs more than to copy.
+
+    Raises:
+        TypeError: something is no buffer, or not contiguous.
+    """
+    contents: list[memoryview | bytes] = []
+    for buffer in buffers:
+        if type(buffer) is bytes and len(buffer) <= _SMALL:
+            if buffer:
+                contents.append(buffer)
+        else:
+            contents += views_of((buffer,))
+    return contents
+
+
 class RdmaTransport:
     """One side of a connection over a queue pair; a ``Transport``. Made by ``RdmaConnector`` and ``RdmaListener``."""
 
@@ -159,7 +178,7 @@ class RdmaTransport:
         self._largest = min(LARGEST_MESSAGE, max(peer_ring.size // 2, 1))
 
         self._state = _OPEN
-        self._unsent: deque[memoryview] = deque()
+        self._unsent: deque[memoryview | bytes] = deque()
         self._pending: deque[tuple[int, int] | None] = deque()
         """Offset and length of what has come and was not delivered; ``None`` is the peer's goodbye."""
         self._unposted = 0
@@ -206,10 +225,12 @@ class RdmaTransport:
             return True
         unsent = self._unsent
         queue = self._queue
-        views = views_of(buffers)
-        for view in views:
-            queue.written(len(view))
-        unsent.extend(views)
+        contents = _contents_of(buffers)
+        size = 0
+        for content in contents:
+            size += len(content)
+        queue.written(size)
+        unsent.extend(contents)
         self._send()
         if queue.written_to <= queue.done_to():
             return True
@@ -274,6 +295,7 @@ class RdmaTransport:
             length = min(len(view), limit - size)
             registered = self._memory_of(view)
             if registered is not None:
+                assert isinstance(view, memoryview)
                 address = _address_of(view)
                 end, local_key = registered.part_of(address)
                 length = min(length, end - address)
@@ -300,14 +322,16 @@ class RdmaTransport:
         self._counters.bytes_copied += copied
         return True
 
-    def _memory_of(self, view: memoryview) -> RegisteredMemory | None:
+    def _memory_of(self, view: memoryview | bytes) -> RegisteredMemory | None:
         """What the bytes of ``view`` are gathered from, if they lie in registered memory."""
+        if isinstance(view, bytes):
+            return None
         memory = view.obj
         if self._zero_copy and type(memory) is mmap.mmap and not view.readonly:
             return self._shared.memories.get(id(memory))
         return None
 
-    def _copy(self, view: memoryview, pieces: list[Piece]) -> None:
+    def _copy(self, view: memoryview | bytes, pieces: list[Piece]) -> None:
         """Copy ``view`` into the send ring, onto the last piece if that ends there."""
         length = len(view)
         offset, first = self._queue.take(length)
@@ -317,15 +341,15 @@ class RdmaTransport:
             self._copy_to(offset, view[:first], pieces)
             self._copy_to(0, view[first:], pieces)
 
-    def _copy_to(self, offset: int, view: memoryview, pieces: list[Piece]) -> None:
+    def _copy_to(self, offset: int, view: memoryview | bytes, pieces: list[Piece]) -> None:
         length = len(view)
         address = self._copies_address + offset
         if cython.compiled:
-            memcpy(
-                cython.cast(cython.p_char, cython.cast(cython.size_t, address)),
-                PyMemoryView_GET_BUFFER(view).buf,
-                length,
-            )
+            to = cython.cast(cython.p_char, cython.cast(cython.size_t, address))
+            if isinstance(view, bytes):
+                memcpy(to, PyBytes_AS_STRING(view), length)
+            else:
+                memcpy(to, PyMemoryView_GET_BUFFER(view).buf, length)
         else:
             self._copies[offset : offset + length] = view
         if pieces:
@@ -551,8 +575,10 @@ class RdmaTransport:
         """Hand ``data`` over; a handler that keeps it meets a released memoryview instead of bytes that change."""
         assert self._handler is not None
         try:
-            with data:
+            try:
                 self._handler.data_received(data)
+            finally:
+                data.release()
         except Exception as error:
             self._handler_failed(error, "data_received")
 

@@ -2,7 +2,7 @@ cimport cython
 
 cdef object _KINDS
 
-cpdef object encode_immediate(object kind, long data_freed, long controls_freed)
+cpdef object encode_immediate(long kind, long data_freed, long controls_freed)
 cpdef tuple decode_immediate(object value)
 
 
@@ -16,6 +16,7 @@ cdef class PeerRing:
     cdef object _lengths
 
     cpdef Py_ssize_t room(self) except -1
+    @cython.locals(offset=Py_ssize_t)
     cpdef Py_ssize_t take(self, Py_ssize_t length) except -1
     cpdef object take_control(self)
     cpdef object freed(self, Py_ssize_t data, Py_ssize_t controls)
@@ -32,6 +33,7 @@ cdef class ReceiveRing:
     cdef readonly Py_ssize_t data_freed
     cdef readonly Py_ssize_t controls_freed
 
+    @cython.locals(offset=Py_ssize_t)
     cpdef Py_ssize_t arrived(self, Py_ssize_t length) except -1
     cpdef object control_arrived(self)
     cpdef object consumed(self)
@@ -61,6 +63,7 @@ cdef class SendQueue:
     cpdef bint may_post(self) except -1
     cpdef bint may_post_control(self) except -1
     cpdef bint may_post_goodbye(self) except -1
+    @cython.locals(offset=Py_ssize_t)
     cpdef tuple take(self, Py_ssize_t length)
     cpdef object written(self, Py_ssize_t length)
     cpdef Py_ssize_t done_to(self) except -1
@@ -68,5 +71,7 @@ cdef class SendQueue:
     @cython.locals(done_to=Py_ssize_t, count=Py_ssize_t)
     cpdef Py_ssize_t take_done(self) except -1
     cpdef Py_ssize_t take_owed(self) except -1
+    @cython.locals(signaled=cython.bint)
     cpdef tuple posted(self, Py_ssize_t length, Py_ssize_t copied, object lent, bint wanted)
+    @cython.locals(copied=Py_ssize_t)
     cpdef object completed(self, object work_request_id)
