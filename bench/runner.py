@@ -90,8 +90,8 @@ def run(client_name: str, job: Job) -> Measurement:
 
 
 def job_of(scenario: Scenario, row: Row, chosen: dict[str, Any], quick: bool) -> Job:
-    """The job of a row: the scenario's options, those for quick runs, the row's, and then what the caller chose."""
-    options = {**scenario.options, **(scenario.quick if quick else {}), **row.options, **chosen}
+    """The job of a row: the scenario's options, the row's, those for quick runs, and then what the caller chose."""
+    options = {**scenario.options, **row.options, **(scenario.quick if quick else {}), **chosen}
     known = {one.name for one in fields(Job)}
     assert options.keys() <= known, options.keys() - known
     return Job(work=row.work, **options)

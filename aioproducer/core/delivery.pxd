@@ -61,13 +61,15 @@ cdef class Awaiting:
     cdef public bint _asyncio_future_blocking
     cdef Delivery _delivery
     cdef int _state
-    cdef tuple _callbacks
+    cdef object _callback
+    cdef object _context
+    cdef list _others
     cdef object _message
 
     @cython.locals(delivery=Delivery, group=DeliveryGroup)
     cdef object _step(self)
     cpdef bint wake(self) except -1
-    @cython.locals(place=Py_ssize_t)
+    @cython.locals(others=list)
     cpdef object call_back(self)
 
 

@@ -284,14 +284,16 @@ class Awaiting:
     which the loop is not asked for, and which are called back many at a time.
     """
 
-    __slots__ = ("_asyncio_future_blocking", "_callbacks", "_delivery", "_message", "_state")
+    __slots__ = ("_asyncio_future_blocking", "_callback", "_context", "_delivery", "_message", "_others", "_state")
 
     # A task sees by it that this is for it to wait for, and not a bare yield.
     _asyncio_future_blocking: bool
     _delivery: Delivery
     _state: int
-    # One callback and its context, then those of others, if any.
-    _callbacks: tuple[Any, ...] | None
+    # The first callback, which is the awaiting task's own and nearly always the only one.
+    _callback: Callable[..., object] | None
+    _context: Context | None
+    _others: list[tuple[Callable[..., object], Context | None]] | None
     _message: Any
 
     def __iter__(self) -> Awaiting:
@@ -347,17 +349,21 @@ class Awaiting:
         if self._state != PENDING:
             return False
         self._state = WOKEN
-        return self._callbacks is not None
+        return self._callback is not None
 
     def call_back(self) -> None:
-        callbacks, self._callbacks = self._callbacks, None
-        if callbacks is not None:
-            for place in range(0, len(callbacks), 2):
-                callback, context = callbacks[place], callbacks[place + 1]
-                if context is None:
-                    callback(self)
-                else:
-                    context.run(callback, self)
+        callback, context, others = self._callback, self._context, self._others
+        self._callback = self._context = self._others = None
+        if callback is None:
+            return
+        if others is not None:
+            loop = self._delivery._group.loop
+            for other, its_context in others:
+                loop.call_soon(other, self, context=its_context)
+        if context is None:
+            callback(self)
+        else:
+            context.run(callback, self)
 
     def get_loop(self) -> Any:
         return self._delivery._group.loop
@@ -374,7 +380,7 @@ class Awaiting:
         self.close()
         self._state = CANCELLED
         self._message = msg
-        if self._callbacks is not None:
+        if self._callback is not None:
             _call_back(self._delivery._group.loop, [self])
         return True
 
@@ -390,16 +396,23 @@ class Awaiting:
         self.result()
 
     def add_done_callback(self, callback: Callable[..., object], /, *, context: Context | None = None) -> None:
-        self._callbacks = (callback, context) if self._callbacks is None else (*self._callbacks, callback, context)
+        if self._callback is None:
+            self._callback, self._context = callback, context
+        elif self._others is None:
+            self._others = [(callback, context)]
+        else:
+            self._others.append((callback, context))
         if self._state != PENDING:
             _call_back(self._delivery._group.loop, [self])
 
     def remove_done_callback(self, callback: Callable[..., object], /) -> int:
-        callbacks = self._callbacks or ()
-        staying = [place for place in range(0, len(callbacks), 2) if callbacks[place] != callback]
-        kept = tuple(each for place in staying for each in callbacks[place : place + 2])
-        self._callbacks = kept or None
-        return (len(callbacks) - len(kept)) // 2
+        if self._callback is None:
+            return 0
+        there = [(self._callback, self._context), *(self._others or ())]
+        staying = [each for each in there if each[0] != callback]
+        self._callback, self._context = staying[0] if staying else (None, None)
+        self._others = staying[1:] or None
+        return len(there) - len(staying)
 
     def __repr__(self) -> str:
         return f"<Awaiting {self._delivery!r}>"
@@ -483,7 +496,7 @@ def _await(delivery: Delivery) -> Generator[Any, None, RecordMetadata]:
     awaiting: Awaiting = Awaiting.__new__(Awaiting)
     awaiting._delivery = delivery
     awaiting._state = IDLE
-    awaiting._callbacks = None
+    awaiting._callback = awaiting._context = awaiting._others = None
     return awaiting
 
 

@@ -424,6 +424,38 @@ async def test_a_callback_that_fails_keeps_nobody_from_waking() -> None:
     assert told == [f"callback {place}" for place in woken if place % 2]
 
 
+async def test_several_callbacks_of_one_await_are_called_in_their_order_though_one_fails() -> None:
+    told: list[str] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: told.append(str(context["exception"])))
+    batch, deliveries = running_batch(1)
+    awaiting: Any = next(deliveries[0].__await__())
+    variable: contextvars.ContextVar[int] = contextvars.ContextVar("variable", default=-1)
+    called: list[tuple[int, int]] = []
+
+    def call_back(place: int) -> Callable[[Any], None]:
+        def callback(awaiting: Any) -> None:
+            called.append((place, variable.get()))
+            if place == 0:
+                awaiting.add_done_callback(call_back(4), context=contextvars.Context())
+                raise ValueError("the first")
+
+        return callback
+
+    callbacks = [call_back(place) for place in range(4)]
+    for place, callback in enumerate(callbacks):
+        context = contextvars.Context()
+        context.run(variable.set, place * 10)
+        awaiting.add_done_callback(callback, context=context)
+    awaiting.add_done_callback(callbacks[2])
+    assert awaiting.remove_done_callback(callbacks[2]) == 2
+    assert awaiting.remove_done_callback(callbacks[2]) == 0
+    batch.succeed(40, -1)
+    await turns()
+    assert called == [(0, 0), (1, 10), (3, 30), (4, -1)]
+    assert told == ["the first"]
+    assert awaiting.remove_done_callback(callbacks[0]) == 0
+
+
 def test_what_ends_the_loop_leaves_no_awaiter_asleep() -> None:
     loop = HandLoop()
     batch = make_batch(loop, 3)
