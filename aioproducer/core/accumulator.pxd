@@ -19,6 +19,7 @@ cdef class RecordAccumulator(IncompleteBatches):
     cdef readonly dict topics
     cdef object _last_name
     cdef TopicQueues _last_topic
+    cdef bint _admitting
     cdef list _refused
     cdef bint _ignore_keys
     cdef Py_ssize_t _batch_size
@@ -59,7 +60,8 @@ cdef class RecordAccumulator(IncompleteBatches):
     )
     @cython.locals(topic=TopicQueues, sticky=StickyPartitioner, fullness=double)
     cpdef object _close(self, PartitionQueue queue, ProducerBatch batch, double now, bint full)
-    cpdef object admit(self, double now, Py_ssize_t limit)
+    cpdef bint admit(self, double now, Py_ssize_t limit) except -1
+    cdef bint _admit(self, double now, Py_ssize_t limit) except -1
     cpdef list take_refused(self)
     @cython.locals(topic=TopicQueues)
     cpdef TopicQueues plain_topic(self, object name, object partition)

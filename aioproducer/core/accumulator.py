@@ -40,6 +40,10 @@ LOAD_AGE_PER_PARTITION = 0.0001
 # The part of the memory that open batches may take before there is anything in them, as its reciprocal.
 OPEN_SHARE = 4
 
+# Who gets in line has so many in front served, where they could be: if that were the sender's alone, as many might come
+# each turn as it serves, such as those whose records it has just sent, and the line would go on for ever.
+ADMITTED_BY_EACH = 2
+
 # With less memory than this left, and batches under way, records wait.
 LEAST_OF_THE_REST = 65536
 
@@ -120,6 +124,8 @@ class RecordAccumulator(IncompleteBatches):
             hurry=self.ready.hurry,
             left=self.check_watches,
         )
+        # A user's partitioner may send, while it is asked for a record in line.
+        self._admitting = False
         # Records that a user's partitioner failed while they waited; the sender fails them.
         self._refused: list[tuple[PendingRecord, KafkaError]] = []
 
@@ -202,6 +208,8 @@ class RecordAccumulator(IncompleteBatches):
                     return delivery
         pending = self.lines.queue_up(topic_name, partition, key, value, headers, timestamp_ms, now)
         self.lines.advance(topic, now)
+        if self.lines.memory_line and not self._admitting:
+            self.admit(now, ADMITTED_BY_EACH)
         return pending.delivery
 
     def plain_topic(self, name: str, partition: int | None) -> TopicQueues | None:
@@ -250,6 +258,13 @@ class RecordAccumulator(IncompleteBatches):
 
     def admit(self, now: float, limit: int) -> bool:
         """Serve the line for memory, at most ``limit`` records; True when more could be served at once."""
+        self._admitting = True
+        try:
+            return self._admit(now, limit)
+        finally:
+            self._admitting = False
+
+    def _admit(self, now: float, limit: int) -> bool:
         lines = self.lines
         lines.move_up(now)
         line = lines.memory_line

@@ -539,6 +539,50 @@ def test_a_partitioner_that_raised_for_a_record_in_line_stopped_everything(error
         assert str(failure) == "The partitioner failed on a record for topic 't': ZeroDivisionError('by zero')"
 
 
+def test_a_line_ended_never_where_as_many_came_each_turn_as_were_served() -> None:
+    """Ten thousand coroutines, each awaiting its sends in turn, stood in line for seconds after metadata had come."""
+    bench = Bench(topics={}, memory=1 << 24, batch_size=1 << 20, max_request_size=1 << 21)
+    sent = [b"%d" % number for number in range(1000)]
+    for value in sent:
+        bench.send(value)
+    bench.accumulator.set_partition_count("t", 1, bench.now)
+    bench.accumulator.set_leader("t", 0, NODE, bench.now)
+    turns = 0
+    while bench.accumulator.lines.memory_line:
+        turns += 1
+        assert turns < 10
+        bench.accumulator.admit(bench.now, 100)
+        more = [b"%d" % number for number in range(len(sent), len(sent) + 100)]
+        for value in more:
+            bench.send(value)
+        sent += more
+    assert not bench.accumulator.topics["t"].line_length
+    assert sent_values(bench) == sent
+
+
+def test_a_partitioner_that_sends_for_a_record_in_line_gets_no_record_placed_twice() -> None:
+    sent: list[bytes] = []
+
+    def choose(topic: str, key: Buffer | None, value: Buffer | None) -> int:
+        if bench.accumulator.lines.memory_line and len(sent) < 20:
+            sent.append(b"within %d" % len(sent))
+            bench.send(sent[-1], partition=None)
+        return 0
+
+    bench = Bench(topics={}, choose_partition=choose)
+    sent += [b"before", b"too"]
+    for value in list(sent):
+        bench.send(value, partition=None)
+    bench.accumulator.set_partition_count("t", 1, bench.now)
+    bench.accumulator.set_leader("t", 0, NODE, bench.now)
+    sent.append(b"after")
+    bench.send(b"after", partition=None)
+    while bench.accumulator.admit(bench.now, 3):
+        pass
+    assert len(sent) == 20
+    assert sent_values(bench) == sent
+
+
 def test_a_topic_that_lost_all_its_partitions_takes_records_into_line() -> None:
     bench = Bench(topics={"t": 2})
     bench.send(partition=None)
