@@ -22,8 +22,15 @@ cdef extern from *:
         PyType_Modified((PyTypeObject *) type);
         return 0;
     }
+
+    /* Whether a callback is what asyncio's own Task, the one in C, hands to a future that it waits for. */
+    static inline int is_task_wakeup(PyObject *callback) {
+        return PyCFunction_Check(callback)
+            && strcmp(((PyCFunctionObject *) callback)->m_ml->ml_name, "task_wakeup") == 0;
+    }
     """
     int set_send_slot(object type, void *send) except -1
+    bint is_task_wakeup(object callback) noexcept
 
 
 cdef class DeliveryGroup:
@@ -72,6 +79,10 @@ cdef class Awaiting:
     @cython.locals(others=list)
     cpdef object call_back(self)
 
+
+cdef object _done
+
+cdef object _done_future(object loop)
 
 @cython.locals(first=Py_ssize_t)
 cdef object _call_back(object loop, list woken)

@@ -19,7 +19,7 @@ else:
     from aioproducer.uncompiled import cython
 
 if cython.compiled:
-    from cython.cimports.aioproducer.core.delivery import set_send_slot
+    from cython.cimports.aioproducer.core.delivery import is_task_wakeup, set_send_slot
     from cython.cimports.cpython.exc import PyErr_SetObject
     from cython.cimports.cpython.object import PyObject
     from cython.cimports.cpython.ref import Py_INCREF
@@ -274,6 +274,26 @@ def _result_of(delivery: Delivery) -> RecordMetadata:
 IDLE, PENDING, WOKEN, CANCELLED = range(4)
 
 
+class _NoLoop:
+    """What a future that is done needs of its loop."""
+
+    def get_debug(self) -> bool:
+        return False
+
+
+# A future of the loop's own kind, with ``None`` for its result; every loop may have the same, being nobody's.
+_done: Any = None
+
+
+def _done_future(loop: FutureFactory) -> Any:  # compiled only
+    global _done
+    if _done is None:
+        kind: Any = type(loop.create_future())
+        _done = kind(loop=_NoLoop())
+        _done.set_result(None)
+    return _done
+
+
 @cython.final
 @cython.freelist(64)
 @cython.cclass
@@ -360,10 +380,14 @@ class Awaiting:
             loop = self._delivery._group.loop
             for other, its_context in others:
                 loop.call_soon(other, self, context=its_context)
+        future: Any = self
+        if cython.compiled and self._state == WOKEN and is_task_wakeup(callback):  # compiled only
+            # Asked for its result, as every future is whose type the task does not know, this would say nothing else.
+            future = _done_future(self._delivery._group.loop)
         if context is None:
-            callback(self)
+            callback(future)
         else:
-            context.run(callback, self)
+            context.run(callback, future)
 
     def get_loop(self) -> Any:
         return self._delivery._group.loop

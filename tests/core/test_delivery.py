@@ -424,6 +424,30 @@ async def test_a_callback_that_fails_keeps_nobody_from_waking() -> None:
     assert told == [f"callback {place}" for place in woken if place % 2]
 
 
+async def test_a_callback_in_c_that_is_no_tasks_gets_the_future_itself() -> None:
+    batch, deliveries = running_batch(1)
+    awaiting: Any = next(deliveries[0].__await__())
+    seen: list[Any] = []
+    awaiting.add_done_callback(seen.append)
+    batch.succeed(40, -1)
+    await turns()
+    assert seen == [awaiting]
+
+
+@pytest.mark.parametrize("kind", [asyncio.Task, asyncio.tasks._PyTask])  # type: ignore[attr-defined]
+async def test_tasks_in_c_and_in_python_await_deliveries_and_are_cancelled_while_they_do(kind: Any) -> None:
+    batch, deliveries = running_batch(2)
+    loop = asyncio.get_running_loop()
+    awaiting, leaving = [kind(await_it(delivery), loop=loop) for delivery in deliveries]
+    await turns()
+    leaving.cancel()
+    await turns()
+    assert leaving.cancelled()
+    batch.succeed(40, -1)
+    await turns()
+    assert awaiting.result().offset == 40
+
+
 async def test_several_callbacks_of_one_await_are_called_in_their_order_though_one_fails() -> None:
     told: list[str] = []
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: told.append(str(context["exception"])))
