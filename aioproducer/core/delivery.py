@@ -286,9 +286,12 @@ _done: Any = None
 
 
 def _done_future(loop: FutureFactory) -> Any:  # compiled only
+    """A future that is done and of asyncio's own kind, or ``None`` where the loop makes others."""
     global _done
     if _done is None:
         kind: Any = type(loop.create_future())
+        if kind.__module__ != "_asyncio":
+            return None
         _done = kind(loop=_NoLoop())
         _done.set_result(None)
     return _done
@@ -383,7 +386,7 @@ class Awaiting:
         future: Any = self
         if cython.compiled and self._state == WOKEN and is_task_wakeup(callback):  # compiled only
             # Asked for its result, as every future is whose type the task does not know, this would say nothing else.
-            future = _done_future(self._delivery._group.loop)
+            future = _done_future(self._delivery._group.loop) or self
         if context is None:
             callback(future)
         else:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import gc
+import subprocess
 import sys
 import weakref
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -446,6 +448,40 @@ async def test_tasks_in_c_and_in_python_await_deliveries_and_are_cancelled_while
     batch.succeed(40, -1)
     await turns()
     assert awaiting.result().offset == 40
+
+
+def test_a_loop_whose_futures_are_not_asyncios_wakes_its_tasks() -> None:
+    """In a process of its own: what is made of the first loop's futures is kept."""
+    script = """
+import asyncio
+from aioproducer.core.delivery import Delivery
+from tests.core.test_delivery import make_batch
+
+class Named(asyncio.Future):
+    def __init__(self, name, loop):
+        super().__init__(loop=loop)
+
+class Loop(asyncio.SelectorEventLoop):
+    def create_future(self):
+        return Named("one", self)
+
+async def main():
+    batch = make_batch(asyncio.get_running_loop(), 1)
+    async def wait():
+        return await Delivery(batch, 0)
+    waiting = asyncio.ensure_future(wait())
+    await asyncio.sleep(0)
+    batch.succeed(40, -1)
+    print((await asyncio.wait_for(waiting, 10)).offset)
+
+with asyncio.Runner(loop_factory=Loop) as runner:
+    runner.run(main())
+"""
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=root, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.stdout == "40\n", done.stderr
 
 
 async def test_several_callbacks_of_one_await_are_called_in_their_order_though_one_fails() -> None:
