@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -12,15 +11,9 @@ from aioproducer.transport.base import Buffer, Connector, Listener, Listening, T
 from aioproducer.transport.listening import StreamListener
 from aioproducer.transport.memory import MemoryNetwork
 from aioproducer.transport.stream import StreamConnector
+from tests.waiting import until
 
 TIMEOUT = 10.0
-
-
-async def until(condition: Callable[[], object]) -> None:
-    """Until the condition holds."""
-    async with asyncio.timeout(TIMEOUT):
-        while not condition():  # noqa: ASYNC110  # conditions of many kinds, of which few have an event
-            await asyncio.sleep(0)
 
 
 class Peer:

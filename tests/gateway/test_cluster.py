@@ -25,7 +25,7 @@ from aioproducer.transport.memory import MemoryNetwork
 from aioproducer.transport.rdma import RdmaConnector, RdmaListener
 from aioproducer.transport.stream import StreamConnector
 from tests.broker.wire import WireClient, batch, fetch_request, produce_request
-from tests.gateway.conftest import until
+from tests.waiting import until
 
 TOPIC = "topic"
 PARTITIONS = 6

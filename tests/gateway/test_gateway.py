@@ -23,8 +23,8 @@ from aioproducer.protocol.messages import (
 )
 from aioproducer.protocol.messages.metadata import MetadataResponseBroker
 from aioproducer.transport.memory import MemoryNetwork
-from tests.gateway.conftest import until
 from tests.gateway.messages import response_frame
+from tests.waiting import until
 
 LARGE = 3_000_000
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import functools
 import gc
 import os
 import re
@@ -49,6 +50,7 @@ from aioproducer.transport.base import Connector
 from aioproducer.transport.memory import MemoryNetwork
 from aioproducer.transport.stream import StreamConnector
 from aioproducer.wire.record_batch import SimpleRecord, encode_batch, iter_batches
+from tests import waiting
 
 ResponseT = TypeVar("ResponseT", bound=Response)
 
@@ -116,10 +118,7 @@ async def client_of(cluster: BrokerCluster, connector: Connector | None = None) 
         client.close()
 
 
-async def until(condition: Callable[[], object], timeout: float = 10) -> None:
-    async with asyncio.timeout(timeout):
-        while not condition():  # noqa: ASYNC110  # nothing tells when other rooms' states have changed
-            await asyncio.sleep(0.002)
+until = functools.partial(waiting.until, pause=0.002)
 
 
 async def until_done(action: Callable[[], Awaitable[object]], *errors: type[Exception], timeout: float = 10) -> None:

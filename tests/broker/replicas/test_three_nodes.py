@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import functools
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from aioproducer.errors import (
 )
 from aioproducer.transport.memory import MemoryNetwork
 from aioproducer.wire.record_batch import iter_batches
+from tests import waiting
 from tests.broker.replicas.nodes import batch, contents
 
 TOPIC = "topic"
@@ -38,10 +39,7 @@ def replicas_of(cluster: BrokerCluster, index: int = 0, topic: str = TOPIC) -> l
     ]
 
 
-async def until(condition: Callable[[], bool], timeout: float = 20) -> None:
-    async with asyncio.timeout(timeout):
-        while not condition():  # noqa: ASYNC110  # what several nodes come to agree on has no event of its own
-            await asyncio.sleep(0.002)
+until = functools.partial(waiting.until, timeout=20, pause=0.002)
 
 
 def are_equal(cluster: BrokerCluster, index: int = 0, topic: str = TOPIC) -> bool:

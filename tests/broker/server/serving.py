@@ -113,13 +113,6 @@ class Place:
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    """Let the loop turn until ``condition`` holds."""
-    async with asyncio.timeout(TIMEOUT):
-        while not condition():
-            await turns(1)
-
-
 async def turns(count: int = 20) -> None:
     for _ in range(count):
         await asyncio.sleep(0)

@@ -15,7 +15,8 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_s
 
 from aioproducer.broker.connection import TRANSITIONS, Connection, Event, Mute, Reply
 from aioproducer.broker.framing import READ_AHEAD
-from tests.broker.server.serving import echo, framed, turns, until
+from tests.broker.server.serving import echo, framed, turns
+from tests.waiting import until
 
 
 class Gate:

@@ -14,7 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from aioproducer.broker.server import Reply
-from tests.broker.server.serving import framed, turns, until
+from tests.broker.server.serving import framed, turns
+from tests.waiting import until
 
 
 async def is_served(place, server):

@@ -13,7 +13,8 @@ from aioproducer.errors import KafkaTimeoutError, ProtocolError, UnsupportedVers
 from aioproducer.protocol import decode_request, encode_response
 from aioproducer.protocol.messages import ListOffsetsRequest, MetadataRequest, MetadataResponse
 from aioproducer.protocol.messages.metadata import MetadataRequestTopic
-from tests.broker.server.serving import framed, turns, until
+from tests.broker.server.serving import framed, turns
+from tests.waiting import until
 
 VERSION = 12
 

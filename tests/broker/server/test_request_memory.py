@@ -9,7 +9,8 @@ import pytest
 
 from aioproducer.broker.framing import READ_AHEAD
 from aioproducer.broker.server import Reply
-from tests.broker.server.serving import framed, turns, until
+from tests.broker.server.serving import framed, turns
+from tests.waiting import until
 
 LARGE = 1_000_000
 RECEIVE = 128 * 1024

@@ -11,7 +11,8 @@ import pytest
 from aioproducer.broker.connection import Mute, Reply
 from aioproducer.broker.server import Server
 from aioproducer.transport.listening import StreamListener
-from tests.broker.server.serving import echo, framed, turns, until
+from tests.broker.server.serving import echo, framed, turns
+from tests.waiting import until
 
 
 async def test_the_port_is_known_and_connections_are_taken_before_requests_are(place):
