@@ -45,6 +45,7 @@ COMPILED_MODULES = (
     "aioproducer.record",
     "aioproducer.transport.buffers",
     "aioproducer.transport.rdma.channel",
+    "aioproducer.transport.rdma.gathering",
     "aioproducer.transport.rdma.ring",
     "aioproducer.transport.socket_transport",
     "aioproducer.transport.tls_transport",

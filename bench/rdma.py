@@ -25,7 +25,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 TRANSPORTS = ("tcp", "rdma")
 PARTITIONS = 4
+COUNTED = ("writes_posted", "completions", "signals", "bytes_sent", "bytes_copied")
+"""Of ``aioproducer.transport.rdma.Counters``."""
 
 
 @dataclass(frozen=True)
@@ -157,8 +159,10 @@ async def _send(producer: Producer, work: Work, count: int) -> None:
 def _counted(producer: Producer, connector: RdmaConnector | StreamConnector) -> dict[str, int]:
     from aioproducer.transport.rdma import RdmaConnector
 
-    counters = asdict(connector.counters) if isinstance(connector, RdmaConnector) else {}
-    return {"requests": int(producer.metrics()["request-total"])} | counters
+    found = {"requests": int(producer.metrics()["request-total"])}
+    if isinstance(connector, RdmaConnector):
+        found |= {name: getattr(connector.counters, name) for name in COUNTED}
+    return found
 
 
 def summary(plain: Sequence[Measurement], timed: Sequence[Measurement], tick: float) -> dict[str, float]:
@@ -181,7 +185,7 @@ def summary(plain: Sequence[Measurement], timed: Sequence[Measurement], tick: fl
         "own_us_a_request": request * (1 - share),
         "records_a_request": statistics.median(run["records"] / run["requests"] for run in plain),
     }
-    for name in ("writes_posted", "completions", "signals", "bytes_sent", "bytes_copied"):
+    for name in COUNTED:
         if name in plain[0]:
             found[f"{name}_a_request"] = statistics.median(run[name] / run["requests"] for run in plain)
     return found

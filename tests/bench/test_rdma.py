@@ -11,6 +11,7 @@ from aioproducer.transport.listening import StreamListener
 from aioproducer.transport.rdma import RdmaConnector, RdmaListener
 from aioproducer.transport.stream import StreamConnector
 from bench import rdma, rdma_link
+from tests.waiting import until
 
 
 def _double(capsys, tmp_path, work, records):
@@ -39,7 +40,11 @@ def test_an_awaited_record_is_a_request(capsys, tmp_path):
     for of in found.values():
         assert of["records_a_request"] == 1
     of = found["rdma"]
-    assert (of["signals_a_request"], of["completions_a_request"]) == (1, 2)
+    assert of["writes_posted_a_request"] == 1
+    # A record of this size is copied, and few writes need a completion then: nearly all are of answers.
+    assert of["signals_a_request"] < 0.1
+    assert 1 <= of["completions_a_request"] < 1.1
+    assert of["bytes_copied_a_request"] == of["bytes_sent_a_request"]
 
 
 def test_the_layers_share_is_told_without_the_clocks():
@@ -62,7 +67,8 @@ async def served():
     for listening in found.values():
         listening.close()
         await listening.wait_closed()
-    assert not any(fabric.live)
+    # Connections that the server has ended are destroyed in a thread, after their clients know.
+    await until(lambda: not any(fabric.live), pause=0.001)
 
 
 async def test_two_machines_in_one(served):

@@ -196,12 +196,28 @@ class TestMethodOne:
         assert sum(client.completions) == 100
         assert len(await server.until_received(100_000)) == 100_000
 
+    async def test_a_few_bytes_are_copied_wherever_they_lie(self, pairs, arena):
+        """To lend them takes a piece, a signal and a completion more."""
+        client, server = await pairs.open()
+        pairs.connector.register(arena)
+        await until_registered(pairs.connector, arena)
+        view = memoryview(arena)
+        assert client.write_lent([b"header", view[:511], b"and", view[1000:1100]], [])
+        arena[:4] = b"late"
+        expected = b"header" + numbered(511) + b"and" + arena[1000:1100]
+        assert await server.until_received(len(expected)) == expected
+        counters = pairs.connector.counters
+        assert (counters.bytes_copied, counters.writes_posted, counters.signals) == (len(expected), 1, 0)
+        assert not client.write_lent([view[:512]], [bytearray(1)])
+        await client.until_completed()
+        assert counters.bytes_copied == len(expected)
+
     async def test_more_pieces_than_a_work_request_takes(self, pairs, arena):
         client, server = await pairs.open()
         pairs.connector.register(arena)
         await until_registered(pairs.connector, arena)
         view = memoryview(arena)
-        pieces = [piece for start in range(0, 50_000, 500) for piece in (b"header", view[start : start + 300])]
+        pieces = [piece for start in range(0, 100_000, 1000) for piece in (b"header", view[start : start + 600])]
         expected = b"".join(pieces)
         assert not client.write_lent(pieces, [bytearray(1)])
         assert await server.until_received(len(expected)) == expected
@@ -276,6 +292,14 @@ class TestMethodOne:
         assert "ulimit -l" in caplog.text
         assert client.write_lent([memoryview(arena)[:100]], [])
         assert await server.until_received(100) == arena[:100]
+
+
+def post_by_hand(transport, immediate, data):
+    """Post a write past all accounting."""
+    unsent, remote = transport._unsent, transport._remote
+    unsent.add([data])
+    unsent.gather(len(data), 2)
+    transport._queue_pair.post_write(5, unsent.pieces, remote.address, remote.key, immediate, False)
 
 
 async def until_registered(connector, memory, *, refused=False):
@@ -378,11 +402,11 @@ class TestNotification:
         client, server = await self.open(pairs, arena, slots=8)
         pairs.fabric.hold()
         for _ in range(9):
-            assert not client.write_lent([memoryview(arena)[:100]], [bytearray(1)])
+            assert not client.write_lent([memoryview(arena)[:1000]], [bytearray(1)])
         assert not client.transport.is_writable
         pairs.fabric.release()
         await client.until_completed()
-        assert len(await server.until_received(900)) == 900
+        assert len(await server.until_received(9000)) == 9000
 
     async def test_closing_needs_no_timer(self, pairs, arena, no_timer):
         client, server = await self.open(pairs, arena)
@@ -514,7 +538,7 @@ class TestFailures:
         pairs.connector.register(arena)
         await until_registered(pairs.connector, arena)
         destroy_queue_pair(server)
-        assert not client.write_lent([memoryview(arena)[:100]], [bytearray(1)])
+        assert not client.write_lent([memoryview(arena)[:1000]], [bytearray(1)])
         error = await client.until_lost()
         assert "TRANSPORT_RETRY_EXCEEDED: the peer's card does not answer" in str(error)
         await server.until_lost()
@@ -601,12 +625,7 @@ class TestFailures:
     )
     async def test_a_peer_that_breaks_the_rules(self, pairs, immediate, data, complaint):
         client, server = await pairs.open()
-        transport = client.transport
-        pieces = []
-        if data:
-            transport._copy(memoryview(data), pieces)
-        remote = transport._remote
-        transport._queue_pair.post_write(5, pieces, remote.address, remote.key, immediate, False)
+        post_by_hand(client.transport, immediate, data)
         error = await server.until_lost()
         assert isinstance(error, RingError)
         assert complaint in str(error)
@@ -618,12 +637,7 @@ class TestFailures:
         server.transport.pause_reading()
         client.close()
         await turns(5)
-        transport = client.transport
-        pieces = []
-        transport._copy(memoryview(b"too late"), pieces)
-        immediate = encode_immediate(MessageKind.DATA, 0, 0)
-        remote = transport._remote
-        transport._queue_pair.post_write(5, pieces, remote.address, remote.key, immediate, False)
+        post_by_hand(client.transport, encode_immediate(MessageKind.DATA, 0, 0), b"too late")
         await client.until_lost()
         server.transport.resume_reading()
         await server.until_lost()

@@ -1,5 +1,6 @@
 cimport cython
 
+from aioproducer.transport.rdma.gathering cimport Unsent
 from aioproducer.transport.rdma.ring cimport PeerRing, ReceiveRing, SendQueue, decode_immediate, encode_immediate
 
 cdef object _ENDED
@@ -7,12 +8,18 @@ cdef object _FAILED
 cdef object _FLUSHING
 cdef object _LINGERING
 cdef object _OPEN
-cdef object _DATA
-cdef object _CREDITS
-cdef object _GOODBYE
+cdef long _SUCCESS
+cdef long _DATA
+cdef long _CREDITS
+cdef long _GOODBYE
 
-cdef Py_ssize_t _address_of(object view) except 0
-cdef list _contents_of(object buffers)
+
+cdef class Counters:
+    cdef readonly Py_ssize_t bytes_sent
+    cdef readonly Py_ssize_t bytes_copied
+    cdef readonly Py_ssize_t writes_posted
+    cdef readonly Py_ssize_t completions
+    cdef readonly Py_ssize_t signals
 
 
 cdef class RdmaTransport:
@@ -26,22 +33,19 @@ cdef class RdmaTransport:
     cdef bint _card_ended
     cdef public object _handler
     cdef object _peer
-    cdef object _counters
-    cdef bint _zero_copy
+    cdef Counters _counters
+    cdef Py_ssize_t _most_pieces
     cdef object _linger_timeout
     cdef object _linger_timer
     cdef public object _remote
     cdef PeerRing _peer_ring
     cdef ReceiveRing _receive_ring
     cdef object _received
-    cdef object _copies
-    cdef Py_ssize_t _copies_address
-    cdef object _copies_key
     cdef SendQueue _queue
     cdef Py_ssize_t _largest
     cdef object _state
-    cdef object _unsent
-    cdef object _pending
+    cdef readonly Unsent _unsent
+    cdef bint _goodbye_waits
     cdef Py_ssize_t _unposted
     cdef bint _peer_shut
     cdef bint _reading_paused
@@ -57,31 +61,29 @@ cdef class RdmaTransport:
     cdef bint _stopped
     cdef object __weakref__
 
-    @cython.locals(queue=SendQueue, contents=list, size=Py_ssize_t)
+    @cython.locals(queue=SendQueue)
     cpdef bint write(self, object buffers) except -1
     cdef bint _may_post(self) except -1
     @cython.locals(room=Py_ssize_t)
     cdef object _send(self)
     @cython.locals(
+        unsent=Unsent,
         queue=SendQueue,
-        pieces=list,
-        lent=list,
         size=Py_ssize_t,
-        copied=Py_ssize_t,
-        most=Py_ssize_t,
-        length=Py_ssize_t,
-        address=Py_ssize_t,
-        end=Py_ssize_t,
         offset=Py_ssize_t,
+        work_request_id=Py_ssize_t,
+        signaled=bint,
+        wanted=bint,
+        lent=list,
+        counters=Counters,
     )
     cdef bint _post_data(self, Py_ssize_t limit) except -1
-    cdef object _memory_of(self, object view)
-    @cython.locals(length=Py_ssize_t, offset=Py_ssize_t, first=Py_ssize_t)
-    cpdef object _copy(self, object view, list pieces)
-    @cython.locals(length=Py_ssize_t, address=Py_ssize_t, start=Py_ssize_t, before=Py_ssize_t, to=cython.p_char)
-    cdef object _copy_to(self, Py_ssize_t offset, object view, list pieces)
-    cdef object _post(self, object work_request_id, list pieces, Py_ssize_t offset, object kind, bint signaled)
-    cdef object _post_control(self, object kind)
+    @cython.locals(
+        data_freed=Py_ssize_t, controls_freed=Py_ssize_t, immediate=long, counters=Counters, remote=object
+    )
+    cdef object _post(self, Py_ssize_t work_request_id, list pieces, Py_ssize_t offset, long kind, bint signaled)
+    @cython.locals(work_request_id=Py_ssize_t, signaled=bint)
+    cdef object _post_control(self, long kind)
     cdef object _return_credits(self)
     cdef object _say_goodbye(self)
     cdef object _complete(self, Py_ssize_t count)
@@ -91,11 +93,14 @@ cdef class RdmaTransport:
     cdef object _watch_sends(self)
     cpdef object _memory_is_late(self)
     cdef object _poll(self, object most)
+    @cython.locals(status=long, received=bint, length=Py_ssize_t, immediate=cython.longlong)
     cdef object _completed(self, object completion)
-    cdef object _arrived(self, object immediate, Py_ssize_t length)
+    @cython.locals(kind=cython.longlong, data_freed=Py_ssize_t, controls_freed=Py_ssize_t)
+    cdef object _arrived(self, long long immediate, Py_ssize_t length)
     cdef object _schedule_turn(self)
     cdef object _turn(self)
-    @cython.locals(delivered=Py_ssize_t, offset=Py_ssize_t, length=Py_ssize_t, is_wanted=bint)
+    cdef bint _is_pending(self) except -1
+    @cython.locals(ring=ReceiveRing, delivered=Py_ssize_t, offset=Py_ssize_t, length=Py_ssize_t, is_wanted=bint)
     cdef object _deliver_pending(self)
     cdef object _deliver(self, object data)
     cpdef object _stop_watching(self)

@@ -1,8 +1,7 @@
 """A connection over a queue pair.
 
-What is written goes into the peer's ring by RDMA WRITE with immediate. Buffers that lie in registered memory are
-gathered from where they are; all else is copied into the send ring, from which the card reads it later. What comes is
-handed over where the card has put it, in the receive ring.
+What is written goes into the peer's ring by RDMA WRITE with immediate. What comes is handed over where the card has
+put it, in the receive ring.
 
 Most of the time the loop is woken by what is received alone, and finds then that earlier writes have completed: of each
 request and its answer that is one wake-up instead of two. Where something waits for a write to complete, every
@@ -16,19 +15,15 @@ may block, destroying above all, is done in the device's thread.
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import enum
 import errno
 import logging
-import mmap
-from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 from aioproducer.transport.base import Buffer, TransportHandler
-from aioproducer.transport.buffers import views_of
-from aioproducer.transport.rdma.executor import RECEIVE_ID, DevicePool, Link, RegisteredMemory, SharedDevice
+from aioproducer.transport.rdma.executor import RECEIVE_ID, DevicePool, Link, SharedDevice
+from aioproducer.transport.rdma.gathering import Unsent
 from aioproducer.transport.rdma.handshake import RingFacts
 from aioproducer.transport.rdma.ring import (
     MessageKind,
@@ -41,16 +36,6 @@ from aioproducer.transport.rdma.ring import (
 )
 from aioproducer.transport.rdma.verbs import Completion, CompletionStatus, Piece, VerbsError
 
-if TYPE_CHECKING:
-    import cython
-else:
-    from aioproducer.uncompiled import cython
-
-if cython.compiled:
-    from cython.cimports.cpython.bytes import PyBytes_AS_STRING
-    from cython.cimports.cpython.memoryview import PyMemoryView_GET_BUFFER
-    from cython.cimports.libc.string import memcpy
-
 _logger = logging.getLogger(__name__)
 
 LARGEST_MESSAGE: Final = 256 * 1024
@@ -58,8 +43,6 @@ LARGEST_MESSAGE: Final = 256 * 1024
 _DELIVERED_PER_TURN: Final = 256 * 1024
 _COMPLETIONS_PER_POLL: Final = 32
 _POLLS_PER_TURN: Final = 8
-_SMALL: Final = 4096
-"""Bytes objects up to this size are cut, where they have to be, by copying."""
 _MEMORY_BACK: Final = 0.002
 """Seconds that lent memory waits for something to be received, before it is looked for without."""
 _STATUS_HINTS: Final[dict[int, str]] = {
@@ -69,17 +52,27 @@ _STATUS_HINTS: Final[dict[int, str]] = {
 }
 
 
-@dataclass(slots=True)
 class Counters:
-    """What the connections of one connector or listener have done so far."""
+    """What the connections of one connector or listener have done so far.
 
-    bytes_sent: int = 0
-    bytes_copied: int = 0
-    """Of those sent: copied into a send ring on their way."""
-    writes_posted: int = 0
-    completions: int = 0
-    signals: int = 0
-    """Writes that asked for a completion."""
+    bytes_sent
+        Of everything that was written.
+    bytes_copied
+        Of those: copied into a send ring on their way.
+    writes_posted
+        Those with credits alone included.
+    completions
+        Taken, of writes and of receives.
+    signals
+        Writes that asked for a completion.
+    """
+
+    def __init__(self) -> None:
+        self.bytes_sent = 0
+        self.bytes_copied = 0
+        self.writes_posted = 0
+        self.completions = 0
+        self.signals = 0
 
 
 class Control(Protocol):
@@ -108,30 +101,9 @@ _FLUSHING = State.FLUSHING
 _LINGERING = State.LINGERING
 _OPEN = State.OPEN
 _SUCCESS = int(CompletionStatus.SUCCESS)
-_DATA, _CREDITS, _GOODBYE = MessageKind
-
-
-def _address_of(view: memoryview) -> int:
-    if cython.compiled:
-        address: int = cython.cast(cython.size_t, PyMemoryView_GET_BUFFER(view).buf)
-        return address
-    return ctypes.addressof(ctypes.c_char.from_buffer(view))
-
-
-def _contents_of(buffers: Sequence[Buffer]) -> list[memoryview | bytes]:
-    """Views of the buffers that are not empty, and small bytes as they are: to make a view costs more than to copy.
-
-    Raises:
-        TypeError: something is no buffer, or not contiguous.
-    """
-    contents: list[memoryview | bytes] = []
-    for buffer in buffers:
-        if type(buffer) is bytes and len(buffer) <= _SMALL:
-            if buffer:
-                contents.append(buffer)
-        else:
-            contents += views_of((buffer,))
-    return contents
+_DATA = int(MessageKind.DATA)
+_CREDITS = int(MessageKind.CREDITS)
+_GOODBYE = int(MessageKind.GOODBYE)
 
 
 class RdmaTransport:
@@ -155,13 +127,14 @@ class RdmaTransport:
         self._loop = shared.loop
         self._link: Link | None = link
         self._queue_pair = link.queue_pair
+        # A run that goes over the end of the send ring is two.
+        self._most_pieces = link.queue_pair.max_pieces - 1
         self._control = control
         self._control_ended = False
         self._card_ended = False
         self._handler: TransportHandler | None = None
         self._peer = peer
         self._counters = counters
-        self._zero_copy = zero_copy
         self._linger_timeout = linger_timeout
         self._linger_timer: asyncio.TimerHandle | None = None
 
@@ -170,20 +143,23 @@ class RdmaTransport:
         self._peer_ring = PeerRing(peer_ring.size, peer_ring.slots, peer_ring.controls)
         self._receive_ring = ReceiveRing(sizes.ring_bytes, sizes.slots, sizes.controls)
         self._received = memoryview(link.receive_memory)
-        self._copies = memoryview(link.send_memory)
-        self._copies_address = link.send_region.address
-        self._copies_key = link.send_region.local_key
         self._queue = SendQueue(sizes.send_depth, sizes.send_reserve, sizes.ring_bytes)
+        self._unsent = Unsent(
+            self._queue,
+            link.send_memory,
+            link.send_region.address,
+            link.send_region.local_key,
+            shared.memories if zero_copy else {},
+        )
         # Half of what the peer can hold at most, so that it reads one half while the other is written.
         self._largest = min(LARGEST_MESSAGE, max(peer_ring.size // 2, 1))
 
         self._state = _OPEN
-        self._unsent: deque[memoryview | bytes] = deque()
-        self._pending: deque[tuple[int, int] | None] = deque()
-        """Offset and length of what has come and was not delivered; ``None`` is the peer's goodbye."""
         self._unposted = 0
         """Receives that were consumed and have to be posted again before the peer is told."""
         self._peer_shut = False
+        self._goodbye_waits = False
+        """The peer has said it, and what came before is not all delivered."""
         self._reading_paused = False
         self._watching = False
         # As the link asked for it.
@@ -223,19 +199,13 @@ class RdmaTransport:
         """
         if self._state is not _OPEN:
             return True
-        unsent = self._unsent
         queue = self._queue
-        contents = _contents_of(buffers)
-        size = 0
-        for content in contents:
-            size += len(content)
-        queue.written(size)
-        unsent.extend(contents)
+        queue.written(self._unsent.add(buffers))
         self._send()
         if queue.written_to <= queue.done_to():
             return True
         queue.owe()
-        if unsent:
+        if self._unsent.waiting:
             self._held_up_to = queue.written_to
         self._watch_sends()
         return False
@@ -243,7 +213,7 @@ class RdmaTransport:
     @property
     def is_writable(self) -> bool:
         """Whether nothing waits for credits or room; see ``Transport.is_writable``."""
-        return self._state is _OPEN and not self._unsent
+        return self._state is _OPEN and not self._unsent.waiting
 
     def pause_reading(self) -> None:
         """Deliver nothing until ``resume_reading``; the peer gets no credits, and has to wait when it has none left."""
@@ -275,7 +245,7 @@ class RdmaTransport:
     def _send(self) -> None:
         """Post what there are credits and room for."""
         try:
-            while self._unsent and self._queue.may_post():
+            while self._unsent.waiting and self._queue.may_post():
                 room = min(self._peer_ring.room(), self._largest)
                 if not room or not self._post_data(room):
                     return
@@ -286,93 +256,36 @@ class RdmaTransport:
         """Post one write of at most ``limit`` bytes; whether there was room for anything."""
         unsent = self._unsent
         queue = self._queue
-        pieces: list[Piece] = []
-        lent: list[memoryview] = []
-        size = copied = 0
-        most = self._queue_pair.max_pieces - 1
-        while unsent and size < limit and len(pieces) < most:
-            view = unsent[0]
-            length = min(len(view), limit - size)
-            registered = self._memory_of(view)
-            if registered is not None:
-                assert isinstance(view, memoryview)
-                address = _address_of(view)
-                end, local_key = registered.part_of(address)
-                length = min(length, end - address)
-                pieces.append((address, length, local_key))
-                lent.append(view)
-            else:
-                length = min(length, queue.room)
-                if not length:
-                    break
-                self._copy(view if length == len(view) else view[:length], pieces)
-                copied += length
-            size += length
-            if length == len(view):
-                unsent.popleft()
-            else:
-                unsent[0] = view[length:]
+        size = unsent.gather(limit, self._most_pieces)
         if not size:
             return False
         offset = self._peer_ring.take(size)
-        wanted = not unsent and (bool(lent) or queue.lent > 0)
-        work_request_id, signaled = queue.posted(size, copied, lent or None, wanted)
-        self._post(work_request_id, pieces, offset, _DATA, signaled)
-        self._counters.bytes_sent += size
-        self._counters.bytes_copied += copied
+        lent = unsent.lent
+        wanted = not unsent.waiting and (lent is not None or queue.lent > 0)
+        work_request_id, signaled = queue.posted(size, unsent.copied, lent, wanted)
+        self._post(work_request_id, unsent.pieces, offset, _DATA, signaled)
+        counters = self._counters
+        counters.bytes_sent += size
+        counters.bytes_copied += unsent.copied
         return True
 
-    def _memory_of(self, view: memoryview | bytes) -> RegisteredMemory | None:
-        """What the bytes of ``view`` are gathered from, if they lie in registered memory."""
-        if isinstance(view, bytes):
-            return None
-        memory = view.obj
-        if self._zero_copy and type(memory) is mmap.mmap and not view.readonly:
-            return self._shared.memories.get(id(memory))
-        return None
-
-    def _copy(self, view: memoryview | bytes, pieces: list[Piece]) -> None:
-        """Copy ``view`` into the send ring, onto the last piece if that ends there."""
-        length = len(view)
-        offset, first = self._queue.take(length)
-        if first == length:
-            self._copy_to(offset, view, pieces)
-        else:
-            self._copy_to(offset, view[:first], pieces)
-            self._copy_to(0, view[first:], pieces)
-
-    def _copy_to(self, offset: int, view: memoryview | bytes, pieces: list[Piece]) -> None:
-        length = len(view)
-        address = self._copies_address + offset
-        if cython.compiled:
-            to = cython.cast(cython.p_char, cython.cast(cython.size_t, address))
-            if isinstance(view, bytes):
-                memcpy(to, PyBytes_AS_STRING(view), length)
-            else:
-                memcpy(to, PyMemoryView_GET_BUFFER(view).buf, length)
-        else:
-            self._copies[offset : offset + length] = view
-        if pieces:
-            start, before, local_key = pieces[-1]
-            if local_key == self._copies_key and start + before == address:
-                pieces[-1] = (start, before + length, local_key)
-                return
-        pieces.append((address, length, self._copies_key))
-
-    def _post(self, work_request_id: int, pieces: list[Piece], offset: int, kind: MessageKind, signaled: bool) -> None:
-        if self._unposted:
-            # Before the peer is told that it may count on them.
-            self._queue_pair.post_receives([RECEIVE_ID] * self._unposted)
-            self._unposted = 0
-        data_freed, controls_freed = self._receive_ring.take_credits()
+    def _post(self, work_request_id: int, pieces: list[Piece], offset: int, kind: int, signaled: bool) -> None:
+        data_freed = controls_freed = 0
+        if kind != _DATA or self._receive_ring.tells_credits():
+            if self._unposted:
+                # Before the peer is told that it may count on them.
+                self._queue_pair.post_receives([RECEIVE_ID] * self._unposted)
+                self._unposted = 0
+            data_freed, controls_freed = self._receive_ring.take_credits()
         immediate = encode_immediate(kind, data_freed, controls_freed)
         remote = self._remote
         self._queue_pair.post_write(work_request_id, pieces, remote.address + offset, remote.key, immediate, signaled)
-        self._counters.writes_posted += 1
-        self._counters.signals += signaled
+        counters = self._counters
+        counters.writes_posted += 1
+        counters.signals += signaled
 
-    def _post_control(self, kind: MessageKind) -> None:
-        work_request_id, signaled = self._queue.posted(0, 0, None, kind is _GOODBYE)
+    def _post_control(self, kind: int) -> None:
+        work_request_id, signaled = self._queue.posted(0, 0, None, kind == _GOODBYE)
         try:
             self._post(work_request_id, [], 0, kind, signaled)
         except VerbsError as error:
@@ -385,7 +298,7 @@ class RdmaTransport:
 
     def _say_goodbye(self) -> None:
         """The last word, when everything else is sent and read."""
-        if not self._unsent and not self._queue.lent and self._queue.may_post_goodbye():
+        if not self._unsent.waiting and not self._queue.lent and self._queue.may_post_goodbye():
             self._state = _LINGERING
             self._linger_timer = self._loop.call_later(self._linger_timeout, self._linger_expired)
             self._post_control(_GOODBYE)
@@ -428,7 +341,7 @@ class RdmaTransport:
             self._state is not _OPEN
             or self._one_way
             or self._peer_shut
-            or len(self._unsent) > 0
+            or self._unsent.waiting
             or self._queue.done_to() < self._held_up_to
             or self._receive_ring.owes_credits()
         )
@@ -502,21 +415,20 @@ class RdmaTransport:
     def _arrived(self, immediate: int, length: int) -> None:
         kind, data_freed, controls_freed = decode_immediate(immediate)
         self._peer_ring.freed(data_freed, controls_freed)
-        if self._peer_shut and kind is not _CREDITS:
+        if self._peer_shut and kind != _CREDITS:
             raise RingError("a message after its goodbye")
-        if kind is _DATA:
+        if kind == _DATA:
             self._data_came = True
             self._was_late = self._one_way = False
-            self._pending.append((self._receive_ring.arrived(length), length))
+            self._receive_ring.arrived(length)
             return
         if length:
             raise RingError(f"{length} bytes in a message that has none")
-        if kind is _CREDITS:
+        if kind == _CREDITS:
             self._receive_ring.control_arrived()
             self._unposted += 1
         else:
-            self._peer_shut = True
-            self._pending.append(None)
+            self._peer_shut = self._goodbye_waits = True
 
     def _schedule_turn(self) -> None:
         if not self._turn_scheduled and self._state is not _ENDED:
@@ -534,7 +446,7 @@ class RdmaTransport:
             self._complete(self._queue.take_done())
         self._deliver_pending()
         # Each of them may find that the connection has failed.
-        if self._unsent and self._may_post():
+        if self._unsent.waiting and self._may_post():
             self._send()
         # A peer that has said goodbye needs none, and may be gone at any moment.
         if self._receive_ring.owes_credits() and not self._peer_shut and self._may_post():
@@ -546,29 +458,34 @@ class RdmaTransport:
         if self._state is _LINGERING:
             if self._peer_shut and not self._queue.under_way:
                 self._lose(None)
-        elif self._state is _FAILED and self._stopped and not self._reading_paused and not self._pending:
+        elif self._state is _FAILED and self._stopped and not self._reading_paused and not self._is_pending():
             self._lose(self._failure)
         self._watch_sends()
 
+    def _is_pending(self) -> bool:
+        """Whether something has come that is not delivered, be it the peer's goodbye."""
+        return self._receive_ring.waiting > 0 or self._goodbye_waits
+
     def _deliver_pending(self) -> None:
+        ring = self._receive_ring
         delivered = 0
-        while self._pending:
-            is_wanted = self._state in (_OPEN, _FAILED)
-            if self._state is _ENDED or (is_wanted and self._reading_paused):
+        while self._state is not _ENDED and self._is_pending():
+            is_wanted = self._state is _OPEN or self._state is _FAILED
+            if is_wanted and self._reading_paused:
                 return
             if delivered >= _DELIVERED_PER_TURN:
                 self._schedule_turn()
                 return
-            message = self._pending.popleft()
-            if message is None:
+            if not ring.waiting:
+                self._goodbye_waits = False
                 if is_wanted:
                     self._lose(self._failure)
                 return
-            offset, length = message
+            offset, length = ring.oldest()
             if is_wanted:
                 self._deliver(self._received[offset : offset + length])
             delivered += length
-            self._receive_ring.consumed()
+            ring.consumed()
             self._unposted += 1
 
     def _deliver(self, data: memoryview) -> None:
@@ -599,7 +516,7 @@ class RdmaTransport:
             self._fail(None if self._peer_shut else error)
             self._turn()
         elif not self._queue.under_way or (self._state is _LINGERING and exception is None):
-            self._lose(None if not self._unsent else error)
+            self._lose(None if not self._unsent.waiting else error)
         else:
             self._lose(error if failure is None else failure)
 
@@ -677,7 +594,6 @@ class RdmaTransport:
         self._state = _ENDED
         self._failure = exception
         self._unsent.clear()
-        self._pending.clear()
         self._stop_watching()
         if self._linger_timer is not None:
             self._linger_timer.cancel()
@@ -692,7 +608,7 @@ class RdmaTransport:
     def _link_closed(self, closing: asyncio.Future[None]) -> None:
         self._log_failure(closing)
         self._received.release()
-        self._copies.release()
+        self._unsent.close()
         self._link = None
         self._devices.release(self._shared).add_done_callback(self._released)
 

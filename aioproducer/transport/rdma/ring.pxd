@@ -1,11 +1,15 @@
 cimport cython
 
-cdef object _KINDS
+cdef long _KIND_SHIFT
+cdef long _DATA_SHIFT
+cdef long _COUNT_MASK
 
-cpdef object encode_immediate(long kind, long data_freed, long controls_freed)
-cpdef tuple decode_immediate(object value)
+cpdef long encode_immediate(long kind, long data_freed, long controls_freed) except -1
+@cython.locals(kind=cython.longlong)
+cpdef (long long, long long, long long) decode_immediate(long long value) except *
 
 
+@cython.final
 cdef class PeerRing:
     cdef readonly Py_ssize_t size
     cdef readonly Py_ssize_t free_bytes
@@ -22,6 +26,7 @@ cdef class PeerRing:
     cpdef object freed(self, Py_ssize_t data, Py_ssize_t controls)
 
 
+@cython.final
 cdef class ReceiveRing:
     cdef readonly Py_ssize_t size
     cdef readonly Py_ssize_t _slots
@@ -29,18 +34,25 @@ cdef class ReceiveRing:
     cdef Py_ssize_t _position
     cdef Py_ssize_t _held_bytes
     cdef object _held
+    cdef readonly Py_ssize_t waiting
+    cdef Py_ssize_t _oldest
     cdef Py_ssize_t _freed_bytes
     cdef readonly Py_ssize_t data_freed
     cdef readonly Py_ssize_t controls_freed
 
     @cython.locals(offset=Py_ssize_t)
-    cpdef Py_ssize_t arrived(self, Py_ssize_t length) except -1
+    cpdef object arrived(self, Py_ssize_t length)
+    cpdef (Py_ssize_t, Py_ssize_t) oldest(self) except *
     cpdef object control_arrived(self)
+    @cython.locals(length=Py_ssize_t)
     cpdef object consumed(self)
     cpdef bint owes_credits(self) except -1
-    cpdef tuple take_credits(self)
+    cpdef bint tells_credits(self) except -1
+    @cython.locals(data=Py_ssize_t, controls=Py_ssize_t)
+    cpdef (Py_ssize_t, Py_ssize_t) take_credits(self) except *
 
 
+@cython.final
 cdef class SendQueue:
     cdef Py_ssize_t _depth
     cdef Py_ssize_t _data_depth
@@ -50,7 +62,7 @@ cdef class SendQueue:
     cdef Py_ssize_t _position
     cdef Py_ssize_t _unsignaled
     cdef Py_ssize_t _unsignaled_bytes
-    cdef object _next_id
+    cdef Py_ssize_t _next_id
     cdef object _posted
     cdef readonly Py_ssize_t under_way
     cdef readonly Py_ssize_t lent
@@ -64,14 +76,14 @@ cdef class SendQueue:
     cpdef bint may_post_control(self) except -1
     cpdef bint may_post_goodbye(self) except -1
     @cython.locals(offset=Py_ssize_t)
-    cpdef tuple take(self, Py_ssize_t length)
+    cpdef (Py_ssize_t, Py_ssize_t) take(self, Py_ssize_t length) except *
     cpdef object written(self, Py_ssize_t length)
     cpdef Py_ssize_t done_to(self) except -1
     cpdef object owe(self)
     @cython.locals(done_to=Py_ssize_t, count=Py_ssize_t)
     cpdef Py_ssize_t take_done(self) except -1
     cpdef Py_ssize_t take_owed(self) except -1
-    @cython.locals(signaled=cython.bint)
-    cpdef tuple posted(self, Py_ssize_t length, Py_ssize_t copied, object lent, bint wanted)
+    @cython.locals(signaled=cython.bint, work_request_id=Py_ssize_t)
+    cpdef (Py_ssize_t, bint) posted(self, Py_ssize_t length, Py_ssize_t copied, object lent, bint wanted) except *
     @cython.locals(copied=Py_ssize_t)
-    cpdef object completed(self, object work_request_id)
+    cpdef object completed(self, Py_ssize_t work_request_id)

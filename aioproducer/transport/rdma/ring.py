@@ -21,7 +21,7 @@ from typing import Final
 
 _KIND_SHIFT: Final = 28
 _DATA_SHIFT: Final = 14
-_COUNT_MASK: Final = (1 << _DATA_SHIFT) - 1
+_COUNT_MASK: Final = 0x3FFF
 
 
 class RingError(ConnectionError):
@@ -37,23 +37,20 @@ class MessageKind(IntEnum):
     """The peer writes no more data."""
 
 
-_KINDS: Final = {int(kind): kind for kind in MessageKind}
-
-
-def encode_immediate(kind: MessageKind, data_freed: int, controls_freed: int) -> int:
+def encode_immediate(kind: int, data_freed: int, controls_freed: int) -> int:
     """The 32 bits of a message: 4 for its kind, 14 each for how many messages the sender has freed meanwhile."""
     return kind << _KIND_SHIFT | data_freed << _DATA_SHIFT | controls_freed
 
 
-def decode_immediate(value: int) -> tuple[MessageKind, int, int]:
+def decode_immediate(value: int) -> tuple[int, int, int]:
     """The opposite of ``encode_immediate``.
 
     Raises:
         RingError: there is no such kind.
     """
-    kind = _KINDS.get(value >> _KIND_SHIFT)
-    if kind is None:
-        raise RingError(f"a message of the unknown kind {value >> _KIND_SHIFT}")
+    kind = value >> _KIND_SHIFT
+    if kind < 1 or kind > 3:
+        raise RingError(f"a message of the unknown kind {kind}")
     return kind, value >> _DATA_SHIFT & _COUNT_MASK, value & _COUNT_MASK
 
 
@@ -117,13 +114,18 @@ class ReceiveRing:
         self._held_bytes = 0
         """Written, and not free for the peer, as far as it knows."""
         self._held: deque[int] = deque()
+        """The length of each data message that has come and is not consumed."""
+        self.waiting = 0
+        """How many those are."""
+        self._oldest = 0
+        """Where the first of them lies."""
         self._freed_bytes = 0
         self.data_freed = 0
         """Messages consumed that the peer does not know of."""
         self.controls_freed = 0
 
-    def arrived(self, length: int) -> int:
-        """Where the data message that has just come lies.
+    def arrived(self, length: int) -> None:
+        """A data message has come.
 
         Raises:
             RingError: the peer had no room for it.
@@ -133,12 +135,16 @@ class ReceiveRing:
             raise RingError("a data message without data")
         if length > self.size - max(offset, self._held_bytes):
             raise RingError(f"a message of {length} bytes, more than the ring had room for")
-        if len(self._held) + self.data_freed >= self._slots:
+        if self.waiting + self.data_freed >= self._slots:
             raise RingError(f"more than {self._slots} messages at a time")
         self._position = (offset + length) % self.size
         self._held_bytes += length
         self._held.append(length)
-        return offset
+        self.waiting += 1
+
+    def oldest(self) -> tuple[int, int]:
+        """Where the oldest data message lies, and its length; one must be ``waiting``."""
+        return self._oldest, self._held[0]
 
     def control_arrived(self) -> None:
         """A control message has come, and is done with.
@@ -152,21 +158,32 @@ class ReceiveRing:
 
     def consumed(self) -> None:
         """The oldest message is not needed any more, and its receive posted again."""
-        self._freed_bytes += self._held.popleft()
+        length = self._held.popleft()
+        self.waiting -= 1
+        self._oldest = (self._oldest + length) % self.size
+        self._freed_bytes += length
         self.data_freed += 1
 
     def owes_credits(self) -> bool:
         """Whether so much was freed that the peer should be told, though there be nothing else to tell."""
         return self.data_freed * 4 >= self._slots or self._freed_bytes * 4 >= self.size
 
+    def tells_credits(self) -> bool:
+        """Whether so much was freed that a message with data tells of it: for less no receives are posted yet.
+
+        It is less than what ``owes_credits`` waits for, and never of controls, which nothing else acknowledges.
+        """
+        return self.controls_freed > 0 or self.data_freed * 8 >= self._slots or self._freed_bytes * 8 >= self.size
+
     def take_credits(self) -> tuple[int, int]:
         """How many data messages and controls were freed, to be told with the next message."""
-        credits = (self.data_freed, self.controls_freed)
+        data = self.data_freed
+        controls = self.controls_freed
         self._held_bytes -= self._freed_bytes
         self._freed_bytes = 0
         self.data_freed = 0
         self.controls_freed = 0
-        return credits
+        return data, controls
 
 
 class SendQueue:

@@ -1,0 +1,44 @@
+cimport cython
+
+from aioproducer.transport.rdma.ring cimport SendQueue
+
+cdef Py_ssize_t _address_of(object view) except 0
+
+
+cdef class Unsent:
+    cdef SendQueue _queue
+    cdef object _ring
+    cdef Py_ssize_t _ring_size
+    cdef Py_ssize_t _address
+    cdef object _local_key
+    cdef object _memories
+    cdef list _contents
+    cdef Py_ssize_t _first
+    cdef readonly bint waiting
+    cdef readonly list pieces
+    cdef readonly list lent
+    cdef readonly Py_ssize_t copied
+
+    @cython.locals(added=list, size=Py_ssize_t)
+    cpdef Py_ssize_t add(self, object buffers) except -1
+    cpdef object clear(self)
+    cpdef object close(self)
+    @cython.locals(
+        contents=list,
+        queue=SendQueue,
+        pieces=list,
+        lent=list,
+        size=Py_ssize_t,
+        copied=Py_ssize_t,
+        start=Py_ssize_t,
+        run=Py_ssize_t,
+        length=Py_ssize_t,
+        address=Py_ssize_t,
+        end=Py_ssize_t,
+        offset=Py_ssize_t,
+        first=Py_ssize_t,
+    )
+    cpdef Py_ssize_t gather(self, Py_ssize_t limit, Py_ssize_t most) except -1
+    cdef object _memory_of(self, object content)
+    @cython.locals(to=cython.p_char)
+    cdef object _copy(self, object content, Py_ssize_t begin, Py_ssize_t offset, Py_ssize_t length)
