@@ -389,19 +389,22 @@ class RecordAccumulator(IncompleteBatches):
     def _open(
         self, topic: TopicQueues, queue: PartitionQueue, record_size: int, timestamp_ms: int, now: float
     ) -> ProducerBatch | None:
-        preferred = record_size
-        if self._open_batches * self._batch_size <= self._open_limit:
-            # As much as the partition's last batch took: one piece to take, to checksum and to send. Where so many
-            # batches are open that most of the memory would be room in them, they grow from small.
-            preferred = max(record_size, queue.last_batch_size)
-        slab = self._take_memory(record_size, preferred)
-        if slab is None:
-            return None
         limit = self._size_limit
         if self._compresses:
             # As many uncompressed bytes as will probably make a batch, but no more than a request may have.
             estimate = int(limit / (self._ratios.estimate(topic.name) * RATIO_SAFETY))
             limit = min(estimate, self.settings.max_request_size - BATCH_HEADER_SIZE)
+        preferred = record_size
+        if self._open_batches * self._batch_size <= self._open_limit:
+            # As much as the partition's last batch took, and a whole one's where that was nearly full: one piece to
+            # take, to checksum and to send. Where so many batches are open that most of the memory would be room in
+            # them, they grow from small.
+            preferred = max(record_size, queue.last_batch_size)
+            if preferred < limit <= queue.last_batch_size + (limit >> 3):
+                preferred = limit
+        slab = self._take_memory(record_size, preferred)
+        if slab is None:
+            return None
         self._batch_number += 1
         batch = ProducerBatch(self.loop, queue, queue.topic_partition, self._batch_number, now, limit)
         batch.base_timestamp = timestamp_ms

@@ -16,6 +16,7 @@ cdef class BinaryColumn:
     cdef size_t dictionary_validity
     cdef object owner
     cdef Py_ssize_t found_size
+    cdef const int* plain_offsets
 
     @cython.locals(place=Py_ssize_t, begin=Py_ssize_t)
     cdef const unsigned char* find(self, Py_ssize_t row) noexcept

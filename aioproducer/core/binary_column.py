@@ -47,9 +47,13 @@ class BinaryColumn:
         "offset_size",
         "offsets",
         "owner",
+        "plain_offsets",
         "row_size",
         "validity",
     )
+
+    plain_offsets: Any
+    """Of row 0, where there are offsets of four bytes, and nothing else to be looked at."""
 
     def __init__(
         self,
@@ -79,6 +83,10 @@ class BinaryColumn:
         self.first_index = first_index
         self.dictionary_validity = dictionary_validity
         self.owner = owner
+        if cython.compiled:
+            self.plain_offsets = cython.NULL
+            if offsets and offset_size == 4 and not validity and not indices:
+                self.plain_offsets = cython.cast(cython.p_int, self.offsets) + self.first
 
     def __len__(self) -> int:
         return self.length

@@ -20,7 +20,7 @@ cdef class BufferPool:
     cdef public Py_ssize_t available_memory
     cdef readonly object _arena
     cdef readonly list _free
-    cdef list _spares
+    cdef dict _spares
 
     @cython.locals(available=Py_ssize_t, least=Py_ssize_t, units=Py_ssize_t, slab=Slab)
     cpdef Slab take(self, Py_ssize_t minimum, Py_ssize_t preferred)
@@ -28,9 +28,11 @@ cdef class BufferPool:
     cpdef object release(self, Slab slab)
     cpdef object charge(self, Py_ssize_t size)
     cpdef object refund(self, Py_ssize_t size)
-    @cython.locals(spares=list, spare=Slab)
-    cpdef object merge_spares(self)
-    @cython.locals(spares=list, spare=Slab, order=cython.int, larger=cython.int, first=Py_ssize_t, rest=Py_ssize_t, size=Py_ssize_t, slab=Slab)
+    @cython.locals(spares=list, spare=Slab, left=Py_ssize_t)
+    cpdef bint merge_spares(self, Py_ssize_t most) except -1
+    @cython.locals(larger=cython.int)
+    cdef int _order_with_free(self, int order) except -2
+    @cython.locals(spares=list, spare=Slab, larger=cython.int, first=Py_ssize_t, rest=Py_ssize_t, size=Py_ssize_t, slab=Slab)
     cpdef Slab _take_units(self, Py_ssize_t units)
     @cython.locals(end=Py_ssize_t, order=cython.int)
     cdef object _give_back_units(self, Py_ssize_t first, Py_ssize_t units)

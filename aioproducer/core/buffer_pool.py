@@ -25,8 +25,9 @@ SMALLEST_SLAB = 1024
 # The same in C.
 _UNIT = SMALLEST_SLAB
 
-# So many released slabs are kept as they are, for the next who want just that: nothing is merged and cut again.
-_MOST_SPARES = 32
+# So many of the slabs that were kept as they are become free blocks at a time, when one of another size is wanted:
+# some tenths of a millisecond.
+_MOST_MERGED = 256
 
 
 class Slab:
@@ -86,9 +87,9 @@ class BufferPool:
         # Free blocks by order: _free[k] holds the first units of free blocks of 2**k units. A dict keeps the last freed
         # last, so that warm memory is used again first, and finds a neighbour at once.
         self._free: list[dict[int, None]] = [{} for _ in range(units.bit_length())]
-        # What was released last, the last of it at the end. The next of another size is cut from free blocks; where
-        # there are none, these are merged to become some.
-        self._spares: list[Slab] = []
+        # What was released, by size, the last of it at the end: the next who wants just that has it, and nothing is
+        # merged and cut again. Where there are no free blocks for another size, these are merged to become some.
+        self._spares: dict[int, list[Slab]] = {}
         self._give_back_units(0, units)
 
     @property
@@ -120,9 +121,9 @@ class BufferPool:
         """Take ``slab`` back; nobody may read or write it any more."""
         self.available_memory += slab.size
         if slab.memory is self._arena:
-            spares = self._spares
-            if len(spares) == _MOST_SPARES:
-                self.merge_spares()
+            spares = self._spares.get(slab.size)
+            if spares is None:
+                spares = self._spares[slab.size] = []
             spares.append(slab)
 
     def charge(self, size: int) -> None:
@@ -137,31 +138,30 @@ class BufferPool:
         """Count ``size`` charged bytes no more."""
         self.available_memory += size
 
-    def merge_spares(self) -> None:
-        """Put the slabs that are kept for the next takers among the free blocks."""
-        spares = self._spares
-        while spares:
-            spare = spares.pop()
-            self._give_back_units(spare.start // _UNIT, spare.size // _UNIT)
+    def merge_spares(self, most: int) -> bool:
+        """Put at most so many of the slabs that are kept among the free blocks; False where there are none."""
+        left = most
+        for spares in self._spares.values():
+            while spares and left:
+                spare = spares.pop()
+                self._give_back_units(spare.start // _UNIT, spare.size // _UNIT)
+                left -= 1
+        return left < most
 
     def _take_units(self, units: int) -> Slab | None:
-        spares = self._spares
+        spares = self._spares.get(units * _UNIT)
         if spares:
-            spare = spares[-1]
-            if spare.size == units * _UNIT:
-                spares.pop()
-                self.available_memory -= spare.size
-                return spare
-        order = (units - 1).bit_length()
+            spare = spares.pop()
+            self.available_memory -= spare.size
+            return spare
         free = self._free
-        for larger in range(order, len(free)):
-            if free[larger]:
-                break
-        else:
-            if not spares:
+        larger = self._order_with_free((units - 1).bit_length())
+        if larger < 0:
+            if not self.merge_spares(_MOST_MERGED):
                 return None
-            self.merge_spares()
-            return self._take_units(units)
+            larger = self._order_with_free((units - 1).bit_length())
+            if larger < 0:
+                return None
         first, _ = free[larger].popitem()
         rest = (1 << larger) - units
         if rest:
@@ -170,6 +170,14 @@ class BufferPool:
         size = units * _UNIT
         self.available_memory -= size
         return Slab(self._arena, first * _UNIT, size)
+
+    def _order_with_free(self, order: int) -> int:
+        """The first order from this on that has a free block, or -1."""
+        free = self._free
+        for larger in range(order, len(free)):
+            if free[larger]:
+                return larger
+        return -1
 
     def _give_back_units(self, first: int, units: int) -> None:
         """Free the units from ``first`` as the fewest aligned blocks."""

@@ -125,18 +125,30 @@ def append_arrow_rows(  # compiled only
     here = first
     key = cython.NULL
     key_size = -1
+    value_data = cython.cast(cython.p_uchar, values.data)
     while here < stop and room > 0:
-        value = values.find(here)
+        if values.plain_offsets != cython.NULL:
+            begin = values.plain_offsets[here]
+            value = value_data + begin
+            value_size = values.plain_offsets[here + 1] - begin
+        else:
+            value = values.find(here)
+            value_size = values.found_size
         if keys is not None:
-            key = keys.find(here)
-            key_size = keys.found_size
+            if keys.plain_offsets != cython.NULL:
+                begin = keys.plain_offsets[here]
+                key = cython.cast(cython.p_uchar, keys.data) + begin
+                key_size = keys.plain_offsets[here + 1] - begin
+            else:
+                key = keys.find(here)
+                key_size = keys.found_size
             if by_key:
                 place = sticky if key_size < 0 else partition_for_key_at(key, key_size, len(partitions))
         queue = partitions[place]
         batch = queue.open_batch
         if batch is not None:
             before = batch.position
-        if batch is None or (index := batch.append_at(timestamp_ms, key, key_size, value, values.found_size)) < 0:
+        if batch is None or (index := batch.append_at(timestamp_ms, key, key_size, value, value_size)) < 0:
             key_bytes = None if keys is None else keys.bytes_of(here)
             value_bytes = values.bytes_of(here)
             delivery = accumulator.place_plain(topic, partition, key_bytes, value_bytes, timestamp_ms, now)
@@ -145,7 +157,7 @@ def append_arrow_rows(  # compiled only
             assert isinstance(delivery._group, ProducerBatch)
             batch = delivery._group
             index = delivery._index
-            before = batch.position - COLUMN_BATCH_BYTES - values.found_size
+            before = batch.position - COLUMN_BATCH_BYTES - max(value_size, 0)
             place = topic.sticky.partition if partition is None else partition  # type: ignore[union-attr]
             sticky = place
         room -= batch.position - before

@@ -85,4 +85,7 @@ def partition_for_key(key: Buffer, partition_count: int) -> int:
 
 def partition_for_key_at(address: Any, length: int, partition_count: int) -> int:  # compiled only
     """``partition_for_key`` for compiled modules, of a key at an address."""
-    return (_murmur2_at(address, length) & 0x7FFFFFFF) % partition_count
+    # As unsigned: Python's remainder of numbers that may be negative takes longer than the hash.
+    hashed = _murmur2_at(address, length)
+    count = partition_count
+    return (hashed & 0x7FFFFFFF) % count

@@ -934,3 +934,14 @@ class TestTheRestOfTheMemory:
         bench.send(b"y" * 1000, partition=0)
         assert not bench.accumulator.lines.memory_line
         assert bench.queue().open_batch.record_count == 9
+
+
+def test_batches_that_fill_a_little_differently_are_one_slab_each() -> None:
+    """Room for as much as the last one took was too little for every second: it went on in a second slab."""
+    bench = Bench(topics={"t": 1}, memory=1024 * 1024, batch_size=16 * 1024)
+    for number in range(150):
+        bench.send(b"x" * (700 + number * 377 % 800))
+    batches = bench.queue().batches
+    assert len(batches) > 6
+    # The first grew from small.
+    assert {len(batch.body or batch.slabs) for batch in list(batches)[1:]} == {1}

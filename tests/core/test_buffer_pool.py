@@ -14,7 +14,12 @@ from aioproducer.core.buffer_pool import SMALLEST_SLAB, BufferPool, Slab
 
 def free_units(pool: BufferPool) -> list[range]:
     """The arena's free blocks in order."""
-    pool.merge_spares()
+    while pool.merge_spares(1000):
+        pass
+    return blocks_of(pool)
+
+
+def blocks_of(pool: BufferPool) -> list[range]:
     blocks = [range(first, first + (1 << order)) for order, free in enumerate(pool._free) for first in free]
     return sorted(blocks, key=lambda block: block.start)
 
@@ -208,3 +213,27 @@ def test_slabs_of_one_size_are_taken_again_as_they_were_released() -> None:
     for slab in slabs:
         pool.release(slab)
     assert [pool.take(3000, 3000) for _ in range(4)] == slabs[::-1]
+
+
+def test_slabs_of_several_sizes_are_each_taken_again() -> None:
+    pool = BufferPool(64 * 1024)
+    slabs = [pool.take(size, size) for size in (1024, 16 * 1024, 1024, 16 * 1024)]
+    for slab in slabs:
+        pool.release(slab)
+    before = blocks_of(pool)
+    assert [pool.take(size, size) for size in (16 * 1024, 1024, 16 * 1024, 1024)] == slabs[::-1]
+    assert blocks_of(pool) == before
+
+
+def test_thousands_of_kept_slabs_are_not_all_merged_for_one_taker() -> None:
+    """It would be milliseconds in which the event loop stands still."""
+    pool = BufferPool(4 * 1024 * 1024)
+    for slab in [pool.take(1024, 1024) for _ in range(4096)]:
+        pool.release(slab)
+    slab = pool.take(2048, 2048)
+    assert slab.memory is pool.arena
+    assert sum(map(len, blocks_of(pool))) == 256 - 2
+    # What is larger than what was merged: some more of it, and else the heap, but nobody waits.
+    large = pool.take(2 * 1024 * 1024, 2 * 1024 * 1024)
+    assert large.size == 2 * 1024 * 1024
+    assert sum(map(len, blocks_of(pool))) <= 2 * 256
