@@ -18,11 +18,13 @@ INT64_MIN = -(2**63)
 INT64_MAX = 2**63 - 1
 UINT32_MAX = 2**32 - 1
 
-SMALL_VARINT_COUNT = 8192
-"""``SMALL_VARINTS`` holds the encodings of 0 up to this, which are those of one and two bytes."""
+SMALL_VARINT_COUNT = 1024
+"""``SMALL_VARINTS`` holds the encodings of 0 up to this: more would take milliseconds of every import."""
 
 
 def _encode_zigzagged(value: int) -> bytes:
+    if 0x80 <= value < 0x4000:
+        return bytes((value & 0x7F | 0x80, value >> 7))
     encoded = bytearray()
     while value >= 0x80:
         encoded.append(value & 0x7F | 0x80)
@@ -31,14 +33,7 @@ def _encode_zigzagged(value: int) -> bytes:
     return bytes(encoded)
 
 
-def _small_varints() -> tuple[bytes, ...]:
-    ends = [bytes((byte,)) for byte in range(SMALL_VARINT_COUNT // 64)]
-    starts = [bytes((low << 1 | 0x80,)) for low in range(64)]
-    # Those of one byte, then the rest: putting bytes together is how they are made soonest.
-    return (*ends[0:128:2], *[start + end for end in ends[1:] for start in starts])
-
-
-SMALL_VARINTS: tuple[bytes, ...] = _small_varints()
+SMALL_VARINTS: tuple[bytes, ...] = tuple([_encode_zigzagged(value << 1) for value in range(SMALL_VARINT_COUNT)])
 """The zig-zag encoding of every ``value`` with ``0 <= value < SMALL_VARINT_COUNT``, at the index ``value``."""
 
 
