@@ -187,8 +187,8 @@ class _Endpoint:
     ) -> None:
         self.devices = DevicePool(default_verbs() if verbs is None else verbs, device, gid)
         self.counters = Counters()
-        self.given_up: set[asyncio.Task[None]] = set()
-        """Connections that were not made, and something of which is left."""
+        self.given_up: set[asyncio.Future[None]] = set()
+        """Connections that were not made, or not accepted, and something of which is left."""
         self._sizes = sizes
         self._zero_copy = zero_copy
         self._linger_timeout = linger_timeout
@@ -569,12 +569,18 @@ class RdmaListening:
         except Exception:
             _logger.exception("The connection from %s was not accepted", transport.peer)
             transport.abort()
-            handler = _Nobody()
+            lost: asyncio.Future[None] = self._shared.loop.create_future()
+            self._endpoint.given_up.add(lost)
+            lost.add_done_callback(self._endpoint.given_up.discard)
+            handler = _Nobody(lost)
         transport.serve(handler)
 
 
 class _Nobody:
-    """The handler of a connection that was not accepted."""
+    """The handler of a connection that was not accepted; ``lost`` is done when nothing of that is left."""
+
+    def __init__(self, lost: asyncio.Future[None]) -> None:
+        self._lost = lost
 
     def data_received(self, data: Buffer) -> None:
         """Cannot happen: it was aborted."""
@@ -584,3 +590,4 @@ class _Nobody:
 
     def connection_lost(self, exception: Exception | None) -> None:
         """It was meant to be."""
+        self._lost.set_result(None)
