@@ -122,6 +122,7 @@ class ProducerBatch(DeliveryGroup):
     ) -> None:
         # As DeliveryGroup.__init__, without the call.
         self.loop = loop
+        self.awaiting = None
         self.waiters = None
         self.queue: PartitionQueue | None = queue
         self.topic_partition = topic_partition
@@ -445,8 +446,7 @@ class ProducerBatch(DeliveryGroup):
             first += child.record_count
         assert first == self.record_count
         self.undone_children = len(children)
-        waiters = self.waiters
-        for index in [*(waiters or ())]:
+        for index in [*self.by_index()]:
             for waiter in DeliveryGroup.pop_waiters(self, index):
                 self.add_waiter(index, *waiter)
         self.waiters = None

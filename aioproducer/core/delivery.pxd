@@ -33,8 +33,12 @@ cdef extern from *:
     bint is_task_wakeup(object callback) noexcept
 
 
+cdef class Awaiting
+
+
 cdef class DeliveryGroup:
     cdef public object loop
+    cdef public list awaiting
     cdef public dict waiters
 
     cpdef bint is_done(self, Py_ssize_t index) except -1
@@ -42,9 +46,12 @@ cdef class DeliveryGroup:
     cpdef object metadata(self, Py_ssize_t index)
     cpdef object where(self)
     cpdef object withdraw(self)
+    @cython.locals(awaiting=Awaiting, last=Awaiting)
     cpdef object add_waiter(self, Py_ssize_t index, object callback, object argument, object context=*)
     cpdef list pop_waiters(self, Py_ssize_t index, object only=*)
-    @cython.locals(index=Py_ssize_t)
+    @cython.locals(awaiting=Awaiting)
+    cpdef dict by_index(self)
+    @cython.locals(index=Py_ssize_t, woken=list, awaiting=Awaiting)
     cpdef object notify(self)
 
 
@@ -67,6 +74,7 @@ cdef int IDLE, PENDING, WOKEN, CANCELLED
 cdef class Awaiting:
     cdef public bint _asyncio_future_blocking
     cdef Delivery _delivery
+    cdef Py_ssize_t _place
     cdef int _state
     cdef object _callback
     cdef object _context

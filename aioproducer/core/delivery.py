@@ -49,12 +49,14 @@ WOKEN_TOGETHER = 64
 class DeliveryGroup:
     """What stands behind deliveries: a batch, or a record that is still in line."""
 
-    __slots__ = ("loop", "waiters")
+    __slots__ = ("awaiting", "loop", "waiters")
 
     def __init__(self, loop: FutureFactory) -> None:
         self.loop = loop
-        # By the record's index, so that leaving costs no look at those who wait for other records. One awaiter alone,
-        # which is what nearly every record has, stands there bare.
+        # Who waits, in the order of their records, while each record has one awaiter at most and none has left.
+        self.awaiting: list[Awaiting] | None = None
+        # Otherwise by the record's index, so that leaving costs no look at those who wait for other records. One
+        # awaiter alone stands there bare.
         self.waiters: dict[int, Awaiting | list[Waiter]] | None = None
 
     def is_done(self, index: int) -> bool:
@@ -77,9 +79,17 @@ class DeliveryGroup:
         self, index: int, callback: Callable[..., Any] | None, argument: Any, context: Context | None = None
     ) -> None:
         """Wake with the record's outcome: an Awaiting (no callback), or a callback with its argument."""
-        waiters = self.waiters
-        if waiters is None:
-            waiters = self.waiters = {}
+        if callback is None and self.waiters is None:
+            awaiting: Awaiting = argument
+            awaiting._place = index
+            if self.awaiting is None:
+                self.awaiting = [awaiting]
+                return
+            last: Awaiting = self.awaiting[-1]
+            if last._place < index:
+                self.awaiting.append(awaiting)
+                return
+        waiters = self.by_index()
         there = waiters.get(index)
         if there is None and callback is None:
             waiters[index] = argument
@@ -88,8 +98,10 @@ class DeliveryGroup:
 
     def pop_waiters(self, index: int, only: object = None) -> list[Waiter]:
         """Take back the waiters for a record: all, or those with this callback or Awaiting."""
-        waiters = self.waiters
-        if waiters is None or index not in waiters:
+        if self.awaiting is None and self.waiters is None:
+            return []
+        waiters = self.by_index()
+        if index not in waiters:
             return []
         all_of_record = _as_list(waiters.pop(index))
         if only is None:
@@ -99,12 +111,30 @@ class DeliveryGroup:
             waiters[index] = staying
         return [each for each in all_of_record if only in each[:2]]
 
+    def by_index(self) -> dict[int, Awaiting | list[Waiter]]:
+        """All who wait, by their records' indices from now on."""
+        waiters = self.waiters
+        if waiters is None:
+            waiters = self.waiters = {}
+        if self.awaiting is not None:
+            for awaiting in self.awaiting:
+                waiters[awaiting._place] = awaiting
+            self.awaiting = None
+        return waiters
+
     def notify(self) -> None:
         """Wake all who wait, in the order in which their records were appended."""
+        woken: list[Awaiting] = []
+        if self.awaiting is not None:
+            for awaiting in self.awaiting:
+                if awaiting.wake():
+                    woken.append(awaiting)
+            self.awaiting = None
+            _call_back(self.loop, woken)
+            return
         waiters = self.waiters
         if waiters:
             self.waiters = None
-            woken: list[Awaiting] = []
             for index in sorted(waiters) if len(waiters) > 1 else waiters:
                 there = waiters[index]
                 if isinstance(there, list):
@@ -307,11 +337,22 @@ class Awaiting:
     which the loop is not asked for, and which are called back many at a time.
     """
 
-    __slots__ = ("_asyncio_future_blocking", "_callback", "_context", "_delivery", "_message", "_others", "_state")
+    __slots__ = (
+        "_asyncio_future_blocking",
+        "_callback",
+        "_context",
+        "_delivery",
+        "_message",
+        "_others",
+        "_place",
+        "_state",
+    )
 
     # A task sees by it that this is for it to wait for, and not a bare yield.
     _asyncio_future_blocking: bool
     _delivery: Delivery
+    # The record's index in the group that it waits in.
+    _place: int
     _state: int
     # The first callback, which is the awaiting task's own and nearly always the only one.
     _callback: Callable[..., object] | None

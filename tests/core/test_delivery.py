@@ -231,7 +231,7 @@ async def test_every_way_to_wait_gives_the_metadata(way: Way, done_before: bool)
     if not done_before:
         batch.succeed(40, -1)
     assert await task == expected(1)
-    assert batch.waiters is None
+    assert batch.awaiting is batch.waiters is None
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -562,6 +562,37 @@ async def test_an_awaiters_future_cancelled_from_outside_is_no_error_at_the_outc
 
 
 # Callbacks
+
+
+@pytest.mark.parametrize("leaves", [None, 0, 2, 4])
+@pytest.mark.parametrize("begun", [[0, 1, 2, 3, 4], [3, 4, 0, 1, 2], [0, 2, 2, 4, 1, 3]])
+async def test_awaiters_are_woken_in_the_order_of_the_records_however_they_came(
+    begun: list[int], leaves: int | None
+) -> None:
+    batch, deliveries = running_batch(5)
+    woken: list[int] = []
+
+    async def wait(index: int) -> None:
+        assert await deliveries[index] == expected(index)
+        woken.append(index)
+
+    tasks = []
+    for index in begun:
+        tasks.append((index, asyncio.ensure_future(wait(index))))
+        await turns(1)
+    # While they come in order there is nothing to look up: no index is kept.
+    assert (batch.waiters is None) == (begun == sorted(set(begun)))
+    staying = begun
+    if leaves is not None:
+        left = [task for index, task in tasks if index == leaves]
+        left[-1].cancel()
+        await turns()
+        staying = [index for index, task in tasks if task is not left[-1]]
+        assert batch.awaiting is None
+    batch.succeed(40, -1)
+    await turns()
+    assert woken == sorted(staying)
+    assert batch.awaiting is batch.waiters is None
 
 
 async def test_pt16_callbacks_run_in_the_order_of_the_records_and_of_their_adding() -> None:
