@@ -120,7 +120,8 @@ def test_each_line_once_over_two_runs_and_what_is_no_click_elsewhere(
             # As a terminal, or an operator, ends it.
             second.process.send_signal(signal.SIGTERM)
             assert second.wait() == 0, second.said()
-            assert second.said().splitlines()[-1] == "ended"
+            # What the JVM has to say of the end may come behind.
+            assert "ended" in second.said().splitlines()
         finally:
             second.close()
     finally:
