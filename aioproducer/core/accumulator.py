@@ -396,12 +396,9 @@ class RecordAccumulator(IncompleteBatches):
             limit = min(estimate, self.settings.max_request_size - BATCH_HEADER_SIZE)
         preferred = record_size
         if self._open_batches * self._batch_size <= self._open_limit:
-            # As much as the partition's last batch took, and a whole one's where that was nearly full: one piece to
-            # take, to checksum and to send. Where so many batches are open that most of the memory would be room in
-            # them, they grow from small.
+            # As much as the partition's last batch took: one piece to take, to checksum and to send. Where so many
+            # batches are open that most of the memory would be room in them, they grow from small.
             preferred = max(record_size, queue.last_batch_size)
-            if preferred < limit <= queue.last_batch_size + (limit >> 3):
-                preferred = limit
         slab = self._take_memory(record_size, preferred)
         if slab is None:
             return None
