@@ -11,7 +11,8 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Callable, Generator, Mapping
+import threading
+from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
 
 import hypothesis
@@ -32,6 +33,9 @@ _LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
 
 # What starts whole programs, as a user does.
 _PROGRAMS = ("builds/test_wheel", "cli/test_processes", "docs/", "examples/", "fresh_root/", "testing/test_plugin")
+
+# The threads that end with what they belong to. An executor's waits for work for ever where nobody has closed it.
+_THREADS_THAT_END = ("aioproducer-compressor", "aioproducer-embedded-cluster", "aioproducer-verbs")
 
 # Rooms whose code never meets a loop's own ways: it lies above connections, and waits for futures alone.
 _ONE_LOOP = ("core/", "broker/groups/", "broker/handlers/", "broker/replicas/", "broker/test_")
@@ -72,6 +76,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def _is_below(item: pytest.Item, places: tuple[str, ...]) -> bool:
     return item.path.is_relative_to(_TESTS) and str(item.path.relative_to(_TESTS)).startswith(places)
+
+
+@pytest.fixture(autouse=True)
+def _no_thread_is_left() -> Iterator[None]:
+    before = set(threading.enumerate())
+    yield
+    for thread in set(threading.enumerate()) - before:
+        if thread.name.startswith(_THREADS_THAT_END):
+            thread.join(5)
+            assert not thread.is_alive(), f"{thread.name} is left behind"
 
 
 @pytest.hookimpl(wrapper=True)

@@ -70,6 +70,8 @@ async def pair(request, certificates, recorder):
     for side in (*clients, *accepting.accepted):
         await side.until_lost()
         assert side.breaches == []
+    async with asyncio.timeout(20):
+        await place.wait_closed()
 
 
 async def test_ten_megabytes_both_ways_at_once(pair):

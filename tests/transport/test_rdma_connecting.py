@@ -490,6 +490,25 @@ class TestWhatFailsOnTheWay:
         await place.still_serves()
 
 
+def test_the_verbs_thread_was_left_where_the_loop_was_closed_first():
+    fabric = SimulatedFabric()
+    go_on = threading.Event()
+
+    async def listen():
+        listening = await RdmaListener(fabric).listen("127.0.0.1", 0, lambda transport: None)
+        fabric.before = lambda verb: go_on.wait(20)
+        listening.close()
+
+    before = set(threading.enumerate())
+    asyncio.run(listen())
+    threads = set(threading.enumerate()) - before
+    go_on.set()
+    for thread in threads:
+        thread.join(20)
+    assert [(thread.name, thread.is_alive()) for thread in threads] == [("aioproducer-verbs_0", False)]
+    assert not any(fabric.live)
+
+
 def threading_alive(prefix):
     return any(thread.name.startswith(prefix) for thread in threading.enumerate())
 

@@ -194,7 +194,7 @@ class SharedDevice:
         closed: asyncio.Future[None] = self.loop.create_future()
 
         def end(closing: asyncio.Future[None]) -> None:
-            # The thread has nothing to do any more: this takes as long as it takes to end.
+            # The thread has nothing to do any more: to join it takes as long as it takes to end.
             self._executor.shutdown()
             error = closing.exception()
             if error is not None:
@@ -202,7 +202,10 @@ class SharedDevice:
             if not closed.done():
                 closed.set_result(None)
 
-        self.run(self._close).add_done_callback(end)
+        closing = self.run(self._close)
+        # The thread ends by itself, also where the loop is closed before it could say so.
+        self._executor.shutdown(wait=False)
+        closing.add_done_callback(end)
         return closed
 
     # In the thread
