@@ -28,6 +28,8 @@ cdef class Sender:
     cdef readonly object _turn
     cdef readonly object _timer
     cdef readonly double _timer_due
+    cdef bint _woken
+    cdef bint _sends_at_once
 
     @cython.locals(is_due=cython.bint, deadline=double, node=NodeConnection)
     cpdef double _step(self, double now) except? -1

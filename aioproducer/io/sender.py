@@ -102,6 +102,9 @@ class Sender:
         self._turn: asyncio.Handle | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due = float("inf")
+        # Somebody who waited for records is about to run, and what he sends then need not linger.
+        self._woken = False
+        self._sends_at_once = accumulator.settings.linger <= 0
         self.cluster = Cluster(
             loop,
             metadata,
@@ -208,6 +211,10 @@ class Sender:
     def node_usable(self, node: NodeConnection, now: float) -> None:
         """The node can take a request."""
         self._drain(node, now)
+        if self._woken:
+            # Right behind them all, in the same pass of the loop; the turn that their records ask for is in the next.
+            self._woken = False
+            self.wake()
 
     def _drain(self, node: NodeConnection, now: float) -> None:
         """Send requests to the node while it takes them and there is something to send; the next turn goes on."""
@@ -290,6 +297,8 @@ class Sender:
         self._settle(batch, self._completion.written(batch, now), now)
 
     def batch_acknowledged(self, batch: ProducerBatch, base_offset: int, log_append_time: int, now: float) -> None:
+        if self._sends_at_once and batch.awaiting is not None:
+            self._woken = True
         self._settle(batch, self._completion.acked(batch, base_offset, log_append_time, now), now)
 
     def batch_refused(

@@ -282,6 +282,40 @@ def test_however_many_send_in_one_turn_they_go_in_one_request():
     run(scenario)
 
 
+def test_what_a_woken_coroutine_sends_goes_out_in_the_same_pass_of_the_loop():
+    sent, woken = [], []
+
+    async def scenario(world):
+        class Watch:
+            def on_batch_sent(self, *args):
+                sent.append(world.loop.turns)
+
+        world.cluster.create_topic("clicks", leaders=[1])
+        async with world.producer(linger_ms=0, hooks=[Watch()]) as producer:
+            for _ in range(4):
+                await producer.send("clicks", b"value")
+                woken.append(world.loop.turns)
+
+    run(scenario)
+    assert sent[1:] == woken[:-1]
+
+
+def test_what_a_woken_crowd_sends_goes_in_one_request():
+    async def send_twice(producer):
+        await producer.send("clicks", b"one")
+        await producer.send("clicks", b"two")
+
+    async def scenario(world):
+        world.cluster.create_topic("clicks", leaders=[1])
+        async with world.producer(linger_ms=0) as producer:
+            await producer.send("clicks", b"warm")
+            before = producer.metrics()["request-total"]
+            await asyncio.gather(*[send_twice(producer) for _ in range(1000)])
+            assert producer.metrics()["request-total"] - before == 2
+
+    run(scenario)
+
+
 def test_many_small_batches_go_over_several_turns():
     """All in one turn held the loop for as long as thousands of partitions took."""
 
