@@ -317,7 +317,8 @@ async def test_a_delayed_answer_comes_later_but_is_done_at_once(scene: Scene) ->
         begin = loop.time()
         await client.send(produce_request("t", {0: batch(b"v")}), 9)
         await client.receive_frame()
-        assert loop.time() - begin >= 0.04
+        # uvloop counts whole milliseconds, from the begin of its pass.
+        assert loop.time() - begin > 0.03
         begin = loop.time()
 
 

@@ -133,7 +133,8 @@ async def test_delayed_and_throttled(cluster: EmbeddedCluster) -> None:
         cluster.delay("Produce", 60)
         started = time.monotonic()
         await producer.send("clicks", b"delayed")
-        assert time.monotonic() - started >= 0.06
+        # uvloop counts whole milliseconds, from the begin of its pass.
+        assert time.monotonic() - started > 0.05
         cluster.throttle("Produce", 50)
         await producer.send("clicks", b"throttled")
         await producer.send("clicks", b"after")
