@@ -223,29 +223,6 @@ class TestStrangersAtAListener:
         listening.close()
         await listening.wait_closed()
 
-    async def test_a_listener_waits_for_the_end_of_a_connection_that_was_not_accepted(self, place, recorder, turns):
-        """Nobody else can: its thread was left where the loop was closed next."""
-
-        refused = asyncio.Event()
-
-        def accept(transport):
-            refused.set()
-            raise LookupError("not today")
-
-        go_on = threading.Event()
-        place.fabric.before = lambda verb: verb != "close" or go_on.wait(20)
-        listening = await RdmaListener(place.fabric).listen("127.0.0.1", 0, accept)
-        client = recorder()
-        client.transport = await place.connector.connect("127.0.0.1", listening.port, client)
-        await refused.wait()
-        listening.close()
-        closing = asyncio.ensure_future(listening.wait_closed())
-        await turns(20)
-        assert not closing.done()
-        go_on.set()
-        await closing
-        await client.until_lost()
-
     async def test_the_keep_alive_of_both_sides(self, place):
         await place.listen()
         client, server = await place.connect()
@@ -468,6 +445,29 @@ class TestWhatFailsOnTheWay:
                 while threading_alive("aioproducer-verbs"):
                     await turns(1)
         assert not any(place.fabric.live)
+
+    async def test_a_listener_waits_for_the_end_of_a_connection_that_was_not_accepted(self, place, recorder, turns):
+        """Nobody else can: its thread was left where the loop was closed next."""
+
+        refused = asyncio.Event()
+
+        def accept(transport):
+            refused.set()
+            raise LookupError("not today")
+
+        go_on = threading.Event()
+        place.fabric.before = lambda verb: verb != "close" or go_on.wait(20)
+        listening = await RdmaListener(place.fabric).listen("127.0.0.1", 0, accept)
+        client = recorder()
+        client.transport = await place.connector.connect("127.0.0.1", listening.port, client)
+        await refused.wait()
+        listening.close()
+        closing = asyncio.ensure_future(listening.wait_closed())
+        await turns(20)
+        assert not closing.done()
+        go_on.set()
+        await closing
+        await client.until_lost()
 
     async def test_the_deadline_is_the_callers(self, place, recorder, listening):
         with pytest.raises(TimeoutError):
