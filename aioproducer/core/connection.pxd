@@ -31,6 +31,7 @@ cdef class Connection:
     cdef Py_ssize_t _max_frame_bytes
     cdef bint _uses_tls
     cdef object _next_correlation_id
+    cdef long long _last_answered
     cdef object _in_flight
     cdef dict _negotiated
     cdef bint _answered

@@ -411,6 +411,26 @@ def test_a_request_with_acks_0_is_never_in_flight() -> None:
     assert completed.context == "b"
 
 
+@pytest.mark.parametrize("first", [0, LARGEST_CORRELATION_ID - 2, LARGEST_CORRELATION_ID - 1])
+def test_an_answer_to_acks_0_ended_the_connection(first: int) -> None:
+    """librdkafka's mock cluster sends them; with the connection went records that it had not read."""
+    connection = make_ready(make_connection(first_correlation_id=first))
+    connection.send(ProduceRequest(acks=0), 0.0, expect_response=False)
+    unanswerable = (first + 2) % (LARGEST_CORRELATION_ID + 1)
+    connection.send(ProduceRequest(acks=0), 0.0, expect_response=False)
+    correlation_id = send(connection, "b")
+    answer = sized(struct.pack(">i", unanswerable) + b"whatever it says")
+    assert connection.receive_data(answer, 0.0) == []
+    (completed,) = connection.receive_data(frame(metadata_response(1), 12, correlation_id), 0.0)
+    assert completed.context == "b"
+    connection.send(ProduceRequest(acks=0), 0.0, expect_response=False)
+    answer = sized(struct.pack(">i", (correlation_id + 1) % (LARGEST_CORRELATION_ID + 1)))
+    assert connection.receive_data(answer, 0.0) == []
+    assert connection.error is None
+    connection.receive_data(answer, 0.0)
+    assert "that nothing asked for" in str(connection.error)
+
+
 def test_pt41_no_more_requests_than_allowed() -> None:
     connection = make_ready(make_connection(max_in_flight=2))
     first = send(connection, "a")
