@@ -73,7 +73,10 @@ class Transport(Protocol):
         """
 
     def abort(self) -> None:
-        """End the connection at once; what is unsent is dropped."""
+        """End the connection at once; what is unsent is dropped.
+
+        What ``close`` has sent reaches a peer that is slow to read all the same, over sockets.
+        """
 
     def pause_reading(self) -> None:
         """Call ``data_received`` no more until ``resume_reading``.

@@ -165,12 +165,14 @@ class StreamTransport:
                 self._shut()
 
     def abort(self) -> None:
-        """End the connection at once, by a reset."""
+        """End the connection at once, by a reset; where all is sent after ``close``, wait for the peer no more."""
         if self._state is State.ENDED:
             return
-        # Where the peer was first to reset, some systems refuse the option; the connection is as dead as it was to be.
-        with contextlib.suppress(OSError):
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+        # A reset takes back what the peer has not read: where nothing is left to be dropped, the system goes on alone.
+        if self._state is not State.LINGERING:
+            # Where the peer was first to reset, some systems refuse it; the connection is as dead as it was to be.
+            with contextlib.suppress(OSError):
+                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
         self._lose(None)
 
     # What is sent

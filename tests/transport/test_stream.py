@@ -14,6 +14,7 @@ import pytest
 
 from aioproducer.transport.stream import StreamConnector
 from tests.transport.counted_socket import CountedSocket
+from tests.transport.numbered import numbered
 
 
 async def accepted(listening, recorder, **options):
@@ -263,6 +264,19 @@ async def test_abort_resets_the_connection(listening, recorder):
     await client.until_lost()
     with server, pytest.raises(ConnectionResetError):
         server.recv(1)
+
+
+async def test_an_abort_of_what_was_closed_took_back_what_a_slow_peer_had_not_read(listening, recorder):
+    """Records that nobody acknowledges were lost where a broker stood still while the producer closed."""
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    client, server = await accepted(listening, recorder, send_buffer_bytes=1_000_000, linger_timeout=60)
+    data = numbered(200_000)
+    assert client.write(data)
+    client.close()
+    client.abort()
+    assert await client.until_lost() is None
+    with server, server.makefile("rb") as reading:
+        assert reading.read() == data
 
 
 async def test_close_ends_our_side_and_waits_for_the_peers(listening, recorder, turns):
