@@ -35,7 +35,7 @@ _LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
 _PROGRAMS = ("builds/test_wheel", "cli/test_processes", "docs/", "examples/", "fresh_root/", "testing/test_plugin")
 
 # The threads that end with what they belong to. An executor's waits for work for ever where nobody has closed it.
-_THREADS_THAT_END = ("aioproducer-compressor", "aioproducer-embedded-cluster", "aioproducer-verbs")
+_THREADS_THAT_END = ("aioproducer-compressor", "aioproducer-verbs")
 
 # Rooms whose code never meets a loop's own ways: it lies above connections, and waits for futures alone.
 _ONE_LOOP = ("core/", "broker/groups/", "broker/handlers/", "broker/replicas/", "broker/test_")
