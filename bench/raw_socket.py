@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import socket
 import time
+from collections.abc import Callable
 from itertools import repeat
 from time import perf_counter_ns
 from typing import Any
@@ -102,11 +103,21 @@ def check_responses(frames: list[bytes]) -> None:
             raise RuntimeError(f"refused: {partition}")
 
 
-def replay(sock: socket.socket, frames: list[bytes], count: int, in_flight: int = IN_FLIGHT) -> list[bytes]:
-    """Send ``count`` requests, the frames in turn, ``in_flight`` at a time; every response, for ``check_responses``."""
+def replay(
+    sock: socket.socket,
+    frames: list[bytes],
+    count: int,
+    in_flight: int = IN_FLIGHT,
+    before: Callable[[int], object] = lambda number: None,
+) -> list[bytes]:
+    """Send ``count`` requests, the frames in turn, ``in_flight`` at a time; every response, for ``check_responses``.
+
+    ``before`` is called with the number of each request, and may wait.
+    """
     responses = Responses(sock)
     found = []
     for number in range(count):
+        before(number)
         sock.sendall(frames[number % len(frames)])
         if number >= in_flight - 1:
             found.append(responses.receive())

@@ -3,11 +3,13 @@ process sends the broker record batches, made beforehand, of as many such rows. 
 
 Every row costs Spark's way into Python and the broker's work, and nothing between. Batches are of the same rows, with
 the scenario's codec, and as large as its batch size; each request has one for every partition, as a producer's have
-that is never idle.
+that is never idle. Requests keep step with the rows, a request with the rows that it has as many of, so that Spark and
+the broker work side by side from the first row to the last, as they do where rows are sent.
 """
 
 from __future__ import annotations
 
+import tempfile
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 
 # Rows that show how large a row is in a batch.
 SAMPLE = 1000
+# Seconds between two looks at how many rows have come.
+LOOK_EVERY = 0.001
 
 
 def batch_of_rows(spark: SparkSession, job: Job) -> tuple[bytes, int]:
@@ -69,19 +73,33 @@ def run(job: Job) -> Measurement:
     per_batch = 0
 
     def write(spark: SparkSession, count: int) -> int:
-        from bench.spark_null import NullDataSource
+        from bench.spark_null import NullDataSource, rows_so_far
 
         nonlocal frame, per_batch
         if not frame:
             spark.dataSource.register(NullDataSource)
             batch, per_batch = batch_of_rows(spark, job)
             frame = frame_of(job, batch)
-        requests = -(-count // (per_batch * job.partitions))
+        per_request = per_batch * job.partitions
+        requests = -(-count // per_request)
         found: list[bytes] = []
-        sending = threading.Thread(target=lambda: found.extend(replay(sock, [frame], requests)), name="bench-replay")
-        sending.start()
-        rows(spark, count).write.format("bench-null").mode("append").option("rows", count).save()
-        sending.join()
+        all_came = threading.Event()
+        with tempfile.NamedTemporaryFile() as counts:
+
+            def keep_step(number: int) -> None:
+                while number * per_request >= rows_so_far(counts.fileno()) and not all_came.wait(LOOK_EVERY):
+                    pass
+
+            sending = threading.Thread(
+                target=lambda: found.extend(replay(sock, [frame], requests, before=keep_step)), name="bench-replay"
+            )
+            sending.start()
+            try:
+                sink = rows(spark, count).write.format("bench-null").mode("append")
+                sink.option("rows", count).option("counts", counts.name).save()
+            finally:
+                all_came.set()
+                sending.join()
         if len(found) != requests:
             raise RuntimeError(f"{len(found)} of {requests} requests were answered")
         check_responses(found)
