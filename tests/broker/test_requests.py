@@ -318,7 +318,7 @@ async def test_a_delayed_answer_comes_later_but_is_done_at_once(scene: Scene) ->
         await client.send(produce_request("t", {0: batch(b"v")}), 9)
         await client.receive_frame()
         # uvloop counts whole milliseconds, from the begin of its pass.
-        assert loop.time() - begin > 0.03
+        assert loop.time() - begin > 0.035
         begin = loop.time()
 
 
