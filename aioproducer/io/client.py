@@ -125,6 +125,9 @@ class BrokerClient:
                 self.metadata.require_rebootstrap()
             self.metadata.request_update(self._loop.time(), f"a broker cannot be reached: {error}")
         self._forget_if_retired(node)
+        self._wake_waiting()
+
+    def _wake_waiting(self) -> None:
         changed, self._changed = self._changed, self._loop.create_future()
         changed.set_result(None)
 
@@ -266,6 +269,8 @@ class BrokerClient:
         for moved in change.nodes_moved:
             if moved.id in self._nodes:
                 self._nodes[moved.id].set_address(moved)
+        # One that was being connected to ends without a word, and somebody may have waited for it.
+        self._wake_waiting()
 
     def _forget_if_retired(self, node: NodeConnection) -> None:
         if node in self._retired and not node.connected:

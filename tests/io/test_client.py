@@ -53,6 +53,39 @@ async def test_a_named_node_that_is_unknown_or_cannot_be_reached():
         await client.close()
 
 
+async def test_a_node_that_metadata_dropped_while_it_was_connected_to_was_waited_for_until_the_timeout():
+    async with EmbeddedCluster(2, transport="memory") as cluster:
+        client = client_of(cluster)
+        await client.renew_metadata(5)
+        await client.request(DescribeClusterRequest(), node_id=1, timeout=5)
+        lost = client.metadata.node(2)
+        connecting = asyncio.Event()
+        connect = client._connector.connect
+
+        async def connect_or_hang(host, port, handler, *, server_hostname=None):
+            if (host, port) == (lost.host, lost.port):
+                connecting.set()
+                await asyncio.Event().wait()
+            return await connect(host, port, handler, server_hostname=server_hostname)
+
+        client._connector.connect = connect_or_hang
+        async with asyncio.timeout(5), asyncio.TaskGroup() as tasks:
+            request = tasks.create_task(_refused(client, 2))
+            await connecting.wait()
+            await cluster.kill(2)
+            while 2 in client.metadata.nodes:
+                await client.renew_metadata(5)
+            assert "does not list broker 2 any more" in await request
+        del client._connector.connect
+        await client.close()
+
+
+async def _refused(client, node_id):
+    with pytest.raises(NetworkError) as error:
+        await client.request(MetadataRequest(topics=[]), node_id=node_id, timeout=60)
+    return str(error.value)
+
+
 async def test_an_answer_that_does_not_come_ends_the_connection_and_there_is_another():
     async with EmbeddedCluster(transport="memory") as cluster:
         client = client_of(cluster)
