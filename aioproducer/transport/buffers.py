@@ -4,8 +4,17 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from aioproducer.transport.base import Buffer
+
+if TYPE_CHECKING:
+    import cython
+else:
+    from aioproducer.uncompiled import cython
+
+if cython.compiled:
+    from cython.cimports.cpython.memoryview import PyMemoryView_GET_BUFFER
 
 
 def bytes_of(buffers: Sequence[Buffer]) -> int:
@@ -19,6 +28,30 @@ def bytes_of(buffers: Sequence[Buffer]) -> int:
     return size
 
 
+def view_of(buffer: Buffer) -> memoryview:
+    """A view of the single bytes of ``buffer``.
+
+    Raises:
+        TypeError: it is no buffer, or not contiguous.
+    """
+    view = memoryview(buffer)
+    # To cast a view costs more than to make one, and nearly all are of single bytes as they come.
+    if _is_of_bytes(view):
+        return view
+    return view.cast("B") if view.nbytes else memoryview(b"")
+
+
+def _is_of_bytes(view: memoryview) -> bool:
+    if cython.compiled:
+        return (
+            PyMemoryView_GET_BUFFER(view).ndim == 1
+            and PyMemoryView_GET_BUFFER(view).format[0] == b"B"
+            and PyMemoryView_GET_BUFFER(view).strides[0] == 1
+            and PyMemoryView_GET_BUFFER(view).suboffsets is cython.NULL
+        )
+    return view.ndim == 1 and view.format == "B" and view.c_contiguous
+
+
 def views_of(buffers: Sequence[Buffer]) -> list[memoryview]:
     """Views of the single bytes of each buffer that has any.
 
@@ -27,10 +60,9 @@ def views_of(buffers: Sequence[Buffer]) -> list[memoryview]:
     """
     views = []
     for buffer in buffers:
-        view = memoryview(buffer)
-        if view.nbytes:
-            # Nearly all are bytes, of which a view is one of single bytes.
-            views.append(view if type(buffer) is bytes else view.cast("B"))
+        view = view_of(buffer)
+        if len(view):
+            views.append(view)
     return views
 
 

@@ -38,6 +38,28 @@ def test_items_wider_than_a_byte_count_as_their_bytes():
     assert [len(view) for view in views_of([numbers])] == [24]
 
 
+@pytest.mark.parametrize(
+    "buffer",
+    [
+        memoryview(b"abcdef").cast("c"),
+        memoryview(b"abcdef").cast("B", (2, 3)),
+        memoryview(b"abcdef").cast("b"),
+        memoryview(b"--abcdef")[2:],
+        array.array("h", [0x6261, 0x6463, 0x6665]),
+        bytearray(b"abcdef"),
+    ],
+    ids=lambda buffer: type(buffer).__name__ + str(getattr(buffer, "shape", "")) + str(getattr(buffer, "format", "")),
+)
+def test_views_are_of_single_bytes_whatever_the_buffer_is_of(buffer):
+    (view,) = views_of([buffer])
+    assert (view.format, view.shape, bytes(view)) == ("B", (6,), b"abcdef")
+
+
+@pytest.mark.parametrize("empty", [b"", bytearray(), array.array("q"), memoryview(b"").cast("c")])
+def test_what_is_empty_has_no_view(empty):
+    assert views_of([b"a", empty]) == [b"a"]
+
+
 def test_views_are_of_the_same_memory():
     memory = bytearray(b"before")
     (view,) = views_of([memory])

@@ -1,5 +1,6 @@
 cimport cython
 
+from aioproducer.transport.buffers cimport view_of
 from aioproducer.transport.rdma.ring cimport SendQueue
 
 cdef Py_ssize_t _address_of(object view) except 0

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from aioproducer.transport.base import Buffer
-from aioproducer.transport.buffers import views_of
+from aioproducer.transport.buffers import view_of
 from aioproducer.transport.rdma.executor import RegisteredMemory
 from aioproducer.transport.rdma.ring import SendQueue
 from aioproducer.transport.rdma.verbs import Piece
@@ -82,7 +82,8 @@ class Unsent:
                     added.append(buffer)
                     size += len(buffer)
             else:
-                for view in views_of((buffer,)):
+                view = view_of(buffer)
+                if len(view):
                     added.append(view)
                     size += len(view)
         if added:
