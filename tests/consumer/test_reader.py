@@ -182,7 +182,7 @@ async def test_what_goes_on_for_too_long_and_what_does_not_pass_is_raised():
         await fill(cluster)
         cluster.fail("Fetch", "KAFKA_STORAGE_ERROR", topic="a", partition=0, times=None)
         with pytest.raises(KafkaStorageError):
-            await values(reader_of(cluster, timeout=0.3))
+            await values(reader_of(cluster, timeout=1.0))
         cluster.clear_faults()
         cluster.fail("Fetch", "TOPIC_AUTHORIZATION_FAILED", topic="a", partition=0)
         with pytest.raises(TopicAuthorizationError):
