@@ -46,6 +46,7 @@ COMPILED_MODULES = (
     "aioproducer.transport.buffers",
     "aioproducer.transport.rdma.channel",
     "aioproducer.transport.rdma.gathering",
+    "aioproducer.transport.rdma.registration",
     "aioproducer.transport.rdma.ring",
     "aioproducer.transport.socket_transport",
     "aioproducer.transport.tls_transport",

@@ -132,8 +132,8 @@ class _TimedQueuePair:
     ) -> None:
         self._timed(self._pair.post_write, work_request_id, pieces, remote_address, remote_key, immediate, signaled)
 
-    def request_notification(self, *, solicited_only: bool = False) -> None:
-        self._timed(self._pair.request_notification, solicited_only=solicited_only)
+    def request_notification(self, solicited_only: bool = False) -> None:
+        self._timed(self._pair.request_notification, solicited_only)
 
     def clear_events(self) -> None:
         self._timed(self._pair.clear_events)

@@ -394,7 +394,7 @@ class SimulatedQueuePair:
             else:
                 self._fabric._posted(self)
 
-    def request_notification(self, *, solicited_only: bool = False) -> None:
+    def request_notification(self, solicited_only: bool = False) -> None:
         """As ``QueuePair.request_notification``."""
         with self._fabric._lock:
             self._check_open()

@@ -4,5 +4,5 @@ cimport cython
 @cython.locals(size=Py_ssize_t)
 cpdef Py_ssize_t bytes_of(object buffers) except -1
 cpdef object view_of(object buffer)
-cdef bint _is_of_bytes(object view) except -1
+cpdef bint is_of_bytes(object view) except -1
 cpdef list views_of(object buffers)

@@ -36,12 +36,13 @@ def view_of(buffer: Buffer) -> memoryview:
     """
     view = memoryview(buffer)
     # To cast a view costs more than to make one, and nearly all are of single bytes as they come.
-    if _is_of_bytes(view):
+    if is_of_bytes(view):
         return view
     return view.cast("B") if view.nbytes else memoryview(b"")
 
 
-def _is_of_bytes(view: memoryview) -> bool:
+def is_of_bytes(view: memoryview) -> bool:
+    """Whether it is of single bytes that lie one behind the other."""
     if cython.compiled:
         return (
             PyMemoryView_GET_BUFFER(view).ndim == 1

@@ -196,11 +196,12 @@ async def test_nothing_to_write_is_complete(wire):
     assert client.write(b"", b"")
 
 
-async def test_a_view_of_numbers_is_sent_as_its_bytes(wire):
+@pytest.mark.parametrize("count", [10, 1000])
+async def test_a_view_of_numbers_is_sent_as_its_bytes(wire, count):
     client, peer = await wire.connect()
-    numbers = array.array("i", range(1000))
-    complete = client.write_lent([memoryview(numbers), memoryview(numbers).cast("B").cast("B", (1000, 4))], [])
-    assert await peer.read(8000) == numbers.tobytes() * 2
+    numbers = array.array("i", range(count))
+    complete = client.write_lent([memoryview(numbers), memoryview(numbers).cast("B").cast("B", (count, 4))], [])
+    assert await peer.read(8 * count) == numbers.tobytes() * 2
     if not complete:
         await client.until_completed()
 
@@ -218,6 +219,16 @@ async def test_a_view_with_gaps_is_refused_and_the_connection_lives(wire):
     client, peer = await wire.connect()
     with pytest.raises((TypeError, BufferError)):
         client._opened().write([b"not sent", memoryview(b"abcd")[::2]])
+    client.write(b"sent")
+    assert await peer.read(4) == b"sent"
+
+
+async def test_a_view_that_was_released_is_refused_and_the_connection_lives(wire):
+    client, peer = await wire.connect()
+    released = memoryview(b"released")
+    released.release()
+    with pytest.raises(ValueError, match="released"):
+        client._opened().write([b"not sent", released])
     client.write(b"sent")
     assert await peer.read(4) == b"sent"
 

@@ -296,10 +296,11 @@ class TestMethodOne:
 
 def post_by_hand(transport, immediate, data):
     """Post a write past all accounting."""
-    unsent, remote = transport._unsent, transport._remote
+    unsent = transport._unsent
     unsent.add([data])
     unsent.gather(len(data), 2)
-    transport._queue_pair.post_write(5, unsent.pieces, remote.address, remote.key, immediate, False)
+    address, key = transport._remote_address, transport._remote_key
+    transport._queue_pair.post_write(5, unsent.pieces, address, key, immediate, False)
 
 
 async def until_registered(connector, memory, *, refused=False):
@@ -545,8 +546,7 @@ class TestFailures:
 
     async def test_a_strangers_key(self, pairs):
         client, server = await pairs.open()
-        facts = client.transport._remote
-        client.transport._remote = type(facts)(facts.address, facts.key + 100, facts.size, facts.slots, facts.controls)
+        client.transport._remote_key += 100
         client.write(b"x")
         error = await client.until_lost()
         assert "REMOTE_ACCESS_ERROR: the peer's memory was not open to this write" in str(error)

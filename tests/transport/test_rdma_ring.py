@@ -328,14 +328,16 @@ def test_signals_are_selective():
 
 def test_what_is_lent_is_counted_until_completed():
     queue = SendQueue(8, 0, 10)
-    first, _ = queue.posted(0, 0, ["a view"], False)
-    second, _ = queue.posted(0, 0, ["another"], True)
-    assert queue.lent == 2
+    first, _ = queue.posted(0, 0, ["a view"], True)
+    _, signaled = queue.posted(0, 0, ["another"], False)
+    assert not signaled
+    last, _ = queue.posted(0, 0, ["a third"], True)
+    assert queue.lent == 3
     queue.completed(first)
-    assert queue.lent == 1
-    queue.completed(second)
-    queue.completed(second)
-    assert queue.lent == 0
+    assert queue.lent == 2
+    queue.completed(last)
+    queue.completed(last)
+    assert queue.lent == queue.under_way == 0
 
 
 def test_work_requests_are_kept_for_controls_and_the_goodbye():

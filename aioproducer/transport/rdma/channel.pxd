@@ -12,6 +12,7 @@ cdef long _SUCCESS
 cdef long _DATA
 cdef long _CREDITS
 cdef long _GOODBYE
+cdef Py_ssize_t _COMPLETIONS_PER_POLL, _DELIVERED_PER_TURN
 
 
 cdef class Counters:
@@ -37,7 +38,8 @@ cdef class RdmaTransport:
     cdef Py_ssize_t _most_pieces
     cdef object _linger_timeout
     cdef object _linger_timer
-    cdef public object _remote
+    cdef public unsigned long long _remote_address
+    cdef public object _remote_key
     cdef PeerRing _peer_ring
     cdef ReceiveRing _receive_ring
     cdef object _received
@@ -61,15 +63,16 @@ cdef class RdmaTransport:
     cdef bint _stopped
     cdef object __weakref__
 
-    @cython.locals(queue=SendQueue)
+    @cython.locals(queue=SendQueue, unsent=Unsent, at_once=bint, size=Py_ssize_t)
     cpdef bint write(self, object buffers) except -1
     cdef bint _may_post(self) except -1
-    @cython.locals(room=Py_ssize_t)
+    cdef Py_ssize_t _room(self) except -1
+    cdef object _post_copied(self, Py_ssize_t size)
+    @cython.locals(room=Py_ssize_t, size=Py_ssize_t)
     cdef object _send(self)
     @cython.locals(
         unsent=Unsent,
         queue=SendQueue,
-        size=Py_ssize_t,
         offset=Py_ssize_t,
         work_request_id=Py_ssize_t,
         signaled=bint,
@@ -77,9 +80,9 @@ cdef class RdmaTransport:
         lent=list,
         counters=Counters,
     )
-    cdef bint _post_data(self, Py_ssize_t limit) except -1
+    cdef object _post_data(self, Py_ssize_t size)
     @cython.locals(
-        data_freed=Py_ssize_t, controls_freed=Py_ssize_t, immediate=long, counters=Counters, remote=object
+        data_freed=Py_ssize_t, controls_freed=Py_ssize_t, immediate=long, counters=Counters, address=cython.ulonglong
     )
     cdef object _post(self, Py_ssize_t work_request_id, list pieces, Py_ssize_t offset, long kind, bint signaled)
     @cython.locals(work_request_id=Py_ssize_t, signaled=bint)
@@ -92,8 +95,9 @@ cdef class RdmaTransport:
     cdef bint _needs_all(self) except -1
     cdef object _watch_sends(self)
     cpdef object _memory_is_late(self)
+    @cython.locals(completions=list, polls=Py_ssize_t)
     cdef object _poll(self, object most)
-    @cython.locals(status=long, received=bint, length=Py_ssize_t, immediate=cython.longlong)
+    @cython.locals(work_request_id=Py_ssize_t, status=long, received=bint, length=Py_ssize_t, immediate=cython.longlong)
     cdef object _completed(self, object completion)
     @cython.locals(kind=cython.longlong, data_freed=Py_ssize_t, controls_freed=Py_ssize_t)
     cdef object _arrived(self, long long immediate, Py_ssize_t length)

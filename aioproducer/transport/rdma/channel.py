@@ -19,7 +19,7 @@ import enum
 import errno
 import logging
 from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from aioproducer.transport.base import Buffer, TransportHandler
 from aioproducer.transport.rdma.executor import RECEIVE_ID, DevicePool, Link, SharedDevice
@@ -35,6 +35,11 @@ from aioproducer.transport.rdma.ring import (
     encode_immediate,
 )
 from aioproducer.transport.rdma.verbs import Completion, CompletionStatus, Piece, VerbsError
+
+if TYPE_CHECKING:
+    import cython
+else:
+    from aioproducer.uncompiled import cython
 
 _logger = logging.getLogger(__name__)
 
@@ -139,7 +144,8 @@ class RdmaTransport:
         self._linger_timer: asyncio.TimerHandle | None = None
 
         sizes = link.sizes
-        self._remote = peer_ring
+        self._remote_address = peer_ring.address
+        self._remote_key = peer_ring.key
         self._peer_ring = PeerRing(peer_ring.size, peer_ring.slots, peer_ring.controls)
         self._receive_ring = ReceiveRing(sizes.ring_bytes, sizes.slots, sizes.controls)
         self._received = memoryview(link.receive_memory)
@@ -200,12 +206,19 @@ class RdmaTransport:
         if self._state is not _OPEN:
             return True
         queue = self._queue
-        queue.written(self._unsent.add(buffers))
-        self._send()
+        unsent = self._unsent
+        at_once = not unsent.waiting and queue.may_post()
+        size = unsent.copy(buffers, self._room()) if at_once else 0
+        if size:
+            queue.written(size)
+            self._post_copied(size)
+        else:
+            queue.written(unsent.add(buffers))
+            self._send()
         if queue.written_to <= queue.done_to():
             return True
         queue.owe()
-        if self._unsent.waiting:
+        if unsent.waiting:
             self._held_up_to = queue.written_to
         self._watch_sends()
         return False
@@ -242,23 +255,32 @@ class RdmaTransport:
     def _may_post(self) -> bool:
         return self._state in (_OPEN, _FLUSHING, _LINGERING)
 
+    def _room(self) -> int:
+        """How many bytes the next write may have, as far as the peer has room for them."""
+        return min(self._peer_ring.room(), self._largest)
+
+    def _post_copied(self, size: int) -> None:
+        try:
+            self._post_data(size)
+        except VerbsError as error:
+            self._fail(self._named(error))
+
     def _send(self) -> None:
         """Post what there are credits and room for."""
         try:
             while self._unsent.waiting and self._queue.may_post():
-                room = min(self._peer_ring.room(), self._largest)
-                if not room or not self._post_data(room):
+                room = self._room()
+                size = self._unsent.gather(room, self._most_pieces) if room else 0
+                if not size:
                     return
+                self._post_data(size)
         except VerbsError as error:
             self._fail(self._named(error))
 
-    def _post_data(self, limit: int) -> bool:
-        """Post one write of at most ``limit`` bytes; whether there was room for anything."""
+    def _post_data(self, size: int) -> None:
+        """Post one write of ``size`` bytes that were gathered or copied."""
         unsent = self._unsent
         queue = self._queue
-        size = unsent.gather(limit, self._most_pieces)
-        if not size:
-            return False
         offset = self._peer_ring.take(size)
         lent = unsent.lent
         wanted = not unsent.waiting and (lent is not None or queue.lent > 0)
@@ -267,7 +289,6 @@ class RdmaTransport:
         counters = self._counters
         counters.bytes_sent += size
         counters.bytes_copied += unsent.copied
-        return True
 
     def _post(self, work_request_id: int, pieces: list[Piece], offset: int, kind: int, signaled: bool) -> None:
         data_freed = controls_freed = 0
@@ -278,8 +299,8 @@ class RdmaTransport:
                 self._unposted = 0
             data_freed, controls_freed = self._receive_ring.take_credits()
         immediate = encode_immediate(kind, data_freed, controls_freed)
-        remote = self._remote
-        self._queue_pair.post_write(work_request_id, pieces, remote.address + offset, remote.key, immediate, signaled)
+        address = self._remote_address + offset
+        self._queue_pair.post_write(work_request_id, pieces, address, self._remote_key, immediate, signaled)
         counters = self._counters
         counters.writes_posted += 1
         counters.signals += signaled
@@ -380,7 +401,7 @@ class RdmaTransport:
         polls = 0
         self._all_wanted = self._needs_all()
         try:
-            self._queue_pair.request_notification(solicited_only=not self._all_wanted)
+            self._queue_pair.request_notification(not self._all_wanted)
             while True:
                 completions = self._queue_pair.poll(_COMPLETIONS_PER_POLL)
                 self._counters.completions += len(completions)
@@ -400,7 +421,12 @@ class RdmaTransport:
             return failure or self._named(verbs_error)
 
     def _completed(self, completion: Completion) -> Exception | None:
-        work_request_id, status, received, length, immediate = completion
+        if cython.compiled:
+            # Not known to be a tuple it would be unpacked as any iterable is.
+            assert isinstance(completion, tuple)
+            work_request_id, status, received, length, immediate = cython.cast(tuple, completion)
+        else:
+            work_request_id, status, received, length, immediate = completion
         if status != _SUCCESS:
             return self._status_error(status)
         if not received:

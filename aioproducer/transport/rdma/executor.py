@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import logging
 import mmap
-import time
 import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +19,8 @@ from dataclasses import dataclass
 from typing import Final, ParamSpec, TypeVar
 
 from aioproducer.transport.rdma.handshake import FEWEST_CONTROLS, LARGEST_RING, MOST_SLOTS, SMALLEST_RING, RingFacts
-from aioproducer.transport.rdma.verbs import Device, MemoryRegion, QueuePairFacts, Verbs, VerbsError
+from aioproducer.transport.rdma.registration import RegisteredMemory
+from aioproducer.transport.rdma.verbs import Device, QueuePairFacts, Verbs, VerbsError
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -29,12 +29,6 @@ _logger = logging.getLogger(__name__)
 
 RECEIVE_ID: Final = 1 << 62
 """The work request id of every receive; those of sends are smaller."""
-
-_PART_BYTES: Final = 1024 * 1024
-"""So much memory is registered at once: some tenths of a millisecond of the GIL."""
-
-_PAUSE: Final = 0.0005
-"""Seconds between two parts, in which the loop gets the GIL."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,43 +104,6 @@ class Link:
     def close(self) -> None:
         """Destroy the queue pair, then the regions; the memory goes with this object."""
         self._closing.close()
-
-
-class RegisteredMemory:
-    """Memory that the card gathers from, registered part by part.
-
-    Registering holds the GIL where pyverbs does it, about as long as there are pages: between two parts the loop gets
-    its turn.
-
-    Raises:
-        VerbsError: a part was refused; none is registered then.
-    """
-
-    def __init__(self, device: Device, memory: mmap.mmap) -> None:
-        self.memory = memory
-        self._regions: list[MemoryRegion] = []
-        self._parts: list[tuple[int, int]] = []
-        try:
-            for offset in range(0, len(memory), _PART_BYTES):
-                length = min(_PART_BYTES, len(memory) - offset)
-                self._regions.append(device.register(memory, remote_write=False, offset=offset, length=length))
-                time.sleep(_PAUSE)
-        except VerbsError:
-            self.close()
-            raise
-        self._address = self._regions[0].address
-        self._parts = [(region.address + region.length, region.local_key) for region in self._regions]
-
-    def part_of(self, address: int) -> tuple[int, int]:
-        """Of the part that holds an address: where it ends, and its local key."""
-        return self._parts[(address - self._address) // _PART_BYTES]
-
-    def close(self) -> None:
-        """Deregister all parts."""
-        with contextlib.ExitStack() as closing:
-            while self._regions:
-                closing.callback(time.sleep, _PAUSE)
-                closing.callback(self._regions.pop(0).close)
 
 
 class SharedDevice:

@@ -1,7 +1,12 @@
 cimport cython
 
-from aioproducer.transport.buffers cimport view_of
+from aioproducer.transport.buffers cimport is_of_bytes, view_of
+from aioproducer.transport.rdma.registration cimport RegisteredMemory
 from aioproducer.transport.rdma.ring cimport SendQueue
+
+cdef Py_ssize_t _LEAST_LENT
+cdef Py_ssize_t _SMALL
+cdef object _MMAP
 
 cdef Py_ssize_t _address_of(object view) except 0
 
@@ -12,7 +17,7 @@ cdef class Unsent:
     cdef Py_ssize_t _ring_size
     cdef Py_ssize_t _address
     cdef object _local_key
-    cdef object _memories
+    cdef dict _memories
     cdef list _contents
     cdef Py_ssize_t _first
     cdef readonly bint waiting
@@ -22,6 +27,8 @@ cdef class Unsent:
 
     @cython.locals(added=list, size=Py_ssize_t)
     cpdef Py_ssize_t add(self, object buffers) except -1
+    @cython.locals(queue=SendQueue, size=Py_ssize_t, offset=Py_ssize_t, length=Py_ssize_t)
+    cpdef Py_ssize_t copy(self, object buffers, Py_ssize_t limit) except -1
     cpdef object clear(self)
     cpdef object close(self)
     @cython.locals(
@@ -38,8 +45,9 @@ cdef class Unsent:
         end=Py_ssize_t,
         offset=Py_ssize_t,
         first=Py_ssize_t,
+        registered=RegisteredMemory,
     )
     cpdef Py_ssize_t gather(self, Py_ssize_t limit, Py_ssize_t most) except -1
-    cdef object _memory_of(self, object content)
+    cdef RegisteredMemory _memory_of(self, object content)
     @cython.locals(to=cython.p_char)
     cdef object _copy(self, object content, Py_ssize_t begin, Py_ssize_t offset, Py_ssize_t length)

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from aioproducer.transport.base import Buffer
-from aioproducer.transport.buffers import view_of
-from aioproducer.transport.rdma.executor import RegisteredMemory
+from aioproducer.transport.buffers import is_of_bytes, view_of
+from aioproducer.transport.rdma.registration import RegisteredMemory
 from aioproducer.transport.rdma.ring import SendQueue
 from aioproducer.transport.rdma.verbs import Piece
 
@@ -27,6 +27,7 @@ if cython.compiled:
     from cython.cimports.cpython.memoryview import PyMemoryView_GET_BUFFER
     from cython.cimports.libc.string import memcpy
 
+_MMAP: Final = mmap.mmap
 _SMALL: Final = 4096
 """Bytes objects up to this size are cut, where they have to be, by copying: to make a view costs more."""
 _LEAST_LENT: Final = 512
@@ -62,7 +63,7 @@ class Unsent:
         self.waiting = False
         """Whether there are any."""
         self.pieces: list[Piece] = []
-        """What ``gather`` has found, for one write; and of that:"""
+        """What ``gather`` or ``copy`` has found, for one write; and of that:"""
         self.lent: list[memoryview] | None = None
         """What lies in registered memory, which must stay as it is until the card has read it."""
         self.copied = 0
@@ -93,7 +94,7 @@ class Unsent:
 
     def clear(self) -> None:
         """Forget all."""
-        self._contents.clear()
+        self._contents = []
         self._first = 0
         self.waiting = False
 
@@ -101,6 +102,32 @@ class Unsent:
         """Forget all, and let go of the send ring."""
         self.clear()
         self._ring.release()
+
+    def copy(self, buffers: Sequence[Buffer], limit: int) -> int:
+        """Copy ``buffers`` into the send ring for a write of one piece, where nothing waits and they are small.
+
+        How many bytes they have; 0 where that cannot be done with at most ``limit``, and they are to be added.
+        """
+        size = 0
+        for buffer in buffers:
+            # Of a view that was released it raises: nobody may look into it then.
+            size += len(buffer)
+            if type(buffer) is not bytes and (type(buffer) is not memoryview or not is_of_bytes(buffer)):
+                return 0
+            if size >= _LEAST_LENT:
+                return 0
+        queue = self._queue
+        if not size or size > limit or size > queue.run():
+            return 0
+        offset, _ = queue.take(size)
+        self.pieces = [(self._address + offset, size, self._local_key)]
+        self.lent = None
+        self.copied = size
+        for buffer in buffers:
+            length = len(buffer)
+            self._copy(buffer, 0, offset, length)
+            offset += length
+        return size
 
     def gather(self, limit: int, most: int) -> int:
         """Take what one write carries from the front: at most ``limit`` bytes in ``most`` pieces.
@@ -174,11 +201,11 @@ class Unsent:
             return None
         memory = content.obj
         # Of one that is read-only the uncompiled module has no address.
-        if type(memory) is mmap.mmap and not content.readonly:
+        if type(memory) is _MMAP and not content.readonly:
             return self._memories.get(id(memory))
         return None
 
-    def _copy(self, content: memoryview | bytes, begin: int, offset: int, length: int) -> None:
+    def _copy(self, content: Buffer, begin: int, offset: int, length: int) -> None:
         """Copy ``length`` bytes of ``content`` from ``begin`` on into the ring at ``offset``."""
         if cython.compiled:
             to = cython.cast(cython.p_char, cython.cast(cython.size_t, self._address + offset))

@@ -354,7 +354,7 @@ class PyverbsQueuePair:
             except self._pyverbs.error as error:
                 raise _failed("cannot post a write", error) from error
 
-    def request_notification(self, *, solicited_only: bool = False) -> None:
+    def request_notification(self, solicited_only: bool = False) -> None:
         """As ``QueuePair.request_notification``."""
         with self._lock, _verb(self._pyverbs, "cannot ask to be notified"):
             self._check_open()

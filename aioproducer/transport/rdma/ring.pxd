@@ -10,6 +10,20 @@ cpdef (long long, long long, long long) decode_immediate(long long value) except
 
 
 @cython.final
+cdef class Fifo:
+    cdef list _numbers
+    cdef Py_ssize_t _first
+    cdef readonly Py_ssize_t count
+
+    @cython.locals(numbers=list, size=Py_ssize_t)
+    cpdef object append(self, Py_ssize_t number)
+    cpdef Py_ssize_t first(self) except? -1
+    @cython.locals(number=Py_ssize_t)
+    cpdef Py_ssize_t take(self) except? -1
+    cpdef object clear(self)
+
+
+@cython.final
 cdef class PeerRing:
     cdef readonly Py_ssize_t size
     cdef readonly Py_ssize_t free_bytes
@@ -17,12 +31,13 @@ cdef class PeerRing:
     cdef readonly Py_ssize_t free_controls
     cdef Py_ssize_t _controls
     cdef Py_ssize_t _position
-    cdef object _lengths
+    cdef Fifo _lengths
 
     cpdef Py_ssize_t room(self) except -1
     @cython.locals(offset=Py_ssize_t)
     cpdef Py_ssize_t take(self, Py_ssize_t length) except -1
     cpdef object take_control(self)
+    @cython.locals(length=Py_ssize_t)
     cpdef object freed(self, Py_ssize_t data, Py_ssize_t controls)
 
 
@@ -33,7 +48,7 @@ cdef class ReceiveRing:
     cdef readonly Py_ssize_t _controls
     cdef Py_ssize_t _position
     cdef Py_ssize_t _held_bytes
-    cdef object _held
+    cdef Fifo _held
     cdef readonly Py_ssize_t waiting
     cdef Py_ssize_t _oldest
     cdef Py_ssize_t _freed_bytes
@@ -63,27 +78,29 @@ cdef class SendQueue:
     cdef Py_ssize_t _unsignaled
     cdef Py_ssize_t _unsignaled_bytes
     cdef Py_ssize_t _next_id
-    cdef object _posted
+    cdef object _signaled
+    cdef list _unsignaled_lent
     cdef readonly Py_ssize_t under_way
     cdef readonly Py_ssize_t lent
-    cdef object _lent_from
+    cdef Fifo _lent_from
     cdef readonly Py_ssize_t written_to
     cdef readonly Py_ssize_t posted_to
-    cdef object _owed
+    cdef Fifo _owed
     cdef readonly Py_ssize_t owed
 
     cpdef bint may_post(self) except -1
     cpdef bint may_post_control(self) except -1
     cpdef bint may_post_goodbye(self) except -1
+    cpdef Py_ssize_t run(self) except -1
     @cython.locals(offset=Py_ssize_t)
     cpdef (Py_ssize_t, Py_ssize_t) take(self, Py_ssize_t length) except *
     cpdef object written(self, Py_ssize_t length)
     cpdef Py_ssize_t done_to(self) except -1
     cpdef object owe(self)
-    @cython.locals(done_to=Py_ssize_t, count=Py_ssize_t)
+    @cython.locals(owed=Fifo, done_to=Py_ssize_t, count=Py_ssize_t)
     cpdef Py_ssize_t take_done(self) except -1
     cpdef Py_ssize_t take_owed(self) except -1
     @cython.locals(signaled=cython.bint, work_request_id=Py_ssize_t)
     cpdef (Py_ssize_t, bint) posted(self, Py_ssize_t length, Py_ssize_t copied, object lent, bint wanted) except *
-    @cython.locals(copied=Py_ssize_t)
+    @cython.locals(count=Py_ssize_t, copied=Py_ssize_t, lent=list)
     cpdef object completed(self, Py_ssize_t work_request_id)

@@ -54,6 +54,39 @@ def decode_immediate(value: int) -> tuple[int, int, int]:
     return kind, value >> _DATA_SHIFT & _COUNT_MASK, value & _COUNT_MASK
 
 
+class Fifo:
+    """Whole numbers in the order in which they came: a list that goes round, of twice the length when it is full."""
+
+    def __init__(self) -> None:
+        self._numbers = [0] * 8
+        self._first = 0
+        self.count = 0
+
+    def append(self, number: int) -> None:
+        numbers = self._numbers
+        size = len(numbers)
+        if self.count == size:
+            self._numbers = numbers = numbers[self._first :] + numbers[: self._first] + [0] * size
+            self._first = 0
+            size *= 2
+        numbers[(self._first + self.count) % size] = number
+        self.count += 1
+
+    def first(self) -> int:
+        """The oldest; there must be one."""
+        return self._numbers[self._first]
+
+    def take(self) -> int:
+        """The oldest, which goes; there must be one."""
+        number = self._numbers[self._first]
+        self._first = (self._first + 1) % len(self._numbers)
+        self.count -= 1
+        return number
+
+    def clear(self) -> None:
+        self.count = 0
+
+
 class PeerRing:
     """The peer's receive ring, as whoever writes into it knows it."""
 
@@ -64,7 +97,7 @@ class PeerRing:
         self.free_controls = controls
         self._controls = controls
         self._position = 0
-        self._lengths: deque[int] = deque()
+        self._lengths = Fifo()
 
     def room(self) -> int:
         """How many bytes the next message may have at most."""
@@ -93,12 +126,14 @@ class PeerRing:
         Raises:
             RingError: there were not as many.
         """
-        if data > len(self._lengths):
-            raise RingError(f"credits for {data} messages, of which only {len(self._lengths)} were written")
+        if not data and not controls:
+            return
+        if data > self._lengths.count:
+            raise RingError(f"credits for {data} messages, of which only {self._lengths.count} were written")
         if self.free_controls + controls > self._controls:
             raise RingError(f"credits for {controls} control messages, more than were written")
         for _ in range(data):
-            self.free_bytes += self._lengths.popleft()
+            self.free_bytes += self._lengths.take()
         self.free_slots += data
         self.free_controls += controls
 
@@ -113,7 +148,7 @@ class ReceiveRing:
         self._position = 0
         self._held_bytes = 0
         """Written, and not free for the peer, as far as it knows."""
-        self._held: deque[int] = deque()
+        self._held = Fifo()
         """The length of each data message that has come and is not consumed."""
         self.waiting = 0
         """How many those are."""
@@ -144,7 +179,7 @@ class ReceiveRing:
 
     def oldest(self) -> tuple[int, int]:
         """Where the oldest data message lies, and its length; one must be ``waiting``."""
-        return self._oldest, self._held[0]
+        return self._oldest, self._held.first()
 
     def control_arrived(self) -> None:
         """A control message has come, and is done with.
@@ -158,7 +193,7 @@ class ReceiveRing:
 
     def consumed(self) -> None:
         """The oldest message is not needed any more, and its receive posted again."""
-        length = self._held.popleft()
+        length = self._held.take()
         self.waiting -= 1
         self._oldest = (self._oldest + length) % self.size
         self._freed_bytes += length
@@ -210,17 +245,19 @@ class SendQueue:
         self._unsignaled = 0
         self._unsignaled_bytes = 0
         self._next_id = 0
-        self._posted: deque[tuple[int, int, object]] = deque()
-        """Of each: its id, how many bytes of the ring it reads, and what was lent."""
+        self._signaled: deque[tuple[int, int, int, list[object] | None]] = deque()
+        """Of each that is: its id, and of it and those before it that are not: how many there are, how many bytes of
+        the ring they read, and what was lent."""
+        self._unsignaled_lent: list[object] | None = None
         self.under_way = 0
         self.lent = 0
         """How many of those under way read what was lent."""
-        self._lent_from: deque[int] = deque()
+        self._lent_from = Fifo()
         """Of each of those: where in the stream it begins."""
         self.written_to = 0
         """Where the stream of all that was written ends."""
         self.posted_to = 0
-        self._owed: deque[int] = deque()
+        self._owed = Fifo()
         """Where the writes end whose caller waits for them to be done."""
         self.owed = 0
 
@@ -236,6 +273,10 @@ class SendQueue:
         """Whether there is room for the last work request."""
         return self.under_way < self._depth
 
+    def run(self) -> int:
+        """How many bytes there is room for that do not go over the end of the ring."""
+        return min(self.room, self._ring_size - self._position)
+
     def take(self, length: int) -> tuple[int, int]:
         """Where in the ring the next ``length`` bytes go: how many of them at which offset; the rest at its start."""
         assert 0 < length <= self.room
@@ -250,7 +291,7 @@ class SendQueue:
 
     def done_to(self) -> int:
         """All writes that end here or before are done."""
-        return self._lent_from[0] if self.lent else self.posted_to
+        return self._lent_from.first() if self.lent else self.posted_to
 
     def owe(self) -> None:
         """The last write is not done, and its caller waits for it."""
@@ -262,8 +303,8 @@ class SendQueue:
         owed = self._owed
         done_to = self.done_to()
         count = 0
-        while owed and owed[0] <= done_to:
-            owed.popleft()
+        while owed.count and owed.first() <= done_to:
+            owed.take()
             count += 1
         self.owed -= count
         return count
@@ -283,27 +324,32 @@ class SendQueue:
         """
         self._unsignaled += 1
         self._unsignaled_bytes += copied
-        signaled = wanted or self._unsignaled >= self._interval or self._unsignaled_bytes * 2 >= self._ring_size
-        if signaled:
-            self._unsignaled = 0
-            self._unsignaled_bytes = 0
         work_request_id = self._next_id
         self._next_id += 1
-        self._posted.append((work_request_id, copied, lent))
         self.under_way += 1
         if lent is not None:
             self.lent += 1
             self._lent_from.append(self.posted_to)
+            if self._unsignaled_lent is None:
+                self._unsignaled_lent = []
+            self._unsignaled_lent.append(lent)
         self.posted_to += length
+        signaled = wanted or self._unsignaled >= self._interval or self._unsignaled_bytes * 2 >= self._ring_size
+        if signaled:
+            self._signaled.append((work_request_id, self._unsignaled, self._unsignaled_bytes, self._unsignaled_lent))
+            self._unsignaled = 0
+            self._unsignaled_bytes = 0
+            self._unsignaled_lent = None
         return work_request_id, signaled
 
     def completed(self, work_request_id: int) -> None:
-        """That work request is done with, and all before it."""
-        posted = self._posted
-        while posted and posted[0][0] <= work_request_id:
-            _, copied, lent = posted.popleft()
-            self.under_way -= 1
+        """That work request, which is signaled, is done with, and all before it."""
+        signaled = self._signaled
+        while signaled and signaled[0][0] <= work_request_id:
+            _, count, copied, lent = signaled.popleft()
+            self.under_way -= count
             self.room += copied
             if lent is not None:
-                self.lent -= 1
-                self._lent_from.popleft()
+                for _ in lent:
+                    self.lent -= 1
+                    self._lent_from.take()

@@ -145,7 +145,7 @@ class QueuePair(Protocol):
     def completion_fd(self) -> int:
         """Readable when completions have come since ``request_notification``; non-blocking."""
 
-    def request_notification(self, *, solicited_only: bool = False) -> None:
+    def request_notification(self, solicited_only: bool = False) -> None:
         """``ibv_req_notify_cq``; what came before it makes no event: poll once more after it. Does not block.
 
         The next completion makes an event, and then none until this is called again; with ``solicited_only`` the next

@@ -1,0 +1,10 @@
+cdef Py_ssize_t _PART_BYTES
+
+
+cdef class RegisteredMemory:
+    cdef readonly object memory
+    cdef list _regions
+    cdef list _parts
+    cdef Py_ssize_t _address
+
+    cpdef tuple part_of(self, Py_ssize_t address)
