@@ -11,6 +11,7 @@ from base64 import b64encode
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import pyarrow as pa
@@ -91,24 +92,19 @@ def decoded(column: pa.Array) -> pa.Array:
 _LARGE_STRING: Final = pa.large_string()
 
 
+# Not made beforehand: the first scalar has pyarrow import pandas, for which the driver waits when it plans.
+@lru_cache(64)
 def _scalar(text: str) -> pa.Scalar:
     return pa.scalar(text, _LARGE_STRING)
 
 
-_EMPTY: Final = _scalar("")
-_COMMA: Final = _scalar(",")
-_QUOTE: Final = _scalar('"')
-_COLON: Final = _scalar(":")
-_NULL: Final = _scalar("null")
-
-
 def _joined(*parts: pa.Array | pa.Scalar) -> pa.Array:
     """The texts of each row after one another; null where one of them is."""
-    return pc.binary_join_element_wise(*parts, _EMPTY)
+    return pc.binary_join_element_wise(*parts, _scalar(""))
 
 
 def _quoted(texts: pa.Array) -> pa.Array:
-    return _joined(_QUOTE, texts, _QUOTE)
+    return _joined(_scalar('"'), texts, _scalar('"'))
 
 
 def _null_as(column: pa.Array, texts: pa.Array) -> pa.Array:
@@ -240,7 +236,7 @@ def _local(column: pa.Array) -> tuple[pa.Array, pa.Array | pa.Scalar]:
     """
     zone = column.type.tz
     microseconds = column.cast(pa.timestamp("us", zone)).cast(pa.int64())
-    offsets: pa.Array | pa.Scalar = _EMPTY
+    offsets: pa.Array | pa.Scalar = _scalar("")
     local = microseconds
     if zone is not None:
         fixed = _fixed_offset(zone)
@@ -317,7 +313,7 @@ def _json(column: pa.Array) -> pa.Array:
 def _instants(column: pa.Array) -> pa.Array:
     texts, offsets = _local(column)
     milliseconds = pc.utf8_slice_codeunits(texts, start=0, stop=-3)
-    return _joined(_QUOTE, pc.replace_substring(milliseconds, " ", "T"), offsets, _QUOTE)
+    return _joined(_scalar('"'), pc.replace_substring(milliseconds, " ", "T"), offsets, _scalar('"'))
 
 
 def _valid(column: pa.Array) -> pa.Array:
@@ -360,7 +356,7 @@ def _objects(column: pa.Array) -> pa.Array:
         start = _scalar(f"{',' if place else ''}{name.as_py()}:")
         texts = _json(field)
         if texts.null_count:
-            parts.append(pc.fill_null(_joined(_scalar(f",{name.as_py()}:"), texts), _EMPTY))
+            parts.append(pc.fill_null(_joined(_scalar(f",{name.as_py()}:"), texts), _scalar("")))
         else:
             parts += start, texts
             begun = begun or not place
@@ -375,15 +371,15 @@ def _objects(column: pa.Array) -> pa.Array:
 
 def _arrays(column: pa.Array) -> pa.Array:
     offsets, start, count = _extent(column)
-    elements = pc.fill_null(_json(column.values.slice(start, count)), _NULL)
+    elements = pc.fill_null(_json(column.values.slice(start, count)), _scalar("null"))
     return _listed(column, offsets, elements, "[", "]")
 
 
 def _maps(column: pa.Array) -> pa.Array:
     offsets, start, count = _extent(column)
     keys = _quoted(_escaped(_map_keys(decoded(column.keys.slice(start, count)))))
-    values = pc.fill_null(_json(column.items.slice(start, count)), _NULL)
-    return _listed(column, offsets, _joined(keys, _COLON, values), "{", "}")
+    values = pc.fill_null(_json(column.items.slice(start, count)), _scalar("null"))
+    return _listed(column, offsets, _joined(keys, _scalar(":"), values), "{", "}")
 
 
 def _map_keys(keys: pa.Array) -> pa.Array:
@@ -407,5 +403,5 @@ def _extent(column: pa.Array) -> tuple[pa.Array, int, int]:
 
 def _listed(column: pa.Array, offsets: pa.Array, elements: pa.Array, opening: str, closing: str) -> pa.Array:
     lists = pa.LargeListArray if types.is_large_list(column.type) else pa.ListArray
-    texts = pc.binary_join(lists.from_arrays(offsets, elements), _COMMA)
+    texts = pc.binary_join(lists.from_arrays(offsets, elements), _scalar(","))
     return _null_as(column, _joined(_scalar(opening), texts, _scalar(closing)))

@@ -48,6 +48,17 @@ def test_spark_imports_nothing_heavy_with_it() -> None:
     assert not imported & {"asyncio", "pyarrow", "numpy", "pandas", "ssl", "uvloop"}
 
 
+def test_planning_does_not_import_pandas() -> None:
+    """It took longer than all else that the driver does before the first task."""
+    program = (
+        "from pyspark.sql.types import LongType, StructField, StructType; "
+        "from aioproducer.spark import checks, source; "
+        "source._parse({'kafka.bootstrap.servers': 'localhost:9092', 'topic': 't', 'value_format': 'json'}, "
+        "StructType([StructField('value', LongType())])); print('pandas' in sys.modules)"
+    )
+    assert _python(program).stdout.strip() == "False"
+
+
 def test_what_cannot_be_imported_takes_no_other_data_source_away() -> None:
     for missing in ("pyspark.sql.datasource", "aioproducer.spark.source", "aioproducer"):
         done = _python(f"sys.modules[{missing!r}] = None; import pyspark_aioproducer; print(dir(pyspark_aioproducer))")
