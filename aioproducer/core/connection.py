@@ -21,12 +21,13 @@ from __future__ import annotations
 import math
 import struct
 from collections import deque
-from collections.abc import Callable, Mapping
-from enum import Enum
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from aioproducer import __version__
+from aioproducer.core.authenticator import Authenticator
 from aioproducer.core.broker_versions import BrokerVersions, VersionRange, client_must_wait
+from aioproducer.core.connection_state import NEXT_STATE, ConnectionEvent, ConnectionState
 from aioproducer.diagnosis import ended_before_first_answer, unexpected_frame
 from aioproducer.errors import (
     KafkaError,
@@ -78,62 +79,8 @@ _SIZE = struct.Struct(">i")
 _SIZE_OF_SIZE = _SIZE.size
 _CORRELATION_ID = struct.Struct(">i")
 
-
-class ConnectionState(Enum):
-    """How far a connection is. It only ever moves down this list."""
-
-    CONNECTING = "connecting"
-    """There is no transport yet."""
-    CHECKING_API_VERSIONS = "checking API versions"
-    AUTHENTICATING = "authenticating"
-    READY = "ready"
-    CLOSED = "closed"
-    """Poisoned, for whatever reason; of no use any more."""
-
-
-class _Event(Enum):
-    STARTED = "started"
-    VERSIONS_REFUSED = "versions refused"
-    VERSIONS_KNOWN = "versions known"
-    CREDENTIALS_WANTED = "credentials wanted"
-    AUTHENTICATED = "authenticated"
-    POISONED = "poisoned"
-
-
 # Looked up with every request: in Python 3.11 an Enum's member costs a call.
 _READY = ConnectionState.READY
-
-_NEXT_STATE: Mapping[tuple[ConnectionState, _Event], ConnectionState] = {
-    (ConnectionState.CONNECTING, _Event.STARTED): ConnectionState.CHECKING_API_VERSIONS,
-    (ConnectionState.CHECKING_API_VERSIONS, _Event.VERSIONS_REFUSED): ConnectionState.CHECKING_API_VERSIONS,
-    (ConnectionState.CHECKING_API_VERSIONS, _Event.VERSIONS_KNOWN): ConnectionState.READY,
-    (ConnectionState.CHECKING_API_VERSIONS, _Event.CREDENTIALS_WANTED): ConnectionState.AUTHENTICATING,
-    (ConnectionState.AUTHENTICATING, _Event.AUTHENTICATED): ConnectionState.READY,
-    (ConnectionState.CONNECTING, _Event.POISONED): ConnectionState.CLOSED,
-    (ConnectionState.CHECKING_API_VERSIONS, _Event.POISONED): ConnectionState.CLOSED,
-    (ConnectionState.AUTHENTICATING, _Event.POISONED): ConnectionState.CLOSED,
-    (ConnectionState.READY, _Event.POISONED): ConnectionState.CLOSED,
-}
-"""Which event is possible in which state, and what comes of it. One that is not listed is the caller's mistake."""
-
-
-class Authenticator(Protocol):
-    """A SASL mechanism as a step machine without I/O; one object authenticates one connection once."""
-
-    @property
-    def mechanism(self) -> str:
-        """The name that SaslHandshake carries: ``PLAIN``, ``SCRAM-SHA-512``, ..."""
-
-    def step(self, challenge: bytes | None) -> bytes | None:
-        """The next message to the broker, or None when there is nothing left to say and the broker is believed.
-
-        ``challenge`` is None for the first message (some mechanisms begin with ``b""``), later what the broker answered
-        (``b""`` where it said nothing but yes). The connection is READY after the first None.
-
-        Raises:
-            KafkaError: the broker's answer is not acceptable; the connection is poisoned with it.
-        """
-
 
 AnyResponse: TypeAlias = "Response | Acknowledged | ResponseInParts[Any, Any]"
 ReadResponse: TypeAlias = Callable[[int, Buffer], AnyResponse]
@@ -279,8 +226,8 @@ class Connection:
         """Whether a response is overdue: the connection has to be poisoned then (`expire`), all of it (E-15)."""
         return now >= self.next_deadline()
 
-    def _advance(self, event: _Event) -> None:
-        state = _NEXT_STATE.get((self.state, event))
+    def _advance(self, event: ConnectionEvent) -> None:
+        state = NEXT_STATE.get((self.state, event))
         if state is None:
             raise RuntimeError(f"the connection to {self.peer} is {self.state.value}: it cannot be {event.value} now")
         self.state = state
@@ -293,7 +240,7 @@ class Connection:
             KafkaError: the connection was poisoned before; it is the reason.
         """
         self._refuse_if_closed()
-        self._advance(_Event.STARTED)
+        self._advance(ConnectionEvent.STARTED)
         self._ask_for_versions(APIS[ApiKey.API_VERSIONS].max_version, now)
         return self.data_to_send()
 
@@ -551,7 +498,7 @@ class Connection:
         if response.error_code == _UNSUPPORTED_VERSION and request.version > 0:
             # Before KIP-511 (Kafka 2.4) the answer names no versions: 0 is understood by every broker.
             offered = versions.apis.get(ApiKey.API_VERSIONS, VersionRange(0, 0)).highest
-            self._advance(_Event.VERSIONS_REFUSED)
+            self._advance(ConnectionEvent.VERSIONS_REFUSED)
             self._ask_for_versions(max(0, min(offered, request.version - 1)), now)
             return
         if response.error_code:
@@ -559,9 +506,9 @@ class Connection:
         self.versions = versions
         self._negotiated.clear()
         if self._authenticator is None:
-            self._advance(_Event.VERSIONS_KNOWN)
+            self._advance(ConnectionEvent.VERSIONS_KNOWN)
             return
-        self._advance(_Event.CREDENTIALS_WANTED)
+        self._advance(ConnectionEvent.CREDENTIALS_WANTED)
         # From version 1 on the tokens travel in SaslAuthenticate requests (KIP-152); before, as bare frames.
         version = self.negotiate(ApiKey.SASL_HANDSHAKE, lowest=1)
         self._send_own(messages.SaslHandshakeRequest(mechanism=self._authenticator.mechanism), version, now)
@@ -588,7 +535,7 @@ class Connection:
         assert self._authenticator is not None
         token = self._authenticator.step(challenge)
         if token is None:
-            self._advance(_Event.AUTHENTICATED)
+            self._advance(ConnectionEvent.AUTHENTICATED)
             return
         version = self.negotiate(ApiKey.SASL_AUTHENTICATE)
         self._send_own(messages.SaslAuthenticateRequest(auth_bytes=token), version, now)
@@ -597,7 +544,7 @@ class Connection:
         """Close for ``error``, if nothing did before; the requests in flight wait for `poison`."""
         if self.error is None:
             self.error = error
-            self._advance(_Event.POISONED)
+            self._advance(ConnectionEvent.POISONED)
             self._output = []
             self._frame = None
             self._frame_start = bytearray()

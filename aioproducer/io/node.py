@@ -15,7 +15,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from aioproducer.core.cluster import NodeCandidate, NodeState
-from aioproducer.core.connection import Completed, Connection, ConnectionState, InFlight, ReadResponse
+from aioproducer.core.connection import Completed, Connection, InFlight, ReadResponse
+from aioproducer.core.connection_state import ConnectionState
 from aioproducer.core.retry import Attempts, ExponentialBackoff
 from aioproducer.diagnosis import connection_failed, tls_failed
 from aioproducer.errors import ConnectionFailedError, KafkaError, NetworkError, RequestTimedOutError

@@ -17,9 +17,9 @@ from aioproducer.core.connection import (
     LARGEST_CORRELATION_ID,
     Completed,
     Connection,
-    ConnectionState,
     InFlight,
 )
+from aioproducer.core.connection_state import ConnectionState
 from aioproducer.errors import (
     ConnectionFailedError,
     KafkaError,
