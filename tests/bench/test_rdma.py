@@ -19,7 +19,8 @@ def _double(capsys, tmp_path, work, records):
     arguments = ["--double", "--work", work, "--records", str(records), "--rounds", "1", "--output", str(output)]
     assert rdma.main(arguments) == 0
     rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| ")]
-    assert len(rows) == 3
+    # A header and both transports; a header and their ratio.
+    assert len(rows) == 5
     return json.loads(output.read_text())
 
 
@@ -29,6 +30,8 @@ def test_the_double_counts_what_a_request_costs(capsys, tmp_path):
     assert of["records_a_request"] > 10
     assert of["writes_posted_a_request"] >= of["signals_a_request"] >= 1
     assert of["bytes_sent_a_request"] > of["records_a_request"] * 100 > of["bytes_copied_a_request"]
+    ratio = found.pop("rdma by tcp")
+    assert 0 < ratio["least"] <= ratio["median"] <= ratio["most"]
     for of in found.values():
         assert of["cpu_us_a_record"] > of["own_us_a_record"] > 0
         assert 0 < of["layer_share"] < 1
@@ -37,8 +40,7 @@ def test_the_double_counts_what_a_request_costs(capsys, tmp_path):
 
 def test_an_awaited_record_is_a_request(capsys, tmp_path):
     (found,) = _double(capsys, tmp_path, "one awaited", 5000).values()
-    for of in found.values():
-        assert of["records_a_request"] == 1
+    assert found["tcp"]["records_a_request"] == found["rdma"]["records_a_request"] == 1
     of = found["rdma"]
     assert of["writes_posted_a_request"] == 1
     # A record of this size is copied, and few writes need a completion then: nearly all are of answers.
@@ -56,6 +58,16 @@ def test_the_layers_share_is_told_without_the_clocks_and_what_calls_them():
     assert found["layer_share"] == pytest.approx(0.3)
     assert found["own_us_a_record"] == pytest.approx(0.7)
     assert found["own_us_a_request"] == pytest.approx(3.5)
+
+
+def test_the_ratio_is_of_runs_of_one_round():
+    def run(cpu_ns):
+        plain = {"cpu_ns": cpu_ns, "records": 10, "requests": 2}
+        return plain, plain | {"layer_calls": 10, "layer_ns": 5_000}
+
+    rounds = [{"tcp": run(10_000), "rdma": run(10_700)}, {"tcp": run(24_000), "rdma": run(24_000)}]
+    # In the second the machine was slower, for both.
+    assert rdma.own_ratios(rounds, 200) == pytest.approx([1.1, 1.0])
 
 
 @pytest.fixture
