@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aioproducer.transport.rdma.ring import (
+    Fifo,
     MessageKind,
     PeerRing,
     ReceiveRing,
@@ -34,6 +35,20 @@ def test_immediates_there_and_back(kind, data, controls):
 def test_immediates_of_no_kind(value):
     with pytest.raises(RingError, match="unknown kind"):
         decode_immediate(value)
+
+
+@given(steps=st.lists(st.one_of(st.integers(0, 2**62), st.just(None)), max_size=100))
+def test_numbers_come_out_in_the_order_in_which_they_went_in(steps):
+    fifo, expected = Fifo(), deque()
+    for number in steps:
+        if number is not None:
+            fifo.append(number)
+            expected.append(number)
+        elif expected:
+            assert fifo.first() == expected[0]
+            assert fifo.take() == expected.popleft()
+        assert fifo.count == len(expected)
+    assert [fifo.take() for _ in range(fifo.count)] == list(expected)
 
 
 def runs_of(queue, length):
