@@ -258,6 +258,8 @@ class RecordAccumulator(IncompleteBatches):
 
     def admit(self, now: float, limit: int) -> bool:
         """Serve the line for memory, at most ``limit`` records; True when more could be served at once."""
+        if not self.lines.waiting.records:
+            return False
         self._admitting = True
         try:
             return self._admit(now, limit)

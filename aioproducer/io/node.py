@@ -222,6 +222,8 @@ class NodeConnection:
         assert connection is not None
         assert transport is not None
         buffers = connection.send(request, now, context, timeout, version, expect_response, read_response)
+        written = self._write(transport, buffers, context, expect_response, now)
+        # All else is done while the broker has it.
         size = frame_size(buffers[0])
         self._last_used = now
         self._metrics.request_sent(self.id, size, now)
@@ -230,7 +232,6 @@ class NodeConnection:
             _, api_key, used, correlation_id = _HEADER_START.unpack_from(buffers[0])
             for on_request_written in self._hooks.request_written:
                 on_request_written(self.node, api_key, used, correlation_id, size)
-        written = self._write(transport, buffers, context, expect_response, now)
         # Sooner than that the request has no deadline, of whatever kind.
         deadline = now + (self._settings.request_timeout if timeout is None else timeout)
         if deadline < self._timer_due:
