@@ -22,6 +22,8 @@ SCENARIOS = {
     "3-1000": (("cpu_us", "CPU µs a record", ".2f"), ("rate", "records/s", ",.0f")),
     "3-10000": (("cpu_us", "CPU µs a record", ".2f"), ("rate", "records/s", ",.0f")),
     "4": (("p50_us", "p50 µs", ".0f"), ("p99_us", "p99 µs", ".0f"), ("cpu_us", "CPU µs a send", ".0f")),
+    "spark-plain": (("rate", "rows/s", ",.0f"), ("cpu_us", "CPU µs a row", ".2f")),
+    "spark-lz4": (("rate", "rows/s", ",.0f"), ("cpu_us", "CPU µs a row", ".2f")),
 }
 
 
