@@ -10,6 +10,8 @@ from aioproducer.wire.murmur2 cimport partition_for_key
 from aioproducer.wire.record cimport record_size_upper_bound
 
 
+@cython.locals(up=Py_ssize_t)
+cdef Py_ssize_t _near_power_of_two(Py_ssize_t size) except? -1
 cdef Py_ssize_t _size_of(object data) except? -1
 
 

@@ -51,6 +51,14 @@ LEAST_OF_THE_REST = 65536
 INLINE_COMPRESSION_SIZE = 4096
 
 
+def _near_power_of_two(size: int) -> int:
+    """The next one up where that is at most an eighth more than is needed, or the one below."""
+    up = 1
+    while up < size:
+        up <<= 1
+    return up if up - size <= up >> 3 else up >> 1
+
+
 def _size_of(data: Buffer | None) -> int:
     """Bytes of a key or value, -1 for null."""
     if data is None:
@@ -379,6 +387,10 @@ class RecordAccumulator(IncompleteBatches):
         """
         if self.pool.available_memory < min(wanted, LEAST_OF_THE_REST) and len(self.incomplete) > self._open_batches:
             return None
+        if self._compresses:
+            # How many bytes of records make a batch changes with how well they compress. Pieces of any size would leave
+            # gaps that the next size does not fit, until there are only crumbs; powers of two fit where others were.
+            wanted = _near_power_of_two(wanted)
         return self.pool.take(least, wanted)
 
     def _extend(self, batch: ProducerBatch, record_size: int) -> bool:
@@ -400,7 +412,7 @@ class RecordAccumulator(IncompleteBatches):
         if self._open_batches * self._batch_size <= self._open_limit:
             # As much as the partition's last batch took: one piece to take, to checksum and to send. Where so many
             # batches are open that most of the memory would be room in them, they grow from small.
-            preferred = max(record_size, queue.last_batch_size)
+            preferred = max(record_size, min(queue.last_batch_size, limit))
         slab = self._take_memory(record_size, preferred)
         if slab is None:
             return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from random import Random
 
 import pytest
 from hypothesis import given, settings
@@ -745,6 +746,36 @@ def test_more_uncompressed_bytes_go_into_a_batch_where_they_compress_well() -> N
         for batch in bench.drain():
             bench.ack(batch)
     assert 2000 < largest() <= 20_000
+
+
+def test_sizes_that_followed_the_compression_ratio_left_the_memory_in_crumbs() -> None:
+    class Varying(GzipCodec):
+        """Compresses now better, now worse, as texts do."""
+
+        def compress(self, buffers: Sequence[Buffer], level: int | None = None) -> bytes:
+            size = sum(len(buffer) for buffer in buffers)
+            return bytes(int(size * random.uniform(0.4, 0.44)))
+
+    random = Random(5)
+    bench = Bench(topics={"t": 4}, codec=Varying(), batch_size=32768, memory=1 << 22, linger=0)
+    waiting: list[ProducerBatch] = []
+    pieces: list[int] = []
+    sent = 0
+    while len(pieces) < 2000:
+        # A caller that is faster than the codec: the memory is always full.
+        while bench.accumulator.has_room():
+            bench.send(b"x" * 500, partition=sent // 200 % 4)
+            sent += 1
+        waiting += bench.accumulator.take_to_compress()
+        batch = waiting.pop(0)
+        assert batch.body is not None
+        pieces.append(len(batch.body))
+        bench.accumulator.compressed(batch, bench.accumulator.settings.codec.compress(batch.body), bench.now)
+        for batch in bench.drain():
+            bench.ack(batch)
+        bench.turn()
+    # As many as a size has powers of two, and some where the memory ended.
+    assert sum(pieces[-1000:]) / 1000 < 8
 
 
 @pytest.mark.parametrize("end", ["expire", "abort"])
