@@ -76,6 +76,8 @@ cdef class RecordAccumulator(IncompleteBatches):
     cpdef list drain(self, object node_id, double now)
     cdef bint _grow(self, ProducerBatch batch, Py_ssize_t record_size) except -1
     cdef Slab _take_memory(self, Py_ssize_t least, Py_ssize_t wanted)
+    @cython.locals(step=Py_ssize_t)
+    cdef Py_ssize_t _piece_for(self, Py_ssize_t expected, Py_ssize_t limit) except -1
     @cython.locals(slab=Slab)
     cdef bint _extend(self, ProducerBatch batch, Py_ssize_t record_size) except -1
     @cython.locals(

@@ -387,14 +387,10 @@ class RecordAccumulator(IncompleteBatches):
         """
         if self.pool.available_memory < min(wanted, LEAST_OF_THE_REST) and len(self.incomplete) > self._open_batches:
             return None
-        if self._compresses:
-            # How many bytes of records make a batch changes with how well they compress. Pieces of any size would leave
-            # gaps that the next size does not fit, until there are only crumbs; powers of two fit where others were.
-            wanted = _near_power_of_two(wanted)
         return self.pool.take(least, wanted)
 
     def _extend(self, batch: ProducerBatch, record_size: int) -> bool:
-        slab = self._take_memory(record_size, batch.next_slab_size(record_size))
+        slab = self._take_memory(record_size, _near_power_of_two(batch.next_slab_size(record_size)))
         if slab is None:
             return False
         batch.add_slab(slab)
@@ -412,7 +408,7 @@ class RecordAccumulator(IncompleteBatches):
         if self._open_batches * self._batch_size <= self._open_limit:
             # As much as the partition's last batch took: one piece to take, to checksum and to send. Where so many
             # batches are open that most of the memory would be room in them, they grow from small.
-            preferred = max(record_size, min(queue.last_batch_size, limit))
+            preferred = max(record_size, self._piece_for(queue.last_batch_size, limit))
         slab = self._take_memory(record_size, preferred)
         if slab is None:
             return None
@@ -421,6 +417,19 @@ class RecordAccumulator(IncompleteBatches):
         batch.base_timestamp = timestamp_ms
         batch.add_slab(slab)
         return batch
+
+    def _piece_for(self, expected: int, limit: int) -> int:
+        """How large a piece of memory to take for a batch of ``expected`` bytes, ``limit`` being the most.
+
+        With pieces of just what is expected, which differs from batch to batch, a full buffer would soon be nothing but
+        gaps that no other size fits. There are eight sizes for what makes more than half a batch: none wastes much, and
+        most batches take one and the same. Below them are powers of two, which fit where others were; and for batches
+        that are compressed, whose limits differ too.
+        """
+        if self._compresses or expected <= limit >> 1:
+            return _near_power_of_two(min(expected, limit))
+        step = max(limit >> 4, 1)
+        return limit - (limit - min(expected, limit)) // step * step
 
     def _note_new_batch(self, queue: PartitionQueue, batch: ProducerBatch, now: float) -> None:
         queue.open_batch = batch
