@@ -4,7 +4,7 @@ from aioproducer.core.buffer_pool cimport BufferPool, Slab
 from aioproducer.core.delivery cimport DeliveryGroup
 from aioproducer.core.partition_queue cimport PartitionQueue
 from aioproducer.record cimport new_record_metadata
-from aioproducer.wire.record cimport write_plain_record, write_run
+from aioproducer.wire.record cimport plain_headers_size, write_headers, write_plain_record, write_run
 from aioproducer.wire.record_batch cimport pack_header, write_header
 
 cdef int _PENDING, _FAILED, _SPLIT
@@ -68,6 +68,7 @@ cdef class ProducerBatch(DeliveryGroup):
         index=Py_ssize_t,
         position=Py_ssize_t,
         size=Py_ssize_t,
+        headers_size=Py_ssize_t,
     )
     cpdef Py_ssize_t append(self, long long timestamp_ms, object key, object value, object headers) except -1
     @cython.locals(size=Py_ssize_t)

@@ -30,7 +30,7 @@ if cython.compiled:
     from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_GET_SIZE
 else:
     # The compiled module has it from its .pxd file.
-    from aioproducer.wire.record import write_plain_record, write_run
+    from aioproducer.wire.record import plain_headers_size, write_headers, write_plain_record, write_run
     from aioproducer.wire.record_batch import write_header
 
 if TYPE_CHECKING:
@@ -187,12 +187,11 @@ class ProducerBatch(DeliveryGroup):
 
         A batch that was closed meanwhile says a size that no batch has room for.
         """
-        if (
-            cython.compiled
-            and (headers is _NO_HEADERS or not headers)
-            and (value is None or type(value) is bytes)
-            and (key is None or type(key) is bytes)
-        ):
+        headers_size = 0
+        if cython.compiled and (value is None or type(value) is bytes) and (key is None or type(key) is bytes):
+            headers_size = 1 if headers is _NO_HEADERS or not headers else plain_headers_size(headers)
+        if headers_size:
+            # Everything is of a type that runs no code of the caller's.
             key_address = value_address = cython.NULL
             key_size = value_size = -1
             if key is not None:
@@ -201,7 +200,23 @@ class ProducerBatch(DeliveryGroup):
             if value is not None:
                 value_address = cython.cast(cython.p_uchar, PyBytes_AS_STRING(value))
                 value_size = PyBytes_GET_SIZE(value)
-            return self.append_at(timestamp_ms, key_address, key_size, value_address, value_size)
+            if headers_size == 1:
+                return self.append_at(timestamp_ms, key_address, key_size, value_address, value_size)
+            size = write_plain_record(
+                self.address + self.position,
+                self.room_end - self.position,
+                self.record_count,
+                timestamp_ms - self.base_timestamp,
+                key_address,
+                key_size,
+                value_address,
+                value_size,
+                headers_size,
+            )
+            if size < 0:
+                return size
+            write_headers(self.address + self.position + size - headers_size, headers)
+            return self._appended(timestamp_ms, size)
         while True:
             index = self.record_count
             record = encode_record(index, timestamp_ms - self.base_timestamp, key, value, headers)
@@ -230,6 +245,7 @@ class ProducerBatch(DeliveryGroup):
             key_size,
             value,
             value_size,
+            1,
         )
         return size if size < 0 else self._appended(timestamp_ms, size)
 

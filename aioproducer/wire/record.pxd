@@ -20,7 +20,14 @@ cdef Py_ssize_t write_plain_record(
     Py_ssize_t key_size,
     const unsigned char* value,
     Py_ssize_t value_size,
+    Py_ssize_t headers_size,
 ) noexcept
+
+@cython.locals(size=Py_ssize_t, value_size=Py_ssize_t)
+cdef Py_ssize_t plain_headers_size(object headers) except -1
+
+@cython.locals(header=tuple, name="const char *", value_size=Py_ssize_t)
+cdef object write_headers(unsigned char* address, object headers)
 
 @cython.locals(
     begin=cython.p_uchar,

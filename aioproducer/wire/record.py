@@ -29,6 +29,7 @@ else:
 if cython.compiled:
     from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SIZE
     from cython.cimports.cpython.list import PyList_GET_ITEM
+    from cython.cimports.cpython.unicode import PyUnicode_AsUTF8AndSize
     from cython.cimports.libc.string import memcpy
 
 Header = tuple[str, Buffer | None]
@@ -119,13 +120,14 @@ def write_plain_record(  # compiled only
     key_size: int,
     value: Any,
     value_size: int,
+    headers_size: int,
 ) -> int:
-    """Write a record without headers at ``address``; its size, or minus its size where there is less ``room``.
+    """Write a record at ``address``; its size, or minus its size where there is less ``room``.
 
     Only compiled modules can call it: key and value are addresses, their sizes -1 for null. What it writes is what
-    ``encode_record`` gives.
+    ``encode_record`` gives, but for headers of more than one byte: their caller puts them at the end.
     """
-    size = 2 + _zigzag_size(timestamp_delta) + _zigzag_size(offset_delta)
+    size = 1 + headers_size + _zigzag_size(timestamp_delta) + _zigzag_size(offset_delta)
     size += _zigzag_size(key_size) + _zigzag_size(value_size)
     if key_size > 0:
         size += key_size
@@ -146,8 +148,55 @@ def write_plain_record(  # compiled only
     if value_size > 0:
         memcpy(address, value, value_size)
         address += value_size
-    address[0] = 0
+    if headers_size == 1:
+        address[0] = 0
     return total
+
+
+def plain_headers_size(headers: Any) -> int:  # compiled only
+    """The bytes of headers and their count; 0 where they are not pairs in a list or tuple, of a str and bytes or None.
+
+    Raises:
+        UnicodeEncodeError: a name cannot be encoded.
+    """
+    if type(headers) is not tuple and type(headers) is not list:
+        return 0
+    name_size = cython.declare(cython.Py_ssize_t)
+    size = _zigzag_size(len(headers))
+    for header in headers:
+        if type(header) is not tuple or len(header) != 2:
+            return 0
+        name = header[0]
+        value = header[1]
+        if type(name) is not str or (value is not None and type(value) is not bytes):
+            return 0
+        PyUnicode_AsUTF8AndSize(name, cython.address(name_size))
+        size += _zigzag_size(name_size) + name_size
+        if value is None:
+            size += 1
+        else:
+            value_size = PyBytes_GET_SIZE(value)
+            size += _zigzag_size(value_size) + value_size
+    return size
+
+
+def write_headers(address: Any, headers: Any) -> None:  # compiled only
+    """Write headers and their count at ``address``; they have a ``plain_headers_size``."""
+    name_size = cython.declare(cython.Py_ssize_t)
+    address = _write_zigzag(address, len(headers))
+    for header in headers:
+        name = PyUnicode_AsUTF8AndSize(header[0], cython.address(name_size))
+        address = _write_zigzag(address, name_size)
+        memcpy(address, name, name_size)
+        address += name_size
+        value = header[1]
+        if value is None:
+            address = _write_zigzag(address, -1)
+        else:
+            value_size = PyBytes_GET_SIZE(value)
+            address = _write_zigzag(address, value_size)
+            memcpy(address, PyBytes_AS_STRING(value), value_size)
+            address += value_size
 
 
 def write_run(  # compiled only
@@ -215,7 +264,7 @@ def write_run(  # compiled only
             written = total
         else:
             written = write_plain_record(
-                address, room - (address - begin), offset_delta, timestamp_delta, cython.NULL, -1, data, value_size
+                address, room - (address - begin), offset_delta, timestamp_delta, cython.NULL, -1, data, value_size, 1
             )
             if written < 0:
                 break

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,6 +16,7 @@ from aioproducer.core.partition_queue import PartitionQueue
 from aioproducer.core.producer_state import PartitionSequences
 from aioproducer.errors import InvalidRecordError, KafkaError
 from aioproducer.record import RecordMetadata, TopicPartition
+from aioproducer.wire.record import encode_record
 from aioproducer.wire.record_batch import BATCH_HEADER_SIZE, RecordBatch, encode_header
 from tests.core.accumulating import HandLoop, records_of, values_of
 
@@ -39,6 +42,53 @@ def outcome_of(batch: ProducerBatch) -> list[BaseException | RecordMetadata | No
     return [
         Delivery(batch, index).exception() or Delivery(batch, index).result() for index in range(batch.record_count)
     ]
+
+
+NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=70)
+HEADER_VALUES = st.none() | st.binary(max_size=100)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(-(2**40), 2**40),
+            st.none() | st.binary(max_size=100),
+            st.none() | st.binary(max_size=100),
+            st.lists(st.tuples(NAMES, HEADER_VALUES), max_size=70)
+            | st.lists(st.lists(NAMES, min_size=1, max_size=1).map(lambda name: [*name, bytearray(b"v")]), max_size=3),
+            st.sampled_from([tuple, list]),
+        ),
+        min_size=1,
+        max_size=5,
+    ),
+    st.integers(1, 4),
+)
+def test_a_record_is_written_as_the_general_encoder_does_or_not_at_all(records: Any, kibibytes: int) -> None:
+    room = kibibytes * 1024
+    batch = make_batch(1 << 16)
+    batch.add_slab(BufferPool(1 << 16).take(room, room))
+    written = b""
+    for timestamp, key, value, headers, kind in records:
+        expected = encode_record(batch.record_count, timestamp, key, value, headers)
+        index = batch.append(1000 + timestamp, key, value, kind(headers))
+        if index < 0:
+            assert index == -len(expected)
+            assert len(written) + len(expected) > room
+        else:
+            written += expected
+    batch.close()
+    assert b"".join(batch.body or ()) == written
+
+
+@pytest.mark.parametrize("headers", [[("\ud800", b"v")], [("fine", b"v"), ("\ud800", None)]])
+def test_a_header_whose_name_has_no_encoding_leaves_the_batch_as_it_was(
+    headers: list[tuple[str, bytes | None]],
+) -> None:
+    batch = make_batch()
+    batch.add_slab(BufferPool(1 << 16).take(1000, 1000))
+    with pytest.raises(UnicodeEncodeError):
+        batch.append(1000, b"key", b"value", headers)
+    assert (batch.record_count, batch.used_size()) == (0, 0)
 
 
 @given(
