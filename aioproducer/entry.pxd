@@ -11,13 +11,26 @@ cdef class RecordEntry:
     cdef public RecordAccumulator _accumulator
     cdef public unsigned long _owner_thread
     cdef public bint _plain
+    cdef public bint _serializes
+    cdef public object _serialize_key
+    cdef public object _serialize_value
+    cdef public bint _keys_are_bytes
+    cdef public bint _values_are_bytes
     cdef public object _time
     cdef public object _want_topic
     cdef object __weakref__
 
-    @cython.locals(milliseconds=cython.longlong, queues=TopicQueues)
+    @cython.locals(milliseconds=cython.longlong)
     cdef object _take(
         self, object topic, object value, object key, object partition, object timestamp_ms, object headers
+    )
+    @cython.locals(milliseconds=cython.longlong)
+    cpdef object _take_serialized(
+        self, object topic, object value, object key, object partition, object timestamp_ms, list headers
+    )
+    @cython.locals(queues=TopicQueues)
+    cdef object _take_at(
+        self, object topic, object value, object key, object partition, long long milliseconds, object headers
     )
     @cython.locals(now=double)
     cpdef double _want(self, object topic, object partition) except? -1

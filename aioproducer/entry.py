@@ -15,7 +15,7 @@ from aioproducer.core.batch import ProducerBatch
 from aioproducer.core.binary_column import BinaryColumn
 from aioproducer.core.columns import append_rows
 from aioproducer.core.delivery import Delivery
-from aioproducer.record import normalise_headers
+from aioproducer.record import RecordHeader, normalise_headers
 from aioproducer.wire.record_batch import Buffer
 
 if TYPE_CHECKING:
@@ -38,12 +38,31 @@ _NO_HEADERS = NO_HEADERS
 class RecordEntry:
     """Takes records from the thread that owns it, and puts them into their batches."""
 
-    __slots__ = ("__weakref__", "_accumulator", "_owner_thread", "_plain", "_time", "_want_topic")
+    __slots__ = (
+        "__weakref__",
+        "_accumulator",
+        "_keys_are_bytes",
+        "_owner_thread",
+        "_plain",
+        "_serialize_key",
+        "_serialize_value",
+        "_serializes",
+        "_time",
+        "_values_are_bytes",
+        "_want_topic",
+    )
 
     _accumulator: RecordAccumulator
     _owner_thread: int
     # Records that nothing of the user's has to touch take the short way.
     _plain: bool
+    # Those that only serializers have to touch.
+    _serializes: bool
+    _serialize_key: Callable[[str, object, list[RecordHeader]], Any]
+    _serialize_value: Callable[[str, object, list[RecordHeader]], Any]
+    # Nothing is configured for keys, or values: bytes need not be looked at.
+    _keys_are_bytes: bool
+    _values_are_bytes: bool
     # The loop's time, and who is told of each topic that records are for, and when.
     _time: Callable[[], float]
     _want_topic: Callable[[str, float], None]
@@ -76,9 +95,13 @@ class RecordEntry:
             ProducerClosedError, WrongCallerError: not here, or not any more.
             KafkaError: the producer has met a fatal error before.
         """
-        if self._owner_thread != get_ident() or not self._plain:
-            return self._send_otherwise(topic, value, key, partition, timestamp_ms, headers)
-        return self._take(topic, value, key, partition, timestamp_ms, headers)
+        if self._owner_thread == get_ident():
+            if self._plain:
+                return self._take(topic, value, key, partition, timestamp_ms, headers)
+            if self._serializes:
+                own_headers = [] if headers is _NO_HEADERS else list(normalise_headers(headers))
+                return self._take_serialized(topic, value, key, partition, timestamp_ms, own_headers)
+        return self._send_otherwise(topic, value, key, partition, timestamp_ms, headers)
 
     def _take(
         self,
@@ -97,6 +120,52 @@ class RecordEntry:
         else:
             callers.check(topic, value, key, partition, timestamp_ms, headers)
             milliseconds = int(timestamp_ms)
+        return self._take_at(topic, value, key, partition, milliseconds, headers)
+
+    def _take_serialized(
+        self,
+        topic: str,
+        value: Any,
+        key: Any,
+        partition: int | None,
+        timestamp_ms: int | None,
+        headers: list[RecordHeader],
+    ) -> Delivery:
+        """Take what the serializers make, of the key first; they may add to ``headers`` until they are done.
+
+        Raises:
+            SerializationError: one failed.
+        """
+        if type(topic) is not str or not topic:
+            callers.check_topic(topic)
+        if timestamp_ms is None:
+            milliseconds = wall_ms()
+        else:
+            callers.check(topic, None, None, partition, timestamp_ms, headers)
+            milliseconds = int(timestamp_ms)
+        key_made, value_made = key, value
+        if not self._keys_are_bytes or (key is not None and type(key) is not bytes):
+            key_made = self._serialize_key(topic, key, headers)
+        try:
+            if not self._values_are_bytes or (value is not None and type(value) is not bytes):
+                value_made = self._serialize_value(topic, value, headers)
+        except BaseException:
+            self._abandon(key_made)
+            raise
+        if (key_made is None or type(key_made) is bytes) and (value_made is None or type(value_made) is bytes):
+            return self._take_at(topic, value_made, key_made, partition, milliseconds, headers or _NO_HEADERS)
+        size_hint = callers.size_of(key) + callers.size_of(value)
+        return self._put_made(topic, partition, key_made, value_made, headers, milliseconds, size_hint)
+
+    def _take_at(
+        self,
+        topic: str,
+        value: Buffer | None,
+        key: Buffer | None,
+        partition: int | None,
+        milliseconds: int,
+        headers: Sequence[tuple[str, Buffer | None]],
+    ) -> Delivery:
         if (
             headers is _NO_HEADERS
             and partition is None
@@ -180,7 +249,24 @@ class RecordEntry:
         timestamp_ms: int | None,
         headers: Sequence[tuple[str, Buffer | None]],
     ) -> Delivery:
-        """Refuse the caller, or send what interceptors and serializers make of the record."""
+        """Refuse the caller, or send what interceptors make of the record."""
+        raise AssertionError("the producer says")
+
+    def _put_made(
+        self,
+        topic: str,
+        partition: int | None,
+        key: Any,
+        value: Any,
+        headers: list[RecordHeader],
+        timestamp_ms: int,
+        size_hint: int,
+    ) -> Delivery:
+        """Put what serializers have made, or will have made when it is awaited."""
+        raise AssertionError("the producer says")
+
+    def _abandon(self, made: object) -> None:
+        """End what a serializer has begun, if it is to be awaited: the other one has failed."""
         raise AssertionError("the producer says")
 
     def _enqueue(

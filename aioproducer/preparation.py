@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from inspect import iscoroutine
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from aioproducer import callers
 from aioproducer.core.accumulator import RecordAccumulator
@@ -31,54 +31,21 @@ _MOST_BESIDE_PAYLOAD = BATCH_HEADER_SIZE + MAX_RECORD_OVERHEAD + 3 * 5
 Serialized = tuple[Buffer | None, Buffer | None]
 
 
-class Prepared(NamedTuple):
-    """A record's bytes, or the coroutine that will give them; serializers may add headers until they are done."""
-
-    key: Buffer | None
-    value: Buffer | None
-    headers: list[RecordHeader]
-    coroutine: Coroutine[Any, Any, Serialized] | None
-
-
 class Preparation:
     """The configured interceptors and serializers."""
 
     def __init__(self, config: ProducerConfig) -> None:
         self._chain = InterceptorChain(config.interceptor_classes)
-        self._serialize_key = resolve(_or_bytes(config.key_serializer), "key")
-        self._serialize_value = resolve(_or_bytes(config.value_serializer), "value")
+        self.keys_are_bytes = config.key_serializer is None
+        self.values_are_bytes = config.value_serializer is None
+        self.serialize_key = resolve(BytesSerializer() if self.keys_are_bytes else config.key_serializer, "key")
+        self.serialize_value = resolve(BytesSerializer() if self.values_are_bytes else config.value_serializer, "value")
         self.wants_acknowledgements = self._chain.wants_acknowledgements
         self.intercepts = self._chain.wants_records or self._chain.wants_acknowledgements
-        self.is_idle = config.key_serializer is None and config.value_serializer is None and not self.intercepts
+        self.is_idle = self.keys_are_bytes and self.values_are_bytes and not self.intercepts
 
     def intercept(self, record: Record) -> Record:
         return self._chain.on_send(record)
-
-    def serialize(
-        self,
-        topic: str,
-        key: object,
-        value: object,
-        headers: Sequence[RecordHeader],
-        loop: asyncio.AbstractEventLoop,
-    ) -> Prepared:
-        """Key first, then value; serializers may add headers.
-
-        Raises:
-            SerializationError: one failed.
-        """
-        all_headers = list(headers)
-        key_bytes = self._serialize_key(topic, key, all_headers)
-        try:
-            value_bytes = self._serialize_value(topic, value, all_headers)
-        except BaseException:
-            if iscoroutine(key_bytes):
-                abandon(key_bytes, loop)
-            raise
-        if iscoroutine(key_bytes) or iscoroutine(value_bytes):
-            return Prepared(None, None, all_headers, _both(key_bytes, value_bytes, loop))
-        # What resolve() gives is bytes or a coroutine.
-        return Prepared(key_bytes, value_bytes, all_headers, None)  # type: ignore[arg-type]
 
     def send_failed(self, record: Record, error: BaseException) -> None:
         """Tell the interceptors that the record was not accepted."""
@@ -102,11 +69,7 @@ class Preparation:
         self._chain.close()
 
 
-def _or_bytes(serializer: object) -> object:
-    return BytesSerializer() if serializer is None else serializer
-
-
-async def _both(key: Any, value: Any, loop: asyncio.AbstractEventLoop) -> Serialized:
+async def finish(key: Any, value: Any, loop: asyncio.AbstractEventLoop) -> Serialized:
     """Await what of key and value is still to be awaited, one after the other: both may add headers."""
     try:
         done_key = await key if iscoroutine(key) else key

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from random import Random
 from threading import get_ident
-from time import perf_counter, perf_counter_ns, time_ns
+from time import perf_counter, perf_counter_ns
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -25,7 +25,7 @@ from aioproducer import callers
 from aioproducer.assembly import MemoryRegistry, Parts, assemble, connector_for
 from aioproducer.config import ProducerConfig
 from aioproducer.core.delivery import Delivery
-from aioproducer.entry import LATEST_TIMESTAMP, RecordEntry, is_compiled
+from aioproducer.entry import RecordEntry, is_compiled
 from aioproducer.errors import (
     InvalidTopicError,
     KafkaError,
@@ -35,7 +35,7 @@ from aioproducer.errors import (
 )
 from aioproducer.hooks import Hooks
 from aioproducer.metrics import MetricsSnapshot
-from aioproducer.preparation import Admission, Preparation
+from aioproducer.preparation import Admission, Preparation, abandon, finish
 from aioproducer.record import PartitionInfo, RecordHeader, TopicPartition, normalise_headers
 from aioproducer.transport.base import Connector
 from aioproducer.wire.record_batch import Buffer
@@ -147,7 +147,12 @@ class Producer(RecordEntry):
         self._on_error = on_error
         self._hooks = Hooks(hooks)
         self._preparation = Preparation(config)
+        self._keys_are_bytes = self._preparation.keys_are_bytes
+        self._values_are_bytes = self._preparation.values_are_bytes
+        self._serialize_key = self._preparation.serialize_key
+        self._serialize_value = self._preparation.serialize_value
         self._plain = self._preparation.is_idle
+        self._serializes = not self._preparation.intercepts
         self._owner_thread = callers.NO_THREAD
         self._refusal = callers.NOT_STARTED
         self._task: asyncio.Task[None] | None = None
@@ -346,48 +351,40 @@ class Producer(RecordEntry):
     ) -> Delivery:
         if self._owner_thread != get_ident():
             raise callers.refusal(self._refusal_here())
-        headers = normalise_headers(headers)
-        if self._preparation.intercepts:
-            from aioproducer.outgoing import Record
+        from aioproducer.outgoing import Record
 
-            return self._send_intercepted(Record(topic, value, key, partition, timestamp_ms, headers))
-        return self._send_serialized(topic, partition, key, value, headers, timestamp_ms)[0]
-
-    def _send_serialized(
-        self,
-        topic: str,
-        partition: int | None,
-        key: object,
-        value: object,
-        headers: Sequence[RecordHeader],
-        timestamp_ms: int | None,
-    ) -> tuple[Delivery, Sequence[RecordHeader]]:
-        """Send what the serializers make; the headers are those that they have added to."""
-        callers.check_topic(topic)
-        if timestamp_ms is None:
-            timestamp_ms = time_ns() // 1_000_000
-        elif type(timestamp_ms) is not int or not 0 <= timestamp_ms <= LATEST_TIMESTAMP:
-            callers.check(topic, None, None, partition, timestamp_ms, headers)
-        key_bytes, value_bytes, headers, coroutine = self._preparation.serialize(topic, key, value, headers, self._loop)
-        if coroutine is None:
-            return self._put(topic, partition, key_bytes, value_bytes, headers, timestamp_ms), headers
-        size_hint = callers.size_of(key) + callers.size_of(value)
-        admit = self._admission.serialize_in_line
-        return admit(topic, partition, coroutine, headers, timestamp_ms, size_hint), headers
-
-    def _send_intercepted(self, record: Record) -> Delivery:
         preparation = self._preparation
-        record = preparation.intercept(record)
+        record = preparation.intercept(Record(topic, value, key, partition, timestamp_ms, normalise_headers(headers)))
+        added_to = list(record.headers)
         try:
-            delivery, headers = self._send_serialized(
-                record.topic, record.partition, record.key, record.value, record.headers, record.timestamp_ms
+            delivery = self._take_serialized(
+                record.topic, record.value, record.key, record.partition, record.timestamp_ms, added_to
             )
         except BaseException as error:
             preparation.send_failed(record, error)
             raise
         if preparation.wants_acknowledgements:
-            preparation.report_outcome(delivery, headers)
+            preparation.report_outcome(delivery, added_to)
         return delivery
+
+    def _put_made(
+        self,
+        topic: str,
+        partition: int | None,
+        key: Any,
+        value: Any,
+        headers: list[RecordHeader],
+        timestamp_ms: int,
+        size_hint: int,
+    ) -> Delivery:
+        if not inspect.iscoroutine(key) and not inspect.iscoroutine(value):
+            return self._put(topic, partition, key, value, headers, timestamp_ms)
+        both = finish(key, value, self._loop)
+        return self._admission.serialize_in_line(topic, partition, both, headers, timestamp_ms, size_hint)
+
+    def _abandon(self, made: object) -> None:
+        if inspect.iscoroutine(made):
+            abandon(made, self._loop)
 
     async def send_many(
         self,

@@ -222,20 +222,13 @@ def resolve(serializer: object, field: Literal["key", "value"]) -> SerializerFun
     if inspect.isclass(serializer) and hasattr(serializer, "serialize"):
         serializer = serializer()
     name = getattr(serializer, "__qualname__", None) or type(serializer).__qualname__
-    serialize: SerializerFunction
-    if isinstance(serializer, Serializer):
-        serialize = serializer.serialize
-    elif callable(serializer):
-        function = serializer
-
-        def serialize(topic: str, value: object, headers: list[RecordHeader]) -> Serialized | Awaitable[Serialized]:
-            return None if value is None else function(value)
-
-    else:
+    serialize = serializer.serialize if isinstance(serializer, Serializer) else None
+    if serialize is None and not callable(serializer):
         raise TypeError(
             f"{field}_serializer must have serialize(topic, value, headers) or be a function of the value, "
             f"not {_describe(serializer)}"
         )
+    function: Callable[[object], Serialized | Awaitable[Serialized]] = serializer  # type: ignore[assignment]
 
     def failed(topic: str, error: Exception) -> SerializationError:
         reason = str(error) if isinstance(error, SerializationError) else f"{name} raised {error!r}"
@@ -254,7 +247,12 @@ def resolve(serializer: object, field: Literal["key", "value"]) -> SerializerFun
 
     def resolved(topic: str, value: object, headers: list[RecordHeader]) -> Serialized | Awaitable[Serialized]:
         try:
-            result = serialize(topic, value, headers)
+            if serialize is not None:
+                result = serialize(topic, value, headers)
+            elif value is None:
+                return None
+            else:
+                result = function(value)
             if type(result) is bytes:
                 return result
             if inspect.isawaitable(result):

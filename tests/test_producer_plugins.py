@@ -94,6 +94,63 @@ async def test_only_one_of_key_and_value_has_a_serializer(kafka_cluster: Embedde
     assert kafka_cluster.records(topic, 0)[0][4:] == (b"k", b"v", (("h", b"1"),))
 
 
+@pytest.mark.parametrize("key_later", [False, True])
+@pytest.mark.parametrize("value_later", [False, True])
+async def test_serializers_add_headers_key_first(
+    kafka_cluster: EmbeddedCluster, topic: str, key_later: bool, value_later: bool
+) -> None:
+    class Adding:
+        def __init__(self, name: str, *, later: bool) -> None:
+            self.name = name
+            self.later = later
+
+        def serialize(self, topic: str, value: Any, headers: list[RecordHeader]) -> Any:
+            if self.later:
+                return self.finish(headers)
+            headers.append((self.name, None))
+            return b""
+
+        async def finish(self, headers: list[RecordHeader]) -> bytes:
+            await asyncio.sleep(0)
+            headers.append((self.name, None))
+            return b""
+
+    serializers = {
+        "key_serializer": Adding("key", later=key_later),
+        "value_serializer": Adding("value", later=value_later),
+    }
+    own = [("own", b"1")]
+    async with kafka_cluster.producer(**serializers) as producer:
+        await producer.send(topic, None, None, headers=own)
+        await producer.send(topic, None, None)
+    assert own == [("own", b"1")]
+    with_own, without = [record[6] for record in kafka_cluster.records(topic, 0)]
+    assert with_own == (("own", b"1"), *without)
+    # What is made at once is made before what is waited for.
+    assert [name for name, _ in without] == (["value", "key"] if key_later and not value_later else ["key", "value"])
+
+
+async def test_a_failed_value_ends_the_keys_coroutine(kafka_cluster: EmbeddedCluster, topic: str) -> None:
+    ended: list[str] = []
+
+    async def slow(value: object) -> bytes:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.append("key")
+        return b""
+
+    def fail(value: object) -> bytes:
+        raise ZeroDivisionError
+
+    async with kafka_cluster.producer(key_serializer=slow, value_serializer=fail) as producer:
+        with pytest.raises(SerializationError):
+            producer.send(topic, 1, 1)
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert ended == ["key"]
+
+
 async def test_a_strided_view_from_a_serializer_is_refused(kafka_cluster: EmbeddedCluster, topic: str) -> None:
     async with kafka_cluster.producer(value_serializer=lambda value: memoryview(value)[::2]) as producer:
         with pytest.raises(ValueError, match="contiguous"):
@@ -198,10 +255,9 @@ async def test_coroutines_of_serializers_that_nobody_needs_are_ended(
         key_serializer=serializer, value_serializer=SlowSerializer(), buffer_memory=5000
     ) as producer:
         wrong: Any = 5
-        with pytest.raises(SerializationError):
-            kafka_cluster.producer(key_serializer=serializer, value_serializer=str.encode)._preparation.serialize(
-                topic, "key", wrong, (), asyncio.get_running_loop()
-            )
+        async with kafka_cluster.producer(key_serializer=serializer, value_serializer=str.encode) as other:
+            with pytest.raises(SerializationError):
+                other.send(topic, wrong, "key")
         at_once = producer.send(topic, "value", "key")
         assert at_once.cancel()
         deliveries = []
