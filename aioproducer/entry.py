@@ -186,6 +186,8 @@ class RecordEntry:
         elif type(headers) is not tuple and type(headers) is not list:
             # A class of the caller's may say one length and give another; a batch would be malformed for it.
             headers = normalise_headers(headers)
+        if partition is None and self._accumulator.choose_partition is not None:
+            partition = self._accumulator.chosen_partition(topic, key, value)
         return self._put(topic, partition, key, value, headers, milliseconds)
 
     def _put(

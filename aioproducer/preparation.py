@@ -44,8 +44,11 @@ class Preparation:
         self.intercepts = self._chain.wants_records or self._chain.wants_acknowledgements
         self.is_idle = self.keys_are_bytes and self.values_are_bytes and not self.intercepts
 
-    def intercept(self, record: Record) -> Record:
-        return self._chain.on_send(record)
+    def intercept(self, *record: Any) -> Record:
+        """What the interceptors make of the ``Record`` of these arguments."""
+        record_class = self._chain.record_class
+        assert record_class is not None
+        return self._chain.on_send(record_class(*record))
 
     def send_failed(self, record: Record, error: BaseException) -> None:
         """Tell the interceptors that the record was not accepted."""

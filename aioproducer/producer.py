@@ -36,7 +36,7 @@ from aioproducer.errors import (
 from aioproducer.hooks import Hooks
 from aioproducer.metrics import MetricsSnapshot
 from aioproducer.preparation import Admission, Preparation, abandon, finish
-from aioproducer.record import PartitionInfo, RecordHeader, TopicPartition, normalise_headers
+from aioproducer.record import PartitionInfo, RecordHeader, TopicPartition
 from aioproducer.transport.base import Connector
 from aioproducer.wire.record_batch import Buffer
 
@@ -351,10 +351,8 @@ class Producer(RecordEntry):
     ) -> Delivery:
         if self._owner_thread != get_ident():
             raise callers.refusal(self._refusal_here())
-        from aioproducer.outgoing import Record
-
         preparation = self._preparation
-        record = preparation.intercept(Record(topic, value, key, partition, timestamp_ms, normalise_headers(headers)))
+        record = preparation.intercept(topic, value, key, partition, timestamp_ms, headers)
         added_to = list(record.headers)
         try:
             delivery = self._take_serialized(

@@ -446,3 +446,30 @@ async def test_send_record_is_send(kafka_cluster: EmbeddedCluster, topic: str) -
     async with kafka_cluster.producer(interceptor_classes=[Recorder(b"!")]) as producer:
         await producer.send_record(Record(topic, b"v", b"k", 0, 7, [("h", None)]))
     assert kafka_cluster.records(topic, 0)[0][3:] == (7, b"k", b"v!", (("h", None),))
+
+
+async def test_a_partitioner_is_asked_once_for_each_record_whatever_way_it_takes(
+    kafka_cluster: EmbeddedCluster,
+) -> None:
+    kafka_cluster.create_topic("parted", 3)
+    asked: list[bytes | None] = []
+
+    def choose(topic: str, key: bytes | None, value: bytes | None, cluster: object) -> int:
+        asked.append(value)
+        return len(value or b"") % 3
+
+    # Some wait for metadata, some for memory, some find an open batch and some do not.
+    values = [b"%d" % number * (1 + number % 70) for number in range(500)]
+    async with kafka_cluster.producer(partitioner_class=choose, batch_size=1000, buffer_memory=16000) as producer:
+        for number, value in enumerate(values):
+            producer.send("parted", value)
+            if number % 10 == 9:
+                await producer.drain()
+        wrong: Any = "no bytes"
+        with pytest.raises(TypeError, match="value must be bytes-like"):
+            producer.send("parted", wrong)
+        await producer.flush()
+    assert sorted(map(bytes, asked)) == sorted(values)
+    for partition in range(3):
+        stored = [record.value for record in kafka_cluster.records("parted", partition)]
+        assert stored == [value for value in values if len(value) % 3 == partition]

@@ -67,6 +67,8 @@ cdef class RecordAccumulator(IncompleteBatches):
     cpdef list take_refused(self)
     @cython.locals(topic=TopicQueues)
     cpdef TopicQueues plain_topic(self, object name, object partition)
+    @cython.locals(topic=TopicQueues)
+    cpdef object chosen_partition(self, object name, object key, object value)
     @cython.locals(size=Py_ssize_t)
     cpdef object place_plain(
         self, TopicQueues topic, object partition, object key, object value, long long timestamp_ms, double now

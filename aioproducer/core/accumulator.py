@@ -229,6 +229,17 @@ class RecordAccumulator(IncompleteBatches):
             return topic if self.choose_partition is None else None
         return topic if partition >= 0 else None
 
+    def chosen_partition(self, name: str, key: Buffer | None, value: Buffer | None) -> int | None:
+        """What the user's partitioner says; ``None`` where ``enqueue`` should ask it, or find what is wrong."""
+        if type(name) is not str or (key is not None and type(key) is not bytes):
+            return None
+        topic = self.topics.get(name)
+        if topic is None or topic.line_length or not topic.partitions or self.choose_partition is None:
+            return None
+        if value is not None and type(value) is not bytes:
+            return None
+        return self.choose_partition(name, key, value)
+
     def place_plain(
         self,
         topic: TopicQueues,
