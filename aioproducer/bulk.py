@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import islice, repeat
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
@@ -29,6 +29,8 @@ else:
 LONGEST_TURN = 0.0005
 # So many rows of what is no list are looked at together.
 CHUNK_ROWS = 1000
+# And so many are sent before the columns behind them are tried again.
+MOST_ROWS = 64
 
 
 _Row: TypeAlias = tuple[Any, Any, int | None, Any]
@@ -112,16 +114,6 @@ async def send_columns(
     return sender.result()
 
 
-async def _send_row(producer: Sends, topic: str, partition: int | None, row: _Row) -> Delivery:
-    value, key, timestamp_ms, headers = row
-    try:
-        return producer.send(topic, value, key, partition=partition, timestamp_ms=timestamp_ms, headers=headers)
-    except BufferExhaustedError:
-        # Others fill the lines. When they are through, there is room; if not, there is none for this record.
-        await producer.flush()
-        return producer.send(topic, value, key, partition=partition, timestamp_ms=timestamp_ms, headers=headers)
-
-
 class _Chunk(NamedTuple):
     """Columns of equal length; ``None`` where all entries are ``None``, or where there are no headers."""
 
@@ -138,16 +130,25 @@ class _Chunk(NamedTuple):
                 length = len(column)
         return length
 
-    def row(self, place: int) -> _Row | None:
-        """The entries of one record, or ``None`` behind the last."""
-        if place >= len(self):
-            return None
-        return (
-            self.values[place],
-            None if self.keys is None else self.keys[place],
-            None if self.timestamps_ms is None else self.timestamps_ms[place],
-            () if self.headers is None else self.headers[place],
+    def rows(self, start: int, stop: int) -> Iterator[_Row]:
+        """The entries of some records, as they are now."""
+        stop = min(stop, len(self))
+        return zip(
+            self._part(self.values, start, stop, None),
+            self._part(self.keys, start, stop, None),
+            self._part(self.timestamps_ms, start, stop, None),
+            self._part(self.headers, start, stop, ()),
+            strict=False,
         )
+
+    @staticmethod
+    def _part(column: Any, start: int, stop: int, otherwise: Any) -> Iterable[Any]:
+        if column is None:
+            return repeat(otherwise)
+        if isinstance(column, BinaryColumn):
+            return [column[place] for place in range(start, stop)]
+        part: Iterable[Any] = column[start:stop]
+        return part
 
 
 def _chunks(
@@ -261,18 +262,46 @@ class ColumnsSender:
         turn_began = perf_counter()
         for chunk in chunks:
             place = 0
+            # Where whole columns do not get in, some rows are tried before columns are again.
+            most_rows = 1
             while place < len(chunk):
+                first = place
                 place = self._append_column(topic, partition, chunk, place)
-                row = chunk.row(place)
-                waits = False
-                if row is not None and perf_counter() - turn_began < LONGEST_TURN:
-                    # It has to wait, or needs more than the short way has.
-                    waits = self._note(await _send_row(producer, topic, partition, row))
-                    place += 1
+                most_rows = 1 if place > first else min(2 * most_rows, MOST_ROWS)
+                place, waits = await self._send_rows(topic, partition, chunk, place, most_rows, turn_began)
                 if waits or perf_counter() - turn_began >= LONGEST_TURN:
                     await producer.drain()
                     self._settle_first()
                     turn_began = perf_counter()
+
+    async def _send_rows(
+        self, topic: str, partition: int | None, chunk: _Chunk, place: int, most: int, turn_began: float
+    ) -> tuple[int, bool]:
+        """Send rows that have to wait, or need more than the short way has; the place behind them, and if they wait."""
+        producer = self._producer
+        send = producer.send
+        batch: object = None
+        run = [0]
+        for value, key, timestamp_ms, headers in chunk.rows(place, place + most):
+            if perf_counter() - turn_began >= LONGEST_TURN:
+                break
+            try:
+                delivery = send(topic, value, key, partition=partition, timestamp_ms=timestamp_ms, headers=headers)
+            except BufferExhaustedError:
+                # Others fill the lines. When they are through, there is room; if not, there is none for this record.
+                await producer.flush()
+                delivery = send(topic, value, key, partition=partition, timestamp_ms=timestamp_ms, headers=headers)
+            place += 1
+            if delivery._group is batch and delivery._index == run[-1]:
+                # Behind the last one, as nearly all are.
+                run[-1] += 1
+                self.count += 1
+                continue
+            if self._note(delivery):
+                return place, True
+            batch = delivery._group
+            run = self._runs[batch]  # type: ignore[index]  # it is in a batch, or it would wait
+        return place, False
 
     def _append_column(self, topic: str, partition: int | None, chunk: _Chunk, place: int) -> int:
         """Append what can go the short way, from ``place`` on, and remember it; returns the place behind that."""
