@@ -20,7 +20,7 @@ from bench.ticker import Ticker
 
 
 @asynccontextmanager
-async def _producer(job: Job) -> AsyncIterator[Any]:
+async def _producer(job: Job, **more: Any) -> AsyncIterator[Any]:
     from aiokafka import AIOKafkaProducer
 
     producer = AIOKafkaProducer(
@@ -30,6 +30,7 @@ async def _producer(job: Job) -> AsyncIterator[Any]:
         linger_ms=job.linger_ms,
         max_batch_size=job.batch_size,
         compression_type=None if job.compression == "none" else job.compression,
+        **more,
     )
     await producer.start()
     try:
@@ -84,6 +85,31 @@ async def unkept(job: Job) -> Measurement:
             for values in job.chunks(count):
                 for value in values:
                     await producer.send(job.topic, value)
+            await producer.flush()
+
+        await send(job.warm_up)
+        watch = Stopwatch()
+        await send(job.records)
+        measured = watch.stop(job.records, sent=job.warm_up + job.records, build=_build())
+        check(failed)
+        return measured
+
+
+async def dressed(job: Job) -> Measurement:
+    """Text through a serializer, with a key and a header; no future is kept."""
+    failed = 0
+
+    def unretrieved(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        nonlocal failed
+        failed += 1
+
+    asyncio.get_running_loop().set_exception_handler(unretrieved)
+    async with _producer(job, value_serializer=str.encode) as producer:
+
+        async def send(count: int) -> None:
+            for messages in job.messages(count):
+                for value, key, headers in messages:
+                    await producer.send(job.topic, value, key, headers=headers)
             await producer.flush()
 
         await send(job.warm_up)

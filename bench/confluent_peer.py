@@ -85,6 +85,39 @@ def unkept(job: Job) -> Measurement:
     return measured
 
 
+def dressed(job: Job) -> Measurement:
+    """Text that the caller encodes, with a key and a header; only failures are reported."""
+    from confluent_kafka import Producer
+
+    failed = 0
+
+    def delivered(error: Any, message: Any) -> None:
+        nonlocal failed
+        failed += 1
+
+    producer = Producer(configuration(job) | {"delivery.report.only.error": True})
+
+    def send(count: int) -> None:
+        topic, produce, poll = job.topic, producer.produce, producer.poll
+        for messages in job.messages(count):
+            for value, key, headers in messages:
+                while True:
+                    try:
+                        produce(topic, value.encode(), key, headers=headers, on_delivery=delivered)
+                        break
+                    except BufferError:
+                        poll(0.1)
+            poll(0)
+        producer.flush()
+
+    send(job.warm_up)
+    watch = Stopwatch()
+    send(job.records)
+    measured = watch.stop(job.records, sent=job.warm_up + job.records)
+    check(failed)
+    return measured
+
+
 def many(job: Job) -> Measurement:
     """``produce_batch`` of a list of bytes, which it wants as dictionaries; only failures are reported."""
     from confluent_kafka import Producer

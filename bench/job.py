@@ -20,6 +20,8 @@ CHUNK = 100
 TEXTS = 10_000
 
 Measurement = dict[str, Any]
+# Value, key and headers.
+Message = tuple[str, bytes, list[tuple[str, bytes]]]
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,28 @@ class Job:
         yield from islice(cycle(chunks), whole)
         if rest:
             yield chunks[whole % len(chunks)][:rest]
+
+    def messages(self, count: int) -> Iterator[Sequence[Message]]:
+        """``count`` messages in lists of ``CHUNK``, made beforehand."""
+        made = _messages()
+        chunks = [made[start : start + CHUNK] for start in range(0, len(made), CHUNK)]
+        whole, rest = divmod(count, CHUNK)
+        yield from islice(cycle(chunks), whole)
+        if rest:
+            yield chunks[whole % len(chunks)][:rest]
+
+
+@cache
+def _messages(count: int = TEXTS, seed: int = 8) -> list[Message]:
+    """As services send them: text of 50 to 2,000 characters, a key, and a header that tells whose work it is."""
+    source = random.Random(seed)
+    letters = "".join(source.choices("abcdefghijklmnopqrstuvwxyz     ", k=4000))
+    result = []
+    for number in range(count):
+        start, size = source.randrange(2000), source.randint(50, 2000)
+        trace = f"00-{source.getrandbits(128):032x}-{source.getrandbits(64):016x}-01".encode()
+        result.append((letters[start : start + size], b"customer-%d" % (number % 3000), [("traceparent", trace)]))
+    return result
 
 
 @cache

@@ -116,6 +116,26 @@ async def unkept(job: Job) -> Measurement:
         return measured
 
 
+async def dressed(job: Job) -> Measurement:
+    """Text through a serializer, with a key and a header; nothing is kept."""
+    failures = _Failures()
+    async with _producer(job, on_error=failures, value_serializer=str.encode) as producer:
+
+        async def send(count: int) -> None:
+            for messages in job.messages(count):
+                for value, key, headers in messages:
+                    producer.send(job.topic, value, key, headers=headers)
+                await producer.drain()
+            await producer.flush()
+
+        await send(job.warm_up)
+        watch = Stopwatch()
+        await send(job.records)
+        measured = watch.stop(job.records, sent=job.warm_up + job.records, build=_build())
+        failures.check()
+        return measured
+
+
 async def many(job: Job) -> Measurement:
     """``send_many`` of a list of bytes."""
     if job.distinct:

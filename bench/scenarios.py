@@ -159,6 +159,14 @@ SCENARIOS: tuple[Scenario, ...] = (
         quick=_QUICK,
     ),
     Scenario(
+        "1c",
+        "send of text of 50 to 2,000 characters through a serializer, with a key and a header, nothing kept",
+        _rows("dressed", *OURS, "confluent-kafka", "aiokafka (uvloop)"),
+        options={"records": 200_000, "warm_up": 60_000},
+        quick={"records": 50_000, "warm_up": 20_000},
+        slow=True,
+    ),
+    Scenario(
         "2",
         "send_many of a list of bytes",
         (

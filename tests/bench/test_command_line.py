@@ -30,10 +30,10 @@ def test_everything_by_default_and_less_when_quick() -> None:
 
 
 def test_scenarios_are_chosen_by_how_their_names_begin() -> None:
-    assert _chosen("--scenarios", "1,5-z") == {"1a", "1b", "5-zstd"}
+    assert _chosen("--scenarios", "1,5-z") == {"1a", "1b", "1c", "5-zstd"}
     # What is asked for is run, however slow.
     assert _chosen("--quick", "--scenarios", "6") == {"6"}
-    with pytest.raises(ValueError, match="no such scenario: '9'; there are: 1a, 1b"):
+    with pytest.raises(ValueError, match="no such scenario: '9'; there are: 1a, 1b, 1c"):
         select("1,9", quick=False)
 
 

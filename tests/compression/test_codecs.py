@@ -7,8 +7,10 @@ import gzip
 import itertools
 import random
 import struct
+import sys
 import tracemalloc
-from collections.abc import Callable, Mapping, Sequence
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import lz4.frame
@@ -17,8 +19,10 @@ import snappy as python_snappy
 import zstandard
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from isal import isal_zlib
 
 from aioproducer.compression import CODECS, Codec, codec
+from aioproducer.compression import gzip as gzip_codec
 from aioproducer.compression.base import blocks_of
 from aioproducer.errors import ConfigurationError, ProtocolError
 
@@ -111,6 +115,28 @@ def test_levels_matter() -> None:
     text = b"".join(b"line %d of a log, level=%d\n" % (number, number % 7) for number in range(5000))
     for name, low, high in (("gzip", 1, 9), ("lz4", 9, 17), ("zstd", 1, 19)):
         assert len(codec(name).compress([text], high)) < len(codec(name).compress([text], low))
+
+
+@pytest.fixture
+def no_isal(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """As where ISA-L is not installed."""
+    monkeypatch.setitem(sys.modules, "isal", None)
+    gzip_codec._compress_by_default.cache_clear()
+    yield
+    gzip_codec._compress_by_default.cache_clear()
+
+
+def test_gzip_at_the_librarys_default_level_is_isals_where_it_is_installed() -> None:
+    assert codec("gzip").compress([MIXED]) == codec("gzip").compress([MIXED], -1)
+    assert codec("gzip").compress([MIXED]) == isal_zlib.compress(MIXED, 3, 31)
+    assert codec("gzip").compress([MIXED], 6) == zlib.compress(MIXED, 6, 31)
+
+
+@pytest.mark.usefixtures("no_isal")
+def test_gzip_at_the_librarys_default_level_is_zlibs_where_there_is_nothing_else() -> None:
+    codec("gzip").load()
+    assert codec("gzip").compress([MIXED]) == zlib.compress(MIXED, -1, 31)
+    assert codec("gzip").decompress(codec("gzip").compress([MIXED[:1000], MIXED[1000:]])) == MIXED
 
 
 def test_the_default_level_of_lz4_is_the_fast_compressor_as_in_java() -> None:
