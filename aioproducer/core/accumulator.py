@@ -47,6 +47,9 @@ ADMITTED_BY_EACH = 2
 # With less memory than this left, and batches under way, records wait.
 LEAST_OF_THE_REST = 65536
 
+# Batches up to this size take a piece of memory of just their size.
+EXACT_PIECE = 16384
+
 # Batches up to this size are compressed at once; a thread takes longer to wake.
 INLINE_COMPRESSION_SIZE = 4096
 
@@ -433,14 +436,18 @@ class RecordAccumulator(IncompleteBatches):
         """How large a piece of memory to take for a batch of ``expected`` bytes, ``limit`` being the most.
 
         With pieces of just what is expected, which differs from batch to batch, a full buffer would soon be nothing but
-        gaps that no other size fits. There are eight sizes for what makes more than half a batch: none wastes much, and
-        most batches take one and the same. Below them are powers of two, which fit where others were; and for batches
-        that are compressed, whose limits differ too.
+        gaps that no other size fits. Of small batches there are as many sizes as kibibytes, and of those that are more
+        than half full eight: none wastes much, and most take one and the same. Others take powers of two, which fit
+        where others were; so do batches that are compressed, whose limits differ too.
         """
-        if self._compresses or expected <= limit >> 1:
-            return _near_power_of_two(min(expected, limit))
-        step = max(limit >> 4, 1)
-        return limit - (limit - min(expected, limit)) // step * step
+        expected = min(expected, limit)
+        if not self._compresses:
+            if expected <= EXACT_PIECE:
+                return expected
+            if expected > limit >> 1:
+                step = limit >> 4
+                return limit - (limit - expected) // step * step
+        return _near_power_of_two(expected)
 
     def _note_new_batch(self, queue: PartitionQueue, batch: ProducerBatch, now: float) -> None:
         queue.open_batch = batch
