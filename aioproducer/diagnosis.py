@@ -139,16 +139,19 @@ def tls_handshake_ended(address: str) -> ConnectionFailedError:
     )
 
 
-def ended_before_first_answer(address: str, *, uses_tls: bool) -> ConnectionFailedError:
+def ended_before_first_answer(
+    address: str, *, uses_tls: bool, exception: Exception | None = None
+) -> ConnectionFailedError:
     """The peer ended the connection before it had answered the first request, as a TLS or SASL listener does."""
+    because = f" ({exception})" if exception is not None else ""
     if uses_tls:
         return ConnectionFailedError(
-            f"{address} ended the connection before it answered the first request. The listener may demand SASL or a "
-            "client certificate (ssl.client.auth=required): look at the broker's listeners and its log."
+            f"{address} ended the connection before it answered the first request{because}. The listener may demand "
+            "SASL or a client certificate (ssl.client.auth=required): look at the broker's listeners and its log."
         )
     return ConnectionFailedError(
-        f"{address} ended the connection before it answered the first request. Often this listener speaks TLS or "
-        "demands SASL, and the client uses security_protocol='PLAINTEXT': look at listeners in the broker's "
+        f"{address} ended the connection before it answered the first request{because}. Often this listener speaks TLS "
+        "or demands SASL, and the client uses security_protocol='PLAINTEXT': look at listeners in the broker's "
         "configuration. Otherwise the broker has just stopped."
     )
 

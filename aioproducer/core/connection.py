@@ -581,7 +581,7 @@ class Connection:
         if isinstance(exception, KafkaError):
             return exception
         if not self._answered and self.state is ConnectionState.CHECKING_API_VERSIONS:
-            return ended_before_first_answer(self.peer, uses_tls=self._uses_tls)
+            return ended_before_first_answer(self.peer, uses_tls=self._uses_tls, exception=exception)
         because = f" ({exception})" if exception is not None else ""
         if self.state is ConnectionState.AUTHENTICATING:
             return NetworkError(

@@ -30,14 +30,15 @@ class GatewaySettings:
     max_request_size: int = 104_857_600
     """As ``socket.request.max.bytes`` of the broker."""
     max_in_flight: int = 1024
-    """Requests of one client that are not answered: then no more is read of it, though what came in the same receive is
-    let through."""
+    """Requests of one client that are not answered: then no more is let through, though what came in the same receive
+    is, and 64 KiB and a receive are held besides."""
     max_held_bytes: int = 4 * 1024 * 1024
     """Of one response, for its addresses; a response that needs more ends its connection."""
     whole_limit: int = 64 * 1024
     """A response to Produce or Fetch that is larger passes by piece by piece; an ApiVersions response may not be."""
     stall_timeout: float = 600.0
-    """How long one side may take nothing of what was sent to it."""
+    """How long one side may take nothing of what was sent to it, and how long the broker may send nothing to a client
+    that has ``max_in_flight`` requests unanswered."""
     close_timeout: float = 10.0
     """How long a connection that ends may take for what it still has to send."""
 

@@ -3,6 +3,9 @@
 What one side sends is read only while the other side takes it: at most one receive is held for each direction, and what
 ``ResponseStream`` holds. The seam has no half-closed connections: when one side has ended, what it sent before is still
 sent on, then the other side ends too.
+
+The end of a connection that is not read may not be noticed. While a client may send no further request, as too many
+wait for their answers, it is therefore read on, until ``_MOST_HELD`` bytes are held of it.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 from aioproducer.errors import ProtocolError
 from aioproducer.gateway.requests import Exchange, RequestStream
@@ -19,6 +22,9 @@ from aioproducer.gateway.rewriting import Translate
 from aioproducer.transport.base import Buffer, Transport, TransportHandler
 
 _logger = logging.getLogger(__name__)
+
+_MOST_HELD: Final = 64 * 1024
+"""Bytes; the receive that goes over it is held as well."""
 
 
 class SessionLimits(Protocol):
@@ -167,7 +173,11 @@ class Session:
         self._connecting = True
         self._draining = False
         self._over = False
+        self._held = bytearray()
+        """What the client has sent beyond the requests that it may have unanswered."""
         self._close_timer: asyncio.TimerHandle | None = None
+        self._answer_timer: asyncio.TimerHandle | None = None
+        """The broker is given up then, unless something of it comes."""
         self.client.transport = client
         self.client.pause(True)
 
@@ -190,14 +200,20 @@ class Session:
 
     def client_sent(self, data: Buffer) -> None:
         self.client.received += len(data)
+        if self._held or self._waits_for_answers or self._drained:
+            self._held += data
+        else:
+            self._pass_on(data)
+        self._go_on()
+
+    def _pass_on(self, data: Buffer) -> None:
         try:
             buffers = self._requests.feed(data)
         except ProtocolError as error:
             _logger.warning("Closing the connection of %s, which sent %s", self.peer, error)
             self.end()
-            return
-        self.upstream.write(buffers)
-        self._go_on()
+        else:
+            self.upstream.write(buffers)
 
     def upstream_took(self, count: int) -> None:
         self.upstream.took(count)
@@ -207,6 +223,7 @@ class Session:
 
     def upstream_sent(self, data: Buffer) -> None:
         self.upstream.received += len(data)
+        self._expect_answers(False)
         try:
             buffers = self._responses.feed(data)
         except ProtocolError as error:
@@ -226,6 +243,7 @@ class Session:
         _logger.debug("The client %s has gone: %s", self.peer, exception)
         self.client.lost = True
         self.client.taken()
+        self._pass_on_held()
         self.end()
 
     def upstream_lost(self, exception: Exception | None) -> None:
@@ -269,18 +287,58 @@ class Session:
         )
         self.abort()
 
+    def _broker_is_silent(self) -> None:
+        _logger.warning(
+            "The broker has answered none of %d requests of %s for %g s; the connection is reset",
+            len(self.exchange.expected),
+            self.peer,
+            self._limits.stall_timeout,
+        )
+        self.abort()
+
+    @property
+    def _waits_for_answers(self) -> bool:
+        return len(self.exchange.expected) >= self._limits.max_in_flight
+
+    @property
+    def _drained(self) -> bool:
+        return self._draining and self._requests.between_requests
+
+    def _expect_answers(self, wanted: bool) -> None:
+        """Have a timer, or none: the client cannot go on before the broker has answered."""
+        if wanted == (self._answer_timer is not None):
+            return
+        if self._answer_timer is not None:
+            self._answer_timer.cancel()
+            self._answer_timer = None
+        else:
+            self._answer_timer = self._loop.call_later(self._limits.stall_timeout, self._broker_is_silent)
+
+    def _pass_on_held(self) -> None:
+        held, self._held = self._held, bytearray()
+        if held:
+            self._pass_on(held)
+
     def _go_on(self) -> None:
         """Read what may be read; see whether it is over."""
         if self._over:
             return
-        waiting = len(self.exchange.expected) >= self._limits.max_in_flight
-        drained = self._draining and self._requests.between_requests
-        self.client.pause(self._connecting or self.upstream.full or waiting or drained)
+        if not (self._waits_for_answers or self._drained or self.upstream.full):
+            self._pass_on_held()
+        self.client.pause(self._connecting or self.upstream.full or len(self._held) >= _MOST_HELD)
         self.upstream.pause(self.client.full)
-        if drained and not self.exchange.expected and self._responses.between_responses and not self.client.closing:
+        # A broker whose answers the client does not take is not to blame.
+        self._expect_answers(self._waits_for_answers and not self.client.full and not self.client.closing)
+        if (
+            self._drained
+            and not self.exchange.expected
+            and self._responses.between_responses
+            and not self.client.closing
+        ):
             self.end()
         elif self.client.ended and self.upstream.ended and not self._connecting:
             self._over = True
+            self._expect_answers(False)
             if self._close_timer is not None:
                 self._close_timer.cancel()
             self._ended(self)

@@ -12,7 +12,8 @@ logger = logging.getLogger("aioproducer")
 
 # How long connections may take to end in good order, and then to end at all, in seconds.
 CLOSE_TIMEOUT = 0.2
-ABORT_TIMEOUT = 1.0
+ABORT_TIMEOUT = 10.0
+"""TCP needs a turn of the loop for it; a card has gigabytes of memory to let go of, which takes seconds."""
 
 
 async def close_nodes(nodes: Sequence[NodeConnection]) -> None:

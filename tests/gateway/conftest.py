@@ -61,6 +61,9 @@ class Scene:
         sizes = {"send_buffer_bytes": 65_536, "receive_buffer_bytes": 65_536, "linger_timeout": 0.1}
         self.connector: Connector = network if kind == "memory" else StreamConnector(**sizes)
         self.listener: Listener = network if kind == "memory" else StreamListener(**sizes)
+        self.gateway_listener = self.listener
+        self.client_connector = self.connector
+        """What is between the clients and the gateways; another transport's than the broker's perhaps."""
         self.host = "127.0.0.1"
         self.brokers: list[Peer] = []
         """The broker's side of each connection that came to it."""
@@ -83,7 +86,7 @@ class Scene:
                 self.upstream = await self.listener.listen(self.host, 0, self._accept)
             upstream = (self.host, self.upstream.port)
         gateway = Gateway(
-            self.listener,
+            self.gateway_listener,
             connector or self.connector,
             upstream,
             address_map or AddressMap({}, port=1),
@@ -104,7 +107,7 @@ class Scene:
     async def client(self, gateway: Gateway) -> Peer:
         """A client that is connected to the gateway."""
         peer = Peer()
-        peer.transport = await self.connector.connect(self.host, gateway.port, peer)
+        peer.transport = await self.client_connector.connect(self.host, gateway.port, peer)
         self.clients.append(peer)
         return peer
 

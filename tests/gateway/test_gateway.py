@@ -8,6 +8,7 @@ import gc
 import logging
 import struct
 import weakref
+from random import Random
 
 import pytest
 
@@ -22,8 +23,12 @@ from aioproducer.protocol.messages import (
     ProduceRequest,
 )
 from aioproducer.protocol.messages.metadata import MetadataResponseBroker
+from aioproducer.testing.verbs import SimulatedFabric
 from aioproducer.transport.memory import MemoryNetwork
+from aioproducer.transport.rdma import RdmaConnector, RdmaListener
+from tests.gateway.conftest import Scene
 from tests.gateway.messages import response_frame
+from tests.simulation.loop import VirtualLoop
 from tests.waiting import until
 
 LARGE = 3_000_000
@@ -159,6 +164,140 @@ async def test_requests_that_nobody_answers_are_bounded(scene):
         await until(lambda number=number: len(broker.received) > number * size)
         broker.send(heartbeat_response(number))
     await client.receive(b"".join(map(heartbeat_response, range(20))))
+
+
+async def test_a_broker_that_never_answers_is_left(scene, caplog):
+    """Its client was not read any more, and no timer ran: the connection stayed for ever."""
+    caplog.set_level(logging.WARNING)
+    gateway = await scene.gateway(max_in_flight=5, stall_timeout=0.1)
+    client, broker = await scene.pair(gateway)
+    for number in range(8):
+        client.send(request_frame(number))
+        await settle(10)
+    await client.end()
+    await broker.end()
+    await until(lambda: not gateway.metrics()["connections"])
+    assert "The broker has answered none of 5 requests of" in caplog.text
+    assert "for 0.1 s; the connection is reset" in caplog.text
+
+
+@pytest.mark.parametrize("stop", [False, True])
+async def test_a_client_that_goes_with_many_requests_unanswered(scene, stop, caplog):
+    caplog.set_level(logging.WARNING)
+    gateway = await scene.gateway(max_in_flight=5)
+    client, broker = await scene.pair(gateway)
+    sent = b"".join(map(request_frame, range(8)))
+    client.send(sent)
+    await broker.receive(sent)
+    client.send(request_frame(8))
+    await settle()
+    stopping = asyncio.ensure_future(gateway.stop(60)) if stop else None
+    await settle()
+    client.transport.abort()
+    await broker.end()
+    await until(lambda: not gateway.metrics()["connections"])
+    if stopping is not None:
+        await stopping
+    assert not caplog.records
+
+
+async def test_a_client_by_rdma_that_goes_with_many_requests_unanswered(scene):
+    fabric = SimulatedFabric()
+    scene.gateway_listener = RdmaListener(fabric)
+    gateway = await scene.gateway(max_in_flight=5)
+    scene.client_connector = RdmaConnector(fabric)
+    client, broker = await scene.pair(gateway)
+    sent = b"".join(map(request_frame, range(8)))
+    client.send(sent)
+    await broker.receive(sent)
+    client.transport.abort()
+    await broker.end()
+    await until(lambda: not gateway.metrics()["connections"])
+    await gateway.stop()
+    await client.end()
+    assert not any(fabric.live)
+
+
+async def test_what_is_held_of_a_client_that_goes_reaches_the_broker(scene):
+    gateway = await scene.gateway(max_in_flight=1)
+    client, broker = await scene.pair(gateway)
+    held = request_frame(2, ProduceRequest(acks=0), 9)
+    client.send(request_frame(1))
+    await broker.receive(request_frame(1))
+    client.send(held)
+    await settle()
+    assert not broker.received
+    client.transport.close()
+    await broker.end()
+    assert broker.received == held
+
+
+async def test_what_is_held_is_no_request(scene, caplog):
+    caplog.set_level(logging.WARNING)
+    gateway = await scene.gateway(max_in_flight=1)
+    client, broker = await scene.pair(gateway)
+    client.send(request_frame(1))
+    await broker.receive(request_frame(1))
+    client.send(b"\xff\xff\xff\xff")
+    await settle()
+    assert not client.lost
+    broker.send(heartbeat_response(1))
+    await client.end()
+    assert client.received == heartbeat_response(1)
+    assert "which sent a request of -1 bytes" in caplog.text
+
+
+def test_each_answer_gives_the_broker_its_time_again(caplog):
+    """On virtual time."""
+    loop = VirtualLoop(Random(1))
+
+    async def scenario():
+        scene = Scene("memory")
+        gateway = await scene.gateway(max_in_flight=2, stall_timeout=600)
+        client, broker = await scene.pair(gateway)
+        for number in range(3):
+            client.send(request_frame(number))
+            await settle(10)
+        await asyncio.sleep(500)
+        broker.send(heartbeat_response(0))
+        await asyncio.sleep(500)
+        assert not client.lost
+        assert len(broker.received) == 3 * len(request_frame(0))
+        await asyncio.sleep(101)
+        assert client.lost
+        assert gateway.metrics()["connections"] == 0
+        assert "The broker has answered none of 2 requests" in caplog.text
+        caplog.clear()
+
+        client, broker = await scene.pair(gateway)
+        client.send(request_frame(0) + request_frame(1))
+        await asyncio.sleep(500)
+        broker.send(heartbeat_response(0))
+        # Who waits for nothing more than it may have unanswered, waits as long as it likes.
+        await asyncio.sleep(5000)
+        assert not client.lost
+        assert not caplog.records
+        await scene.close()
+
+    loop.run_until_complete(scenario())
+    assert loop.pending_timers() == []
+    loop.close()
+
+
+async def test_what_is_held_is_bounded(scene):
+    gateway = await scene.gateway(max_in_flight=1)
+    client, broker = await scene.pair(gateway)
+    client.send(request_frame(0))
+    await broker.receive(request_frame(0))
+    held = b"".join(request_frame(number, ProduceRequest(acks=0), 9) for number in range(100_000))
+    client.send(held)
+    await settle(200)
+    assert not broker.received
+    assert client.pending
+    assert gateway.metrics()["bytes_from_clients"] < 500_000
+    broker.send(heartbeat_response(0))
+    await until(lambda: len(broker.received) == len(held))
+    assert broker.received == held
 
 
 async def test_requests_without_an_answer_are_not_waited_for(scene):

@@ -8,6 +8,7 @@ import os
 import socket
 import ssl
 import struct
+import threading
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 
@@ -20,6 +21,7 @@ from aioproducer.transport.memory import MemoryNetwork, MemoryTransport
 from aioproducer.transport.rdma import RdmaConnector, RdmaListener
 from aioproducer.transport.rdma.channel import RdmaTransport
 from aioproducer.transport.stream import StreamConnector
+from tests.transport.rdma_place import Place
 
 RELEASED = 0xEE
 
@@ -431,6 +433,18 @@ async def small_wire(request: pytest.FixtureRequest, certificates: Certificates)
 def stream_wire() -> Callable[..., contextlib.AbstractAsyncContextManager[StreamWire]]:
     """``stream_wire(kind, client_context, server_context)``: over sockets, with contexts of the test's own."""
     return _stream_wire
+
+
+@pytest.fixture
+async def place(recorder: Callable[[], Recorder]) -> AsyncIterator[Place]:
+    """A place for RDMA; everything is gone afterwards: verbs objects, threads and tasks."""
+    threads = set(threading.enumerate())
+    made = Place(recorder)
+    yield made
+    await made.shut()
+    assert not any(made.fabric.live)
+    assert set(threading.enumerate()) <= threads
+    assert len(asyncio.all_tasks()) == 1
 
 
 @pytest.fixture

@@ -697,6 +697,19 @@ class TestTheEnd:
         assert await server.until_lost() is None
         assert server.received == data
 
+    async def test_a_peer_that_took_everything_and_still_sends_is_no_error(self, pairs, turns):
+        client, server = await pairs.open(linger_timeout=0.1, ring_bytes=65536)
+        server.transport.pause_reading()
+        client.write(b"last words")
+        client.close()
+        await turns(20)
+        # Which makes the closing side return credits, behind its goodbye.
+        server.write(numbered(200_000))
+        assert await client.until_lost() is None
+        server.transport.resume_reading()
+        await server.until_lost()
+        assert server.received == b"last words"
+
     async def test_a_goodbye_that_nobody_takes_is_an_error(self, pairs):
         client, server = await pairs.open(linger_timeout=0.02)
         client.write(b"never taken")

@@ -29,81 +29,10 @@ from aioproducer.transport.rdma import (
     RdmaUnavailableError,
 )
 from aioproducer.transport.rdma.executor import RingSizes
-from aioproducer.transport.rdma.handshake import Facts, HandshakeReader, Kind, Ready, Refusal, RingFacts, encode
-from aioproducer.transport.rdma.verbs import QueuePairFacts, VerbsError
+from aioproducer.transport.rdma.handshake import Facts, HandshakeReader, Kind, Ready, Refusal, encode
+from aioproducer.transport.rdma.verbs import VerbsError
 from aioproducer.transport.stream import StreamConnector
-
-RING = RingFacts(address=0x1000, key=1, size=4096, slots=4, controls=4)
-QUEUE_PAIR = QueuePairFacts(number=999, gid=b"\1" * 16, packet_number=99, mtu=1024)
-HELLO = Facts(Kind.HELLO, b"t" * 16, bytes(16), QUEUE_PAIR, RING)
-
-
-class Place:
-    """A listener over a fabric of its own, whose connections are recorders."""
-
-    def __init__(self, recorder):
-        self.recorder = recorder
-        self.fabric = SimulatedFabric()
-        self.connector = RdmaConnector(self.fabric)
-        self.accepted = []
-        self.servers = asyncio.Queue()
-        self.listening = None
-
-    async def listen(self, **options):
-        self.listening = await RdmaListener(self.fabric, **options).listen("127.0.0.1", 0, self._accept)
-        return self.listening
-
-    def _accept(self, transport):
-        server = self.recorder()
-        server.transport = transport
-        self.accepted.append(server)
-        self.servers.put_nowait(server)
-        return server
-
-    async def connect(self):
-        client = self.recorder()
-        async with asyncio.timeout(20):
-            client.transport = await self.connector.connect("127.0.0.1", self.listening.port, client)
-            server = await self.servers.get()
-        return client, server
-
-    async def still_serves(self):
-        """Somebody who means well is served as ever."""
-        client, server = await self.connect()
-        client.write(b"here I am")
-        assert await server.until_received(9) == b"here I am"
-        client.close()
-        await client.until_lost()
-        await server.until_lost()
-
-    async def stranger(self):
-        return await asyncio.open_connection("127.0.0.1", self.listening.port)
-
-    async def shut(self):
-        for server in self.accepted:
-            server.abort()
-            await server.until_lost()
-        if self.listening is not None:
-            self.listening.close()
-            async with asyncio.timeout(20):
-                await self.listening.wait_closed()
-
-
-@pytest.fixture
-async def place(recorder):
-    """Everything is gone afterwards: verbs objects, threads and tasks."""
-    threads = set(threading.enumerate())
-    made = Place(recorder)
-    yield made
-    await made.shut()
-    assert not any(made.fabric.live)
-    assert set(threading.enumerate()) <= threads
-    assert len(asyncio.all_tasks()) == 1
-
-
-async def told(reader, peer="peer"):
-    """What the listener said, until it ended the connection."""
-    return HandshakeReader(peer, accepting=False).feed(await reader.read(-1))
+from tests.transport.rdma_place import HELLO, QUEUE_PAIR, RING, told
 
 
 class TestStrangersAtAListener:
@@ -190,13 +119,6 @@ class TestStrangersAtAListener:
             assert "ended the connection before the RDMA handshake was over" in caplog.text
             caplog.clear()
         assert not [record for record in caplog.records if record.levelno > logging.INFO]
-
-    async def test_many_who_say_nothing_do_not_keep_others_out(self, place):
-        await place.listen(max_handshakes=3)
-        silent = [await place.stranger() for _ in range(10)]
-        await place.still_serves()
-        for _, writer in silent:
-            writer.close()
 
     async def test_close_ends_the_handshakes(self, place):
         await place.listen()
@@ -316,6 +238,57 @@ class TestStrangersAtAConnector:
             error = await self.refused(place, recorder, port)
         assert f"127.0.0.1:{port} refused the RDMA connection: it is full" in str(error)
         assert not isinstance(error, NotRdmaError)
+
+    async def test_a_refusal_behind_the_welcome(self, place, recorder):
+        async with Imposter(lambda hello: welcome(hello) + encode(Refusal("it stops"))) as port:
+            error = await self.refused(place, recorder, port)
+        assert "refused the RDMA connection: it stops" in str(error)
+
+    @pytest.mark.parametrize("last", [b"", encode(Refusal("it is full"))])
+    async def test_one_who_ends_it_before_hello_may_speak_rdma(self, place, recorder, turns, last):
+        """A listener that had to make room was taken for a plain Kafka port, and ``rdma,tcp`` went on by TCP."""
+        go_on = threading.Event()
+        place.fabric.before = lambda verb: verb != "open" or go_on.wait(20)
+
+        async def end(reader, writer):
+            writer.write(last)
+            writer.close()
+            await turns(20)
+            go_on.set()
+
+        class NoTcp(StreamConnector):
+            async def connect(self, *args, **options):
+                raise AssertionError("by TCP")
+
+        server = await asyncio.start_server(end, "127.0.0.1", 0)
+        connector = FallbackConnector(place.connector, NoTcp())
+        with pytest.raises(HandshakeError) as caught:
+            await connector.connect("127.0.0.1", server.sockets[0].getsockname()[1], recorder())
+        assert not isinstance(caught.value, NotRdmaError)
+        assert ("it is full" if last else "before the RDMA handshake was over") in str(caught.value)
+        server.close()
+
+    @pytest.mark.parametrize(
+        ("said", "text"), [(encode(Refusal("too late")), "has gone without a goodbye"), (b"more", "broke the rules")]
+    )
+    async def test_a_word_when_the_handshake_is_over(self, place, recorder, said, text):
+        """A refusal crosses READY on its way: that breaks no rule."""
+
+        async def stay(reader, writer):
+            messages = HandshakeReader("client", accepting=True)
+            (hello,) = messages.feed(await reader.read(1000))
+            writer.write(welcome(hello))
+            await reader.read(1000)
+            writer.write(said)
+            with contextlib.suppress(ConnectionError):
+                await reader.read(-1)
+            writer.close()
+
+        server = await asyncio.start_server(stay, "127.0.0.1", 0)
+        client = recorder()
+        client.transport = await place.connector.connect("127.0.0.1", server.sockets[0].getsockname()[1], client)
+        assert text in str(await client.until_lost())
+        server.close()
 
     async def test_an_answer_to_another_connection(self, place, recorder):
         async with Imposter(lambda hello: welcome(hello, echo=b"w" * 16)) as port:
@@ -483,7 +456,7 @@ class TestWhatFailsOnTheWay:
                 raise LookupError("a bug")
 
         place.fabric.before = fail
-        with pytest.raises(HandshakeError, match="ended the connection"):
+        with pytest.raises(HandshakeError, match="refused the RDMA connection: the server failed"):
             await place.connector.connect("127.0.0.1", place.listening.port, recorder())
         place.fabric.before = None
         assert "a bug" in caplog.text

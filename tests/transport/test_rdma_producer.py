@@ -10,6 +10,7 @@ import weakref
 
 import pytest
 
+from aioproducer import Producer
 from aioproducer.testing import EmbeddedCluster
 from aioproducer.testing.verbs import SimulatedFabric
 from aioproducer.transport.rdma import RdmaConnector
@@ -216,3 +217,13 @@ async def test_without_acknowledgements_memory_comes_back_too(fabric):
                 break
             await asyncio.sleep(0.01)
         assert len(values_of(cluster)) == 200
+
+
+async def test_rings_of_one_message_go_on_behind_the_first(fabric):
+    """Its write asked for no completion, and nothing more could be under way."""
+    async with EmbeddedCluster(transport="rdma", verbs=fabric) as cluster:
+        config = {"bootstrap_servers": cluster.bootstrap_servers}
+        async with Producer(transport=RdmaConnector(fabric, slots=1), **config) as producer, asyncio.timeout(20):
+            for number in range(3):
+                await producer.send("topic", b"%d" % number + bytes(900_000))
+        assert len(values_of(cluster)) == 3

@@ -47,6 +47,8 @@ cdef class RdmaTransport:
     cdef Py_ssize_t _largest
     cdef object _state
     cdef readonly Unsent _unsent
+    cdef Py_ssize_t _goodbye_id
+    cdef bint _goodbye_taken
     cdef bint _goodbye_waits
     cdef Py_ssize_t _unposted
     cdef bint _peer_shut

@@ -164,6 +164,9 @@ class RdmaTransport:
         self._unposted = 0
         """Receives that were consumed and have to be posted again before the peer is told."""
         self._peer_shut = False
+        self._goodbye_id = -1
+        """The work request of this side's goodbye, which all data stands before."""
+        self._goodbye_taken = False
         self._goodbye_waits = False
         """The peer has said it, and what came before is not all delivered."""
         self._reading_paused = False
@@ -307,6 +310,8 @@ class RdmaTransport:
 
     def _post_control(self, kind: int) -> None:
         work_request_id, signaled = self._queue.posted(0, 0, None, kind == _GOODBYE)
+        if kind == _GOODBYE:
+            self._goodbye_id = work_request_id
         try:
             self._post(work_request_id, [], 0, kind, signaled)
         except VerbsError as error:
@@ -431,6 +436,8 @@ class RdmaTransport:
             return self._status_error(status)
         if not received:
             self._queue.completed(work_request_id)
+            if 0 <= self._goodbye_id <= work_request_id:
+                self._goodbye_taken = True
             return None
         try:
             self._arrived(immediate, length)
@@ -482,7 +489,7 @@ class RdmaTransport:
         if self._state is _FLUSHING:
             self._say_goodbye()
         if self._state is _LINGERING:
-            if self._peer_shut and not self._queue.under_way:
+            if self._peer_shut and self._goodbye_taken:
                 self._lose(None)
         elif self._state is _FAILED and self._stopped and not self._reading_paused and not self._is_pending():
             self._lose(self._failure)
@@ -541,7 +548,7 @@ class RdmaTransport:
         if self._state is _OPEN:
             self._fail(None if self._peer_shut else error)
             self._turn()
-        elif not self._queue.under_way or (self._state is _LINGERING and exception is None):
+        elif self._goodbye_taken or not self._queue.under_way or (self._state is _LINGERING and exception is None):
             self._lose(None if not self._unsent.waiting else error)
         else:
             self._lose(error if failure is None else failure)
@@ -553,9 +560,7 @@ class RdmaTransport:
         )
 
     def _linger_expired(self) -> None:
-        lost = (
-            self._reset(f"not everything was taken within {self._linger_timeout} s") if self._queue.under_way else None
-        )
+        lost = None if self._goodbye_taken else self._reset(f"not everything was taken within {self._linger_timeout} s")
         self._lose(lost, reset=True)
 
     def _reset(self, reason: str) -> ConnectionResetError:

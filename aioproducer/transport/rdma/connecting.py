@@ -1,8 +1,7 @@
 """Connecting and accepting over RDMA.
 
 A broker is known by host and port as ever: the handshake (``handshake``) is made over a TCP connection to them, which
-stays open beside the queue pair for as long as the connection lives. Where the handshake's TCP connection is not
-reset by anybody, its keep-alive notices within half a minute that the peer's machine has gone, though nothing is sent.
+stays open beside the queue pair for as long as the connection lives (``control``).
 
 Neither the handshake nor what is written later is encrypted or authenticated by RDMA itself; the tokens keep apart
 what belongs to different connections, no more.
@@ -12,40 +11,26 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import functools
 import logging
 import mmap
 import secrets
-import socket
 from collections.abc import Callable
 from typing import Final
 
-from aioproducer.transport.addresses import Address
 from aioproducer.transport.base import Buffer, Listening, Transport, TransportHandler
-from aioproducer.transport.listening import StreamListener
 from aioproducer.transport.rdma.channel import Counters, RdmaTransport
+from aioproducer.transport.rdma.control import Control, ControlConnector, ControlListener
 from aioproducer.transport.rdma.executor import DevicePool, Link, RingSizes, SharedDevice
-from aioproducer.transport.rdma.handshake import (
-    TOKEN_SIZE,
-    Facts,
-    HandshakeError,
-    HandshakeReader,
-    Kind,
-    Message,
-    Ready,
-    Refusal,
-    encode,
-    ended_early,
-)
+from aioproducer.transport.rdma.handshake import TOKEN_SIZE, Facts, HandshakeError, Kind, Message, Ready
 from aioproducer.transport.rdma.verbs import Verbs, VerbsError
-from aioproducer.transport.stream import StreamConnector
 
 _logger = logging.getLogger(__name__)
 
-_KEEPALIVE: Final = (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 4))
-"""A machine that has vanished is noticed after half a minute."""
-_MOST_MESSAGES: Final = 2
-"""What a client may say before it was answered."""
+_WAITING_PER_PLACE: Final = 4
+"""TCP connections, to one that may have a queue pair: they cost a descriptor, and clients who all come at once need
+some milliseconds each before they say HELLO."""
+_CROWDED_SHARE: Final = 0.1
+"""What a client has of its time for READY while others wait."""
 
 
 def default_verbs() -> Verbs:
@@ -57,120 +42,6 @@ def default_verbs() -> Verbs:
     from aioproducer.transport.rdma.pyverbs_layer import PyverbsLayer
 
     return PyverbsLayer()
-
-
-class _ControlConnector(StreamConnector):
-    async def _connect_socket(self, loop: asyncio.AbstractEventLoop, host: str, port: int, peer: str) -> socket.socket:
-        sock = await super()._connect_socket(loop, host, port, peer)
-        _keep_alive(sock)
-        return sock
-
-
-class _ControlListener(StreamListener):
-    def _bind_one(self, family: socket.AddressFamily, address: Address, port: object) -> socket.socket:
-        sock = super()._bind_one(family, address, port)
-        # What is accepted inherits it.
-        _keep_alive(sock)
-        return sock
-
-
-def _keep_alive(sock: socket.socket) -> None:
-    for name, value in _KEEPALIVE:
-        option = getattr(socket, name, None)
-        if option is not None:
-            sock.setsockopt(socket.IPPROTO_TCP, option, value)
-
-
-class _Control:
-    """The handler of the TCP connection: of the handshake's messages first, then of its end alone."""
-
-    def __init__(self, peer: str, *, accepting: bool) -> None:
-        self.transport: Transport | None = None
-        self._peer = peer
-        self._accepting = accepting
-        self._reader = HandshakeReader(peer, accepting=accepting)
-        self._heard = False
-        self._messages: asyncio.Queue[Message | HandshakeError] = asyncio.Queue()
-        self._owner: RdmaTransport | None = None
-        self._lost = asyncio.Event()
-
-    @property
-    def is_lost(self) -> bool:
-        return self._lost.is_set()
-
-    def data_received(self, data: Buffer) -> None:
-        if self._owner is not None:
-            self._owner.control_said()
-            return
-        self._heard = True
-        try:
-            for message in self._reader.feed(data):
-                self._messages.put_nowait(message)
-            if self._messages.qsize() > _MOST_MESSAGES:
-                raise self._too_much()
-        except HandshakeError as error:
-            assert self.transport is not None
-            self.transport.pause_reading()
-            self._messages.put_nowait(error)
-
-    def write_completed(self, count: int) -> None:
-        """What is said here is copied by the kernel at once, or the connection is given up."""
-
-    def connection_lost(self, exception: Exception | None) -> None:
-        self._lost.set()
-        if self._owner is not None:
-            self._owner.control_lost(exception)
-        else:
-            error = self.ended_early()
-            error.__cause__ = exception
-            self._messages.put_nowait(error)
-
-    def ended_early(self) -> HandshakeError:
-        return ended_early(self._peer, heard=self._heard, accepting=self._accepting)
-
-    async def receive(self) -> Message:
-        """The next message.
-
-        Raises:
-            HandshakeError: what came is none, or nothing more will come.
-        """
-        message = await self._messages.get()
-        if isinstance(message, HandshakeError):
-            raise message
-        if isinstance(message, Refusal):
-            raise HandshakeError(errno.ECONNREFUSED, f"{self._peer} refused the RDMA connection: {message.reason}")
-        return message
-
-    def say(self, message: Message) -> None:
-        assert self.transport is not None
-        self.transport.write([encode(message)])
-
-    def refuse(self, reason: str) -> None:
-        """End the connection with a sentence for the peer."""
-        self.say(Refusal(reason))
-        assert self.transport is not None
-        self.transport.close()
-
-    def close(self) -> None:
-        assert self.transport is not None
-        self.transport.close()
-
-    def abort(self) -> None:
-        if self.transport is not None:
-            self.transport.abort()
-
-    def belong_to(self, owner: RdmaTransport) -> None:
-        """From now on there is no handshake any more."""
-        if self._reader.has_begun or not self._messages.empty():
-            raise self._too_much()
-        self._owner = owner
-
-    def _too_much(self) -> HandshakeError:
-        return HandshakeError(errno.EPROTO, f"{self._peer}: RDMA handshake: more was said than belongs to it")
-
-    async def until_lost(self) -> None:
-        if self.transport is not None:
-            await self._lost.wait()
 
 
 class _Endpoint:
@@ -193,7 +64,7 @@ class _Endpoint:
         self._zero_copy = zero_copy
         self._linger_timeout = linger_timeout
 
-    def transport(self, shared: SharedDevice, link: Link, control: _Control, peer: str, facts: Facts) -> RdmaTransport:
+    def transport(self, shared: SharedDevice, link: Link, control: Control, peer: str, facts: Facts) -> RdmaTransport:
         """The transport of a connection that both sides are ready for."""
         transport = RdmaTransport(
             self.devices,
@@ -209,17 +80,19 @@ class _Endpoint:
         control.belong_to(transport)
         return transport
 
-    def making(self, peer: str, control: _Control) -> _Making:
+    def making(self, peer: str, control: Control) -> _Making:
         return _Making(self, self._sizes, peer, control)
 
 
 class _Making:
     """A connection that is being made; whatever of it there is can be given up."""
 
-    def __init__(self, endpoint: _Endpoint, sizes: RingSizes, peer: str, control: _Control) -> None:
+    def __init__(self, endpoint: _Endpoint, sizes: RingSizes, peer: str, control: Control) -> None:
         self.token = secrets.token_bytes(TOKEN_SIZE)
         self.control = control
         self.peer = peer
+        self.place: asyncio.Semaphore | None = None
+        """What is released once nothing of the card is held here any more."""
         self._endpoint = endpoint
         self._sizes = sizes
         self._shared: SharedDevice | None = None
@@ -278,14 +151,14 @@ class _Making:
         """The transport, whose everything is from now on.
 
         Raises:
-            HandshakeError: the peer has gone meanwhile, or says what it should not.
+            HandshakeError: the peer has gone meanwhile, refuses, or says what it should not.
         """
-        if self.control.is_lost:
-            raise self.control.ended_early()
+        self.control.check_silent()
         assert self._shared is not None
         assert self._link is not None
         transport = self._endpoint.transport(self._shared, self._link.result(), self.control, self.peer, peer)
         self._shared = None
+        self._leave_place()
         return transport
 
     async def give_up(self) -> None:
@@ -297,17 +170,31 @@ class _Making:
         await asyncio.shield(task)
 
     async def _give_up(self) -> None:
-        shared, self._shared = self._shared, None
-        if shared is not None:
-            if self._link is not None:
-                await asyncio.wait([self._link])
-                if self._link.exception() is None:
-                    try:
-                        await shared.run(self._link.result().close)
-                    except VerbsError as error:
-                        _logger.error("Closing the RDMA connection to %s failed: %s", self.peer, error)
-            await self._endpoint.devices.release(shared)
+        try:
+            await self._close_link()
+        finally:
+            self._leave_place()
         await self.control.until_lost()
+
+    async def _close_link(self) -> None:
+        # The rings' memory goes with the link: nothing may refer to that afterwards.
+        shared, self._shared = self._shared, None
+        link, self._link = self._link, None
+        if shared is None:
+            return
+        if link is not None:
+            await asyncio.wait([link])
+            if link.exception() is None:
+                try:
+                    await shared.run(link.result().close)
+                except VerbsError as error:
+                    _logger.error("Closing the RDMA connection to %s failed: %s", self.peer, error)
+        await self._endpoint.devices.release(shared)
+
+    def _leave_place(self) -> None:
+        place, self.place = self.place, None
+        if place is not None:
+            place.release()
 
 
 class RdmaConnector:
@@ -338,7 +225,7 @@ class RdmaConnector:
         linger_timeout: float = 1.0,
     ) -> None:
         self._endpoint = _Endpoint(verbs, device, gid, RingSizes(ring_bytes, slots), zero_copy, linger_timeout)
-        self._stream = _ControlConnector(linger_timeout=linger_timeout)
+        self._stream = ControlConnector(linger_timeout=linger_timeout)
 
     @property
     def counters(self) -> Counters:
@@ -375,7 +262,7 @@ class RdmaConnector:
             OSError: no TCP connection could be made, or the card would not.
         """
         peer = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        control = _Control(peer, accepting=False)
+        control = Control(peer, accepting=False)
         control.transport = await self._stream.connect(host, port, control)
         making = self._endpoint.making(peer, control)
         try:
@@ -404,7 +291,9 @@ class RdmaListener:
     Args:
         verbs, device, gid, ring_bytes, slots, zero_copy, linger_timeout: as for ``RdmaConnector``.
         handshake_timeout: seconds that a client has for its handshake.
-        max_handshakes: so many may be going on; for another one the oldest is given up.
+        max_handshakes: so many may have a queue pair and rings, or what is left of them. Four times as many clients may
+            wait for that, or have said nothing yet: for another one the oldest of these is refused. While somebody
+            waits, a client has a tenth of ``handshake_timeout`` for its last word.
         backlog: connections that the system holds until they are accepted.
     """
 
@@ -423,7 +312,7 @@ class RdmaListener:
         backlog: int = 1024,
     ) -> None:
         self._endpoint = _Endpoint(verbs, device, gid, RingSizes(ring_bytes, slots), zero_copy, linger_timeout)
-        self._stream = _ControlListener(linger_timeout=linger_timeout, backlog=backlog)
+        self._stream = ControlListener(linger_timeout=linger_timeout, backlog=backlog)
         self._handshake_timeout = handshake_timeout
         self._max_handshakes = max_handshakes
 
@@ -466,9 +355,14 @@ class RdmaListening:
         self._shared = shared
         self._accept = accept
         self._handshake_timeout = handshake_timeout
-        self._max_handshakes = max_handshakes
-        self._handshakes: dict[asyncio.Task[None], None] = {}
-        """Those going on, oldest first."""
+        self._most_waiting = max_handshakes * _WAITING_PER_PLACE
+        self._places = asyncio.Semaphore(max_handshakes)
+        """Of those who have something of the card, or are about to; first come, first served."""
+        self._wanting_places = 0
+        self._handshakes: dict[asyncio.Task[None], Control] = {}
+        """All that go on, or end."""
+        self._waiting: dict[asyncio.Task[None], None] = {}
+        """Those of them who had no place yet, oldest first."""
         self._released: asyncio.Future[None] | None = None
 
     def begin(self, tcp: Listening) -> None:
@@ -490,7 +384,7 @@ class RdmaListening:
         if self._released is None:
             self._tcp.close()
             for task in self._handshakes:
-                task.cancel()
+                self._refuse(task, "the server stops")
             self._released = self._endpoint.devices.release(self._shared)
 
     async def wait_closed(self) -> None:
@@ -504,19 +398,29 @@ class RdmaListening:
 
     def shake_hands(self, tcp: Transport) -> TransportHandler:
         """Take a TCP connection; what comes of it shows later."""
-        control = _Control(tcp.peer, accepting=True)
+        control = Control(tcp.peer, accepting=True)
         control.transport = tcp
-        # Who is in earnest needs milliseconds: the oldest is most likely one who says nothing.
-        if len(self._handshakes) >= self._max_handshakes:
-            next(iter(self._handshakes)).cancel()
+        if len(self._waiting) >= self._most_waiting:
+            # Who is in earnest needs milliseconds: the oldest is most likely one who says nothing.
+            oldest = next(iter(self._waiting))
+            del self._waiting[oldest]
+            self._refuse(oldest, "too many connections are being made at once: try again")
         making = self._endpoint.making(tcp.peer, control)
         task = self._shared.loop.create_task(self._shake_hands(making, tcp.peer), name=f"rdma-handshake-{tcp.peer}")
-        self._handshakes[task] = None
-        task.add_done_callback(functools.partial(self._handshake_ended, control))
+        self._handshakes[task] = control
+        self._waiting[task] = None
+        task.add_done_callback(self._handshake_ended)
         return control
 
-    def _handshake_ended(self, control: _Control, task: asyncio.Task[None]) -> None:
-        del self._handshakes[task]
+    def _refuse(self, task: asyncio.Task[None], reason: str) -> None:
+        """Give a handshake up, with a word: to a client that has said HELLO silence means that this is no RDMA."""
+        if not task.done():
+            self._handshakes[task].refuse(reason)
+            task.cancel()
+
+    def _handshake_ended(self, task: asyncio.Task[None]) -> None:
+        control = self._handshakes.pop(task)
+        self._waiting.pop(task, None)
         if task.cancelled():
             # Here, and not in the coroutine, which never runs where it is cancelled at once.
             control.abort()
@@ -530,7 +434,7 @@ class RdmaListening:
                 transport = await self._agree(making)
         except TimeoutError:
             _logger.info("%s: no RDMA handshake within %s s", peer, self._handshake_timeout)
-            control.abort()
+            control.refuse(f"no handshake within {self._handshake_timeout} s")
         except HandshakeError as error:
             _logger.info("The RDMA handshake failed: %s", error)
             if not control.is_lost:
@@ -545,7 +449,7 @@ class RdmaListening:
             raise
         except Exception:
             _logger.exception("The RDMA handshake with %s failed", peer)
-            control.abort()
+            control.refuse("the server failed")
         else:
             self._give(transport)
             return
@@ -553,14 +457,50 @@ class RdmaListening:
 
     async def _agree(self, making: _Making) -> RdmaTransport:
         facts = await making.expect(Kind.HELLO)
+        await self._take_place(making)
         await making.prepare()
         await making.connect(facts)
         making.control.say(making.facts(Kind.WELCOME, facts.token))
-        ready = await making.control.receive()
+        ready = await self._last_word(making)
         if not isinstance(ready, Ready):
             raise HandshakeError(errno.EPROTO, f"{making.peer}: RDMA handshake: READY was to come")
         making.check(ready.echo)
         return making.finish(facts)
+
+    async def _take_place(self, making: _Making) -> None:
+        """Wait until another queue pair may be made.
+
+        Raises:
+            HandshakeError: the client has gone meanwhile.
+        """
+        self._wanting_places += 1
+        try:
+            await self._places.acquire()
+        finally:
+            self._wanting_places -= 1
+        making.place = self._places
+        task = asyncio.current_task()
+        assert task is not None
+        self._waiting.pop(task, None)
+        if making.control.is_lost:
+            raise making.control.ended_early()
+
+    async def _last_word(self, making: _Making) -> Message:
+        """What a client says that was welcomed.
+
+        Raises:
+            HandshakeError: it says nothing, and others wait for its place.
+        """
+        share = self._handshake_timeout * _CROWDED_SHARE
+        while True:
+            try:
+                async with asyncio.timeout(share):
+                    return await making.control.receive()
+            except TimeoutError:
+                if self._wanting_places:
+                    raise HandshakeError(
+                        errno.ETIMEDOUT, f"{making.peer} has not said READY for {share:g} s, and others wait"
+                    ) from None
 
     def _give(self, transport: RdmaTransport) -> None:
         """Find a handler for a connection, and let it begin."""

@@ -9,7 +9,7 @@ from aioproducer.transport.base import Connector, Transport, TransportHandler
 from aioproducer.transport.rdma.channel import Counters
 from aioproducer.transport.rdma.connecting import RdmaConnector
 from aioproducer.transport.rdma.handshake import NotRdmaError
-from aioproducer.transport.rdma.verbs import RdmaUnavailableError
+from aioproducer.transport.rdma.verbs import RdmaUnavailableError, VerbsError
 
 _logger = logging.getLogger(__name__)
 
@@ -18,7 +18,8 @@ class FallbackConnector:
     """What ``transport="rdma,tcp"`` stands for; a ``Connector``.
 
     ``rdma`` is ``None``, or found to be unavailable when a connection is to be made: TCP from then on, and one log line
-    says why. Where a broker does not speak RDMA, it is connected to by TCP, and a line says so the first time.
+    says why. Where a broker does not speak RDMA, or this machine's card makes no connection, TCP is used, and a line
+    says so the first time.
     """
 
     def __init__(self, rdma: RdmaConnector | None, stream: Connector, missing: str = "") -> None:
@@ -60,8 +61,13 @@ class FallbackConnector:
                     self.rdma = None
                     _logger.warning("No RDMA, connecting by TCP: %s", error)
             except NotRdmaError as error:
-                peer = f"{host}:{port}"
-                if peer not in self._told:
-                    self._told.add(peer)
-                    _logger.warning("Connecting by TCP: %s", error.strerror)
+                self._tell(f"{host}:{port}", error)
+            except VerbsError as error:
+                # This machine's card would not, such as for want of memory that may be locked.
+                self._tell("", error)
         return await self._stream.connect(host, port, handler, server_hostname=server_hostname)
+
+    def _tell(self, where: str, error: OSError) -> None:
+        if where not in self._told:
+            self._told.add(where)
+            _logger.warning("Connecting by TCP: %s", error.strerror)

@@ -62,6 +62,16 @@ _MADV_POPULATE_WRITE = 23
 _opening = threading.Lock()
 
 
+def _after_fork() -> None:
+    # Held by a thread that there is not in the child.
+    global _opening
+    _opening = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
 class PyverbsLayer:
     """The RDMA devices of this machine (``Verbs``).
 

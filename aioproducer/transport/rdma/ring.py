@@ -237,7 +237,8 @@ class SendQueue:
     def __init__(self, depth: int, reserve: int, ring_size: int) -> None:
         self._depth = depth
         self._data_depth = depth - reserve
-        self._interval = max(1, depth // 4)
+        # With few work requests for data the last of them has to be one of those.
+        self._interval = max(1, min(depth // 4, self._data_depth))
         self._ring_size = ring_size
         self.room = ring_size
         """Bytes of the ring that nobody reads."""
