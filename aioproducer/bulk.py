@@ -268,7 +268,10 @@ class ColumnsSender:
                 first = place
                 place = self._append_column(topic, partition, chunk, place)
                 most_rows = 1 if place > first else min(2 * most_rows, MOST_ROWS)
+                first = place
                 place, waits = await self._send_rows(topic, partition, chunk, place, most_rows, turn_began)
+                # Those behind were read for nothing, and large ones take long to read.
+                most_rows = max(place - first, 1)
                 if waits or perf_counter() - turn_began >= LONGEST_TURN:
                     await producer.drain()
                     self._settle_first()
@@ -282,8 +285,10 @@ class ColumnsSender:
         send = producer.send
         batch: object = None
         run = [0]
+        first = place
         for value, key, timestamp_ms, headers in chunk.rows(place, place + most):
-            if perf_counter() - turn_began >= LONGEST_TURN:
+            # However long it took to read them, one goes on its way: nothing else has metadata asked for.
+            if place > first and perf_counter() - turn_began >= LONGEST_TURN:
                 break
             try:
                 delivery = send(topic, value, key, partition=partition, timestamp_ms=timestamp_ms, headers=headers)

@@ -214,6 +214,16 @@ async def test_large_records_before_the_topic_is_known_wait_for_room(
     assert result.acked == 20
 
 
+async def test_megabytes_from_arrow_before_the_topic_is_known_are_sent_though_reading_them_takes_a_turn(
+    kafka_cluster: EmbeddedCluster, topic: str
+) -> None:
+    values = [b"%d" % number + bytes(999_000) for number in range(30)]
+    async with kafka_cluster.producer() as producer, asyncio.timeout(30):
+        result = await producer.send_many(topic, pyarrow.array(values), partition=0)
+    assert result.acked == 30
+    assert [record.value for record in kafka_cluster.records(topic, 0)] == values
+
+
 async def test_a_line_filled_by_others_is_waited_for(kafka_cluster: EmbeddedCluster, topic: str) -> None:
     async with kafka_cluster.producer(buffer_memory=100_000) as producer:
         others = [producer.send(topic, bytes(30_000), partition=1) for _ in range(3)]
