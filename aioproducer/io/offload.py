@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
+import sys
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
+from contextvars import copy_context
 from typing import TYPE_CHECKING
 
 from aioproducer.compression import Codec
@@ -14,12 +18,24 @@ from aioproducer.core.batch import ProducerBatch
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
+_logger = logging.getLogger("aioproducer")
+
 MOST_WORKERS = 4
+NICENESS = 10
+"""What the workers add to their own: where all processors are busy, the scheduler then lets the loop go before them."""
 
 
 def _processors() -> int:
     """Those that this process may run on, where the system tells."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _give_way() -> None:
+    # Elsewhere it is the process that becomes nicer, with the loop in it.
+    if sys.platform == "linux":
+        # A sandbox that forbids it has batches compressed all the same.
+        with suppress(OSError):
+            os.nice(NICENESS)
 
 
 class Compressor:
@@ -51,6 +67,9 @@ class Compressor:
         self._waiting: deque[ProducerBatch] = deque()
         self._finished: deque[tuple[ProducerBatch, bytes | BaseException]] = deque()
         self._told = False
+        self._is_told_why = False
+        # A worker has none of its own, and what is called from it belongs to whoever has started the producer.
+        self._context = copy_context()
 
     def submit(self, batch: ProducerBatch) -> None:
         """Compress the batch's body in a thread."""
@@ -62,30 +81,57 @@ class Compressor:
         if self._executor is None:
             from concurrent.futures import ThreadPoolExecutor
 
-            self._executor = ThreadPoolExecutor(self._most_workers, thread_name_prefix="aioproducer-compressor")
-        worker = self._loop.run_in_executor(self._executor, self._work)
+            self._executor = ThreadPoolExecutor(
+                self._most_workers, thread_name_prefix="aioproducer-compressor", initializer=_give_way
+            )
+        try:
+            worker = self._loop.run_in_executor(self._executor, self._work)
+        except RuntimeError as error:
+            # The system has no more threads. What was to be done in this one is still in the executor.
+            self._executor.shutdown(wait=False, cancel_futures=True)
+            self._executor = None
+            if not self._workers:
+                if not self._is_told_why:
+                    self._is_told_why = True
+                    _logger.warning("No threads to compress batches, so the event loop does: %s", error)
+                self._loop.call_soon(self._work_here)
+            return
         self._workers.add(worker)
-        worker.add_done_callback(self._left)
+        worker.add_done_callback(self._left, context=self._context)
 
     def _work(self) -> None:
         """In a thread: compress what waits, until nothing does."""
-        waiting, finished = self._waiting, self._finished
-        while True:
-            try:
-                batch = waiting.popleft()
-            except IndexError:
-                return
+        while self._compress_next():
+            # The loop hears of the last one by the worker's end.
+            if self._waiting and not self._told:
+                self._told = True
+                self._loop.call_soon_threadsafe(self._deliver, context=self._context)
+
+    def _work_here(self) -> None:
+        """On the loop, where there are no threads: compress one, and others in later turns."""
+        if not self._workers and self._compress_next():
+            if self._waiting:
+                self._start()
+            self._deliver()
+
+    def _compress_next(self) -> bool:
+        """Compress the batch that waits longest; false where none does."""
+        try:
+            batch = self._waiting.popleft()
+        except IndexError:
+            return False
+        result: bytes | BaseException
+        if batch.is_finished():
+            # It has expired, or the producer is being closed; told all the same, so that its memory goes back.
+            result = RuntimeError("not compressed")
+        else:
             assert batch.body is not None
-            result: bytes | BaseException
             try:
                 result = self._codec.compress(batch.body, self._level)
             except BaseException as error:
                 result = error
-            finished.append((batch, result))
-            # The loop hears of the last one by the worker's end.
-            if waiting and not self._told:
-                self._told = True
-                self._loop.call_soon_threadsafe(self._deliver)
+        self._finished.append((batch, result))
+        return True
 
     def _deliver(self) -> None:
         # First: what is finished from here on tells the loop again.
@@ -105,8 +151,9 @@ class Compressor:
     async def close(self) -> None:
         """Wait for what is under way, and end the threads."""
         try:
-            while self._workers:
-                await asyncio.wait(self._workers)
+            while self._workers or self._waiting:
+                if self._workers:
+                    await asyncio.wait(self._workers)
                 # The callbacks of what has just ended run in the next turn.
                 await asyncio.sleep(0)
         finally:

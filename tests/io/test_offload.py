@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
+import os
+import sys
 import threading
 from random import Random
 
@@ -22,12 +25,21 @@ def compressor_threads():
     return [thread for thread in threading.enumerate() if thread.name.startswith("aioproducer-compressor")]
 
 
+class Batch:
+    body = (LARGE,)
+    finished = False
+
+    def is_finished(self):
+        return self.finished
+
+
 class Codec:
     """A codec that tells where it runs, and can be held up or fail."""
 
     def __init__(self, inner):
         self.inner = inner
         self.threads = set()
+        self.niceness = set()
         self.go_on = threading.Event()
         self.go_on.set()
         self.error = None
@@ -39,6 +51,8 @@ class Codec:
 
     def compress(self, buffers, level=None):
         self.threads.add(threading.current_thread())
+        if sys.platform == "linux":
+            self.niceness.add(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
         self.loop.call_soon_threadsafe(self.began.set)
         self.go_on.wait(10)
         if self.error is not None:
@@ -99,15 +113,41 @@ async def test_closing_while_a_thread_compresses_waits_for_it_and_gives_its_memo
     assert compressor_threads() == []
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="niceness is the process's elsewhere")
+async def test_threads_that_compress_give_way_to_the_loop_which_stays_as_it_was():
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    loop = asyncio.get_running_loop()
+    spy = Codec(codec("gzip"))
+    done = loop.create_future()
+    compressor = Compressor(loop, spy, None, lambda batch, result: done.set_result(result))
+
+    compressor.submit(Batch())
+    assert codec("gzip").decompress(await done) == LARGE
+    await compressor.close()
+    assert spy.niceness == {min(own + offload.NICENESS, 19)}
+    assert os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) == own
+
+
+async def test_batches_are_compressed_where_a_sandbox_forbids_to_give_way(monkeypatch):
+    def forbidden(increment):
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "nice", forbidden)
+    loop = asyncio.get_running_loop()
+    done = loop.create_future()
+    compressor = Compressor(loop, codec("gzip"), None, lambda batch, result: done.set_result(result))
+
+    compressor.submit(Batch())
+    assert codec("gzip").decompress(await done) == LARGE
+    await compressor.close()
+
+
 async def test_cancelling_the_close_of_a_compressor_leaves_no_thread_behind():
     spy = Codec(codec("gzip"))
     spy.go_on.clear()
     loop = asyncio.get_running_loop()
     done = loop.create_future()
     compressor = Compressor(loop, spy, None, lambda batch, result: done.set_result(result))
-
-    class Batch:
-        body = (LARGE,)
 
     compressor.submit(Batch())
     await spy.began.wait()
@@ -192,7 +232,7 @@ async def test_a_processor_is_left_to_the_loop_and_a_worker_takes_what_came_whil
     done = []
     everything = loop.create_future()
 
-    class Batch:
+    class Numbered(Batch):
         def __init__(self, number):
             self.body = (LARGE, b"%d" % number)
 
@@ -203,7 +243,7 @@ async def test_a_processor_is_left_to_the_loop_and_a_worker_takes_what_came_whil
             everything.set_result(None)
 
     compressor = Compressor(loop, spy, None, finished)
-    batches = [Batch(number) for number in range(20)]
+    batches = [Numbered(number) for number in range(20)]
     for batch in batches:
         compressor.submit(batch)
     await spy.began.wait()
@@ -225,9 +265,6 @@ async def test_a_batch_that_comes_while_the_last_worker_is_on_its_way_out_is_com
         if len(done) == 2:
             both.set()
 
-    class Batch:
-        body = (LARGE,)
-
     compressor = Compressor(asyncio.get_running_loop(), codec("gzip"), None, finished)
     compressor.submit(Batch())
     # The one thread gets to this when it has left the other, of which the loop has not been told.
@@ -236,3 +273,68 @@ async def test_a_batch_that_comes_while_the_last_worker_is_on_its_way_out_is_com
     await asyncio.wait_for(both.wait(), 10)
     await compressor.close()
     assert [codec("gzip").decompress(result) for result in done] == [LARGE, LARGE]
+
+
+async def test_what_is_told_of_a_batch_is_told_in_the_context_of_the_producer_and_not_in_the_empty_one_of_a_thread():
+    variable = contextvars.ContextVar("variable", default="none")
+    variable.set("the producer's")
+    seen = []
+    compressor = Compressor(
+        asyncio.get_running_loop(), codec("gzip"), None, lambda batch, result: seen.append(variable.get())
+    )
+    for _ in range(50):
+        compressor.submit(Batch())
+    await compressor.close()
+    assert seen == ["the producer's"] * 50
+
+
+async def test_a_batch_that_has_failed_meanwhile_is_not_compressed_and_is_told_all_the_same():
+    spy = Codec(codec("gzip"))
+    told = []
+    compressor = Compressor(asyncio.get_running_loop(), spy, None, lambda *of: told.append(of))
+    batch = Batch()
+    batch.finished = True
+    compressor.submit(batch)
+    await compressor.close()
+    assert [batch for batch, _ in told] == [batch]
+    assert spy.threads == set()
+
+
+async def test_batches_are_compressed_on_the_loop_while_the_system_has_no_threads_and_in_threads_again_behind_it(
+    monkeypatch, caplog
+):
+    started = threading.Thread.start
+    refused = []
+
+    def start(thread):
+        if len(refused) < 5 and thread.name.startswith("aioproducer-compressor"):
+            refused.append(thread)
+            raise RuntimeError("can't start new thread")
+        started(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    spy = Codec(codec("gzip"))
+    told = []
+    three = asyncio.Event()
+
+    def tell(batch, result):
+        told.append((batch, result))
+        if len(told) == 3:
+            three.set()
+
+    compressor = Compressor(asyncio.get_running_loop(), spy, None, tell)
+    batches = [Batch() for _ in range(8)]
+    for batch in batches[:3]:
+        compressor.submit(batch)
+    await three.wait()
+    for batch in batches[3:]:
+        compressor.submit(batch)
+    await compressor.close()
+    assert sorted(map(id, batches)) == sorted(id(batch) for batch, _ in told)
+    assert all(codec("gzip").decompress(result) == LARGE for _, result in told)
+    assert threading.main_thread() in spy.threads
+    assert len(spy.threads) > 1
+    assert [record.getMessage() for record in caplog.records] == [
+        "No threads to compress batches, so the event loop does: can't start new thread"
+    ]
+    assert compressor_threads() == []
