@@ -231,7 +231,7 @@ def partition_choice(config: ProducerConfig, view: MetadataView) -> PartitionCho
             answer = function(topic, None if key is None else bytes(key), None if value is None else bytes(value), view)
         except KafkaError:
             raise
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
             # In line it would stop the records behind its own.
             raise KafkaError(f"The partitioner failed for a record of topic {topic!r}: {error!r}") from error
         return check_partition(answer, topic, view.partition_count(topic), partitioner)

@@ -90,6 +90,9 @@ def as_buffer(name: str, data: object) -> bytes | bytearray | memoryview | None:
         return data
     try:
         view = memoryview(data)  # type: ignore[arg-type]  # what has no buffer raises the TypeError below
+        if isinstance(data, str) or (view.ndim == 0 and not view.format.startswith("T")):
+            # numpy's scalars have one, of the machine's own form.
+            raise TypeError
     except TypeError:
         raise TypeError(
             f"{name} must be bytes-like (bytes, bytearray, memoryview) or None, not {type(data).__name__}: encode it, "
@@ -119,6 +122,8 @@ def _check_headers(headers: object) -> None:
         name.encode()
         if value is not None and not isinstance(value, bytes | bytearray | memoryview):
             raise TypeError(f"the value of header {name!r} must be bytes or None, not {type(value).__name__}")
+        if isinstance(value, memoryview) and not value.c_contiguous:
+            raise ValueError(f"the value of header {name!r} must be a contiguous memoryview")
 
 
 def explain(

@@ -15,7 +15,7 @@ from aioproducer.core.pending import PENDING_OVERHEAD, PendingRecord, payload_si
 from aioproducer.diagnosis import line_full, record_too_large
 from aioproducer.errors import InvalidTopicError, KafkaError, SerializationError, broker_error
 from aioproducer.interceptors import InterceptorChain
-from aioproducer.record import RecordHeader, RecordMetadata, TopicPartition
+from aioproducer.record import RecordHeader, RecordMetadata, TopicPartition, normalise_headers
 from aioproducer.serializers import BytesSerializer, resolve
 from aioproducer.wire.record import MAX_RECORD_OVERHEAD
 from aioproducer.wire.record_batch import BATCH_HEADER_SIZE, Buffer, estimate_size_in_bytes_upper_bound
@@ -266,7 +266,7 @@ class Admission:
             return line_full(size, others, waiting.size_limit, len(waiting.records) - 1)
         pending.key = None if key is None else bytes(key)
         pending.value = None if value is None else bytes(value)
-        pending.headers = tuple(headers)
+        pending.headers = normalise_headers(headers)
         pending.serialized = True
         waiting.recharge(pending)
         return None

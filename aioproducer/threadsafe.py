@@ -117,7 +117,7 @@ class ThreadsafeProducer:
             return
         try:
             outcome = begin()
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
             _end(future, error)
             return
         # Until it has ended the future is pending, and can be cancelled.

@@ -299,6 +299,40 @@ async def test_what_a_slow_serializer_makes_may_be_too_large(kafka_cluster: Embe
     assert _values(kafka_cluster, topic) == [b"fits"]
 
 
+async def test_a_slow_serializer_may_add_a_header_of_any_bytes(kafka_cluster: EmbeddedCluster, topic: str) -> None:
+    class Adding:
+        def serialize(self, topic: str, value: bytes, headers: list[Any]) -> Any:
+            return self.add(value, headers)
+
+        async def add(self, value: bytes, headers: list[Any]) -> bytes:
+            await asyncio.sleep(0)
+            headers.append(("k", memoryview(b"abcd")[::2]))
+            return value
+
+    async with kafka_cluster.producer(value_serializer=Adding()) as producer:
+        await asyncio.gather(producer.send(topic, b"1"), producer.send(topic, b"2"))
+    assert [record.headers for record in kafka_cluster.records(topic, 0)] == [(("k", b"ac"),)] * 2
+
+
+async def test_a_partitioner_that_is_cancelled_fails_its_record_alone(
+    kafka_cluster: EmbeddedCluster, topic: str
+) -> None:
+    def choose(topic: str, key: Any, value: Any, cluster: Any) -> int:
+        if value == b"bad":
+            raise asyncio.CancelledError
+        return 0
+
+    async with kafka_cluster.producer(partitioner_class=choose) as producer:
+        # In line, then with the topic known.
+        bad, good = producer.send(topic, b"bad"), producer.send(topic, b"good")
+        with pytest.raises(KafkaError, match="partitioner failed"):
+            await bad
+        await good
+        with pytest.raises(KafkaError, match="partitioner failed"):
+            producer.send(topic, b"bad")
+    assert _values(kafka_cluster, topic) == [b"good"]
+
+
 async def test_memory_is_bounded_whatever_serializers_make(kafka_cluster: EmbeddedCluster, topic: str) -> None:
     """A place in line is reserved by a guess of the size; what was made could be over buffer_memory in sum."""
 

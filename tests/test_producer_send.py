@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import asyncio
+import ctypes
 import sys
 import time
 from collections.abc import Iterator
@@ -367,3 +368,28 @@ async def test_a_fatal_error_fails_everything_and_refuses_what_comes(
             producer.send(topic, b"v")
         assert refused.value.fatal
         assert not producer.is_usable
+
+
+async def test_a_header_that_cannot_be_written_is_named_and_takes_no_memory_with_it(
+    kafka_cluster: EmbeddedCluster, topic: str
+) -> None:
+    kafka_cluster.create_topic(topic)
+    async with kafka_cluster.producer(linger_ms=0, buffer_memory=262_144) as producer:
+        await producer.send(topic, b"first")
+        for _ in range(50):
+            with pytest.raises(ValueError, match="header 'k' must be a contiguous memoryview"):
+                producer.send(topic, b"value", headers=[("k", memoryview(b"abcd")[::2])])
+        await producer.flush()
+        assert producer.metrics()["buffer-available-bytes"] == 262_144
+        await producer.send(topic, b"last")
+    assert _values(kafka_cluster, topic) == [b"first", b"last"]
+
+
+@pytest.mark.parametrize("number", [ctypes.c_long(5), ctypes.c_double(0.5)])
+async def test_a_number_that_shows_its_memory_is_no_value(
+    kafka_cluster: EmbeddedCluster, topic: str, number: Any
+) -> None:
+    kafka_cluster.create_topic(topic)
+    async with kafka_cluster.producer() as producer:
+        with pytest.raises(TypeError, match="value must be bytes-like"):
+            producer.send(topic, number)

@@ -304,19 +304,29 @@ class RecordAccumulator(IncompleteBatches):
                     error = KafkaError(f"The partitioner failed on a record for topic {topic.name!r}: {error!r}")
                 self._refused.append((pending, error.fresh()))
                 continue
+            if pending.withdrawn:
+                # By its partitioner.
+                continue
             if not topic.has_partition(pending.partition):
                 lines.step_back(topic)
                 continue
-            delivery = self._place(
-                topic,
-                pending.partition,
-                pending.key,
-                pending.value,
-                pending.headers,
-                pending.timestamp_ms,
-                now,
-                True,
-            )
+            try:
+                delivery = self._place(
+                    topic,
+                    pending.partition,
+                    pending.key,
+                    pending.value,
+                    pending.headers,
+                    pending.timestamp_ms,
+                    now,
+                    True,
+                )
+            except Exception as error:
+                # It would stop the records behind it, and whoever happens to send meanwhile would be told.
+                lines.leave_line(pending)
+                refusal = KafkaError(f"A record for topic {topic.name!r} cannot be written: {error!r}")
+                self._refused.append((pending, refusal))
+                continue
             if delivery is None:
                 return False
             lines.leave_line(pending)
@@ -386,7 +396,12 @@ class RecordAccumulator(IncompleteBatches):
         batch = self._open(topic, queue, size, timestamp_ms, now)
         if batch is None:
             return None
-        index = batch.append(timestamp_ms, key, value, headers)
+        try:
+            index = batch.append(timestamp_ms, key, value, headers)
+        except BaseException:
+            # Nobody else knows of this batch.
+            batch.abandon(self.pool)
+            raise
         assert index == 0
         batch.limit_room()
         self._note_new_batch(queue, batch, now)

@@ -106,6 +106,7 @@ cdef class ProducerBatch(DeliveryGroup):
     cpdef object set_sequence(self, long long producer_id, int producer_epoch, int base_sequence)
     cpdef object release_memory(self, BufferPool pool)
     @cython.locals(slab=Slab, slabs=list, charged=Py_ssize_t)
+    cpdef object abandon(self, BufferPool pool)
     cdef object _release_memory(self, BufferPool pool)
     cpdef bint is_done(self, Py_ssize_t index) except -1
     cpdef object error(self, Py_ssize_t index)

@@ -555,6 +555,11 @@ class ProducerBatch(DeliveryGroup):
         self.body = None
         self.header = None
 
+    def abandon(self, pool: BufferPool) -> None:
+        """Give the memory back of a batch that has no record and that nobody knows of."""
+        assert self.record_count == 0
+        self._release_memory(pool)
+
     def _release_memory(self, pool: BufferPool) -> None:
         slabs, self.slabs = self.slabs, []
         for slab in slabs:
