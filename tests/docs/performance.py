@@ -18,10 +18,19 @@ PAGE = ROOT / "docs" / "performance.md"
 SCENARIOS = {
     "1a": (("cpu_us", "CPU µs a record", ".3f"), ("rate", "records/s", ",.0f")),
     "1b": (("cpu_us", "CPU µs a record", ".3f"), ("rate", "records/s", ",.0f")),
+    "1c": (("cpu_us", "CPU µs a record", ".2f"), ("rate", "records/s", ",.0f")),
     "2": (("cpu_us", "CPU µs a record", ".3f"), ("rate", "records/s", ",.0f")),
     "3-1000": (("cpu_us", "CPU µs a record", ".2f"), ("rate", "records/s", ",.0f")),
     "3-10000": (("cpu_us", "CPU µs a record", ".2f"), ("rate", "records/s", ",.0f")),
     "4": (("p50_us", "p50 µs", ".0f"), ("p99_us", "p99 µs", ".0f"), ("cpu_us", "CPU µs a send", ".0f")),
+    **dict.fromkeys(
+        ("5-none", "5-lz4", "5-zstd", "5-gzip"), (("cpu_us", "CPU µs a record", ".2f"), ("rate", "records/s", ",.0f"))
+    ),
+    "5-ticker": (
+        ("late_p99_ms", "p99 ms", ".1f"),
+        ("late_p99.9_ms", "p99.9 ms", ".1f"),
+        ("late_max_ms", "longest ms", ".0f"),
+    ),
     "spark-plain": (("rate", "rows/s", ",.0f"), ("cpu_us", "CPU µs a row", ".2f")),
     "spark-lz4": (("rate", "rows/s", ",.0f"), ("cpu_us", "CPU µs a row", ".2f")),
 }
