@@ -24,7 +24,7 @@ CHUNK_BYTES = 256 << 10
 BYTES_AHEAD = 4 * CHUNK_BYTES
 # Shorter than that rows need not wait, in seconds: each waking of the loop costs the caller some microseconds.
 SHORTEST_LINGER = 0.001
-# How often a flush looks for failures, in seconds.
+# How often it is looked for failures while rows wait for room or are flushed, in seconds.
 LOOK_EVERY = 0.05
 
 # The last records are decided by delivery.timeout.ms; so much later a flush is over unless something hangs.
@@ -175,12 +175,25 @@ class Intake:
                     self._timer.cancel()
                     self._timer = None
                 while self._waiting and not self.stopped:
-                    await self._send_some()
-                    self.look()
+                    await self._send_and_look()
         except Exception as error:
             self._stop(error)
         finally:
             self._stop(None)
+
+    async def _send_and_look(self) -> None:
+        sending = self._loop.create_task(self._send_some())
+        try:
+            while not self.stopped and not sending.done():
+                # With a full buffer the sending itself sees nothing before there is room.
+                await asyncio.wait([sending], timeout=LOOK_EVERY)
+                self.look()
+        finally:
+            sending.cancel()
+            await asyncio.wait([sending])
+            failed = None if sending.cancelled() else sending.exception()
+        if failed is not None and not self.stopped:
+            raise failed
 
     async def _send_some(self) -> None:
         for columns in self._take():
@@ -240,7 +253,8 @@ class Intake:
                     await self._progress.wait()
             except TimeoutError:
                 self.look()
-        flushing = self._loop.create_task(self.producer.flush())
+        # Not all that the producer has, which others share.
+        flushing = self._loop.create_task(self._sender.settle_all())
         try:
             while not self.stopped and not flushing.done():
                 await asyncio.wait([flushing], timeout=LOOK_EVERY)

@@ -33,7 +33,7 @@ logger = logging.getLogger("aioproducer.spark")
 # So many Arrow batches, and so many bytes of them, wait to become records at most; one alone may be larger.
 BATCHES_AHEAD = 3
 BYTES_AHEAD = 16 << 20
-# How often a closing flush looks for failures, in seconds.
+# How often it is looked for failures while rows wait for room or are flushed, in seconds.
 LOOK_EVERY = 0.05
 # So many partitions are named in an error.
 TOLD = 5
@@ -93,7 +93,7 @@ class PartitionSender:
         self._no_more = False
         self._filled = asyncio.Event()
         self._room = asyncio.Event()
-        self._task = asyncio.get_running_loop().create_task(self._send_all(), name="aioproducer-spark-task")
+        self._task = asyncio.get_running_loop().create_task(self._send_and_look(), name="aioproducer-spark-task")
         # Who waits for room must hear of a failure too.
         self._task.add_done_callback(lambda _: self._room.set())
 
@@ -158,6 +158,21 @@ class PartitionSender:
         if not self._task.cancelled() and (error := self._task.exception()) is not None:
             logger.debug("the task had failed: %s", error)
 
+    async def _send_and_look(self) -> None:
+        sending = asyncio.get_running_loop().create_task(self._send_all())
+        try:
+            while not sending.done():
+                # With a full buffer the sending itself sees nothing before there is room.
+                await asyncio.wait([sending], timeout=LOOK_EVERY)
+                self._check()
+        finally:
+            sending.cancel()
+            await asyncio.wait([sending])
+            if not sending.cancelled():
+                # What it failed for is raised below, unless it is known already where rows failed.
+                sending.exception()
+        await sending
+
     async def _send_all(self) -> None:
         while self._waiting or not self._no_more:
             if not self._waiting:
@@ -173,7 +188,8 @@ class PartitionSender:
             self._waiting.popleft()
             self._bytes_waiting -= size
             self._room.set()
-        await self._settle_all()
+        # Not all that the producer has, which others of this executor share.
+        await self._sender.settle_all()
 
     async def _send(self, piece: Piece) -> None:
         try:
@@ -187,18 +203,6 @@ class PartitionSender:
             )
         except (KafkaError, TypeError, ValueError) as error:
             raise self._failure(f"A row for topic {piece.topic!r} was refused: {error}") from None
-
-    async def _settle_all(self) -> None:
-        flushing = asyncio.get_running_loop().create_task(self._producer.flush())
-        try:
-            while not flushing.done():
-                await asyncio.wait([flushing], timeout=LOOK_EVERY)
-                self._check()
-        finally:
-            flushing.cancel()
-        await flushing
-        await self._sender.settle_all()
-        self._check()
 
     def _check(self) -> None:
         """Look at all that is done.

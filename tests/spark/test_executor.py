@@ -758,6 +758,25 @@ def test_a_failure_is_raised_by_the_call_that_waits_for_room(
     assert failed.value.result == SendManyResult(len(taken), 0)
 
 
+def test_a_failure_is_raised_while_a_full_buffer_waits_for_rows_that_are_tried_again_and_again(
+    cluster: EmbeddedClusterThread, config: dict[str, object], topic: str
+) -> None:
+    cluster.create_topic(f"{topic}-many", 16)
+    for partition in range(15):
+        cluster.fail("Produce", "NOT_ENOUGH_REPLICAS", topic=f"{topic}-many", partition=partition, times=None)
+    cluster.fail("Produce", "TOPIC_AUTHORIZATION_FAILED", topic=f"{topic}-many", partition=15, times=None)
+
+    def task() -> None:
+        with executor_producer({**config, "buffer.memory": 262_144}) as producer:
+            for number in range(10_000_000):
+                producer.send(f"{topic}-many", bytes(100), b"%d" % number)
+
+    began = time.monotonic()
+    with pytest.raises(RowsFailedError, match=f"Rows for {topic}-many-15 were not delivered"):
+        task()
+    assert time.monotonic() - began < PATIENCE
+
+
 def test_rows_for_a_topic_that_is_not_there(cluster: EmbeddedClusterThread, config: dict[str, object]) -> None:
     with (
         pytest.raises(RowsFailedError, match=r"^Rows for topic missing were not delivered: .*missing"),

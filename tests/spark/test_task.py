@@ -195,6 +195,48 @@ def test_a_failure_is_seen_behind_rows_that_are_tried_again_and_again(
     assert raised.value.topic_partition == TopicPartition(f"{topic}-2", 1)
 
 
+def test_a_failure_is_seen_while_a_full_buffer_waits_for_rows_that_are_tried_again_and_again(
+    cluster: EmbeddedClusterThread, topic: str
+) -> None:
+    """It was found when there was room: after delivery.timeout.ms, and the partition that was named was another."""
+    cluster.create_topic(f"{topic}-many", 16)
+    for partition in range(15):
+        cluster.fail("Produce", "NOT_ENOUGH_REPLICAS", topic=f"{topic}-many", partition=partition, times=None)
+    cluster.fail("Produce", "TOPIC_AUTHORIZATION_FAILED", topic=f"{topic}-many", partition=15, times=None)
+    # So that the buffer is full before it is refused.
+    cluster.delay("Produce", 300, times=None)
+    began = time.monotonic()
+    with pytest.raises(SparkTaskError) as raised:
+        write(cluster, f"{topic}-many", endless([], 100), kafka__buffer__memory=256 * 1024)
+    assert time.monotonic() - began < 20
+    assert raised.value.topic_partition == TopicPartition(f"{topic}-many", 15)
+    assert tasks_on_loop() == []
+
+
+def test_a_task_does_not_wait_for_the_rows_of_another(cluster: EmbeddedClusterThread, topic: str) -> None:
+    cluster.create_topic(f"{topic}-stuck", 1)
+    cluster.fail("Produce", "NOT_ENOUGH_REPLICAS", topic=f"{topic}-stuck", times=None)
+    go_on = threading.Event()
+
+    def stuck() -> Iterator[pyarrow.RecordBatch]:
+        yield batch(0)
+        go_on.wait(30)
+
+    def other() -> None:
+        with pytest.raises(SparkTaskError):
+            write(cluster, f"{topic}-stuck", stuck(), flush_timeout_ms=100)
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    try:
+        began = time.monotonic()
+        assert write(cluster, topic, iter([batch(0)]), flush_timeout_ms=20_000).rows == ROWS
+        assert time.monotonic() - began < 15
+    finally:
+        go_on.set()
+        thread.join()
+
+
 def test_the_closing_flush_has_a_deadline(cluster: EmbeddedClusterThread, topic: str) -> None:
     cluster.delay("Produce", 3000, times=None)
     began = time.monotonic()
