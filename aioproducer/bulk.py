@@ -286,7 +286,8 @@ class ColumnsSender:
         batch: object = None
         run = [0]
         first = place
-        for value, key, timestamp_ms, headers in chunk.rows(place, place + most):
+        for value, key, timestamp_ms, row_headers in chunk.rows(place, place + most):
+            headers = () if row_headers is None else row_headers
             # However long it took to read them, one goes on its way: nothing else has metadata asked for.
             if place > first and perf_counter() - turn_began >= LONGEST_TURN:
                 break

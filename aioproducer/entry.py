@@ -154,8 +154,7 @@ class RecordEntry:
             raise
         if (key_made is None or type(key_made) is bytes) and (value_made is None or type(value_made) is bytes):
             return self._take_at(topic, value_made, key_made, partition, milliseconds, headers or _NO_HEADERS)
-        size_hint = callers.size_of(key) + callers.size_of(value)
-        return self._put_made(topic, partition, key_made, value_made, headers, milliseconds, size_hint)
+        return self._put_made(topic, partition, key_made, value_made, headers, milliseconds, (key, value))
 
     def _take_at(
         self,
@@ -262,9 +261,9 @@ class RecordEntry:
         value: Any,
         headers: list[RecordHeader],
         timestamp_ms: int,
-        size_hint: int,
+        given: tuple[Any, Any],
     ) -> Delivery:
-        """Put what serializers have made, or will have made when it is awaited."""
+        """Put what serializers have made of ``given``, key and value, or will have made when it is awaited."""
         raise AssertionError("the producer says")
 
     def _abandon(self, made: object) -> None:

@@ -373,10 +373,11 @@ class Producer(RecordEntry):
         value: Any,
         headers: list[RecordHeader],
         timestamp_ms: int,
-        size_hint: int,
+        given: tuple[Any, Any],
     ) -> Delivery:
         if not inspect.iscoroutine(key) and not inspect.iscoroutine(value):
             return self._put(topic, partition, key, value, headers, timestamp_ms)
+        size_hint = callers.size_of(given[0]) + callers.size_of(given[1])
         both = finish(key, value, self._loop)
         return self._admission.serialize_in_line(topic, partition, both, headers, timestamp_ms, size_hint)
 

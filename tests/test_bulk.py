@@ -224,6 +224,12 @@ async def test_megabytes_from_arrow_before_the_topic_is_known_are_sent_though_re
     assert [record.value for record in kafka_cluster.records(topic, 0)] == values
 
 
+async def test_none_in_the_headers_stands_for_a_record_without_any(kafka_cluster: EmbeddedCluster, topic: str) -> None:
+    async with kafka_cluster.producer() as producer:
+        await producer.send_many(topic, [b"1", b"2"], partition=0, headers=[None, [("k", b"v")]])
+    assert [record.headers for record in kafka_cluster.records(topic, 0)] == [(), (("k", b"v"),)]
+
+
 async def test_a_line_filled_by_others_is_waited_for(kafka_cluster: EmbeddedCluster, topic: str) -> None:
     async with kafka_cluster.producer(buffer_memory=100_000) as producer:
         others = [producer.send(topic, bytes(30_000), partition=1) for _ in range(3)]

@@ -299,6 +299,18 @@ async def test_what_a_slow_serializer_makes_may_be_too_large(kafka_cluster: Embe
     assert _values(kafka_cluster, topic) == [b"fits"]
 
 
+async def test_nobody_is_asked_for_the_size_of_what_is_serialized_at_once(
+    kafka_cluster: EmbeddedCluster, topic: str
+) -> None:
+    class Record:
+        def __sizeof__(self) -> int:
+            raise ZeroDivisionError
+
+    async with kafka_cluster.producer(value_serializer=lambda value: bytearray(b"made")) as producer:
+        await producer.send(topic, Record())
+    assert _values(kafka_cluster, topic) == [b"made"]
+
+
 async def test_a_slow_serializer_may_add_a_header_of_any_bytes(kafka_cluster: EmbeddedCluster, topic: str) -> None:
     class Adding:
         def serialize(self, topic: str, value: bytes, headers: list[Any]) -> Any:
