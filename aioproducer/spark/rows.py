@@ -156,7 +156,7 @@ class ExecutorProducer:
         """Lists, tuples and Arrow's arrays, a chunk at a time."""
         count = len(given["values"])
         has_lists = not all(is_arrow(column) for column in given.values())
-        at_once = CHUNK_ROWS if has_lists else max(count, 1)
+        at_once = most = CHUNK_ROWS if has_lists else max(count, 1)
         start = 0
         while start < count:
             intake = self._running_intake()
@@ -185,6 +185,9 @@ class ExecutorProducer:
                 size,
             )
             start += rows
+            if 2 * size < CHUNK_BYTES:
+                # Large rows came before.
+                at_once = min(2 * at_once, most)
 
     def _lasting_column(self, name: str, column: Sequence[Any]) -> Sequence[Any]:
         if set(map(type, column)) <= {bytes, type(None)}:
@@ -351,5 +354,14 @@ def _slice(column: Any, start: int, count: int) -> Any:
 def _size(column: Any) -> int:
     """About how many bytes of memory a chunk of a column holds."""
     if is_arrow(column):
-        return int(column.nbytes)
+        chunks = getattr(column, "chunks", [column])
+        return sum([_arrow_size(chunk) for chunk in chunks])
     return sum([callers.size_of(data) for data in column]) + ROW_OVERHEAD // 4 * len(column)
+
+
+def _arrow_size(array: Any) -> int:
+    dictionary = getattr(array, "dictionary", None)
+    if dictionary is None:
+        return int(array.nbytes)
+    # It is there once however short a part this is: the entries count as if each row had one of middling length.
+    return int(array.indices.nbytes) + len(array) * int(dictionary.nbytes) // max(len(dictionary), 1)

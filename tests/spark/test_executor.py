@@ -34,6 +34,7 @@ from aioproducer.record import TopicPartition
 from aioproducer.spark import RowsFailedError, close_executor, executor_producer, run
 from aioproducer.spark.executor import MANY_PRODUCERS, Executor
 from aioproducer.spark.figures import Figures, figures
+from aioproducer.spark.intake import Intake
 from aioproducer.testing import EmbeddedClusterThread
 from aioproducer.wire.murmur2 import partition_for_key
 
@@ -649,6 +650,31 @@ def test_many_large_rows_go_through_a_small_buffer(
         for value in large:
             producer.send(topic, value, partition=0)
     assert values(cluster, topic, 0) == large * 3
+
+
+@pytest.mark.parametrize("kind", ["list", "arrow", "dictionary"])
+def test_rows_go_over_to_the_loop_many_at_a_time_also_behind_a_large_one(
+    cluster: EmbeddedClusterThread, config: dict[str, object], topic: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They went one at a time: a large row made chunks small for good, and each part of a dictionary counted it all."""
+    handed_over: list[int] = []
+    put = Intake.put
+
+    def counting(intake: Intake, item: Any, rows: int, size: int) -> None:
+        handed_over.append(rows)
+        put(intake, item, rows, size)
+
+    monkeypatch.setattr(Intake, "put", counting)
+    data = [bytes(900_000), *[b"%d" % number for number in range(20_000)]]
+    column: Any = data if kind == "list" else pyarrow.array(data)
+    if kind == "dictionary":
+        # No part of it has the large one, which only 20,000 others make small.
+        column = column.dictionary_encode().slice(1)
+        data = data[1:]
+    with executor_producer(config) as producer:
+        producer.send_many(topic, column, partition=0)
+    assert values(cluster, topic, 0) == data
+    assert len(handed_over) < 100
 
 
 def test_an_interrupt_while_waiting_for_room_ends_the_with_soon(
