@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import mmap
-from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 from aioproducer.compression import codec
@@ -19,7 +18,7 @@ from aioproducer.core.retry import ExponentialBackoff
 from aioproducer.errors import ConfigurationError, KafkaError
 from aioproducer.hooks import Hooks
 from aioproducer.io.node import NodeSettings
-from aioproducer.io.sender import ReportFailure, Sender, SenderSettings
+from aioproducer.io.sender import ReportFailure, Sender, SenderSettings, Turns
 from aioproducer.metrics import Metrics
 from aioproducer.partitioner import check_partition, resolve_partitioner
 from aioproducer.transport.base import Connector
@@ -132,8 +131,7 @@ def assemble(
         idempotent=config.enable_idempotence, max_in_flight=config.max_in_flight_requests_per_connection
     )
     metrics = Metrics(config.metrics_num_samples, config.metrics_sample_window_ms)
-    # The accumulator wakes the sender, which is made after it.
-    wake: list[Callable[[], None]] = []
+    turns = Turns(loop)
     pool = BufferPool(config.buffer_memory)
     if isinstance(connector, MemoryRegistry) and pool.arena is not None:
         connector.register(pool.arena)
@@ -142,13 +140,14 @@ def assemble(
         pool,
         producer_state,
         accumulator_settings(config, retry_backoff),
-        wake=lambda: wake[0](),
+        wake=turns.wake,
         random=random,
         choose_partition=partition_choice(config, view),
         rack_of=lambda node_id: None if (node := metadata.node(node_id)) is None else node.rack,
     )
     sender = Sender(
         loop,
+        turns,
         SenderSettings(
             acks=config.acks,
             request_timeout_ms=config.request_timeout_ms,
@@ -165,7 +164,6 @@ def assemble(
         random=random,
         report_failure=report_failure,
     )
-    wake.append(sender.wake)
     _set_gauges(metrics, accumulator, metadata, sender)
     if isinstance(connector, MemoryRegistry):
         _set_rdma_gauges(metrics, connector.counters)

@@ -6,3 +6,5 @@ cdef class StickyPartitioner:
     cdef object _candidates
     cdef object _frequencies
     cdef public Py_ssize_t partition
+
+    cpdef bint update(self, Py_ssize_t appended_bytes, bint enable_switch=*) except -1

@@ -25,6 +25,8 @@ cdef class RecordAccumulator(IncompleteBatches):
     cdef list _refused
     cdef bint _ignore_keys
     cdef Py_ssize_t _batch_size
+    cdef Py_ssize_t _max_request_size
+    cdef bint _one_in_flight
     cdef double _delivery_timeout
     cdef Py_ssize_t _size_limit
     cdef Py_ssize_t _open_limit

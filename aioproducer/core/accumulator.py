@@ -115,9 +115,12 @@ class RecordAccumulator(IncompleteBatches):
         self.rack_of = rack_of
         self._ignore_keys = settings.ignore_keys
         self._batch_size = settings.batch_size
+        self._max_request_size = settings.max_request_size
+        self._one_in_flight = settings.one_in_flight_per_partition
         self._delivery_timeout = settings.delivery_timeout
         # No more than a request may have: then append need not ask whether a record is too large for one.
-        self._size_limit = min(settings.batch_size, settings.max_request_size) - BATCH_HEADER_SIZE
+        # Where not even a header has room, each record is a batch.
+        self._size_limit = max(min(settings.batch_size, settings.max_request_size) - BATCH_HEADER_SIZE, 0)
         self._open_limit = pool.total_memory // OPEN_SHARE
         self._compresses = settings.codec is not None
         # Less than what a record may have at most, by its sizes' varints: who is near that is looked at closely.
@@ -135,6 +138,9 @@ class RecordAccumulator(IncompleteBatches):
             hurry=self.ready.hurry,
             left=self.check_watches,
         )
+        # Asked for all the time.
+        self._memory_line = self.lines.memory_line
+        self._waiting = self.lines.waiting.records
         # A user's partitioner may send, while it is asked for a record in line.
         self._admitting = False
         # Records that a user's partitioner failed while they waited; the sender fails them.
@@ -189,7 +195,7 @@ class RecordAccumulator(IncompleteBatches):
 
     def _grow(self, batch: ProducerBatch, record_size: int) -> bool:
         """Give the batch a slab for a record of this size; False where that would not be all there is to do."""
-        if batch.used_size() + record_size >= batch.size_limit or self.lines.memory_line:
+        if batch.used_size() + record_size >= batch.size_limit or self._memory_line:
             # The record makes the batch full, or has to wait: ``enqueue`` sees to it.
             return False
         return self._extend(batch, record_size)
@@ -213,13 +219,13 @@ class RecordAccumulator(IncompleteBatches):
         if not topic.line_length and topic.has_partition(partition):
             partition = self._choose(topic, partition, key, value)
             if topic.has_partition(partition):
-                first = not self.lines.memory_line
+                first = not self._memory_line
                 delivery = self._place(topic, partition, key, value, headers, timestamp_ms, now, first)
                 if delivery is not None:
                     return delivery
         pending = self.lines.queue_up(topic_name, partition, key, value, headers, timestamp_ms, now)
         self.lines.advance(topic, now)
-        if self.lines.memory_line and not self._admitting:
+        if self._memory_line and not self._admitting:
             self.admit(now, ADMITTED_BY_EACH)
         return pending.delivery
 
@@ -256,7 +262,7 @@ class RecordAccumulator(IncompleteBatches):
 
         ``topic`` is what ``plain_topic`` gave.
         """
-        if self.lines.memory_line or self.producer_state.fatal_error is not None:
+        if self._memory_line or self.producer_state.fatal_error is not None:
             return None
         size = MAX_RECORD_OVERHEAD
         if value is not None:
@@ -280,7 +286,7 @@ class RecordAccumulator(IncompleteBatches):
 
     def admit(self, now: float, limit: int) -> bool:
         """Serve the line for memory, at most ``limit`` records; True when more could be served at once."""
-        if not self.lines.waiting.records:
+        if not self._waiting:
             return False
         self._admitting = True
         try:
@@ -363,7 +369,7 @@ class RecordAccumulator(IncompleteBatches):
         """Put the record into a batch; ``None`` where there is no memory, or where others come ``first``."""
         sticky: StickyPartitioner | None = None
         if partition is None:
-            if key is not None and not self.settings.ignore_keys and self.choose_partition is None:
+            if key is not None and not self._ignore_keys and self.choose_partition is None:
                 partition = partition_for_key(key, len(topic.partitions))
             else:
                 sticky = topic.sticky
@@ -414,7 +420,7 @@ class RecordAccumulator(IncompleteBatches):
 
         What waits has the open batches sent at once, and where none is on its way nothing is waited for.
         """
-        if self.pool.available_memory < min(wanted, LEAST_OF_THE_REST) and len(self.incomplete) > self._open_batches:
+        if self.pool.available_memory < min(wanted, LEAST_OF_THE_REST) and self.incomplete.count > self._open_batches:
             return None
         return self.pool.take(least, wanted)
 
@@ -432,7 +438,7 @@ class RecordAccumulator(IncompleteBatches):
         if self._compresses:
             # As many uncompressed bytes as will probably make a batch, but no more than a request may have.
             estimate = int(limit / (self._ratios.estimate(topic.name) * RATIO_SAFETY))
-            limit = min(estimate, self.settings.max_request_size - BATCH_HEADER_SIZE)
+            limit = min(estimate, self._max_request_size - BATCH_HEADER_SIZE)
         preferred = record_size
         if self._open_batches * self._batch_size <= self._open_limit:
             # As much as the partition's last batch took: one piece to take, to checksum and to send. Where so many
@@ -468,9 +474,9 @@ class RecordAccumulator(IncompleteBatches):
         queue.open_batch = batch
         self._open_batches += 1
         queue.add(batch)
-        self.incomplete[batch] = None
-        self.ready.opened(queue, batch, now, self.flushing > 0 or self.closing or bool(self.lines.memory_line))
-        if len(self.incomplete) == 1:
+        self.incomplete.add(batch)
+        self.ready.opened(queue, batch, now, self.flushing > 0 or self.closing or bool(self._memory_line))
+        if self.incomplete.count == 1:
             self.wake()
 
     def _close(self, queue: PartitionQueue, batch: ProducerBatch, now: float, full: bool) -> None:
@@ -555,11 +561,11 @@ class RecordAccumulator(IncompleteBatches):
     def next_deadline(self) -> float:
         """When ``ready.poll``, ``expired`` or ``expired_waiting`` will next have work; infinity for never."""
         deadline = self.ready.next_deadline()
-        if self.incomplete:
-            oldest = next(iter(self.incomplete))
+        oldest = self.incomplete.oldest
+        if oldest is not None:
             deadline = min(deadline, oldest.created_at + self._delivery_timeout)
-        if self.lines.waiting.records:
-            deadline = min(deadline, next(iter(self.lines.waiting.records)).deadline)
+        if self._waiting:
+            deadline = min(deadline, next(iter(self._waiting)).deadline)
         return deadline
 
     def drain(self, node_id: int, now: float) -> list[ProducerBatch]:
@@ -568,22 +574,16 @@ class RecordAccumulator(IncompleteBatches):
         They are closed, have their sequences and belong to the caller until it says how the request ended. A batch
         larger than ``max_request_size`` goes alone.
         """
-        settings = self.settings
-        return self.ready.drain(
-            node_id,
-            now,
-            settings.max_request_size,
-            settings.one_in_flight_per_partition,
-            self._finish_batch,
-        )
+        return self.ready.drain(node_id, now, self._max_request_size, self._one_in_flight, self._finish_batch)
 
     def _finish_batch(self, queue: PartitionQueue, batch: ProducerBatch, now: float) -> bool:
         """Close and compress the batch; False where a thread has to do that first."""
         if not batch.closed:
             self._close(queue, batch, now, False)
-        codec = self.settings.codec
-        if codec is None or batch.codec_id:
+        if not self._compresses or batch.codec_id:
             return True
+        codec = self.settings.codec
+        assert codec is not None
         assert batch.body is not None
         if batch.body_size <= INLINE_COMPRESSION_SIZE:
             try:

@@ -8,6 +8,7 @@ from aioproducer.wire.record cimport plain_headers_size, write_headers, write_pl
 from aioproducer.wire.record_batch cimport pack_header, write_header
 
 cdef int _PENDING, _FAILED, _SPLIT
+cdef Py_ssize_t _HEADER_SIZE
 cdef tuple _NO_HEADERS
 
 
@@ -56,6 +57,8 @@ cdef class ProducerBatch(DeliveryGroup):
     cdef public bint acknowledged
     cdef public object stored_error
     cdef public object record_errors
+    cdef public ProducerBatch older
+    cdef public ProducerBatch newer
     cdef public ProducerBatch parent
     cdef public list children
     cdef public Py_ssize_t undone_children
@@ -105,15 +108,15 @@ cdef class ProducerBatch(DeliveryGroup):
     cpdef list buffers(self)
     cpdef object set_sequence(self, long long producer_id, int producer_epoch, int base_sequence)
     cpdef object release_memory(self, BufferPool pool)
-    @cython.locals(slab=Slab, slabs=list, charged=Py_ssize_t)
     cpdef object abandon(self, BufferPool pool)
+    @cython.locals(slab=Slab, slabs=list, charged=Py_ssize_t)
     cdef object _release_memory(self, BufferPool pool)
     cpdef bint is_done(self, Py_ssize_t index) except -1
     cpdef object error(self, Py_ssize_t index)
     cpdef object where(self)
     cpdef object add_waiter(self, Py_ssize_t index, object callback, object argument, object context=*)
     cpdef list pop_waiters(self, Py_ssize_t index, object only=*)
-    @cython.locals(run=Py_ssize_t)
+    @cython.locals(run=Py_ssize_t, count=Py_ssize_t)
     cdef object _find_run(self, Py_ssize_t index)
     @cython.locals(offset=cython.longlong, timestamp_ms=cython.longlong)
     cpdef object metadata(self, Py_ssize_t index)

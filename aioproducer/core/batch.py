@@ -45,6 +45,7 @@ LARGEST_GROWTH = 65536
 PENDING, SUCCEEDED, FAILED, SPLIT = range(4)
 # The same for this module alone, where compiled modules have them as C's integers.
 _PENDING, _FAILED, _SPLIT = PENDING, FAILED, SPLIT
+_HEADER_SIZE = BATCH_HEADER_SIZE
 
 Header = tuple[str, Buffer | None]
 
@@ -84,7 +85,9 @@ class ProducerBatch(DeliveryGroup):
         "log_append_time",
         "max_record_size",
         "max_timestamp",
+        "newer",
         "number",
+        "older",
         "on_wire",
         "order",
         "outcome",
@@ -176,6 +179,9 @@ class ProducerBatch(DeliveryGroup):
         self.acknowledged = False
         self.stored_error: KafkaError | None = None
         self.record_errors: Mapping[int, KafkaError] | None = None
+        # Its neighbours among the batches without an outcome.
+        self.older: ProducerBatch | None = None
+        self.newer: ProducerBatch | None = None
         self.parent: ProducerBatch | None = None
         self.children: list[tuple[int, ProducerBatch]] | None = None
         self.undone_children = 0
@@ -378,10 +384,10 @@ class ProducerBatch(DeliveryGroup):
 
     def size(self) -> int:
         """Bytes of the closed batch on the wire."""
-        return BATCH_HEADER_SIZE + self.body_size
+        return _HEADER_SIZE + self.body_size
 
     def uncompressed_size(self) -> int:
-        return BATCH_HEADER_SIZE + self.used_before
+        return _HEADER_SIZE + self.used_before
 
     # Sending
 
@@ -537,9 +543,10 @@ class ProducerBatch(DeliveryGroup):
 
     def _find_run(self, index: int) -> None:
         """Look up the timestamp of a record and of those about it; who asks for one asks for the next as well."""
-        run = bisect_right(self.timestamps_from, index)
+        count = len(self.timestamps_from)
+        run = 1 if count == 1 else bisect_right(self.timestamps_from, index)
         self.run_start = self.timestamps_from[run - 1]
-        self.run_stop = self.timestamps_from[run] if run < len(self.timestamps_from) else self.record_count
+        self.run_stop = self.timestamps_from[run] if run < count else self.record_count
         self.run_timestamp = self.timestamp_values[run - 1]
 
     def where(self) -> TopicPartition:

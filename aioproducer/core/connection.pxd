@@ -1,5 +1,6 @@
 cimport cython
 
+from aioproducer.protocol.frames cimport encode_request
 from aioproducer.protocol.produce_frames cimport read_integer
 
 cdef object _READY
@@ -14,6 +15,21 @@ cdef class InFlight:
     cdef readonly double deadline
     cdef readonly object response_class
     cdef readonly object read_response
+
+
+cdef class Completed:
+    cdef readonly object context
+    cdef readonly object response
+    cdef readonly object api_key
+    cdef readonly object version
+    cdef readonly object correlation_id
+    cdef readonly double latency
+    cdef readonly double received_at
+    cdef readonly Py_ssize_t size
+
+
+@cython.locals(completed=Completed)
+cdef Completed _completed(InFlight request, object response, double received_at, Py_ssize_t size)
 
 
 cdef class Connection:
@@ -41,7 +57,8 @@ cdef class Connection:
     cdef Py_ssize_t _frame_size
 
     cpdef bint can_send(self, double now) except -1
-    cpdef object negotiate(self, object api_key, object lowest=*, object highest=*)
+    @cython.locals(asked=cython.longlong)
+    cpdef object negotiate(self, long long api_key, long long lowest=*, long long highest=*)
     cpdef list send(
         self,
         object request,

@@ -22,7 +22,7 @@ import math
 import struct
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from aioproducer import __version__
 from aioproducer.core.authenticator import Authenticator
@@ -122,22 +122,35 @@ class InFlight:
         self.read_response = read_response
 
 
-class Completed(NamedTuple):
-    """A response, and the request it answers. ``size`` is the response's bytes on the wire."""
+class Completed:
+    """A response, and the request it answers. ``size`` is the response's bytes on the wire.
+
+    ``latency``: seconds from the request's leaving to the response's coming, which was at ``received_at``.
+    """
+
+    __slots__ = ("api_key", "context", "correlation_id", "latency", "received_at", "response", "size", "version")
 
     context: object
     response: AnyResponse
     api_key: int
     version: int
     correlation_id: int
-    sent_at: float
+    latency: float
     received_at: float
     size: int
 
-    @property
-    def latency(self) -> float:
-        """Seconds from the request's leaving to the response's coming."""
-        return self.received_at - self.sent_at
+
+def _completed(request: InFlight, response: AnyResponse, received_at: float, size: int) -> Completed:
+    completed = Completed.__new__(Completed)
+    completed.context = request.context
+    completed.response = response
+    completed.api_key = request.api_key
+    completed.version = request.version
+    completed.correlation_id = request.correlation_id
+    completed.latency = received_at - request.sent_at
+    completed.received_at = received_at
+    completed.size = size
+    return completed
 
 
 class Connection:
@@ -202,7 +215,7 @@ class Connection:
         self._last_answered: int = first_correlation_id - 1
         self._in_flight: deque[InFlight] = deque()
         # What was asked of ``versions`` before, and its answer.
-        self._negotiated: dict[tuple[int, int, int], int] = {}
+        self._negotiated: dict[int, int] = {}
         self._answered: bool = False
         self._output: list[Buffer] = []
         self._frame_start = bytearray()
@@ -258,7 +271,8 @@ class Connection:
         Raises:
             UnsupportedVersionError: there is none; only this request fails by it.
         """
-        asked = (api_key, lowest, highest)
+        # One number for all three, which is looked up sooner than a tuple.
+        asked = (api_key << 32) + (lowest << 16) + highest
         version = self._negotiated.get(asked)
         if version is None:
             version = self._negotiated[asked] = self.versions.negotiate(api_key, lowest=lowest, highest=highest)
@@ -439,18 +453,7 @@ class Connection:
         if request.context is _OWN:
             self._handle_own(request, response, now)
             return
-        answer = (
-            request.context,
-            response,
-            request.api_key,
-            request.version,
-            request.correlation_id,
-            request.sent_at,
-            now,
-            len(frame) + _SIZE_OF_SIZE,
-        )
-        # What ``Completed(*answer)`` does, without its detour.
-        completed.append(tuple.__new__(Completed, answer))
+        completed.append(_completed(request, response, now, len(frame) + _SIZE_OF_SIZE))
 
     def _pass_over(self, correlation_id: int, next_in_flight: int) -> bool:
         """Whether a response is to one of the requests that expect none: those between two that expect one.

@@ -8,6 +8,17 @@ from aioproducer.core.ready cimport ReadyPartitions
 from aioproducer.core.watches cimport Watches
 
 
+cdef class BatchList:
+    cdef readonly ProducerBatch oldest
+    cdef readonly ProducerBatch newest
+    cdef readonly Py_ssize_t count
+
+    @cython.locals(newest=ProducerBatch)
+    cpdef object add(self, ProducerBatch batch)
+    @cython.locals(older=ProducerBatch, newer=ProducerBatch)
+    cpdef object discard(self, ProducerBatch batch)
+
+
 cdef class IncompleteBatches:
     cdef readonly object loop
     cdef readonly BufferPool pool
@@ -16,11 +27,13 @@ cdef class IncompleteBatches:
     cdef readonly object wake
     cdef readonly object random
     cdef readonly ReadyPartitions ready
-    cdef readonly object incomplete
+    cdef readonly BatchList incomplete
     cdef public dict to_compress
     cdef public Py_ssize_t flushing
     cdef public bint closing
     cdef public object lines
+    cdef public object _memory_line
+    cdef public object _waiting
     cdef Py_ssize_t _batch_number
     cdef Py_ssize_t _open_batches
     cdef readonly object _ratios

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from aioproducer.core.batch import PENDING, SPLIT, ProducerBatch
@@ -12,12 +11,14 @@ from aioproducer.core.compression_ratio import CompressionRatios
 from aioproducer.core.delivery import FutureFactory
 from aioproducer.core.lines import Lines
 from aioproducer.core.partition_queue import PartitionQueue
+from aioproducer.core.pending import PendingRecord
 from aioproducer.core.producer_state import ProducerState
 from aioproducer.core.ready import ReadyPartitions
 from aioproducer.core.watches import Watches
 
 if TYPE_CHECKING:
     from asyncio import Future
+    from collections import OrderedDict
     from random import Random
 
     from aioproducer.core.accumulator import AccumulatorSettings
@@ -27,14 +28,63 @@ if TYPE_CHECKING:
 AMPLE_SHARE = 8
 
 
+class BatchList:
+    """Batches in the order in which they came; who goes is found at once, and the oldest too.
+
+    Linked in the batches themselves: a batch is in one list at most.
+    """
+
+    __slots__ = ("count", "newest", "oldest")
+
+    def __init__(self) -> None:
+        self.oldest: ProducerBatch | None = None
+        self.newest: ProducerBatch | None = None
+        self.count = 0
+
+    def add(self, batch: ProducerBatch) -> None:
+        """Put the batch behind all others."""
+        newest = self.newest
+        if newest is None:
+            self.oldest = batch
+        else:
+            newest.newer = batch
+            batch.older = newest
+        self.newest = batch
+        self.count += 1
+
+    def discard(self, batch: ProducerBatch) -> None:
+        """Take the batch out, if it is there."""
+        older, newer = batch.older, batch.newer
+        if older is not None:
+            older.newer = newer
+        elif self.oldest is batch:
+            self.oldest = newer
+        else:
+            return
+        if newer is not None:
+            newer.older = older
+        else:
+            self.newest = older
+        batch.older = batch.newer = None
+        self.count -= 1
+
+    def __iter__(self) -> Iterator[ProducerBatch]:
+        batch = self.oldest
+        while batch is not None:
+            yield batch
+            batch = batch.newer
+
+
 class IncompleteBatches:
     """The half of the accumulator behind the open batches: compression, outcomes, deadlines, watches.
 
     The other half, ``RecordAccumulator``, fills batches and drains them.
     """
 
-    # Records that have no batch yet.
+    # Records that have no batch yet: their lines, who stands in that for memory, and who in any.
     lines: Lines
+    _memory_line: OrderedDict[PendingRecord, None]
+    _waiting: OrderedDict[PendingRecord, None]
 
     def __init__(
         self,
@@ -54,7 +104,7 @@ class IncompleteBatches:
         self.random = random
         self.ready = ReadyPartitions(producer_state, settings.linger, wake)
         # Every batch without its outcome, oldest first; a split batch keeps its place until its last part is done.
-        self.incomplete: OrderedDict[ProducerBatch, None] = OrderedDict()
+        self.incomplete = BatchList()
         # Closed batches that wait for a compressor.
         self.to_compress: dict[ProducerBatch, None] = {}
         self.flushing = 0
@@ -127,7 +177,7 @@ class IncompleteBatches:
         if batch.outcome != PENDING and batch.readers == 0:
             batch.release_memory(self.pool)
             self._watches.check()
-            if self.lines.memory_line:
+            if self._memory_line:
                 self.wake()
 
     def reenqueue(self, batch: ProducerBatch, now: float, *, backoff: bool = True) -> None:
@@ -188,14 +238,14 @@ class IncompleteBatches:
 
     def has_undelivered(self) -> bool:
         """Whether a record was accepted that has no outcome yet."""
-        return bool(self.incomplete or self.lines.waiting.records)
+        return bool(self.incomplete.count or self._waiting)
 
     def _forget(self, batch: ProducerBatch) -> None:
         part: ProducerBatch | None = batch
         while part is not None and part.is_finished():
             parent = part.parent
             if parent is None:
-                self.incomplete.pop(part, None)
+                self.incomplete.discard(part)
             else:
                 parent.undone_children -= 1
                 part.parent = None
@@ -218,7 +268,7 @@ class IncompleteBatches:
 
     def has_room(self) -> bool:
         """Whether a well-behaved sender should go on: no one waits for memory, nor do the lines fill up."""
-        if self.lines.memory_line or self.pool.available_memory <= 0:
+        if self._memory_line or self.pool.available_memory <= 0:
             return False
         return self.lines.waiting.size * 2 <= self.lines.waiting.size_limit
 
@@ -230,13 +280,14 @@ class IncompleteBatches:
         """
         if not self.has_room():
             return False
-        return self.pool.available_memory * AMPLE_SHARE >= self.pool.total_memory or not self.incomplete
+        return self.pool.available_memory * AMPLE_SHARE >= self.pool.total_memory or not self.incomplete.count
 
     def _first_in_line(self) -> int:
         return self.lines.waiting.first_number()
 
     def _first_batch_number(self) -> int:
-        return next(iter(self.incomplete)).number if self.incomplete else self._batch_number + 1
+        oldest = self.incomplete.oldest
+        return self._batch_number + 1 if oldest is None else oldest.number
 
     def check_watches(self) -> None:
         """End the watches whose time has come."""

@@ -24,6 +24,7 @@ cdef class ProducerState:
     cdef public object fatal_error
     cdef dict _sequences
 
+    cpdef bint needs_producer_id(self) except -1
     cpdef bint may_send(self, ProducerBatch batch, PartitionSequences sequences) except -1
     cpdef object assign(self, ProducerBatch batch, PartitionSequences sequences)
     @cython.locals(last="long long")

@@ -94,7 +94,6 @@ class ProducerState:
             sequences = self._sequences[topic_partition] = PartitionSequences()
         return sequences
 
-    @property
     def needs_producer_id(self) -> bool:
         return self.idempotent and self.producer_id == NO_PRODUCER_ID and self.fatal_error is None
 

@@ -67,7 +67,8 @@ class ReadyPartitions:
 
     def closed(self, batch: ProducerBatch) -> None:
         """A batch takes no more records, so that it need not linger."""
-        self._lingering.pop(batch, None)
+        if self._lingering:
+            self._lingering.pop(batch, None)
 
     def poll(self, now: float) -> None:
         """Make ready what has lingered or backed off long enough."""

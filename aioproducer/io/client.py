@@ -117,13 +117,13 @@ class BrokerClient:
 
     # Nodes
 
-    def node_changed(self, node: NodeConnection) -> None:
+    def node_changed(self, node: NodeConnection, now: float) -> None:
         """A node can take a request, or is gone: whoever waits for one looks again."""
         if not node.connected and node.last_error is not None:
             error = node.last_error
             if isinstance(error, BrokerError) and error.code == REBOOTSTRAP_REQUIRED:
                 self.metadata.require_rebootstrap()
-            self.metadata.request_update(self._loop.time(), f"a broker cannot be reached: {error}")
+            self.metadata.request_update(now, f"a broker cannot be reached: {error}")
         self._forget_if_retired(node)
         self._wake_waiting()
 

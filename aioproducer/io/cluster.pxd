@@ -29,7 +29,7 @@ cdef class Cluster:
     cdef readonly object _intake
     cdef dict _retired
 
-    cpdef object node_changed(self, NodeConnection node)
+    cpdef object node_changed(self, NodeConnection node, double now)
     cpdef object want_topic(self, object name, double now)
     cpdef NodeConnection node(self, object node_id)
     cdef bint _is_due(self, double now) except -1

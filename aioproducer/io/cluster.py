@@ -92,9 +92,8 @@ class Cluster:
 
     # Nodes
 
-    def node_changed(self, node: NodeConnection) -> None:
+    def node_changed(self, node: NodeConnection, now: float) -> None:
         """A node is ready, has room, or is gone: send at once what waits for that."""
-        now = self._loop.time()
         if node.can_send(now):
             if self._is_due(now):
                 self.send_due(now)
@@ -180,7 +179,7 @@ class Cluster:
 
     def _producer_id_due(self, now: float) -> bool:
         state = self._producer_state
-        if not state.needs_producer_id or self._producer_id_asked or self._producer_id_attempts.delay(now) > 0:
+        if not state.needs_producer_id() or self._producer_id_asked or self._producer_id_attempts.delay(now) > 0:
             return False
         return self._accumulator.has_undelivered() or self.metadata.bootstrapped
 
@@ -205,7 +204,7 @@ class Cluster:
                 self._producer_id_asked = True
                 ask = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=2**31 - 1)
                 self._ask(node, InternalRequest(self._producer_id_answered, self._producer_id_failed), ask, now)
-        elif self._producer_state.needs_producer_id and not self._producer_id_asked:
+        elif self._producer_state.needs_producer_id() and not self._producer_id_asked:
             retry = self._producer_id_attempts.retry_at
             if retry > now:
                 deadline = min(deadline, retry)

@@ -1,6 +1,6 @@
 cimport cython
 
-from aioproducer.core.connection cimport Connection
+from aioproducer.core.connection cimport Completed, Connection
 from aioproducer.metrics cimport Metrics
 from aioproducer.protocol.frames cimport frame_size
 
@@ -18,8 +18,13 @@ cdef class NodeConnection:
     cdef object _owner
     cdef object _connector
     cdef object _settings
+    cdef double _request_timeout
+    cdef bint _uses_tls
     cdef Metrics _metrics
     cdef object _hooks
+    cdef tuple _on_request_written
+    cdef tuple _on_response_read
+    cdef tuple _on_throttle
     cdef object _random
     cdef object _attempts
     cdef object _setups
@@ -45,7 +50,7 @@ cdef class NodeConnection:
 
     cpdef bint can_send(self, double now) except -1
     cdef bint _is_writable(self) except -1
-    cpdef object negotiate(self, object api_key, object highest=*)
+    cpdef object negotiate(self, long long api_key, long long highest=*)
     @cython.locals(deadline=double)
     cpdef bint send(
         self,
@@ -60,9 +65,9 @@ cdef class NodeConnection:
     @cython.locals(deadline=double)
     cdef bint _write(self, object transport, list buffers, object context, bint expect_response, double now) except -1
     cdef object _count_written(self, object size, double now)
-    @cython.locals(was_ready=cython.bint)
+    @cython.locals(was_ready=cython.bint, completed=list, each=Completed)
     cpdef object data_received(self, object data)
-    cdef object _answered(self, object completed, double now)
+    cdef object _answered(self, Completed completed, double now)
     @cython.locals(changed=cython.bint)
     cpdef object write_completed(self, Py_ssize_t count)
     @cython.locals(released=list, ended=cython.bint)

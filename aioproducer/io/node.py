@@ -60,7 +60,7 @@ class RequestContext(Protocol):
 class NodeOwner(Protocol):
     """Whom a node tells when it can be used, and when it cannot."""
 
-    def node_changed(self, node: NodeConnection) -> None:
+    def node_changed(self, node: NodeConnection, now: float) -> None:
         """Ready, or able to take more requests than before, or disconnected."""
 
     def expected_cluster_id(self) -> str | None:
@@ -104,8 +104,13 @@ class NodeConnection:
         self._owner = owner
         self._connector = connector
         self._settings = settings
+        self._request_timeout = settings.request_timeout
+        self._uses_tls = settings.uses_tls
         self._metrics = metrics
         self._hooks = hooks
+        self._on_request_written = hooks.request_written
+        self._on_response_read = hooks.response_read
+        self._on_throttle = hooks.throttle
         self._random = random
         self._attempts = Attempts(settings.reconnect_backoff, random)
         self._setups = 0
@@ -228,12 +233,12 @@ class NodeConnection:
         self._last_used = now
         self._metrics.request_sent(self.id, size, now)
         self._count_written(size, now)
-        if self._hooks.request_written:
+        if self._on_request_written:
             _, api_key, used, correlation_id = _HEADER_START.unpack_from(buffers[0])
-            for on_request_written in self._hooks.request_written:
+            for on_request_written in self._on_request_written:
                 on_request_written(self.node, api_key, used, correlation_id, size)
         # Sooner than that the request has no deadline, of whatever kind.
-        deadline = now + (self._settings.request_timeout if timeout is None else timeout)
+        deadline = now + (self._request_timeout if timeout is None else timeout)
         if deadline < self._timer_due:
             self._arm(deadline)
         return written
@@ -249,7 +254,7 @@ class NodeConnection:
         if transport.write(buffers):
             return True
         context.reading()
-        deadline = _NEVER if expect_response else now + self._settings.request_timeout
+        deadline = _NEVER if expect_response else now + self._request_timeout
         self._unwritten.append((context, expect_response, deadline))
         if deadline < self._write_deadline:
             self._write_deadline = deadline
@@ -259,7 +264,7 @@ class NodeConnection:
 
     def _count_written(self, size: int, now: float) -> None:
         self._metrics.bytes_written(self.id, size, now)
-        if self._settings.uses_tls:
+        if self._uses_tls:
             # Encrypting copies every byte once; else the socket reads them where they lie.
             self._metrics.bytes_copied.record(size, now)
 
@@ -316,7 +321,7 @@ class NodeConnection:
             self._wanted.clear()
             if self._transport is not None:
                 await self._ended.wait()
-            self._owner.node_changed(self)
+            self._owner.node_changed(self, self._loop.time())
 
     async def _back_off(self, delay: float) -> None:
         """Wait, unless the broker moves: its new address need not pay for the old one."""
@@ -438,7 +443,7 @@ class NodeConnection:
         elif self._retired and connection.in_flight == 0 and not self._unwritten:
             self.close()
         elif completed or not was_ready:
-            self._owner.node_changed(self)
+            self._owner.node_changed(self, now)
 
     def _became_ready(self, now: float) -> None:
         self._attempts.succeeded()
@@ -451,7 +456,7 @@ class NodeConnection:
 
     def _answered(self, completed: Completed, now: float) -> None:
         self._metrics.response_received(self.id, completed.size, now)
-        for on_response_read in self._hooks.response_read:
+        for on_response_read in self._on_response_read:
             on_response_read(
                 self.node,
                 completed.api_key,
@@ -460,9 +465,9 @@ class NodeConnection:
                 completed.size,
                 completed.latency * 1000,
             )
-        if self._hooks.throttle:
+        if self._on_throttle:
             throttle_time_ms: int = getattr(completed.response, "throttle_time_ms", 0)
-            for on_throttle in self._hooks.throttle if throttle_time_ms > 0 else ():
+            for on_throttle in self._on_throttle if throttle_time_ms > 0 else ():
                 on_throttle(self.node, throttle_time_ms)
         context: Any = completed.context
         context.answered(self, completed)
@@ -476,7 +481,7 @@ class NodeConnection:
         if self._retired and self.in_flight == 0 and not self._unwritten:
             self.close()
         elif changed:
-            self._owner.node_changed(self)
+            self._owner.node_changed(self, self._loop.time())
 
     def _release_unwritten(self, count: int, error: KafkaError | None) -> bool:
         """The oldest ``count`` are read no more; whether that was the end of any."""

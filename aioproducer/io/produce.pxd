@@ -1,6 +1,7 @@
 cimport cython
 
 from aioproducer.core.batch cimport ProducerBatch
+from aioproducer.core.connection cimport Completed
 from aioproducer.io.node cimport NodeConnection
 from aioproducer.protocol.produce_frames cimport Acknowledged, PlainProduceRequest
 
@@ -14,8 +15,19 @@ cpdef object choose_version(NodeConnection node, list batches, dict topic_ids)
 cpdef tuple produce_request(list batches, object version, dict topic_ids, object acks, object timeout_ms)
 
 
+cdef class ProduceOwner:
+    cpdef object request_answered(self, NodeConnection node, Completed completed, object throttle_time_ms)
+    cpdef object batch_acknowledged(
+        self, ProducerBatch batch, long long base_offset, long long log_append_time, double now
+    )
+    cpdef object batch_refused(self, ProducerBatch batch, object answer, list endpoints, double now)
+    cpdef object batch_written(self, ProducerBatch batch)
+    cpdef object batch_failed(self, ProducerBatch batch, object error)
+    cpdef object release(self, ProducerBatch batch)
+
+
 cdef class ProduceInFlight:
-    cdef object _owner
+    cdef ProduceOwner _owner
     cdef list _batches
     cdef dict _unanswered
 
@@ -23,7 +35,9 @@ cdef class ProduceInFlight:
     cpdef object reading(self)
     @cython.locals(batch=ProducerBatch)
     cpdef object released(self)
-    @cython.locals(batch=ProducerBatch, answered=ProducerBatch, unanswered=dict)
-    cpdef object answered(self, NodeConnection node, object completed)
-    @cython.locals(batch=ProducerBatch, by_id=cython.bint)
-    cdef object _answered_in_full(self, object response, object completed)
+    @cython.locals(
+        batch=ProducerBatch, answered=ProducerBatch, unanswered=dict, acknowledged=Acknowledged, owner=ProduceOwner
+    )
+    cpdef object answered(self, NodeConnection node, Completed completed)
+    @cython.locals(batch=ProducerBatch, by_id=cython.bint, owner=ProduceOwner)
+    cdef object _answered_in_full(self, object response, Completed completed)

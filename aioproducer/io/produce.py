@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
 
 from aioproducer.core.batch import ProducerBatch
 from aioproducer.core.connection import Completed
@@ -32,8 +31,11 @@ def choose_version(
         UnsupportedVersionError: the broker and this client have none in common.
         UnsupportedCompressionTypeError: the broker is too old for zstd.
     """
-    all_known = all(topic_ids.values())
-    version = node.negotiate(PRODUCE, TOPIC_IDS_FROM if all_known else TOPIC_IDS_FROM - 1)
+    highest = TOPIC_IDS_FROM
+    for topic_id in topic_ids.values():
+        if not topic_id:
+            highest = TOPIC_IDS_FROM - 1
+    version = node.negotiate(PRODUCE, highest)
     if version < ZSTD_FROM:
         for batch in batches:
             if batch.codec_id == ZSTD:
@@ -68,28 +70,36 @@ def produce_request(
     return request, by_partition
 
 
-class ProduceOwner(Protocol):
+class ProduceOwner:
     """Whom a Produce request tells what it comes to."""
+
+    __slots__ = ()
 
     def request_answered(self, node: NodeConnection, completed: Completed, throttle_time_ms: int) -> None:
         """The answer is here; called before those of its batches."""
+        raise AssertionError("the owner says")
 
     def batch_acknowledged(self, batch: ProducerBatch, base_offset: int, log_append_time: int, now: float) -> None:
         """The broker has the batch."""
+        raise AssertionError("the owner says")
 
     def batch_refused(
         self, batch: ProducerBatch, answer: PartitionProduceResponse, endpoints: list[Node], now: float
     ) -> None:
         """The answer for one batch, an error, and the nodes that the whole of it names."""
+        raise AssertionError("the owner says")
 
     def batch_written(self, batch: ProducerBatch) -> None:
         """With acks=0: the batch has left its buffers."""
+        raise AssertionError("the owner says")
 
     def batch_failed(self, batch: ProducerBatch, error: KafkaError) -> None:
         """There is no answer for the batch, because of this error."""
+        raise AssertionError("the owner says")
 
     def release(self, batch: ProducerBatch) -> None:
         """The transport reads the batch no more."""
+        raise AssertionError("the owner says")
 
 
 class ProduceInFlight:
@@ -124,8 +134,9 @@ class ProduceInFlight:
         owner.request_answered(node, completed, response.throttle_time_ms)
         unanswered = self._unanswered
         if isinstance(response, Acknowledged):
+            acknowledged: Acknowledged = response
             now = completed.received_at
-            for partition, base_offset, log_append_time in response.batches:
+            for partition, base_offset, log_append_time in acknowledged.batches:
                 answered = unanswered.pop(partition, None)
                 if answered is not None:
                     owner.batch_acknowledged(answered, base_offset, log_append_time, now)

@@ -3,15 +3,25 @@ cimport cython
 from aioproducer.core.accumulator cimport RecordAccumulator
 from aioproducer.core.batch cimport ProducerBatch
 from aioproducer.core.completion cimport Completion
+from aioproducer.core.connection cimport Completed
 from aioproducer.core.metadata cimport ClusterMetadata
 from aioproducer.core.producer_state cimport ProducerState
 from aioproducer.io.cluster cimport Cluster
 from aioproducer.io.node cimport NodeConnection
-from aioproducer.io.produce cimport ProduceInFlight, choose_version, produce_request
+from aioproducer.io.produce cimport ProduceInFlight, ProduceOwner, choose_version, produce_request
 from aioproducer.metrics cimport Metrics
 
 
-cdef class Sender:
+cdef class Turns:
+    cdef object _loop
+    cdef object _take
+    cdef object _context
+    cdef public object next
+
+    cpdef object wake(self)
+
+
+cdef class Sender(ProduceOwner):
     cdef readonly Cluster cluster
     cdef object _loop
     cdef object _settings
@@ -20,12 +30,14 @@ cdef class Sender:
     cdef ProducerState _producer_state
     cdef Completion _completion
     cdef Metrics _metrics
+    cdef int _acks
+    cdef object _request_timeout_ms
     cdef object _hooks
+    cdef tuple _on_batch_sent
+    cdef tuple _on_batch_acked
     cdef object _report_failure
     cdef readonly object _compressor
-    cdef bint _running
-    cdef object _context
-    cdef readonly object _turn
+    cdef readonly Turns _turns
     cdef readonly object _timer
     cdef readonly double _timer_due
     cdef bint _woken
@@ -46,7 +58,7 @@ cdef class Sender:
     )
     cdef object _note_sent(self, list batches, double now)
     cpdef object release(self, ProducerBatch batch)
-    cpdef object request_answered(self, NodeConnection node, object completed, object throttle_time_ms)
+    cpdef object request_answered(self, NodeConnection node, Completed completed, object throttle_time_ms)
     cpdef object batch_written(self, ProducerBatch batch)
     cpdef object batch_acknowledged(
         self, ProducerBatch batch, long long base_offset, long long log_append_time, double now

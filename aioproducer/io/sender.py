@@ -27,7 +27,7 @@ from aioproducer.hooks import Hooks
 from aioproducer.io.cluster import Cluster
 from aioproducer.io.node import NodeConnection, NodeSettings
 from aioproducer.io.offload import Compressor
-from aioproducer.io.produce import ProduceInFlight, choose_version, produce_request
+from aioproducer.io.produce import ProduceInFlight, ProduceOwner, choose_version, produce_request
 from aioproducer.metrics import Metrics
 from aioproducer.protocol import decode_produced
 from aioproducer.protocol.messages.produce import PartitionProduceResponse
@@ -35,6 +35,7 @@ from aioproducer.record import Node, TopicPartition
 from aioproducer.transport.base import Connector
 
 if TYPE_CHECKING:
+    from contextvars import Context
     from random import Random
 
 logger = logging.getLogger("aioproducer")
@@ -60,7 +61,37 @@ class SenderSettings(NamedTuple):
     node: NodeSettings
 
 
-class Sender:
+class Turns:
+    """Asks the loop for the sender's next turn; however many ask for one before it is taken, it is the same.
+
+    Made before the sender, for the parts that it is made of.
+    """
+
+    __slots__ = ("_context", "_loop", "_take", "next")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._take: Callable[[], None] | None = None
+        self._context: Context | None = None
+        self.next: asyncio.Handle | None = None
+
+    def begin(self, take: Callable[[], None]) -> None:
+        """Let ``take`` be called for every turn, in this context and not in that of whoever happens to send."""
+        self._take = take
+        self._context = copy_context()
+
+    def wake(self) -> None:
+        """Let a turn be taken as soon as the loop comes to it."""
+        if self.next is None and self._take is not None:
+            self.next = self._loop.call_soon(self._take, context=self._context)
+
+    def end(self) -> None:
+        self._take = None
+        if self.next is not None:
+            self.next.cancel()
+
+
+class Sender(ProduceOwner):
     """Moves what is ready to the nodes of the cluster.
 
     Args:
@@ -71,6 +102,7 @@ class Sender:
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
+        turns: Turns,
         settings: SenderSettings,
         accumulator: RecordAccumulator,
         metadata: ClusterMetadata,
@@ -89,17 +121,19 @@ class Sender:
         self._metadata = metadata
         self._producer_state = producer_state
         self._completion = completion
+        self._acks = settings.acks
+        self._request_timeout_ms = settings.request_timeout_ms
         self._metrics = metrics
         self._hooks = hooks
+        self._on_batch_sent = hooks.batch_sent
+        self._on_batch_acked = hooks.batch_acked
         self._report_failure = report_failure
         self._compressor: Compressor | None = None
         codec = accumulator.settings.codec
         if codec is not None:
             self._compressor = Compressor(loop, codec, accumulator.settings.compression_level, self._compressed)
-        # Turns are taken while the task runs, in its context and not in that of whoever happens to send.
-        self._running = False
-        self._context = copy_context()
-        self._turn: asyncio.Handle | None = None
+        # Turns are taken while the task runs.
+        self._turns = turns
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due = float("inf")
         # Somebody who waited for records is about to run, and what he sends then need not linger.
@@ -117,7 +151,7 @@ class Sender:
             hooks=hooks,
             random=random,
             node_usable=self.node_usable,
-            wake=self.wake,
+            wake=turns.wake,
             topic_refused=self._topic_refused,
         )
 
@@ -128,13 +162,11 @@ class Sender:
 
     def wake(self) -> None:
         """Let a turn be taken as soon as the loop comes to it."""
-        if self._turn is None and self._running:
-            self._turn = self._loop.call_soon(self._take_turn, context=self._context)
+        self._turns.wake()
 
     async def run(self) -> None:
         """Run until cancelled. What has no outcome then has failed, and nothing more can be sent."""
-        self._context = copy_context()
-        self._running = True
+        self._turns.begin(self._take_turn)
         try:
             self._take_turn()
             # Turns are callbacks: a task that woke up for each would cost a future every time.
@@ -145,13 +177,12 @@ class Sender:
             self.fail_everything(error, self._loop.time())
             raise
         finally:
-            self._running = False
-            for handle in (self._turn, self._timer):
-                if handle is not None:
-                    handle.cancel()
+            self._turns.end()
+            if self._timer is not None:
+                self._timer.cancel()
 
     def _take_turn(self) -> None:
-        self._turn = None
+        self._turns.next = None
         try:
             deadline = self._step(self._loop.time())
         except Exception:
@@ -163,12 +194,12 @@ class Sender:
             if self._timer is not None:
                 self._timer.cancel()
             self._timer_due = deadline
-            self._timer = self._loop.call_at(deadline, self._on_time, context=self._context)
+            self._timer = self._loop.call_at(deadline, self._on_time)
 
     def _on_time(self) -> None:
         self._timer = None
         self._timer_due = float("inf")
-        if self._turn is None:
+        if self._turns.next is None:
             self._take_turn()
 
     def _step(self, now: float) -> float:
@@ -233,7 +264,6 @@ class Sender:
             self._compress()
 
     def _send_batches(self, node: NodeConnection, batches: list[ProducerBatch], now: float) -> None:
-        settings = self._settings
         topic_ids: dict[str, bytes | None] = {}
         for batch in batches:
             name = batch.topic_partition.topic
@@ -242,11 +272,9 @@ class Sender:
                 topic_ids[name] = None if topic is None else topic.topic_id
         try:
             version = choose_version(node, batches, topic_ids)
-            request, by_partition = produce_request(
-                batches, version, topic_ids, settings.acks, settings.request_timeout_ms
-            )
+            request, by_partition = produce_request(batches, version, topic_ids, self._acks, self._request_timeout_ms)
             context = ProduceInFlight(self, batches, by_partition)
-            written = node.send(request, context, now, version, settings.acks != 0, None, decode_produced)
+            written = node.send(request, context, now, version, self._acks != 0, None, decode_produced)
         except Exception as failure:
             error = failure
             if not isinstance(error, KafkaError):
@@ -258,7 +286,7 @@ class Sender:
         for batch in batches:
             batch.attempts += 1
         self._note_sent(batches, now)
-        if written and settings.acks == 0:
+        if written and self._acks == 0:
             context.answered(node, None)
 
     def _note_sent(self, batches: list[ProducerBatch], now: float) -> None:
@@ -280,7 +308,7 @@ class Sender:
                 batch.max_record_size,
                 now,
             )
-            for on_batch_sent in self._hooks.batch_sent:
+            for on_batch_sent in self._on_batch_sent:
                 on_batch_sent(topic_partition, record_count, size, uncompressed_size, queue_time_ms, batch.attempts)
         metrics.request_filled(records, now)
 
@@ -324,9 +352,9 @@ class Sender:
         error = verdict.error
         topic_partition = batch.topic_partition
         if verdict is ACKED:
-            if self._hooks.batch_acked:
+            if self._on_batch_acked:
                 offset = batch.base_offset if batch.base_offset >= 0 else None
-                for on_batch_acked in self._hooks.batch_acked:
+                for on_batch_acked in self._on_batch_acked:
                     on_batch_acked(topic_partition, batch.record_count, offset, (now - batch.created_at) * 1000)
             return
         if verdict.refresh_metadata:
@@ -420,7 +448,7 @@ class Sender:
             queue = batch.queue
             node = None if queue is None or queue.node is None else self.cluster.nodes.get(queue.node.node_id)
             if node is not None:
-                self.cluster.node_changed(node)
+                self.cluster.node_changed(node, now)
             return
         self._accumulator.compressed(batch, None, now)
         if not batch.is_finished():

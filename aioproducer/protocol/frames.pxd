@@ -9,6 +9,11 @@ from aioproducer.protocol.produce_frames cimport (
 )
 
 
+cdef tuple _produced
+
+@cython.locals(last_version=cython.int)
+cdef bytes _produce_head(int version, object client_id)
+
 cpdef list encode_request(object request, object version, object correlation_id, object client_id)
 
 cpdef long long frame_size(object start) except -1

@@ -83,7 +83,7 @@ def encode_request(
     if isinstance(request, PlainProduceRequest):
         if cython.compiled:  # compiled only
             # Of a flexible version: others have no short way.
-            start = _request_head(_PRODUCE, version, 2, client_id)
+            start = _produce_head(version, client_id)
             buffers = encode_plain_request(start, _CORRELATION_ID_AT, request, version, correlation_id)
             if buffers is not None:
                 return buffers
@@ -104,6 +104,20 @@ def _request_head(api_key: int, version: int, header_version: int, client_id: st
     """Room for the size, and a header that lacks only the correlation id: the same for many requests."""
     header = RequestHeader(request_api_key=api_key, request_api_version=version, client_id=client_id)
     return b"".join([bytes(_INT32.size), *encode(header, header_version)])
+
+
+# The version and client id that the last Produce request had, and how it began.
+_produced: tuple[int, str | None, bytes] = (-1, None, b"")
+
+
+def _produce_head(version: int, client_id: str | None) -> bytes:
+    """``_request_head`` of a Produce request: as a rule the one before had the same."""
+    global _produced
+    last_version, last_id, head = _produced
+    if version != last_version or client_id is not last_id:
+        head = _request_head(_PRODUCE, version, 2, client_id)
+        _produced = (version, client_id, head)
+    return head
 
 
 def frame_size(start: Buffer) -> int:

@@ -97,6 +97,18 @@ def test_pt12_a_batch_of_several_records_is_within_batch_size(sizes: list[int], 
         assert set(counts) == {1}
 
 
+@pytest.mark.parametrize("batch_size", [0, 54, 55, 60, 61])
+def test_with_a_batch_size_of_60_every_send_failed_and_the_producer_hung(batch_size: int) -> None:
+    """Less than a header by one: the size left for records was C's sign of an error."""
+    bench = Bench(batch_size=batch_size, linger=0)
+    for value in (b"a", b"b"):
+        delivery = bench.send(value)
+        (batch,) = bench.drain()
+        assert batch.record_count == 1
+        bench.ack(batch, 0)
+        assert delivery.done()
+
+
 @settings(max_examples=100, deadline=None)
 @given(
     st.none() | st.binary(max_size=300),

@@ -377,10 +377,12 @@ def test_a_response_completes_its_request() -> None:
     assert connection.next_deadline() == 15.0
     data = frame(metadata_response(7), 12, correlation_id)
     (completed,) = connection.receive_data(data, 10.25)
-    assert completed == Completed(
-        "context", metadata_response(7), ApiKey.METADATA, 12, correlation_id, 10.0, 10.25, len(data)
-    )
-    assert completed.latency == 0.25
+    assert completed.context == "context"
+    assert completed.response == metadata_response(7)
+    assert (completed.api_key, completed.version) == (ApiKey.METADATA, 12)
+    assert completed.correlation_id == correlation_id
+    assert (completed.received_at, completed.latency) == (10.25, 0.25)
+    assert completed.size == len(data)
     assert connection.in_flight == 0
     assert connection.next_deadline() == math.inf
 

@@ -214,7 +214,7 @@ class ExactlyOnce(RuleBasedStateMachine):
         used = self.accumulator.settings.codec
         self.accumulator.compressed(batch, used.compress(batch.body), self.bench.now)
 
-    @precondition(lambda self: self.state.needs_producer_id)
+    @precondition(lambda self: self.state.needs_producer_id())
     @rule()
     def grant_producer_id(self) -> None:
         self.state.set_producer_id(self.next_producer_id, self.first_epoch)
@@ -480,7 +480,7 @@ class ExactlyOnce(RuleBasedStateMachine):
         self._work()
 
     def _work(self) -> None:
-        if self.state.needs_producer_id:
+        if self.state.needs_producer_id():
             self.grant_producer_id()
         self.compressing += self.accumulator.take_to_compress()
         while self.compressing:

@@ -87,18 +87,18 @@ def test_pt27_sequences_wrap_wherever_they_are_compared(before_end: int, counts:
 
 def test_pt26_nothing_is_sent_without_a_producer_id() -> None:
     bench = Bench(producer_id=-1)
-    assert bench.state.needs_producer_id
+    assert bench.state.needs_producer_id()
     bench.send_batch()
     assert bench.drain() == []
     bench.state.set_producer_id(9, 4)
-    assert not bench.state.needs_producer_id
+    assert not bench.state.needs_producer_id()
     bench.accumulator.ready.settle_held(bench.now)
     assert identity(bench.drain_one()) == (9, 4, 0)
 
 
 def test_without_idempotence_batches_have_no_sequence() -> None:
     bench = Bench(idempotent=False)
-    assert not bench.state.needs_producer_id
+    assert not bench.state.needs_producer_id()
     for _ in range(7):
         batch = bench.send_and_drain()
         assert identity(batch) == (-1, -1, -1)
@@ -357,7 +357,7 @@ def test_pt33_after_the_last_epoch_a_new_producer_id_is_asked_for() -> None:
     begun(bench)
     batch = bench.send_and_drain()
     bench.refuse(batch, OUT_OF_ORDER)
-    assert bench.state.needs_producer_id
+    assert bench.state.needs_producer_id()
     assert bench.state.producer_epoch == -1
     bench.state.set_producer_id(8, 0)
     bench.accumulator.ready.settle_held(bench.now)
@@ -372,7 +372,7 @@ def test_a_partition_that_waited_for_a_producer_id_was_stuck_when_nothing_of_it_
     bench.state.set_producer_id(7, LAST_EPOCH)
     begun(bench)
     bench.refuse(bench.send_and_drain(), INVALID_TIMESTAMP)
-    assert bench.state.needs_producer_id
+    assert bench.state.needs_producer_id()
     bench.state.set_producer_id(8, 0)
     bench.accumulator.ready.settle_held(bench.now)
     assert identity(bench.send_and_drain()) == (8, 0, 0)
@@ -388,7 +388,7 @@ def test_after_a_fatal_error_nothing_is_sent_and_the_first_reason_stays() -> Non
     bench.state.fail(KafkaError("second"))
     assert str(bench.state.fatal_error) == "first"
     assert bench.drain() == []
-    assert not bench.state.needs_producer_id
+    assert not bench.state.needs_producer_id()
 
 
 def test_sequences_are_those_of_the_partition() -> None:

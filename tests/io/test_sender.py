@@ -373,7 +373,7 @@ def test_an_idle_sender_has_one_timer_and_an_ended_one_none():
                 assert sender._timer.when() == sender._timer_due
         assert sender._timer.cancelled()
         sender.wake()
-        assert sender._turn is None
+        assert sender._turns.next is None
 
     run(scenario)
 
