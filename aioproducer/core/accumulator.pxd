@@ -9,6 +9,8 @@ from aioproducer.partitioner cimport StickyPartitioner
 from aioproducer.wire.murmur2 cimport partition_for_key
 from aioproducer.wire.record cimport record_size_upper_bound
 
+cdef Py_ssize_t _LEAST_OF_THE_REST, _EXACT_PIECE, _INLINE_COMPRESSION_SIZE
+
 
 @cython.locals(up=Py_ssize_t)
 cdef Py_ssize_t _near_power_of_two(Py_ssize_t size) except? -1

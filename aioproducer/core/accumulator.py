@@ -45,13 +45,13 @@ OPEN_SHARE = 4
 ADMITTED_BY_EACH = 2
 
 # With less memory than this left, and batches under way, records wait.
-LEAST_OF_THE_REST = 65536
+_LEAST_OF_THE_REST = 65536
 
 # Batches up to this size take a piece of memory of just their size.
-EXACT_PIECE = 16384
+_EXACT_PIECE = 16384
 
 # Batches up to this size are compressed at once; a thread takes longer to wake.
-INLINE_COMPRESSION_SIZE = 4096
+_INLINE_COMPRESSION_SIZE = 4096
 
 
 def _near_power_of_two(size: int) -> int:
@@ -420,7 +420,7 @@ class RecordAccumulator(IncompleteBatches):
 
         What waits has the open batches sent at once, and where none is on its way nothing is waited for.
         """
-        if self.pool.available_memory < min(wanted, LEAST_OF_THE_REST) and self.incomplete.count > self._open_batches:
+        if self.pool.available_memory < min(wanted, _LEAST_OF_THE_REST) and self.incomplete.count > self._open_batches:
             return None
         return self.pool.take(least, wanted)
 
@@ -463,7 +463,7 @@ class RecordAccumulator(IncompleteBatches):
         """
         expected = min(expected, limit)
         if not self._compresses:
-            if expected <= EXACT_PIECE:
+            if expected <= _EXACT_PIECE:
                 return expected
             if expected > limit >> 1:
                 step = limit >> 4
@@ -585,7 +585,7 @@ class RecordAccumulator(IncompleteBatches):
         codec = self.settings.codec
         assert codec is not None
         assert batch.body is not None
-        if batch.body_size <= INLINE_COMPRESSION_SIZE:
+        if batch.body_size <= _INLINE_COMPRESSION_SIZE:
             try:
                 data = codec.compress(batch.body, self.settings.compression_level)
             except Exception:

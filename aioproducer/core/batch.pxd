@@ -34,6 +34,7 @@ cdef class ProducerBatch(DeliveryGroup):
     cdef public long long max_timestamp
     cdef public long long last_timestamp
     cdef public Py_ssize_t column_start
+    cdef public long long first_timestamp
     cdef public list timestamps_from
     cdef public list timestamp_values
     cdef public Py_ssize_t run_start
@@ -116,7 +117,7 @@ cdef class ProducerBatch(DeliveryGroup):
     cpdef object where(self)
     cpdef object add_waiter(self, Py_ssize_t index, object callback, object argument, object context=*)
     cpdef list pop_waiters(self, Py_ssize_t index, object only=*)
-    @cython.locals(run=Py_ssize_t, count=Py_ssize_t)
+    @cython.locals(run=Py_ssize_t, starts=list, values=list)
     cdef object _find_run(self, Py_ssize_t index)
     @cython.locals(offset=cython.longlong, timestamp_ms=cython.longlong)
     cpdef object metadata(self, Py_ssize_t index)

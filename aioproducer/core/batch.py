@@ -79,6 +79,7 @@ class ProducerBatch(DeliveryGroup):
         "compressing",
         "created_at",
         "due",
+        "first_timestamp",
         "header",
         "last_error",
         "last_timestamp",
@@ -152,9 +153,11 @@ class ProducerBatch(DeliveryGroup):
         self.last_timestamp = -1
         # The first record of a column's, while it is appended; see core/columns.py.
         self.column_start = -1
-        # Timestamps by runs: from record timestamps_from[i] on, timestamp_values[i]. A batch of one instant has one.
-        self.timestamps_from: list[int] = []
-        self.timestamp_values: list[int] = []
+        # Timestamps by runs: that of the first record, and, where not all are of one instant, timestamp_values[i] from
+        # record timestamps_from[i] on.
+        self.first_timestamp = -1
+        self.timestamps_from: list[int] | None = None
+        self.timestamp_values: list[int] | None = None
         # The run that was looked up last.
         self.run_start = 0
         self.run_stop = 0
@@ -298,6 +301,11 @@ class ProducerBatch(DeliveryGroup):
         self.last_timestamp = timestamp_ms
         if timestamp_ms > self.max_timestamp:
             self.max_timestamp = timestamp_ms
+        if not index:
+            self.first_timestamp = timestamp_ms
+            return
+        if self.timestamps_from is None or self.timestamp_values is None:
+            self.timestamps_from, self.timestamp_values = [], []
         self.timestamps_from.append(index)
         self.timestamp_values.append(timestamp_ms)
 
@@ -340,7 +348,7 @@ class ProducerBatch(DeliveryGroup):
             if body is None:
                 body = self.body = []
             if used:
-                body.append(memoryview(slab.memory)[slab.start : self.position])
+                body.append(slab.memory[slab.start : self.position])
 
     def take_records(self, body: bytes, timestamps: Sequence[int], base_timestamp: int, max_record_size: int) -> None:
         """Be a closed batch of records that were encoded elsewhere (a part of a split one), with these timestamps."""
@@ -543,11 +551,14 @@ class ProducerBatch(DeliveryGroup):
 
     def _find_run(self, index: int) -> None:
         """Look up the timestamp of a record and of those about it; who asks for one asks for the next as well."""
-        count = len(self.timestamps_from)
-        run = 1 if count == 1 else bisect_right(self.timestamps_from, index)
-        self.run_start = self.timestamps_from[run - 1]
-        self.run_stop = self.timestamps_from[run] if run < count else self.record_count
-        self.run_timestamp = self.timestamp_values[run - 1]
+        starts, values = self.timestamps_from, self.timestamp_values
+        if starts is None or values is None:
+            self.run_start, self.run_stop, self.run_timestamp = 0, self.record_count, self.first_timestamp
+            return
+        run = bisect_right(starts, index)
+        self.run_start = starts[run - 1] if run else 0
+        self.run_stop = starts[run] if run < len(starts) else self.record_count
+        self.run_timestamp = values[run - 1] if run else self.first_timestamp
 
     def where(self) -> TopicPartition:
         return self.topic_partition

@@ -19,6 +19,7 @@ cdef class BufferPool:
     cdef readonly Py_ssize_t total_memory
     cdef public Py_ssize_t available_memory
     cdef readonly object _arena
+    cdef readonly object _view
     cdef readonly list _free
     cdef dict _spares
 

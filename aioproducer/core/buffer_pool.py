@@ -37,7 +37,7 @@ class Slab:
 
     address: Any
 
-    def __init__(self, memory: mmap.mmap | bytearray, start: int, size: int) -> None:
+    def __init__(self, memory: memoryview, start: int, size: int) -> None:
         self.memory = memory
         self.start = start
         self.size = size
@@ -53,10 +53,10 @@ class Slab:
         return hash((id(self.memory), self.start, self.size))
 
     def __repr__(self) -> str:
-        return f"<Slab {self.size} bytes at {self.start} of {type(self.memory).__name__}>"
+        return f"<Slab {self.size} bytes at {self.start} of {type(self.memory.obj).__name__}>"
 
 
-def _address_of(memory: mmap.mmap | bytearray) -> Any:
+def _address_of(memory: memoryview) -> Any:
     """Where the first byte of ``memory`` lies for as long as there is ``memory``, whose size never changes."""
     view = cython.declare(cython.Py_buffer)
     PyObject_GetBuffer(memory, cython.address(view), PyBUF_SIMPLE)
@@ -82,8 +82,11 @@ class BufferPool:
         self.available_memory = total_memory
         units = total_memory // SMALLEST_SLAB
         self._arena: mmap.mmap | None = None
+        # One view for all slabs: what a batch has written is a part of it, and no view of a view.
+        self._view: memoryview | None = None
         if units:
             self._arena = mmap.mmap(-1, units * SMALLEST_SLAB, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            self._view = memoryview(self._arena)
         # Free blocks by order: _free[k] holds the first units of free blocks of 2**k units. A dict keeps the last freed
         # last, so that warm memory is used again first, and finds a neighbour at once.
         self._free: list[dict[int, None]] = [{} for _ in range(units.bit_length())]
@@ -115,12 +118,12 @@ class BufferPool:
             # Half as much, but nothing is left untried that would do.
             units = max(least, units // 2) if units > least else 0
         self.available_memory = available - minimum
-        return Slab(bytearray(minimum), 0, minimum)
+        return Slab(memoryview(bytearray(minimum)), 0, minimum)
 
     def release(self, slab: Slab) -> None:
         """Take ``slab`` back; nobody may read or write it any more."""
         self.available_memory += slab.size
-        if slab.memory is self._arena:
+        if slab.memory is self._view:
             spares = self._spares.get(slab.size)
             if spares is None:
                 spares = self._spares[slab.size] = []
@@ -166,10 +169,10 @@ class BufferPool:
         rest = (1 << larger) - units
         if rest:
             self._give_back_units(first + units, rest)
-        assert self._arena is not None
+        assert self._view is not None
         size = units * _UNIT
         self.available_memory -= size
-        return Slab(self._arena, first * _UNIT, size)
+        return Slab(self._view, first * _UNIT, size)
 
     def _order_with_free(self, order: int) -> int:
         """The first order from this on that has a free block, or -1."""

@@ -10,7 +10,7 @@ from aioproducer.protocol.produce_frames cimport Acknowledged, PlainProduceReque
 cpdef object choose_version(NodeConnection node, list batches, dict topic_ids)
 
 @cython.locals(
-    batch=ProducerBatch, by_id=cython.bint, by_partition=dict, topics=dict, partitions=list, request=PlainProduceRequest
+    batch=ProducerBatch, by_id=cython.bint, keys=list, topics=dict, partitions=list, request=PlainProduceRequest
 )
 cpdef tuple produce_request(list batches, object version, dict topic_ids, object acks, object timeout_ms)
 
@@ -29,15 +29,16 @@ cdef class ProduceOwner:
 cdef class ProduceInFlight:
     cdef ProduceOwner _owner
     cdef list _batches
-    cdef dict _unanswered
+    cdef list _keys
 
     @cython.locals(batch=ProducerBatch)
     cpdef object reading(self)
     @cython.locals(batch=ProducerBatch)
     cpdef object released(self)
-    @cython.locals(
-        batch=ProducerBatch, answered=ProducerBatch, unanswered=dict, acknowledged=Acknowledged, owner=ProduceOwner
-    )
+    @cython.locals(batch=ProducerBatch, unanswered=dict, owner=ProduceOwner)
     cpdef object answered(self, NodeConnection node, Completed completed)
-    @cython.locals(batch=ProducerBatch, by_id=cython.bint, owner=ProduceOwner)
-    cdef object _answered_in_full(self, object response, Completed completed)
+    cdef dict _by_key(self)
+    @cython.locals(batch=ProducerBatch, unanswered=dict, owner=ProduceOwner)
+    cdef dict _acknowledged(self, Acknowledged response, double now)
+    @cython.locals(batch=ProducerBatch, unanswered=dict, owner=ProduceOwner, by_id=cython.bint)
+    cdef dict _answered_in_full(self, object response, Completed completed)

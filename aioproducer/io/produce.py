@@ -21,6 +21,8 @@ UNSUPPORTED_COMPRESSION_TYPE = 76
 
 PartitionKey = tuple[str | bytes, int]
 
+_NONE: dict[PartitionKey, ProducerBatch] = {}
+
 
 def choose_version(
     node: NodeConnection, batches: Sequence[ProducerBatch], topic_ids: Mapping[str, bytes | None]
@@ -52,10 +54,10 @@ def produce_request(
     topic_ids: Mapping[str, bytes | None],
     acks: int,
     timeout_ms: int,
-) -> tuple[PlainProduceRequest, dict[PartitionKey, ProducerBatch]]:
-    """The request for these batches, and which of them an answer's topic (name or id) and partition mean."""
+) -> tuple[PlainProduceRequest, list[PartitionKey]]:
+    """The request for these batches, and the topic (name or id) and partition by which an answer will name each."""
     topics: dict[str, list[tuple[int, list[Buffer]]]] = {}
-    by_partition: dict[PartitionKey, ProducerBatch] = {}
+    keys: list[PartitionKey] = []
     request = PlainProduceRequest(acks, timeout_ms, [])
     by_id = version >= TOPIC_IDS_FROM
     for batch in batches:
@@ -66,8 +68,8 @@ def produce_request(
             partitions = topics[name] = []
             request.topics.append((name, topic_id, partitions))
         partitions.append((partition, batch.buffers()))
-        by_partition[topic_id if by_id else name, partition] = batch
-    return request, by_partition
+        keys.append((topic_id if by_id else name, partition))
+    return request, keys
 
 
 class ProduceOwner:
@@ -103,16 +105,14 @@ class ProduceOwner:
 
 
 class ProduceInFlight:
-    """The context of a Produce request: its batches, until each has its answer."""
+    """The context of a Produce request: its batches, each with the key by which an answer names it."""
 
-    __slots__ = ("_batches", "_owner", "_unanswered")
+    __slots__ = ("_batches", "_keys", "_owner")
 
-    def __init__(
-        self, owner: ProduceOwner, batches: Sequence[ProducerBatch], by_partition: dict[PartitionKey, ProducerBatch]
-    ) -> None:
+    def __init__(self, owner: ProduceOwner, batches: list[ProducerBatch], keys: list[PartitionKey]) -> None:
         self._owner = owner
         self._batches = batches
-        self._unanswered = by_partition
+        self._keys = keys
 
     def reading(self) -> None:
         for batch in self._batches:
@@ -132,35 +132,49 @@ class ProduceInFlight:
         response = completed.response
         assert isinstance(response, (Acknowledged, ProduceResponse))
         owner.request_answered(node, completed, response.throttle_time_ms)
-        unanswered = self._unanswered
         if isinstance(response, Acknowledged):
-            acknowledged: Acknowledged = response
-            now = completed.received_at
-            for partition, base_offset, log_append_time in acknowledged.batches:
-                answered = unanswered.pop(partition, None)
-                if answered is not None:
-                    owner.batch_acknowledged(answered, base_offset, log_append_time, now)
+            unanswered = self._acknowledged(response, completed.received_at)
         else:
-            self._answered_in_full(response, completed)
+            unanswered = self._answered_in_full(response, completed)
         for batch in unanswered.values():
             owner.batch_failed(
                 batch, ProtocolError(f"broker {node.node} left {batch.topic_partition} out of its produce response")
             )
 
-    def _answered_in_full(self, response: ProduceResponse, completed: Completed) -> None:
+    def _by_key(self) -> dict[PartitionKey, ProducerBatch]:
+        return dict(zip(self._keys, self._batches, strict=True))
+
+    def _acknowledged(self, response: Acknowledged, now: float) -> dict[PartitionKey, ProducerBatch]:
+        """Tell of the batches in the answer, and return the others."""
+        owner = self._owner
+        if len(self._batches) == 1 and len(response.batches) == 1:
+            key, base_offset, log_append_time = response.batches[0]
+            if key == self._keys[0]:
+                owner.batch_acknowledged(self._batches[0], base_offset, log_append_time, now)
+                return _NONE
+        unanswered = self._by_key()
+        for key, base_offset, log_append_time in response.batches:
+            batch = unanswered.pop(key, None)
+            if batch is not None:
+                owner.batch_acknowledged(batch, base_offset, log_append_time, now)
+        return unanswered
+
+    def _answered_in_full(self, response: ProduceResponse, completed: Completed) -> dict[PartitionKey, ProducerBatch]:
         owner, now = self._owner, completed.received_at
         by_id = completed.version >= TOPIC_IDS_FROM
         endpoints = [Node(each.node_id, each.host, each.port, each.rack) for each in response.node_endpoints]
+        unanswered = self._by_key()
         for topic in response.responses:
-            key: str | bytes = topic.topic_id if by_id else topic.name
+            name: str | bytes = topic.topic_id if by_id else topic.name
             for answer in topic.partition_responses:
-                batch = self._unanswered.pop((key, answer.index), None)
+                batch = unanswered.pop((name, answer.index), None)
                 if batch is None:
                     continue
                 if answer.error_code:
                     owner.batch_refused(batch, answer, endpoints, now)
                 else:
                     owner.batch_acknowledged(batch, answer.base_offset, answer.log_append_time_ms, now)
+        return unanswered
 
     def failed(self, node: NodeConnection, error: KafkaError) -> None:
         for batch in self._batches:

@@ -221,7 +221,7 @@ class Sender(ProduceOwner):
         if accumulator.ready.leaderless:
             self._ask_for_leaders(now)
         deadline = min(accumulator.next_deadline(), self.cluster.send_due(now))
-        for node_id in list(accumulator.ready.ready):
+        for node_id in accumulator.ready.ready.copy():
             node = self.cluster.node(node_id)
             if node is None:
                 continue
@@ -272,8 +272,8 @@ class Sender(ProduceOwner):
                 topic_ids[name] = None if topic is None else topic.topic_id
         try:
             version = choose_version(node, batches, topic_ids)
-            request, by_partition = produce_request(batches, version, topic_ids, self._acks, self._request_timeout_ms)
-            context = ProduceInFlight(self, batches, by_partition)
+            request, keys = produce_request(batches, version, topic_ids, self._acks, self._request_timeout_ms)
+            context = ProduceInFlight(self, batches, keys)
             written = node.send(request, context, now, version, self._acks != 0, None, decode_produced)
         except Exception as failure:
             error = failure

@@ -1,7 +1,7 @@
 cimport cython
 from cpython.object cimport PyObject
 
-cdef int _SHORT, _SHORTEST
+cdef int _MAX_OVERHEAD, _SHORT, _SHORTEST
 
 
 @cython.locals(zigzagged=cython.ulonglong, size=Py_ssize_t)

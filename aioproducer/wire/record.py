@@ -38,6 +38,9 @@ Header = tuple[str, Buffer | None]
 MAX_RECORD_OVERHEAD = 21
 """The longest length (5 bytes), attributes (1), timestamp delta (10) and offset delta (5) together."""
 
+# The same in C.
+_MAX_OVERHEAD = MAX_RECORD_OVERHEAD
+
 # The largest numbers that fit two bytes, and one, as a varint.
 _SHORT, _SHORTEST = 8191, 63
 
@@ -345,7 +348,7 @@ def record_size_upper_bound(key_size: int, value_size: int, headers: Sequence[He
         value_size: bytes of the serialized value, -1 for null.
     """
     if cython.compiled:
-        size = MAX_RECORD_OVERHEAD + _zigzag_size(key_size) + _zigzag_size(value_size) + _zigzag_size(len(headers))
+        size = _MAX_OVERHEAD + _zigzag_size(key_size) + _zigzag_size(value_size) + _zigzag_size(len(headers))
     else:
         size = MAX_RECORD_OVERHEAD + size_of_varint(key_size) + size_of_varint(value_size)
         size += size_of_varint(len(headers))

@@ -78,7 +78,7 @@ class PoolMachine(RuleBasedStateMachine):
         taken = [
             range(slab.start // SMALLEST_SLAB, (slab.start + slab.size) // SMALLEST_SLAB)
             for slab, _ in self.slabs
-            if slab.memory is arena
+            if slab.memory.obj is arena
         ]
         blocks = sorted([*free, *taken], key=lambda block: block.start)
         assert sum(map(len, blocks)) == self.pool.total_memory // SMALLEST_SLAB
@@ -147,7 +147,7 @@ def test_a_remainder_smaller_than_a_slab_is_used_too() -> None:
     pool = BufferPool(1024 + 500)
     assert pool.take(1024, 1024).size == 1024
     rest = pool.take(500, 1024)
-    assert isinstance(rest.memory, bytearray)
+    assert isinstance(rest.memory.obj, bytearray)
     assert rest.size == 500
     assert pool.available_memory == 0
 
@@ -160,7 +160,7 @@ def test_pt07_fragmentation_makes_nobody_wait_for_bytes_that_are_there() -> None
     # 4 KiB are free, no two of them side by side.
     assert pool._take_units(2) is None
     slab = pool.take(3000, 4096)
-    assert isinstance(slab.memory, bytearray)
+    assert isinstance(slab.memory.obj, bytearray)
     assert slab.size == 3000
     assert pool.available_memory == 4096 - 3000
     pool.release(slab)
@@ -203,7 +203,7 @@ def test_slabs_that_are_kept_for_the_next_takers_are_memory_for_larger_ones() ->
     for slab in slabs:
         pool.release(slab)
     large = pool.take(64 * 1024, 64 * 1024)
-    assert large.memory is pool.arena
+    assert large.memory.obj is pool.arena
     assert large.size == 64 * 1024
 
 
@@ -231,7 +231,7 @@ def test_thousands_of_kept_slabs_are_not_all_merged_for_one_taker() -> None:
     for slab in [pool.take(1024, 1024) for _ in range(4096)]:
         pool.release(slab)
     slab = pool.take(2048, 2048)
-    assert slab.memory is pool.arena
+    assert slab.memory.obj is pool.arena
     assert sum(map(len, blocks_of(pool))) == 256 - 2
     # What is larger than what was merged: some more of it, and else the heap, but nobody waits.
     large = pool.take(2 * 1024 * 1024, 2 * 1024 * 1024)
