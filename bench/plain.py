@@ -7,8 +7,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from itertools import repeat
+from time import perf_counter_ns
+from typing import cast
 
-from bench.job import Job, Measurement, Stopwatch
+from bench import raw_socket
+from bench.job import Job, Measurement, Stopwatch, latencies
 from bench.ticker import Ticker
 
 
@@ -38,6 +42,63 @@ async def crowd(job: Job) -> Measurement:
     watch = Stopwatch()
     await all_of(job.records)
     return watch.stop(job.records // job.coroutines * job.coroutines)
+
+
+class _Replay(asyncio.Protocol):
+    """Sends requests made beforehand by the loop's own transport, and completes a future with each response."""
+
+    _transport: asyncio.Transport
+
+    def __init__(self) -> None:
+        self._received = b""
+        self._waiting: asyncio.Future[bytes] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's is none by its class.
+        self._transport = cast("asyncio.Transport", transport)
+
+    def ask(self, frame: bytes) -> asyncio.Future[bytes]:
+        self._waiting = asyncio.get_running_loop().create_future()
+        self._transport.write(frame)
+        return self._waiting
+
+    def data_received(self, data: bytes) -> None:
+        received = self._received = self._received + data
+        if self._waiting is not None and len(received) >= 4 and len(received) - 4 >= int.from_bytes(received[:4]):
+            self._received = b""
+            self._waiting.set_result(received[4:])
+
+    def connection_lost(self, exception: Exception | None) -> None:
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_exception(exception or ConnectionError("the broker ended the connection"))
+
+
+async def alone(job: Job) -> Measurement:
+    """A record a request, each awaited: the raw socket's requests, by a protocol on the loop."""
+    batch = raw_socket.batch_of(1)
+    frames = [raw_socket.frame_of(job.topic, partition, batch) for partition in range(job.partitions)]
+    host, _, port = job.bootstrap.rpartition(":")
+    transport, replay = await asyncio.get_running_loop().create_connection(_Replay, host, int(port))
+
+    async def send(count: int) -> tuple[list[int], list[bytes]]:
+        taken, found = [], []
+        for _ in repeat(None, count):
+            frame = frames[len(taken) % len(frames)]
+            began = perf_counter_ns()
+            response = await replay.ask(frame)
+            taken.append(perf_counter_ns() - began)
+            found.append(response)
+        return taken, found
+
+    try:
+        await send(job.warm_up)
+        watch = Stopwatch()
+        taken, found = await send(job.records)
+        measured = watch.stop(job.records, sent=job.warm_up + job.records)
+    finally:
+        transport.close()
+    raw_socket.check_responses(found)
+    return measured | latencies(taken)
 
 
 def codec(job: Job) -> Measurement:

@@ -183,7 +183,12 @@ SCENARIOS: tuple[Scenario, ...] = (
     Scenario(
         "4",
         "one coroutine, or thread, awaiting each send in turn, linger 0",
-        _rows("alone", *OURS, "aiokafka (uvloop)", "aiokafka (asyncio)", "confluent-kafka", "franz-go", "raw socket"),
+        (
+            *_rows("alone", *OURS, "aiokafka (uvloop)", "aiokafka (asyncio)", "confluent-kafka", "franz-go"),
+            Row("nothing but uvloop", "alone", "requests replayed (uvloop)"),
+            Row("nothing but asyncio", "alone", "requests replayed (asyncio)"),
+            *_rows("alone", "raw socket"),
+        ),
         (P50, P99, CPU),
         options={"linger_ms": 0, "records": 20_000, "warm_up": 5_000},
         quick={"records": 4_000, "warm_up": 1_000},

@@ -44,7 +44,7 @@ logger = logging.getLogger("aioproducer")
 ADMITTED_PER_TURN = 200
 
 # After so many batches the rest waits for the next turn, for the same reason.
-BATCHES_PER_TURN = 32
+BATCHES_PER_TURN = 16
 
 NOT_LEADER_OR_FOLLOWER = 6
 FENCED_LEADER_EPOCH = 74
