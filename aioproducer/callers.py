@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from aioproducer.errors import KafkaError, ProducerClosedError, WrongCallerError
+from aioproducer.wire.record import is_number
 
 # No thread has this identity.
 NO_THREAD = 0
@@ -90,8 +91,7 @@ def as_buffer(name: str, data: object) -> bytes | bytearray | memoryview | None:
         return data
     try:
         view = memoryview(data)  # type: ignore[arg-type]  # what has no buffer raises the TypeError below
-        if isinstance(data, str) or (view.ndim == 0 and not view.format.startswith("T")):
-            # numpy's scalars have one, of the machine's own form.
+        if isinstance(data, str) or is_number(view):
             raise TypeError
     except TypeError:
         raise TypeError(

@@ -182,7 +182,9 @@ class RecordEntry:
                 delivery = self._accumulator.place_plain(queues, None, key, value, milliseconds, now)
                 if delivery is not None:
                     return delivery
-        elif type(headers) is not tuple and type(headers) is not list:
+        elif partition is not None and type(partition) is not int:
+            callers.check_place(topic, partition)
+        if type(headers) is not tuple and type(headers) is not list:
             # A class of the caller's may say one length and give another; a batch would be malformed for it.
             headers = normalise_headers(headers)
         if partition is None and self._accumulator.choose_partition is not None:

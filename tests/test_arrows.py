@@ -40,7 +40,7 @@ ARROWS: dict[str, set[str]] = {
     "core": _ERRORS | _FORMATS | {"record", "partitioner", "uncompiled"},
     "transport": _ERRORS | {"uncompiled"},
     "io": _ERRORS | _PLUGINS | _FORMATS | {"record", "config", "core", "transport"},
-    "callers": _ERRORS | {"record"},
+    "callers": _ERRORS | {"record", "wire"},
     "arrow": {"core"},
     "bulk": _ERRORS | {"record", "core", "arrow"},
     "threadsafe": _ERRORS | {"record", "core", "bulk", "callers"},

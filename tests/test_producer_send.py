@@ -393,3 +393,35 @@ async def test_a_number_that_shows_its_memory_is_no_value(
     async with kafka_cluster.producer() as producer:
         with pytest.raises(TypeError, match="value must be bytes-like"):
             producer.send(topic, number)
+
+
+class _Index:
+    """A number that is no int, as numpy's are."""
+
+    def __index__(self) -> int:
+        return 0
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"value": ctypes.c_long(5)}, "value must be bytes-like"),
+        ({"key": ctypes.c_double(0.5)}, "key must be bytes-like"),
+        ({"partition": _Index()}, "partition must be int, not _Index"),
+        ({"headers": [("h", array.array("B", b"xy"))]}, "the value of header 'h' must be bytes or None, not array"),
+        ({"headers": [("h", ctypes.c_long(5))]}, "the value of header 'h' must be bytes or None, not c_long"),
+    ],
+)
+async def test_what_is_wrong_with_a_first_record_was_taken_behind_another_of_its_batch(
+    kafka_cluster: EmbeddedCluster, topic: str, wrong: dict[str, Any], message: str
+) -> None:
+    kafka_cluster.create_topic(topic)
+    async with kafka_cluster.producer(linger_ms=60_000) as producer:
+        await producer.partitions_for(topic)
+        for before in ([], [b"first"], []):
+            for value in before:
+                producer.send(topic, value, partition=0)
+            with pytest.raises(TypeError, match=message):
+                producer.send(topic, **({"value": b"v", "partition": 0} | wrong))
+        await producer.flush()
+    assert _values(kafka_cluster, topic) == [b"first"]

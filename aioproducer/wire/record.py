@@ -318,12 +318,23 @@ def _write_zigzag(address: Any, value: int) -> Any:  # compiled only
     return address + 1
 
 
+def is_number(view: memoryview) -> bool:
+    """Whether it is of one number, in the machine's own form, as those of numpy and ctypes show theirs."""
+    return view.ndim == 0 and not view.format.startswith("T")
+
+
 def _append_nullable(parts: list[Buffer], data: Buffer | None) -> int:
     """Add the length and the bytes of a key or value to ``parts``; returns how many bytes that is."""
     if data is None:
         parts.append(_NULL)
         return 1
-    size = len(data) if type(data) is bytes else memoryview(data).nbytes
+    if type(data) is bytes:
+        size = len(data)
+    else:
+        view = memoryview(data)
+        if is_number(view):
+            raise TypeError(f"{type(data).__name__} is a number, not bytes")
+        size = view.nbytes
     encoded_size = encode_varint(size)
     parts.append(encoded_size)
     parts.append(data)
@@ -336,6 +347,8 @@ def _append_headers(parts: list[Buffer], headers: Sequence[Header]) -> int:
     parts.append(count)
     size = len(count)
     for key, value in headers:
+        if value is not None and not isinstance(value, bytes | bytearray | memoryview):
+            raise TypeError(f"{type(value).__name__} is no header's value")
         size += _append_nullable(parts, str.encode(key)) + _append_nullable(parts, value)
     return size
 
