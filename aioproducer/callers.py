@@ -60,8 +60,9 @@ def check_place(topic: object, partition: object) -> None:
         _check_number("partition", partition, 31)
 
 
-def check_topic(topic: object) -> None:
-    """
+def check_topic(topic: object) -> str:
+    """The topic's name as a plain str, which a member of an enumeration of strings for instance is not.
+
     Raises:
         TypeError, ValueError: it is no str, or empty.
     """
@@ -69,6 +70,8 @@ def check_topic(topic: object) -> None:
         raise TypeError(f"topic must be str, not {type(topic).__name__}")
     if not topic:
         raise ValueError("topic must not be empty")
+    # What a class of its own makes of str() may be something else, such as the member's name.
+    return topic if type(topic) is str else str.__str__(topic)
 
 
 def why_unlawful(topic: str) -> str | None:

@@ -137,7 +137,7 @@ class RecordEntry:
             SerializationError: one failed.
         """
         if type(topic) is not str or not topic:
-            callers.check_topic(topic)
+            topic = callers.check_topic(topic)
         if timestamp_ms is None:
             milliseconds = wall_ms()
         else:
@@ -182,8 +182,11 @@ class RecordEntry:
                 delivery = self._accumulator.place_plain(queues, None, key, value, milliseconds, now)
                 if delivery is not None:
                     return delivery
-        elif partition is not None and type(partition) is not int:
-            callers.check_place(topic, partition)
+        else:
+            if type(topic) is not str:
+                topic = callers.check_topic(topic)
+            if partition is not None and type(partition) is not int:
+                callers.check_place(topic, partition)
         if type(headers) is not tuple and type(headers) is not list:
             # A class of the caller's may say one length and give another; a batch would be malformed for it.
             headers = normalise_headers(headers)
@@ -221,6 +224,8 @@ class RecordEntry:
     ) -> int:
         """``core.columns.append_rows`` with the time; it takes nothing that ``send`` has to see itself."""
         if self._owner_thread != get_ident() or not self._plain:
+            return first
+        if partition is not None and type(partition) is not int:
             return first
         try:
             if topic not in self._accumulator.topics:

@@ -412,7 +412,7 @@ class Producer(RecordEntry):
         from aioproducer.bulk import send_columns
 
         self._check_caller()
-        return await send_columns(self, topic, values, keys, partition, timestamps_ms, headers)
+        return await send_columns(self, callers.check_topic(topic), values, keys, partition, timestamps_ms, headers)
 
     async def send_arrow(
         self,
@@ -508,7 +508,7 @@ class Producer(RecordEntry):
             TopicAuthorizationError, InvalidTopicError: the cluster refuses to tell.
         """
         self._check_caller()
-        callers.check_topic(topic)
+        topic = callers.check_topic(topic)
         unlawful = callers.why_unlawful(topic)
         if unlawful is not None:
             raise InvalidTopicError(unlawful)

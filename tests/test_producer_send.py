@@ -425,3 +425,39 @@ async def test_what_is_wrong_with_a_first_record_was_taken_behind_another_of_its
                 producer.send(topic, **({"value": b"v", "partition": 0} | wrong))
         await producer.flush()
     assert _values(kafka_cluster, topic) == [b"first"]
+
+
+class _Topic(str):
+    """A str whose ``str()`` is something else, as with the members of an enumeration."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return "Topics.ORDERS"
+
+
+async def test_a_topic_of_an_enumeration_of_strings_was_refused_before_it_was_known(
+    kafka_cluster: EmbeddedCluster,
+) -> None:
+    kafka_cluster.create_topic("orders", partitions=1)
+    orders = _Topic("orders")
+    async with kafka_cluster.producer() as producer:
+        delivery = producer.send(orders, b"1")
+        assert type(delivery.topic_partition.topic) is str
+        assert (await delivery).topic == "orders"
+        await producer.send(orders, bytearray(b"2"), partition=0)
+        assert (await producer.send_many(orders, [b"3"])).acked == 1
+        assert len(await producer.partitions_for(orders)) == 1
+    async with kafka_cluster.producer(value_serializer=str.encode) as producer:
+        await producer.send(orders, "4")
+    assert _values(kafka_cluster, "orders") == [b"1", b"2", b"3", b"4"]
+
+
+async def test_a_partition_that_is_no_int_is_refused_for_columns_too(
+    kafka_cluster: EmbeddedCluster, topic: str
+) -> None:
+    kafka_cluster.create_topic(topic)
+    async with kafka_cluster.producer() as producer:
+        await producer.partitions_for(topic)
+        with pytest.raises(TypeError, match="partition must be int, not _Index"):
+            await producer.send_many(topic, [b"v"], partition=_Index())  # type: ignore[arg-type]  # what is tested

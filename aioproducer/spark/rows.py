@@ -85,8 +85,7 @@ class ExecutorProducer:
         """
         intake = self._running_intake()
         if topic is not self._topic:
-            callers.check_topic(topic)
-            self._topic = topic
+            topic = self._topic = callers.check_topic(topic)
         size = ROW_OVERHEAD
         if type(value) is bytes:
             size += len(value)
@@ -124,6 +123,7 @@ class ExecutorProducer:
             RowsFailedError, BufferExhaustedError, ProducerClosedError, WrongCallerError: as ``send``.
         """
         self._running_intake()
+        topic = callers.check_topic(topic)
         callers.check_place(topic, partition)
         columns = {"values": values, "keys": keys, "timestamps_ms": timestamps_ms, "headers": headers}
         given = {name: column for name, column in columns.items() if column is not None or name == "values"}
