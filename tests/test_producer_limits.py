@@ -1,0 +1,65 @@
+"""Producers at the edges of what can be configured: every record has its outcome, and all memory comes back."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from aioproducer.errors import BufferExhaustedError, RecordTooLargeError
+from aioproducer.testing import EmbeddedCluster
+
+# A header is of 61 bytes, a slab of 1,024.
+CONFIGURATIONS = st.fixed_dictionaries(
+    {
+        "batch_size": st.integers(0, 80) | st.sampled_from([131, 1000, 16384]),
+        "max_request_size": st.sampled_from([62, 70, 100, 200, 1000, 1_048_576]),
+        "buffer_memory": st.sampled_from([62, 100, 1023, 1024, 1025, 1500, 5000, 33_554_432]),
+        "compression_type": st.sampled_from(["none", "gzip", "snappy", "lz4", "zstd"]),
+        "linger_ms": st.sampled_from([0, 1]),
+        "max_in_flight_requests_per_connection": st.sampled_from([1, 5]),
+    }
+)
+RECORDS = st.lists(
+    st.fixed_dictionaries(
+        {
+            "value": st.sampled_from([b"", b"v", b"v" * 60, b"v" * 300, None]),
+            "key": st.sampled_from([None, b"", b"key"]),
+            "partition": st.sampled_from([None, None, 0, 1]),
+            "headers": st.sampled_from([(), [("h", b"h" * 30)]]),
+        }
+    ),
+    max_size=20,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(CONFIGURATIONS, RECORDS, st.booleans())
+def test_every_record_has_its_outcome(
+    configuration: dict[str, Any], records: list[dict[str, Any]], known: bool
+) -> None:
+    async def send_all() -> None:
+        async with EmbeddedCluster(transport="memory") as cluster:
+            cluster.create_topic("t", partitions=2)
+            async with asyncio.timeout(20), cluster.producer(**configuration) as producer:
+                if known:
+                    await producer.partitions_for("t")
+                deliveries = []
+                for record in records:
+                    try:
+                        deliveries.append(producer.send("t", **record))
+                    except BufferExhaustedError:
+                        assert configuration["buffer_memory"] < 6000
+                    await producer.drain()
+                outcomes = await asyncio.gather(*deliveries, return_exceptions=True)
+                errors = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
+                assert {type(error) for error in errors} <= {RecordTooLargeError}
+                assert not errors or min(configuration["max_request_size"], configuration["buffer_memory"]) < 500
+                await producer.flush()
+                metrics = producer.metrics()
+                assert metrics["buffer-available-bytes"] == configuration["buffer_memory"]
+                assert metrics["record-send-total"] == len(outcomes) - len(errors)
+
+    asyncio.run(send_all())
