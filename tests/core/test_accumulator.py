@@ -98,7 +98,7 @@ def test_pt12_a_batch_of_several_records_is_within_batch_size(sizes: list[int], 
 
 
 @pytest.mark.parametrize("batch_size", [0, 54, 55, 60, 61])
-def test_with_a_batch_size_of_60_every_send_failed_and_the_producer_hung(batch_size: int) -> None:
+def test_with_a_batch_size_of_60_the_process_crashed(batch_size: int) -> None:
     """Less than a header by one: the size left for records was C's sign of an error."""
     bench = Bench(batch_size=batch_size, linger=0)
     for value in (b"a", b"b"):
