@@ -50,14 +50,16 @@ def check(topic: object, value: object, key: object, partition: object, timestam
     _check_headers(headers)
 
 
-def check_place(topic: object, partition: object) -> None:
-    """
+def check_place(topic: object, partition: object) -> str:
+    """The topic's name, as ``check_topic``.
+
     Raises:
         TypeError, ValueError: the topic is no str, or empty; the partition is no number of one.
     """
-    check_topic(topic)
+    name = check_topic(topic)
     if partition is not None:
         _check_number("partition", partition, 31)
+    return name
 
 
 def check_topic(topic: object) -> str:

@@ -182,11 +182,8 @@ class RecordEntry:
                 delivery = self._accumulator.place_plain(queues, None, key, value, milliseconds, now)
                 if delivery is not None:
                     return delivery
-        else:
-            if type(topic) is not str:
-                topic = callers.check_topic(topic)
-            if partition is not None and type(partition) is not int:
-                callers.check_place(topic, partition)
+        elif type(topic) is not str or (partition is not None and type(partition) is not int):
+            topic = callers.check_place(topic, partition)
         if type(headers) is not tuple and type(headers) is not list:
             # A class of the caller's may say one length and give another; a batch would be malformed for it.
             headers = normalise_headers(headers)

@@ -123,8 +123,7 @@ class ExecutorProducer:
             RowsFailedError, BufferExhaustedError, ProducerClosedError, WrongCallerError: as ``send``.
         """
         self._running_intake()
-        topic = callers.check_topic(topic)
-        callers.check_place(topic, partition)
+        topic = callers.check_place(topic, partition)
         columns = {"values": values, "keys": keys, "timestamps_ms": timestamps_ms, "headers": headers}
         given = {name: column for name, column in columns.items() if column is not None or name == "values"}
         _check_columns(given)
