@@ -49,7 +49,10 @@ def test_other_threads_run_while_memory_is_registered_and_deregistered(verbs: Py
     done = threading.Event()
 
     def register() -> None:
-        RegisteredMemory(device, memory).close()
+        registered = RegisteredMemory(device, memory)
+        while not registered.register_more():
+            pass
+        registered.close()
         done.set()
 
     thread = threading.Thread(target=register)

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from aioproducer import Producer
+from aioproducer.errors import ConfigurationError
 from aioproducer.transport.rdma.pyverbs_layer import Port, PyverbsLayer, choose_port
 from aioproducer.transport.rdma.verbs import RdmaUnavailableError
 
@@ -91,6 +93,33 @@ def test_a_library_that_pyverbs_needs_is_missing(monkeypatch: pytest.MonkeyPatch
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(RdmaUnavailableError, match=r"cannot be loaded: libibverbs\.so\.1: .*apt install libibverbs1"):
         PyverbsLayer()
+
+
+@pytest.fixture
+def without_device(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """pyverbs as it is on a machine without a card."""
+    package = tmp_path / "pyverbs"
+    package.mkdir()
+    for module in ("__init__", "pd", "mr", "cq", "qp", "wr", "addr"):
+        (package / f"{module}.py").touch()
+    (package / "device.py").write_text("def get_device_list(): return []")
+    (package / "pyverbs_error.py").write_text("class PyverbsError(Exception): pass")
+    _forget_pyverbs(monkeypatch)
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+
+@pytest.mark.usefixtures("without_device")
+def test_a_producer_on_a_machine_without_a_device_is_told_at_once_and_not_by_a_send_that_waits() -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"transport 'rdma' cannot be used: there is no RDMA device: .*modprobe rdma_rxe"
+    ):
+        Producer(bootstrap_servers="localhost:9092", transport="rdma")
+
+
+@pytest.mark.usefixtures("without_device")
+def test_rdma_or_tcp_is_tcp_on_a_machine_without_a_device(caplog: pytest.LogCaptureFixture) -> None:
+    Producer(bootstrap_servers="localhost:9092", transport="rdma,tcp")
+    assert "No RDMA, connecting by TCP: there is no RDMA device" in caplog.text
 
 
 def _forget_pyverbs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -305,8 +305,9 @@ def post_by_hand(transport, immediate, data):
 
 async def until_registered(connector, memory, *, refused=False):
     (shared,) = connector._endpoint.devices._shared.values()
-    # Behind the registration, which is behind a turn of the loop.
+    # Behind the registration, which is behind a turn of the loop, and behind what may be deregistered.
     await asyncio.sleep(0)
+    await shared.until_registered(60)
     await shared.run(lambda: None)
     assert (id(memory) in shared.memories) is not refused
 

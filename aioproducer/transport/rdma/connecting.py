@@ -29,6 +29,8 @@ _logger = logging.getLogger(__name__)
 _WAITING_PER_PLACE: Final = 4
 """TCP connections, to one that may have a queue pair: they cost a descriptor, and clients who all come at once need
 some milliseconds each before they say HELLO."""
+_WAIT_FOR_MEMORY: Final = 1.0
+"""Seconds that a connection waits for the callers' memory to be registered: the first records would be copied."""
 _CROWDED_SHARE: Final = 0.1
 """What a client has of its time for READY while others wait."""
 
@@ -37,11 +39,13 @@ def default_verbs() -> Verbs:
     """The verbs of this machine, by pyverbs.
 
     Raises:
-        RdmaUnavailableError: pyverbs is not installed.
+        RdmaUnavailableError: pyverbs is not installed, or there is no device.
     """
     from aioproducer.transport.rdma.pyverbs_layer import PyverbsLayer
 
-    return PyverbsLayer()
+    verbs = PyverbsLayer()
+    verbs.device_names()
+    return verbs
 
 
 class _Endpoint:
@@ -107,6 +111,7 @@ class _Making:
         self._shared = await self._endpoint.devices.acquire()
         self._link = self._shared.make_link(self._sizes)
         await asyncio.shield(self._link)
+        await self._shared.until_registered(_WAIT_FOR_MEMORY)
 
     def facts(self, kind: Kind, echo: bytes) -> Facts:
         """What the peer is told."""
@@ -210,7 +215,7 @@ class RdmaConnector:
         linger_timeout: seconds that a closed connection waits, after everything was sent, for the peer to end its side.
 
     Raises:
-        RdmaUnavailableError: no ``verbs`` were given, and pyverbs is not installed.
+        RdmaUnavailableError: no ``verbs`` were given, and pyverbs is not installed or this machine has no device.
     """
 
     def __init__(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import mmap
 import weakref
@@ -116,13 +117,17 @@ class SharedDevice:
         self.loop = asyncio.get_running_loop()
         self.users = 0
         self.memories: dict[int, RegisteredMemory] = {}
-        """By the ``id`` of the memory, which is kept alive."""
+        """What can be gathered from, by the ``id`` of the memory, which is kept alive."""
+        self._registering: dict[int, RegisteredMemory] = {}
+        self._all_registered = asyncio.Event()
+        self._all_registered.set()
+        self._to_register = list(memories)
+        """Once the device is opened."""
         self._undead: list[RegisteredMemory] = []
         self._device: Device | None = None
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="aioproducer-verbs")
-        self.opening = self.run(self._open, verbs, name, gid, memories)
-        # Whoever waits for it may be cancelled.
-        self.opening.add_done_callback(lambda opening: opening.cancelled() or opening.exception())
+        self.opening = self.run(self._open, verbs, name, gid)
+        self.opening.add_done_callback(self._opened)
 
     @property
     def device(self) -> Device:
@@ -137,14 +142,67 @@ class SharedDevice:
         return self.run(lambda: Link(self.device, sizes))
 
     def register(self, memory: mmap.mmap) -> None:
-        """Register memory as soon as the thread has time; until then it is copied from."""
-        if self.users:
-            self.run(self._register, memory)
+        """Register memory as the thread has time; until it is done it is copied from.
+
+        Connections that are made meanwhile wait for some parts of it, not for all: it goes on behind them.
+        """
+        if self._device is None:
+            self._to_register.append(memory)
+        elif self.users and id(memory) not in self.memories and id(memory) not in self._registering:
+            registered = self._registering[id(memory)] = RegisteredMemory(self._device, memory)
+            self._all_registered.clear()
+            self._register_more(registered)
+
+    async def until_registered(self, timeout: float) -> None:
+        """Wait until nothing is being registered, at most ``timeout`` seconds."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                await self._all_registered.wait()
 
     def unregister(self, memory: mmap.mmap) -> None:
         """Deregister memory that nothing is sent from any more."""
-        if self.users:
-            self.run(self._unregister, memory)
+        self._to_register = [other for other in self._to_register if other is not memory]
+        registered = self.memories.pop(id(memory), None) or self._registering.pop(id(memory), None)
+        if registered is not None and self.users:
+            self._tell_registered()
+            self.run(self._deregister, registered)
+
+    def _opened(self, opening: asyncio.Future[None]) -> None:
+        # Whoever waits for it may be cancelled: then nobody else looks at the error.
+        if opening.cancelled() or opening.exception() is not None:
+            return
+        memories, self._to_register = self._to_register, []
+        for memory in memories:
+            self.register(memory)
+
+    def _register_more(self, registered: RegisteredMemory) -> None:
+        self.run(registered.register_more).add_done_callback(functools.partial(self._registered_more, registered))
+
+    def _registered_more(self, registered: RegisteredMemory, registering: asyncio.Future[bool]) -> None:
+        error = registering.exception()
+        key = id(registered.memory)
+        if self._registering.get(key) is not registered:
+            # Given up meanwhile: what there is of it is deregistered behind this.
+            return
+        if error is None and not registering.result():
+            self._register_more(registered)
+            return
+        del self._registering[key]
+        self._tell_registered()
+        if error is None:
+            self.memories[key] = registered
+        elif isinstance(error, VerbsError):
+            _logger.warning(
+                "%d bytes of record memory are not registered for RDMA, so records are copied once: %s",
+                len(registered.memory),
+                error,
+            )
+        else:
+            raise error
+
+    def _tell_registered(self) -> None:
+        if not self._registering:
+            self._all_registered.set()
 
     def close(self) -> asyncio.Future[None]:
         """Close the device, and end the thread; done when neither is left."""
@@ -159,7 +217,11 @@ class SharedDevice:
             if not closed.done():
                 closed.set_result(None)
 
-        closing = self.run(self._close)
+        memories = [*self.memories.values(), *self._registering.values()]
+        self.memories.clear()
+        self._registering.clear()
+        self._all_registered.set()
+        closing = self.run(self._close, memories)
         # The thread ends by itself, also where the loop is closed before it could say so.
         self._executor.shutdown(wait=False)
         closing.add_done_callback(end)
@@ -167,43 +229,24 @@ class SharedDevice:
 
     # In the thread
 
-    def _open(self, verbs: Verbs, name: str | None, gid: str | None, memories: list[mmap.mmap]) -> None:
+    def _open(self, verbs: Verbs, name: str | None, gid: str | None) -> None:
         self._device = verbs.open(name, gid)
-        for memory in memories:
-            self._register(memory)
 
-    def _register(self, memory: mmap.mmap) -> None:
-        if self._device is None or id(memory) in self.memories:
-            return
-        try:
-            registered = RegisteredMemory(self._device, memory)
-        except VerbsError as error:
-            _logger.warning(
-                "%d bytes of record memory are not registered for RDMA, so records are copied once: %s",
-                len(memory),
-                error,
-            )
-            return
-        self.memories[id(memory)] = registered
-
-    def _unregister(self, memory: mmap.mmap) -> None:
-        registered = self.memories.pop(id(memory), None)
-        if registered is None:
-            return
+    def _deregister(self, registered: RegisteredMemory) -> None:
         try:
             registered.close()
         except VerbsError as error:
-            _logger.error("Deregistering %d bytes of record memory failed: %s", len(memory), error)
+            _logger.error("Deregistering %d bytes of record memory failed: %s", len(registered.memory), error)
             # The card may still read it.
             self._undead.append(registered)
 
-    def _close(self) -> None:
+    def _close(self, memories: list[RegisteredMemory]) -> None:
         with contextlib.ExitStack() as closing:
             if self._device is not None:
                 closing.callback(self._device.close)
                 self._device = None
-            while self.memories:
-                closing.callback(self.memories.popitem()[1].close)
+            for registered in memories:
+                closing.callback(registered.close)
         self._undead.clear()
 
 

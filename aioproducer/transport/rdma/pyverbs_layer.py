@@ -84,12 +84,7 @@ class PyverbsLayer:
 
     def open(self, device: str | None, gid: str | None) -> PyverbsDevice:
         """As ``Verbs.open``. ``None`` prefers RoCE v2, addresses of IPv4, and those that other machines reach."""
-        names = self._device_names()
-        if not names:
-            raise RdmaUnavailableError(
-                "there is no RDMA device: load the driver of the card, or have one made of software "
-                "(modprobe rdma_rxe; rdma link add rxe0 type rxe netdev eth0)"
-            )
+        names = self.device_names()
         if device is not None and device not in names:
             raise RdmaUnavailableError(f"there is no RDMA device {device}; there are: {', '.join(names)}")
         opened: dict[str, Any] = {}
@@ -114,14 +109,25 @@ class PyverbsLayer:
             raise _failed(f"cannot make a protection domain of {chosen.device}", error) from error
         return PyverbsDevice(self._pyverbs, context, domain, chosen)
 
-    def _device_names(self) -> list[str]:
+    def device_names(self) -> list[str]:
+        """What devices there are, at least one.
+
+        Raises:
+            RdmaUnavailableError: there is none; the text says what to do.
+        """
         try:
-            return [_text(found.name) for found in self._pyverbs.device.get_device_list()]
+            names = [_text(found.name) for found in self._pyverbs.device.get_device_list()]
         except self._pyverbs.error as error:
             raise RdmaUnavailableError(
                 f"this machine has no RDMA: {error} (modprobe ib_uverbs, and the driver of the card or rdma_rxe; in a "
                 "container, /sys/class/infiniband_verbs and /dev/infiniband have to be there)"
             ) from error
+        if not names:
+            raise RdmaUnavailableError(
+                "there is no RDMA device: load the driver of the card, or have one made of software "
+                "(modprobe rdma_rxe; rdma link add rxe0 type rxe netdev eth0)"
+            )
+        return names
 
     def _open(self, name: str) -> Any:
         try:

@@ -3,6 +3,7 @@ cdef Py_ssize_t _PART_BYTES
 
 cdef class RegisteredMemory:
     cdef readonly object memory
+    cdef object _device
     cdef list _regions
     cdef list _parts
     cdef Py_ssize_t _address

@@ -12,34 +12,49 @@ from aioproducer.transport.rdma.verbs import Device, MemoryRegion, VerbsError
 _PART_BYTES: Final = 1024 * 1024
 """So much memory is registered at once: some tenths of a millisecond of the GIL."""
 
+_PARTS_IN_A_ROW: Final = 16
+"""Some ten milliseconds, for which connections that are made meanwhile wait."""
+
 _PAUSE: Final = 0.0005
 """Seconds between two parts, in which the loop gets the GIL."""
 
 
 class RegisteredMemory:
-    """Memory that the card gathers from, registered part by part.
+    """Memory that the card gathers from once all of it is registered, part by part.
 
     Registering holds the GIL where pyverbs does it, about as long as there are pages: between two parts the loop gets
     its turn.
-
-    Raises:
-        VerbsError: a part was refused; none is registered then.
     """
 
     def __init__(self, device: Device, memory: mmap.mmap) -> None:
         self.memory = memory
+        self._device = device
         self._regions: list[MemoryRegion] = []
         self._parts: list[tuple[int, int]] = []
+        self._address = 0
+
+    def register_more(self) -> bool:
+        """Register the next few parts; whether those were the last.
+
+        Raises:
+            VerbsError: a part was refused; none is registered then.
+        """
+        memory = self.memory
+        begin = len(self._regions) * _PART_BYTES
+        end = min(begin + _PARTS_IN_A_ROW * _PART_BYTES, len(memory))
         try:
-            for offset in range(0, len(memory), _PART_BYTES):
-                length = min(_PART_BYTES, len(memory) - offset)
-                self._regions.append(device.register(memory, remote_write=False, offset=offset, length=length))
+            for offset in range(begin, end, _PART_BYTES):
+                length = min(_PART_BYTES, end - offset)
+                self._regions.append(self._device.register(memory, remote_write=False, offset=offset, length=length))
                 time.sleep(_PAUSE)
         except VerbsError:
             self.close()
             raise
+        if end < len(memory):
+            return False
         self._address = self._regions[0].address
         self._parts = [(region.address + region.length, region.local_key) for region in self._regions]
+        return True
 
     def part_of(self, address: int) -> tuple[int, int]:
         """Of the part that holds an address: where it ends, and its local key."""

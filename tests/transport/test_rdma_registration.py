@@ -1,0 +1,133 @@
+"""The callers' memory, registered behind connections that are made, and given up in the middle."""
+
+from __future__ import annotations
+
+import asyncio
+import mmap
+import threading
+
+import pytest
+
+from aioproducer.transport.rdma import connecting
+
+MIB = 1024 * 1024
+
+
+@pytest.fixture
+def memory():
+    """Of 64 parts: four jobs of the thread."""
+    return mmap.mmap(-1, 64 * MIB, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+
+
+@pytest.fixture
+def verbs_called(place):
+    """The names of the verbs that were called and may block, in their order."""
+    called = []
+    place.fabric.before = called.append
+    return called
+
+
+async def test_a_connection_waits_for_some_parts_and_not_for_all(place, memory, verbs_called, monkeypatch):
+    monkeypatch.setattr(connecting, "_WAIT_FOR_MEMORY", 0)
+    await place.listen()
+    place.connector.register(memory)
+    client, _ = await place.connect()
+    shared = _shared(place)
+    await shared.until_registered(60)
+    # The server's and the client's, which registers its two rings before it has a queue pair.
+    assert verbs_called.count("create_queue_pair") == 2
+    assert verbs_called.count("register") == 64 + 4
+    last = len(verbs_called) - 1 - verbs_called[::-1].index("register")
+    assert verbs_called.index("connect") < last
+    assert id(memory) in shared.memories
+    await _close(client)
+
+
+async def test_a_connection_waits_a_while_so_that_its_first_records_are_not_copied(place, memory):
+    await place.listen()
+    place.connector.register(memory)
+    client, server = await place.connect()
+    assert id(memory) in _shared(place).memories
+    assert not client.write_lent([memoryview(memory)[:5000]], [])
+    await server.until_received(5000)
+    await client.until_completed()
+    assert place.connector.counters.bytes_copied == 0
+    await _close(client)
+
+
+@pytest.mark.parametrize("how", ["unregistered", "closed"])
+async def test_what_is_given_up_in_the_middle_is_deregistered(place, memory, how):
+    await place.listen()
+    client, _ = await place.connect()
+    gate = _Gate(20)
+    place.fabric.before = gate
+    place.connector.register(memory)
+    async with asyncio.timeout(60):
+        await gate.reached.wait()
+    if how == "unregistered":
+        place.connector.unregister(memory)
+        shared = _shared(place)
+        gate.open.set()
+        await shared.until_registered(60)
+        await shared.run(lambda: None)
+        assert place.fabric.live.memory_regions == 4
+        assert not shared.memories
+        await _close(client)
+    else:
+        client.abort()
+        gate.open.set()
+        await client.until_lost()
+    await place.shut()
+    assert not any(place.fabric.live)
+    memory.close()
+
+
+async def test_memory_that_was_given_up_may_be_registered_again(place, memory):
+    await place.listen()
+    client, server = await place.connect()
+    gate = _Gate(20)
+    place.fabric.before = gate
+    place.connector.register(memory)
+    async with asyncio.timeout(60):
+        await gate.reached.wait()
+    place.connector.unregister(memory)
+    place.connector.register(memory)
+    gate.open.set()
+    await asyncio.sleep(0)
+    shared = _shared(place)
+    await shared.until_registered(60)
+    await shared.run(lambda: None)
+    assert id(memory) in shared.memories
+    assert place.fabric.live.memory_regions == 4 + 64
+    assert not client.write_lent([memoryview(memory)[MIB - 100 : MIB + 5000]], [])
+    await server.until_received(5100)
+    await client.until_completed()
+    assert place.connector.counters.bytes_copied == 0
+    await _close(client)
+
+
+class _Gate:
+    """Lets the verbs thread wait before it registers the part of a number, until it is open."""
+
+    def __init__(self, number):
+        self.reached = asyncio.Event()
+        self.open = threading.Event()
+        self._loop = asyncio.get_running_loop()
+        self._left = number
+
+    def __call__(self, verb):
+        if verb == "register":
+            self._left -= 1
+            if self._left == 0:
+                self._loop.call_soon_threadsafe(self.reached.set)
+                assert self.open.wait(60)
+
+
+def _shared(place):
+    (shared,) = place.connector._endpoint.devices._shared.values()
+    return shared
+
+
+async def _close(client):
+    client.abort()
+    await client.until_lost()
