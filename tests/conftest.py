@@ -88,6 +88,18 @@ def _no_thread_is_left() -> Iterator[None]:
             assert not thread.is_alive(), f"{thread.name} is left behind"
 
 
+@pytest.fixture(scope="session")
+def kafka_jars() -> Path:
+    """The folder of the newest Apache Kafka's jars, for a Java that is there."""
+    from tests.kafka import jars
+
+    try:
+        jars.java()
+        return jars.resolve(jars.BROKER[jars.NEWEST])
+    except jars.HarnessUnavailableError as missing:
+        pytest.skip(str(missing))
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]

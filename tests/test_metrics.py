@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import os
 import pickle
-import shutil
 import subprocess
 from pathlib import Path
 from random import Random
@@ -407,28 +405,19 @@ public class Statistics {
 """
 
 
-def run_java(tmp_path: Path, name: str, source: str, *arguments: str, stdin: str = "") -> str:
-    jars = Path(os.environ.get("AIOPRODUCER_KAFKA_JARS", Path.home() / ".cache/aioproducer-tests/kafka-4.4.0"))
-    java = shutil.which("java")
-    if java is None:
-        pytest.skip("no java on the PATH: install a JDK, 17 or later")
-    if not list(jars.glob("kafka-clients-*.jar")):
-        pytest.skip(
-            f"no kafka-clients jar in {jars}: fetch org.apache.kafka:kafka_2.13:4.4.0 and what it depends on with "
-            "mvn dependency:copy-dependencies, and set AIOPRODUCER_KAFKA_JARS to the directory"
-        )
+def run_java(kafka_jars: Path, tmp_path: Path, name: str, source: str, *arguments: str, stdin: str = "") -> str:
     path = tmp_path / f"{name}.java"
     path.write_text(source)
-    command = [java, "-cp", f"{jars}/*", str(path), *arguments]
+    command = ["java", "-cp", f"{kafka_jars}/*", str(path), *arguments]
     done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
 @pytest.mark.interop
-def test_names_are_those_of_the_java_producer(tmp_path: Path) -> None:
+def test_names_are_those_of_the_java_producer(kafka_jars: Path, tmp_path: Path) -> None:
     groups: dict[str, set[str]] = {}
-    for line in run_java(tmp_path, "Names", JAVA_NAMES).splitlines():
+    for line in run_java(kafka_jars, tmp_path, "Names", JAVA_NAMES).splitlines():
         group, _, name = line.partition(" ")
         groups.setdefault(group, set()).add(name)
     ours = {spec.name for spec in PRODUCER_METRICS} | set(GAUGES)
@@ -440,7 +429,7 @@ def test_names_are_those_of_the_java_producer(tmp_path: Path) -> None:
 
 @pytest.mark.interop
 @pytest.mark.parametrize("num_samples", [1, 2, 3])
-def test_statistics_are_those_of_the_java_client(tmp_path: Path, num_samples: int) -> None:
+def test_statistics_are_those_of_the_java_client(kafka_jars: Path, tmp_path: Path, num_samples: int) -> None:
     random = Random(num_samples)
     lines: list[str] = []
     expected: list[tuple[float, ...]] = []
@@ -457,7 +446,7 @@ def test_statistics_are_those_of_the_java_client(tmp_path: Path, num_samples: in
         lines.append(f"{len(events)} {' '.join(events)} {now_ms}")
         now = now_ms / 1000
         expected.append((sensor.rate(now), sensor.event_rate(now), sensor.average(now), sensor.maximum(now)))
-    output = run_java(tmp_path, "Statistics", JAVA_STATISTICS, str(num_samples), stdin="\n".join(lines))
+    output = run_java(kafka_jars, tmp_path, "Statistics", JAVA_STATISTICS, str(num_samples), stdin="\n".join(lines))
     java = [tuple(float(number) for number in line.split()) for line in output.splitlines()]
     assert len(java) == len(expected)
     for line, theirs, ours in zip(lines, java, expected, strict=True):

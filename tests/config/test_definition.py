@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import shutil
 import subprocess
 from itertools import product
 from pathlib import Path
@@ -44,19 +42,8 @@ def facts() -> list[dict[str, object]]:
     return [json.loads(line) for line in (DATA / "producer_config.jsonl").read_text().splitlines()]
 
 
-@pytest.fixture(scope="module")
-def java_class_path() -> str:
-    jars = Path(os.environ.get("AIOPRODUCER_KAFKA_JARS", Path.home() / ".cache/aioproducer-tests/kafka-4.4.0"))
-    if not list(jars.glob("kafka-clients-*.jar")) or shutil.which("java") is None:
-        pytest.skip(
-            f"needs java and Kafka's jars in {jars} or $AIOPRODUCER_KAFKA_JARS: "
-            "mvn dependency:copy-dependencies of org.apache.kafka:kafka-clients:4.4.0 with slf4j"
-        )
-    return f"{jars}/*"
-
-
-def ask_java(class_path: str, *arguments: str) -> list[dict[str, object]]:
-    command = ["java", "-cp", class_path, str(DATA / "ConfigFacts.java"), *arguments]
+def ask_java(kafka_jars: Path, *arguments: str) -> list[dict[str, object]]:
+    command = ["java", "-cp", f"{kafka_jars}/*", str(DATA / "ConfigFacts.java"), *arguments]
     shown = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
     return [json.loads(line) for line in shown.splitlines()]
 
@@ -240,12 +227,12 @@ def test_duplicates_in_lists_are_left_out_with_a_warning(caplog: pytest.LogCaptu
 
 
 @pytest.mark.interop
-def test_the_facts_are_those_of_kafkas_producer(java_class_path: str) -> None:
-    assert ask_java(java_class_path, "keys") == facts()
+def test_the_facts_are_those_of_kafkas_producer(kafka_jars: Path) -> None:
+    assert ask_java(kafka_jars, "keys") == facts()
 
 
 @pytest.mark.interop
-def test_pt71_rules_between_keys_hold_for_all_combinations_as_in_java(java_class_path: str, tmp_path: Path) -> None:
+def test_pt71_rules_between_keys_hold_for_all_combinations_as_in_java(kafka_jars: Path, tmp_path: Path) -> None:
     choices: dict[str, list[str | None]] = {
         "acks": [None, "all", "1", "0"],
         "retries": [None, "0", "3"],
@@ -261,7 +248,7 @@ def test_pt71_rules_between_keys_hold_for_all_combinations_as_in_java(java_class
         file = tmp_path / f"{number}.properties"
         file.write_text("\n".join(["bootstrap.servers=localhost:9092", *lines]))
         files.append(file)
-    answers = ask_java(java_class_path, "values", *map(str, files))
+    answers = ask_java(kafka_jars, "values", *map(str, files))
     assert len(answers) == len(files)
     for file, java in zip(files, answers, strict=True):
         try:
@@ -276,7 +263,7 @@ def test_pt71_rules_between_keys_hold_for_all_combinations_as_in_java(java_class
 
 
 @pytest.mark.interop
-def test_properties_files_are_read_as_java_reads_them(java_class_path: str, tmp_path: Path) -> None:
+def test_properties_files_are_read_as_java_reads_them(kafka_jars: Path, tmp_path: Path) -> None:
     texts = [
         b"a=1\nb : 2\nc 3\n  d\t=\t4\ne\n! f=5\n# g=6\n\n",
         b"a = one, \\\n    two, \\\r\n\t three\nb=end\\",
@@ -288,4 +275,4 @@ def test_properties_files_are_read_as_java_reads_them(java_class_path: str, tmp_
     for number, text in enumerate(texts):
         files.append(tmp_path / f"{number}.properties")
         files[-1].write_bytes(text)
-    assert [load_properties(file) for file in files] == ask_java(java_class_path, "entries", *map(str, files))
+    assert [load_properties(file) for file in files] == ask_java(kafka_jars, "entries", *map(str, files))

@@ -11,6 +11,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+import time
 from pathlib import Path
 
 NEWEST = "4.4.0"
@@ -19,6 +20,8 @@ BROKER = {NEWEST: "kafka-4.4.0", OLD: "kafka-3.3.2"}
 TOOLS = "kafka-tools-4.3.1"
 
 _POMS = Path(__file__).parent / "poms"
+_PAUSES = (5, 20, 60, 0)
+"""Seconds between attempts to fetch: a repository that answers slowly, or not at once, fails nothing."""
 
 
 class HarnessUnavailableError(Exception):
@@ -79,13 +82,16 @@ def resolve(name: str) -> Path:
 def _download(name: str, folder: Path) -> None:
     """Let Maven copy the jars beside ``folder`` and rename: a half-filled folder is never taken for a whole one."""
     partial = Path(tempfile.mkdtemp(prefix=f".{name}.", dir=folder.parent))
-    command = [_maven(), "-q", "-B", "-f", str(_POMS / f"{name}.xml"), "dependency:copy-dependencies"]
+    # -U: what was not found once is asked for again.
+    command = [_maven(), "-q", "-B", "-U", "-f", str(_POMS / f"{name}.xml"), "dependency:copy-dependencies"]
+    command.append(f"-DoutputDirectory={partial}")
     try:
-        run = subprocess.run(
-            [*command, f"-DoutputDirectory={partial}"], capture_output=True, text=True, timeout=600, check=False
-        )
-        if run.returncode != 0:
-            raise HarnessUnavailableError(f"Maven could not fetch {name}: {(run.stdout + run.stderr).strip()[-2000:]}")
-        partial.rename(folder)
+        for pause in _PAUSES:
+            run = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+            if run.returncode == 0:
+                partial.rename(folder)
+                return
+            time.sleep(pause)
+        raise HarnessUnavailableError(f"Maven could not fetch {name}: {(run.stdout + run.stderr).strip()[-2000:]}")
     finally:
         shutil.rmtree(partial, ignore_errors=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -13,8 +12,6 @@ from hypothesis import strategies as st
 
 from aioproducer.protocol.schema import BOOLEAN, BYTES, RECORDS, STRING, UUID, Field, Message, Scalar
 from tests.protocol.instances import instances
-
-KAFKA_VERSION = "4.4.0"
 
 
 def full_instance(message_class: type[Message], version: int) -> Message:
@@ -93,15 +90,7 @@ def _extreme_instances() -> Callable[[type[Message], int], list[Message]]:
 
 
 @pytest.fixture(scope="session")
-def kafka_clients_jar() -> Path:
+def kafka_clients_jar(kafka_jars: Path) -> Path:
     """The Java client, which has the definitions of all messages and the classes generated from them."""
-    cache = Path("~/.cache/aioproducer-tests").expanduser() / f"kafka-{KAFKA_VERSION}"
-    folder = Path(os.environ.get("AIOPRODUCER_KAFKA_JARS") or cache)
-    jar = folder / f"kafka-clients-{KAFKA_VERSION}.jar"
-    if not jar.exists():
-        pytest.skip(
-            f"{jar} is missing: get org.apache.kafka:kafka-clients:{KAFKA_VERSION} from Maven Central (mvn "
-            f"dependency:copy -Dartifact=org.apache.kafka:kafka-clients:{KAFKA_VERSION} -DoutputDirectory={folder}) "
-            "or name its folder in AIOPRODUCER_KAFKA_JARS"
-        )
+    (jar,) = kafka_jars.glob("kafka-clients-*.jar")
     return jar
