@@ -1,4 +1,4 @@
-"""Arrow's columns, as ``send_many`` reads them: byte strings where they lie, everything else row by row."""
+"""Arrow's columns, as ``send_many`` reads them: where they lie, or else row by row."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from aioproducer.core.binary_column import BinaryColumn
+from aioproducer.core.record_columns import HeaderColumn, TimestampColumn
 
 if TYPE_CHECKING:
     import pyarrow
@@ -54,35 +55,105 @@ def in_milliseconds(column: Any) -> Any:
 
 
 def is_binary(column: Any) -> bool:
-    """Whether ``binary_columns`` can read an Arrow column."""
+    """Whether keys and values are read from an Arrow column where they lie."""
     from pyarrow import types
 
-    kind = column.type
-    return _is_plain(types, kind.value_type if types.is_dictionary(kind) else kind)
+    return _is_plain(types, _decoded_type(types, column.type))
+
+
+def _decoded_type(types: Any, kind: Any) -> Any:
+    return kind.value_type if types.is_dictionary(kind) else kind
 
 
 def _is_plain(types: Any, kind: pyarrow.DataType) -> bool:
-    return bool(
-        types.is_binary(kind)
-        or types.is_string(kind)
-        or types.is_large_binary(kind)
-        or types.is_large_string(kind)
-        or types.is_fixed_size_binary(kind)
+    return bool(types.is_string(kind) or types.is_large_string(kind) or _is_bytes(types, kind))
+
+
+def _is_bytes(types: Any, kind: pyarrow.DataType) -> bool:
+    return bool(types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind))
+
+
+def can_be_read_in_place(values: Any, keys: Any, timestamps_ms: Any, headers: Any) -> bool:
+    """Whether ``record_columns`` can read these columns: all are Arrow's, and of types that lie in plain buffers."""
+    given = [column for column in (values, keys, timestamps_ms, headers) if column is not None]
+    return (
+        all(is_arrow(column) for column in given)
+        and is_binary(values)
+        and (keys is None or is_binary(keys))
+        and (timestamps_ms is None or str(timestamps_ms.type) == "int64")
+        and (headers is None or _are_headers(headers))
     )
 
 
-def binary_columns(*columns: Any) -> Iterator[tuple[BinaryColumn | None, ...]]:
+def _are_headers(column: Any) -> bool:
+    from pyarrow import types
+
+    kind = column.type
+    if not (types.is_list(kind) or types.is_large_list(kind)) or not types.is_struct(kind.value_type):
+        return False
+    fields = {field.name: _decoded_type(types, field.type) for field in kind.value_type}
+    if len(fields) != kind.value_type.num_fields or fields.keys() != {"key", "value"}:
+        return False
+    if not (types.is_string(fields["key"]) or types.is_large_string(fields["key"])):
+        return False
+    if not _is_bytes(types, fields["value"]):
+        return False
+    # A null in the place of a whole header is for `send` to refuse.
+    return not any(chunk.values.null_count for chunk in getattr(column, "chunks", (column,)))
+
+
+def record_columns(
+    values: Any, keys: Any = None, timestamps_ms: Any = None, headers: Any = None
+) -> Iterator[tuple[BinaryColumn, BinaryColumn | None, TimestampColumn | None, HeaderColumn | None]]:
     """Columns of equal length (``None`` stays ``None``) in pieces that lie in one run each; nothing is copied."""
+    columns = (values, keys, timestamps_ms, headers)
     given = [column for column in columns if column is not None]
     if not any(hasattr(column, "chunks") for column in given):
-        yield tuple(None if column is None else _binary_column(column) for column in columns)
+        yield _read_in_place(*columns)
         return
     import pyarrow
 
     table = pyarrow.table(given, names=[str(place) for place in range(len(given))])
     for batch in table.to_batches():
         arrays = iter(batch.columns)
-        yield tuple(None if column is None else _binary_column(next(arrays)) for column in columns)
+        yield _read_in_place(*[None if column is None else next(arrays) for column in columns])
+
+
+def _read_in_place(
+    values: Any, keys: Any, timestamps_ms: Any, headers: Any
+) -> tuple[BinaryColumn, BinaryColumn | None, TimestampColumn | None, HeaderColumn | None]:
+    return (
+        _binary_column(values),
+        None if keys is None else _binary_column(keys),
+        None if timestamps_ms is None else _timestamp_column(timestamps_ms),
+        None if headers is None else _header_column(headers),
+    )
+
+
+def _timestamp_column(array: Any) -> TimestampColumn:
+    return TimestampColumn(
+        length=len(array),
+        first=array.offset,
+        numbers=_address(array.buffers()[1]),
+        validity=_validity(array),
+        owner=array,
+    )
+
+
+def _header_column(array: Any) -> HeaderColumn:
+    # Those of a slice are those of its rows; what they count in is the whole.
+    offsets, structs = array.offsets, array.values
+    size = offsets.type.bit_width // 8
+    return HeaderColumn(
+        length=len(array),
+        first=array.offset,
+        offsets=_address(offsets.buffers()[1]) + offsets.offset * size,
+        offset_size=size,
+        validity=_validity(array),
+        keys=_binary_column(structs.field("key")),
+        values=_binary_column(structs.field("value")),
+        owner=(array, offsets),
+    )
 
 
 def _binary_column(array: Any) -> BinaryColumn:

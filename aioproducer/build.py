@@ -31,6 +31,7 @@ COMPILED_MODULES = (
     "aioproducer.core.partition_queue",
     "aioproducer.core.producer_state",
     "aioproducer.core.ready",
+    "aioproducer.core.record_columns",
     "aioproducer.core.retry",
     "aioproducer.core.watches",
     "aioproducer.entry",

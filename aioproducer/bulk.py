@@ -11,10 +11,19 @@ from itertools import islice, repeat
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
-from aioproducer.arrow import binary_columns, encoded, header_pairs, in_milliseconds, is_arrow, is_binary, items
+from aioproducer.arrow import (
+    can_be_read_in_place,
+    encoded,
+    header_pairs,
+    in_milliseconds,
+    is_arrow,
+    items,
+    record_columns,
+)
 from aioproducer.core.batch import ProducerBatch
 from aioproducer.core.binary_column import BinaryColumn
 from aioproducer.core.delivery import Delivery
+from aioproducer.core.record_columns import HeaderColumn, TimestampColumn
 from aioproducer.errors import BufferExhaustedError, KafkaError, SendManyError
 from aioproducer.record import TopicPartition
 
@@ -87,6 +96,8 @@ class Sends(Protocol):
         partition: int | None,
         keys: Sequence[Any] | BinaryColumn | None,
         values: Sequence[Any] | BinaryColumn,
+        timestamps: TimestampColumn | None,
+        headers: HeaderColumn | None,
         first: int,
         touched: list[ProducerBatch],
     ) -> int: ...
@@ -122,6 +133,11 @@ class _Chunk(NamedTuple):
     timestamps_ms: Any
     headers: Any
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether it can go the short way."""
+        return isinstance(self.values, BinaryColumn) or (self.timestamps_ms is None and self.headers is None)
+
     def __len__(self) -> int:
         # A list may be changed by its owner meanwhile; what there is, is sent.
         length = len(self.values)
@@ -145,7 +161,7 @@ class _Chunk(NamedTuple):
     def _part(column: Any, start: int, stop: int, otherwise: Any) -> Iterable[Any]:
         if column is None:
             return repeat(otherwise)
-        if isinstance(column, BinaryColumn):
+        if isinstance(column, BinaryColumn | TimestampColumn | HeaderColumn):
             return [column[place] for place in range(start, stop)]
         part: Iterable[Any] = column[start:stop]
         return part
@@ -159,15 +175,16 @@ def _chunks(
     if all(column is None or isinstance(column, list | tuple) for column in columns):
         yield _Chunk(*columns)
         return
-    if timestamps_ms is None and headers is None and _lies_in_binary(producer, values, keys):
-        for value_column, key_column in binary_columns(values, keys):
-            yield _Chunk(value_column, key_column, None, None)
+    timestamps_ms = in_milliseconds(timestamps_ms)
+    if _serializes_nothing(producer) and can_be_read_in_place(values, keys, timestamps_ms, headers):
+        for columns_of_one_run in record_columns(values, keys, timestamps_ms, headers):
+            yield _Chunk(*columns_of_one_run)
         return
     config = producer.config
     iterators = [
         iter(items(values, encoded if config.value_serializer is None else None)),
         None if keys is None else iter(items(keys, encoded if config.key_serializer is None else None)),
-        None if timestamps_ms is None else iter(items(in_milliseconds(timestamps_ms), None)),
+        None if timestamps_ms is None else iter(items(timestamps_ms, None)),
         None if headers is None else iter(items(headers, header_pairs)),
     ]
     while True:
@@ -177,12 +194,10 @@ def _chunks(
         yield chunk
 
 
-def _lies_in_binary(producer: Sends, values: Column, keys: Column | None) -> bool:
+def _serializes_nothing(producer: Sends) -> bool:
     """Whether records can be made of Arrow's buffers, with no Python object for a row."""
     config = producer.config
-    if not producer.compiled or config.value_serializer is not None or config.key_serializer is not None:
-        return False
-    return all(column is None or (is_arrow(column) and is_binary(column)) for column in (values, keys))
+    return producer.compiled and config.value_serializer is None and config.key_serializer is None
 
 
 def _length(name: str, column: Any) -> int:
@@ -311,11 +326,13 @@ class ColumnsSender:
 
     def _append_column(self, topic: str, partition: int | None, chunk: _Chunk, place: int) -> int:
         """Append what can go the short way, from ``place`` on, and remember it; returns the place behind that."""
-        if self._in_line or chunk.timestamps_ms is not None or chunk.headers is not None:
+        if self._in_line or not chunk.is_plain:
             return place
         touched: list[ProducerBatch] = []
         try:
-            return self._producer.append_column(topic, partition, chunk.keys, chunk.values, place, touched)
+            return self._producer.append_column(
+                topic, partition, chunk.keys, chunk.values, chunk.timestamps_ms, chunk.headers, place, touched
+            )
         finally:
             for batch in touched:
                 start, batch.column_start = batch.column_start, -1

@@ -15,6 +15,7 @@ from aioproducer.core.batch import ProducerBatch
 from aioproducer.core.binary_column import BinaryColumn
 from aioproducer.core.columns import append_rows
 from aioproducer.core.delivery import Delivery
+from aioproducer.core.record_columns import HeaderColumn, TimestampColumn
 from aioproducer.record import RecordHeader, normalise_headers
 from aioproducer.wire.record_batch import Buffer
 
@@ -179,7 +180,7 @@ class RecordEntry:
             queues = self._accumulator.plain_topic(topic, None)
             if queues is not None:
                 now = self._want(topic, None)
-                delivery = self._accumulator.place_plain(queues, None, key, value, milliseconds, now)
+                delivery = self._accumulator.place_plain(queues, None, key, value, _NO_HEADERS, milliseconds, now)
                 if delivery is not None:
                     return delivery
         elif type(topic) is not str or (partition is not None and type(partition) is not int):
@@ -216,6 +217,8 @@ class RecordEntry:
         partition: int | None,
         keys: Sequence[Any] | BinaryColumn | None,
         values: Sequence[Any] | BinaryColumn,
+        timestamps: TimestampColumn | None,
+        headers: HeaderColumn | None,
         first: int,
         touched: list[ProducerBatch],
     ) -> int:
@@ -228,7 +231,19 @@ class RecordEntry:
             if topic not in self._accumulator.topics:
                 return first
             now = self._want(topic, partition)
-            return append_rows(self._accumulator, topic, partition, keys, values, first, wall_ms(), now, touched)
+            return append_rows(
+                self._accumulator,
+                topic,
+                partition,
+                keys,
+                values,
+                first,
+                wall_ms(),
+                now,
+                touched,
+                timestamps,
+                headers,
+            )
         except callers.WRONG_ARGUMENTS:
             # Those before are in; ``send`` will say what is wrong with the next.
             return first + sum([batch.record_count - batch.column_start for batch in touched])

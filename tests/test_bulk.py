@@ -7,11 +7,12 @@ import asyncio
 import tracemalloc
 from collections import deque
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow
 import pytest
 
-from aioproducer import SendManyError, SendManyResult, TopicPartition
+from aioproducer import Producer, SendManyError, SendManyResult, TopicPartition
 from aioproducer.bulk import ColumnsSender
 from aioproducer.errors import (
     BufferExhaustedError,
@@ -23,6 +24,8 @@ from aioproducer.errors import (
 from aioproducer.testing import EmbeddedCluster
 
 pytestmark = pytest.mark.kafka_cluster(transport="memory")
+
+HEADER_TYPE = pyarrow.list_(pyarrow.struct([("key", pyarrow.string()), ("value", pyarrow.binary())]))
 
 
 @pytest.fixture
@@ -286,10 +289,7 @@ async def test_arrow_columns(kafka_cluster: EmbeddedCluster, topic: str) -> None
             "value": pyarrow.array([b"1", None, b"3"]),
             "key": pyarrow.array(["a", "é", None]),
             "time": pyarrow.array([1_000, 2_000, 3_000], pyarrow.timestamp("us")),
-            "headers": pyarrow.array(
-                [[{"key": "h", "value": b"1"}], None, []],
-                pyarrow.list_(pyarrow.struct([("key", pyarrow.string()), ("value", pyarrow.binary())])),
-            ),
+            "headers": pyarrow.array([[{"key": "h", "value": b"1"}], None, []], HEADER_TYPE),
         }
     )
     async with kafka_cluster.producer() as producer:
@@ -305,6 +305,45 @@ async def test_arrow_columns(kafka_cluster: EmbeddedCluster, topic: str) -> None
         (3, None, b"3", ()),
     ]
     assert stored[3].value == b"4"
+
+
+@pytest.mark.skipif(not Producer.compiled, reason="the uncompiled build reads Arrow row by row")
+async def test_arrow_rows_with_timestamps_and_headers_are_not_sent_one_by_one(
+    kafka_cluster: EmbeddedCluster, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They were, at a fifth of the speed of those without."""
+    count = 5000
+    numbers = range(count)
+    async with kafka_cluster.producer(batch_size=2000) as producer:
+        await producer.send(topic, b"the topic is known from here on", partition=1)
+        send = Mock(side_effect=producer.send)
+        monkeypatch.setattr(producer, "send", send)
+        result = await producer.send_many(
+            topic,
+            pyarrow.array([b"%d" % number for number in numbers]),
+            partition=0,
+            timestamps_ms=pyarrow.array([number if number % 2 else None for number in numbers]),
+            headers=pyarrow.array(
+                [[("number", b"%d" % number)] if number % 3 else None for number in numbers], HEADER_TYPE
+            ),
+        )
+        assert result == SendManyResult(count, count, {0: [range(count)]})
+        # One where others have had their turn, for each of the pieces that columns are taken in.
+        assert send.call_count < count / 100
+    for number, record in enumerate(kafka_cluster.records(topic, 0)):
+        assert record.value == b"%d" % number
+        assert record.headers == ((("number", b"%d" % number),) if number % 3 else ())
+        assert record.timestamp_ms == number if number % 2 else record.timestamp_ms > 10**12
+
+
+async def test_a_header_of_arrow_without_a_key_ends_it_there(kafka_cluster: EmbeddedCluster, topic: str) -> None:
+    headers = pyarrow.array([[("a", b"1")], [(None, b"2")], []], HEADER_TYPE)
+    async with kafka_cluster.producer() as producer:
+        await producer.send(topic, b"", partition=1)
+        with pytest.raises(TypeError, match="header") as caught:
+            await producer.send_many(topic, pyarrow.array([b"1", b"2", b"3"]), partition=0, headers=headers)
+        assert "1 of 3 records of this send_many" in caught.value.__notes__[0]
+    assert [record.headers for record in kafka_cluster.records(topic, 0)] == [(("a", b"1"),)]
 
 
 @pytest.mark.parametrize("kind", ["string", "large_binary", "binary_view", "dictionary", "chunked", "sliced"])

@@ -75,7 +75,14 @@ cdef class RecordAccumulator(IncompleteBatches):
     cpdef object chosen_partition(self, object name, object key, object value)
     @cython.locals(size=Py_ssize_t)
     cpdef object place_plain(
-        self, TopicQueues topic, object partition, object key, object value, long long timestamp_ms, double now
+        self,
+        TopicQueues topic,
+        object partition,
+        object key,
+        object value,
+        object headers,
+        long long timestamp_ms,
+        double now,
     )
     @cython.locals(deadline=double, oldest=ProducerBatch)
     cpdef double next_deadline(self) except? -1

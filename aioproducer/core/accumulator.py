@@ -255,10 +255,11 @@ class RecordAccumulator(IncompleteBatches):
         partition: int | None,
         key: Buffer | None,
         value: Buffer | None,
+        headers: Sequence[Header],
         timestamp_ms: int,
         now: float,
     ) -> Delivery | None:
-        """Put a record without headers into a new batch, or a new slab; ``None`` where ``enqueue`` should see to it.
+        """Put a record into a new batch, or a new slab; ``None`` where ``enqueue`` should see to it.
 
         ``topic`` is what ``plain_topic`` gave.
         """
@@ -273,9 +274,11 @@ class RecordAccumulator(IncompleteBatches):
             if type(key) is not bytes:
                 return None
             size += len(key)
+        if headers:
+            size = record_size_upper_bound(_size_of(key), _size_of(value), headers)
         if size > self._largest_plain:
             return None
-        return self._place(topic, partition, key, value, (), timestamp_ms, now, True)
+        return self._place(topic, partition, key, value, headers, timestamp_ms, now, True)
 
     def topic(self, name: str) -> TopicQueues:
         """The topic's queues; its partitions are empty until metadata has come."""

@@ -83,6 +83,7 @@ cdef class ProducerBatch(DeliveryGroup):
         Py_ssize_t key_size,
         const unsigned char* value,
         Py_ssize_t value_size,
+        Py_ssize_t headers_size,
     ) except -1
     @cython.locals(behind=Py_ssize_t)
     cdef Py_ssize_t append_run(

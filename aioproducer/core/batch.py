@@ -210,22 +210,11 @@ class ProducerBatch(DeliveryGroup):
                 value_address = cython.cast(cython.p_uchar, PyBytes_AS_STRING(value))
                 value_size = PyBytes_GET_SIZE(value)
             if headers_size == 1:
-                return self.append_at(timestamp_ms, key_address, key_size, value_address, value_size)
-            size = write_plain_record(
-                self.address + self.position,
-                self.room_end - self.position,
-                self.record_count,
-                timestamp_ms - self.base_timestamp,
-                key_address,
-                key_size,
-                value_address,
-                value_size,
-                headers_size,
-            )
-            if size < 0:
-                return size
-            write_headers(self.address + self.position + size - headers_size, headers)
-            return self._appended(timestamp_ms, size)
+                return self.append_at(timestamp_ms, key_address, key_size, value_address, value_size, 1)
+            index = self.append_at(timestamp_ms, key_address, key_size, value_address, value_size, headers_size)
+            if index >= 0:
+                write_headers(self.address + self.position - headers_size, headers)
+            return index
         while True:
             index = self.record_count
             record = encode_record(index, timestamp_ms - self.base_timestamp, key, value, headers)
@@ -242,9 +231,13 @@ class ProducerBatch(DeliveryGroup):
         return self._appended(timestamp_ms, size)
 
     def append_at(
-        self, timestamp_ms: int, key: Any, key_size: int, value: Any, value_size: int
+        self, timestamp_ms: int, key: Any, key_size: int, value: Any, value_size: int, headers_size: int
     ) -> int:  # compiled only
-        """``append`` for compiled modules: key and value are addresses, their sizes -1 for null."""
+        """``append`` for compiled modules: key and value are addresses, their sizes -1 for null.
+
+        Headers of more than their count, which is one byte where there are none, the caller writes in front of
+        ``position``.
+        """
         size = write_plain_record(
             self.address + self.position,
             self.room_end - self.position,
@@ -254,7 +247,7 @@ class ProducerBatch(DeliveryGroup):
             key_size,
             value,
             value_size,
-            1,
+            headers_size,
         )
         return size if size < 0 else self._appended(timestamp_ms, size)
 

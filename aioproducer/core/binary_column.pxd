@@ -24,5 +24,5 @@ cdef class BinaryColumn:
     cpdef bytes bytes_of(self, Py_ssize_t row)
 
 
-cdef bint _bit(size_t bitmap, Py_ssize_t place) noexcept
-cdef Py_ssize_t _number(size_t numbers, int size, Py_ssize_t place) noexcept
+cdef bint bit_at(size_t bitmap, Py_ssize_t place) noexcept
+cdef Py_ssize_t number_at(size_t numbers, int size, Py_ssize_t place) noexcept

@@ -97,17 +97,17 @@ class BinaryColumn:
         self.found_size = -1
         if self.indices:
             place = self.first_index + row
-        if self.validity and not _bit(self.validity, place):
+        if self.validity and not bit_at(self.validity, place):
             return cython.NULL
         if self.indices:
-            place = self.first + _number(self.indices, self.index_size, place)
-            if self.dictionary_validity and not _bit(self.dictionary_validity, place):
+            place = self.first + number_at(self.indices, self.index_size, place)
+            if self.dictionary_validity and not bit_at(self.dictionary_validity, place):
                 return cython.NULL
         if not self.offsets:
             self.found_size = self.row_size
             return cython.cast(cython.p_uchar, self.data) + place * self.row_size
-        begin = _number(self.offsets, self.offset_size, place)
-        self.found_size = _number(self.offsets, self.offset_size, place + 1) - begin
+        begin = number_at(self.offsets, self.offset_size, place)
+        self.found_size = number_at(self.offsets, self.offset_size, place + 1) - begin
         return cython.cast(cython.p_uchar, self.data) + begin
 
     def __getitem__(self, row: int) -> bytes | None:  # compiled only
@@ -124,11 +124,11 @@ class BinaryColumn:
         return found
 
 
-def _bit(bitmap: int, place: int) -> Any:  # compiled only
+def bit_at(bitmap: int, place: int) -> Any:  # compiled only
     return cython.cast(cython.p_uchar, bitmap)[place >> 3] >> (place & 7) & 1
 
 
-def _number(numbers: int, size: int, place: int) -> Any:  # compiled only
+def number_at(numbers: int, size: int, place: int) -> Any:  # compiled only
     if size == 4:
         return cython.cast(cython.p_int, numbers)[place]
     if size == 8:

@@ -5,6 +5,7 @@ from aioproducer.core.batch cimport ProducerBatch
 from aioproducer.core.binary_column cimport BinaryColumn
 from aioproducer.core.delivery cimport Delivery
 from aioproducer.core.partition_queue cimport PartitionQueue, TopicQueues
+from aioproducer.core.record_columns cimport HeaderColumn, TimestampColumn
 from aioproducer.wire.murmur2 cimport partition_for_key, partition_for_key_at
 
 
@@ -33,6 +34,8 @@ cpdef Py_ssize_t append_rows(
     long long timestamp_ms,
     double now,
     list touched,
+    TimestampColumn timestamps=*,
+    HeaderColumn headers=*,
 ) except -1
 @cython.locals(
     stop=Py_ssize_t,
@@ -47,6 +50,8 @@ cpdef Py_ssize_t append_rows(
     value="const unsigned char *",
     value_size=Py_ssize_t,
     value_data="const unsigned char *",
+    timestamp_ms=cython.longlong,
+    headers_size=Py_ssize_t,
     begin=Py_ssize_t,
     queue=PartitionQueue,
     batch=ProducerBatch,
@@ -60,8 +65,10 @@ cdef Py_ssize_t append_arrow_rows(
     object partition,
     BinaryColumn keys,
     BinaryColumn values,
+    TimestampColumn timestamps,
+    HeaderColumn headers,
     Py_ssize_t first,
-    long long timestamp_ms,
+    long long otherwise_ms,
     double now,
     list touched,
 ) except -1

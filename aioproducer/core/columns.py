@@ -6,12 +6,13 @@ Each record goes where ``RecordAccumulator.append`` would put it; what is saved 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from aioproducer.core.accumulator import RecordAccumulator
 from aioproducer.core.batch import ProducerBatch
 from aioproducer.core.binary_column import BinaryColumn
 from aioproducer.core.partition_queue import TopicQueues
+from aioproducer.core.record_columns import HeaderColumn, TimestampColumn
 from aioproducer.wire.murmur2 import partition_for_key
 from aioproducer.wire.record_batch import Buffer
 
@@ -41,19 +42,25 @@ def append_rows(
     timestamp_ms: int,
     now: float,
     touched: list[ProducerBatch],
+    timestamps: TimestampColumn | None = None,
+    headers: HeaderColumn | None = None,
 ) -> int:
     """Put records into open batches from place ``first`` of the columns on, as ``append`` would one by one.
 
     Ends in front of a record that has to wait or may be wrong, and after ``COLUMN_BYTES`` so that no call takes
     long; returns the place behind the last record it took. ``touched`` gets the batches that records went
     into, each with the index of the first of them as its ``column_start``; the others follow it.
+
+    ``timestamp_ms`` is of records that have none; with ``timestamps`` or ``headers`` all columns are Arrow's.
     """
     topic = accumulator.plain_topic(topic_name, partition)
     if topic is None:
         return first
     if isinstance(values, BinaryColumn):
         assert keys is None or isinstance(keys, BinaryColumn)
-        return append_arrow_rows(accumulator, topic, partition, keys, values, first, timestamp_ms, now, touched)
+        return append_arrow_rows(
+            accumulator, topic, partition, keys, values, timestamps, headers, first, timestamp_ms, now, touched
+        )
     stop = min(len(values), first + COLUMN_RECORDS)
     partitions = topic.partitions
     by_key = keys is not None and partition is None and not accumulator.settings.ignore_keys
@@ -88,7 +95,7 @@ def append_rows(
         if batch is not None:
             before = batch.position
         if batch is None or (index := batch.append(timestamp_ms, key, value, ())) < 0:
-            delivery = accumulator.place_plain(topic, partition, key, value, timestamp_ms, now)
+            delivery = accumulator.place_plain(topic, partition, key, value, (), timestamp_ms, now)
             if delivery is None:
                 break
             assert isinstance(delivery._group, ProducerBatch)
@@ -110,12 +117,14 @@ def append_arrow_rows(  # compiled only
     partition: int | None,
     keys: BinaryColumn | None,
     values: BinaryColumn,
+    timestamps: TimestampColumn | None,
+    headers: HeaderColumn | None,
     first: int,
-    timestamp_ms: int,
+    otherwise_ms: int,
     now: float,
     touched: list[ProducerBatch],
 ) -> int:
-    """As ``append_rows``, of Arrow's rows, straight from where they lie."""
+    """As ``append_rows``, of Arrow's rows, straight from where they lie; ``otherwise_ms`` for null timestamps."""
     stop = min(values.length, first + COLUMN_RECORDS)
     partitions = topic.partitions
     by_key = keys is not None and partition is None and not accumulator.settings.ignore_keys
@@ -125,6 +134,8 @@ def append_arrow_rows(  # compiled only
     here = first
     key = cython.NULL
     key_size = -1
+    timestamp_ms = otherwise_ms
+    headers_size = 1
     value_data = cython.cast(cython.p_uchar, values.data)
     while here < stop and room > 0:
         if values.plain_offsets != cython.NULL:
@@ -144,14 +155,26 @@ def append_arrow_rows(  # compiled only
                 key_size = keys.found_size
             if by_key:
                 place = sticky if key_size < 0 else partition_for_key_at(key, key_size, len(partitions))
+        if timestamps is not None:
+            timestamp_ms = timestamps.find(here, otherwise_ms)
+            if timestamp_ms < 0:
+                break
+        if headers is not None:
+            headers_size = headers.size_of(here)
+            if not headers_size:
+                break
         queue = partitions[place]
         batch = queue.open_batch
         if batch is not None:
             before = batch.position
-        if batch is None or (index := batch.append_at(timestamp_ms, key, key_size, value, value_size)) < 0:
+        if (
+            batch is None
+            or (index := batch.append_at(timestamp_ms, key, key_size, value, value_size, headers_size)) < 0
+        ):
             key_bytes = None if keys is None else keys.bytes_of(here)
             value_bytes = values.bytes_of(here)
-            delivery = accumulator.place_plain(topic, partition, key_bytes, value_bytes, timestamp_ms, now)
+            pairs: Any = () if headers is None else headers[here]
+            delivery = accumulator.place_plain(topic, partition, key_bytes, value_bytes, pairs, timestamp_ms, now)
             if delivery is None:
                 break
             assert isinstance(delivery._group, ProducerBatch)
@@ -160,6 +183,8 @@ def append_arrow_rows(  # compiled only
             before = batch.position - COLUMN_BATCH_BYTES - max(value_size, 0)
             place = topic.sticky.partition if partition is None else partition  # type: ignore[union-attr]
             sticky = place
+        elif headers is not None and headers_size > 1:
+            headers.write(batch.address + batch.position - headers_size, here)
         room -= batch.position - before
         if batch.column_start < 0:
             batch.column_start = index

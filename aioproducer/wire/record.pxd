@@ -5,10 +5,10 @@ cdef int _MAX_OVERHEAD, _SHORT, _SHORTEST
 
 
 @cython.locals(zigzagged=cython.ulonglong, size=Py_ssize_t)
-cdef Py_ssize_t _zigzag_size(long long value) noexcept
+cdef Py_ssize_t zigzag_size(long long value) noexcept
 
 @cython.locals(zigzagged=cython.ulonglong)
-cdef unsigned char* _write_zigzag(unsigned char* address, long long value) noexcept
+cdef unsigned char* write_zigzag(unsigned char* address, long long value) noexcept
 
 @cython.locals(size=Py_ssize_t, total=Py_ssize_t)
 cdef Py_ssize_t write_plain_record(

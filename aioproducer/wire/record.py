@@ -130,24 +130,24 @@ def write_plain_record(  # compiled only
     Only compiled modules can call it: key and value are addresses, their sizes -1 for null. What it writes is what
     ``encode_record`` gives, but for headers of more than one byte: their caller puts them at the end.
     """
-    size = 1 + headers_size + _zigzag_size(timestamp_delta) + _zigzag_size(offset_delta)
-    size += _zigzag_size(key_size) + _zigzag_size(value_size)
+    size = 1 + headers_size + zigzag_size(timestamp_delta) + zigzag_size(offset_delta)
+    size += zigzag_size(key_size) + zigzag_size(value_size)
     if key_size > 0:
         size += key_size
     if value_size > 0:
         size += value_size
-    total = size + _zigzag_size(size)
+    total = size + zigzag_size(size)
     if total > room:
         return -total
-    address = _write_zigzag(address, size)
+    address = write_zigzag(address, size)
     address[0] = 0
-    address = _write_zigzag(address + 1, timestamp_delta)
-    address = _write_zigzag(address, offset_delta)
-    address = _write_zigzag(address, key_size)
+    address = write_zigzag(address + 1, timestamp_delta)
+    address = write_zigzag(address, offset_delta)
+    address = write_zigzag(address, key_size)
     if key_size > 0:
         memcpy(address, key, key_size)
         address += key_size
-    address = _write_zigzag(address, value_size)
+    address = write_zigzag(address, value_size)
     if value_size > 0:
         memcpy(address, value, value_size)
         address += value_size
@@ -165,7 +165,7 @@ def plain_headers_size(headers: Any) -> int:  # compiled only
     if type(headers) is not tuple and type(headers) is not list:
         return 0
     name_size = cython.declare(cython.Py_ssize_t)
-    size = _zigzag_size(len(headers))
+    size = zigzag_size(len(headers))
     for header in headers:
         if type(header) is not tuple or len(header) != 2:
             return 0
@@ -174,30 +174,30 @@ def plain_headers_size(headers: Any) -> int:  # compiled only
         if type(name) is not str or (value is not None and type(value) is not bytes):
             return 0
         PyUnicode_AsUTF8AndSize(name, cython.address(name_size))
-        size += _zigzag_size(name_size) + name_size
+        size += zigzag_size(name_size) + name_size
         if value is None:
             size += 1
         else:
             value_size = PyBytes_GET_SIZE(value)
-            size += _zigzag_size(value_size) + value_size
+            size += zigzag_size(value_size) + value_size
     return size
 
 
 def write_headers(address: Any, headers: Any) -> None:  # compiled only
     """Write headers and their count at ``address``; they have a ``plain_headers_size``."""
     name_size = cython.declare(cython.Py_ssize_t)
-    address = _write_zigzag(address, len(headers))
+    address = write_zigzag(address, len(headers))
     for header in headers:
         name = PyUnicode_AsUTF8AndSize(header[0], cython.address(name_size))
-        address = _write_zigzag(address, name_size)
+        address = write_zigzag(address, name_size)
         memcpy(address, name, name_size)
         address += name_size
         value = header[1]
         if value is None:
-            address = _write_zigzag(address, -1)
+            address = write_zigzag(address, -1)
         else:
             value_size = PyBytes_GET_SIZE(value)
-            address = _write_zigzag(address, value_size)
+            address = write_zigzag(address, value_size)
             memcpy(address, PyBytes_AS_STRING(value), value_size)
             address += value_size
 
@@ -243,15 +243,15 @@ def write_run(  # compiled only
             if 0 <= timestamp_delta <= _SHORT and offset_delta <= _SHORT and value_size <= _SHORT - 16:
                 head_value_size = value_size
                 head_ends_at = (_SHORTEST if offset_delta <= _SHORTEST else _SHORT) + 1
-                size = 3 + _zigzag_size(timestamp_delta) + _zigzag_size(offset_delta) + _zigzag_size(value_size)
+                size = 3 + zigzag_size(timestamp_delta) + zigzag_size(offset_delta) + zigzag_size(value_size)
                 size += value_size
-                behind = _write_zigzag(head, size)
+                behind = write_zigzag(head, size)
                 behind[0] = 0
-                behind = _write_zigzag(behind + 1, timestamp_delta)
+                behind = write_zigzag(behind + 1, timestamp_delta)
                 offset_at = behind - head
-                behind = _write_zigzag(behind, offset_delta)
+                behind = write_zigzag(behind, offset_delta)
                 behind[0] = 1
-                behind = _write_zigzag(behind + 1, value_size)
+                behind = write_zigzag(behind + 1, value_size)
                 head_size = behind - head
                 total = head_size + value_size + 1
         if head_value_size >= 0 and room - (address - begin) >= total + 16:
@@ -281,7 +281,7 @@ def write_run(  # compiled only
     return here
 
 
-def _zigzag_size(value: int) -> int:  # compiled only
+def zigzag_size(value: int) -> int:  # compiled only
     # Shifted as unsigned: C leaves open what a negative number shifted to the left is.
     zigzagged = value
     zigzagged = (zigzagged << 1) ^ (value >> 63)
@@ -298,7 +298,7 @@ def _zigzag_size(value: int) -> int:  # compiled only
     return size
 
 
-def _write_zigzag(address: Any, value: int) -> Any:  # compiled only
+def write_zigzag(address: Any, value: int) -> Any:  # compiled only
     """Write ``value`` and return the address behind it."""
     # Shifted as unsigned: C leaves open what a negative number shifted to the left is.
     zigzagged = value
@@ -361,7 +361,7 @@ def record_size_upper_bound(key_size: int, value_size: int, headers: Sequence[He
         value_size: bytes of the serialized value, -1 for null.
     """
     if cython.compiled:
-        size = _MAX_OVERHEAD + _zigzag_size(key_size) + _zigzag_size(value_size) + _zigzag_size(len(headers))
+        size = _MAX_OVERHEAD + zigzag_size(key_size) + zigzag_size(value_size) + zigzag_size(len(headers))
     else:
         size = MAX_RECORD_OVERHEAD + size_of_varint(key_size) + size_of_varint(value_size)
         size += size_of_varint(len(headers))

@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aioproducer import Producer
-from aioproducer.arrow import binary_columns
+from aioproducer.arrow import record_columns
 from aioproducer.callers import check
 from aioproducer.core.batch import ProducerBatch
 from aioproducer.core.columns import append_rows
@@ -242,7 +242,7 @@ def test_arrows_columns_are_appended_as_their_records_are(
     sent = _columns(data, records if equal else shapes.records, keyed=keyed)
     columns = _arrow(data, [each.value for each in sent]), _arrow(data, [each.key for each in sent]) if keyed else None
     read = 0
-    for values, keys in binary_columns(*columns):
+    for values, keys, *_ in record_columns(*columns):
 
         def append(place: int, touched: list[ProducerBatch], values: Any = values, keys: Any = keys) -> int:
             now = sent[0].timestamp_ms
