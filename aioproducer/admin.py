@@ -53,6 +53,7 @@ NOT_CONTROLLER = 41
 UNKNOWN_TOPIC_OR_PARTITION = UnknownTopicOrPartitionError.code
 _NOTHING_THERE = -1
 _LATEST, _EARLIEST = -1, -2
+_PLACES = {"latest": _LATEST, "earliest": _EARLIEST}
 _TOPIC = 2
 _DELETE_TOPICS_BY_NAME = 5
 # Where a key's value comes from, by Kafka's ConfigSource.
@@ -313,6 +314,7 @@ class Admin:
         """By partition, the offset that is asked for; for a time behind all records it is the latest.
 
         Raises:
+            ValueError: something else is asked for than ``OffsetSpec`` says.
             NoSuchTopicError: there is no such topic or partition.
             KafkaTimeoutError: not all leaders answered in time.
         """
@@ -483,5 +485,8 @@ async def partition_count(client: BrokerClient, topic: str, timeout: float) -> i
 
 def _timestamp(spec: OffsetSpec) -> int:
     if isinstance(spec, datetime):
-        return int(spec.timestamp() * 1000)
-    return _EARLIEST if spec == "earliest" else _LATEST
+        # Before 1970 there are no records, and what is negative means something else to a broker.
+        return max(int(spec.timestamp() * 1000), 0)
+    if spec not in _PLACES:
+        raise ValueError(f"an offset is asked for by 'earliest', 'latest' or a datetime, not {spec!r}")
+    return _PLACES[spec]

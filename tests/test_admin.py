@@ -99,6 +99,11 @@ async def test_offsets_by_place_and_by_time():
         # Behind the last record the end is meant, and so it is where there is none.
         assert await admin.list_offsets("a", {0: at(1), 1: at(1.5)}) == {0: 0, 1: 2}
         assert await admin.list_offsets("a", {1: at(99)}) == {1: 4}
+        # As numbers these have meanings of their own: the latest, the earliest, and others that newer brokers know.
+        for before in (-0.001, -0.002, -3600):
+            assert await admin.list_offsets("a", {1: at(before)}) == {1: 0}
+        with pytest.raises(ValueError, match="by 'earliest', 'latest' or a datetime, not 'beginning'"):
+            await admin.list_offsets("a", {1: "beginning"})
 
 
 async def test_offsets_follow_a_leader_that_moves():

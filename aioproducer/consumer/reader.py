@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from datetime import datetime
+from itertools import repeat
 from random import Random
 from time import perf_counter
 from types import TracebackType
@@ -44,6 +46,8 @@ UNKNOWN_TOPIC_OR_PARTITION = UnknownTopicOrPartitionError.code
 MAX_BYTES = 8 * 1024 * 1024
 PARTITION_MAX_BYTES = 1024 * 1024
 MAX_WAIT_MS = 500
+
+_SPECS: Mapping[str, OffsetSpec] = {"beginning": "earliest", "end": "latest"}
 
 # How long records are decoded between two turns for others, in seconds, and how many at a time.
 LONGEST_TURN = 0.0005
@@ -90,6 +94,7 @@ class Reader:
 
     Raises:
         ConfigurationError: a key is unknown, or a value is wrong.
+        ValueError: ``start`` or ``stop`` is no position.
     """
 
     def __init__(
@@ -157,6 +162,10 @@ class Reader:
         self._admin = admin
         self._topic = topic
         self._wanted = None if partitions is None else sorted(set(partitions))
+        for name, position in (("start", start), ("stop", stop)):
+            for each in position.values() if isinstance(position, Mapping) else (position,):
+                if each is not None and not isinstance(each, int | datetime) and each not in _SPECS:
+                    raise ValueError(f"{name} must be 'beginning', 'end', an offset or a datetime, not {each!r}")
         self._start_at = start
         self._stop_at = stop
         self._timeout = timeout
@@ -166,7 +175,13 @@ class Reader:
         self._progress: list[Progress] = []
         self._tasks: dict[asyncio.Task[FetchResponse], list[Progress]] = {}
         self._renewal: asyncio.Task[None] | None = None
-        self._records: AsyncIterator[ConsumedRecord] | None = None
+        # What has been fetched and not handed on yet: batches, those of the batch that comes first, and of these what
+        # `anext` has left. A caller who is cancelled, or gives an iteration up, loses nothing of it.
+        self._found: deque[Found] = deque()
+        self._slices_of_first: Iterator[list[ConsumedRecord]] | None = None
+        self._left: Iterator[ConsumedRecord] = iter(())
+        self._iterated = False
+        self._turn_began = 0.0
 
     # Life
 
@@ -219,7 +234,7 @@ class Reader:
             if isinstance(position, datetime):
                 specs[partition] = position
             elif isinstance(position, str):
-                specs[partition] = "earliest" if position == "beginning" else "latest"
+                specs[partition] = _SPECS[position]
         if specs:
             found.update(await self._admin.list_offsets(self._topic, specs))
         return found
@@ -260,17 +275,22 @@ class Reader:
         return self
 
     async def __anext__(self) -> ConsumedRecord:
-        if self._records is None:
-            self._records = self._one_by_one()
-        return await anext(self._records)
-
-    async def _one_by_one(self) -> AsyncIterator[ConsumedRecord]:
-        async for records in self.batches():
-            for record in records:
-                yield record
+        for record in self._left:
+            return record
+        if not self._iterated:
+            self._check_started()
+            self._iterated = True
+        records = await self._next_records()
+        if records is None:
+            raise StopAsyncIteration
+        self._left = iter(records)
+        return next(self._left)
 
     async def batches(self) -> AsyncIterator[list[ConsumedRecord]]:
         """The records, some at a time; all of one list are of one partition.
+
+        Whoever stops in the middle, or is cancelled, may go on later, here or record by record: with what comes behind
+        the last that was handed on.
 
         Raises:
             OffsetOutOfRangeError: an offset that was asked for is not there.
@@ -278,19 +298,43 @@ class Reader:
             RuntimeError: the Reader is not started, or closed.
             KafkaError: the cluster refuses, or nothing can be had of it for longer than the timeout.
         """
+        self._check_started()
+        left, self._left = list(self._left), iter(())
+        if left:
+            yield left
+        while (records := await self._next_records()) is not None:
+            yield records
+
+    def _check_started(self) -> None:
         if not self._started:
             raise RuntimeError("the Reader is not started: use it inside `async with Reader(...)`")
-        turn_began = perf_counter()
-        while self._started and self._begin_fetches():
-            for found in await self._next_answers():
-                # The next poll is under way while these are handed on.
-                self._begin_fetches()
-                for records in self._slices(found):
-                    yield records
-                    if perf_counter() - turn_began > LONGEST_TURN:
-                        await asyncio.sleep(0)
-                        turn_began = perf_counter()
-            turn_began = perf_counter()
+
+    async def _next_records(self) -> list[ConsumedRecord] | None:
+        """Some records of one partition, never none; ``None`` where all have been handed on."""
+        if perf_counter() - self._turn_began > LONGEST_TURN:
+            await asyncio.sleep(0)
+            self._turn_began = perf_counter()
+        while self._started:
+            if self._slices_of_first is not None:
+                try:
+                    records = next(self._slices_of_first, None)
+                except KafkaError as error:
+                    # What is behind it in the batch cannot be had, and must not be passed over.
+                    self._slices_of_first = _raising(error)
+                    raise
+                if records is not None:
+                    return records
+                self._slices_of_first = None
+            # The next poll is under way while these are handed on.
+            left = self._begin_fetches()
+            if self._found:
+                self._slices_of_first = self._slices(self._found.popleft())
+            elif not left:
+                return None
+            else:
+                await self._take_answers()
+                self._turn_began = perf_counter()
+        return None
 
     def _slices(self, found: Found) -> Iterator[list[ConsumedRecord]]:
         topic, partition, stop = self._topic, found.progress.partition, found.progress.stop
@@ -347,8 +391,8 @@ class Reader:
             progress.in_flight = True
         self._tasks[task] = progresses
 
-    async def _next_answers(self) -> list[Found]:
-        """What the next answers bring; nothing where some have failed, or time makes others due.
+    async def _take_answers(self) -> None:
+        """Find what the next answers bring; nothing where some have failed, or time makes others due.
 
         Raises:
             KafkaError: as ``batches``.
@@ -375,16 +419,13 @@ class Reader:
             code = self._admin.client.metadata.topic_error(self._topic)
             if code == UNKNOWN_TOPIC_OR_PARTITION:
                 raise NoSuchTopicError(f"Topic {self._topic!r} was deleted.")
-        found: list[Found] = []
         for task in [task for task in self._tasks if task.done()]:
-            progresses = self._tasks.pop(task)
+            progresses = self._tasks.pop(task, [])
             for progress in progresses:
                 progress.in_flight = False
-            found += await self._answered(task, progresses)
-        return found
+            await self._answered(task, progresses)
 
-    async def _answered(self, task: asyncio.Task[FetchResponse], progresses: list[Progress]) -> list[Found]:
-        found: list[Found] = []
+    async def _answered(self, task: asyncio.Task[FetchResponse], progresses: list[Progress]) -> None:
         try:
             response = task.result()
             if response.error_code:
@@ -392,7 +433,7 @@ class Reader:
         except KafkaError as error:
             for progress in progresses:
                 self._note_failure(progress, error)
-            return found
+            return
         by_partition = answers(response)
         for progress in progresses:
             data = by_partition.get(progress.partition)
@@ -404,10 +445,9 @@ class Reader:
                 self._note_failure(progress, broker_error(data.error_code))
             else:
                 progress.succeeded()
-                found += self._take(progress, data)
-        return found
+                self._take(progress, data)
 
-    def _take(self, progress: Progress, data: PartitionData) -> list[Found]:
+    def _take(self, progress: Progress, data: PartitionData) -> None:
         try:
             found = list(take(progress, data))
         except ProtocolError as error:
@@ -419,7 +459,7 @@ class Reader:
             # Its turn comes after that of the others: an answer has room for some partitions only.
             self._progress.remove(progress)
             self._progress.append(progress)
-        return found
+            self._found += found
 
     def _note_failure(self, progress: Progress, error: KafkaError) -> None:
         """Try again after a while, with what metadata says then.
@@ -460,6 +500,15 @@ class Reader:
             earliest - 1,
         )
         progress.position = max(earliest, progress.position)
+
+
+def _raising(error: KafkaError) -> Iterator[list[ConsumedRecord]]:
+    """Raises it whenever asked."""
+    return map(_raise, repeat(error))
+
+
+def _raise(error: KafkaError) -> list[ConsumedRecord]:
+    raise error.fresh()
 
 
 def _at(

@@ -42,6 +42,71 @@ async def fill(cluster, count=10, partitions=1, topic="a", **config):
         await producer.flush()
 
 
+async def test_a_timeout_around_one_record_is_not_the_end():
+    """Behind it every iteration ended at once, though records came."""
+    async with EmbeddedCluster(transport="memory") as cluster:
+        await fill(cluster, 1)
+        async with reader_of(cluster, stop=None) as reader:
+            assert (await anext(reader)).value == b"0"
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.1):
+                    await anext(reader)
+            await fill(cluster, 3)
+            assert [(await anext(reader)).value for _ in range(3)] == [b"0", b"1", b"2"]
+
+
+async def test_who_stops_in_the_middle_goes_on_behind_what_was_handed_on():
+    """What had been fetched beyond that was passed over."""
+    async with EmbeddedCluster(3, transport="memory") as cluster:
+        await fill(cluster, 5000, 3, batch_size=1000)
+        async with reader_of(cluster) as reader:
+            seen = []
+            for _ in range(3):
+                async for records in reader.batches():
+                    seen += records
+                    break
+                async for record in reader:
+                    seen.append(record)
+                    break
+            seen += [await anext(reader)]
+            async for records in reader.batches():
+                seen += records
+        assert sorted(int(record.value) for record in seen) == list(range(5000))
+        for partition in range(3):
+            offsets = [record.offset for record in seen if record.partition == partition]
+            assert offsets == list(range(len(offsets)))
+
+
+async def test_cancelled_at_any_step_nothing_is_passed_over():
+    async with EmbeddedCluster(2, transport="memory") as cluster:
+        await fill(cluster, 500, 2, batch_size=200)
+        async with reader_of(cluster, max_bytes=1000, partition_max_bytes=500) as reader:
+            seen = []
+            steps = 0
+            while True:
+                asking = asyncio.ensure_future(anext(reader))
+                steps = (steps + 1) % 7
+                for _ in range(steps):
+                    await asyncio.sleep(0)
+                asking.cancel()
+                await asyncio.wait([asking])
+                if asking.cancelled():
+                    continue
+                if isinstance(asking.exception(), StopAsyncIteration):
+                    break
+                seen.append(int(asking.result().value))
+        assert sorted(seen) == list(range(500))
+
+
+@pytest.mark.parametrize("position", ["earliest", "latest", "begining", None, {0: "beginning", 1: "last"}])
+def test_a_place_that_does_not_exist_is_refused_and_not_taken_for_the_end(position):
+    if position is not None:
+        with pytest.raises(ValueError, match="start must be 'beginning', 'end', an offset or a datetime, not '"):
+            Reader("a", bootstrap_servers="localhost:9092", start=position)
+    with pytest.raises(ValueError, match="stop must be"):
+        Reader("a", bootstrap_servers="localhost:9092", stop=position or "")
+
+
 async def values(reader):
     async with reader:
         return [int(record.value) async for record in reader]
