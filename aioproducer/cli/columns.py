@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from base64 import b64decode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
@@ -43,6 +44,11 @@ class Columns:
         """The columns that every row must have."""
         return [name for name in (self.key, self.value, self.headers, self.timestamp) if name is not None]
 
+    @property
+    def of_bytes(self) -> tuple[str | None, str | None]:
+        """The columns in whose place another may stand, in base64 (``base64_name``)."""
+        return self.key, self.value
+
     def record(self, row: Mapping[str, object], whole: bytes | None = None) -> Outgoing:
         """The record of a row; ``whole`` is the row as JSON where that is at hand.
 
@@ -50,10 +56,10 @@ class Columns:
             BadRowError: a column is missing, or holds what it should not.
         """
         for name in self.names:
-            if name not in row:
+            if name not in row and not (name in self.of_bytes and base64_name(name) in row):
                 raise BadRowError(f"there is no {name!r}")
         if self.value is not None:
-            value = as_bytes(row[self.value])
+            value = _bytes_of(row, self.value)
         else:
             value = as_json(row) if whole is None else whole
         headers = self.fixed_headers
@@ -61,10 +67,35 @@ class Columns:
             headers = (*headers, *as_headers(row[self.headers], self.headers))
         return Outgoing(
             value,
-            None if self.key is None else as_bytes(row[self.key]),
+            None if self.key is None else _bytes_of(row, self.key),
             headers,
             None if self.timestamp is None else as_timestamp(row[self.timestamp], self.timestamp),
         )
+
+
+def base64_name(name: str) -> str:
+    """Of the field that stands for ``name`` where its bytes are no text."""
+    return f"{name}_base64"
+
+
+def base64_decoded(cell: object, name: str) -> bytes:
+    """
+    Raises:
+        BadRowError: it is no base64.
+    """
+    try:
+        if isinstance(cell, str):
+            return b64decode(cell, validate=True)
+    except ValueError:
+        pass
+    raise BadRowError(f"{name!r} is no base64: {_shortly(cell)}")
+
+
+def _bytes_of(row: Mapping[str, object], name: str) -> bytes | None:
+    if name in row:
+        return as_bytes(row[name])
+    encoded = base64_name(name)
+    return base64_decoded(row[encoded], encoded)
 
 
 def as_bytes(cell: object) -> bytes | None:
@@ -131,6 +162,8 @@ def _without_nan(value: object) -> object:
 def as_headers(cell: object, column: str) -> list[RecordHeader]:
     """Headers of an object (name to value), or of an array of pairs or of objects with ``key`` and ``value``.
 
+    A value may be an object with the one field ``base64``.
+
     Raises:
         BadRowError: it is neither.
     """
@@ -142,7 +175,7 @@ def as_headers(cell: object, column: str) -> list[RecordHeader]:
     if cell is None:
         return []
     if isinstance(cell, Mapping):
-        return [(str(name), as_bytes(value)) for name, value in cell.items()]
+        return [(str(name), _header_value(value)) for name, value in cell.items()]
     if isinstance(cell, Sequence) and not isinstance(cell, bytes | str):
         return [_header(each, column) for each in cell]
     raise BadRowError(f"{column!r} holds no headers, but {_shortly(cell)}")
@@ -150,10 +183,16 @@ def as_headers(cell: object, column: str) -> list[RecordHeader]:
 
 def _header(cell: object, column: str) -> RecordHeader:
     if isinstance(cell, Mapping) and "key" in cell:
-        return str(cell["key"]), as_bytes(cell.get("value"))
+        return str(cell["key"]), _header_value(cell.get("value"))
     if isinstance(cell, list | tuple) and len(cell) == 2:
-        return str(cell[0]), as_bytes(cell[1])
+        return str(cell[0]), _header_value(cell[1])
     raise BadRowError(f"{column!r} holds no headers, but {_shortly(cell)}")
+
+
+def _header_value(cell: object) -> bytes | None:
+    if isinstance(cell, Mapping) and cell.keys() == {"base64"}:
+        return base64_decoded(cell["base64"], "base64")
+    return as_bytes(cell)
 
 
 def as_timestamp(cell: object, column: str) -> int | None:

@@ -210,10 +210,12 @@ async def _send(producer: Producer, load: Load, tally: Tally) -> bool:
     keys: list[bytes | None] = [f"key-{number}".encode() for number in range(load.keys)]
     keys = keys or [None]
     topic, send, drain = load.topic, producer.send, producer.drain
+    key_sizes = [len(key or b"") for key in keys]
     began = perf_counter()
     sent = 0
     while (load.records is None or sent < load.records) and tally.grave_error is None:
         send(topic, values[sent % len(values)], keys[sent % len(keys)])
+        tally.accepted_bytes += load.size + key_sizes[sent % len(keys)]
         sent += 1
         tally.accepted = sent
         await drain()
@@ -224,7 +226,6 @@ async def _send(producer: Producer, load: Load, tally: Tally) -> bool:
             early = sent / load.rate - elapsed
             if early > 0:
                 await asyncio.sleep(early)
-    tally.accepted_bytes = sent * load.size
     return True
 
 

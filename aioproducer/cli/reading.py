@@ -5,6 +5,7 @@ All of this blocks, and runs in a thread of its own (``feeding``).
 
 from __future__ import annotations
 
+import codecs
 import csv
 import json
 from collections.abc import Callable, Iterator
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
-from aioproducer.cli.columns import BadRowError, Columns, Outgoing
+from aioproducer.cli.columns import BadRowError, Columns, Outgoing, base64_name
 from aioproducer.cli.exits import CommandError, missing
 from aioproducer.diagnosis import nearest
 
@@ -170,6 +171,8 @@ def _json_lines(lines: LineReader, columns: Columns) -> Iterator[Row]:
             yield line
             continue
         text = line.strip()
+        if lines.number == 1:
+            text = text.removeprefix(codecs.BOM_UTF8)
         if not text:
             continue
         try:
@@ -201,7 +204,7 @@ def _check_columns(columns: Columns, names: list[str], where: str, kind: str = "
         CommandError: a column is not there; the text names those that are.
     """
     for name in columns.names:
-        if name not in names:
+        if name not in names and not (name in columns.of_bytes and base64_name(name) in names):
             hint = nearest(name, names)
             there = ", ".join(names) if names else "none"
             raise CommandError(f"{where} has no {kind} {name!r}{f' ({hint})' if hint else ''}; it has: {there}")

@@ -9,6 +9,7 @@ from base64 import b64encode
 from collections.abc import Callable, Sequence
 from typing import Any, BinaryIO, Protocol, TypeAlias
 
+from aioproducer.cli.columns import base64_name
 from aioproducer.cli.exits import CommandError, missing
 from aioproducer.consumer import ConsumedRecord
 from aioproducer.record import RecordHeader
@@ -109,7 +110,7 @@ class JsonLinesWriter:
                 try:
                     row[field] = cell.decode()
                 except UnicodeDecodeError:
-                    row[f"{field}_base64"] = _base64(cell)
+                    row[base64_name(field)] = _base64(cell)
             else:
                 row[field] = _header_pairs(cell) if isinstance(cell, tuple) else cell
         return row

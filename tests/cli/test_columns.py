@@ -70,10 +70,29 @@ def test_what_is_no_text_is_refused():
         ('{"a": "1"}', [("a", b"1")]),
         ([["a", "1"], ["a", None]], [("a", b"1"), ("a", None)]),
         ([{"key": "a", "value": b"1"}, {"key": "b"}], [("a", b"1"), ("b", None)]),
+        ([["a", {"base64": "/wA="}]], [("a", b"\xff\0")]),
+        ({"a": {"base64": ""}, "b": {"base64": "/wA=", "x": 1}}, [("a", b""), ("b", b'{"base64":"/wA=","x":1}')]),
     ],
 )
 def test_headers(cell, expected):
     assert as_headers(cell, "h") == expected
+
+
+def test_bytes_that_are_no_text_are_taken_from_the_field_in_base64():
+    columns = Columns(key="k", value="v", headers="h")
+    row = {"k_base64": "//4=", "v_base64": "/w==", "h": []}
+    assert columns.record(row) == (b"\xff", b"\xff\xfe", (), None)
+    assert columns.record({**row, "v": "text"}).value == b"text"
+    with pytest.raises(BadRowError, match="there is no 'h'"):
+        columns.record({"k": "", "v": "", "h_base64": ""})
+
+
+@pytest.mark.parametrize("cell", ["=", "%%%%", 7, None])
+def test_what_is_no_base64_is_refused(cell):
+    with pytest.raises(BadRowError, match="'v_base64' is no base64"):
+        Columns(value="v").record({"v_base64": cell})
+    with pytest.raises(BadRowError, match="'base64' is no base64"):
+        as_headers({"a": {"base64": cell}}, "h")
 
 
 @pytest.mark.parametrize("cell", ["nope", 7, [["a"]], [3], b"x"])

@@ -77,6 +77,16 @@ def test_a_second_signal_gives_up(commands, cluster, topic):
         cluster.clear_faults()
 
 
+def test_perf_that_is_interrupted_counts_what_was_sent(commands, cluster, topic):
+    """It said that it was 0 bytes."""
+    process = commands.start("perf", topic, "--size", "100", "--keys", "1", "--rate", "1000", "--json")
+    wait_for(lambda: len(cluster.records(topic)) > 100)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(20) == 130
+    summary = json.loads(process.stdout.read())
+    assert summary["bytes"] == (100 + len("key-0")) * summary["acknowledged"] > 0
+
+
 def test_ctrl_c_while_nobody_answers_ends_at_once(commands):
     process = commands.start("produce", "topic", "-b", "127.0.0.1:1", "--timeout", "600", "-v")
     assert b"Nothing listens" in process.stderr.readline()

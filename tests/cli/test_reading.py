@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from aioproducer.cli.columns import Columns, Outgoing
 from aioproducer.cli.exits import CommandError
 from aioproducer.cli.reading import BadLine, LineReader, Reading, guess_format, rows
+from aioproducer.cli.writing import DEFAULT_FIELDS, JsonLinesWriter
+from aioproducer.consumer import ConsumedRecord
 
 
 class Pieces(io.RawIOBase):
@@ -121,6 +123,28 @@ def test_json_lines_keep_the_line_as_it_is():
         Outgoing(b'{"id":"b"}', b"b", (), None),
     ]
     assert values(read(b"[1]\n7\n", "jsonl")) == [b"[1]", b"7"]
+
+
+def test_json_lines_may_begin_with_a_byte_order_mark():
+    """The first line was no JSON for it."""
+    assert read(b'\xef\xbb\xbf{"id":1}\n{"id":2}\n', "jsonl", Columns(key="id")) == [
+        Outgoing(b'{"id":1}', b"1", (), None),
+        Outgoing(b'{"id":2}', b"2", (), None),
+    ]
+
+
+def test_json_lines_that_were_written_for_bytes_that_are_no_text_are_read_back():
+    """Values were left out, and header values became other bytes."""
+    records = [
+        ConsumedRecord("t", 0, 0, 5, b"k", b"\xff\xfe", (("h", b"\xff\0"), ("h", None))),
+        ConsumedRecord("t", 0, 1, 6, b"\xff", None, ()),
+    ]
+    file = io.BytesIO()
+    JsonLinesWriter(file, DEFAULT_FIELDS).write(records)
+    columns = Columns(key="key", value="value", headers="headers", timestamp="timestamp")
+    assert read(file.getvalue(), "jsonl", columns) == [
+        Outgoing(record.value, record.key, record.headers, record.timestamp_ms) for record in records
+    ]
 
 
 def test_bad_json_lines():
