@@ -17,6 +17,7 @@ cdef class RecordEntry:
     cdef public bint _keys_are_bytes
     cdef public bint _values_are_bytes
     cdef public object _time
+    cdef public object _owner_loop
     cdef public object _want_topic
     cdef object __weakref__
 

@@ -154,6 +154,7 @@ class Producer(RecordEntry):
         self._plain = self._preparation.is_idle
         self._serializes = not self._preparation.intercepts
         self._owner_thread = callers.NO_THREAD
+        self._owner_loop = None
         self._refusal = callers.NOT_STARTED
         self._task: asyncio.Task[None] | None = None
         self._delivering: asyncio.Timeout | None = None
@@ -181,7 +182,7 @@ class Producer(RecordEntry):
         loop = asyncio.get_running_loop()
         parts = assemble(self.config, loop, self._connector, self._hooks, self._note_failure, Random())
         cluster = parts.sender.cluster
-        self._loop = loop
+        self._loop = self._owner_loop = loop
         self._parts = parts
         self._accumulator = parts.accumulator
         self._sender = parts.sender

@@ -144,19 +144,31 @@ def test_another_loop_in_the_same_thread_is_caught() -> None:
     producer = Producer(bootstrap_servers=NOWHERE)
     try:
         first.run_until_complete(producer.start())
-        for coroutine in (producer.flush(), producer.start(), producer.close(), producer.partitions_for("t")):
-            with pytest.raises(WrongCallerError, match="another event loop"):
-                second.run_until_complete(coroutine)
 
         async def send() -> None:
-            await producer.send("t", b"v")
+            producer.send("t", b"v")
 
-        with pytest.raises(RuntimeError, match="different loop"):
-            second.run_until_complete(send())
+        for coroutine in (producer.flush(), producer.start(), producer.close(), producer.partitions_for("t"), send()):
+            with pytest.raises(WrongCallerError, match="another event loop"):
+                second.run_until_complete(coroutine)
         first.run_until_complete(producer.close(0))
     finally:
         first.close()
         second.close()
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="asyncio has no eager tasks")
+@pytest.mark.parametrize("transport", ["tcp", "memory"])
+async def test_tasks_that_begin_at_once(transport: str) -> None:
+    """The embedded broker took the task of an answer that was given at once for one under way, and never stopped."""
+    asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)
+    async with asyncio.timeout(60), EmbeddedCluster(2, transport=transport) as cluster:
+        cluster.create_topic("t", 4)
+        async with cluster.producer(linger_ms=0) as producer:
+            deliveries = [producer.send("t", b"%d" % number) for number in range(500)]
+            assert await producer.send("t", b"500")
+            await asyncio.gather(*deliveries)
+        assert sorted(int(record.value or b"") for record in cluster.records("t")) == list(range(501))
 
 
 FORKING = """

@@ -210,7 +210,8 @@ class Connection:
                 self._move(Event.TAKEN)
                 self._processing = len(frame)
                 self._count_memory()
-                self._answering = asyncio.get_running_loop().create_task(self._answer(frame))
+                # Without the loop's task factory: an eager one would answer within this call, and the next within that.
+                self._answering = asyncio.Task(self._answer(frame), loop=asyncio.get_running_loop())
             elif self._reader.failure is not None and not self._lost:
                 _logger.warning("Closing the connection %s: %s", self.id, self._reader.failure)
                 # In order, as a reset would take away the answers that the peer has not read yet.
