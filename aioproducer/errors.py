@@ -96,6 +96,13 @@ class WrongCallerError(KafkaError, RuntimeError):
 class SerializationError(KafkaError):
     """A key or value could not be turned into bytes."""
 
+    def fresh(self) -> Self:
+        """As ever, with what the serializer raised, of whatever class, as its cause."""
+        twin = super().fresh()
+        if twin.__cause__ is None:
+            twin.__cause__ = self.__cause__
+        return twin
+
 
 class InvalidPartitionError(KafkaError, ValueError):
     """The partition given, or chosen by a partitioner, is none of the topic's."""

@@ -219,6 +219,22 @@ async def test_a_serializer_that_is_too_slow_fails_its_record_alone(kafka_cluste
         assert serializer.ended == ["slow"]
 
 
+async def test_what_a_serializer_raised_is_the_cause_whether_it_is_awaited_or_not(
+    kafka_cluster: EmbeddedCluster, topic: str
+) -> None:
+    def plain(value: object) -> bytes:
+        raise ZeroDivisionError("the reason")
+
+    async def awaited(value: object) -> bytes:
+        raise ZeroDivisionError("the reason")
+
+    for serializer in (plain, awaited):
+        async with kafka_cluster.producer(value_serializer=serializer) as producer:
+            with pytest.raises(SerializationError) as caught:
+                await producer.send(topic, "v")
+            assert repr(caught.value.__cause__) == "ZeroDivisionError('the reason')"
+
+
 async def test_a_serializer_that_cancels_itself_fails_its_record(kafka_cluster: EmbeddedCluster, topic: str) -> None:
     """The record stayed in line, and all behind it, until max_block_ms."""
     serializer = SlowSerializer()

@@ -161,6 +161,8 @@ class ProducerConfig:
         rules.resolve_idempotence(values, explicit)
         rules.resolve_delivery_timeout(values, explicit)
         rules.resolve_plugins(values)
+        rules.require_memory(values)
+        rules.check_client_id(values)
         rules.require_rack(values)
         values["metadata.recovery.strategy"] = str(values["metadata.recovery.strategy"]).lower()
         addresses = tuple(rules.bootstrap_address(server) for server in rules.strings(values, "bootstrap.servers"))

@@ -17,6 +17,8 @@ Values = MutableMapping[str, Value]
 
 JMX_REPORTER = "org.apache.kafka.common.metrics.JmxReporter"
 _MAX_INT = 2**31 - 1
+# Kafka's strings have their length in two bytes.
+_MAX_STRING = 2**15 - 1
 _ALL_REPLICAS = -1
 _MAX_IN_FLIGHT_WITH_IDEMPOTENCE = 5
 _TLS_VERSIONS = ("TLSv1", "TLSv1.1", "TLSv1.2", "TLSv1.3")
@@ -176,6 +178,23 @@ def resolve_plugins(values: Values) -> None:
     values["interceptor.classes"] = tuple(
         load_plugin("interceptor.classes", interceptor, INTERCEPTOR) for interceptor in interceptors
     )
+
+
+def require_memory(values: Values) -> None:
+    """There is room for something (Java takes 0, and then every record is too large)."""
+    if not integer(values, "buffer.memory"):
+        raise ConfigurationError("buffer.memory must be at least 1 byte, not 0: no record would have room")
+
+
+def check_client_id(values: Values) -> None:
+    """It goes with every request, as a string of at most 32,767 bytes of UTF-8."""
+    client_id = str(values["client.id"])
+    try:
+        size = len(client_id.encode())
+    except UnicodeEncodeError as error:
+        raise ConfigurationError(f"client.id cannot be written in UTF-8: {error}") from None
+    if size > _MAX_STRING:
+        raise ConfigurationError(f"client.id must be at most {_MAX_STRING} bytes, not {size}")
 
 
 def require_rack(values: Values) -> None:

@@ -7,6 +7,7 @@ A ``Delivery`` is two words, the batch its record went into and its index there.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
+from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, Protocol
 
 from aioproducer.core.future_type import FutureOfMetadata
@@ -246,6 +247,9 @@ class Delivery(FutureOfMetadata):
         return True
 
     def add_done_callback(self, callback: Callable[[Delivery], object], /, *, context: Context | None = None) -> None:
+        """Call ``callback`` with this once it is done, in ``context``, or else in the one that is current now."""
+        if context is None:
+            context = copy_context()
         if self.done():
             self._group.loop.call_soon(callback, self, context=context)
         else:
@@ -464,6 +468,8 @@ class Awaiting:
         self.result()
 
     def add_done_callback(self, callback: Callable[..., object], /, *, context: Context | None = None) -> None:
+        if context is None:
+            context = copy_context()
         if self._callback is None:
             self._callback, self._context = callback, context
         elif self._others is None:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from aioproducer.testing.thread import EmbeddedClusterThread
 
 MARKER = "kafka_cluster"
+PATIENCE = 5.0
 
 T = TypeVar("T")
 
@@ -58,9 +59,14 @@ async def kafka_cluster(request: pytest.FixtureRequest) -> AsyncIterator[Embedde
 
 @_in_the_tests_loop
 async def producer(kafka_cluster: EmbeddedCluster) -> AsyncIterator[Producer]:
-    """A started ``Producer`` with the default configuration for the cluster of this test."""
-    async with kafka_cluster.producer() as started:
-        yield started
+    """A started ``Producer`` with the default configuration for the cluster of this test.
+
+    Behind the test it has ``PATIENCE`` seconds for what is not delivered yet: a fault that lasts may not let it.
+    """
+    started = kafka_cluster.producer()
+    await started.start()
+    yield started
+    await started.close(PATIENCE)
 
 
 @pytest.fixture(scope="session")

@@ -221,6 +221,22 @@ def test_validators(name: str, good: list[object], bad: list[object]) -> None:
             CONFIG_DEF.parse({"bootstrap.servers": "a:1", name: value})
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("client_id", "x" * 32768, r"client\.id must be at most 32767 bytes, not 32768"),
+        ("client_id", "ä" * 16384, r"client\.id must be at most 32767 bytes, not 32768"),
+        ("client_id", "\udcff", r"client\.id cannot be written in UTF-8"),
+        ("buffer_memory", 0, r"buffer\.memory must be at least 1 byte, not 0"),
+    ],
+)
+def test_what_no_request_or_record_could_be_made_with_is_refused_at_once(name: str, value: object, says: str) -> None:
+    """Nothing worked, and nothing said why."""
+    with pytest.raises(ConfigurationError, match=says):
+        ProducerConfig.from_kwargs(bootstrap_servers="localhost:9092", **{name: value})
+    ProducerConfig.from_kwargs(bootstrap_servers="localhost:9092", client_id="x" * 32767, buffer_memory=1)
+
+
 def test_duplicates_in_lists_are_left_out_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     assert CONFIG_DEF.parse({"bootstrap.servers": "a:1,b:1,a:1"})["bootstrap.servers"] == ("a:1", "b:1")
     assert "bootstrap.servers contains duplicate values" in caplog.text

@@ -669,6 +669,24 @@ async def test_callbacks_run_in_their_context() -> None:
     assert seen == ["inside", "inside", "outside"]
 
 
+async def test_callbacks_run_in_the_context_that_was_current_as_they_were_added_and_not_in_that_of_the_outcome() -> (
+    None
+):
+    """They ran in that of whoever had started the producer: the request's id was lost to its callback."""
+    variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="whose outcome it is")
+    batch, deliveries = running_batch()
+    seen: list[str] = []
+
+    async def request(name: str, delivery: Delivery) -> None:
+        variable.set(name)
+        delivery.add_done_callback(lambda _: seen.append(variable.get()))
+
+    await asyncio.gather(request("first", deliveries[0]), request("second", deliveries[1]))
+    batch.succeed(40, -1)
+    await turns()
+    assert seen == ["first", "second"]
+
+
 async def test_a_cancelled_deliverys_callbacks_run_at_once_and_not_again() -> None:
     batch, deliveries = running_batch()
     calls: list[Delivery] = []

@@ -79,6 +79,19 @@ def test_loops_of_session_scope(tmp_path: Path) -> None:
     assert _outcome(run) == "5 passed", run.stdout
 
 
+def test_a_fault_that_lasts_holds_no_test_up(tmp_path: Path) -> None:
+    """What was under way was waited for until delivery.timeout.ms, two minutes."""
+    (tmp_path / "pytest.ini").write_text(AUTO)
+    (tmp_path / "conftest.py").write_text("import aioproducer.testing.plugin as plugin\nplugin.PATIENCE = 0.1\n")
+    (tmp_path / "test_service.py").write_text(
+        "async def test_it(kafka_cluster, producer):\n"
+        "    kafka_cluster.fail('Produce', 'NOT_ENOUGH_REPLICAS', times=None)\n"
+        "    producer.send('clicks', b'value')\n"
+    )
+    run = _pytest(tmp_path)
+    assert _outcome(run) == "1 passed", run.stdout
+
+
 def test_another_loop_than_the_tests_is_named(tmp_path: Path) -> None:
     (tmp_path / "pytest.ini").write_text(AUTO)
     (tmp_path / "test_service.py").write_text(
