@@ -17,6 +17,8 @@ from aioproducer.protocol.messages import (
     ApiVersionsResponse,
     CreatePartitionsResponse,
     CreateTopicsResponse,
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
     DeleteRecordsResponse,
     DeleteTopicsRequest,
     DeleteTopicsResponse,
@@ -55,7 +57,7 @@ from aioproducer.protocol.messages.group_offsets import (
     OffsetFetchResponsePartition,
     OffsetFetchResponseTopic,
 )
-from aioproducer.protocol.messages.groups import Coordinator, DescribedGroup
+from aioproducer.protocol.messages.groups import Coordinator, DeletableGroupResult, DescribedGroup
 from aioproducer.protocol.messages.metadata import DescribeTopicPartitionsResponseTopic, MetadataResponseTopic
 from aioproducer.protocol.messages.offsets import (
     DeleteRecordsPartitionResult,
@@ -227,6 +229,12 @@ def _describe_groups(
     )
 
 
+def _delete_groups(request: DeleteGroupsRequest, version: int, code: int, message: str | None) -> DeleteGroupsResponse:
+    return DeleteGroupsResponse(
+        results=[DeletableGroupResult(group_id=name, error_code=code) for name in request.groups_names]
+    )
+
+
 def _init_producer_id(
     request: Request[Response], version: int, code: int, message: str | None
 ) -> InitProducerIdResponse:
@@ -319,6 +327,7 @@ _ERROR_RESPONSES: Final[dict[int, Callable[[Part, int, int, str | None], Respons
     ApiKey.FIND_COORDINATOR: _find_coordinator,
     ApiKey.JOIN_GROUP: _join_group,
     ApiKey.DESCRIBE_GROUPS: _describe_groups,
+    ApiKey.DELETE_GROUPS: _delete_groups,
     ApiKey.INIT_PRODUCER_ID: _init_producer_id,
     ApiKey.DESCRIBE_CONFIGS: _describe_configs,
     ApiKey.INCREMENTAL_ALTER_CONFIGS: _incremental_alter_configs,

@@ -11,7 +11,14 @@ from aioproducer.broker.controller import TopicSpec
 from aioproducer.broker.groups import partitioning, telling
 from aioproducer.broker.groups.codes import Code
 from aioproducer.broker.groups.group import Group
-from aioproducer.broker.groups.records import NO_TIMESTAMP, OffsetCommitValue, OffsetRecord, offset_record
+from aioproducer.broker.groups.records import (
+    NO_TIMESTAMP,
+    OffsetCommitValue,
+    OffsetRecord,
+    Record,
+    group_record,
+    offset_record,
+)
 from aioproducer.broker.groups.roster import refused_join
 from aioproducer.broker.groups.shard import Shard
 from aioproducer.broker.groups.states import GroupSettings
@@ -331,6 +338,66 @@ class GroupCoordinator:
                 # Consumers before 3.9 do not know what to do when told that the coordinator is not available.
                 raise broker_error(Code.NOT_COORDINATOR if code == Code.COORDINATOR_NOT_AVAILABLE else code)
         return shard.offsets.of_group(group_id)
+
+    async def delete(self, group_id: str) -> int:
+        """DeleteGroups of one: the code of its answer; given when the log says that it is gone."""
+        try:
+            shard, group = await self._settled(group_id)
+            code = group.validate_delete()
+            if code:
+                return code
+        except BrokerError as error:
+            return error.code
+        offsets = shard.offsets.of_group(group_id)
+        records: list[Record] = [
+            offset_record(group_id, topic, index, None) for topic, partitions in offsets.items() for index in partitions
+        ]
+        answer, give = _awaited(int)
+        shard.append([*records, group_record(group_id, None)], give)
+        return await answer
+
+    async def delete_offsets(self, group_id: str, partitions: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:
+        """OffsetDelete: the code of each partition; answered when the log says that their offsets are gone.
+
+        Raises:
+            BrokerError: why none of them can be deleted.
+        """
+        self._check(group_id)
+        shard, group = await self._settled(group_id)
+        code = group.validate_offset_delete()
+        if code:
+            raise broker_error(code)
+        kept = shard.offsets.of_group(group_id)
+        codes: dict[tuple[str, int], int] = {}
+        records: list[Record] = []
+        for topic, index in partitions:
+            if group.is_subscribed_to(topic):
+                codes[topic, index] = Code.GROUP_SUBSCRIBED_TO_TOPIC
+                continue
+            codes[topic, index] = Code.NONE
+            if index in kept.get(topic, {}):
+                records.append(offset_record(group_id, topic, index, None))
+        answer, give = _awaited(int)
+        shard.append(records, give)
+        if code := await answer:
+            raise broker_error(code)
+        return codes
+
+    async def _settled(self, group_id: str) -> tuple[Shard, Group]:
+        """A group, and where it is served, once what is on its way to the log has got there.
+
+        Raises:
+            BrokerError: there is no such group, or not here.
+        """
+        shard = self._shard(group_id, may_be_empty=True)
+        answer, give = _awaited(int)
+        shard.append([], give)
+        if code := await answer:
+            raise broker_error(code)
+        group = shard.groups.get(group_id)
+        if group is None:
+            raise GroupIdNotFoundError()
+        return shard, group
 
     def describe(self, group_id: str, *, version: int) -> DescribedGroup:
         """A group as DescribeGroups tells of it, or why it cannot."""

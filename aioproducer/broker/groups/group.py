@@ -598,6 +598,19 @@ class Group:
         if self.state in (GroupState.STABLE, GroupState.PREPARING_REBALANCE) and member_id in self.members:
             self._heard_of(self.members[member_id], at)
 
+    def validate_delete(self) -> int:
+        """0 where the group may be deleted."""
+        if self.state is GroupState.DEAD:
+            return Code.GROUP_ID_NOT_FOUND
+        return Code.NONE if self.state is GroupState.EMPTY else Code.NON_EMPTY_GROUP
+
+    def validate_offset_delete(self) -> int:
+        """0 where offsets may be deleted of topics to which the group is not subscribed."""
+        code = self.validate_delete()
+        if code == Code.NON_EMPTY_GROUP and self.protocol_type == CONSUMER_PROTOCOL_TYPE:
+            return Code.NONE
+        return code
+
     def is_subscribed_to(self, topic: str) -> bool:
         """Whether members read ``topic``; every topic, where a consumer group's subscriptions cannot be read."""
         if self.subscribed_topics is None:

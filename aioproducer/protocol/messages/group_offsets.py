@@ -154,3 +154,45 @@ class OffsetFetchRequest(Request[OffsetFetchResponse], api_key=9, versions="1-10
     topics: list[OffsetFetchRequestTopic] | None = array(OffsetFetchRequestTopic, "0-7", nullable="2-7")
     groups: list[OffsetFetchRequestGroup] = array(OffsetFetchRequestGroup, "8+")
     require_stable: bool = boolean("7+")
+
+
+class OffsetDeleteResponsePartition(Struct):
+    """Whether one partition's offset was deleted."""
+
+    partition_index: int = int32("0+")
+    error_code: int = int16("0+")
+
+
+class OffsetDeleteResponseTopic(Struct):
+    """Whether one topic's offsets were deleted."""
+
+    name: str = string("0+")
+    partitions: list[OffsetDeleteResponsePartition] = array(OffsetDeleteResponsePartition, "0+")
+
+
+class OffsetDeleteResponse(Response, api_key=47, versions="0"):
+    """Whether each offset was deleted, or why none was."""
+
+    error_code: int = int16("0+")
+    throttle_time_ms: int = int32("0+", ignorable=True)
+    topics: list[OffsetDeleteResponseTopic] = array(OffsetDeleteResponseTopic, "0+")
+
+
+class OffsetDeleteRequestPartition(Struct):
+    """A partition."""
+
+    partition_index: int = int32("0+")
+
+
+class OffsetDeleteRequestTopic(Struct):
+    """Partitions of one topic."""
+
+    name: str = string("0+")
+    partitions: list[OffsetDeleteRequestPartition] = array(OffsetDeleteRequestPartition, "0+")
+
+
+class OffsetDeleteRequest(Request[OffsetDeleteResponse], api_key=47, versions="0"):
+    """Delete offsets that a group keeps, of topics that its members do not read (KIP-496)."""
+
+    group_id: str = string("0+")
+    topics: list[OffsetDeleteRequestTopic] = array(OffsetDeleteRequestTopic, "0+")

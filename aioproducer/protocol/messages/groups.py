@@ -234,3 +234,24 @@ class ListGroupsRequest(Request[ListGroupsResponse], api_key=16, versions="0-5",
 
     states_filter: list[str] = array(STRING, "4+")
     types_filter: list[str] = array(STRING, "5+")
+
+
+class DeletableGroupResult(Struct):
+    """Whether one group was deleted."""
+
+    group_id: str = string("0+")
+    error_code: int = int16("0+")
+    error_message: str | None = string("3+", nullable="3+", default=None, ignorable=True)
+
+
+class DeleteGroupsResponse(Response, api_key=42, versions="0-3", flexible="2+"):
+    """Whether each group was deleted."""
+
+    throttle_time_ms: int = int32("0+")
+    results: list[DeletableGroupResult] = array(DeletableGroupResult, "0+")
+
+
+class DeleteGroupsRequest(Request[DeleteGroupsResponse], api_key=42, versions="0-3", flexible="2+"):
+    """Delete groups that have no members, and the offsets that they keep (KIP-229)."""
+
+    groups_names: list[str] = array(STRING, "0+")

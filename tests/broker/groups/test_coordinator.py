@@ -13,6 +13,7 @@ import pytest
 from aioproducer.broker import BrokerCluster
 from aioproducer.broker.controller import TopicSpec
 from aioproducer.broker.groups.codes import Code
+from aioproducer.broker.groups.coordinator import CommittedOffset, Committer
 from aioproducer.broker.groups.states import GroupState
 from aioproducer.broker.handlers import describe_groups, list_groups
 from aioproducer.broker.peer import PeerClient
@@ -20,6 +21,7 @@ from aioproducer.broker.requests import RequestContext
 from aioproducer.errors import CoordinatorNotAvailableError, PolicyViolationError
 from aioproducer.protocol import APIS, ApiKey, Request, RequestHeader, Response
 from aioproducer.protocol.messages import (
+    DeleteGroupsRequest,
     DescribeGroupsRequest,
     FindCoordinatorRequest,
     HeartbeatRequest,
@@ -29,6 +31,7 @@ from aioproducer.protocol.messages import (
     ListGroupsRequest,
     OffsetCommitRequest,
     OffsetCommitResponse,
+    OffsetDeleteRequest,
     OffsetFetchRequest,
     SyncGroupRequest,
     SyncGroupResponse,
@@ -36,6 +39,8 @@ from aioproducer.protocol.messages import (
 from aioproducer.protocol.messages.group_offsets import (
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopic,
     OffsetFetchRequestTopics,
@@ -450,6 +455,85 @@ async def test_groups_are_described_and_listed() -> None:
         assert await listed(types_filter=["consumer"]) == {}
 
 
+async def deleted(made: World, *group_ids: str, node_id: int = 1) -> list[int]:
+    response = await made.ask(DeleteGroupsRequest(groups_names=list(group_ids)), 3, node_id)
+    assert [result.group_id for result in response.results] == list(group_ids)
+    return [result.error_code for result in response.results]
+
+
+async def offset_deleted(made: World, group_id: str, *, topic: str = "orders", node_id: int = 1) -> tuple[int, int]:
+    """The code of the whole, and that of the topic's first partition, -1 where there is none."""
+    partition = OffsetDeleteRequestPartition(partition_index=0)
+    topics = [OffsetDeleteRequestTopic(name=topic, partitions=[partition])]
+    response = await made.ask(OffsetDeleteRequest(group_id=group_id, topics=topics), 0, node_id)
+    return response.error_code, response.topics[0].partitions[0].error_code if response.topics else -1
+
+
+async def test_groups_are_deleted_with_their_offsets_and_stay_so() -> None:
+    async with world() as made:
+        await made.coordinator()
+        member = await member_of(made)
+        assert await made.commit(1, member_id=member.member_id, generation_id_or_member_epoch=member.generation_id) == 0
+        assert await made.commit(2, group_id="simple") == await made.commit(3, group_id="kept") == Code.NONE
+        assert await deleted(made, "group", "none", "") == [
+            Code.NON_EMPTY_GROUP,
+            Code.GROUP_ID_NOT_FOUND,
+            Code.GROUP_ID_NOT_FOUND,
+        ]
+        assert await made.committed() == 1
+        await made.ask(LeaveGroupRequest(group_id="group", members=[MemberIdentity(member_id=member.member_id)]), 5)
+        assert await deleted(made, "group", "simple", "simple") == [Code.NONE, Code.NONE, Code.GROUP_ID_NOT_FOUND]
+        for restarted in (False, True):
+            if restarted:
+                await made.cluster.kill(1)
+                await made.cluster.restart(1)
+                await made.coordinator()
+            groups = made.cluster.brokers[1].groups
+            assert [group.group_id for group in groups.list_groups()] == ["kept"]
+            assert [await made.committed(group_id=name) for name in ("group", "simple", "kept")] == [-1, -1, 3]
+        await member_of(made)
+
+
+async def test_offsets_are_deleted_of_topics_that_no_member_reads() -> None:
+    async with world() as made:
+        await made.coordinator()
+        made.cluster.create_topic("others", 1, 1)
+        member = await member_of(made)
+        assert await made.commit(1, member_id=member.member_id, generation_id_or_member_epoch=member.generation_id) == 0
+        assert await offset_deleted(made, "group") == (Code.NONE, Code.GROUP_SUBSCRIBED_TO_TOPIC)
+        assert await offset_deleted(made, "group", topic="others") == (Code.NONE, Code.NONE)
+        assert await offset_deleted(made, "group", topic="nowhere") == (Code.NONE, Code.UNKNOWN_TOPIC_OR_PARTITION)
+        assert await made.committed() == 1
+        assert await made.commit(2, group_id="simple") == Code.NONE
+        assert await offset_deleted(made, "simple") == (Code.NONE, Code.NONE)
+        assert await made.committed(group_id="simple") == -1
+        assert await offset_deleted(made, "none") == (Code.GROUP_ID_NOT_FOUND, -1)
+        assert await offset_deleted(made, "") == (Code.INVALID_GROUP_ID, -1)
+
+
+async def test_what_is_being_committed_is_deleted_too() -> None:
+    """What is known of a group is what was replicated: what is on its way has to come first."""
+    async with world() as made:
+        await made.coordinator()
+        groups = made.cluster.brokers[1].groups
+        offset = CommittedOffset("orders", bytes(16), 0, 7, -1, None)
+        committing = asyncio.ensure_future(groups.commit(Committer("simple"), [offset], version=9))
+        deleting = asyncio.ensure_future(groups.delete("simple"))
+        assert await deleting == Code.NONE
+        assert await committing == {("orders", 0): Code.NONE}
+        assert await made.committed(group_id="simple") == -1
+
+
+async def test_another_node_than_the_coordinator_deletes_nothing() -> None:
+    async with world(2) as made:
+        node = await made.coordinator()
+        other = 3 - node
+        assert await made.commit(1, node_id=node) == Code.NONE
+        assert await deleted(made, "group", node_id=other) == [Code.NOT_COORDINATOR]
+        assert await offset_deleted(made, "group", node_id=other) == (Code.NOT_COORDINATOR, -1)
+        assert await made.committed(node) == 1
+
+
 SERVED: list[tuple[ApiKey, Request[Response]]] = [
     (ApiKey.FIND_COORDINATOR, FindCoordinatorRequest()),
     (ApiKey.JOIN_GROUP, join("nobody")),
@@ -458,6 +542,8 @@ SERVED: list[tuple[ApiKey, Request[Response]]] = [
     (ApiKey.LEAVE_GROUP, LeaveGroupRequest(group_id="group")),
     (ApiKey.OFFSET_COMMIT, OffsetCommitRequest(group_id="group")),
     (ApiKey.OFFSET_FETCH, OffsetFetchRequest()),
+    (ApiKey.DELETE_GROUPS, DeleteGroupsRequest(groups_names=["group"])),
+    (ApiKey.OFFSET_DELETE, OffsetDeleteRequest(group_id="group")),
 ]
 
 

@@ -1,14 +1,25 @@
-"""OffsetCommit and OffsetFetch."""
+"""OffsetCommit, OffsetFetch, OffsetDelete and DeleteGroups."""
 
 from __future__ import annotations
 
 import asyncio
+import struct
 import time
+from collections.abc import Sequence
 
-from aioproducer.protocol.messages import FindCoordinatorRequest, OffsetCommitRequest, OffsetFetchRequest
+from aioproducer.protocol.messages import (
+    DeleteGroupsRequest,
+    DescribeGroupsRequest,
+    FindCoordinatorRequest,
+    OffsetCommitRequest,
+    OffsetDeleteRequest,
+    OffsetFetchRequest,
+)
 from aioproducer.protocol.messages.group_offsets import (
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopic,
     OffsetFetchRequestTopics,
@@ -161,3 +172,83 @@ async def offsets_elsewhere(run: Run) -> None:
         await run.ask(f"commit {version}", _commit(group, topic), version, node=other)
     for version in (1, 2, 7, 9, 10):
         await run.ask(f"fetch {version}", _fetch(version, group, topic, 0), version, node=other)
+
+
+def _delete_offsets(group: str, *topics: tuple[str, Sequence[int]]) -> OffsetDeleteRequest:
+    return OffsetDeleteRequest(
+        group_id=group,
+        topics=[
+            OffsetDeleteRequestTopic(
+                name=name, partitions=[OffsetDeleteRequestPartition(partition_index=index) for index in indexes]
+            )
+            for name, indexes in topics
+        ],
+    )
+
+
+def _subscription(*topics: str) -> bytes:
+    """As a consumer writes it, version 0."""
+    names = b"".join(struct.pack(">h", len(name)) + name.encode() for name in topics)
+    return struct.pack(">hi", 0, len(topics)) + names + struct.pack(">i", -1)
+
+
+@scenario()
+async def offsets_are_deleted(run: Run) -> None:
+    await coordinator(run)
+    read, left = await run.create("read", 2), await run.create("left", 2)
+    unknown = run.name("unknown")
+    none, group, other, simple = (run.name(name) for name in ("none", "g", "other", "simple"))
+    await run.ask("no group", _delete_offsets(none, (read.name, [0])))
+    await run.ask("no name", _delete_offsets("", (read.name, [0])))
+    await run.ask("no group, unknown topic", _delete_offsets(none, (unknown, [0])))
+    await run.ask("nothing", _delete_offsets(none))
+    for partition in (0, 1):
+        await run.quietly(_commit(simple, read, partition=partition), 9)
+    await run.ask("simple", _delete_offsets(simple, (read.name, [1, 7]), (unknown, [0]), (left.name, [])))
+    await run.ask("simple is left with", _fetch(9, simple, None), 9)
+    await run.ask("simple, what is not there", _delete_offsets(simple, (read.name, [1]), (left.name, [0])))
+    for name, kind in ((group, "consumer"), (other, "connect")):
+        metadata = _subscription(read.name)
+        member = await member_id(run, join(name, metadata=metadata, protocol_type=kind))
+        first = await joined(run, f"{kind} joins", join(name, member, metadata=metadata, protocol_type=kind))
+        await run.ask(f"{kind} while joining", _delete_offsets(name, (read.name, [0]), (left.name, [0])))
+        await run.ask(f"{kind} syncs", sync(name, first.generation_id, member, [(member, b"a")]))
+        for topic in (read, left):
+            await run.quietly(_commit(name, topic, member=member, generation=first.generation_id), 9)
+        await run.ask(f"{kind} while stable", _delete_offsets(name, (read.name, [0]), (left.name, [0, 1])))
+        await run.ask(f"{kind} is left with", _fetch(9, name, None), 9)
+        await run.quietly(leave(name, (member, None)))
+        await run.ask(f"{kind} when empty", _delete_offsets(name, (read.name, [0]), (left.name, [0])))
+        await run.ask(f"{kind} is left with nothing", _fetch(9, name, None), 9)
+
+
+@scenario()
+async def groups_are_deleted(run: Run) -> None:
+    await coordinator(run)
+    topic = await run.create()
+    for version in versions(DeleteGroupsRequest):
+        group, simple = run.name(f"g{version}"), run.name(f"simple{version}")
+
+        def delete(*names: str) -> DeleteGroupsRequest:
+            return DeleteGroupsRequest(groups_names=list(names))
+
+        await run.ask(f"{version} nothing", delete(), version)
+        await run.ask(f"{version} none", delete(group), version)
+        await run.ask(f"{version} no name", delete(""), version)
+        await run.quietly(_commit(simple, topic), 9)
+        member = await member_id(run, join(group))
+        first = await joined(run, f"{version} joins", join(group, member))
+        await run.ask(f"{version} while joining", delete(group), version)
+        await run.quietly(sync(group, first.generation_id, member, [(member, b"a")]))
+        await run.quietly(_commit(group, topic, member=member, generation=first.generation_id), 9)
+        await run.ask(f"{version} while stable", delete(group), version)
+        await run.ask(f"{version} keeps", _fetch(9, group, None), 9)
+        await run.quietly(leave(group, (member, None)))
+        await run.ask(f"{version} when empty", delete(group), version)
+        await run.ask(f"{version} simple", delete(simple), version)
+        for name in (group, simple):
+            await run.ask(f"{version} has nothing left of {name == group}", _fetch(9, name, None), 9)
+            await run.ask(f"{version} again {name == group}", delete(name), version)
+            await run.ask(f"{version} described {name == group}", DescribeGroupsRequest(groups=[name]))
+        member = await member_id(run, join(group))
+        await joined(run, f"{version} joins anew", join(group, member))
