@@ -222,7 +222,7 @@ def held_up(topic: str, waited_ms: float) -> KafkaTimeoutError:
     """A record lacked nothing, but stood behind others of its topic, whose order is kept."""
     return KafkaTimeoutError(
         f"A record for topic {topic!r} waited {waited_ms:.0f} ms (max_block_ms) behind earlier ones of the topic, "
-        f"which wait for a serializer or for a partition that does not exist: records of a topic keep their order."
+        f"which wait for a serializer: records of a topic keep their order."
     )
 
 

@@ -318,6 +318,7 @@ class RecordAccumulator(IncompleteBatches):
                 continue
             if not topic.has_partition(pending.partition):
                 lines.step_back(topic)
+                lines.advance(topic, now)
                 continue
             try:
                 delivery = self._place(

@@ -1,7 +1,8 @@
 """The lines in which records wait: for their topic's metadata or an async serializer, then for memory.
 
 There is a line a topic, so that one mistyped topic holds up no other, and one line for memory, strictly first come. A
-record behind another of its topic never passes it.
+record behind another of its topic never passes it, unless that is for a partition that the topic does not have: those
+stand aside, so that a mistyped partition holds up nobody but who wants the same one.
 """
 
 from __future__ import annotations
@@ -94,19 +95,33 @@ class Lines:
 
     def advance(self, topic: TopicQueues, now: float) -> None:
         """Let those of the topic's line who lack nothing but memory join the line for memory."""
-        line = topic.line
-        while line:
+        line, aside = topic.line, topic.aside
+        for pending in [each for each in aside if topic.has_partition(each.partition)]:
+            del aside[pending]
+            topic.line_length += 1
+            later = [each for each in self.memory_line if each.topic == topic.name and each.number > pending.number]
+            self._want_memory(pending, now)
+            for each in later:
+                self.memory_line.move_to_end(each)
+        while line and topic.partitions:
             pending = next(iter(line))
-            if not pending.serialized or not topic.has_partition(pending.partition):
+            if not pending.serialized:
                 break
             del line[pending]
-            if not self.memory_line:
-                self._hurry(now)
-            pending.wants_memory = True
-            self.memory_line[pending] = None
-            self._wake()
-        if not line:
+            if topic.has_partition(pending.partition):
+                self._want_memory(pending, now)
+            else:
+                topic.line_length -= 1
+                aside[pending] = None
+        if not line and not aside:
             self.blocked.pop(topic.name, None)
+
+    def _want_memory(self, pending: PendingRecord, now: float) -> None:
+        if not self.memory_line:
+            self._hurry(now)
+        pending.wants_memory = True
+        self.memory_line[pending] = None
+        self._wake()
 
     def move_up(self, now: float) -> None:
         """Let those advance who stood behind somebody that has left."""
@@ -131,11 +146,14 @@ class Lines:
         """Take a record out of its lines, wherever it stands."""
         if self.waiting.remove(pending):
             topic = self._topic(pending.topic)
-            topic.line_length -= 1
-            topic.line.pop(pending, None)
+            if pending in topic.aside:
+                del topic.aside[pending]
+            else:
+                topic.line_length -= 1
+                topic.line.pop(pending, None)
             if topic.line:
                 self._moved_up[pending.topic] = topic
-            else:
+            elif not topic.aside:
                 self.blocked.pop(pending.topic, None)
             self.memory_line.pop(pending, None)
             self._left()
@@ -151,4 +169,4 @@ class Lines:
     def waiting_for_topic(self, name: str) -> list[PendingRecord]:
         """The records in line that need the topic's metadata."""
         topic = self.blocked.get(name)
-        return [] if topic is None else list(topic.line)
+        return [] if topic is None else [*topic.line, *topic.aside]

@@ -33,6 +33,7 @@ cdef class TopicQueues:
     cdef list _led
     cdef list _available
     cdef readonly object line
+    cdef readonly object aside
     cdef public Py_ssize_t line_length
 
     cpdef bint has_partition(self, object partition) except -1

@@ -78,7 +78,18 @@ class PartitionQueue:
 class TopicQueues:
     """What ``append`` needs to know of a topic."""
 
-    __slots__ = ("_available", "_led", "line", "line_length", "load_at", "name", "partitions", "retired", "sticky")
+    __slots__ = (
+        "_available",
+        "_led",
+        "aside",
+        "line",
+        "line_length",
+        "load_at",
+        "name",
+        "partitions",
+        "retired",
+        "sticky",
+    )
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -95,6 +106,8 @@ class TopicQueues:
         # one, later records of the topic join it.
         self.line: OrderedDict[PendingRecord, None] = OrderedDict()
         self.line_length = 0
+        # Records for partitions that the topic does not have, or not yet: they are in nobody's way.
+        self.aside: OrderedDict[PendingRecord, None] = OrderedDict()
 
     def has_partition(self, partition: int | None) -> bool:
         """Whether metadata has come, and names this partition (``None``: any)."""
@@ -115,7 +128,7 @@ class TopicQueues:
 
     def is_idle(self) -> bool:
         """Whether nothing of the topic waits, here or at a broker."""
-        return not self.line_length and not any(
+        return not (self.line_length or self.aside) and not any(
             queue.batches or queue.on_wire or queue.sequences.in_flight for queue in (*self.partitions, *self.retired)
         )
 

@@ -273,8 +273,7 @@ class Cluster:
             if queues is not None:
                 # Somebody waits for this topic, or for more partitions of it, and this answer did not help.
                 topic = metadata.add_topic(name, now)
-                first = next(iter(queues.line))
-                if topic is not None and first.partition is not None and first.partition >= len(topic.partitions):
+                if topic is not None and queues.aside:
                     metadata.request_update(now, f"topic {name} lacks a partition that records wait for")
                 yield
         if failure is None:

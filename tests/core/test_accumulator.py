@@ -482,14 +482,43 @@ def test_a_record_in_line_whose_partition_went_away_stopped_everything() -> None
     bench.ack(bench.drain_one())
     bench.turn()
     assert isinstance(other._group, ProducerBatch)
+    assert isinstance(stays._group, ProducerBatch)
     assert not gone.done()
     assert list(bench.accumulator.lines.blocked) == ["t"]
-    # Behind the one that waits for its partition to come back, in the order of the calls.
-    assert list(bench.accumulator.topics["t"].line) == [gone._group, stays._group]
+    assert list(bench.accumulator.topics["t"].aside) == [gone._group]
     bench.accumulator.set_partition_count("t", 3, bench.now)
     bench.accumulator.set_leader("t", 2, NODE, bench.now)
     bench.turn()
     assert sorted(sent_values(bench)) == [b"gone", b"other", b"stays"]
+
+
+def test_a_partition_that_does_not_exist_holds_up_nobody_but_who_wants_it() -> None:
+    """All of the topic waited behind it for max_block_ms, and failed with it."""
+    bench = Bench(topics={"t": 2}, max_block=10.0)
+    missing = [bench.send(b"%d" % number, partition=7) for number in range(2)]
+    others = [bench.send(b"key", key=b"k", partition=None), bench.send(b"1", partition=1), bench.send(partition=None)]
+    assert all(isinstance(delivery._group, ProducerBatch) for delivery in others)
+    assert bench.accumulator.topics["t"].line_length == 0
+    assert not bench.accumulator.topics["t"].is_idle()
+    assert missing[0].cancel()
+    assert missing[0].withdrawn
+    missing.append(bench.send(b"2", partition=7))
+    bench.accumulator.set_partition_count("t", 8, bench.now)
+    bench.accumulator.set_leader("t", 7, NODE, bench.now)
+    behind = bench.send(b"3", partition=7)
+    bench.turn()
+    assert [delivery.topic_partition.partition for delivery in (*missing[1:], behind)] == [7, 7, 7]
+    assert not bench.accumulator.lines.blocked
+    stored = [
+        record.value for batch in bench.drain() if batch.topic_partition.partition == 7 for record in records_of(batch)
+    ]
+    assert stored == [b"1", b"2", b"3"]
+    late = bench.send(b"late", partition=9)
+    bench.now += 10.0
+    (expired,) = bench.accumulator.lines.expired_waiting(bench.now)
+    assert expired is late._group
+    assert not bench.accumulator.lines.blocked
+    assert not bench.accumulator.topics["t"].aside
 
 
 def test_a_partitioner_that_knows_more_partitions_than_there_are_waits_for_them() -> None:
