@@ -514,7 +514,7 @@ class RecordAccumulator(IncompleteBatches):
             self.lines.step_back(topic)
         if partition_count:
             self._refresh_load(topic, now)
-        self.lines.advance(topic, now)
+        self.lines.partitions_changed(topic, now)
 
     def set_leader(self, name: str, partition: int, node_id: int, now: float) -> None:
         """The partition's leader is ``node_id``, or nobody (-1)."""

@@ -96,13 +96,6 @@ class Lines:
     def advance(self, topic: TopicQueues, now: float) -> None:
         """Let those of the topic's line who lack nothing but memory join the line for memory."""
         line, aside = topic.line, topic.aside
-        for pending in [each for each in aside if topic.has_partition(each.partition)]:
-            del aside[pending]
-            topic.line_length += 1
-            later = [each for each in self.memory_line if each.topic == topic.name and each.number > pending.number]
-            self._want_memory(pending, now)
-            for each in later:
-                self.memory_line.move_to_end(each)
         while line and topic.partitions:
             pending = next(iter(line))
             if not pending.serialized:
@@ -115,6 +108,21 @@ class Lines:
                 aside[pending] = None
         if not line and not aside:
             self.blocked.pop(topic.name, None)
+
+    def partitions_changed(self, topic: TopicQueues, now: float) -> None:
+        """Let those who stand aside join the line for memory whose partitions are there now, and then ``advance``."""
+        back = [each for each in topic.aside if topic.has_partition(each.partition)]
+        if back:
+            first = back[0].number
+            later = [each for each in self.memory_line if each.topic == topic.name and each.number > first]
+            for pending in back:
+                del topic.aside[pending]
+                topic.line_length += 1
+                self._want_memory(pending, now)
+            # Those who came after them stay behind them.
+            for pending in sorted([*back, *later], key=lambda each: each.number):
+                self.memory_line.move_to_end(pending)
+        self.advance(topic, now)
 
     def _want_memory(self, pending: PendingRecord, now: float) -> None:
         if not self.memory_line:
