@@ -234,7 +234,6 @@ async def groups_are_deleted(run: Run) -> None:
 
         await run.ask(f"{version} nothing", delete(), version)
         await run.ask(f"{version} none", delete(group), version)
-        await run.ask(f"{version} no name", delete(""), version)
         await run.quietly(_commit(simple, topic), 9)
         member = await member_id(run, join(group))
         first = await joined(run, f"{version} joins", join(group, member))
