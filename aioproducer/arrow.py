@@ -66,7 +66,11 @@ def _decoded_type(types: Any, kind: Any) -> Any:
 
 
 def _is_plain(types: Any, kind: pyarrow.DataType) -> bool:
-    return bool(types.is_string(kind) or types.is_large_string(kind) or _is_bytes(types, kind))
+    return _is_text(types, kind) or _is_bytes(types, kind)
+
+
+def _is_text(types: Any, kind: pyarrow.DataType) -> bool:
+    return bool(types.is_string(kind) or types.is_large_string(kind))
 
 
 def _is_bytes(types: Any, kind: pyarrow.DataType) -> bool:
@@ -94,9 +98,7 @@ def _are_headers(column: Any) -> bool:
     fields = {field.name: _decoded_type(types, field.type) for field in kind.value_type}
     if len(fields) != kind.value_type.num_fields or fields.keys() != {"key", "value"}:
         return False
-    if not (types.is_string(fields["key"]) or types.is_large_string(fields["key"])):
-        return False
-    if not _is_bytes(types, fields["value"]):
+    if not _is_text(types, fields["key"]) or not _is_bytes(types, fields["value"]):
         return False
     # A null in the place of a whole header is for `send` to refuse.
     return not any(chunk.values.null_count for chunk in getattr(column, "chunks", (column,)))

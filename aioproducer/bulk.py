@@ -176,7 +176,7 @@ def _chunks(
         yield _Chunk(*columns)
         return
     timestamps_ms = in_milliseconds(timestamps_ms)
-    if _serializes_nothing(producer) and can_be_read_in_place(values, keys, timestamps_ms, headers):
+    if _may_read_in_place(producer) and can_be_read_in_place(values, keys, timestamps_ms, headers):
         for columns_of_one_run in record_columns(values, keys, timestamps_ms, headers):
             yield _Chunk(*columns_of_one_run)
         return
@@ -194,7 +194,7 @@ def _chunks(
         yield chunk
 
 
-def _serializes_nothing(producer: Sends) -> bool:
+def _may_read_in_place(producer: Sends) -> bool:
     """Whether records can be made of Arrow's buffers, with no Python object for a row."""
     config = producer.config
     return producer.compiled and config.value_serializer is None and config.key_serializer is None

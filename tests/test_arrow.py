@@ -74,9 +74,7 @@ def columns(draw: st.DrawFn, count: int) -> pyarrow.Array | pyarrow.ChunkedArray
     before, after = draw(st.integers(0, 9)), draw(st.integers(0, 9))
     rows = draw(st.lists(value, min_size=before + count + after, max_size=before + count + after))
     array = dictionary(rows, kind, data) if draw(st.booleans()) else plain(rows, kind)
-    array = array.slice(before, count)
-    cut = draw(st.integers(0, count))
-    return pyarrow.chunked_array([array.slice(0, cut), array.slice(cut)]) if draw(st.booleans()) else array
+    return sliced(draw, array, before, count)
 
 
 def sliced(draw: st.DrawFn, array: pyarrow.Array, before: int, count: int) -> pyarrow.Array | pyarrow.ChunkedArray:

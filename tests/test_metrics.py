@@ -23,6 +23,7 @@ from aioproducer.metrics import (
     MetricsSnapshot,
     Sensor,
 )
+from tests.kafka import jars
 
 OURS = {"bytes-sent-total", "bytes-copied-total"}
 
@@ -408,7 +409,7 @@ public class Statistics {
 def run_java(kafka_jars: Path, tmp_path: Path, name: str, source: str, *arguments: str, stdin: str = "") -> str:
     path = tmp_path / f"{name}.java"
     path.write_text(source)
-    command = ["java", "-cp", f"{kafka_jars}/*", str(path), *arguments]
+    command = [jars.java(), "-cp", f"{kafka_jars}/*", str(path), *arguments]
     done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout

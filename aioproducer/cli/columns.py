@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from base64 import b64decode
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
@@ -44,10 +44,12 @@ class Columns:
         """The columns that every row must have."""
         return [name for name in (self.key, self.value, self.headers, self.timestamp) if name is not None]
 
-    @property
-    def of_bytes(self) -> tuple[str | None, str | None]:
-        """The columns in whose place another may stand, in base64 (``base64_name``)."""
-        return self.key, self.value
+    def missing(self, names: Container[str]) -> str | None:
+        """The first of ``self.names`` that is not there. For bytes their column in base64 does (``base64_name``)."""
+        for name in self.names:
+            if name not in names and not (name in (self.key, self.value) and base64_name(name) in names):
+                return name
+        return None
 
     def record(self, row: Mapping[str, object], whole: bytes | None = None) -> Outgoing:
         """The record of a row; ``whole`` is the row as JSON where that is at hand.
@@ -55,9 +57,9 @@ class Columns:
         Raises:
             BadRowError: a column is missing, or holds what it should not.
         """
-        for name in self.names:
-            if name not in row and not (name in self.of_bytes and base64_name(name) in row):
-                raise BadRowError(f"there is no {name!r}")
+        missing = self.missing(row)
+        if missing is not None:
+            raise BadRowError(f"there is no {missing!r}")
         if self.value is not None:
             value = _bytes_of(row, self.value)
         else:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
-from aioproducer.cli.columns import BadRowError, Columns, Outgoing, base64_name
+from aioproducer.cli.columns import BadRowError, Columns, Outgoing
 from aioproducer.cli.exits import CommandError, missing
 from aioproducer.diagnosis import nearest
 
@@ -203,11 +203,11 @@ def _check_columns(columns: Columns, names: list[str], where: str, kind: str = "
     Raises:
         CommandError: a column is not there; the text names those that are.
     """
-    for name in columns.names:
-        if name not in names and not (name in columns.of_bytes and base64_name(name) in names):
-            hint = nearest(name, names)
-            there = ", ".join(names) if names else "none"
-            raise CommandError(f"{where} has no {kind} {name!r}{f' ({hint})' if hint else ''}; it has: {there}")
+    name = columns.missing(names)
+    if name is not None:
+        hint = nearest(name, names)
+        there = ", ".join(names) if names else "none"
+        raise CommandError(f"{where} has no {kind} {name!r}{f' ({hint})' if hint else ''}; it has: {there}")
 
 
 class CsvReader:

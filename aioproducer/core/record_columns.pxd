@@ -26,9 +26,11 @@ cdef class HeaderColumn:
     cdef BinaryColumn keys
     cdef BinaryColumn values
     cdef object owner
+    cdef Py_ssize_t found_begin
+    cdef Py_ssize_t found_end
 
-    cdef bint is_empty(self, Py_ssize_t row) noexcept
-    @cython.locals(begin=Py_ssize_t, end=Py_ssize_t, size=Py_ssize_t, place=Py_ssize_t)
+    cdef void find(self, Py_ssize_t row) noexcept
+    @cython.locals(size=Py_ssize_t, place=Py_ssize_t)
     cdef Py_ssize_t size_of(self, Py_ssize_t row) noexcept
-    @cython.locals(begin=Py_ssize_t, end=Py_ssize_t, place=Py_ssize_t, data="const unsigned char *")
+    @cython.locals(place=Py_ssize_t, data="const unsigned char *")
     cdef void write(self, unsigned char* address, Py_ssize_t row) noexcept

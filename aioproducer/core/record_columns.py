@@ -77,7 +77,18 @@ class HeaderColumn:
         owner: keeps the offsets and the bitmap alive.
     """
 
-    __slots__ = ("first", "keys", "length", "offset_size", "offsets", "owner", "validity", "values")
+    __slots__ = (
+        "first",
+        "found_begin",
+        "found_end",
+        "keys",
+        "length",
+        "offset_size",
+        "offsets",
+        "owner",
+        "validity",
+        "values",
+    )
 
     def __init__(
         self,
@@ -103,20 +114,18 @@ class HeaderColumn:
     def __len__(self) -> int:
         return self.length
 
-    def is_empty(self, row: int) -> Any:  # compiled only
-        """Whether a row is null or has no header."""
-        if self.validity and not bit_at(self.validity, self.first + row):
-            return True
-        return number_at(self.offsets, self.offset_size, row) == number_at(self.offsets, self.offset_size, row + 1)
+    def find(self, row: int) -> None:  # compiled only
+        """The headers of a row are those from ``found_begin`` to before ``found_end``, none where it is null."""
+        self.found_begin = self.found_end = 0
+        if not self.validity or bit_at(self.validity, self.first + row):
+            self.found_begin = number_at(self.offsets, self.offset_size, row)
+            self.found_end = number_at(self.offsets, self.offset_size, row + 1)
 
     def size_of(self, row: int) -> int:  # compiled only
         """The bytes that a row has in a record, its count included; 0 where a key is null, which no record may have."""
-        if self.is_empty(row):
-            return 1
-        begin = number_at(self.offsets, self.offset_size, row)
-        end = number_at(self.offsets, self.offset_size, row + 1)
-        size = zigzag_size(end - begin)
-        for place in range(begin, end):
+        self.find(row)
+        size = zigzag_size(self.found_end - self.found_begin)
+        for place in range(self.found_begin, self.found_end):
             self.keys.find(place)
             if self.keys.found_size < 0:
                 return 0
@@ -128,11 +137,10 @@ class HeaderColumn:
         return size
 
     def write(self, address: Any, row: int) -> None:  # compiled only
-        """Write what ``size_of`` measured, of a row that is not empty."""
-        begin = number_at(self.offsets, self.offset_size, row)
-        end = number_at(self.offsets, self.offset_size, row + 1)
-        address = write_zigzag(address, end - begin)
-        for place in range(begin, end):
+        """Write what ``size_of`` measured."""
+        self.find(row)
+        address = write_zigzag(address, self.found_end - self.found_begin)
+        for place in range(self.found_begin, self.found_end):
             data = self.keys.find(place)
             address = write_zigzag(address, self.keys.found_size)
             memcpy(address, data, self.keys.found_size)
@@ -147,12 +155,9 @@ class HeaderColumn:
         """A row as ``send`` takes headers, also where they are wrong; IndexError where there is none."""
         if not 0 <= row < self.length:
             raise IndexError(f"row {row} of {self.length}")
-        if self.is_empty(row):
-            return []
-        begin = number_at(self.offsets, self.offset_size, row)
-        end = number_at(self.offsets, self.offset_size, row + 1)
+        self.find(row)
         found = []
-        for place in range(begin, end):
+        for place in range(self.found_begin, self.found_end):
             key = self.keys.bytes_of(place)
             found.append((None if key is None else key.decode(), self.values.bytes_of(place)))
         return found

@@ -26,6 +26,7 @@ from aioproducer.config import (
 from aioproducer.config.definition import at_least
 from aioproducer.config.properties import load_properties
 from aioproducer.errors import ConfigurationError
+from tests.kafka import jars
 
 DATA = Path(__file__).parent.parent / "data"
 
@@ -43,7 +44,7 @@ def facts() -> list[dict[str, object]]:
 
 
 def ask_java(kafka_jars: Path, *arguments: str) -> list[dict[str, object]]:
-    command = ["java", "-cp", f"{kafka_jars}/*", str(DATA / "ConfigFacts.java"), *arguments]
+    command = [jars.java(), "-cp", f"{kafka_jars}/*", str(DATA / "ConfigFacts.java"), *arguments]
     shown = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
     return [json.loads(line) for line in shown.splitlines()]
 

@@ -59,11 +59,7 @@ async def test_a_connection_waits_a_while_so_that_its_first_records_are_not_copi
 async def test_what_is_given_up_in_the_middle_is_deregistered(place, memory, how):
     await place.listen()
     client, _ = await place.connect()
-    gate = _Gate(20)
-    place.fabric.before = gate
-    place.connector.register(memory)
-    async with asyncio.timeout(60):
-        await gate.reached.wait()
+    gate = await _half_way(place, memory)
     if how == "unregistered":
         place.connector.unregister(memory)
         shared = _shared(place)
@@ -85,11 +81,7 @@ async def test_what_is_given_up_in_the_middle_is_deregistered(place, memory, how
 async def test_memory_that_was_given_up_may_be_registered_again(place, memory):
     await place.listen()
     client, server = await place.connect()
-    gate = _Gate(20)
-    place.fabric.before = gate
-    place.connector.register(memory)
-    async with asyncio.timeout(60):
-        await gate.reached.wait()
+    gate = await _half_way(place, memory)
     place.connector.unregister(memory)
     place.connector.register(memory)
     gate.open.set()
@@ -121,6 +113,16 @@ class _Gate:
             if self._left == 0:
                 self._loop.call_soon_threadsafe(self.reached.set)
                 assert self.open.wait(60)
+
+
+async def _half_way(place, memory):
+    """Begin to register; the gate that the verbs thread stands at in the middle of that."""
+    gate = _Gate(20)
+    place.fabric.before = gate
+    place.connector.register(memory)
+    async with asyncio.timeout(60):
+        await gate.reached.wait()
+    return gate
 
 
 def _shared(place):

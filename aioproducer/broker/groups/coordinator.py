@@ -269,9 +269,7 @@ class GroupCoordinator:
             return LeaveGroupResponse(members=[_unknown_member(identity) for identity in request.members])
         members = group.leave(request.members, self._moment())
         shard.serve(group)
-        answer, give = _awaited(int)
-        shard.append([], give)
-        await answer
+        await _written(shard)
         return LeaveGroupResponse(members=members)
 
     async def commit(
@@ -316,9 +314,7 @@ class GroupCoordinator:
                 topic_id=offset.topic_id,
             )
             records.append(offset_record(committer.group_id, offset.topic, offset.partition, value))
-        answer, give = _awaited(int)
-        shard.append(records, give)
-        if code := await answer:
+        if code := await _written(shard, records):
             raise broker_error(code)
         return codes
 
@@ -331,12 +327,9 @@ class GroupCoordinator:
             BrokerError: this node does not coordinate the group, or not yet.
         """
         shard = self._shard(group_id, may_be_empty=True)
-        if require_stable:
-            answer, give = _awaited(int)
-            shard.append([], give)
-            if code := await answer:
-                # Consumers before 3.9 do not know what to do when told that the coordinator is not available.
-                raise broker_error(Code.NOT_COORDINATOR if code == Code.COORDINATOR_NOT_AVAILABLE else code)
+        if require_stable and (code := await _written(shard)):
+            # Consumers before 3.9 do not know what to do when told that the coordinator is not available.
+            raise broker_error(Code.NOT_COORDINATOR if code == Code.COORDINATOR_NOT_AVAILABLE else code)
         return shard.offsets.of_group(group_id)
 
     async def delete(self, group_id: str) -> int:
@@ -348,13 +341,7 @@ class GroupCoordinator:
                 return code
         except BrokerError as error:
             return error.code
-        offsets = shard.offsets.of_group(group_id)
-        records: list[Record] = [
-            offset_record(group_id, topic, index, None) for topic, partitions in offsets.items() for index in partitions
-        ]
-        answer, give = _awaited(int)
-        shard.append([*records, group_record(group_id, None)], give)
-        return await answer
+        return await _written(shard, [*shard.offsets.forgotten(group_id), group_record(group_id, None)])
 
     async def delete_offsets(self, group_id: str, partitions: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:
         """OffsetDelete: the code of each partition; answered when the log says that their offsets are gone.
@@ -377,9 +364,7 @@ class GroupCoordinator:
             codes[topic, index] = Code.NONE
             if index in kept.get(topic, {}):
                 records.append(offset_record(group_id, topic, index, None))
-        answer, give = _awaited(int)
-        shard.append(records, give)
-        if code := await answer:
+        if code := await _written(shard, records):
             raise broker_error(code)
         return codes
 
@@ -390,9 +375,7 @@ class GroupCoordinator:
             BrokerError: there is no such group, or not here.
         """
         shard = self._shard(group_id, may_be_empty=True)
-        answer, give = _awaited(int)
-        shard.append([], give)
-        if code := await answer:
+        if code := await _written(shard):
             raise broker_error(code)
         group = shard.groups.get(group_id)
         if group is None:
@@ -485,6 +468,13 @@ def _unknown_member(identity: MemberIdentity) -> MemberResponse:
         group_instance_id=identity.group_instance_id,
         error_code=Code.UNKNOWN_MEMBER_ID,
     )
+
+
+async def _written(shard: Shard, records: Sequence[Record] = ()) -> int:
+    """The code with which a write ended; without records, 0 or an error once all writes before it have ended."""
+    answer, give = _awaited(int)
+    shard.append(records, give)
+    return await answer
 
 
 def _awaited(of: type[T]) -> tuple[Awaitable[T], Callable[[T], None]]:

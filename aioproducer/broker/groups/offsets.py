@@ -56,6 +56,14 @@ class Offsets:
             if (topic, index) in partitions
         ]
 
+    def forgotten(self, group_id: str) -> list[OffsetRecord]:
+        """Tombstones for all offsets of a group."""
+        return [
+            offset_record(group_id, topic, index, None)
+            for topic, partitions in self.of_group(group_id).items()
+            for index in partitions
+        ]
+
     def expired(self, group: Group, wall_ms: int, retention_ms: int) -> Iterator[OffsetRecord]:
         """Tombstones for the offsets of ``group`` that nobody needs any more (KIP-211).
 

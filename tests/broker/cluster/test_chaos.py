@@ -17,6 +17,7 @@ from aioproducer.protocol.messages import ProduceRequest
 from aioproducer.protocol.messages.produce import PartitionProduceData, TopicProduceData
 from aioproducer.transport.memory import MemoryNetwork
 from aioproducer.wire.record_batch import SimpleRecord, encode_batch, iter_batches
+from tests.waiting import until
 
 PARTITIONS = 3
 PROPERTIES = {"default.replication.factor": 3, "min.insync.replicas": 2}
@@ -96,9 +97,7 @@ async def test_nothing_acknowledged_is_lost(seed: int, on_disk: bool, tmp_path: 
         tasks = [asyncio.ensure_future(writer.run()) for writer in writers]
         for _ in range(15):
             await _disturb(cluster, chance)
-        async with asyncio.timeout(60):
-            while any(len(writer.acknowledged) <= 20 for writer in writers):  # noqa: ASYNC110
-                await asyncio.sleep(0.002)
+        await until(lambda: all(len(writer.acknowledged) > 20 for writer in writers), 60, pause=0.002)
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks)
@@ -106,6 +105,7 @@ async def test_nothing_acknowledged_is_lost(seed: int, on_disk: bool, tmp_path: 
         for writer in writers:
             writer.close()
         for index, writer in enumerate(writers):
+            assert len(writer.acknowledged) > 20
             replicas = [broker.replicas.partition("t", index) for broker in cluster.brokers.values()]
             async with asyncio.timeout(20):
                 while len({replica.log_end_offset for replica in replicas}) > 1:  # noqa: ASYNC110
