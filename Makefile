@@ -125,7 +125,7 @@ test-unit: build-under-test
 	$(OF_BUILD) AIOPRODUCER_LOOPS="$(LOOPS)" $(BIN)/pytest -q -m "not interop and not programs" -n $(WORKERS) $(PYTEST_ARGS)
 
 test-programs: build-under-test
-	$(OF_BUILD) $(BIN)/pytest -q -m "programs and not interop" -n $(WORKERS) $(PYTEST_ARGS)
+	$(OF_BUILD) $(BIN)/pytest -q -m "programs and not interop" -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
 
 # One process: they share brokers that take seconds to start.
 test-interop: build-under-test
