@@ -22,6 +22,7 @@ BUILD ?= $(if $(shell sh -c 'command -v $(CC)'),compiled,pure)
 OF_BUILD = AIOPRODUCER_BUILD=$(BUILD) AIOPRODUCER_PURE=$(if $(filter pure,$(BUILD)),1,0)
 # Processes that the unit tests are divided among.
 WORKERS ?= auto
+INTEROP_WORKERS ?= 2
 # Event loops that the unit tests run on: both in `make test` and `make test-versions`, one where it has to be quick.
 LOOPS ?= asyncio
 
@@ -127,9 +128,9 @@ test-unit: build-under-test
 test-programs: build-under-test
 	$(OF_BUILD) $(BIN)/pytest -q -m "programs and not interop" -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
 
-# One process: they share brokers that take seconds to start.
+# By file: the tests of one share brokers that take seconds to start, and of which each process has its own.
 test-interop: build-under-test
-	$(OF_BUILD) $(BIN)/pytest -q -m "interop and not soak" $(PYTEST_ARGS)
+	$(OF_BUILD) $(BIN)/pytest -q -m "interop and not soak" -n $(INTEROP_WORKERS) --dist loadfile $(PYTEST_ARGS)
 
 # A test that takes too long ends the process in C: pyverbs holds the GIL, so that nothing written in Python would.
 RDMA_PYTEST = $(BIN)/python -m pytest -q -p no:cacheprovider -o faulthandler_timeout=120 -o faulthandler_exit_on_timeout=true
@@ -170,7 +171,7 @@ $(SANITIZED)/.compiled: $(shell find aioproducer -name '*.py' -o -name '*.pxd') 
 	mkdir -p $(SANITIZED)
 	find $(SANITIZED) -name '*.py' -delete
 	tar --create --exclude='*.so' --exclude=__pycache__ aioproducer | tar --extract --directory $(SANITIZED)
-	AIOPRODUCER_PURE=0 AIOPRODUCER_REQUIRE_COMPILED=1 CFLAGS="-O1 -g -fno-omit-frame-pointer -UNDEBUG $(SANITIZERS)" \
+	AIOPRODUCER_PURE=0 AIOPRODUCER_REQUIRE_COMPILED=1 CFLAGS="-O0 -g1 -fno-omit-frame-pointer -UNDEBUG $(SANITIZERS)" \
 		LDFLAGS="-shared $(SANITIZERS)" $(BIN)/python setup.py -q build_ext --build-lib $(SANITIZED) --build-temp build/sanitized-temp
 	touch $@
 

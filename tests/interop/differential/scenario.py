@@ -229,6 +229,18 @@ class Run:
             answer = await self.surely(produce(topic, records, partition=partition, acks=acks), node=node)
             assert answer.responses[0].partition_responses[0].error_code == 0, answer
 
+    async def caught_up(self, topic: Topic, follower: int, *, leader: int = 1) -> None:
+        """Until ``follower`` knows partition 0's high watermark, which it is told with the fetch after the records."""
+
+        async def high_watermark(node: int) -> int:
+            answer = await self.surely(fetch(topic), node=node)
+            return answer.responses[0].partitions[0].high_watermark
+
+        async def knows() -> bool:
+            return await high_watermark(follower) == await high_watermark(leader)
+
+        await self.eventually(knows, f"high watermark of {topic.name} on node {follower}")
+
 
 def produce(
     topic: Topic, records: bytes | None, *, partition: int = 0, acks: int = -1, timeout_ms: int = 10_000

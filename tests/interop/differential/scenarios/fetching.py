@@ -231,6 +231,7 @@ async def fetch_session_and_deleted_topic(run: Run) -> None:
 async def fetch_from_three_nodes(run: Run) -> None:
     topic = await run.create(replicas=[[1, 2], [2, 3]])
     await run.append(topic, batch(2), acks=-1)
+    await run.caught_up(topic, 2)
     for version in versions(FetchRequest):
         for node in (1, 2, 3):
             await run.ask(f"version {version} node {node}", fetch(topic), version, node=node)

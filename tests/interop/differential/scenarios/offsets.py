@@ -142,6 +142,7 @@ async def delete_records(run: Run) -> None:
 async def offsets_at_followers(run: Run) -> None:
     topic = await run.create(replicas=[[1, 2], [2, 3]])
     await run.append(topic, batch(3), acks=-1)
+    await run.caught_up(topic, 2)
     for node in (2, 3):
         for epoch in (-1, 0, 4):
             await run.ask(f"node {node} epoch {epoch}", _offsets(topic.name, -1, epoch=epoch), node=node)

@@ -88,6 +88,7 @@ async def a_node_dies_and_returns(run: Run) -> None:
         await run.ask(f"produce version {version} nobody leads", produce(alone, batch()), version)
         await run.ask(f"produce version {version} the new leader", produce(topic, batch()), version)
         await run.ask(f"produce version {version} a follower", produce(topic, batch()), version, node=2)
+    await run.caught_up(topic, 2)
     for current in (-1, 0, 1, 2):
         reading = fetch(topic, current_leader_epoch=current)
         await run.ask(f"fetch, current epoch {current}", reading)
