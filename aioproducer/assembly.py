@@ -130,9 +130,13 @@ def assemble(
     producer_state = ProducerState(
         idempotent=config.enable_idempotence, max_in_flight=config.max_in_flight_requests_per_connection
     )
-    metrics = Metrics(config.metrics_num_samples, config.metrics_sample_window_ms)
+    # Kafka allows windows of no length.
+    metrics = Metrics(config.metrics_num_samples, max(config.metrics_sample_window_ms, 1))
     turns = Turns(loop)
-    pool = BufferPool(config.buffer_memory)
+    try:
+        pool = BufferPool(config.buffer_memory)
+    except (OSError, OverflowError) as error:
+        raise ConfigurationError(f"buffer.memory: {config.buffer_memory} bytes are not to be had: {error}") from error
     if isinstance(connector, MemoryRegistry) and pool.arena is not None:
         connector.register(pool.arena)
     accumulator = RecordAccumulator(

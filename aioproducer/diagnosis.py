@@ -258,7 +258,8 @@ def delivery_timed_out(
     fate = (
         "They were sent, so they may be in the log all the same."
         if sent
-        else "They were never sent: the partition's leader could not be reached, or earlier batches held them up."
+        else "They were never sent: the partition's leader could not be reached, earlier batches held them up, or no "
+        "broker gave the producer an id (INIT_PRODUCER_ID)."
     )
     because = f" The last error was: {last_error}" if last_error is not None else ""
     error = DeliveryTimeoutError(

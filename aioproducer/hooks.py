@@ -10,6 +10,7 @@ neither the producer nor the other hooks from their work. Times are milliseconds
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
 from collections.abc import Callable, Iterable, Sequence
@@ -233,7 +234,7 @@ def _guard(method: Callable[_P, None]) -> Callable[_P, None]:
     def guarded(*args: _P.args, **kwargs: _P.kwargs) -> None:
         try:
             method(*args, **kwargs)
-        except Exception:
+        except (Exception, asyncio.CancelledError):
             owner = type(getattr(method, "__self__", method)).__qualname__
             _logger.exception("hook %s.%s failed", owner, getattr(method, "__name__", method))
 

@@ -6,6 +6,7 @@ What an interceptor raises is logged and never reaches the sender, as in Kafka's
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
 from collections.abc import Callable, Iterable, Sequence
@@ -113,7 +114,7 @@ class InterceptorChain:
                 if not isinstance(answer, record_class):
                     raise TypeError(f"{name}.on_send must return a Record, not {type(answer).__name__}")
                 record = answer
-            except Exception:
+            except (Exception, asyncio.CancelledError):
                 _logger.warning(
                     "interceptor %s failed in on_send of a record for topic %s, partition %s; it is passed over",
                     name,
@@ -133,7 +134,7 @@ class InterceptorChain:
         for name, acknowledge in self._on_acknowledgement:
             try:
                 acknowledge(metadata, exception, headers)
-            except Exception:
+            except (Exception, asyncio.CancelledError):
                 _logger.warning("interceptor %s failed in on_acknowledgement of %s", name, metadata, exc_info=True)
 
     def on_send_error(self, record: Record, partition: int | None, exception: BaseException) -> None:
@@ -147,7 +148,7 @@ class InterceptorChain:
         for name, close in self._close:
             try:
                 close()
-            except Exception:
+            except (Exception, asyncio.CancelledError):
                 _logger.exception("interceptor %s failed in close", name)
 
 

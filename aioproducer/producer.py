@@ -63,6 +63,8 @@ def _disown_after_fork() -> None:
     for producer in _producers:
         producer._owner_thread = callers.NO_THREAD
         producer._refusal = callers.FORKED
+        for threadsafe in producer._threadsafe:
+            threadsafe.disown_after_fork()
 
 
 os.register_at_fork(after_in_child=_disown_after_fork)
@@ -161,6 +163,7 @@ class Producer(RecordEntry):
         self._closed: asyncio.Future[None] | None = None
         self._turn_began = 0.0
         self._parts: Parts | None = None
+        self._threadsafe: weakref.WeakSet[ThreadsafeProducer] = weakref.WeakSet()
         # Records that failed by themselves in this turn, to be told together: first error and count.
         self._refused: dict[tuple[TopicPartition, type[KafkaError]], tuple[KafkaError, int]] = {}
 
@@ -173,6 +176,7 @@ class Producer(RecordEntry):
 
         Raises:
             ProducerClosedError: it was closed; a producer cannot be started again.
+            ConfigurationError: the machine does not give as much memory as ``buffer_memory``.
         """
         if self._refusal == callers.RUNNING:
             self._check_caller()
@@ -254,6 +258,8 @@ class Producer(RecordEntry):
             return
         self._owner_thread = callers.NO_THREAD
         self._refusal = callers.CLOSED
+        for threadsafe in self._threadsafe:
+            threadsafe.refuse(callers.CLOSED)
         self._closed = self._loop.create_future()
         try:
             await self._deliver_all(timeout)
@@ -288,13 +294,15 @@ class Producer(RecordEntry):
             serializing = list(self._admission.serializing)
             for task in serializing:
                 task.cancel()
-            if self._accumulator.has_undelivered():
-                error = ProducerClosedError("the producer was closed before the record was delivered")
-                self._sender.fail_everything(error, self._loop.time())
-            self._task.cancel()
-            await asyncio.gather(self._task, *serializing, return_exceptions=True)
-            self._report_refused()
-            await self._sender.close()
+            try:
+                if self._accumulator.has_undelivered():
+                    error = ProducerClosedError("the producer was closed before the record was delivered")
+                    self._sender.fail_everything(error, self._loop.time())
+            finally:
+                self._task.cancel()
+                await asyncio.gather(self._task, *serializing, return_exceptions=True)
+                self._report_refused()
+                await self._sender.close()
         finally:
             # A connector that is shared lives on, and with it all that it knows of.
             arena = self._accumulator.pool.arena
@@ -536,7 +544,9 @@ class Producer(RecordEntry):
         from aioproducer.threadsafe import ThreadsafeProducer
 
         self._check_caller()
-        return ThreadsafeProducer(self, self._loop, self.config.buffer_memory)
+        threadsafe = ThreadsafeProducer(self, self._loop, self.config.buffer_memory)
+        self._threadsafe.add(threadsafe)
+        return threadsafe
 
     # Inside
 
@@ -563,7 +573,7 @@ class Producer(RecordEntry):
         if self._on_error is not None:
             try:
                 self._on_error(topic_partition, count, error.fresh())
-            except Exception:
+            except (Exception, asyncio.CancelledError):
                 logger.exception("on_error failed")
 
     def _note_refused(self, topic_partition: TopicPartition, error: KafkaError) -> None:

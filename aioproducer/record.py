@@ -135,7 +135,8 @@ class Node(NamedTuple):
 
     def __str__(self) -> str:
         rack = "" if self.rack is None else f" (rack {self.rack})"
-        return f"{self.host}:{self.port} (id {self.id}){rack}"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port} (id {self.id}){rack}"
 
 
 class PartitionInfo(NamedTuple):

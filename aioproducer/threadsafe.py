@@ -61,7 +61,8 @@ class ThreadsafeFuture(concurrent.futures.Future[_T]):
 class ThreadsafeProducer:
     """``send``, ``send_many`` and ``flush`` for any thread, also one with another event loop.
 
-    What goes wrong, goes into the future: nothing but a closed loop raises here. Records of one thread keep their
+    What goes wrong, goes into the future: nothing but a closed loop raises here. When the producer is closed, what is
+    still on its way to the loop fails; after a fork everything does, in the child. Records of one thread keep their
     order. Nobody is made to wait: records on their way to the loop are bounded by ``buffer_memory``, and fail with
     ``BufferExhaustedError`` past that.
     """
@@ -74,7 +75,24 @@ class ThreadsafeProducer:
         self._size_limit = buffer_memory
         self._lock = Lock()
         self._size = 0
-        self._count = 0
+        # On their way to the loop, which does not come to them where it ends before.
+        self._on_the_way: set[ThreadsafeFuture[Any]] = set()
+        self._refusal = callers.RUNNING
+
+    def refuse(self, reason: int) -> None:
+        """Fail what is on its way, and whatever comes, for one of the reasons in ``callers``."""
+        with self._lock:
+            self._refusal = reason
+            on_the_way, self._on_the_way = self._on_the_way, set()
+            self._size = 0
+        for future in on_the_way:
+            _end(future, callers.refusal(reason))
+
+    def disown_after_fork(self) -> None:
+        """In the child: refuse all. Whoever held the lock, or waits for a future, is in the parent."""
+        self._lock = Lock()
+        self._on_the_way = set()
+        self.refuse(callers.FORKED)
 
     def send(
         self, topic: str, value: Any = None, key: Any = None, **options: Any
@@ -97,21 +115,30 @@ class ThreadsafeProducer:
         """Let ``begin`` run on the loop, and what it returns end the future that is returned."""
         future: ThreadsafeFuture[_T] = ThreadsafeFuture(self._loop_thread)
         with self._lock:
-            if size and self._count and self._size + size > self._size_limit:
-                future.set_exception(line_full(size, self._size, self._size_limit, self._count))
+            count = len(self._on_the_way)
+            if self._refusal != callers.RUNNING:
+                future.set_exception(callers.refusal(self._refusal))
+                return future
+            if size and count and self._size + size > self._size_limit:
+                future.set_exception(line_full(size, self._size, self._size_limit, count))
                 return future
             self._size += size
-            self._count += 1
+            self._on_the_way.add(future)
         try:
             self._loop.call_soon_threadsafe(self._begin, future, begin, size)
         except RuntimeError as error:
+            with self._lock:
+                self._on_the_way.discard(future)
             raise ProducerClosedError("this producer's event loop is closed") from error
         return future
 
-    def _begin(self, future: concurrent.futures.Future[_T], begin: Callable[[], asyncio.Future[_T]], size: int) -> None:
+    def _begin(self, future: ThreadsafeFuture[_T], begin: Callable[[], asyncio.Future[_T]], size: int) -> None:
         with self._lock:
+            if future not in self._on_the_way:
+                # The producer was closed meanwhile.
+                return
+            self._on_the_way.remove(future)
             self._size -= size
-            self._count -= 1
         if future.cancelled():
             future.set_running_or_notify_cancel()
             return

@@ -190,6 +190,13 @@ def test_a_backoff_above_its_ceiling_is_warned_of(caplog: pytest.LogCaptureFixtu
     assert "retry.backoff.ms (5000) is greater than retry.backoff.max.ms (1000)" in caplog.text
 
 
+@pytest.mark.parametrize("value", [0, -1])
+def test_connections_need_time_to_be_made(value: int) -> None:
+    for name in ("socket.connection.setup.timeout.ms", "socket.connection.setup.timeout.max.ms"):
+        with pytest.raises(ConfigurationError, match=rf"{name} must be at least 1 ms, not {value}"):
+            config(**{name.replace(".", "_"): value})
+
+
 def test_client_ids_are_numbered_unless_given() -> None:
     first, second = config().client_id, config().client_id
     assert first.startswith("producer-")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Sequence
 
@@ -80,6 +81,16 @@ def test_all_are_told_in_order_though_one_raises(caplog: pytest.LogCaptureFixtur
     (entry,) = caplog.records
     assert (entry.name, entry.getMessage()) == ("aioproducer.hooks", "hook Failing.on_batch_acked failed")
     assert entry.exc_info is not None
+
+
+def test_a_hook_that_meets_a_cancelled_future_cancels_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    class Looks:
+        def on_disconnect(self, *arguments: object) -> None:
+            raise asyncio.CancelledError
+
+    (on_disconnect,) = Hooks([Looks()]).disconnect
+    on_disconnect(NODE, None)
+    assert "Looks.on_disconnect failed" in caplog.text
 
 
 def test_a_plain_function_as_attribute_is_guarded_and_named_too(caplog: pytest.LogCaptureFixture) -> None:

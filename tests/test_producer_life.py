@@ -188,6 +188,7 @@ async def main():
     producer = Producer(bootstrap_servers=sys.argv[1], linger_ms=0)
     await producer.start()
     await producer.send(sys.argv[2], b"before")
+    threadsafe = producer.threadsafe()
     if not (child := os.fork()):
         code = 1
         try:
@@ -205,7 +206,9 @@ async def main():
                 unstarted.send("t", b"v")
             except WrongCallerError as error:
                 refused += "not started" in str(error)
-            code = 0 if refused == 5 else 2
+            for future in (threadsafe.send(sys.argv[2], b"child"), threadsafe.flush()):
+                refused += "after the fork" in str(future.exception(0))
+            code = 0 if refused == 7 else 2
         finally:
             os._exit(code)
     assert os.waitpid(child, 0)[1] == 0
@@ -443,6 +446,49 @@ async def test_a_failed_batch_is_told_once_with_its_count(
     messages = [record.getMessage() for record in caplog.records]
     assert sum(f"10 record(s) for {topic}-0 failed" in message for message in messages) == 1
     assert messages.count("on_error failed") == 1
+
+
+async def test_close_goes_on_though_on_error_meets_a_cancelled_future() -> None:
+    """close() raised CancelledError, and left tasks and connections behind."""
+    waiter = asyncio.get_running_loop().create_future()
+    waiter.cancel()
+    before = asyncio.all_tasks()
+    producer = Producer(bootstrap_servers=NOWHERE, on_error=lambda place, count, error: waiter.result())
+    await producer.start()
+    delivery = producer.send("t", b"v")
+    await asyncio.sleep(0.01)
+    await producer.close(0)
+    assert isinstance(delivery.exception(), ProducerClosedError)
+    await asyncio.sleep(0)
+    assert asyncio.all_tasks() == before
+
+
+async def test_acknowledged_records_stay_so_though_a_hook_meets_a_cancelled_future(
+    kafka_cluster: EmbeddedCluster,
+) -> None:
+    class Looks:
+        def on_batch_acked(self, *arguments: object) -> None:
+            raise asyncio.CancelledError
+
+        def on_ready(self, *arguments: object) -> None:
+            raise asyncio.CancelledError
+
+    kafka_cluster.create_topic("three", 3)
+    async with kafka_cluster.producer(hooks=[Looks()], linger_ms=20) as producer, asyncio.timeout(10):
+        deliveries = [producer.send("three", b"v", partition=number % 3) for number in range(6)]
+        assert [(await delivery).offset for delivery in deliveries] == [0, 0, 0, 1, 1, 1]
+
+
+async def test_more_memory_than_there_is() -> None:
+    producer = Producer(bootstrap_servers=NOWHERE, buffer_memory=2**62)
+    with pytest.raises(ConfigurationError, match=r"buffer\.memory: 4611686018427387904 bytes are not to be had"):
+        await producer.start()
+    await producer.close()
+
+
+async def test_windows_of_metrics_may_have_no_length() -> None:
+    async with Producer(bootstrap_servers=NOWHERE, metrics_sample_window_ms=0) as producer:
+        assert producer.metrics()["record-send-total"] == 0
 
 
 async def test_records_that_are_refused_in_one_turn_are_told_together(

@@ -158,5 +158,36 @@ async def test_a_closed_producer_and_a_closed_loop() -> None:
     thread.start()
     await asyncio.to_thread(thread.join)
     for call in (lambda: kept[0].send("t", b"v"), lambda: kept[0].send_many("t", []), kept[0].flush):
-        with pytest.raises(ProducerClosedError, match="event loop is closed"):
-            call()
+        assert isinstance(call().exception(5), ProducerClosedError)
+
+
+def test_a_loop_that_was_closed_under_the_producer() -> None:
+    loop = asyncio.new_event_loop()
+    threadsafe = ThreadsafeProducer(Producer(bootstrap_servers=NOWHERE), loop, 1000)
+    loop.close()
+    with pytest.raises(ProducerClosedError, match="event loop is closed"):
+        threadsafe.send("t", b"v")
+
+
+async def test_a_call_that_the_loop_did_not_come_to_was_waited_for_for_ever() -> None:
+    """It was handed over after the loop's last turn, and before the loop was closed."""
+    producer = Producer(bootstrap_servers=NOWHERE)
+    await producer.start()
+    threadsafe = producer.threadsafe()
+    closing = asyncio.ensure_future(producer.close(0))
+    await asyncio.sleep(0)
+    # The loop does nothing before this coroutine lets it.
+    late = threadsafe.send("t", b"v")
+    assert isinstance(late.exception(0), ProducerClosedError)
+    await closing
+    assert isinstance(threadsafe.flush().exception(0), ProducerClosedError)
+
+
+async def test_what_is_on_its_way_when_the_producer_is_closed_fails_with_it() -> None:
+    async with Producer(bootstrap_servers=NOWHERE) as producer:
+        threadsafe = producer.threadsafe()
+        sent = threadsafe.send("t", b"v")
+        flushed = threadsafe.flush()
+        await producer.close(0)
+        assert isinstance(sent.exception(0), ProducerClosedError)
+        assert isinstance(flushed.exception(0), ProducerClosedError)

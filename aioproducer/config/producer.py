@@ -162,6 +162,7 @@ class ProducerConfig:
         rules.resolve_delivery_timeout(values, explicit)
         rules.resolve_plugins(values)
         rules.require_memory(values)
+        rules.require_time_to_connect(values)
         rules.check_client_id(values)
         rules.require_rack(values)
         values["metadata.recovery.strategy"] = str(values["metadata.recovery.strategy"]).lower()

@@ -42,7 +42,8 @@ def parse_properties(text: str) -> dict[str, str]:
         rest = line[key_end:].lstrip(_BLANKS)
         if rest[:1] in ("=", ":"):
             rest = rest[1:].lstrip(_BLANKS)
-        entries[_unescape(line[:key_end])] = _unescape(rest)
+        key = _unescape(line[:key_end], "a key")
+        entries[key] = _unescape(rest, f"the value of {key}")
     return entries
 
 
@@ -70,14 +71,15 @@ def _key_end(line: str) -> int:
     return min(position, len(line))
 
 
-def _unescape(text: str) -> str:
+def _unescape(text: str, place: str) -> str:
+    """``text`` without its escapes; ``place`` is for people, who may not be shown the text: it may be a password."""
     if "\\" not in text:
         return text
 
     def replace(match: re.Match[str]) -> str:
         escape = match[1]
         if escape == "u":
-            raise ConfigurationError(f"\\u must be followed by four hexadecimal digits: {text!r}")
+            raise ConfigurationError(f"\\u must be followed by four hexadecimal digits, in {place}")
         return chr(int(escape[1:], 16)) if len(escape) > 1 else _ESCAPES.get(escape, escape)
 
     # Characters beyond the basic plane are written as two \u escapes, a UTF-16 surrogate pair.

@@ -186,6 +186,13 @@ def require_memory(values: Values) -> None:
         raise ConfigurationError("buffer.memory must be at least 1 byte, not 0: no record would have room")
 
 
+def require_time_to_connect(values: Values) -> None:
+    """There is time to make a connection in (Java takes 0 and less, and then none is ever made)."""
+    for name in ("socket.connection.setup.timeout.ms", "socket.connection.setup.timeout.max.ms"):
+        if integer(values, name) < 1:
+            raise ConfigurationError(f"{name} must be at least 1 ms, not {values[name]}: no connection would be made")
+
+
 def check_client_id(values: Values) -> None:
     """It goes with every request, as a string of at most 32,767 bytes of UTF-8."""
     client_id = str(values["client.id"])

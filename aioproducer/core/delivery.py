@@ -188,6 +188,8 @@ class Delivery(FutureOfMetadata):
 
     # asyncio.isfuture() looks at this name; no task ever sees a Delivery yielded, so that it stays False.
     _asyncio_future_blocking = False
+    # gather(return_exceptions=True) reads it of one that is cancelled. There is no room for what cancel() was given.
+    _cancel_message = None
 
     _group: DeliveryGroup
     _index: int

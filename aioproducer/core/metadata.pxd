@@ -29,6 +29,7 @@ cdef class ClusterMetadata:
     cdef bint _rebootstrap_required
     cdef Attempts _failed
     cdef Attempts _fruitless
+    cdef Attempts _rebootstraps
 
     cpdef object topic(self, object name)
     cpdef object add_topic(self, object name, double now)

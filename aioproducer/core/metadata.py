@@ -137,6 +137,8 @@ class ClusterMetadata:
         # Answers that tell nothing new back off like failures do (KIP-580): a partition without a leader for an hour
         # must not be asked for ten times a second.
         self._fruitless = Attempts(backoff, random)
+        # Where the bootstrap names brokers that cannot be reached, to go back to it again helps nobody.
+        self._rebootstraps = Attempts(backoff, random)
 
     @property
     def nodes(self) -> Mapping[int, Node]:
@@ -446,9 +448,10 @@ class ClusterMetadata:
 
         ``node_available``: the caller could send to or connect to at least one known node. True with
         ``metadata_recovery_strategy=rebootstrap`` when it could not, when a broker demanded it, or when attempts have
-        failed for ``metadata_recovery_rebootstrap_trigger_ms``. Never while the bootstrap addresses are all there is.
+        failed for ``metadata_recovery_rebootstrap_trigger_ms``. Never while the bootstrap addresses are all there is,
+        and not again before a backoff has passed, unless a broker that they named was reached.
         """
-        if not self._may_rebootstrap or not self.bootstrapped:
+        if not self._may_rebootstrap or not self.bootstrapped or self._rebootstraps.delay(now) > 0:
             return False
         if self._rebootstrap_required or not node_available:
             return True
@@ -472,7 +475,17 @@ class ClusterMetadata:
         self._attempt_started = now
         self._failed.succeeded()
         self._fruitless.succeeded()
+        self._rebootstraps.failed(now)
         return change
+
+    def broker_reached(self) -> None:
+        """A broker that metadata named can be used: the next time that none can, the bootstrap is gone to at once."""
+        self._rebootstraps.succeeded()
+
+    @property
+    def rebootstraps(self) -> int:
+        """How often in a row the bootstrap addresses were gone back to, and no broker that they named was reached."""
+        return self._rebootstraps.failures
 
     def _reason_to_disbelieve(
         self, response: MetadataResponse, nodes: Mapping[int, Node], in_flight: _InFlight, now: float

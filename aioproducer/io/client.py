@@ -26,7 +26,7 @@ from aioproducer.errors import (
 from aioproducer.hooks import Hooks
 from aioproducer.io.closing import close_nodes
 from aioproducer.io.internal import InternalRequest
-from aioproducer.io.node import NodeConnection, NodeSettings
+from aioproducer.io.node import NodeConnection, NodeSettings, Past
 from aioproducer.metrics import Metrics
 from aioproducer.protocol import ApiKey, Request, Response
 from aioproducer.protocol.messages.metadata import MetadataResponse
@@ -60,6 +60,7 @@ class BrokerClient:
         self._metrics = Metrics(2, 30_000)
         self._hooks = Hooks()
         self._nodes: dict[int, NodeConnection] = {}
+        self.pasts: dict[tuple[int, str, int], Past] = {}
         self._retired: dict[NodeConnection, None] = {}
         self._changed = loop.create_future()
         self._renewing = asyncio.Lock()
@@ -116,6 +117,12 @@ class BrokerClient:
         return await answer
 
     # Nodes
+
+    def node_ready(self, node: NodeConnection) -> None:
+        """One that metadata named ends an outage, if there was one."""
+        if node.id >= 0:
+            self.pasts.clear()
+            self.metadata.broker_reached()
 
     def node_changed(self, node: NodeConnection, now: float) -> None:
         """A node can take a request, or is gone: whoever waits for one looks again."""
@@ -198,7 +205,8 @@ class BrokerClient:
         self.metadata.begin_attempt(now)
         usable = chosen is not None or any(node.connected for node in self._nodes.values())
         if self.metadata.needs_rebootstrap(now, node_available=usable):
-            logger.warning("No known broker can be reached: going back to the bootstrap addresses")
+            if not self.metadata.rebootstraps:
+                logger.warning("No known broker can be reached: going back to the bootstrap addresses")
             self._apply(self.metadata.rebootstrap(now))
             return self._least_loaded(now)
         node = None if chosen is None else self.node(chosen)

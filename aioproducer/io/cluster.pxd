@@ -10,6 +10,7 @@ from aioproducer.metrics cimport Metrics
 
 cdef class Cluster:
     cdef readonly dict nodes
+    cdef public dict pasts
     cdef readonly ClusterMetadata metadata
     cdef object _loop
     cdef RecordAccumulator _accumulator

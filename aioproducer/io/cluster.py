@@ -22,7 +22,7 @@ from aioproducer.errors import BrokerError, KafkaError, NetworkError, ProtocolEr
 from aioproducer.hooks import Hooks
 from aioproducer.io.closing import close_nodes
 from aioproducer.io.internal import InternalRequest
-from aioproducer.io.node import NodeConnection, NodeSettings
+from aioproducer.io.node import NodeConnection, NodeSettings, Past
 from aioproducer.metrics import Metrics
 from aioproducer.protocol import Buffer, Request, Response
 from aioproducer.protocol.messages.metadata import MetadataResponse, MetadataResponseTopic
@@ -70,6 +70,7 @@ class Cluster:
         topic_refused: Callable[[str, KafkaError], None],
     ) -> None:
         self.nodes: dict[int, NodeConnection] = {}
+        self.pasts: dict[tuple[int, str, int], Past] = {}
         self.metadata = metadata
         self._loop = loop
         self._accumulator = accumulator
@@ -91,6 +92,12 @@ class Cluster:
         self._retired: dict[NodeConnection, None] = {}
 
     # Nodes
+
+    def node_ready(self, node: NodeConnection) -> None:
+        """One that metadata named ends an outage, if there was one."""
+        if node.id >= 0:
+            self.pasts.clear()
+            self.metadata.broker_reached()
 
     def node_changed(self, node: NodeConnection, now: float) -> None:
         """A node is ready, has room, or is gone: send at once what waits for that."""
@@ -157,7 +164,8 @@ class Cluster:
         chosen = least_loaded_node(candidates, self._random)
         usable = chosen is not None or any(node.connected for node in self.nodes.values())
         if self.metadata.needs_rebootstrap(now, node_available=usable):
-            logger.warning("No known broker can be reached: going back to the bootstrap addresses")
+            if not self.metadata.rebootstraps:
+                logger.warning("No known broker can be reached: going back to the bootstrap addresses")
             if self._metadata_request is not None:
                 self._metadata_request.give_up()
             self.apply(self.metadata.rebootstrap(now), now)
@@ -362,7 +370,10 @@ class Cluster:
         response = completed.response
         assert isinstance(response, InitProducerIdResponse)
         self._producer_id_asked = False
-        if response.error_code == 0:
+        if response.error_code == 0 and response.producer_id < 0:
+            logger.warning("A broker gave the producer the id %d, which is none", response.producer_id)
+            self._producer_id_attempts.failed(now)
+        elif response.error_code == 0:
             self._producer_id_attempts.succeeded()
             self._producer_state.set_producer_id(response.producer_id, response.producer_epoch)
             self._accumulator.ready.settle_held(now)

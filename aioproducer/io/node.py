@@ -24,6 +24,7 @@ from aioproducer.hooks import Hooks
 from aioproducer.metrics import Metrics
 from aioproducer.protocol import Buffer, Request, Response, frame_size
 from aioproducer.record import Node
+from aioproducer.transport.addresses import peer_name
 from aioproducer.transport.base import Connector, Transport
 
 if TYPE_CHECKING:
@@ -57,8 +58,22 @@ class RequestContext(Protocol):
     def failed(self, node: NodeConnection, error: KafkaError) -> None: ...
 
 
+class Past(NamedTuple):
+    """What is still to be known of a broker that was not reached, when it is forgotten and then named again."""
+
+    attempts: Attempts
+    setups: int
+    logged: str | None
+
+
 class NodeOwner(Protocol):
     """Whom a node tells when it can be used, and when it cannot."""
+
+    pasts: dict[tuple[int, str, int], Past]
+    """By id, host and port; of brokers that are not known at the moment."""
+
+    def node_ready(self, node: NodeConnection) -> None:
+        """It is connected, and the broker has said what it speaks; ``node_changed`` follows."""
 
     def node_changed(self, node: NodeConnection, now: float) -> None:
         """Ready, or able to take more requests than before, or disconnected."""
@@ -112,8 +127,11 @@ class NodeConnection:
         self._on_response_read = hooks.response_read
         self._on_throttle = hooks.throttle
         self._random = random
-        self._attempts = Attempts(settings.reconnect_backoff, random)
-        self._setups = 0
+        past = owner.pasts.pop((node.id, node.host, node.port), None)
+        if past is None:
+            past = Past(Attempts(settings.reconnect_backoff, random), 0, None)
+        self._attempts = past.attempts
+        self._setups = past.setups
         # What is left to try of the addresses of the node's name, each with the name that a certificate must bear.
         self._addresses: list[tuple[str, str]] = []
         self._connection: Connection | None = None
@@ -140,7 +158,7 @@ class NodeConnection:
         # The end of this connection was our own wish.
         self._closing = False
         self._was_ready = False
-        self._logged: str | None = None
+        self._logged = past.logged
         self.task = self._begin()
 
     # What the owner asks
@@ -279,6 +297,9 @@ class NodeConnection:
         """The node is not needed any more: end when what is in flight is answered."""
         self._retired = True
         self._wanted.clear()
+        if self._attempts.failures:
+            node = self.node
+            self._owner.pasts[node.id, node.host, node.port] = Past(self._attempts, self._setups, self._logged)
         if self.in_flight == 0 and not self._unwritten:
             self.close()
 
@@ -355,12 +376,12 @@ class NodeConnection:
             if deadline.expired():
                 self._setups += 1
                 error = ConnectionFailedError(
-                    f"{_at(host, address)}:{port} did not take a connection within {timeout * 1000:.0f} ms "
+                    f"{_at(host, address, port)} did not take a connection within {timeout * 1000:.0f} ms "
                     f"(socket_connection_setup_timeout_ms): check host and port, and what filters the network between."
                 )
             else:
                 error = connection_failed(
-                    f"{_at(host, address)}:{port}",
+                    f"{_at(host, address, port)}",
                     failure,
                     uses_tls=self._settings.uses_tls,
                     broker=self.id if self.id >= 0 else None,
@@ -368,7 +389,7 @@ class NodeConnection:
         except Exception as failure:
             # The loop's, a connector's or the machine's fault; trying goes on, since it may pass.
             logger.exception("Connecting to broker %s failed", node)
-            error = ConnectionFailedError(f"Connecting to {_at(host, address)}:{port} failed: {failure!r}")
+            error = ConnectionFailedError(f"Connecting to {_at(host, address, port)} failed: {failure!r}")
         else:
             self._setups = 0
             self._established(transport, began)
@@ -435,7 +456,7 @@ class NodeConnection:
         for each in completed:
             try:
                 self._answered(each, now)
-            except Exception:
+            except (Exception, asyncio.CancelledError):
                 # A fault in here must not keep the answers behind it from those who wait for them.
                 logger.exception("The answer of broker %s to %s met an error", self.node, each.context)
         if connection.error is not None:
@@ -451,6 +472,7 @@ class NodeConnection:
         self.last_error = None
         self._logged = None
         logger.debug("Broker %s is ready", self.node)
+        self._owner.node_ready(self)
         for on_ready in self._hooks.ready:
             on_ready(self.node, (now - self._connected_at) * 1000)
 
@@ -612,8 +634,8 @@ _OWN_REQUEST = _OwnRequest()
 
 
 def _has_moved(node: Node) -> NetworkError:
-    return NetworkError(f"broker {node.id} has moved to {node.host}:{node.port}")
+    return NetworkError(f"broker {node.id} has moved to {peer_name(node.host, node.port)}")
 
 
-def _at(host: str, address: str) -> str:
-    return host if address == host else f"{host} ({address})"
+def _at(host: str, address: str, port: int) -> str:
+    return peer_name(host, port) if address == host else f"{host} ({address}):{port}"

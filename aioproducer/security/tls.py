@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import ssl
 import tempfile
 from collections.abc import Iterator
@@ -69,6 +70,8 @@ def client_context(config: ProducerConfig) -> ssl.SSLContext:
             belong together, or a version or cipher suite is not there.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    # Whatever is trusted ends a chain, as in Java: be it no root but one in between, or the broker's own certificate.
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     context.check_hostname = config.ssl_endpoint_identification_algorithm == "https"
     _set_versions(context, config.ssl_enabled_protocols)
     _set_cipher_suites(context, config.ssl_cipher_suites)
@@ -129,7 +132,7 @@ def _load_trust(context: ssl.SSLContext, config: ProducerConfig) -> None:
         raise ConfigurationError("give ssl.truststore.certificates or ssl.truststore.location, not both")
     if inline is not None:
         _check_type("ssl.truststore.type", config.ssl_truststore_type, "PEM", "ssl.truststore.certificates")
-        _load_trusted_pem(context, inline.value.encode(), "ssl.truststore.certificates")
+        _load_trusted_pem(context, _inline_pem(inline.value), "ssl.truststore.certificates")
     elif location is not None:
         content = _read(location, "ssl.truststore.location")
         source = f"ssl.truststore.location {location}"
@@ -142,6 +145,16 @@ def _load_trust(context: ssl.SSLContext, config: ProducerConfig) -> None:
             _load_trusted_pem(context, b"".join(others), source)
     else:
         context.load_default_certs(ssl.Purpose.SERVER_AUTH)
+
+
+def _inline_pem(text: str) -> bytes:
+    """PEM with its line ends, which lines that are continued in a properties file lose: Kafka takes blanks for them."""
+    ascii_text = text.encode("ascii", "ignore")
+    return re.sub(
+        rb"(-----BEGIN [A-Z0-9 ]+-----)([^-]*)(-----END [A-Z0-9 ]+-----)",
+        lambda block: b"\n".join([block[1], *block[2].split(), block[3], b""]),
+        ascii_text,
+    )
 
 
 def _load_trusted_pem(context: ssl.SSLContext, pem: bytes, source: str) -> None:
@@ -167,7 +180,7 @@ def _key_material(config: ProducerConfig) -> _KeyMaterial | None:
             raise ConfigurationError(f"{missing} is missing: a client certificate needs its chain and its key")
         source = "ssl.keystore.key and ssl.keystore.certificate.chain"
         _check_type("ssl.keystore.type", config.ssl_keystore_type, "PEM", source)
-        return _KeyMaterial(source, chain.value.encode(), key.value.encode(), key_password)
+        return _KeyMaterial(source, _inline_pem(chain.value), _inline_pem(key.value), key_password)
     if location is None:
         return None
     content = _read(location, "ssl.keystore.location")

@@ -37,6 +37,9 @@ _CURES: Final = {
     ),
 }
 # What Spark's Kafka source gives beside what its sink takes.
+CONVERTED_AT_ONCE: Final = 1000
+"""Rows that are made text of together."""
+
 _OF_THE_SOURCE: Final = ("offset", "timestampType")
 
 
@@ -99,6 +102,20 @@ class SinkColumns:
         for name, sql_type in columns.items():
             _check_type(name, sql_type, formats.get(name, ""))
         return cls(options.topic, options.key_format, options.value_format)
+
+    def parts(self, batch: pyarrow.RecordBatch) -> Iterator[pyarrow.RecordBatch]:
+        """The batch, in parts where it is converted: text may take hundreds of times what it is made of."""
+        step = CONVERTED_AT_ONCE if self.key_format or self.value_format else max(batch.num_rows, 1)
+        for first in range(0, batch.num_rows, step):
+            yield batch.slice(first, step)
+
+    def size(self, batch: pyarrow.RecordBatch, pieces: Sequence[Piece]) -> int:
+        """About how many bytes ``pieces``, which were made of ``batch``, keep in memory."""
+        size = int(batch.nbytes)
+        if not (self.key_format or self.value_format):
+            return size
+        columns = [column for piece in pieces for column in (piece.values, piece.keys)]
+        return max(size, sum(int(column.nbytes) for column in columns if column is not None))
 
     def pieces(self, batch: pyarrow.RecordBatch) -> Iterator[Piece]:
         """The rows of a batch by topic and partition; rows of the same are in the batch's order.

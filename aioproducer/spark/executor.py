@@ -100,6 +100,7 @@ class Call(Generic[T]):
         Raises:
             TimeoutError: it did not end within ``timeout`` seconds.
             ProducerClosedError: the loop was closed before it ended.
+            asyncio.CancelledError: it cancelled itself.
         """
         try:
             in_time = self._ended.wait(timeout)
@@ -113,7 +114,7 @@ class Call(Generic[T]):
                 raise TimeoutError(f"{self._name()} did not end within {timeout:g} s: it {how}")
         if self._refusal is not None:
             raise self._refusal
-        if self._was_cancelled():
+        if self._was_cancelled() and self._cancelling:
             raise ProducerClosedError(f"{self._name()} was cancelled, as everything is when the loop is closed")
         assert self._task is not None
         return self._task.result()

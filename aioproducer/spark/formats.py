@@ -1,7 +1,7 @@
 """``key_format`` and ``value_format``: columns of any type as text, as Spark's ``to_json`` and ``CAST`` write it.
 
 All is done by Arrow's own functions, a column at a time; Python looks at single rows only where Arrow has nothing:
-bytes in JSON, and floating-point numbers that Java writes with an exponent.
+bytes in JSON, floating-point numbers that Java writes with an exponent, and timestamps from 2037 on in a region's time.
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ import re
 from base64 import b64encode
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from decimal import Decimal
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, Self
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -246,7 +248,8 @@ def _local(column: pa.Array) -> tuple[pa.Array, pa.Array | pa.Scalar]:
         else:
             try:
                 local = pc.local_timestamp(column).cast(pa.timestamp("us")).cast(pa.int64())
-            except pa.ArrowInvalid as error:
+                local = _by_rules(local, microseconds, zone)
+            except (pa.ArrowInvalid, ZoneInfoNotFoundError) as error:
                 raise ValueError(
                     f"the time zone {zone!r} of spark.sql.session.timeZone is unknown on this executor: name a region "
                     "(Europe/Berlin), an offset (+01:00) or UTC, and see that the system has its time zone database "
@@ -257,6 +260,37 @@ def _local(column: pa.Array) -> tuple[pa.Array, pa.Array | pa.Scalar]:
             offsets = named.take(seconds.indices)
     texts = local.cast(pa.timestamp("us")).cast(_LARGE_STRING)
     return _signed_years(texts, local, _FIRST_DAY * _DAY_US, (_LAST_DAY + 1) * _DAY_US), offsets
+
+
+# 2037 begins. Most files of time zones list the changes of the clock until then, and have a rule for those after it, at
+# which Arrow does not look.
+_RULES_BEGIN: Final = 2_114_380_800_000_000
+# 2100 begins: no file lists a change as late as that.
+_ONLY_RULES: Final = 4_102_444_800
+# In so many seconds, 400 years, the calendar repeats, and with it the rules.
+_CALENDAR: Final = 146_097 * 86_400
+
+
+def _by_rules(local: pa.Array, microseconds: pa.Array, zone: str) -> pa.Array:
+    """``local`` with the times that only the zone's rules tell.
+
+    Raises:
+        ZoneInfoNotFoundError: Python does not know the zone.
+    """
+    late = pc.fill_null(pc.greater_equal(microseconds, _RULES_BEGIN), False)
+    if not _any(late):
+        return local
+    region = ZoneInfo(zone)
+    ruled = [each + _offset_us(each // 1_000_000, region) for each in microseconds.filter(late).to_pylist()]
+    return pc.replace_with_mask(local, late, pa.array(ruled, pa.int64()))
+
+
+def _offset_us(seconds: int, region: ZoneInfo) -> int:
+    if seconds >= _ONLY_RULES:
+        seconds = _ONLY_RULES + (seconds - _ONLY_RULES) % _CALENDAR
+    offset = datetime.fromtimestamp(seconds, region).utcoffset()
+    assert offset is not None
+    return round(offset.total_seconds() * 1_000_000)
 
 
 def _fixed_offset(zone: str) -> int | None:

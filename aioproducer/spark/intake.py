@@ -42,9 +42,12 @@ class RowsFailedError(SendManyError):
     def __init__(self, rows: int, acked: int, errors: Mapping[TopicPartition, KafkaError]) -> None:
         super().__init__(SendManyResult(rows, acked), errors)
         topic_partition, error = next(iter(self.errors.items()))
-        # A record that is refused before a partition is chosen for it has -1.
-        where = topic_partition if topic_partition.partition >= 0 else f"topic {topic_partition.topic}"
-        self.args = (f"Rows for {where} were not delivered: {error} {what_became(rows, acked)}",)
+        self.args = (f"Rows for {place(topic_partition)} were not delivered: {error} {what_became(rows, acked)}",)
+
+
+def place(topic_partition: TopicPartition) -> str:
+    """Where rows were to go; one that is refused before a partition is chosen for it has -1."""
+    return str(topic_partition) if topic_partition.partition >= 0 else f"topic {topic_partition.topic}"
 
 
 def what_became(rows: int, acked: int) -> str:

@@ -141,6 +141,7 @@ class SinkOptions:
             )
         if own.get("topic") == "":
             raise ConfigurationError("the option topic is empty: name a topic, or drop it and have a column topic")
+        config = _with_provider_names(config)
         flush_timeout_ms = _producer_config(config).delivery_timeout_ms + FLUSH_MARGIN_MS
         return cls(
             config=tuple(sorted(config.items())),
@@ -150,6 +151,19 @@ class SinkOptions:
             flush_timeout_ms=_milliseconds(own, "flush_timeout_ms", flush_timeout_ms),
             check_timeout_ms=_milliseconds(own, "check_timeout_ms", CHECK_TIMEOUT_MS),
         )
+
+
+def _with_provider_names(config: Mapping[str, str]) -> dict[str, str]:
+    """``config`` with the names of config providers as the value of ``config.providers`` spells them.
+
+    Spark makes keys lower-case, and these names are the only part of one that Kafka has no list of.
+    """
+    restored = dict(config)
+    for name in (alias.strip() for alias in config.get("config.providers", "").split(",")):
+        lowered = f"config.providers.{name.lower()}."
+        for key in [key for key in restored if key.startswith(lowered)]:
+            restored[f"config.providers.{name}.{key.removeprefix(lowered)}"] = restored.pop(key)
+    return restored
 
 
 def _producer_config(config: Mapping[str, str]) -> ProducerConfig:

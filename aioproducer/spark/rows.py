@@ -28,6 +28,8 @@ CHUNK_ROWS = 1000
 ROW_OVERHEAD = 200
 # What was sent may be delivered for so long where the `with` is left by an exception, in seconds.
 GRACE_AFTER_EXCEPTION = 1.0
+# In seconds.
+SHORTEST_FLUSH = 0.02
 # Letting go of the loop takes one turn of it. Where it takes longer, nobody waits for it, in seconds.
 CLOSE_TIMEOUT = 5.0
 
@@ -140,7 +142,7 @@ class ExecutorProducer:
         places = {name: place for place, name in enumerate(given)}
         key_place, time_place, header_place = (places.get(name) for name in ("keys", "timestamps_ms", "headers"))
         for row in zip_longest(*(iterators[name]() for name in given), fillvalue=_MISSING):
-            if _MISSING in row:
+            if any(value is _MISSING for value in row):
                 raise ValueError(f"{', '.join(given)} are not of one length")
             self.send(
                 topic,
@@ -220,7 +222,8 @@ class ExecutorProducer:
         if timeout is None:
             timeout = (intake.producer.config.delivery_timeout_ms + FLUSH_MARGIN_MS) / 1000
         try:
-            self._executor.run(intake.flush(), timeout)
+            # With no time at all the loop would not come to say that nothing is left to wait for.
+            self._executor.run(intake.flush(), max(timeout, SHORTEST_FLUSH))
         except KafkaError:
             raise
         except TimeoutError:

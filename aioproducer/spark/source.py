@@ -134,8 +134,8 @@ def _tell_user(error: Exception) -> NoReturn:
 class SinkCommitMessage(WriterCommitMessage):
     """What a task has written; ``query_id`` and ``batch_id`` are None in a batch job.
 
-    Times named ``_ms`` are milliseconds, from a produce request to its response. Bytes are those of record batches,
-    compressed, retries included.
+    Times named ``_ms`` are milliseconds, from a batch's first row to its acknowledgement. Bytes are those of record
+    batches, compressed, retries included; retries are rows.
     """
 
     partition_id: int

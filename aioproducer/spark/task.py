@@ -18,7 +18,7 @@ from aioproducer.bulk import ColumnsSender
 from aioproducer.errors import KafkaError
 from aioproducer.spark.executor import Executor
 from aioproducer.spark.figures import Figures, figures
-from aioproducer.spark.intake import because
+from aioproducer.spark.intake import because, place
 
 if TYPE_CHECKING:
     import pyarrow
@@ -215,7 +215,7 @@ class PartitionSender:
 
     def _raise_failure(self) -> None:
         for topic_partition, error in self._sender.errors.items():
-            raise self._failure(f"Rows for {topic_partition} were not delivered: {error}", topic_partition)
+            raise self._failure(f"Rows for {place(topic_partition)} were not delivered: {error}", topic_partition)
 
     def _failure(self, reason: str, topic_partition: TopicPartition | None = None) -> SparkTaskError:
         self._sender.settle_finished()
@@ -238,7 +238,9 @@ def write_partition(batches: Iterable[pyarrow.RecordBatch], columns: SinkColumns
     sender = executor.run(_begin(executor, options))
     try:
         for batch in batches:
-            executor.run(sender.put(tuple(columns.pieces(batch)), batch.nbytes))
+            for part in columns.parts(batch):
+                pieces = tuple(columns.pieces(part))
+                executor.run(sender.put(pieces, columns.size(part, pieces)))
         timeout = options.flush_timeout_ms / 1000
         return executor.run(sender.finish(timeout), timeout + GRACE)
     except BaseException as error:

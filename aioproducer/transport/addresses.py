@@ -44,8 +44,13 @@ async def resolve(
     except socket.gaierror as error:
         raise socket.gaierror(error.errno, f"cannot resolve the host of {peer}: {error.strerror}") from error
     except UnicodeError as error:
-        raise OSError(errno.EINVAL, f"cannot resolve the host of {peer}: not a host name ({error})") from error
+        raise not_a_host_name(peer, error) from error
     return [(family, sockaddr) for family, _, _, _, sockaddr in found]
+
+
+def not_a_host_name(peer: str, error: UnicodeError) -> OSError:
+    """What a name is answered with that cannot be one: an empty label, or one of more than 63 characters."""
+    return OSError(errno.EINVAL, f"cannot resolve the host of {peer}: not a host name ({error})")
 
 
 def with_peer(error: OSError, peer: str, hint: str = "") -> OSError:

@@ -9,7 +9,7 @@ import os
 import socket
 import ssl
 
-from aioproducer.transport.addresses import check_loop, peer_name, resolve
+from aioproducer.transport.addresses import check_loop, not_a_host_name, peer_name, resolve
 from aioproducer.transport.base import TransportHandler
 from aioproducer.transport.socket_transport import StreamTransport
 
@@ -48,7 +48,10 @@ class StreamConnector:
         else:
             # The resolver would answer the same, from a thread.
             return [host]
-        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        try:
+            found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except UnicodeError as error:
+            raise not_a_host_name(peer_name(host, port), error) from error
         return list(dict.fromkeys(str(address[0]) for *_, address in found))
 
     async def connect(

@@ -45,6 +45,12 @@ def test_a_broken_escape_is_an_error(text: str) -> None:
         parse_properties(text)
 
 
+def test_a_password_with_a_broken_escape_is_not_shown() -> None:
+    with pytest.raises(ConfigurationError, match=r"in the value of ssl\.key\.password$") as caught:
+        parse_properties("ssl.key.password=hunter2\\users")
+    assert "hunter2" not in str(caught.value)
+
+
 def stored(text: str) -> str:
     """``text`` as ``java.util.Properties.store`` escapes it: every UTF-16 unit as its number."""
     units = text.encode("utf-16-be", "surrogatepass")

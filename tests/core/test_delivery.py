@@ -316,6 +316,25 @@ async def test_gather_of_many_keeps_their_order() -> None:
     assert [str(error) for error in await gathered] == ["no", "no"]
 
 
+async def test_gather_of_one_that_is_cancelled_never_ended() -> None:
+    """asyncio reads of it with what message it was cancelled."""
+    batch, deliveries = running_batch(3)
+    gathered = asyncio.gather(*deliveries, return_exceptions=True)
+    deliveries[1].cancel("enough")
+    batch.succeed(40, -1)
+    async with asyncio.timeout(5):
+        first, second, third = await gathered
+    assert (first, third) == (expected(0), expected(2))
+    assert isinstance(second, asyncio.CancelledError)
+
+
+async def test_a_timeout_around_gather_with_exceptions_ends_it() -> None:
+    _, deliveries = running_batch(2)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01):
+            await asyncio.gather(*deliveries, return_exceptions=True)
+
+
 async def test_tasks_wait_in_a_task_group() -> None:
     batch, deliveries = running_batch()
     async with asyncio.TaskGroup() as group:

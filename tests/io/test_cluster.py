@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+from collections import Counter
 from contextlib import asynccontextmanager
 
 import pytest
@@ -330,6 +331,35 @@ def test_kip_1102_metadata_that_cannot_be_had_for_long_leads_back_to_the_bootstr
     took, world = run(scenario)
     assert 20 <= took <= 60
     assert world.cluster.values("clicks") == [b"before", b"after"]
+
+
+def test_brokers_that_are_named_and_not_reached_had_the_bootstrap_asked_nine_times_a_second(caplog):
+    """The addresses that brokers advertise are wrong: each answer of the bootstrap began all backoffs anew."""
+
+    async def scenario(world):
+        world.cluster.create_topic("clicks", leaders=[2])
+        world.loop.addresses["bootstrap"] = ["broker1"]
+        nodes = list(world.cluster.nodes.values())
+        for node in nodes:
+            node.host = f"wrong-{node.host}"
+        async with world.producer(bootstrap_servers="bootstrap:9092") as producer:
+            delivery = producer.send("clicks", b"late")
+            await asyncio.sleep(60)
+            attempts = Counter(host for time, host, _ in world.attempts if time > world.loop.time() - 50)
+            for node in nodes:
+                node.host = node.host.removeprefix("wrong-")
+            await asyncio.wait_for(delivery, 5)
+        return attempts
+
+    attempts, world = run(scenario)
+    assert world.cluster.values("clicks") == [b"late"]
+    # reconnect.backoff.max.ms and retry.backoff.max.ms are a second, less jitter.
+    assert set(attempts) == {"broker1", "wrong-broker1", "wrong-broker2", "wrong-broker3"}
+    assert max(attempts.values()) <= 50 / 0.8 + 1
+    assert [record.message for record in caplog.records].count(
+        "No known broker can be reached: going back to the bootstrap addresses"
+    ) == 1
+    assert len(caplog.records) < 10
 
 
 def test_kip_1242_a_broker_of_another_cluster_sends_the_producer_back_to_the_bootstrap_addresses():

@@ -31,6 +31,20 @@ def test_the_producer_id_is_asked_for_again_with_a_backoff_while_it_may_come():
     assert all(later - sooner >= 0.08 for sooner, later in itertools.pairwise(asked))
 
 
+def test_an_answer_without_an_id_was_asked_for_again_at_once():
+    async def scenario(world):
+        world.cluster.create_topic("clicks")
+        world.cluster.next_producer_id = -1000
+        async with world.producer() as producer:
+            delivery = producer.send("clicks", b"value")
+            await asyncio.sleep(10)
+            world.cluster.next_producer_id = 4000
+            await delivery
+
+    _, world = run(scenario)
+    assert 10 <= len(world.events(ApiKey.INIT_PRODUCER_ID)) <= 20
+
+
 @pytest.mark.parametrize("code", [CLUSTER_AUTHORIZATION_FAILED, TRANSACTIONAL_ID_AUTHORIZATION_FAILED])
 def test_a_producer_id_that_is_refused_fails_everything_now_and_later(code):
     async def scenario(world):

@@ -334,6 +334,33 @@ def test_an_unknown_cipher_suite_is_named() -> None:
         context_of(ssl_cipher_suites="TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,TLS_NO_WITH_SUCH_SUITE")
 
 
+def test_whatever_is_trusted_ends_a_chain_as_in_java() -> None:
+    """It need be no root: a certificate authority in between, or the broker's certificate by itself."""
+    root = trustme.CA()
+    between = root.create_child_ca()
+    broker = between.issue_cert(HOST)
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    broker.configure_cert(server)
+    for trusted in (root.cert_pem, between.cert_pem, broker.cert_chain_pems[0]):
+        handshake(context_of(ssl_truststore_certificates=trusted.bytes().decode()), server)
+    with pytest.raises(ssl.SSLCertVerificationError):
+        handshake(context_of(ssl_truststore_certificates=trustme.CA().cert_pem.bytes().decode()), server)
+
+
+def test_pem_on_continued_lines_of_a_properties_file(files: Files) -> None:
+    """They are one line then, with blanks where the line ends were; Kafka takes it."""
+
+    def one_line(pem: bytes) -> str:
+        return " ".join(pem.decode().split("\n"))
+
+    context = context_of(
+        ssl_truststore_certificates=one_line(files.authority_pem),
+        ssl_keystore_certificate_chain=one_line(files.chain),
+        ssl_keystore_key=one_line(files.key),
+    )
+    handshake(context, files.broker_context(client_certificate=True))
+
+
 @pytest.mark.parametrize(
     ("given", "says"),
     [

@@ -57,6 +57,23 @@ def test_all_columns() -> None:
     assert of({**ALL, "timestamp": spark.LongType()}) == of(ALL)
 
 
+def test_a_batch_that_becomes_text_is_converted_in_parts_and_counted_as_text() -> None:
+    """What waited was counted as what it was made of: a hundredth of the memory that it took."""
+    flags = pyarrow.array([bool(number % 2) for number in range(2500)])
+    value = pyarrow.StructArray.from_arrays([flags] * 50, [f"is_some_property_{number:03}" for number in range(50)])
+    batch = pyarrow.record_batch({"value": value})
+    sink = SinkColumns("clicks", "", "json")
+    parts = list(sink.parts(batch))
+    assert [part.num_rows for part in parts] == [1000, 1000, 500]
+    pieces = [list(sink.pieces(part)) for part in parts]
+    assert sink.size(parts[0], pieces[0]) > 1000 * 50 * 25 > 100 * parts[0].nbytes
+    plain = SinkColumns("clicks", "", "")
+    (whole,) = plain.parts(pyarrow.record_batch({"value": pyarrow.array([b"v"] * 2500)}))
+    assert whole.num_rows == 2500
+    assert plain.size(whole, list(plain.pieces(whole))) == whole.nbytes
+    assert not list(plain.parts(whole.slice(0, 0)))
+
+
 def test_value_alone_is_enough_where_the_topic_is_an_option() -> None:
     assert of({"value": spark.StringType()}, topic="clicks") == SinkColumns("clicks", "", "")
 

@@ -109,6 +109,12 @@ def test_run_gives_the_result_or_raises() -> None:
     with pytest.raises(LookupError, match="mine"):
         run(fails())
 
+    async def cancels_itself() -> None:
+        raise asyncio.CancelledError("mine")
+
+    with pytest.raises(asyncio.CancelledError):
+        run(cancels_itself())
+
 
 def test_one_loop_for_all_threads() -> None:
     async def loop() -> int:
@@ -824,6 +830,21 @@ def test_what_a_serializer_raises_comes_back(config: dict[str, object], topic: s
     ):
         producer.send(topic, 5)
     assert "0 of 1 records" in raised.value.__notes__[0]
+
+
+def test_a_flush_without_any_time_tells_whether_all_is_acknowledged(
+    cluster: EmbeddedClusterThread, config: dict[str, object], topic: str
+) -> None:
+    with executor_producer(config, flush_timeout=0) as producer:
+        producer.flush(0)
+        producer.send(topic, b"1", partition=0)
+        producer.flush(10)
+        producer.flush(0)
+        cluster.delay("Produce", 1500)
+        producer.send(topic, b"2", partition=0)
+        with pytest.raises(KafkaTimeoutError, match="not every row was acknowledged within 0 s"):
+            producer.flush(0)
+        producer.flush(10)
 
 
 def test_the_flush_has_a_deadline(cluster: EmbeddedClusterThread, config: dict[str, object], topic: str) -> None:

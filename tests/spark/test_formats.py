@@ -9,6 +9,7 @@ from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from random import Random
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pyarrow
 import pytest
@@ -155,6 +156,22 @@ def test_a_date_that_cannot_be_written_is_an_error_not_a_text(format: str, kind:
     number = 80_000_000 if kind == pyarrow.date32() else 2**62
     with pytest.raises(ValueError, match="beyond the year 32767 cannot be written"):
         texts(format, [0, number], kind)
+
+
+@pytest.mark.parametrize("zone", ["Europe/Berlin", "America/New_York", "Africa/Casablanca", "Australia/Lord_Howe"])
+def test_summer_time_after_2037_was_an_hour_off(zone: str) -> None:
+    """Arrow knows the changes of the clock that a zone's file lists, and none that its rule tells."""
+    times = [
+        datetime(year, month, 1, 12, tzinfo=UTC) for year in (2036, 2037, 2038, 2086, 2500, 9998) for month in (1, 7)
+    ]
+    expected = [str(time.astimezone(ZoneInfo(zone)).replace(tzinfo=None)) for time in times]
+    assert texts("string", [*times, None], pyarrow.timestamp("us", zone)) == [*expected, None]
+
+
+def test_rules_hold_beyond_the_years_that_python_knows() -> None:
+    july = round(datetime(9945, 7, 1, 10, tzinfo=UTC).timestamp()) * 1_000_000
+    four_centuries = 146_097 * 86_400_000_000
+    assert texts("string", [july, july + four_centuries], BERLIN) == ["9945-07-01 12:00:00", "+10345-07-01 12:00:00"]
 
 
 def test_an_unknown_time_zone_says_which_and_what_to_do() -> None:

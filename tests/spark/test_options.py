@@ -55,6 +55,21 @@ def test_the_closing_flush_waits_longer_than_a_delivery_may_take() -> None:
     assert options.flush_timeout_ms == 70_000
 
 
+def test_a_config_provider_with_capitals_in_its_name() -> None:
+    """Spark makes keys lower-case, and the name in the value of another key is as it was written."""
+    options = SinkOptions.parse(
+        {
+            **BOOTSTRAP,
+            "kafka.config.providers": "other, myEnv",
+            "kafka.config.providers.myenv.class": "org.apache.kafka.common.config.provider.EnvVarConfigProvider",
+            "kafka.config.providers.other.class": "org.apache.kafka.common.config.provider.EnvVarConfigProvider",
+            "kafka.client.id": "${myEnv:PATH}",
+        }
+    )
+    assert "config.providers.myEnv.class" in dict(options.config)
+    assert "config.providers.other.class" in dict(options.config)
+
+
 def test_keys_come_in_any_case() -> None:
     options = SinkOptions.parse({"Kafka.Bootstrap.SERVERS": "host:9092", "KAFKA.linger.ms": "7", "Topic": "clicks"})
     assert dict(options.config) == {"bootstrap.servers": "host:9092", "linger.ms": "7"}

@@ -128,6 +128,8 @@ async def test_what_is_no_name_at_all(recorder, host):
     with pytest.raises(OSError, match=r"cannot resolve the host of .*: not a host name") as raised:
         await StreamConnector().connect(host, 1, recorder())
     assert raised.value.errno == errno.EINVAL
+    with pytest.raises(OSError, match=r"cannot resolve the host of .*: not a host name"):
+        await StreamConnector().resolve(host, 1)
 
 
 async def test_connect_cancelled_while_nobody_answers(recorder, turns):
