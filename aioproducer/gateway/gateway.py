@@ -38,7 +38,8 @@ class GatewaySettings:
     """A response to Produce or Fetch that is larger passes by piece by piece; an ApiVersions response may not be."""
     stall_timeout: float = 600.0
     """How long one side may take nothing of what was sent to it, and how long the broker may send nothing to a client
-    that has ``max_in_flight`` requests unanswered."""
+    that may ask nothing more before it is answered: it has ``max_in_flight`` requests unanswered, or sent a bad one, or
+    the gateway stops."""
     close_timeout: float = 10.0
     """How long a connection that ends may take for what it still has to send."""
 
@@ -175,14 +176,17 @@ class Gateway:
             session.not_connected()
 
     async def _connect_any(self, session: Session) -> Transport:
-        """Connect to the first of the broker's addresses that answers."""
+        """Connect to the first of the broker's addresses that answers, each in its share of the time that is left."""
         host, port = self.upstream
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self.settings.connect_timeout
         failure: OSError | None = None
-        for address in await self._connector.resolve(host, port):
+        addresses = await self._connector.resolve(host, port)
+        for tried, address in enumerate(addresses):
+            now = loop.time()
             try:
-                return await self._connector.connect(address, port, session.upstream_handler, server_hostname=host)
-            except TimeoutError:
-                raise
+                async with asyncio.timeout_at(now + (deadline - now) / (len(addresses) - tried)):
+                    return await self._connector.connect(address, port, session.upstream_handler, server_hostname=host)
             except OSError as error:
                 failure = error
         raise failure or OSError(f"{host} has no address")

@@ -55,9 +55,11 @@ class Exchange:
 class RequestStream:
     """What a client sends. ``max_request_size``: bytes of a request without its size."""
 
-    __slots__ = ("_acks", "_exchange", "_held", "_max_request_size", "_remaining", "_request", "_stopped")
+    __slots__ = ("_acks", "_exchange", "_held", "_max_request_size", "_remaining", "_request", "_stopped", "failure")
 
     def __init__(self, exchange: Exchange, max_request_size: int) -> None:
+        self.failure: ProtocolError | None = None
+        """Why nothing passes any more: what came was no request, or one that may not pass; the text says which."""
         self._exchange = exchange
         self._max_request_size = max_request_size
         self._held = b""
@@ -79,30 +81,32 @@ class RequestStream:
         self._stopped = True
 
     def feed(self, data: Buffer) -> list[Buffer]:
-        """What is sent on to the broker, in memory of its own.
-
-        Raises:
-            ProtocolError: this is no request, or one that may not pass; the text says which.
-        """
+        """What is sent on to the broker, in memory of its own: of what ``failure`` is about, and behind it, nothing."""
+        if self.failure is not None:
+            return []
         chunk = bytearray(self._held)
         chunk += data
         self._held = b""
         view = memoryview(chunk)
         end = len(chunk)
         position = 0
-        while position < end:
-            if self._remaining:
-                count = min(self._remaining, end - position)
-                self._pass(view[position : position + count])
-                position += count
-            elif self._stopped:
-                end = position
-            else:
-                count = self._begin(chunk, position)
-                if not count:
-                    self._held = bytes(view[position:])
+        try:
+            while position < end:
+                if self._remaining:
+                    count = min(self._remaining, end - position)
+                    self._pass(view[position : position + count])
+                    position += count
+                elif self._stopped:
                     end = position
-                position += count
+                else:
+                    count = self._begin(chunk, position)
+                    if not count:
+                        self._held = bytes(view[position:])
+                        end = position
+                    position += count
+        except ProtocolError as error:
+            self.failure = error
+            end = position
         return [view[:end]] if end else []
 
     def _begin(self, chunk: bytearray, position: int) -> int:

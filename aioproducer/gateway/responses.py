@@ -40,9 +40,12 @@ class ResponseStream:
     only because its last bytes are addresses.
     """
 
-    __slots__ = ("_exchange", "_frame", "_held", "_max_held", "_remaining", "_translate", "_whole_limit")
+    __slots__ = ("_exchange", "_frame", "_held", "_max_held", "_remaining", "_translate", "_whole_limit", "failure")
 
     def __init__(self, exchange: Exchange, translate: Translate, max_held: int, whole_limit: int) -> None:
+        self.failure: ProtocolError | None = None
+        """Why nothing passes any more: what came was no response that is waited for, or more of it than may be would
+        have to be held."""
         self._exchange = exchange
         self._translate = translate
         self._max_held = max_held
@@ -59,30 +62,32 @@ class ResponseStream:
         return self._remaining == 0 and not self._held
 
     def feed(self, data: Buffer) -> list[Buffer]:
-        """What is sent on to the client, in memory of its own.
-
-        Raises:
-            ProtocolError: this is no response that is waited for, or more of it than may be would have to be held.
-        """
+        """What is sent on to the client, in memory of its own: of what ``failure`` is about, and behind it, nothing."""
+        if self.failure is not None:
+            return []
         view = memoryview(b"".join([self._held, data]))
         self._held = b""
         pieces: list[Buffer] = []
-        position = 0
+        begin = position = 0
         passed = 0
         """What comes before is in ``pieces``, or held."""
-        while position < len(view):
-            begin = position
-            if self._remaining:
-                position += min(self._remaining, len(view) - position)
-                self._remaining -= position - begin
-            else:
-                position += self._begin(view, position)
-                if position == begin:
-                    self._held = bytes(view[position:])
-                    break
-            if self._frame is not None:
-                pieces += [view[passed:begin], *self._feed_frame(self._frame, view[begin:position])]
-                passed = position
+        try:
+            while position < len(view):
+                begin = position
+                if self._remaining:
+                    position += min(self._remaining, len(view) - position)
+                    self._remaining -= position - begin
+                else:
+                    position += self._begin(view, position)
+                    if position == begin:
+                        self._held = bytes(view[position:])
+                        break
+                if self._frame is not None:
+                    pieces += [view[passed:begin], *self._feed_frame(self._frame, view[begin:position])]
+                    passed = position
+        except ProtocolError as error:
+            self.failure = error
+            position = begin
         pieces.append(view[passed:position])
         return [piece for piece in pieces if len(piece)]
 

@@ -15,7 +15,6 @@ import logging
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from aioproducer.errors import ProtocolError
 from aioproducer.gateway.requests import Exchange, RequestStream
 from aioproducer.gateway.responses import ResponseStream
 from aioproducer.gateway.rewriting import Translate
@@ -207,13 +206,13 @@ class Session:
         self._go_on()
 
     def _pass_on(self, data: Buffer) -> None:
-        try:
-            buffers = self._requests.feed(data)
-        except ProtocolError as error:
-            _logger.warning("Closing the connection of %s, which sent %s", self.peer, error)
-            self.end()
-        else:
-            self.upstream.write(buffers)
+        if self._requests.failure is not None:
+            return
+        self.upstream.write(self._requests.feed(data))
+        if self._requests.failure is not None:
+            _logger.warning("Closing the connection of %s, which sent %s", self.peer, self._requests.failure)
+            # What it had asked before is still answered.
+            self.drain()
 
     def upstream_took(self, count: int) -> None:
         self.upstream.took(count)
@@ -224,14 +223,14 @@ class Session:
     def upstream_sent(self, data: Buffer) -> None:
         self.upstream.received += len(data)
         self._expect_answers(False)
-        try:
-            buffers = self._responses.feed(data)
-        except ProtocolError as error:
-            _logger.warning("Closing the connection of %s: %s", self.peer, error)
-            self.end()
+        if self._responses.failure is not None:
             return
-        self.client.write(buffers)
-        self._go_on()
+        self.client.write(self._responses.feed(data))
+        if self._responses.failure is not None:
+            _logger.warning("Closing the connection of %s: %s", self.peer, self._responses.failure)
+            self.end()
+        else:
+            self._go_on()
 
     def client_took(self, count: int) -> None:
         self.client.took(count)
@@ -327,8 +326,9 @@ class Session:
             self._pass_on_held()
         self.client.pause(self._connecting or self.upstream.full or len(self._held) >= _MOST_HELD)
         self.upstream.pause(self.client.full)
+        waits = self._waits_for_answers or (self._drained and len(self.exchange.expected) > 0)
         # A broker whose answers the client does not take is not to blame.
-        self._expect_answers(self._waits_for_answers and not self.client.full and not self.client.closing)
+        self._expect_answers(waits and not self.client.full and not self.client.closing)
         if (
             self._drained
             and not self.exchange.expected

@@ -364,6 +364,82 @@ async def test_all_addresses_are_tried_by_the_brokers_name(scene, caplog):
     assert "no answer within 10 s" in caplog.text
 
 
+class Silent:
+    """A connector of a broker with an address that nobody answers at, and another."""
+
+    def __init__(self, connector, host, error=None):
+        self.connector = connector
+        self.host = host
+        self.error = error
+
+    async def resolve(self, host, port):
+        return ["nowhere", self.host]
+
+    async def connect(self, host, port, handler, *, server_hostname=None):
+        if host == "nowhere":
+            if self.error is not None:
+                raise self.error
+            await asyncio.Event().wait()
+        return await self.connector.connect(host, port, handler, server_hostname=server_hostname)
+
+
+@pytest.mark.parametrize("error", [None, TimeoutError(110, "Connection timed out")])
+async def test_an_address_that_does_not_answer_leaves_time_for_the_next(scene, error):
+    """It took all of the time; and the system's own TimeoutError was taken for the end of it."""
+    await scene.gateway()
+    connector = Silent(scene.connector, scene.host, error)
+    gateway = await scene.gateway(
+        upstream=("broker", scene.upstream.port), connector=connector, connect_timeout=0.5 if error is None else 60
+    )
+    client, broker = await scene.pair(gateway)
+    client.send(request_frame(1))
+    await broker.receive(request_frame(1))
+
+
+async def test_requests_before_a_bad_one_are_answered(scene, caplog):
+    """They came in the same receive, and were thrown away with it."""
+    caplog.set_level(logging.WARNING)
+    gateway = await scene.gateway()
+    client, broker = await scene.pair(gateway)
+    client.send(request_frame(1) + request_frame(2) + b"\xff\xff\xff\xff" + request_frame(3))
+    await broker.receive(request_frame(1) + request_frame(2))
+    client.send(request_frame(4))
+    broker.send(heartbeat_response(1))
+    await settle()
+    assert not client.lost
+    broker.send(heartbeat_response(2))
+    await client.end()
+    assert client.received == heartbeat_response(1) + heartbeat_response(2)
+    await broker.end()
+    assert not broker.received
+    (record,) = caplog.records
+    assert "which sent a request of -1 bytes" in record.getMessage()
+
+
+async def test_a_broker_that_never_answers_what_was_before_a_bad_request(scene, caplog):
+    caplog.set_level(logging.WARNING)
+    gateway = await scene.gateway(stall_timeout=0.1)
+    client, broker = await scene.pair(gateway)
+    client.send(request_frame(1) + b"\xff\xff\xff\xff")
+    await client.end()
+    await broker.end()
+    await until(lambda: not gateway.metrics()["connections"])
+    assert "The broker has answered none of 1 requests of" in caplog.text
+
+
+async def test_responses_before_a_bad_one_reach_the_client(scene, caplog):
+    caplog.set_level(logging.WARNING)
+    gateway = await scene.gateway()
+    client, broker = await scene.pair(gateway)
+    client.send(request_frame(1) + request_frame(2))
+    await broker.receive(request_frame(1) + request_frame(2))
+    broker.send(heartbeat_response(1) + heartbeat_response(9) + heartbeat_response(2))
+    await client.end()
+    assert client.received == heartbeat_response(1)
+    await broker.end()
+    assert "answers the request 9, while the request 2 was next" in caplog.text
+
+
 async def test_a_connector_that_fails_in_another_way(scene, caplog):
     gateway = await scene.gateway(upstream=("broker", 1), connector=Never(RuntimeError("odd")))
     client = await scene.client(gateway)

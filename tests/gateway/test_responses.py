@@ -16,7 +16,13 @@ from aioproducer.gateway.responses import ResponseStream
 from aioproducer.gateway.share import ShareAcknowledgeResponse, ShareFetchResponse
 from aioproducer.gateway.versions import NEWEST_VERSIONS
 from aioproducer.protocol import APIS, ApiKey, decode_api_versions_response, decode_response
-from aioproducer.protocol.messages import ApiVersionsResponse, FetchResponse, MetadataResponse, ProduceResponse
+from aioproducer.protocol.messages import (
+    ApiVersionsResponse,
+    FetchResponse,
+    HeartbeatResponse,
+    MetadataResponse,
+    ProduceResponse,
+)
 from aioproducer.protocol.messages.api_versions import ApiVersion
 from aioproducer.protocol.messages.fetch import FetchableTopicResponse, PartitionData
 from aioproducer.protocol.messages.leaders import NodeEndpoint
@@ -61,7 +67,10 @@ class Passing:
         self.stream = ResponseStream(self.exchange, translate, max_held, whole_limit)
 
     def feed(self, pieces):
-        return b"".join(b"".join(self.stream.feed(piece)) for piece in pieces)
+        passed = b"".join(b"".join(self.stream.feed(piece)) for piece in pieces)
+        if self.stream.failure is not None:
+            raise self.stream.failure
+        return passed
 
 
 def sized(frames):
@@ -327,3 +336,15 @@ def test_random_bytes_are_refused_or_pass(data, which, size, held):
     except ProtocolError:
         return
     assert len(got) <= 8 + 2 * len(data) + 200
+
+
+@settings(max_examples=50)
+@given(st.integers(0, 3), cuts)
+def test_what_is_before_a_bad_response_passes_and_nothing_behind_it(good, cuts):
+    """Frames of the same receive were thrown away with it."""
+    frames = b"".join(response_frame(HeartbeatResponse(), 4, number) for number in range(good))
+    stream = Passing(None, *(Expected(number, 12, 4) for number in range(good + 1))).stream
+    bad = response_frame(HeartbeatResponse(), 4, 99)
+    behind = response_frame(HeartbeatResponse(), 4, good)
+    assert b"".join(b"".join(stream.feed(piece)) for piece in pieces_of(frames + bad + behind, cuts)) == frames
+    assert "answers the request 99" in str(stream.failure)

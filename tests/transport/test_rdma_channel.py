@@ -591,6 +591,31 @@ class TestFailures:
         assert isinstance(await client.until_lost(), ConnectionError)
         assert client.received == b"came before the reset"
 
+    @pytest.mark.parametrize("how", ["as it is received", "afterwards"])
+    async def test_memory_is_free_after_a_pause_behind_the_failure(self, pairs, arena, turns, how):
+        """Only where reading was paused before the connection failed was it given back; a gateway waited for ever."""
+        client, server = await pairs.open(ring_bytes=4 * 1024 * 1024)
+        pause = client.transport.pause_reading
+        data = numbered(1_000_000)
+        pause()
+        server.write(data)
+        server.transport.pause_reading()
+        await turns(20)
+        # More than one turn delivers.
+        client.on_data = lambda _: (
+            pause() if how == "as it is received" else asyncio.get_running_loop().call_soon(pause)
+        )
+        assert not client.write(bytes(8_000_000))
+        client.transport.resume_reading()
+        server.abort()
+        await client.until_completed()
+        assert client.completions == [1]
+        assert client.lost == []
+        client.on_data = None
+        client.transport.resume_reading()
+        assert isinstance(await client.until_lost(), ConnectionError)
+        assert client.received == data
+
     @pytest.mark.parametrize("how", ["close", "abort"])
     async def test_the_end_of_a_failed_connection(self, pairs, turns, how):
         client, server = await pairs.open()
@@ -633,6 +658,18 @@ class TestFailures:
         assert "broke the rules of the connection" in str(error)
         await client.until_lost()
 
+    async def test_nothing_behind_a_breach_is_delivered(self, pairs):
+        """It lay somewhere else in the ring than where it was looked for."""
+        client, server = await pairs.open()
+        pairs.fabric.hold()
+        client.write(b"in order")
+        post_by_hand(client.transport, encode_immediate(0, 0, 0), b"")
+        client.write(b"behind the breach")
+        pairs.fabric.release()
+        assert "unknown kind 0" in str(await server.until_lost())
+        assert server.received == b"in order"
+        await client.until_lost()
+
     async def test_data_after_the_goodbye(self, pairs, turns):
         client, server = await pairs.open()
         server.transport.pause_reading()
@@ -661,6 +698,29 @@ class TestFailures:
         assert isinstance(error, ConnectionAbortedError)
         assert f"127.0.0.1:{pairs.place.port}: cannot {verb}" in str(error)
         assert isinstance(await server.until_lost(), ConnectionError)
+
+    @pytest.mark.parametrize("verb", ["poll", "clear_events", "request_notification", "post_write", "post_receives"])
+    async def test_an_error_that_is_none_of_verbs_ends_the_connection(self, pairs, monkeypatch, verb):
+        """What had been counted as posted was not, and all that came after it lay in the wrong place."""
+        client, server = await pairs.open(ring_bytes=1024, slots=4)
+        failures = [MemoryError("no memory left")]
+        real = getattr(client.transport._queue_pair, verb)
+
+        def fail_once(*args, **options):
+            if failures:
+                raise failures.pop()
+            return real(*args, **options)
+
+        monkeypatch.setattr(client.transport._queue_pair, verb, fail_once)
+        server.write(numbered(400))
+        client.write(b"x")
+        client.write(b"y")
+        server.write(numbered(400))
+        server.write(numbered(400))
+        error = await client.until_lost()
+        assert isinstance(error, MemoryError)
+        assert isinstance(await server.until_lost(), ConnectionError)
+        assert server.received in (b"", b"x", b"xy")
 
     async def test_destroying_that_fails_is_logged_and_the_loss_reported(self, pairs, caplog):
         client, server = await pairs.open()
@@ -721,6 +781,45 @@ class TestTheEnd:
         assert "not everything was taken within 0.02 s" in str(error)
         pairs.fabric.release()
         assert isinstance(await server.until_lost(), ConnectionError)
+
+    async def test_a_peer_that_was_killed_before_it_took_anything_is_an_error(self, pairs):
+        """The end of its TCP connection looks as after a goodbye, and was taken for that."""
+        client, server = await pairs.open()
+        pairs.fabric.hold()
+        client.write(b"never taken")
+        client.close()
+        destroy_queue_pair(server)
+        server.transport._control.close()
+        pairs.fabric.release()
+        assert isinstance(await client.until_lost(), ConnectionError)
+        await server.until_lost()
+        assert server.received == b""
+
+    async def test_a_peer_that_ends_its_side_before_the_card_has_told_of_the_goodbye(self, pairs, turns, monkeypatch):
+        client, server = await pairs.open()
+        with monkeypatch.context() as late:
+            late.setattr(client.transport._queue_pair, "poll", lambda most: [])
+            client.write(b"taken")
+            client.close()
+            assert await server.until_lost() is None
+            await turns(20)
+            assert client.lost == []
+        client.transport._take_completions()
+        assert await client.until_lost() is None
+        assert server.received == b"taken"
+
+    async def test_a_failure_behind_the_goodbye_is_no_error(self, pairs, turns):
+        """All was taken, and close() told of an error."""
+        client, server = await pairs.open()
+        server.transport.pause_reading()
+        client.write(b"last words")
+        client.close()
+        await turns(20)
+        client.transport._queue_pair.to_error()
+        assert await client.until_lost() is None
+        server.transport.resume_reading()
+        await server.until_lost()
+        assert server.received == b"last words"
 
     async def test_closing_while_the_peer_still_sends(self, pairs):
         client, server = await pairs.open(ring_bytes=4096, slots=4)

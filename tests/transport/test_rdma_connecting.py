@@ -269,17 +269,26 @@ class TestStrangersAtAConnector:
         server.close()
 
     @pytest.mark.parametrize(
-        ("said", "text"), [(encode(Refusal("too late")), "has gone without a goodbye"), (b"more", "broke the rules")]
+        ("said", "text"),
+        [
+            ([encode(Refusal("too late"))], "has gone without a goodbye"),
+            ([encode(Refusal("too late"))[:3], encode(Refusal("too late"))[3:]], "has gone without a goodbye"),
+            ([b"more"], "broke the rules"),
+            ([encode(Ready(b"t" * 16))], "broke the rules"),
+            ([encode(Refusal("too late"))[:3], b"?" * 30], "broke the rules"),
+        ],
     )
-    async def test_a_word_when_the_handshake_is_over(self, place, recorder, said, text):
-        """A refusal crosses READY on its way: that breaks no rule."""
+    async def test_a_word_when_the_handshake_is_over(self, place, recorder, turns, said, text):
+        """A refusal crosses READY on its way, in one segment or in two: that breaks no rule."""
 
         async def stay(reader, writer):
             messages = HandshakeReader("client", accepting=True)
             (hello,) = messages.feed(await reader.read(1000))
             writer.write(welcome(hello))
             await reader.read(1000)
-            writer.write(said)
+            for part in said:
+                writer.write(part)
+                await turns(10)
             with contextlib.suppress(ConnectionError):
                 await reader.read(-1)
             writer.close()

@@ -50,6 +50,7 @@ cdef class RdmaTransport:
     cdef Py_ssize_t _goodbye_id
     cdef bint _goodbye_taken
     cdef bint _goodbye_waits
+    cdef bint _rules_broken
     cdef Py_ssize_t _unposted
     cdef bint _peer_shut
     cdef bint _reading_paused

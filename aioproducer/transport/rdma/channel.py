@@ -164,6 +164,8 @@ class RdmaTransport:
         self._unposted = 0
         """Receives that were consumed and have to be posted again before the peer is told."""
         self._peer_shut = False
+        self._rules_broken = False
+        """By the peer: where in the ring lies what comes after it, nobody knows."""
         self._goodbye_id = -1
         """The work request of this side's goodbye, which all data stands before."""
         self._goodbye_taken = False
@@ -234,6 +236,9 @@ class RdmaTransport:
     def pause_reading(self) -> None:
         """Deliver nothing until ``resume_reading``; the peer gets no credits, and has to wait when it has none left."""
         self._reading_paused = True
+        if self._state is _FAILED:
+            # Which gives back what waits to be sent.
+            self._schedule_turn()
 
     def resume_reading(self) -> None:
         """Deliver again."""
@@ -265,7 +270,7 @@ class RdmaTransport:
     def _post_copied(self, size: int) -> None:
         try:
             self._post_data(size)
-        except VerbsError as error:
+        except Exception as error:
             self._fail(self._named(error))
 
     def _send(self) -> None:
@@ -277,7 +282,7 @@ class RdmaTransport:
                 if not size:
                     return
                 self._post_data(size)
-        except VerbsError as error:
+        except Exception as error:
             self._fail(self._named(error))
 
     def _post_data(self, size: int) -> None:
@@ -314,7 +319,7 @@ class RdmaTransport:
             self._goodbye_id = work_request_id
         try:
             self._post(work_request_id, [], 0, kind, signaled)
-        except VerbsError as error:
+        except Exception as error:
             self._fail(self._named(error))
 
     def _return_credits(self) -> None:
@@ -343,7 +348,7 @@ class RdmaTransport:
     def _on_readable(self) -> None:
         try:
             self._queue_pair.clear_events()
-        except VerbsError as error:
+        except Exception as error:
             self._fail(self._named(error))
         else:
             self._take_completions()
@@ -411,10 +416,10 @@ class RdmaTransport:
                 completions = self._queue_pair.poll(_COMPLETIONS_PER_POLL)
                 self._counters.completions += len(completions)
                 for completion in completions:
-                    error = self._completed(completion)
+                    found = self._completed(completion)
                     if failure is None:
                         # The first one is the cause, what follows was flushed.
-                        failure = error
+                        failure = found
                 if len(completions) < _COMPLETIONS_PER_POLL:
                     return failure
                 polls += 1
@@ -422,8 +427,8 @@ class RdmaTransport:
                 if failure is None and polls == most:
                     self._loop.call_soon(self._take_completions)
                     return None
-        except VerbsError as verbs_error:
-            return failure or self._named(verbs_error)
+        except Exception as error:
+            return failure or self._named(error)
 
     def _completed(self, completion: Completion) -> Exception | None:
         if cython.compiled:
@@ -439,9 +444,12 @@ class RdmaTransport:
             if 0 <= self._goodbye_id <= work_request_id:
                 self._goodbye_taken = True
             return None
+        if self._rules_broken:
+            return None
         try:
             self._arrived(immediate, length)
         except RingError as error:
+            self._rules_broken = True
             return RingError(errno.EPROTO, f"{self._peer} broke the rules of the connection: {error}")
         return None
 
@@ -489,10 +497,13 @@ class RdmaTransport:
         if self._state is _FLUSHING:
             self._say_goodbye()
         if self._state is _LINGERING:
-            if self._peer_shut and self._goodbye_taken:
+            if self._goodbye_taken and (self._peer_shut or self._control_ended):
                 self._lose(None)
-        elif self._state is _FAILED and self._stopped and not self._reading_paused and not self._is_pending():
-            self._lose(self._failure)
+        elif self._state is _FAILED and self._stopped:
+            if self._reading_paused:
+                self._complete(self._queue.take_owed())
+            elif not self._is_pending():
+                self._lose(self._failure)
         self._watch_sends()
 
     def _is_pending(self) -> bool:
@@ -548,10 +559,11 @@ class RdmaTransport:
         if self._state is _OPEN:
             self._fail(None if self._peer_shut else error)
             self._turn()
-        elif self._goodbye_taken or not self._queue.under_way or (self._state is _LINGERING and exception is None):
+        elif self._goodbye_taken or not self._queue.under_way:
             self._lose(None if not self._unsent.waiting else error)
-        else:
+        elif failure is not None or exception is not None or self._state is not _LINGERING:
             self._lose(error if failure is None else failure)
+        # Else the peer has ended its side: having read the goodbye, of which the card is still to tell, or killed.
 
     def control_said(self) -> None:
         """Something was said on the TCP connection, where nothing is to be said any more."""
@@ -575,13 +587,16 @@ class RdmaTransport:
         text = f"an RDMA work request failed with {name}"
         return self._reset(f"{text}: {hint}" if hint else text)
 
-    def _named(self, error: VerbsError) -> ConnectionError:
+    def _named(self, error: Exception) -> Exception:
+        """Where it happened is for the verbs' errors to say; any other is a bug, or the end of the memory."""
+        if not isinstance(error, VerbsError):
+            return error
         return ConnectionAbortedError(error.errno or errno.ECONNABORTED, f"{self._peer}: {error.strerror or error}")
 
     def _fail(self, failure: Exception | None) -> None:
         """Nothing can be sent any more, for one reason, which is the first."""
         if self._state in (_FLUSHING, _LINGERING):
-            self._lose(failure)
+            self._lose(None if self._goodbye_taken else failure, reset=True)
         if self._state is not _OPEN:
             return
         self._state = _FAILED
@@ -596,8 +611,6 @@ class RdmaTransport:
         self._log_failure(closing)
         if self._state is _FAILED:
             self._stopped = True
-            if self._reading_paused:
-                self._complete(self._queue.take_owed())
             self._turn()
 
     def _handler_failed(self, error: Exception, callback: str) -> None:

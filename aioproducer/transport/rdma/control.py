@@ -70,11 +70,7 @@ class Control:
 
     def data_received(self, data: Buffer) -> None:
         if self._owner is not None:
-            if self._is_refusal(data):
-                # The server would not wait for READY while that was on its way: to the owner the peer has gone.
-                self.abort()
-            else:
-                self._owner.control_said()
+            self._said_late(self._owner, data)
             return
         self._heard = True
         try:
@@ -118,11 +114,18 @@ class Control:
             raise HandshakeError(errno.ECONNREFUSED, f"{self._peer} refused the RDMA connection: {message.reason}")
         return message
 
-    def _is_refusal(self, data: Buffer) -> bool:
+    def _said_late(self, owner: RdmaTransport, data: Buffer) -> None:
+        """Of a message that has come in part it is not known yet what it is."""
         try:
-            return any(isinstance(message, Refusal) for message in self._reader.feed(data))
+            messages = self._reader.feed(data)
         except HandshakeError:
-            return False
+            owner.control_said()
+            return
+        if any(isinstance(message, Refusal) for message in messages):
+            # The server would not wait for READY while that was on its way: to the owner the peer has gone.
+            self.abort()
+        elif messages:
+            owner.control_said()
 
     def say(self, message: Message) -> None:
         assert self.transport is not None

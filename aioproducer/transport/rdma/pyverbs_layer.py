@@ -354,18 +354,18 @@ class PyverbsQueuePair:
                 raise VerbsError(errno.EINVAL, "cannot post a write: the queue pair is not connected")
             for slot, piece in zip(self._pieces, pieces, strict=False):
                 slot.addr, slot.length, slot.lkey = piece
-            request = self._pyverbs.wr.SendWR(
-                wr_id=work_request_id,
-                opcode=_WR_RDMA_WRITE_WITH_IMM,
-                num_sge=len(pieces) or 1,
-                sg=self._pieces,
-                imm_data=socket.htonl(immediate),
-                send_flags=_SEND_SOLICITED | _SEND_SIGNALED if signaled else _SEND_SOLICITED,
-            )
-            if not pieces:
-                request.num_sge = 0
-            request.set_wr_rdma(remote_key, remote_address)
             try:
+                request = self._pyverbs.wr.SendWR(
+                    wr_id=work_request_id,
+                    opcode=_WR_RDMA_WRITE_WITH_IMM,
+                    num_sge=len(pieces) or 1,
+                    sg=self._pieces,
+                    imm_data=socket.htonl(immediate),
+                    send_flags=_SEND_SOLICITED | _SEND_SIGNALED if signaled else _SEND_SOLICITED,
+                )
+                if not pieces:
+                    request.num_sge = 0
+                request.set_wr_rdma(remote_key, remote_address)
                 self._pair.post_send(request)
             except self._pyverbs.error as error:
                 raise _failed("cannot post a write", error) from error
