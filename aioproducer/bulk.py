@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from itertools import islice, repeat
+from itertools import islice, repeat, takewhile
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
@@ -40,6 +40,8 @@ LONGEST_TURN = 0.0005
 CHUNK_ROWS = 1000
 # And so many are sent before the columns behind them are tried again.
 MOST_ROWS = 64
+# So many batches are settled between two turns for others; no more are filled in one.
+SETTLED_AT_ONCE = 100
 
 
 _Row: TypeAlias = tuple[Any, Any, int | None, Any]
@@ -381,16 +383,14 @@ class ColumnsSender:
     def settle_finished(self) -> None:
         """Count every batch that is done, also behind one that is not: a failure is seen at once."""
         self._move_up()
-        for batch in [batch for batch in self._runs if batch.closed and batch.is_finished()]:
+        for batch in list(filter(_is_over, self._runs)):
             self._settle(batch, self._runs.pop(batch))
 
     def _settle_first(self) -> None:
-        """Count the batches that are done, from the first on."""
+        """Count the batches that are done, from the first on, as many as one turn may."""
         self._move_up()
-        while self._runs:
-            batch = next(iter(self._runs))
-            if not batch.closed or not batch.is_finished():
-                return
+        # In one go: to look for the first one again each time takes the longer, the more were there before it.
+        for batch in list(islice(takewhile(_is_over, self._runs), SETTLED_AT_ONCE)):
             self._settle(batch, self._runs.pop(batch))
 
     async def settle_all(self) -> None:
@@ -408,6 +408,7 @@ class ColumnsSender:
                     await asyncio.wait([Delivery(batch, _first_undone(batch))])
                 # Somebody else may have settled it meanwhile.
                 self._settle(batch, self._runs.pop(batch, []))
+                self._settle_first()
             elif self._in_line:
                 await asyncio.wait([self._in_line[0]])
             else:
@@ -453,6 +454,11 @@ class ColumnsSender:
         if self.errors:
             raise SendManyError(result, self.errors)
         return result
+
+
+def _is_over(batch: ProducerBatch) -> bool:
+    """Whether nothing is added any more, and the outcome is known."""
+    return batch.closed and batch.is_finished()
 
 
 def _parts(batch: ProducerBatch, first: int = 0) -> Iterator[tuple[int, ProducerBatch]]:

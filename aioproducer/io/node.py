@@ -209,11 +209,16 @@ class NodeConnection:
 
     def want_connection(self) -> None:
         """Connect as soon as the backoff allows, unless connected."""
-        if not self._retired and self._transport is None:
+        if self._retired:
+            return
+        if self._transport is None:
             if self.task.done():
                 # Somebody has cancelled every task of the loop, and goes on all the same.
                 self.task = self._begin()
             self._wanted.set()
+        elif self._closing and self.in_flight == 0 and not self._unwritten:
+            # A peer that leaves its half open holds up the next connection no longer.
+            self._transport.abort()
 
     def set_address(self, node: Node) -> None:
         """The broker has moved: the next connection goes there, and this one ends."""
