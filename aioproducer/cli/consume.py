@@ -147,7 +147,7 @@ async def _stops(job: Job) -> dict[int, Position] | Position | None:
     """Where to end: at ``--until``, and without ``--follow`` no later than what is there now.
 
     Raises:
-        CommandError: there is no such topic.
+        CommandError: there is no such topic, or all that is wanted of it ends before ``--from``.
     """
     async with Admin.from_config(job.config, timeout=job.timeout) as admin:
         topic = await describe_topic(admin, job.topic, "'aioproducer topics list' shows which there are")
@@ -156,6 +156,12 @@ async def _stops(job: Job) -> dict[int, Position] | Position | None:
         numbers = [each.partition for each in topic.partitions]
         wanted = [partition for partition in job.partitions or numbers if partition in numbers]
         stops = await admin.list_offsets(job.topic, dict.fromkeys(wanted, "latest"))
+        end = max(stops.values(), default=0)
+        if isinstance(job.start, int) and stops and job.start > end:
+            raise CommandError(
+                f"--from {job.start} is behind the end of topic {job.topic!r}, whose next offset is {end}: without "
+                "--from all is read"
+            )
         if isinstance(job.until, int):
             stops = {partition: min(stop, job.until) for partition, stop in stops.items()}
         elif job.until is not None and job.until != "end":
