@@ -20,6 +20,8 @@ RecordHeader: TypeAlias = tuple[str, bytes | None]
 class TopicPartition(NamedTuple):
     """One partition of a topic. Sorts by topic, then by partition; prints as Kafka does: ``clicks-3``.
 
+    The partition is -1, and only the topic printed, of a record that failed before a partition was chosen for it.
+
     A name that no topic can have is printed quoted and escaped, so that it neither breaks a log's lines nor fails to be
     encoded.
     """
@@ -28,7 +30,7 @@ class TopicPartition(NamedTuple):
     partition: int
 
     def __str__(self) -> str:
-        text = f"{self.topic}-{self.partition}"
+        text = f"{self.topic}-{self.partition}" if self.partition >= 0 else self.topic
         return text if text.isascii() and text.isprintable() else ascii(text)
 
 

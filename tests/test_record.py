@@ -115,3 +115,8 @@ def test_no_event_loop_and_no_clock_is_needed(module: ModuleType) -> None:
 def test_names_that_no_topic_can_have_do_not_break_a_log() -> None:
     assert str(TopicPartition("clicks\n", 3)) == r"'clicks\n-3'"
     assert str(TopicPartition("\ud800", 3)) == r"'\ud800-3'"
+
+
+def test_without_a_partition_only_the_topic_is_printed() -> None:
+    """It was clicks--1."""
+    assert str(TopicPartition("clicks", -1)) == "clicks"

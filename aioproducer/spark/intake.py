@@ -42,12 +42,7 @@ class RowsFailedError(SendManyError):
     def __init__(self, rows: int, acked: int, errors: Mapping[TopicPartition, KafkaError]) -> None:
         super().__init__(SendManyResult(rows, acked), errors)
         topic_partition, error = next(iter(self.errors.items()))
-        self.args = (f"Rows for {place(topic_partition)} were not delivered: {error} {what_became(rows, acked)}",)
-
-
-def place(topic_partition: TopicPartition) -> str:
-    """Where rows were to go; one that is refused before a partition is chosen for it has -1."""
-    return str(topic_partition) if topic_partition.partition >= 0 else f"topic {topic_partition.topic}"
+        self.args = (f"Rows for {topic_partition} were not delivered: {error} {what_became(rows, acked)}",)
 
 
 def what_became(rows: int, acked: int) -> str:

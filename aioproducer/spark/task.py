@@ -18,7 +18,7 @@ from aioproducer.bulk import ColumnsSender
 from aioproducer.errors import KafkaError
 from aioproducer.spark.executor import Executor
 from aioproducer.spark.figures import Figures, figures
-from aioproducer.spark.intake import because, place
+from aioproducer.spark.intake import because
 
 if TYPE_CHECKING:
     import pyarrow
@@ -144,7 +144,7 @@ class PartitionSender:
 
     def _still_waiting(self) -> str:
         self._sender.settle_finished()
-        waiting = [topic if partition < 0 else f"{topic}-{partition}" for topic, partition in self._sender.unfinished()]
+        waiting = [str(topic_partition) for topic_partition in self._sender.unfinished()]
         if not waiting:
             return ""
         more = f" and {len(waiting) - TOLD} more" if len(waiting) > TOLD else ""
@@ -215,7 +215,7 @@ class PartitionSender:
 
     def _raise_failure(self) -> None:
         for topic_partition, error in self._sender.errors.items():
-            raise self._failure(f"Rows for {place(topic_partition)} were not delivered: {error}", topic_partition)
+            raise self._failure(f"Rows for {topic_partition} were not delivered: {error}", topic_partition)
 
     def _failure(self, reason: str, topic_partition: TopicPartition | None = None) -> SparkTaskError:
         self._sender.settle_finished()

@@ -811,7 +811,7 @@ def test_a_failure_is_raised_while_a_full_buffer_waits_for_rows_that_are_tried_a
 
 def test_rows_for_a_topic_that_is_not_there(cluster: EmbeddedClusterThread, config: dict[str, object]) -> None:
     with (
-        pytest.raises(RowsFailedError, match=r"^Rows for topic missing were not delivered: .*missing"),
+        pytest.raises(RowsFailedError, match=r"^Rows for missing were not delivered: .*missing"),
         executor_producer({**config, "max.block.ms": 200}) as producer,
     ):
         producer.send("missing", b"v")

@@ -104,5 +104,5 @@ def test_what_failed_is_what_spark_tells(spark: SparkSession, embedded: InProces
             for row in rows:
                 producer.send(topic, bytes(2_000_000) if row.id == 500 else b"v")
 
-    with pytest.raises(Exception, match=rf"RowsFailedError: Rows for topic {topic} were not .* takes 2000088"):
+    with pytest.raises(Exception, match=rf"RowsFailedError: Rows for {topic} were not .* takes 2000088"):
         spark.range(1000).repartition(1).foreachPartition(send)
