@@ -73,15 +73,15 @@ class RequestStream:
 
     @property
     def between_requests(self) -> bool:
-        """Whether each request that has passed in part has passed whole."""
-        return self._remaining == 0
+        """Whether each request that has passed in part has passed whole, as far as it ever will."""
+        return self._remaining == 0 or self.failure is not None
 
     def stop(self) -> None:
         """Let no further request pass; the rest of one that has passed in part still does."""
         self._stopped = True
 
     def feed(self, data: Buffer) -> list[Buffer]:
-        """What is sent on to the broker, in memory of its own: of what ``failure`` is about, and behind it, nothing."""
+        """What is sent on to the broker, in memory of its own: nothing that comes behind what ``failure`` is about."""
         if self.failure is not None:
             return []
         chunk = bytearray(self._held)

@@ -289,7 +289,7 @@ class Session:
     def _broker_is_silent(self) -> None:
         _logger.warning(
             "The broker has answered none of %d requests of %s for %g s; the connection is reset",
-            len(self.exchange.expected),
+            self._unanswered,
             self.peer,
             self._limits.stall_timeout,
         )
@@ -298,6 +298,11 @@ class Session:
     @property
     def _waits_for_answers(self) -> bool:
         return len(self.exchange.expected) >= self._limits.max_in_flight
+
+    @property
+    def _unanswered(self) -> int:
+        """Requests whose answers have not come, or not whole."""
+        return len(self.exchange.expected) + (not self._responses.between_responses)
 
     @property
     def _drained(self) -> bool:
@@ -326,15 +331,10 @@ class Session:
             self._pass_on_held()
         self.client.pause(self._connecting or self.upstream.full or len(self._held) >= _MOST_HELD)
         self.upstream.pause(self.client.full)
-        waits = self._waits_for_answers or (self._drained and len(self.exchange.expected) > 0)
+        waits = self._waits_for_answers or (self._drained and self._unanswered > 0)
         # A broker whose answers the client does not take is not to blame.
         self._expect_answers(waits and not self.client.full and not self.client.closing)
-        if (
-            self._drained
-            and not self.exchange.expected
-            and self._responses.between_responses
-            and not self.client.closing
-        ):
+        if self._drained and not self._unanswered and not self.client.closing:
             self.end()
         elif self.client.ended and self.upstream.ended and not self._connecting:
             self._over = True

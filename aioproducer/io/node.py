@@ -192,11 +192,16 @@ class NodeConnection:
             state = NodeState.READY
         elif self._connecting or (self._connection is not None and self._connection.state is not ConnectionState.READY):
             state = NodeState.CONNECTING
-        elif self._connection is None and self._attempts.delay(now) == 0:
+        elif self._is_ending_idle() or (self._connection is None and self._attempts.delay(now) == 0):
             state = NodeState.CAN_CONNECT
         else:
             state = NodeState.BACKING_OFF
         return NodeCandidate(self.id, state, self.in_flight, self.last_attempt)
+
+    def _is_ending_idle(self) -> bool:
+        """Whether there is still a connection, which ends by our own wish, and nothing is left to be done on it."""
+        is_ending = self._transport is not None and self._closing and not self._retired
+        return is_ending and self.in_flight == 0 and not self._unwritten
 
     def retry_at(self) -> float:
         """When time alone makes a node that backs off usable: the backoff's end, or the throttling's."""
@@ -216,7 +221,7 @@ class NodeConnection:
                 # Somebody has cancelled every task of the loop, and goes on all the same.
                 self.task = self._begin()
             self._wanted.set()
-        elif self._closing and self.in_flight == 0 and not self._unwritten:
+        elif self._is_ending_idle():
             # A peer that leaves its half open holds up the next connection no longer.
             self._transport.abort()
 

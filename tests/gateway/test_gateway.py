@@ -416,6 +416,32 @@ async def test_requests_before_a_bad_one_are_answered(scene, caplog):
     assert "which sent a request of -1 bytes" in record.getMessage()
 
 
+async def test_a_bad_request_that_comes_in_pieces_ends_its_client(scene):
+    """The rest of it was waited for, and never looked at."""
+    gateway = await scene.gateway()
+    client, broker = await scene.pair(gateway)
+    # A Produce request whose client id has the length -2.
+    body = struct.pack(">hhih", 0, 7, 5, -2) + bytes(50)
+    client.send(struct.pack(">i", len(body)) + body[:26])
+    await settle()
+    client.send(body[26:])
+    await client.end()
+    await broker.end()
+    await until(lambda: not gateway.metrics()["connections"])
+
+
+async def test_a_broker_that_falls_silent_in_an_answer_after_a_bad_request(scene, caplog):
+    caplog.set_level(logging.WARNING)
+    gateway = await scene.gateway(stall_timeout=0.1)
+    client, broker = await scene.pair(gateway)
+    client.send(request_frame(1) + b"\xff\xff\xff\xff")
+    await broker.receive(request_frame(1))
+    broker.send(heartbeat_response(1)[:10])
+    await client.end()
+    await broker.end()
+    assert "The broker has answered none of 1 requests of" in caplog.text
+
+
 async def test_a_broker_that_never_answers_what_was_before_a_bad_request(scene, caplog):
     caplog.set_level(logging.WARNING)
     gateway = await scene.gateway(stall_timeout=0.1)

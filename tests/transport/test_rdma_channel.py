@@ -283,6 +283,24 @@ class TestMethodOne:
         # Nothing holds a view of it any more.
         memory.close()
 
+    async def test_where_registering_fails_otherwise_nothing_stays_registered(self, pairs, monkeypatch, caplog):
+        """Only verbs' own errors were looked for: the device could not be closed for what was left."""
+        memory = mmap.mmap(-1, 4 * 1024 * 1024)
+        client, _ = await pairs.open()
+        device = client.transport._shared.device
+        register = device.register
+
+        def fail_late(found, *, offset=0, **options):
+            if found is memory and offset >= 2 * 1024 * 1024:
+                raise MemoryError("no memory left")
+            return register(found, offset=offset, **options)
+
+        monkeypatch.setattr(device, "register", fail_late)
+        pairs.connector.register(memory)
+        await until_registered(pairs.connector, memory, refused=True)
+        assert "records are copied once: MemoryError('no memory left')" in caplog.text
+        assert pairs.fabric.live.memory_regions == 4
+
     async def test_where_registering_is_refused_records_are_copied_and_a_line_says_so(self, pairs, arena, caplog):
         client, server = await pairs.open()
         pairs.fabric.refuse_registrations(1)
@@ -719,6 +737,33 @@ class TestFailures:
         assert isinstance(error, MemoryError)
         assert isinstance(await server.until_lost(), ConnectionError)
         assert server.received in (b"", b"x", b"xy")
+
+    @pytest.mark.parametrize("callback", ["data_received", "write_completed"])
+    async def test_a_handler_that_raises_cancelled_error_ends_the_connection(self, pairs, arena, callback):
+        """What it had received was delivered once more."""
+
+        def cancelled(*_):
+            raise asyncio.CancelledError
+
+        problems = []
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: problems.append(context["message"]))
+        client, server = await pairs.open()
+        pairs.connector.register(arena)
+        await until_registered(pairs.connector, arena)
+        if callback == "data_received":
+            client.on_data = cancelled
+            server.write(b"hello")
+        else:
+            client.on_completed = cancelled
+            client.write_lent([memoryview(arena)], [bytearray(1)])
+        error = await client.until_lost()
+        assert isinstance(error, ConnectionAbortedError)
+        assert f"{callback} raised CancelledError()" in str(error)
+        assert client.received == (b"hello" if callback == "data_received" else b"")
+        assert [problem.partition(" ")[0] for problem in problems] == [callback]
+        loop.set_exception_handler(None)
+        await server.until_lost()
 
     async def test_destroying_that_fails_is_logged_and_the_loss_reported(self, pairs, caplog):
         client, server = await pairs.open()

@@ -340,7 +340,7 @@ class RdmaTransport:
             assert self._handler is not None
             try:
                 self._handler.write_completed(count)
-            except Exception as error:
+            except (Exception, asyncio.CancelledError) as error:
                 self._handler_failed(error, "write_completed")
 
     # What comes
@@ -540,7 +540,7 @@ class RdmaTransport:
                 self._handler.data_received(data)
             finally:
                 data.release()
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
             self._handler_failed(error, "data_received")
 
     # How it ends
@@ -613,7 +613,7 @@ class RdmaTransport:
             self._stopped = True
             self._turn()
 
-    def _handler_failed(self, error: Exception, callback: str) -> None:
+    def _handler_failed(self, error: Exception | asyncio.CancelledError, callback: str) -> None:
         self._loop.call_exception_handler(
             {
                 "message": f"{callback} raised an exception; the connection to {self._peer} is given up",
@@ -621,7 +621,13 @@ class RdmaTransport:
                 "transport": self,
             }
         )
-        self._lose(error, reset=True)
+        if isinstance(error, Exception):
+            lost = error
+        else:
+            # Of a future's that was cancelled; to a task it would mean that it is to end itself.
+            lost = ConnectionAbortedError(errno.ECONNABORTED, f"{self._peer}: {callback} raised {error!r}")
+            lost.__cause__ = error
+        self._lose(lost, reset=True)
 
     def _stop_watching(self) -> None:
         if self._watching:

@@ -22,7 +22,7 @@ from aioproducer.transport.rdma.channel import Counters, RdmaTransport
 from aioproducer.transport.rdma.control import Control, ControlConnector, ControlListener
 from aioproducer.transport.rdma.executor import DevicePool, Link, RingSizes, SharedDevice
 from aioproducer.transport.rdma.handshake import TOKEN_SIZE, Facts, HandshakeError, Kind, Message, Ready
-from aioproducer.transport.rdma.verbs import Verbs, VerbsError
+from aioproducer.transport.rdma.verbs import Verbs
 
 _logger = logging.getLogger(__name__)
 
@@ -192,7 +192,7 @@ class _Making:
             if link.exception() is None:
                 try:
                     await shared.run(link.result().close)
-                except VerbsError as error:
+                except Exception as error:
                     _logger.error("Closing the RDMA connection to %s failed: %s", self.peer, error)
         await self._endpoint.devices.release(shared)
 

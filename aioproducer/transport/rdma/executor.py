@@ -191,14 +191,12 @@ class SharedDevice:
         self._tell_registered()
         if error is None:
             self.memories[key] = registered
-        elif isinstance(error, VerbsError):
+        else:
             _logger.warning(
                 "%d bytes of record memory are not registered for RDMA, so records are copied once: %s",
                 len(registered.memory),
-                error,
+                error if isinstance(error, VerbsError) else repr(error),
             )
-        else:
-            raise error
 
     def _tell_registered(self) -> None:
         if not self._registering:
@@ -235,7 +233,7 @@ class SharedDevice:
     def _deregister(self, registered: RegisteredMemory) -> None:
         try:
             registered.close()
-        except VerbsError as error:
+        except Exception as error:
             _logger.error("Deregistering %d bytes of record memory failed: %s", len(registered.memory), error)
             # The card may still read it.
             self._undead.append(registered)

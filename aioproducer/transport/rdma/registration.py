@@ -7,7 +7,7 @@ import mmap
 import time
 from typing import Final
 
-from aioproducer.transport.rdma.verbs import Device, MemoryRegion, VerbsError
+from aioproducer.transport.rdma.verbs import Device, MemoryRegion
 
 _PART_BYTES: Final = 1024 * 1024
 """So much memory is registered at once: some tenths of a millisecond of the GIL."""
@@ -47,7 +47,7 @@ class RegisteredMemory:
                 length = min(_PART_BYTES, end - offset)
                 self._regions.append(self._device.register(memory, remote_write=False, offset=offset, length=length))
                 time.sleep(_PAUSE)
-        except VerbsError:
+        except Exception:
             self.close()
             raise
         if end < len(memory):
