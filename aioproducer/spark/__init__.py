@@ -55,14 +55,19 @@ _HOMES = {
 
 
 def register(spark: SparkSession) -> None:
-    """Make ``format("aioproducer")`` known to a Spark session.
+    """Make ``format("aioproducer")`` known to a Spark session, and to the thread that calls this.
 
-    Spark finds it by itself where the package is installed in the driver's Python; this is for where it is not
-    searched, and harmless where it is.
+    Spark finds it by itself where the package is installed in the driver's Python, in the thread that has made the
+    session. This is for where it is not searched, and for other threads; it is harmless where it is not needed.
     """
     from aioproducer.spark.source import ProducerDataSource
 
     spark.dataSource.register(ProducerDataSource)
+    # Spark looks for sources in Python in the active session of the JVM's thread, and a new one has none. A session of
+    # Spark Connect has no JVM.
+    jvm = getattr(spark, "_jvm", None)
+    if jvm is not None:
+        jvm.SparkSession.setActiveSession(spark._jsparkSession)
 
 
 def __getattr__(name: str) -> object:

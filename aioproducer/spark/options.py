@@ -60,6 +60,37 @@ _SOURCE_ONLY: Final = frozenset(
     )
 )
 
+# Keys of Kafka's consumer that its producer has not.
+_CONSUMERS: Final = frozenset(
+    (
+        "allow.auto.create.topics",
+        "auto.commit.interval.ms",
+        "auto.offset.reset",
+        "check.crcs",
+        "default.api.timeout.ms",
+        "enable.auto.commit",
+        "exclude.internal.topics",
+        "fetch.max.bytes",
+        "fetch.max.wait.ms",
+        "fetch.min.bytes",
+        "group.id",
+        "group.instance.id",
+        "group.protocol",
+        "group.remote.assignor",
+        "heartbeat.interval.ms",
+        "isolation.level",
+        "key.deserializer",
+        "max.partition.fetch.bytes",
+        "max.poll.interval.ms",
+        "max.poll.records",
+        "partition.assignment.strategy",
+        "session.timeout.ms",
+        "share.acknowledgement.mode",
+        "share.acquire.mode",
+        "value.deserializer",
+    )
+)
+
 # Keys of Kafka's producer that mean nothing good here, and what to do instead.
 _REFUSED_KEYS: Final = {
     "transactional.id": (
@@ -136,8 +167,10 @@ class SinkOptions:
             elif name not in _SPARKS_OWN and not name.startswith(_SPARKS_OWN_PREFIX):
                 raise ConfigurationError(_unknown(name))
         if not config.get("bootstrap.servers", "").strip():
+            # All that is known of a table is gone then.
+            table = "" if config or own else "; those of CREATE TABLE reach no sink in Python: INSERT INTO t WITH (...)"
             raise ConfigurationError(
-                'the option kafka.bootstrap.servers is missing: .option("kafka.bootstrap.servers", "host:9092")'
+                f'the option kafka.bootstrap.servers is missing: .option("kafka.bootstrap.servers", "host:9092"){table}'
             )
         if own.get("topic") == "":
             raise ConfigurationError("the option topic is empty: name a topic, or drop it and have a column topic")
@@ -192,6 +225,10 @@ def _refuse_key(key: str) -> None:
         return
     if key in OPTIONS:
         raise ConfigurationError(f"the option is {key!r}, not {KAFKA + key!r}: it is the sink's, not Kafka's")
+    if key in _CONSUMERS:
+        raise ConfigurationError(
+            f"the option {KAFKA + key!r} is one of Kafka's consumer; to write there is no such thing: drop it"
+        )
     hint = _spelt_like(KAFKA + key, [KAFKA + known for known in CONFIG_DEF.keys])
     raise ConfigurationError(f"unknown option {KAFKA + key!r}: Kafka's producer has no such key{_joined(hint)}")
 

@@ -168,7 +168,12 @@ class ProducerWriter(DataSourceArrowWriter):
         return write_task(iterator, self._columns, self._options)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Log what the job has written, all of which is in the topic."""
+        """Log what the job has written, all of which is in the topic.
+
+        Raises:
+            ConfigurationError: Spark has let no task of this sink write.
+        """
+        check_all_wrote(messages)
         log_job("written", messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -211,12 +216,32 @@ def write_task(batches: Iterable[pyarrow.RecordBatch], columns: SinkColumns, opt
     return message
 
 
+def check_all_wrote(messages: Sequence[WriterCommitMessage | None]) -> None:
+    """See that every task to be committed was one of this sink's: a continuous query runs none, and commits anyway.
+
+    Raises:
+        ConfigurationError: one was not.
+    """
+    from aioproducer.errors import ConfigurationError
+
+    if not all(isinstance(message, SinkCommitMessage) for message in messages):
+        _tell_user(
+            ConfigurationError(
+                "Rows were not written: Spark hands those of a continuous query to no sink in Python. Start the query "
+                "with .trigger(processingTime='1 second') or .trigger(availableNow=True)."
+            )
+        )
+
+
 def log_job(what: str, messages: Sequence[WriterCommitMessage | None], batch_id: int | None = None) -> None:
-    """Log the sum of what tasks have written, for a micro-batch with its ``batch_id``.
+    """Log the sum of what tasks have written, for a micro-batch with the query and its ``batch_id``.
 
     Of a task that failed or was cancelled there is no message. Rows of it may be in the topic: its error tells.
     """
     found = [message for message in messages if isinstance(message, SinkCommitMessage)]
+    if batch_id is None and found:
+        # A batch of foreachBatch is a job of its own.
+        batch_id = found[0].batch_id
     where = "" if batch_id is None else _micro_batch(found[0].query_id if found else None, batch_id)
     rows = sum(message.rows for message in found)
     log(f"{where}{what}; {rows} rows of {len(found)} finished tasks are in the topic, {_producer_figures(found)}")
@@ -246,4 +271,6 @@ def log(text: str) -> None:
             logger.setLevel(logging.INFO)
         logger.info("%s", text)
     else:
-        print(f"{datetime.now():%y/%m/%d %H:%M:%S} INFO {logger.name}: {text}", file=sys.stderr, flush=True)
+        # In one piece: Spark has its workers write without a buffer, each part by itself, and between two others.
+        sys.stderr.write(f"{datetime.now():%y/%m/%d %H:%M:%S} INFO {logger.name}: {text}\n")
+        sys.stderr.flush()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 
-from aioproducer.spark.source import SinkCommitMessage, log_job, write_task
+from aioproducer.spark.source import SinkCommitMessage, check_all_wrote, log_job, write_task
 
 if TYPE_CHECKING:
     import pyarrow
@@ -34,7 +34,12 @@ class ProducerStreamWriter(DataSourceStreamArrowWriter):
     # Spark knows no figures of a Python sink's in a query's progress but sink.numOutputRows: they are logged.
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
-        """Log what the micro-batch has written, all of which is in the topic."""
+        """Log what the micro-batch has written, all of which is in the topic.
+
+        Raises:
+            ConfigurationError: Spark has let no task of this sink write.
+        """
+        check_all_wrote(messages)
         log_job("written", messages, batchId)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import pickle
 import re
@@ -15,7 +16,7 @@ from aioproducer.admin import NoSuchTopicError
 from aioproducer.errors import ConfigurationError, KafkaTimeoutError
 from aioproducer.spark import SinkOptions
 from aioproducer.spark.checks import check_cluster, check_cluster_once
-from aioproducer.spark.source import ProducerDataSource, SinkCommitMessage, log, log_job
+from aioproducer.spark.source import ProducerDataSource, SinkCommitMessage, check_all_wrote, log, log_job
 from aioproducer.testing import EmbeddedClusterThread
 
 
@@ -124,8 +125,15 @@ MESSAGES = [
             "written",
             MESSAGES,
             None,
-            "written; 40 rows of 2 finished tasks are in the topic, 800 bytes in 4 batches, 2 retries, latency 7.0 ms, "
-            "at most 12.5 ms",
+            "query the-query, batch 7, written; 40 rows of 2 finished tasks are in the topic, 800 bytes in 4 batches, "
+            "2 retries, latency 7.0 ms, at most 12.5 ms",
+        ),
+        (
+            "written",
+            [SinkCommitMessage(0, 0, 1, None, None, 10, 200, 1, 0, 4.0, 4.0, 0.1)],
+            None,
+            "written; 10 rows of 1 finished tasks are in the topic, 200 bytes in 1 batches, 0 retries, latency 4.0 ms, "
+            "at most 4.0 ms",
         ),
         (
             "aborted",
@@ -154,9 +162,33 @@ def test_what_a_job_has_written_is_summed_up(
     assert caplog.messages == [text]
 
 
+def test_what_no_task_has_written_is_not_committed() -> None:
+    """Spark runs no task of a sink in Python in a continuous query, and commits its offsets all the same."""
+    check_all_wrote([])
+    check_all_wrote(MESSAGES[:1])
+    with pytest.raises(ConfigurationError, match=r"Rows were not written: .* continuous query .*processingTime"):
+        check_all_wrote(MESSAGES)
+
+
 def test_where_nobody_listens_the_line_goes_to_stderr(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(logging.getLogger("aioproducer.spark"), "propagate", False)
     log("5 rows")
     assert re.fullmatch(r"\d\d/\d\d/\d\d \d\d:\d\d:\d\d INFO aioproducer\.spark: 5 rows\n", capsys.readouterr().err)
+
+
+def test_a_line_is_written_in_one_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its end came by itself: lines of two workers were one."""
+    written: list[str] = []
+
+    class Unbuffered(io.StringIO):
+        def write(self, text: str) -> int:
+            written.append(text)
+            return len(text)
+
+    monkeypatch.setattr(logging.getLogger("aioproducer.spark"), "propagate", False)
+    monkeypatch.setattr(sys, "stderr", Unbuffered())
+    log("5 rows")
+    (line,) = written
+    assert line.endswith(": 5 rows\n")

@@ -225,3 +225,15 @@ def test_repr_names_the_rest() -> None:
     text = repr(SinkOptions.parse({**BOOTSTRAP, "topic": "clicks"}))
     assert "'bootstrap.servers': 'host:9092'" in text
     assert "topic='clicks'" in text
+
+
+@pytest.mark.parametrize("name", ["kafka.group.id", "kafka.Key.Deserializer"])
+def test_options_of_a_consumer_are_told_as_such(name: str) -> None:
+    """The nearest name was kafka.ssl.provider, and kafka.key.serializer."""
+    with pytest.raises(ConfigurationError, match=r"is one of Kafka's consumer; to write there is no such thing: drop"):
+        SinkOptions.parse({**BOOTSTRAP, name: "x"})
+
+
+def test_options_that_spark_has_lost_with_their_table() -> None:
+    with pytest.raises(ConfigurationError, match=r"those of CREATE TABLE reach no sink in Python: INSERT INTO t WITH"):
+        SinkOptions.parse({})

@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -117,6 +118,22 @@ def test_registered_by_hand_it_goes_by_reference(
     pickled = CloudPickleSerializer().dumps(ProducerDataSource)
     assert len(pickled) < 200
     assert b"aioproducer.spark.source" in pickled
+
+
+def test_a_thread_that_did_not_make_the_session(
+    spark: SparkSession, rows: DataFrame, embedded: InProcessCluster, topic: str
+) -> None:
+    """Spark looks for sources in Python in the JVM thread's active session: none was found."""
+    from aioproducer.spark import register
+
+    def write() -> None:
+        register(spark)
+        sink(rows, embedded, topic).save()
+
+    embedded.create_topic(topic, 1)
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(write).result(100)
+    assert len(embedded.embedded.records(topic)) == 1000
 
 
 # What is refused

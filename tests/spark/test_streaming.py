@@ -101,6 +101,25 @@ def test_complete_mode_writes_the_whole_result_each_time_as_sparks_own_sink(
     assert found == Counter((b"%d" % key, b"%d" % count) for key in range(3) for count in (1, 2))
 
 
+def test_a_continuous_query_commits_nothing_as_spark_lets_no_task_write(
+    spark: SparkSession, embedded: InProcessCluster, topic: str, folder: Path, spark_log: Path
+) -> None:
+    """All its rows were lost, and its offsets committed."""
+    embedded.create_topic(topic, 1)
+    logged = len(spark_log.read_text(errors="replace"))
+    numbers = spark.readStream.format("rate").option("rowsPerSecond", 100).option("numPartitions", 1).load()
+    query = sink(numbers.selectExpr("CAST(value AS STRING) AS value"), embedded, topic, folder).trigger(
+        continuous="1 second"
+    )
+    started = query.start()
+    try:
+        wait_for_line(spark_log, "Rows were not written: Spark hands those of a continuous query to no sink", logged)
+    finally:
+        started.stop()
+    assert not list((folder / "checkpoint" / "commits").glob("[0-9]*"))
+    assert not embedded.embedded.records(topic)
+
+
 def test_a_topic_that_is_not_there_ends_the_query_at_once(
     spark: SparkSession, embedded: InProcessCluster, topic: str, folder: Path
 ) -> None:
