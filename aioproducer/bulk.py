@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from itertools import islice, repeat, takewhile
+from functools import partial
+from itertools import cycle, islice, repeat, takewhile
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
@@ -64,9 +65,11 @@ class SendManyResult:
     offsets: dict[int, list[range]] = field(default_factory=dict)
 
 
-class SerializerKeys(Protocol):
-    """The part of a configuration that decides what an Arrow string becomes."""
+class BulkConfig(Protocol):
+    """What there is in a configuration for this."""
 
+    @property
+    def max_block_ms(self) -> int: ...
     @property
     def key_serializer(self) -> object: ...
     @property
@@ -77,7 +80,7 @@ class Sends(Protocol):
     """The producer, as far as bulk sending goes."""
 
     @property
-    def config(self) -> SerializerKeys: ...
+    def config(self) -> BulkConfig: ...
     @property
     def compiled(self) -> bool: ...
 
@@ -311,9 +314,10 @@ class ColumnsSender:
             try:
                 delivery = send(topic, value, key, partition=partition, timestamp_ms=timestamp_ms, headers=headers)
             except BufferExhaustedError:
-                # Others fill the lines. When they are through, there is room; if not, there is none for this record.
-                await producer.flush()
-                delivery = send(topic, value, key, partition=partition, timestamp_ms=timestamp_ms, headers=headers)
+                again = partial(
+                    send, topic, value, key, partition=partition, timestamp_ms=timestamp_ms, headers=headers
+                )
+                delivery = await self._send_with_room(again)
             place += 1
             if delivery._group is batch and delivery._index == run[-1]:
                 # Behind the last one, as nearly all are.
@@ -325,6 +329,26 @@ class ColumnsSender:
             batch = delivery._group
             run = self._runs[batch]  # type: ignore[index]  # it is in a batch, or it would wait
         return place, False
+
+    async def _send_with_room(self, send_row: Callable[[], Delivery]) -> Delivery:
+        """Send a row for which the lines were too full.
+
+        Raises:
+            BufferExhaustedError: they still are, ``max_block_ms`` later.
+        """
+        producer = self._producer
+        clock = asyncio.get_running_loop().time
+        ends = clock() + producer.config.max_block_ms / 1000
+        # Of those who wait by drain the next goes on only while there is room; a row may want more than what is room to
+        # drain, and has it when all that is in line has gone.
+        for wait in cycle((producer.drain, producer.flush)):
+            await wait()
+            try:
+                return send_row()
+            except BufferExhaustedError:
+                if clock() >= ends:
+                    raise
+        raise AssertionError("there is always another time")
 
     def _append_column(self, topic: str, partition: int | None, chunk: _Chunk, place: int) -> int:
         """Append what can go the short way, from ``place`` on, and remember it; returns the place behind that."""
@@ -426,7 +450,9 @@ class ColumnsSender:
                     self._settle_run(part, start - first, stop - start)
 
     def _settle_run(self, batch: ProducerBatch, index: int, count: int) -> None:
-        error = batch.error(index)
+        blamed = batch.record_errors or ()
+        # Of those that the broker blames, if any (KIP-467): the others had only the same batch.
+        error = batch.error(min([each for each in blamed if index <= each < index + count], default=index))
         if error is not None:
             self._note_error(batch.topic_partition, error)
             return

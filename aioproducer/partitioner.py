@@ -117,8 +117,8 @@ class StickyPartitioner:
     def refresh(self, load: PartitionLoad) -> None:
         """Take in new queue sizes, leaders or partitions. O(partitions): meant for now and then, not for each record.
 
-        The current turn goes on, also where its partition has just lost its leader or become slow, unless the topic
-        no longer has that partition (deleted and created with fewer).
+        The current turn goes on, also where its partition has become slow, unless the topic no longer has that
+        partition (deleted and created with fewer). Where it has lost its leader the caller ends it.
         """
         self._tabulate(load)
         if self.partition >= load.partition_count:

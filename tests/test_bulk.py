@@ -16,6 +16,7 @@ from aioproducer import Producer, SendManyError, SendManyResult, TopicPartition
 from aioproducer.bulk import ColumnsSender
 from aioproducer.errors import (
     BufferExhaustedError,
+    InvalidRecordError,
     ProducerClosedError,
     RecordTooLargeError,
     SerializationError,
@@ -240,6 +241,41 @@ async def test_a_line_filled_by_others_is_waited_for(kafka_cluster: EmbeddedClus
             producer.send(topic, bytes(60_000))
         assert (await producer.send_many(topic, [bytes(60_000)] * 2, partition=0)).acked == 2
         assert all(delivery.done() for delivery in others)
+
+
+@pytest.mark.parametrize(("memory", "tasks", "size"), [(4096, 20, 1000), (20_000, 10, 9000)])
+async def test_calls_side_by_side_wait_for_room_one_after_the_other(
+    kafka_cluster: EmbeddedCluster, topic: str, memory: int, tasks: int, size: int
+) -> None:
+    """All waited for the same flush, the first filled the line again, and the others failed."""
+    async with kafka_cluster.producer(buffer_memory=memory, batch_size=1000, linger_ms=0) as producer:
+        await producer.partitions_for(topic)
+        results = await asyncio.gather(*[producer.send_many(topic, [bytes(size)] * 5) for _ in range(tasks)])
+    assert [result.acked for result in results] == [5] * tasks
+    assert len(kafka_cluster.records(topic)) == 5 * tasks
+
+
+async def test_there_is_no_room_for_longer_than_a_call_waits(kafka_cluster: EmbeddedCluster, topic: str) -> None:
+    config = {"max_block_ms": 200, "request_timeout_ms": 300, "delivery_timeout_ms": 400}
+    async with kafka_cluster.producer(buffer_memory=5000, linger_ms=0, **config) as producer:
+        await producer.partitions_for(topic)
+        kafka_cluster.delay("Produce", 60_000, times=None)
+        results = await asyncio.gather(
+            *[producer.send_many(topic, [bytes(2000)] * 5) for _ in range(5)], return_exceptions=True
+        )
+        kafka_cluster.clear_faults()
+    assert all(isinstance(result, BufferExhaustedError | SendManyError) for result in results)
+
+
+async def test_the_record_that_the_broker_blames_tells_why(kafka_cluster: EmbeddedCluster) -> None:
+    """It was said that others were to blame, and not which nor why."""
+    kafka_cluster.create_topic("compacted", 1, configs={"cleanup.policy": "compact"})
+    async with kafka_cluster.producer() as producer:
+        with pytest.raises(SendManyError) as caught:
+            await producer.send_many("compacted", [b"v"] * 3, keys=[b"a", None, b"c"], partition=0)
+    (error,) = caught.value.errors.values()
+    assert isinstance(error, InvalidRecordError)
+    assert "Compacted topic cannot accept message without key" in str(error)
 
 
 async def test_memory_goes_with_what_is_under_way_not_with_the_records(

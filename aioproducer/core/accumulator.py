@@ -516,11 +516,36 @@ class RecordAccumulator(IncompleteBatches):
             self._refresh_load(topic, now)
         self.lines.partitions_changed(topic, now)
 
+    def topic_recreated(self, name: str) -> None:
+        """The topic was deleted and created anew: its logs know nothing of what was sent before."""
+        for queue in self.topic(name).partitions:
+            self.producer_state.topic_recreated(queue.sequences)
+
     def set_leader(self, name: str, partition: int, node_id: int, now: float) -> None:
         """The partition's leader is ``node_id``, or nobody (-1)."""
         topic = self.topic(name)
         if self.ready.set_leader(topic.partitions[partition], node_id, now):
             topic.leaders_changed()
+            if node_id < 0:
+                self._end_turn(topic, partition, now)
+
+    def withdraw(self, batch: ProducerBatch, now: float) -> None:
+        """See ``IncompleteBatches.withdraw``."""
+        topic, partition = batch.topic_partition
+        queues = self.topics.get(topic)
+        if queues is not None and not batch.closed:
+            # It was never full, so nothing was counted: the turn would go on for ever where nothing gets out.
+            self._end_turn(queues, partition, now)
+        IncompleteBatches.withdraw(self, batch, now)
+
+    def _end_turn(self, topic: TopicQueues, partition: int, now: float) -> None:
+        """Let keyless records go elsewhere, if they go to this partition."""
+        sticky = topic.sticky
+        if sticky is None or sticky.partition != partition or not topic.partitions:
+            return
+        if now >= topic.load_at:
+            self._refresh_load(topic, now)
+        sticky.switch()
 
     def leaders_known(self, name: str, now: float) -> None:
         """The leaders of a topic's new partitions have been set: choose by them, where no record has been before."""

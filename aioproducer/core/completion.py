@@ -168,10 +168,10 @@ class Completion:
         self._accumulator.split(batch, parts, now)
         return Verdict(Fate.SPLIT, error)
 
-    def expire(self, now: float) -> list[tuple[ProducerBatch, KafkaError]]:
-        """Fail every batch whose ``delivery_timeout`` has passed, and return them with their errors."""
+    def expire(self, now: float, most: int | None = None) -> list[tuple[ProducerBatch, KafkaError]]:
+        """Fail every batch whose ``delivery_timeout`` has passed, or ``most``, and return them with their errors."""
         expired: list[tuple[ProducerBatch, KafkaError]] = []
-        for batch in self._accumulator.expired(now):
+        for batch in self._accumulator.expired(now, most):
             error = delivery_timed_out(
                 batch.topic_partition,
                 batch.record_count,
@@ -185,7 +185,7 @@ class Completion:
 
     def fail(self, batch: ProducerBatch, error: KafkaError, now: float) -> None:
         """Fail a batch wherever it is; one that is on the wire stays there, and its answer changes nothing."""
-        self._accumulator.withdraw(batch)
+        self._accumulator.withdraw(batch, now)
         assert batch.queue is not None
         self._producer_state.abandoned(batch, batch.queue.sequences)
         batch.fail(error)

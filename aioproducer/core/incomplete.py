@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import islice, takewhile
 from typing import TYPE_CHECKING
 
 from aioproducer.core.batch import PENDING, SPLIT, ProducerBatch
@@ -206,16 +207,16 @@ class IncompleteBatches:
         self.ready.settle(queue, now)
         self.wake()
 
-    def expired(self, now: float) -> list[ProducerBatch]:
-        """The batches whose ``delivery_timeout`` has passed, oldest first; the caller fails them."""
-        expired: list[ProducerBatch] = []
-        for batch in self.incomplete:
-            if batch.created_at + self.settings.delivery_timeout > now:
-                break
-            expired.extend(_unfinished_parts(batch))
-        return expired
+    def expired(self, now: float, most: int | None = None) -> list[ProducerBatch]:
+        """The batches whose ``delivery_timeout`` has passed, oldest first; the caller fails them.
 
-    def withdraw(self, batch: ProducerBatch) -> None:
+        Of more than ``most``, as they were made, the first ones.
+        """
+        timeout = self.settings.delivery_timeout
+        over = takewhile(lambda batch: batch.created_at + timeout <= now, self.incomplete)
+        return [part for batch in islice(over, most) for part in _unfinished_parts(batch)]
+
+    def withdraw(self, batch: ProducerBatch, now: float) -> None:
         """Take a batch that is about to be failed out of its queue."""
         queue = batch.queue
         assert queue is not None
@@ -309,6 +310,11 @@ def _insert(queue: PartitionQueue, batches: list[ProducerBatch]) -> None:
     def place(each: ProducerBatch) -> tuple[int, tuple[int, ...]]:
         return places.get(id(each), len(in_flight)), each.order
 
-    waiting = sorted([*queue.batches, *batches], key=place)
-    queue.batches.clear()
-    queue.batches.extend(waiting)
+    waiting = queue.batches
+    for batch in sorted(batches, key=place, reverse=True):
+        # A few: of those that wait only what was sent before comes before it.
+        before = []
+        while waiting and place(waiting[0]) < place(batch):
+            before.append(waiting.popleft())
+        waiting.appendleft(batch)
+        waiting.extendleft(reversed(before))

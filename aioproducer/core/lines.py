@@ -167,9 +167,12 @@ class Lines:
             self._left()
             self._wake()
 
-    def expired_waiting(self, now: float) -> list[PendingRecord]:
-        """Take the records out of their lines that have waited for ``max_block``; the caller fails them."""
-        expired = self.waiting.expired(now)
+    def expired_waiting(self, now: float, most: int | None = None) -> list[PendingRecord]:
+        """Take the records, or the first ``most``, out of their lines that have waited for ``max_block``.
+
+        The caller fails them.
+        """
+        expired = self.waiting.expired(now, most)
         for pending in expired:
             self.leave_line(pending)
         return expired

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from itertools import islice, takewhile
 
 from aioproducer.core.delivery import Delivery, FutureFactory, Withdrawable
 from aioproducer.diagnosis import line_full
@@ -181,11 +182,6 @@ class WaitingLine:
         self.size -= pending.charged
         return True
 
-    def expired(self, now: float) -> list[PendingRecord]:
-        """The records whose time is over, oldest first; they still stand in line."""
-        expired = []
-        for pending in self.records:
-            if pending.deadline > now:
-                break
-            expired.append(pending)
-        return expired
+    def expired(self, now: float, most: int | None = None) -> list[PendingRecord]:
+        """The records whose time is over, oldest first, or ``most`` of them; they still stand in line."""
+        return list(islice(takewhile(lambda pending: pending.deadline <= now, self.records), most))

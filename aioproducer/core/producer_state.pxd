@@ -14,6 +14,8 @@ cdef class PartitionSequences:
     cdef public Py_ssize_t acked_early
     cdef public bint unresolved
     cdef public bint bump_wanted
+    cdef public bint log_is_new
+    cdef public list sent_to_old_log
 
 
 cdef class ProducerState:

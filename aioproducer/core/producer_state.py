@@ -15,7 +15,7 @@ The rules, per partition (KIP-98, KIP-360; Kafka's ``TransactionManager`` is the
    neither it nor any after it is in the log. (Kafka rewrites while requests are on the wire.)
 5. Until the first batch of an epoch is acknowledged, no second one is sent: a broker that knows nothing of a producer
    id takes any sequence, so that the second would be written where the first is lost on its way or refused, and the
-   first behind it. (Kafka sends up to five.)
+   first behind it. (Kafka sends up to five.) The same holds when the topic was deleted and created anew.
 6. A broker knows the last five batches again. So no more than five are sent from the first in flight on, counting those
    that were acknowledged before it, as happens when the leader moves. (Kafka counts those in flight.)
 7. Partitions do not share their troubles: one that is well keeps the old epoch until it has nothing in flight.
@@ -53,9 +53,11 @@ class PartitionSequences:
         "bump_wanted",
         "in_flight",
         "last_acked",
+        "log_is_new",
         "next_sequence",
         "producer_epoch",
         "producer_id",
+        "sent_to_old_log",
         "unresolved",
     )
 
@@ -69,6 +71,10 @@ class PartitionSequences:
         self.acked_early = 0
         self.unresolved = False
         self.bump_wanted = False
+        # The topic was made anew, and nothing sent since is acknowledged.
+        self.log_is_new = False
+        # What was on the wire then: its acknowledgement says nothing of the new log.
+        self.sent_to_old_log: list[ProducerBatch] = []
 
 
 class ProducerState:
@@ -115,7 +121,7 @@ class ProducerState:
             return False
         if in_flight:
             # A broker that knows nothing of this producer takes any sequence: the first has to be there before others.
-            begun = sequences.last_acked != _NO_SEQUENCE
+            begun = sequences.last_acked != _NO_SEQUENCE and not sequences.log_is_new
             remembered = len(in_flight) + sequences.acked_early < BATCHES_REMEMBERED
             return begun and remembered and len(in_flight) < self.max_in_flight and self._is_current(sequences)
         return True
@@ -137,9 +143,22 @@ class ProducerState:
             if not self.is_first_in_flight(batch, sequences):
                 sequences.acked_early += 1
             sequences.in_flight.remove(batch)
+            if sequences.log_is_new:
+                if batch in sequences.sent_to_old_log:
+                    sequences.sent_to_old_log.remove(batch)
+                else:
+                    self._set_log_is_new(sequences, False)
             last = (batch.base_sequence + batch.record_count - 1) & _MASK
             if sequences.last_acked == _NO_SEQUENCE or not _is_before(last, sequences.last_acked):
                 sequences.last_acked = last
+
+    def topic_recreated(self, sequences: PartitionSequences) -> None:
+        """The partition has a log that knows nothing of this producer."""
+        self._set_log_is_new(sequences, True)
+
+    def _set_log_is_new(self, sequences: PartitionSequences, is_new: bool) -> None:
+        sequences.log_is_new = is_new
+        sequences.sent_to_old_log = [batch for batch in sequences.in_flight if batch.on_wire] if is_new else []
 
     def is_first_in_flight(self, batch: ProducerBatch, sequences: PartitionSequences) -> bool:
         return bool(sequences.in_flight) and sequences.in_flight[0] is batch
@@ -226,6 +245,7 @@ class ProducerState:
         sequences.last_acked = _NO_SEQUENCE
         sequences.bump_wanted = False
         sequences.acked_early = 0
+        self._set_log_is_new(sequences, False)
 
 
 def _is_before(sequence: int, other: int) -> bool:

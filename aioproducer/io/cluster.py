@@ -335,6 +335,8 @@ class Cluster:
             if topic is not None:
                 self._note_metadata_wait(name, now)
                 accumulator.set_partition_count(name, len(topic.partitions), now)
+        for name in change.recreated_topics:
+            accumulator.topic_recreated(name)
         # No step before this: what waits for a topic goes to partitions that are near, or have a leader at all.
         for number, leader in enumerate(change.leaders, start=1):
             # The leader of now: between two steps a hint may have named another one.

@@ -45,6 +45,9 @@ ADMITTED_PER_TURN = 200
 
 # After so many batches the rest waits for the next turn, for the same reason.
 BATCHES_PER_TURN = 16
+# And so many expire in one, and so many records in line.
+BATCHES_EXPIRED_PER_TURN = 50
+RECORDS_EXPIRED_PER_TURN = 2000
 
 NOT_LEADER_OR_FOLLOWER = 6
 FENCED_LEADER_EPOCH = 74
@@ -388,11 +391,11 @@ class Sender(ProduceOwner):
     # Deadlines and ends
 
     def _expire(self, now: float) -> None:
-        for batch, error in self._completion.expire(now):
+        for batch, error in self._completion.expire(now, BATCHES_EXPIRED_PER_TURN):
             self._note_failed(batch, error, now)
             # The leader did not answer for long: maybe there is another one by now.
             self._metadata.request_update(now, f"records for {batch.topic_partition} expired")
-        expired = self._accumulator.lines.expired_waiting(now)
+        expired = self._accumulator.lines.expired_waiting(now, RECORDS_EXPIRED_PER_TURN)
         groups: dict[tuple[str, int | None, bool, bool], list[PendingRecord]] = {}
         for pending in expired:
             kind = (pending.topic, pending.partition, pending.wants_memory, pending.serialized)

@@ -11,6 +11,7 @@ from aioproducer.protocol import ApiKey
 from tests.simulation import Fault, run
 
 INVALID_TOPIC_EXCEPTION = 17
+NOT_ENOUGH_REPLICAS = 19
 TOPIC_AUTHORIZATION_FAILED = 29
 
 
@@ -115,3 +116,47 @@ def test_a_topic_in_use_is_not_forgotten_while_something_waits_in_it():
             await delivery
 
     run(scenario)
+
+
+@pytest.mark.parametrize("listed", [False, True])
+def test_keyless_records_leave_a_partition_that_nothing_gets_out_of(listed):
+    """Bytes were counted when a batch was full, which this one never was: all went there for ever, and expired."""
+
+    async def scenario(world):
+        world.cluster.create_topic("clicks", 4, leaders=[1, 1, 1, 2])
+        config = {"delivery_timeout_ms": 30_000, "request_timeout_ms": 10_000, "metadata_max_age_ms": 5000}
+        async with world.producer(**config, partitioner_availability_timeout_ms=1000) as producer:
+            while (await producer.send("clicks", bytes(900))).partition != 3:
+                pass
+            world.stop_node(2)
+            if listed:
+                # Named as the leader, and not to be reached.
+                world.cluster.listed = {1, 2}
+            deliveries = []
+            for _ in range(300):
+                deliveries.append(producer.send("clicks", b"x" * 20))
+                await asyncio.sleep(1)
+            outcomes = await asyncio.gather(*deliveries, return_exceptions=True)
+        return sum(isinstance(outcome, Exception) for outcome in outcomes)
+
+    failed, _ = run(scenario, nodes=2, seed=3, check=False)
+    # What came until the first of them expired, and until the leader was known to be gone.
+    assert 0 < failed <= (31 if listed else 6)
+
+
+def test_after_a_topic_was_made_anew_the_first_batch_goes_alone():
+    """Its log takes any sequence: what came behind the first batch, which was refused, stood before it."""
+
+    async def scenario(world):
+        world.cluster.create_topic("clicks", leaders=[1])
+        async with world.producer(linger_ms=0, batch_size=0, metadata_max_age_ms=300) as producer:
+            for number in range(3):
+                await producer.send("clicks", b"old%d" % number)
+            world.cluster.create_topic("clicks", leaders=[1])
+            await asyncio.sleep(1)
+            world.cluster.faults.append(Fault(api=ApiKey.PRODUCE, error=NOT_ENOUGH_REPLICAS))
+            return await asyncio.gather(*[producer.send("clicks", b"new%d" % number) for number in range(5)])
+
+    sent, world = run(scenario, nodes=1, check=False)
+    assert world.cluster.values("clicks") == [b"new%d" % number for number in range(5)]
+    assert [metadata.offset for metadata in sent] == list(range(5))
