@@ -9,9 +9,12 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DEMO_STAMP := $(VENV)/.installed-demo
 COMPILED_STAMP := $(VENV)/.compiled
+OPTIMIZED_STAMP := $(VENV)/.optimized
 
 VERSIONS ?= 3.12 3.13
 VERSION_LOOPS ?= asyncio uvloop
+# What is made with each of them.
+VERSION_TARGET ?= test-unit
 # The Spark tests run with the newest; these are tried beside it.
 SPARK_VERSIONS ?= 4.1
 SPARK_VERSION ?= 4.1
@@ -36,7 +39,7 @@ SANITIZED := build/sanitized
 SANITIZERS := -fsanitize=address,undefined -fno-sanitize-recover=undefined
 SANITIZER_TESTS ?= tests
 
-.PHONY: help demo demo-venv demo-spark-venv docs venv compiled check test test-unit test-programs test-interop test-rdma coverage coverage-report \
+.PHONY: help demo demo-venv demo-spark-venv docs venv compiled optimized check test test-unit test-programs test-interop test-rdma coverage coverage-report \
 	test-versions test-spark-versions test-spark test-sanitizers sanitized build-under-test bench soak clean
 
 help:
@@ -44,6 +47,7 @@ help:
 	@echo "                    BOOTSTRAP=host:9092 for your own Kafka"
 	@echo "make venv           a virtual environment in $(VENV) with everything below"
 	@echo "make compiled       compiles the hot modules in place, those of which a source has changed"
+	@echo "make optimized      compiles all of them twice, the second time for what they were seen to do; takes minutes"
 	@echo "make check          ruff, mypy, and the arrows between the rooms"
 	@echo "make test           the whole suite, the unit tests on both builds; what needs Java or Maven skips where they are missing"
 	@echo "make test-unit      without brokers that this project did not write, and without whole programs"
@@ -81,6 +85,15 @@ compiled: $(COMPILED_STAMP)
 $(COMPILED_STAMP): $(COMPILED_SOURCES) | $(STAMP)
 	@touch $@.begun
 	AIOPRODUCER_PURE=0 AIOPRODUCER_REQUIRE_COMPILED=1 $(BIN)/python setup.py -q build_ext --inplace
+	@mv $@.begun $@
+
+# As a release is: see setup.py. `make compiled` compiles what changes afterwards, and leaves the rest.
+optimized: $(OPTIMIZED_STAMP)
+
+$(OPTIMIZED_STAMP): $(COMPILED_SOURCES) training.py | $(STAMP)
+	@touch $@.begun
+	AIOPRODUCER_PURE=0 AIOPRODUCER_REQUIRE_COMPILED=1 AIOPRODUCER_PROFILE_GUIDED=1 $(BIN)/python setup.py -q build_ext --inplace
+	@touch -r $@.begun $(COMPILED_STAMP)
 	@mv $@.begun $@
 
 build-under-test: venv $(if $(filter compiled,$(BUILD)),$(COMPILED_STAMP))
@@ -195,7 +208,7 @@ test-versions:
 			echo "CPython $$version: not installed here, not tested"; continue; \
 		fi; \
 		echo "CPython $$version: $$python"; \
-		$(MAKE) --no-print-directory test-unit LOOPS="$(VERSION_LOOPS)" PYTHON="$$python" VENV=".venv-$$version" || exit 1; \
+		$(MAKE) --no-print-directory $(VERSION_TARGET) LOOPS="$(VERSION_LOOPS)" PYTHON="$$python" VENV=".venv-$$version" || exit 1; \
 		tested="$$tested $$version"; \
 	done; \
 	echo "tested on CPython:$${tested:- none of $(VERSIONS)}"
@@ -209,7 +222,8 @@ test-spark: build-under-test
 	$(BIN)/python -m pip install --quiet "pyspark~=$(SPARK_VERSION).0"
 	$(OF_BUILD) AIOPRODUCER_REQUIRE_INTEROP=1 $(BIN)/pytest -q tests/spark/test_source.py tests/spark/test_streaming.py $(PYTEST_ARGS)
 
-bench: venv compiled
+# What --quick shows is that it works.
+bench: venv $(if $(findstring --quick,$(BENCH_ARGS)),compiled,optimized)
 	$(BIN)/python -m bench $(BENCH_ARGS)
 
 soak: build-under-test
@@ -222,6 +236,8 @@ soak: build-under-test
 	$(OF_BUILD) AIOPRODUCER_SPARK_ROWS=5000000 $(BIN)/pytest -q tests/interop/spark/test_rows.py --timeout=3600 $(PYTEST_ARGS)
 	$(MAKE) test-spark-versions
 	$(MAKE) test-versions
+	$(MAKE) optimized
+	$(MAKE) test-unit BUILD=compiled LOOPS="asyncio uvloop"
 
 clean:
 	find aioproducer -name '*.so' -delete

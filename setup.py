@@ -2,6 +2,10 @@
 
 ``AIOPRODUCER_PURE=1`` builds without them, with ``AIOPRODUCER_REQUIRE_COMPILED=1`` a build that cannot compile them
 fails. ``CC``, ``CFLAGS`` and ``LDFLAGS`` are the compiler's as ever.
+
+``AIOPRODUCER_PROFILE_GUIDED=1`` compiles them twice: once so that they count which branches are taken while
+``training.py`` works with them, and once more with what was counted, which keeps together what is run together. That is
+for gcc, and where the package's dependencies are installed (pip's ``--no-build-isolation``).
 """
 
 from __future__ import annotations
@@ -9,6 +13,8 @@ from __future__ import annotations
 import os
 import platform
 import runpy
+import shutil
+import subprocess
 import sys
 import sysconfig
 import time
@@ -21,6 +27,7 @@ from setuptools.errors import BaseError, CCompilerError
 ROOT = Path(__file__).resolve().parent
 BUILD = runpy.run_path(str(ROOT / "aioproducer" / "build.py"))
 REQUIRED = os.environ.get("AIOPRODUCER_REQUIRE_COMPILED", "0") not in ("", "0")
+GUIDED = os.environ.get("AIOPRODUCER_PROFILE_GUIDED", "0") not in ("", "0")
 EXTENSION_SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")
 
 DIRECTIVES = {
@@ -39,6 +46,10 @@ COMPILER_OPTIONS = ["-Wno-array-bounds"]
 if "CFLAGS" not in os.environ:
     # CPython's own flags ask for symbols, which make the modules six times as large.
     COMPILER_OPTIONS.append("-g0")
+
+COUNTING = ["-fprofile-generate"]
+# What training never comes to is compiled as ever; what counts along in other threads may be a little off.
+COUNTED = ["-fprofile-use", "-fprofile-partial-training", "-fprofile-correction", "-Wno-missing-profile"]
 
 
 class NotCompiledError(Exception):
@@ -73,8 +84,10 @@ class CompileAllOrNone(build_ext):
     def build_extensions(self) -> None:
         began = time.time_ns()
         try:
-            self._try_compiler()
+            self._try_compiler(COUNTED if GUIDED else [])
             self._translate()
+            if GUIDED:
+                self._train()
             super().build_extensions()
         except (NotCompiledError, BaseError, CCompilerError) as error:
             if REQUIRED:
@@ -87,19 +100,48 @@ class CompileAllOrNone(build_ext):
                 if made.stat().st_mtime_ns > began:
                     os.utime(made, ns=(began, began))
 
-    def _try_compiler(self) -> None:
-        """Find out at once that there is no compiler, or that it has no Python.h."""
+    def _try_compiler(self, options: list[str]) -> None:
+        """Find out at once that there is no compiler, that it has no Python.h, or that it does not know the options."""
         folder = Path(self.build_temp)
         folder.mkdir(parents=True, exist_ok=True)
         probe = folder / "probe.c"
         probe.write_text("#include <Python.h>\n")
         try:
-            self.compiler.compile([str(probe)])
+            self.compiler.compile([str(probe)], extra_postargs=options)
         except CCompilerError as error:
             command = self.compiler.compiler_so[0]
             raise NotCompiledError(
                 f"{command} cannot be run or does not find Python.h (Debian, Ubuntu: apt install gcc python3-dev)"
+                + (f", or it does not take {' '.join(options)}, which gcc does" if options else "")
             ) from error
+
+    def _train(self) -> None:
+        """Compile the modules so that they count, work with them, and have the compiler use the counts from here on."""
+        folder = Path(self.build_temp).absolute() / "training"
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(
+            ROOT / "aioproducer", folder / "aioproducer", ignore=shutil.ignore_patterns("*.so", "__pycache__")
+        )
+        for counts in Path(self.build_temp).rglob("*.gcda"):
+            counts.unlink()
+        build_lib, self.build_lib = self.build_lib, str(folder)
+        for extension in self.extensions:
+            extension.extra_compile_args, extension.extra_link_args = [*COMPILER_OPTIONS, *COUNTING], COUNTING
+        super().build_extensions()
+        self.build_lib = build_lib
+        for extension in self.extensions:
+            extension.extra_compile_args, extension.extra_link_args = [*COMPILER_OPTIONS, *COUNTED], []
+        # What stands there from before was not compiled with these counts.
+        self.force = True
+        # -P: not with the package that lies beside it.
+        command = [sys.executable, "-P", str(ROOT / "training.py")]
+        environment = {**os.environ, "PYTHONPATH": str(folder), "AIOPRODUCER_PURE": "0"}
+        if subprocess.run(command, env=environment, check=False).returncode:
+            raise NotCompiledError(
+                "training.py failed, see above. It needs what the package depends on: pip install --no-build-isolation"
+            )
+        if not any(Path(self.build_temp).rglob("*.gcda")):
+            raise NotCompiledError(f"nothing was counted in training: {self.compiler.compiler_so[0]} is not gcc")
 
     def _translate(self) -> None:
         """Have Cython write the modules in C, those of which a source has changed."""

@@ -17,7 +17,7 @@ import pytest
 from aioproducer.build import COMPILED_MODULES
 
 ROOT = Path(__file__).parents[2]
-NEEDED = ["aioproducer", "LICENSE", "MANIFEST.in", "README.md", "pyproject.toml", "setup.py"]
+NEEDED = ["aioproducer", "LICENSE", "MANIFEST.in", "README.md", "pyproject.toml", "setup.py", "training.py"]
 NO_COMPILER = "/bin/false"
 COMPILED_FILES = {f"{name.replace('.', '/')}{EXTENSION_SUFFIXES[0]}" for name in COMPILED_MODULES}
 
@@ -117,6 +117,7 @@ def test_sdist_has_what_the_modules_are_compiled_from(sdist: Path) -> None:
     declarations = {path.relative_to(ROOT).as_posix() for path in (ROOT / "aioproducer").rglob("*.pxd")}
     assert declarations <= names
     assert {f"{name.replace('.', '/')}.py" for name in COMPILED_MODULES} <= names
+    assert "training.py" in names
     assert not [name for name in names if name.endswith((".c", ".so"))]
 
 
