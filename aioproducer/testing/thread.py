@@ -70,7 +70,7 @@ class EmbeddedClusterThread(ClusterControl):
             return
         loop = asyncio.new_event_loop()
         self._loop = loop
-        self._thread = threading.Thread(target=loop.run_forever, name="aioproducer-embedded-cluster", daemon=True)
+        self._thread = threading.Thread(target=_serve, args=(loop,), name="aioproducer-embedded-cluster", daemon=True)
         self._thread.start()
         try:
             self._run(self._inner.start())
@@ -93,8 +93,6 @@ class EmbeddedClusterThread(ClusterControl):
         assert thread is not None
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
-        loop.run_until_complete(loop.shutdown_default_executor())
-        loop.close()
         self._loop = self._thread = None
 
     def kill(self, node: int) -> None:
@@ -121,3 +119,12 @@ class EmbeddedClusterThread(ClusterControl):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.stop()
+
+
+def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    """Run the loop until it is stopped, and end it: in the thread that stops it another loop may be running."""
+    try:
+        loop.run_forever()
+        loop.run_until_complete(loop.shutdown_default_executor())
+    finally:
+        loop.close()

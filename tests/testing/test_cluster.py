@@ -322,6 +322,16 @@ async def test_thread_serves_the_tests_own_loop() -> None:
     assert _cluster_threads() == before
 
 
+async def test_thread_that_was_stopped_where_another_loop_runs_met_an_error() -> None:
+    """``with EmbeddedClusterThread()`` in a coroutine: "Cannot run the event loop while another loop is running"."""
+    before = _cluster_threads()
+    with EmbeddedClusterThread() as cluster:
+        cluster.create_topic("clicks")
+        async with cluster.producer() as producer:
+            await producer.send("clicks", b"1")
+    assert _cluster_threads() == before
+
+
 def test_thread_stops_twice_and_starts_again() -> None:
     cluster = EmbeddedClusterThread()
     with pytest.raises(RuntimeError, match="not running"):
