@@ -156,7 +156,13 @@ def _as_list(waiters: Awaiting | list[Waiter] | None) -> list[Waiter]:
 def wake(loop: FutureFactory, waiters: list[Waiter]) -> None:
     for callback, argument, context in waiters:
         if callback is not None:
-            loop.call_soon(callback, argument, context=context)
+            try:
+                loop.call_soon(callback, argument, context=context)
+            except Exception as error:
+                # A loop in debug mode refuses what it cannot call; nothing behind it is to wait for that.
+                loop.call_exception_handler(
+                    {"message": f"{argument!r} cannot call back {callback!r}", "exception": error}
+                )
         elif argument.wake():
             _call_back(loop, [argument])
 
@@ -272,6 +278,10 @@ class Delivery(FutureOfMetadata):
 
     def __iter__(self) -> Generator[Any, None, RecordMetadata]:
         return _await(self)
+
+    def __reduce__(self) -> str:
+        """Refuse to be copied or pickled, as a future does: of two handles, one would be woken for the other's end."""
+        raise TypeError(f"cannot pickle {type(self).__name__!r} object")
 
     def __repr__(self) -> str:
         if self._index < 0:

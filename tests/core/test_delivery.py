@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import copy
 import gc
+import pickle
 import subprocess
 import sys
 import weakref
@@ -132,6 +134,16 @@ def test_repr_says_the_state() -> None:
     delivery = pending.delivery
     delivery.cancel()
     assert repr(delivery) == "<Delivery withdrawn>"
+
+
+@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_the_copy_of_a_delivery_was_acknowledged_when_the_other_was_cancelled(
+    duplicate: Callable[[Delivery], object],
+) -> None:
+    """Two handles had one place in the batch: who awaited one was woken by the other's end, to an offset of none."""
+    delivery = Delivery(make_batch(HandLoop()), 0)
+    with pytest.raises(TypeError, match="cannot pickle"):
+        duplicate(delivery)
 
 
 def test_a_group_without_answers_is_a_mistake_of_ours() -> None:
@@ -654,6 +666,27 @@ async def test_pt16_an_exception_in_one_callback_affects_no_other() -> None:
     await turns()
     assert calls == [0, 1]
     assert [type(context["exception"]) for context in reported] == [ZeroDivisionError]
+
+
+async def test_a_callback_that_a_loop_in_debug_mode_refuses_kept_a_batch_from_ending() -> None:
+    """The loop raised where the batch told its outcome: nobody behind was woken, and flush waited for ever."""
+    loop = asyncio.get_running_loop()
+    reported: list[dict[str, Any]] = []
+    loop.set_exception_handler(lambda _, context: reported.append(context))
+    batch, deliveries = running_batch()
+
+    async def is_no_callback(delivery: Delivery) -> None:
+        raise AssertionError("nobody awaits it")
+
+    loop.set_debug(True)
+    deliveries[0].add_done_callback(is_no_callback)
+    waiting = asyncio.ensure_future(asyncio.wait(deliveries))
+    await turns(1)
+    assert batch.succeed(40, -1)
+    done, _ = await asyncio.wait_for(waiting, 5)
+    assert done == set(deliveries)
+    # uvloop looks at what it calls when it calls it.
+    assert [type(context.get("exception")) for context in reported] in ([TypeError], [])
 
 
 async def test_callbacks_can_be_taken_back() -> None:
