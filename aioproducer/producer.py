@@ -297,7 +297,7 @@ class Producer(RecordEntry):
             try:
                 if self._accumulator.has_undelivered():
                     error = ProducerClosedError("the producer was closed before the record was delivered")
-                    self._sender.fail_everything(error, self._loop.time())
+                    await self._sender.fail_rest(error)
             finally:
                 self._task.cancel()
                 await asyncio.gather(self._task, *serializing, return_exceptions=True)

@@ -505,6 +505,10 @@ class RecordAccumulator(IncompleteBatches):
 
     # Partitions and leaders
 
+    def make_partitions(self, name: str, partition_count: int, most: int) -> bool:
+        """Make ready for ``set_partition_count`` with that, at most so many partitions; whether there is more to do."""
+        return self.topic(name).make_partitions(partition_count, self.producer_state.sequences, most)
+
     def set_partition_count(self, name: str, partition_count: int, now: float) -> None:
         """The topic has this many partitions (also fewer, where it was re-created; what waits there will expire)."""
         topic = self.topic(name)
@@ -522,8 +526,10 @@ class RecordAccumulator(IncompleteBatches):
             self.producer_state.topic_recreated(queue.sequences)
 
     def set_leader(self, name: str, partition: int, node_id: int, now: float) -> None:
-        """The partition's leader is ``node_id``, or nobody (-1)."""
+        """The partition's leader is ``node_id``, or nobody (-1). One that is not there yet is told when it is."""
         topic = self.topic(name)
+        if partition >= len(topic.partitions):
+            return
         if self.ready.set_leader(topic.partitions[partition], node_id, now):
             topic.leaders_changed()
             if node_id < 0:

@@ -191,9 +191,9 @@ class Completion:
         batch.fail(error)
         self._accumulator.completed(batch, now)
 
-    def fail_all(self, error: KafkaError, now: float) -> list[ProducerBatch]:
-        """Fail every batch without an outcome, and return them."""
-        batches = self._accumulator.all_incomplete()
+    def fail_all(self, error: KafkaError, now: float, most: int | None = None) -> list[ProducerBatch]:
+        """Fail every batch without an outcome, or the oldest ``most`` as they were made, and return them."""
+        batches = self._accumulator.all_incomplete(most)
         for batch in batches:
             self.fail(batch, error, now)
         return batches

@@ -233,9 +233,12 @@ class IncompleteBatches:
         if not batch.on_wire and batch in queue.batches:
             queue.batches.remove(batch)
 
-    def all_incomplete(self) -> list[ProducerBatch]:
-        """Every batch without its outcome, the parts of split ones in their place."""
-        return [part for batch in self.incomplete for part in _unfinished_parts(batch)]
+    def all_incomplete(self, most: int | None = None) -> list[ProducerBatch]:
+        """Every batch without its outcome, the parts of split ones in their place.
+
+        Of more than ``most``, as they were made, the first ones.
+        """
+        return [part for batch in islice(self.incomplete, most) for part in _unfinished_parts(batch)]
 
     def has_undelivered(self) -> bool:
         """Whether a record was accepted that has no outcome yet."""

@@ -85,6 +85,7 @@ class TopicQueues:
         "line",
         "line_length",
         "load_at",
+        "made",
         "name",
         "partitions",
         "retired",
@@ -97,6 +98,8 @@ class TopicQueues:
         self.partitions: list[PartitionQueue] = []
         # Partitions that the topic no longer has, where it was re-created with fewer; they may come back.
         self.retired: list[PartitionQueue] = []
+        # Partitions that it will have, behind all these.
+        self.made: deque[PartitionQueue] = deque()
         self.sticky: StickyPartitioner | None = None
         self.load_at = 0.0
         # The partitions that have a leader, and their numbers; None where that has to be looked up again.
@@ -113,6 +116,19 @@ class TopicQueues:
         """Whether metadata has come, and names this partition (``None``: any)."""
         return bool(self.partitions) and (partition is None or partition < len(self.partitions))
 
+    def make_partitions(
+        self, partition_count: int, sequences: Callable[[TopicPartition], PartitionSequences], most: int
+    ) -> bool:
+        """Make what ``resize`` will want, at most so many; whether it will want more."""
+        first = len(self.partitions) + len(self.retired) + len(self.made)
+        for number in range(first, min(partition_count, first + most)):
+            self.made.append(self._new_partition(number, sequences))
+        return first + most < partition_count
+
+    def _new_partition(self, number: int, sequences: Callable[[TopicPartition], PartitionSequences]) -> PartitionQueue:
+        topic_partition = TopicPartition(self.name, number)
+        return PartitionQueue(topic_partition, sequences(topic_partition))
+
     def resize(self, partition_count: int, sequences: Callable[[TopicPartition], PartitionSequences]) -> None:
         """Let the topic have this many partitions."""
         self.leaders_changed()
@@ -122,9 +138,10 @@ class TopicQueues:
         while len(partitions) < partition_count:
             if retired:
                 partitions.append(retired.pop())
+            elif self.made:
+                partitions.append(self.made.popleft())
             else:
-                topic_partition = TopicPartition(self.name, len(partitions))
-                partitions.append(PartitionQueue(topic_partition, sequences(topic_partition)))
+                partitions.append(self._new_partition(len(partitions), sequences))
 
     def is_idle(self) -> bool:
         """Whether nothing of the topic waits, here or at a broker."""

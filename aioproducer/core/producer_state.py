@@ -110,9 +110,11 @@ class ProducerState:
 
     def may_send(self, batch: ProducerBatch, sequences: PartitionSequences) -> bool:
         """Whether the head of a partition's queue may be drained now."""
+        if self.fatal_error is not None:
+            return False
         if not self.idempotent:
             return True
-        if self.fatal_error is not None or sequences.bump_wanted:
+        if sequences.bump_wanted:
             return False
         in_flight = sequences.in_flight
         if batch.base_sequence != _NO_SEQUENCE:

@@ -27,7 +27,7 @@ cdef class Cluster:
     cdef Attempts _producer_id_attempts
     cdef list _metadata_watches
     cdef object _metadata_request
-    cdef readonly object _intake
+    cdef public object _intake
     cdef dict _retired
 
     cpdef object node_changed(self, NodeConnection node, double now)

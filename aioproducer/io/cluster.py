@@ -9,6 +9,8 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import chain
+from operator import attrgetter
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -39,8 +41,10 @@ logger = logging.getLogger("aioproducer")
 
 # How long a metadata response is taken in, in seconds, before the loop has a turn.
 LONGEST_TURN = 0.0005
-# How many partitions change their leader between two looks at the clock.
-LEADERS_PER_STEP = 256
+# How many partitions are made, or change their leader, between two looks at the clock.
+PARTITIONS_PER_STEP = 256
+
+_SINCE = attrgetter("since")
 
 
 class Cluster:
@@ -242,7 +246,9 @@ class Cluster:
 
     def _metadata_answered(self, node: NodeConnection, completed: Completed) -> None:
         assert isinstance(completed.response, ResponseInParts)
-        self._intake = self._take_in(node, completed.response, completed.version)
+        # One that was given up goes on until it finds out: what it has changed in the metadata is to be known here too.
+        unfinished = () if self._intake is None else self._intake
+        self._intake = chain(unfinished, self._take_in(node, completed.response, completed.version))
         self._go_on_taking_in(self._intake)
 
     def _go_on_taking_in(self, intake: Iterator[None]) -> None:
@@ -330,7 +336,12 @@ class Cluster:
             if node.id in self.nodes:
                 self.nodes[node.id].set_address(node)
         grown = [added.topic for added in change.partitions_added]
-        for name in (*change.new_topics, *change.recreated_topics, *grown):
+        sized = [*change.new_topics, *change.recreated_topics, *grown]
+        for name in sized:
+            topic = self.metadata.topic(name)
+            while topic is not None and accumulator.make_partitions(name, len(topic.partitions), PARTITIONS_PER_STEP):
+                yield
+        for name in sized:
             topic = self.metadata.topic(name)
             if topic is not None:
                 self._note_metadata_wait(name, now)
@@ -342,9 +353,9 @@ class Cluster:
             # The leader of now: between two steps a hint may have named another one.
             node_id = self.metadata.leader(leader.topic, leader.partition)
             accumulator.set_leader(leader.topic, leader.partition, node_id, now)
-            if number % LEADERS_PER_STEP == 0:
+            if number % PARTITIONS_PER_STEP == 0:
                 yield
-        for name in (*change.new_topics, *change.recreated_topics, *grown):
+        for name in sized:
             if self.metadata.topic(name) is not None:
                 accumulator.leaders_known(name, now)
         for name in change.forgotten_topics:
@@ -363,7 +374,8 @@ class Cluster:
         yield
 
     def _note_metadata_wait(self, name: str, now: float) -> None:
-        waited = sum(now - pending.since for pending in self._accumulator.lines.waiting_for_topic(name))
+        waiting = self._accumulator.lines.waiting_for_topic(name)
+        waited = sum(map(now.__sub__, map(_SINCE, waiting)))
         if waited > 0:
             self._metrics.metadata_wait.record(waited * 1e9, now)
 

@@ -36,6 +36,8 @@ cdef class Sender(ProduceOwner):
     cdef tuple _on_batch_sent
     cdef tuple _on_batch_acked
     cdef object _report_failure
+    cdef dict _lost
+    cdef dict _refused
     cdef readonly object _compressor
     cdef readonly Turns _turns
     cdef readonly object _timer
@@ -43,7 +45,7 @@ cdef class Sender(ProduceOwner):
     cdef bint _woken
     cdef bint _sends_at_once
 
-    @cython.locals(is_due=cython.bint, deadline=double, node=NodeConnection)
+    @cython.locals(is_due=cython.bint, more_fail=cython.bint, deadline=double, node=NodeConnection)
     cpdef double _step(self, double now) except? -1
     @cython.locals(sent=Py_ssize_t, batches=list)
     cpdef object _drain(self, NodeConnection node, double now)

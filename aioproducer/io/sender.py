@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextvars import copy_context
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from aioproducer.core.accumulator import RecordAccumulator
@@ -45,9 +46,9 @@ ADMITTED_PER_TURN = 200
 
 # After so many batches the rest waits for the next turn, for the same reason.
 BATCHES_PER_TURN = 16
-# And so many expire in one, and so many records in line.
-BATCHES_EXPIRED_PER_TURN = 50
-RECORDS_EXPIRED_PER_TURN = 2000
+# And so many are failed in one, and so many records in line.
+BATCHES_FAILED_PER_TURN = 32
+RECORDS_FAILED_PER_TURN = 300
 
 NOT_LEADER_OR_FOLLOWER = 6
 FENCED_LEADER_EPOCH = 74
@@ -131,6 +132,10 @@ class Sender(ProduceOwner):
         self._on_batch_sent = hooks.batch_sent
         self._on_batch_acked = hooks.batch_acked
         self._report_failure = report_failure
+        # Records in line that have failed, to be told when those are through that fail with them: error and count.
+        self._lost: dict[tuple[TopicPartition, type[KafkaError]], tuple[KafkaError, int]] = {}
+        # Topics that the cluster refuses, why, and the number of the last record in line that this is said to.
+        self._refused: dict[str, tuple[KafkaError, int]] = {}
         self._compressor: Compressor | None = None
         codec = accumulator.settings.codec
         if codec is not None:
@@ -159,7 +164,8 @@ class Sender(ProduceOwner):
         )
 
     def _topic_refused(self, name: str, error: KafkaError) -> None:
-        self.fail_waiting(self._accumulator.lines.waiting_for_topic(name), error)
+        self._refused[name] = error, self._accumulator.lines.waiting.last_number
+        self.wake()
 
     # The task
 
@@ -208,17 +214,23 @@ class Sender(ProduceOwner):
     def _step(self, now: float) -> float:
         """One turn; returns when the next is due."""
         accumulator = self._accumulator
+        fatal_error = self._producer_state.fatal_error
         is_due = accumulator.next_deadline() <= now
-        if is_due:
-            self._expire(now)
-        if self._producer_state.fatal_error is not None:
-            self.fail_everything(self._producer_state.fatal_error, now)
+        more_fail = is_due and self._expire(now)
+        if fatal_error is not None:
+            more_fail = self._fail_some(fatal_error, now)
+        elif self._refused:
+            more_fail = self._fail_refused() or more_fail
         if is_due:
             accumulator.ready.poll(now)
-        if accumulator.admit(now, ADMITTED_PER_TURN):
+        if fatal_error is None and accumulator.admit(now, ADMITTED_PER_TURN):
             self.wake()
         for pending, error in accumulator.take_refused():
-            self.fail_waiting([pending], error)
+            self._fail_waiting([pending], error)
+        if more_fail:
+            self.wake()
+        elif self._lost:
+            self._tell_lost(now)
         if accumulator.to_compress:
             self._compress()
         if accumulator.ready.leaderless:
@@ -390,18 +402,29 @@ class Sender(ProduceOwner):
 
     # Deadlines and ends
 
-    def _expire(self, now: float) -> None:
-        for batch, error in self._completion.expire(now, BATCHES_EXPIRED_PER_TURN):
+    def _expire(self, now: float) -> bool:
+        """Fail what is over its time, as much as one turn may; whether more records in line may be."""
+        for batch, error in self._completion.expire(now, BATCHES_FAILED_PER_TURN):
             self._note_failed(batch, error, now)
             # The leader did not answer for long: maybe there is another one by now.
             self._metadata.request_update(now, f"records for {batch.topic_partition} expired")
-        expired = self._accumulator.lines.expired_waiting(now, RECORDS_EXPIRED_PER_TURN)
+        expired = self._accumulator.lines.expired_waiting(now, RECORDS_FAILED_PER_TURN)
         groups: dict[tuple[str, int | None, bool, bool], list[PendingRecord]] = {}
         for pending in expired:
             kind = (pending.topic, pending.partition, pending.wants_memory, pending.serialized)
             groups.setdefault(kind, []).append(pending)
         for records in groups.values():
-            self.fail_waiting(records, self._why_waiting(records[0], now))
+            self._fail_waiting(records, self._why_waiting(records[0], now))
+        return len(expired) == RECORDS_FAILED_PER_TURN
+
+    def _fail_refused(self) -> bool:
+        """Fail the records in line for a topic that the cluster refuses, some at a time; whether there are others."""
+        name, (error, last_number) = next(iter(self._refused.items()))
+        records = self._accumulator.lines.waiting_for_topic(name, last_number, RECORDS_FAILED_PER_TURN)
+        self._fail_waiting(records, error)
+        if len(records) < RECORDS_FAILED_PER_TURN:
+            del self._refused[name]
+        return bool(self._refused)
 
     def _why_waiting(self, pending: PendingRecord, now: float) -> KafkaError:
         waited_ms = (now - pending.since) * 1000
@@ -419,23 +442,56 @@ class Sender(ProduceOwner):
             return held_up(pending.topic, waited_ms)
         return self.cluster.why_unknown(pending.topic, waited_ms)
 
-    def fail_waiting(self, records: list[PendingRecord], error: KafkaError) -> None:
+    def _fail_waiting(self, records: list[PendingRecord], error: KafkaError) -> None:
         """Fail records in line, all for one reason; they leave their lines."""
-        counts: dict[TopicPartition, int] = {}
+        lines = self._accumulator.lines
+        counts: dict[tuple[str, int | None], int] = {}
         for pending in records:
-            self._accumulator.lines.leave_line(pending)
+            lines.leave_line(pending)
             pending.fail(error)
-            where = TopicPartition(pending.topic, -1 if pending.partition is None else pending.partition)
-            counts[where] = counts.get(where, 0) + 1
-        for where, count in counts.items():
-            self._metrics.records_failed(where.topic, count, self._loop.time())
+            place = pending.topic, pending.partition
+            counts[place] = counts.get(place, 0) + 1
+        for (topic, partition), count in counts.items():
+            kind = TopicPartition(topic, -1 if partition is None else partition), type(error)
+            first, before = self._lost.get(kind, (error, 0))
+            self._lost[kind] = first, before + count
+
+    def _tell_lost(self, now: float) -> None:
+        lost, self._lost = self._lost, {}
+        for (where, _), (error, count) in lost.items():
+            self._metrics.records_failed(where.topic, count, now)
             self._report_failure(where, count, error)
+
+    def _fail_some(self, error: KafkaError, now: float) -> bool:
+        """Fail the oldest records that have no outcome yet, as many as one turn may; whether there are others."""
+        batches = self._completion.fail_all(error, now, BATCHES_FAILED_PER_TURN)
+        for batch in batches:
+            self._note_failed(batch, error, now)
+        if batches:
+            return self._accumulator.has_undelivered()
+        waiting = list(islice(self._accumulator.lines.waiting.records, RECORDS_FAILED_PER_TURN))
+        self._fail_waiting(waiting, error)
+        return bool(waiting) and self._accumulator.has_undelivered()
 
     def fail_everything(self, error: KafkaError, now: float) -> None:
         """Fail every record that has no outcome yet."""
-        for batch in self._completion.fail_all(error, now):
-            self._note_failed(batch, error, now)
-        self.fail_waiting(list(self._accumulator.lines.waiting.records), error)
+        while self._fail_some(error, now):
+            continue
+        self._tell_lost(now)
+
+    async def fail_rest(self, error: KafkaError) -> None:
+        """Fail every record that has no outcome yet, some in each turn; who is cancelled has them failed at once.
+
+        Nothing is sent any more.
+        """
+        self._producer_state.fail(error)
+        try:
+            more = True
+            while more:
+                more = self._fail_some(error, self._loop.time())
+                await asyncio.sleep(0)
+        finally:
+            self.fail_everything(error, self._loop.time())
 
     # Compression
 

@@ -14,6 +14,7 @@ from aioproducer.compression import Buffer, codec
 from aioproducer.compression.gzip import GzipCodec
 from aioproducer.core.batch import ProducerBatch
 from aioproducer.core.delivery import Delivery
+from aioproducer.core.lines import MOVED_UP_AT_ONCE
 from aioproducer.core.pending import PENDING_OVERHEAD
 from aioproducer.errors import BufferExhaustedError, InvalidPartitionError, KafkaError
 from aioproducer.record import TopicPartition
@@ -386,6 +387,28 @@ def test_admit_serves_no_more_than_it_may_in_one_turn() -> None:
     assert bench.accumulator.admit(0, 2)
     assert not bench.accumulator.admit(0, 2)
     assert not bench.accumulator.lines.memory_line
+
+
+def test_all_of_a_long_line_moved_up_at_once_when_its_topic_came() -> None:
+    """Ten thousand records that had waited for metadata took ten milliseconds of one turn."""
+    bench = Bench(topics={})
+    values = [b"%d" % number for number in range(2 * MOVED_UP_AT_ONCE + 7)]
+    for value in values:
+        bench.send(value, topic="t")
+    lines = bench.accumulator.lines
+    bench.accumulator.set_partition_count("t", 1, 0)
+    bench.accumulator.set_leader("t", 0, NODE, 0)
+    moved = [len(lines.memory_line)]
+    while lines.waiting.records:
+        before = len(lines.memory_line)
+        wakes = bench.wakes
+        bench.accumulator.admit(0, 100)
+        moved.append(len(lines.memory_line) + 100 - before)
+        assert bench.wakes > wakes or not lines.blocked
+    assert max(moved) == MOVED_UP_AT_ONCE
+    assert not lines.blocked
+    bench.send(b"last", topic="t")
+    assert sent_values(bench) == [*values, b"last"]
 
 
 def test_a_record_for_a_partition_that_is_not_there_waits_for_it() -> None:

@@ -96,6 +96,13 @@ def test_pt26_nothing_is_sent_without_a_producer_id() -> None:
     assert identity(bench.drain_one()) == (9, 4, 0)
 
 
+def test_without_idempotence_batches_were_sent_after_a_fatal_error() -> None:
+    bench = Bench(idempotent=False, linger=0)
+    bench.send()
+    bench.state.fail(KafkaError("fatal"))
+    assert bench.drain() == []
+
+
 def test_without_idempotence_batches_have_no_sequence() -> None:
     bench = Bench(idempotent=False)
     assert not bench.state.needs_producer_id()

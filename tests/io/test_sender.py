@@ -18,16 +18,21 @@ from aioproducer.errors import (
     InvalidPartitionError,
     KafkaError,
     MetadataTimeoutError,
+    ProducerClosedError,
     ProtocolError,
     RecordTooLargeError,
+    TopicAuthorizationError,
     UnsupportedVersionError,
 )
+from aioproducer.io.sender import BATCHES_FAILED_PER_TURN, RECORDS_FAILED_PER_TURN
 from aioproducer.protocol import ApiKey
 from aioproducer.protocol.messages.produce import ProduceRequest
+from aioproducer.record import TopicPartition
 from tests.io.recording import Recording
 from tests.simulation import Fault, run
 
 NOT_ENOUGH_REPLICAS = 19
+TOPIC_AUTHORIZATION_FAILED = 29
 CLUSTER_AUTHORIZATION_FAILED = 31
 INVALID_RECORD = 87
 
@@ -607,4 +612,77 @@ def test_many_that_expire_at_once_do_so_over_many_turns(known):
 
     failed, _ = run(scenario, nodes=2, check=False)
     assert failed.total() == 5000
-    assert max(failed.values()) <= (50 if known else 2000)
+    assert max(failed.values()) <= (BATCHES_FAILED_PER_TURN if known else RECORDS_FAILED_PER_TURN)
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("way", ["closed", "fatal", "refused"])
+def test_all_that_failed_at_once_did_so_in_one_turn(way, known):
+    """20,000 batches, or 60,000 records in line, held the loop for a tenth of a second and more."""
+    if way == "refused" and known:
+        return
+
+    async def scenario(world):
+        world.cluster.create_topic("clicks", leaders=[1])
+        async with world.producer(batch_size=100) as producer:
+            await producer.send("clicks", b"warm")
+            world.cluster.faults.append(Fault(api=ApiKey.PRODUCE, answer_delay=20, times=100))
+            world.cluster.faults.append(Fault(api=ApiKey.METADATA, answer_delay=0.1, times=100))
+            deliveries = [producer.send("clicks" if known else "views", bytes(80)) for _ in range(2000)]
+            failed = Counter()
+            for delivery in deliveries:
+                delivery.add_done_callback(lambda _: failed.update([world.loop.turns]))
+            await asyncio.sleep(0.05)
+            if way == "closed":
+                await producer.close(0)
+            elif way == "refused":
+                world.cluster.topic_errors["views"] = TOPIC_AUTHORIZATION_FAILED
+            else:
+                producer._accumulator.producer_state.fail(ClusterAuthorizationError("no"))
+                producer._sender.wake()
+            await asyncio.wait(deliveries)
+            await asyncio.sleep(0)
+            assert not producer._accumulator.has_undelivered()
+        return failed
+
+    failed, world = run(scenario, check=False)
+    told = [(where, count, type(error)) for where, count, error in world.failures]
+    assert failed.total() == 2000
+    assert max(failed.values()) <= 2 * (BATCHES_FAILED_PER_TURN if known else RECORDS_FAILED_PER_TURN)
+    assert sum(count for _, count, _ in told) == 2000
+    if not known:
+        error = {"closed": ProducerClosedError, "fatal": ClusterAuthorizationError, "refused": TopicAuthorizationError}
+        assert told == [(TopicPartition("views", -1), 2000, error[way])]
+
+
+def test_who_is_cancelled_while_the_rest_is_failed_has_it_failed_at_once():
+    async def scenario(world):
+        async with world.producer() as producer:
+            deliveries = [producer.send("views", bytes(80)) for _ in range(2000)]
+            await asyncio.sleep(0.05)
+            failing = asyncio.create_task(producer._sender.fail_rest(KafkaError("test")))
+            await asyncio.sleep(0)
+            assert not all(delivery.done() for delivery in deliveries)
+            failing.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await failing
+            assert {str(delivery.exception()) for delivery in deliveries} == {"test"}
+
+    run(scenario, check=False)
+
+
+def test_a_topic_that_was_refused_is_not_any_more():
+    """Who sends after the refusal is told what the cluster says then."""
+
+    async def scenario(world):
+        world.cluster.topic_errors["clicks"] = TOPIC_AUTHORIZATION_FAILED
+        async with world.producer() as producer:
+            refused = [producer.send("clicks", b"1") for _ in range(2 * RECORDS_FAILED_PER_TURN)]
+            with pytest.raises(TopicAuthorizationError):
+                await refused[0]
+            world.cluster.create_topic("clicks", leaders=[1])
+            del world.cluster.topic_errors["clicks"]
+            assert (await producer.send("clicks", b"2")).offset == 0
+            assert {type(delivery.exception()) for delivery in refused} == {TopicAuthorizationError}
+
+    run(scenario)
