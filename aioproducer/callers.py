@@ -150,6 +150,13 @@ def explain(
         raise clear from None
 
 
+def size_of_headers(headers: object) -> int:
+    """About the bytes that they hold; nothing for what are none, of which whoever takes the record will tell."""
+    if not isinstance(headers, list | tuple):
+        return 0
+    return sum(size_of(part) for header in headers if isinstance(header, list | tuple) for part in header)
+
+
 def size_of(data: object) -> int:
     """The bytes of a key or value, or about how many it holds where it is not serialized yet."""
     if data is None:

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 INVALID_TOPIC = 17
 # The most that the estimate for a record without headers is larger than its key and value: three sizes are varints.
 _MOST_BESIDE_PAYLOAD = BATCH_HEADER_SIZE + MAX_RECORD_OVERHEAD + 3 * 5
+# What an async serializer at work holds besides what it works on: its task, and the coroutines that it runs.
+SERIALIZER_OVERHEAD = 2560
 
 Serialized = tuple[Buffer | None, Buffer | None]
 
@@ -209,7 +211,7 @@ class Admission:
         try:
             callers.check(topic, None, None, partition, timestamp_ms, headers)
             pending = self._accumulator.lines.queue_up(
-                topic, partition, None, None, (), timestamp_ms, now, size=size_hint
+                topic, partition, None, None, (), timestamp_ms, now, size=size_hint + SERIALIZER_OVERHEAD
             )
         except BaseException:
             abandon(coroutine, self._loop)

@@ -100,7 +100,10 @@ class ThreadsafeProducer:
         """``Producer.send``."""
         return self._call(
             lambda: self._producer.send(topic, value, key, **options),
-            callers.size_of(value) + callers.size_of(key) + CALL_OVERHEAD,
+            callers.size_of(value)
+            + callers.size_of(key)
+            + callers.size_of_headers(options.get("headers"))
+            + CALL_OVERHEAD,
         )
 
     def send_many(self, topic: str, values: Any, **options: Any) -> concurrent.futures.Future[SendManyResult]:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import tracemalloc
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from aioproducer import Producer
 from aioproducer.errors import BufferExhaustedError, RecordTooLargeError
 from aioproducer.testing import EmbeddedCluster
 
@@ -63,3 +66,42 @@ def test_every_record_has_its_outcome(
                 assert metrics["record-send-total"] == len(outcomes) - len(errors)
 
     asyncio.run(send_all())
+
+
+class SlowSerializer:
+    async def serialize(self, topic: str, value: object, headers: object) -> bytes:
+        await asyncio.sleep(60)
+        return b""
+
+
+def _send_for_ever(producer: Producer, record: dict[str, Any]) -> None:
+    while True:
+        producer.send("clicks", **record)
+
+
+@pytest.mark.parametrize(
+    ("record", "configuration"),
+    [
+        ({"value": b"v" * 100, "key": b"k" * 100}, {}),
+        ({"value": b"v", "headers": [("h", None)] * 1000}, {}),
+        ({"value": b"v", "headers": [(name, bytearray(1)) for name in "abcdefgh"]}, {}),
+        ({"value": "v"}, {"value_serializer": SlowSerializer()}),
+    ],
+)
+async def test_records_in_line_took_many_times_the_memory_that_they_were_charged(
+    record: dict[str, Any], configuration: dict[str, Any]
+) -> None:
+    """Of 4 MiB of buffer_memory records with a thousand headers made 170, and those with an async serializer 20."""
+    limit = 1 << 20
+    producer = Producer(bootstrap_servers="localhost:1", buffer_memory=limit, **configuration)
+    await producer.start()
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        with pytest.raises(BufferExhaustedError):
+            _send_for_ever(producer, record)
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    await producer.close(0)
+    assert after - before < 1.5 * limit

@@ -140,6 +140,19 @@ async def test_calls_on_their_way_to_the_loop_are_bounded(kafka_cluster: Embedde
         assert (await asyncio.wrap_future(threadsafe.send(topic, bytes(10_000)))).offset is not None
 
 
+async def test_headers_on_their_way_to_the_loop_were_not_counted(kafka_cluster: EmbeddedCluster, topic: str) -> None:
+    async with kafka_cluster.producer(buffer_memory=100_000) as producer:
+        threadsafe = producer.threadsafe()
+        headers = [("h", bytes(5_000)), ("h", bytes(5_000))]
+        futures = [threadsafe.send(topic, b"value", headers=headers) for _ in range(20)]
+        refused = [future for future in futures if future.done()]
+        assert len(refused) == 12
+        assert all(isinstance(future.exception(), BufferExhaustedError) for future in refused)
+        odd = threadsafe.send(topic, b"value", headers=[17])
+        await asyncio.gather(*(asyncio.wrap_future(future) for future in futures), return_exceptions=True)
+        assert isinstance(odd.exception(), TypeError)
+
+
 async def test_a_closed_producer_and_a_closed_loop() -> None:
     kept: list[ThreadsafeProducer] = []
 

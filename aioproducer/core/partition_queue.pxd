@@ -28,7 +28,7 @@ cdef class TopicQueues:
     cdef readonly str name
     cdef readonly list partitions
     cdef readonly list retired
-    cdef readonly object made
+    cdef readonly list made
     cdef public StickyPartitioner sticky
     cdef public double load_at
     cdef list _led

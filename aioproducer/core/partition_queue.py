@@ -99,7 +99,7 @@ class TopicQueues:
         # Partitions that the topic no longer has, where it was re-created with fewer; they may come back.
         self.retired: list[PartitionQueue] = []
         # Partitions that it will have, behind all these.
-        self.made: deque[PartitionQueue] = deque()
+        self.made: list[PartitionQueue] = []
         self.sticky: StickyPartitioner | None = None
         self.load_at = 0.0
         # The partitions that have a leader, and their numbers; None where that has to be looked up again.
@@ -139,7 +139,9 @@ class TopicQueues:
             if retired:
                 partitions.append(retired.pop())
             elif self.made:
-                partitions.append(self.made.popleft())
+                missing = partition_count - len(partitions)
+                partitions.extend(self.made[:missing])
+                del self.made[:missing]
             else:
                 partitions.append(self._new_partition(len(partitions), sequences))
 

@@ -14,6 +14,8 @@ from aioproducer.wire.record_batch import Buffer
 
 # What a waiting record holds besides its bytes: the objects of this module, its Delivery, its places in the lines.
 PENDING_OVERHEAD = 512
+# And each of its headers: a tuple, its place in another, and the objects of name and value.
+HEADER_OVERHEAD = 144
 
 Header = tuple[str, Buffer | None]
 
@@ -116,7 +118,7 @@ class PendingRecord(Withdrawable):
 
 
 def payload_size(key: Buffer | None, value: Buffer | None, headers: Sequence[Header]) -> int:
-    """Bytes of user data in a record.
+    """Bytes of user data in a record that waits, and what its headers hold besides.
 
     Raises:
         UnicodeEncodeError: the name of a header has no UTF-8 form.
@@ -127,7 +129,7 @@ def payload_size(key: Buffer | None, value: Buffer | None, headers: Sequence[Hea
     if value is not None:
         size += memoryview(value).nbytes
     for name, header in headers:
-        size += len(name.encode())
+        size += HEADER_OVERHEAD + len(name.encode())
         if header is not None:
             size += memoryview(header).nbytes
     return size

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from aioproducer.core.pending import PENDING_OVERHEAD, PendingRecord, WaitingLine, payload_size
+from aioproducer.core.pending import HEADER_OVERHEAD, PENDING_OVERHEAD, PendingRecord, WaitingLine, payload_size
 from aioproducer.errors import BufferExhaustedError
 from aioproducer.record import TopicPartition
 from tests.core.accumulating import HandLoop
@@ -18,7 +18,8 @@ def make(deadline: float = 10.0, value: bytes = b"v", partition: int | None = No
 
 def test_payload_is_what_the_user_gave() -> None:
     assert payload_size(None, None, ()) == 0
-    assert payload_size(b"abc", memoryview(b"defg"), [("é", b"12"), ("n", None)]) == 3 + 4 + 2 + 2 + 1
+    headers = [("é", b"12"), ("n", None)]
+    assert payload_size(b"abc", memoryview(b"defg"), headers) == 3 + 4 + 2 + 2 + 1 + 2 * HEADER_OVERHEAD
 
 
 def test_a_header_name_without_utf8_form_is_refused_when_it_is_sent() -> None:
