@@ -464,10 +464,19 @@ class ClusterMetadata:
         becomes of it need not be handed in, and must not be once another request was built.
         """
         change = MetadataChange()
+        for step in self.rebootstrap_in_steps(now):
+            change.add(step)
+        return change
+
+    def rebootstrap_in_steps(self, now: float) -> Iterator[MetadataChange]:
+        """As `rebootstrap`, but the topics lose their leaders step by step, and each tells what has changed.
+
+        All else has happened when this returns, and at least one step is left.
+        """
+        change = MetadataChange()
         self._in_flight = None
         self._add_nodes(self._bootstrap, change)
-        for step in _all_steps(self._remove_nodes(self._bootstrap, now, MetadataChange())):
-            change.add(step)
+        gone = self._forget_nodes(self._bootstrap, change)
         self._new_topics = {}
         self._left_to_ask = {}
         self.request_update(now, "going back to the bootstrap addresses")
@@ -476,7 +485,7 @@ class ClusterMetadata:
         self._failed.succeeded()
         self._fruitless.succeeded()
         self._rebootstraps.failed(now)
-        return change
+        return _all_steps(self._remove_leaders(gone, now, change))
 
     def broker_reached(self) -> None:
         """A broker that metadata named can be used: the next time that none can, the bootstrap is gone to at once."""
@@ -530,10 +539,19 @@ class ClusterMetadata:
         self, nodes: dict[int, Node], now: float, change: MetadataChange
     ) -> Generator[MetadataChange, None, MetadataChange]:
         """Forget all nodes but ``nodes``, and in steps the leaders among them; returns the change of the last step."""
+        return (yield from self._remove_leaders(self._forget_nodes(nodes, change), now, change))
+
+    def _forget_nodes(self, nodes: dict[int, Node], change: MetadataChange) -> set[int]:
+        """Know ``nodes`` alone from here on; the ids of the brokers that are gone."""
         removed = [node for node_id, node in self._nodes.items() if node_id not in nodes]
         self._nodes = nodes
         change.nodes_removed.extend(removed)
-        gone = {node.id for node in removed if node.id >= 0}
+        return {node.id for node in removed if node.id >= 0}
+
+    def _remove_leaders(
+        self, gone: set[int], now: float, change: MetadataChange
+    ) -> Generator[MetadataChange, None, MetadataChange]:
+        """Leave the partitions that those led without a leader; returns the change of the last step."""
         work = 0
         for in_use in list(self._topics.values()) if gone else ():
             if in_use.metadata is None:

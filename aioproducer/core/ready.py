@@ -46,9 +46,9 @@ class ReadyPartitions:
         self.linger = linger
         self.wake = wake
         self.nodes: dict[int, NodeQueue] = {}
-        # Nodes with something to drain, and partitions with something to send but no leader.
+        # Nodes with something to drain; by topic, partitions that had something to send and no leader.
         self.ready: dict[int, NodeQueue] = {}
-        self.leaderless: dict[PartitionQueue, None] = {}
+        self.leaderless: dict[str, dict[PartitionQueue, None]] = {}
         # Open batches whose linger runs, by its end; partitions that back off; partitions held by the producer state.
         self._lingering: OrderedDict[ProducerBatch, None] = OrderedDict()
         self._backoffs: list[tuple[float, int, PartitionQueue]] = []
@@ -115,7 +115,7 @@ class ReadyPartitions:
         # It may still stand in the old leader's queue, which passes over it.
         queue.in_ready = False
         queue.node = node
-        self.leaderless.pop(queue, None)
+        self._discard_leaderless(queue)
         # A retry need not wait for a broker that is not asked again (KIP-951).
         queue.backoff_until = 0.0
         self.update(queue, now)
@@ -124,7 +124,7 @@ class ReadyPartitions:
     def forget(self, queue: PartitionQueue) -> None:
         queue.in_ready = False
         queue.node = None
-        self.leaderless.pop(queue, None)
+        self._discard_leaderless(queue)
         self._held.pop(queue, None)
 
     def _node(self, node_id: int) -> NodeQueue:
@@ -142,7 +142,7 @@ class ReadyPartitions:
             return
         node = queue.node
         if node is None:
-            self.leaderless[queue] = None
+            self.leaderless.setdefault(queue.topic_partition.topic, {})[queue] = None
         else:
             queue.in_ready = True
             node.ready.append(queue)
@@ -166,7 +166,19 @@ class ReadyPartitions:
 
     def unknown_leader_topics(self) -> set[str]:
         """The topics with something to send and no leader to send it to."""
-        return {queue.topic_partition.topic for queue in self.leaderless if queue.batches}
+        for queues in list(self.leaderless.values()):
+            # One partition of a topic is enough, and those whose batches are gone need not be looked at again.
+            while queues and not (queue := next(iter(queues))).batches:
+                self._discard_leaderless(queue)
+        return set(self.leaderless)
+
+    def _discard_leaderless(self, queue: PartitionQueue) -> None:
+        topic = queue.topic_partition.topic
+        queues = self.leaderless.get(topic)
+        if queues is not None:
+            queues.pop(queue, None)
+            if not queues:
+                del self.leaderless[topic]
 
     def drain(
         self,

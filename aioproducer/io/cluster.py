@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import chain
+from itertools import chain, repeat
 from operator import attrgetter
 from time import perf_counter
 from typing import TYPE_CHECKING
@@ -91,7 +91,7 @@ class Cluster:
         self._producer_id_attempts = Attempts(retry_backoff, random)
         self._metadata_watches: list[asyncio.Future[None]] = []
         self._metadata_request: InternalRequest | None = None
-        # The response that is being taken in.
+        # What is being taken in: responses, and that the brokers they named are given up.
         self._intake: Iterator[None] | None = None
         self._retired: dict[NodeConnection, None] = {}
 
@@ -172,7 +172,9 @@ class Cluster:
                 logger.warning("No known broker can be reached: going back to the bootstrap addresses")
             if self._metadata_request is not None:
                 self._metadata_request.give_up()
-            self.apply(self.metadata.rebootstrap(now), now)
+            self._begin_intake(
+                chain.from_iterable(map(self._apply, self.metadata.rebootstrap_in_steps(now), repeat(now)))
+            )
             self._wake()
             return None
         if chosen is None:
@@ -246,9 +248,12 @@ class Cluster:
 
     def _metadata_answered(self, node: NodeConnection, completed: Completed) -> None:
         assert isinstance(completed.response, ResponseInParts)
-        # One that was given up goes on until it finds out: what it has changed in the metadata is to be known here too.
-        unfinished = () if self._intake is None else self._intake
-        self._intake = chain(unfinished, self._take_in(node, completed.response, completed.version))
+        self._begin_intake(self._take_in(node, completed.response, completed.version))
+
+    def _begin_intake(self, intake: Iterator[None]) -> None:
+        """Take in what is new about the cluster, and before it the rest of what is being taken in."""
+        # An answer that was given up goes on until it finds out: what it has changed is to be known here too.
+        self._intake = intake if self._intake is None else chain(self._intake, intake)
         self._go_on_taking_in(self._intake)
 
     def _go_on_taking_in(self, intake: Iterator[None]) -> None:

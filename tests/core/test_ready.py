@@ -67,7 +67,7 @@ def test_pt20_ready_truth_table(state: str) -> None:
         bench.now += LINGER if is_true["lingered"] else LINGER / 2
         due = not is_true["empty"] and any(is_true[condition] for condition in CONDITIONS[1:])
         assert is_ready(bench) == (due and state == "well"), is_true
-        assert (bench.queue() in accumulator.ready.leaderless) == (due and state == "leaderless"), is_true
+        assert (bench.queue() in accumulator.ready.leaderless.get("t", ())) == (due and state == "leaderless"), is_true
 
 
 @settings(max_examples=100, deadline=None)
@@ -277,6 +277,19 @@ def test_pt24_what_expired_without_a_leader_is_reported_no_more() -> None:
     bench.later(1.0)
     assert "They were never sent" in str(delivery.exception())
     assert bench.accumulator.ready.unknown_leader_topics() == set()
+
+
+def test_every_turn_looked_at_all_partitions_without_a_leader() -> None:
+    work = []
+    for count in (10, 1000):
+        bench = Bench(topics={"t": count}, linger=0)
+        for partition in range(count):
+            bench.accumulator.set_leader("t", partition, -1, 0)
+            bench.send(partition=partition)
+        ready = bench.accumulator.ready
+        assert ready.unknown_leader_topics() == {"t"}
+        work.append(count_operations(ready.unknown_leader_topics))
+    assert work[0] == work[1]
 
 
 def test_a_leader_lost_and_back_finds_everything_in_order() -> None:
