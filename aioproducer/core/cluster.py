@@ -35,15 +35,18 @@ class TopicMetadata:
     """A topic in use. ``partitions[n]`` is partition n and is replaced in place by newer metadata; only read it.
 
     ``topic_id`` is None where the brokers know no topic ids (Metadata before version 10). A topic that was deleted and
-    created anew gets a new object.
+    created anew gets a new object. ``changes`` counts how often a partition was replaced or added,
+    and ``seen`` is for the ``MetadataView``.
     """
 
-    __slots__ = ("name", "partitions", "topic_id")
+    __slots__ = ("changes", "name", "partitions", "seen", "topic_id")
 
     def __init__(self, name: str, topic_id: bytes | None, partitions: list[PartitionMetadata]) -> None:
         self.name: Final = name
         self.topic_id = topic_id
         self.partitions: Final = partitions
+        self.changes = 0
+        self.seen: object = None
 
 
 class LeaderChange(NamedTuple):

@@ -165,6 +165,7 @@ def set_partition(
     metadata: TopicMetadata, new: PartitionMetadata, leaders: list[LeaderChange], old: PartitionMetadata | None
 ) -> None:
     """Replace ``old``; where the leader or its epoch differs that goes into ``leaders``."""
+    metadata.changes += 1
     if new.partition < len(metadata.partitions):
         metadata.partitions[new.partition] = new
     else:
