@@ -61,6 +61,10 @@ class Codec(ABC):
     def compress_bound(self, size: int) -> int:
         """The most bytes that ``size`` bytes can become, at any level."""
 
+    def is_quick(self, level: int | None = None) -> bool:
+        """Whether a few kibibytes take some tens of microseconds at most: less than it takes to wake a thread."""
+        return True
+
     def validate_level(self, level: int) -> None:
         """Check that the codec has ``level``.
 

@@ -15,6 +15,7 @@ _WRITE_SIZE = 256 * 1024
 times what it makes in the end."""
 _FASTEST = 0
 _LEAST_HIGH_COMPRESSION = 3
+_LAST_QUICK_LEVEL = 9
 
 
 class Lz4Codec(Codec):
@@ -49,6 +50,9 @@ class Lz4Codec(Codec):
             store_size=False,
         )
         return compressed
+
+    def is_quick(self, level: int | None = None) -> bool:
+        return self._level(level) <= _LAST_QUICK_LEVEL
 
     def decompress(self, data: Buffer, max_size: int | None = None) -> bytes:
         self.load()

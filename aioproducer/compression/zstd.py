@@ -16,6 +16,8 @@ _SKIPPABLE_HEADER = 8
 _BLOCK_HEADER = 3
 _RUN_LENGTH_BLOCK = 1
 _CHECKSUM = 4
+# The next takes three times as long, the last ten times and more.
+_LAST_QUICK_LEVEL = 9
 
 
 class ZstdCodec(Codec):
@@ -53,6 +55,9 @@ class ZstdCodec(Codec):
             return compressor.compress(joined(buffers))
         finally:
             idle.append(compressor)
+
+    def is_quick(self, level: int | None = None) -> bool:
+        return self._level(level) <= _LAST_QUICK_LEVEL
 
     def decompress(self, data: Buffer, max_size: int | None = None) -> bytes:
         self.load()

@@ -33,6 +33,7 @@ cdef class RecordAccumulator(IncompleteBatches):
     cdef Py_ssize_t _size_limit
     cdef Py_ssize_t _open_limit
     cdef bint _compresses
+    cdef Py_ssize_t _inline_size
     cdef Py_ssize_t _largest_plain
 
     @cython.locals(topic=TopicQueues, partitions=list, place=Py_ssize_t, queue=PartitionQueue, batch=ProducerBatch, index=Py_ssize_t)

@@ -50,7 +50,7 @@ _LEAST_OF_THE_REST = 65536
 # Batches up to this size take a piece of memory of just their size.
 _EXACT_PIECE = 16384
 
-# Batches up to this size are compressed at once; a thread takes longer to wake.
+# Batches up to this size are compressed at once where that is quick; a thread takes longer to wake.
 _INLINE_COMPRESSION_SIZE = 4096
 
 
@@ -123,6 +123,10 @@ class RecordAccumulator(IncompleteBatches):
         self._size_limit = max(min(settings.batch_size, settings.max_request_size) - BATCH_HEADER_SIZE, 0)
         self._open_limit = pool.total_memory // OPEN_SHARE
         self._compresses = settings.codec is not None
+        # Batches up to this size are compressed at once, if any.
+        self._inline_size = 0
+        if settings.codec is not None and settings.codec.is_quick(settings.compression_level):
+            self._inline_size = _INLINE_COMPRESSION_SIZE
         # Less than what a record may have at most, by its sizes' varints: who is near that is looked at closely.
         self._largest_plain = min(settings.max_request_size, pool.total_memory) - BATCH_HEADER_SIZE - 3 * 5
         self.topics: dict[str, TopicQueues] = {}
@@ -620,7 +624,7 @@ class RecordAccumulator(IncompleteBatches):
         codec = self.settings.codec
         assert codec is not None
         assert batch.body is not None
-        if batch.body_size <= _INLINE_COMPRESSION_SIZE:
+        if batch.body_size <= self._inline_size:
             try:
                 data = codec.compress(batch.body, self.settings.compression_level)
             except Exception:

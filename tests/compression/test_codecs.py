@@ -36,6 +36,12 @@ MIXED = RANDOM + b"a phrase that comes again. " * 10_000
 BUFFERS = st.lists(st.binary(max_size=200) | st.binary(max_size=200).map(lambda data: data * 400), max_size=5)
 
 
+def test_which_levels_are_quick() -> None:
+    assert [level for level in range(-9, 23) if codec("zstd").is_quick(level)] == list(range(-9, 10))
+    assert [level for level in range(1, 18) if codec("lz4").is_quick(level)] == list(range(1, 10))
+    assert all(each.is_quick() for each in CODECS)
+
+
 def test_the_registry() -> None:
     assert [each.name for each in CODECS] == ["none", "gzip", "snappy", "lz4", "zstd"]
     for number, each in enumerate(CODECS):

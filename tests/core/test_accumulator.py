@@ -781,6 +781,24 @@ def test_small_batches_are_compressed_at_once_and_large_ones_off_the_loop() -> N
     bench.drain_one()
 
 
+@pytest.mark.parametrize(
+    ("name", "level", "at_once"), [("zstd", 19, False), ("zstd", None, True), ("lz4", 12, False), ("gzip", 9, True)]
+)
+def test_small_batches_were_compressed_at_once_however_long_that_takes(
+    name: str, level: int | None, at_once: bool
+) -> None:
+    """Those of one request at zstd's level 19 held the loop for a quarter of a second."""
+    bench = Bench(codec=codec(name), compression_level=level, linger=0)
+    bench.send(b"value")
+    assert len(bench.drain()) == at_once
+    to_compress = bench.accumulator.take_to_compress()
+    assert len(to_compress) == (not at_once)
+    for batch in to_compress:
+        assert batch.body is not None
+        bench.accumulator.compressed(batch, codec(name).compress(batch.body, level), bench.now)
+        assert sent_values(bench) == [b"value"]
+
+
 def test_a_full_batch_is_compressed_without_waiting_for_its_broker() -> None:
     bench = Bench(codec=codec("lz4"), batch_size=2000, linger=100.0)
     bench.accumulator.set_leader("t", 0, -1, 0)
