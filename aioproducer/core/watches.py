@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,12 @@ from aioproducer.core.delivery import FutureFactory
 
 if TYPE_CHECKING:
     from asyncio import Future
+
+# So many are ended in one turn of the loop: some tenths of a millisecond.
+ENDED_AT_ONCE = 500
+
+# When cancelled ones are looked for first.
+_MANY = 64
 
 
 class Watches:
@@ -20,7 +27,7 @@ class Watches:
         has_room: whether a sender should go on.
     """
 
-    __slots__ = ("_batches", "_first_batch", "_first_in_line", "_has_room", "_line", "_loop", "_room")
+    __slots__ = ("_batches", "_first_batch", "_first_in_line", "_has_room", "_line", "_loop", "_room", "_to_go_on")
 
     def __init__(
         self,
@@ -34,9 +41,11 @@ class Watches:
         self._first_batch = first_batch
         self._first_in_line = first_in_line
         self._has_room = has_room
-        self._batches: list[tuple[int, Future[None]]] = []
-        self._line: list[tuple[int, Future[None]]] = []
-        self._room: list[tuple[int, Future[None]]] = []
+        self._batches = Watched()
+        self._line = Watched()
+        self._room = Watched()
+        # Whether the loop will check again, since more have to be ended than one turn may.
+        self._to_go_on = False
 
     def batches(self, last_number: int) -> Future[None]:
         """A future that is done when all batches up to a number have their outcomes."""
@@ -50,30 +59,58 @@ class Watches:
         """A future that is done when there is room."""
         return self._watch(self._room, 0)
 
-    def _watch(self, watches: list[tuple[int, Future[None]]], number: int) -> Future[None]:
+    def _watch(self, watched: Watched, number: int) -> Future[None]:
         future: Future[None] = self._loop.create_future()
-        watches.append((number, future))
+        watched.add(number, future)
         self.check()
         return future
 
     def check(self) -> None:
         """End the watches whose time has come; to be called when a batch ends, a line shortens or memory returns."""
-        if self._batches:
-            self._batches = _passed(self._batches, self._first_batch())
-        if self._line:
-            self._line = _passed(self._line, self._first_in_line())
-        if self._room and self._has_room():
-            self._room = _passed(self._room, 1)
+        more = False
+        if self._batches.waiting:
+            more = self._batches.end(self._first_batch())
+        if self._line.waiting:
+            more = self._line.end(self._first_in_line()) or more
+        if self._room.waiting and self._has_room():
+            more = self._room.end(1) or more
+        if more and not self._to_go_on:
+            self._to_go_on = True
+            self._loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        self._to_go_on = False
+        self.check()
 
 
-def _passed(watches: list[tuple[int, Future[None]]], oldest: int) -> list[tuple[int, Future[None]]]:
-    """End the watches whose number is below ``oldest``, and return the others; cancelled ones are dropped."""
-    remaining = []
-    for number, future in watches:
-        if future.done():
-            continue
-        if number < oldest:
-            future.set_result(None)
-        else:
-            remaining.append((number, future))
-    return remaining
+class Watched:
+    """Who waits for numbers to be passed, none for a lower one than those before."""
+
+    __slots__ = ("_many", "waiting")
+
+    def __init__(self) -> None:
+        self.waiting: deque[tuple[int, Future[None]]] = deque()
+        self._many = _MANY
+
+    def add(self, number: int, future: Future[None]) -> None:
+        if len(self.waiting) >= self._many:
+            # Whoever waits no longer, behind one who does.
+            self.waiting = deque([each for each in self.waiting if not each[1].done()])
+            self._many = max(_MANY, 2 * len(self.waiting))
+        self.waiting.append((number, future))
+
+    def end(self, oldest: int) -> bool:
+        """End those whose number is below ``oldest``, as many as one turn may; whether there are more."""
+        waiting = self.waiting
+        left = ENDED_AT_ONCE
+        while waiting:
+            number, future = waiting[0]
+            if not future.done():
+                if number >= oldest:
+                    return False
+                if not left:
+                    return True
+                left -= 1
+                future.set_result(None)
+            waiting.popleft()
+        return False

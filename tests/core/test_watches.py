@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from aioproducer.core.watches import Watches
-from tests.core.accumulating import Bench, HandLoop
+from aioproducer.core.watches import ENDED_AT_ONCE, Watches
+from tests.core.accumulating import Bench, HandLoop, count_operations
 
 
 class Counters:
@@ -11,8 +11,9 @@ class Counters:
         self.first_batch = 1
         self.first_in_line = 1
         self.room = False
+        self.loop = HandLoop()
         self.watches = Watches(
-            HandLoop(),
+            self.loop,
             first_batch=lambda: self.first_batch,
             first_in_line=lambda: self.first_in_line,
             has_room=lambda: self.room,
@@ -44,16 +45,56 @@ def test_a_watch_ends_when_its_number_is_passed_and_not_before() -> None:
     assert line.done()
 
 
-def test_a_cancelled_watch_is_dropped() -> None:
+def test_a_cancelled_watch_keeps_no_other_waiting() -> None:
     counters = Counters()
     watch, other = counters.watches.batches(1), counters.watches.batches(1)
     watch.cancel()
     counters.watches.check()
-    assert [future for _, future in counters.watches._batches] == [other]
+    assert [future for _, future in counters.watches._batches.waiting] == [other]
     counters.first_batch = 2
     counters.watches.check()
     assert watch.cancelled()
     assert other.done()
+
+
+def test_cancelled_watches_are_dropped_though_one_before_them_waits() -> None:
+    counters = Counters()
+    first = counters.watches.batches(1)
+    for _ in range(1000):
+        counters.watches.batches(2).cancel()
+    assert len(counters.watches._batches.waiting) < 100
+    counters.first_batch = 2
+    counters.watches.check()
+    assert first.done()
+
+
+def test_every_batch_that_ended_looked_at_all_who_wait() -> None:
+    """Twenty thousand coroutines that each sent a record and awaited ``flush`` took half a minute together."""
+    work = []
+    for count in (10, 1000):
+        counters = Counters()
+        watches = [counters.watches.batches(number) for number in range(1, count + 1)]
+        work.append(count_operations(counters.watches.check))
+        counters.first_batch = 6
+        counters.watches.check()
+        assert [watch.done() for watch in watches] == [True] * 5 + [False] * (count - 5)
+    assert work[0] == work[1]
+
+
+def test_all_who_waited_were_told_in_one_turn() -> None:
+    counters = Counters()
+    count = 2 * ENDED_AT_ONCE + 1
+    watches = [counters.watches.batches(1) for _ in range(count)] + [counters.watches.room() for _ in range(count)]
+    counters.first_batch = 2
+    counters.watches.check()
+    told = [sum(watch.done() for watch in watches)]
+    counters.room = True
+    while counters.loop.soon:
+        callback, args, _ = counters.loop.soon.pop(0)
+        callback(*args)
+        told.append(sum(watch.done() for watch in watches) - sum(told))
+    assert sum(told) == len(watches)
+    assert max(told) <= 2 * ENDED_AT_ONCE
 
 
 def test_all_who_wait_for_room_are_told() -> None:
