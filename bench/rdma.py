@@ -127,17 +127,13 @@ async def _client(work: Work, address: str, connector: RdmaConnector | StreamCon
     ) as producer:
         await _send(producer, work, work.warm_up)
         before = _counted(producer, connector)
-        layer.clear()
+        layer.begin()
         began = time.thread_time_ns()
         await _send(producer, work, work.records)
         cpu = time.thread_time_ns() - began
+        of_layer = layer.end()
         found = {name: count - before[name] for name, count in _counted(producer, connector).items()}
-    return found | {
-        "records": work.records,
-        "cpu_ns": cpu,
-        "layer_calls": layer.calls,
-        "layer_ns": layer.nanoseconds,
-    }
+    return found | of_layer | {"records": work.records, "cpu_ns": cpu}
 
 
 async def _send(producer: Producer, work: Work, count: int) -> None:

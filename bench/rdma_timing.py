@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from aioproducer.transport.rdma.verbs import Completion, Device, MemoryRegion, Piece, QueuePair, QueuePairFacts, Verbs
 from aioproducer.transport.stream import StreamConnector
+from bench.job import Measurement
 
 T = TypeVar("T")
 
@@ -34,9 +35,13 @@ class Layer:
         self.calls = 0
         self.nanoseconds = 0
 
-    def clear(self) -> None:
+    def begin(self) -> None:
         """Count from now on."""
         self.calls = self.nanoseconds = 0
+
+    def end(self) -> Measurement:
+        """What was counted."""
+        return {"layer_calls": self.calls, "layer_ns": self.nanoseconds}
 
     def timed(self, function: Callable[..., T], *arguments: Any, **options: Any) -> T:
         """Call ``function``."""
@@ -49,6 +54,8 @@ class Layer:
 
 
 class _TimedSocket(socket.socket):
+    # As a socket has no dictionary in which a method is looked for first.
+    __slots__ = ("layer",)
     layer: Layer
 
     def sendmsg(self, buffers: Iterable[Any], *arguments: Any) -> int:

@@ -10,7 +10,7 @@ from aioproducer.testing.verbs import SimulatedFabric
 from aioproducer.transport.listening import StreamListener
 from aioproducer.transport.rdma import RdmaConnector, RdmaListener
 from aioproducer.transport.stream import StreamConnector
-from bench import rdma, rdma_link
+from bench import rdma, rdma_instructions, rdma_link
 from tests.waiting import until
 
 
@@ -68,6 +68,30 @@ def test_the_ratio_is_of_runs_of_one_round():
     rounds = [{"tcp": run(10_000), "rdma": run(10_700)}, {"tcp": run(24_000), "rdma": run(24_000)}]
     # In the second the machine was slower, for both.
     assert rdma.own_ratios(rounds, 200) == pytest.approx([1.1, 1.0])
+
+
+def test_what_callgrind_is_told_of_the_layer():
+    names = [
+        "__pyx_pw_5bench_11rdma_timing_5Layer_3begin",
+        "__pyx_pw_5bench_11rdma_timing_5Layer_5end",
+        "__pyx_pw_5bench_11rdma_timing_5Layer_7timed",
+        "__pyx_pw_5bench_11rdma_timing_12_TimedSocket_1sendmsg",
+        "__pyx_pw_5bench_11rdma_timing_15_TimedQueuePair_7post_write",
+        "__pyx_pw_5bench_11rdma_timing_12_TimedDevice_5register",
+        "__pyx_pf_5bench_11rdma_timing_12_TimedSocket_sendmsg",
+    ]
+    assert rdma_instructions.layer_options(names) == [
+        f"--dump-before={names[0]}",
+        f"--dump-before={names[1]}",
+        f"--toggle-collect={names[3]}",
+        f"--toggle-collect={names[4]}",
+        "--collect-atstart=yes",
+    ]
+
+
+def test_the_table_of_instructions():
+    lines = rdma_instructions.table({"one awaited": {"tcp": 80_000.4, "rdma": 80_800.0}}).splitlines()
+    assert lines == ["| | TCP | RDMA | |", "|---|---|---|---|", "| one awaited | 80,000 | 80,800 | 1.0100 |"]
 
 
 @pytest.fixture
