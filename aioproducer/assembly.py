@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from random import Random
 
     from aioproducer.config import ProducerConfig
-    from aioproducer.transport.rdma.channel import Counters as RdmaCounters
+    from aioproducer.transport.rdma.counters import Counters as RdmaCounters
 
 
 @runtime_checkable

@@ -10,7 +10,8 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
-from aioproducer.transport.rdma.verbs import Completion, Device, MemoryRegion, Piece, QueuePair, QueuePairFacts, Verbs
+from aioproducer.transport.rdma.verbs import Device, MemoryRegion, QueuePair, QueuePairFacts, Verbs
+from aioproducer.transport.rdma.work_requests import Completion, Write
 from aioproducer.transport.stream import StreamConnector
 from bench.job import Measurement
 
@@ -128,16 +129,8 @@ class _TimedQueuePair:
     def post_receives(self, work_request_ids: Sequence[int]) -> None:
         self._timed(self._pair.post_receives, work_request_ids)
 
-    def post_write(
-        self,
-        work_request_id: int,
-        pieces: Sequence[Piece],
-        remote_address: int,
-        remote_key: int,
-        immediate: int,
-        signaled: bool,
-    ) -> None:
-        self._timed(self._pair.post_write, work_request_id, pieces, remote_address, remote_key, immediate, signaled)
+    def post_write(self, write: Write) -> None:
+        self._timed(self._pair.post_write, write)
 
     def request_notification(self, solicited_only: bool = False) -> None:
         self._timed(self._pair.request_notification, solicited_only)
@@ -147,6 +140,9 @@ class _TimedQueuePair:
 
     def poll(self, most: int) -> list[Completion]:
         return self._timed(self._pair.poll, most)
+
+    def next_completions(self, most: int, solicited_only: bool) -> list[Completion]:
+        return self._timed(self._pair.next_completions, most, solicited_only)
 
     def to_error(self) -> None:
         self._pair.to_error()

@@ -517,8 +517,11 @@ class NodeConnection:
 
     def _release_unwritten(self, count: int, error: KafkaError | None) -> bool:
         """The oldest ``count`` are read no more; whether that was the end of any."""
-        released = self._unwritten[:count]
-        self._unwritten = self._unwritten[count:]
+        released = self._unwritten
+        self._unwritten = []
+        if count < len(released):
+            self._unwritten = released[count:]
+            del released[count:]
         if self._write_deadline != _NEVER:
             self._write_deadline = min([deadline for _, _, deadline in self._unwritten], default=_NEVER)
         ended = False

@@ -21,13 +21,12 @@ from enum import Enum, auto
 from typing import NamedTuple
 
 from aioproducer.transport.rdma.verbs import (
-    Completion,
     CompletionStatus,
-    Piece,
     QueuePairFacts,
     RdmaUnavailableError,
     VerbsError,
 )
+from aioproducer.transport.rdma.work_requests import Completion, Piece, Write
 
 _MTU = 1024
 _MAX_PIECES = 16
@@ -295,7 +294,13 @@ class _Notification(Enum):
     ANY = auto()
 
 
-class _Write(NamedTuple):
+# Looked up with every message: in Python 3.11 an Enum's member costs a call.
+_INITIALIZED, _CONNECTED, _ERROR, _CLOSED = _State.INITIALIZED, _State.CONNECTED, _State.ERROR, _State.CLOSED
+_NONE, _SOLICITED, _ANY = _Notification.NONE, _Notification.SOLICITED, _Notification.ANY
+_SUCCESS = CompletionStatus.SUCCESS
+
+
+class _Posted(NamedTuple):
     work_request_id: int
     pieces: tuple[Piece, ...]
     remote_address: int
@@ -314,9 +319,9 @@ class SimulatedQueuePair:
         self._facts = QueuePairFacts(number, device._gid, number * 1000, _MTU)
         self._send_depth = send_depth
         self._receive_depth = receive_depth
-        self._state = _State.INITIALIZED
+        self._state = _INITIALIZED
         self._peer: QueuePairFacts | None = None
-        self._sends: deque[_Write] = deque()
+        self._sends: deque[_Posted] = deque()
         self._receives: deque[int] = deque()
         self._completions: deque[tuple[Completion, int]] = deque()
         # Writes by their number: posted, and those whose places in the send queue have been given back.
@@ -324,7 +329,7 @@ class SimulatedQueuePair:
         self._retired = 0
         self._receives_held = 0
         self._not_ready_counted = -1
-        self._notification = _Notification.NONE
+        self._notification = _NONE
         self._cut = False
         self._readable, self._writable = os.pipe()
         os.set_blocking(self._readable, False)
@@ -346,9 +351,9 @@ class SimulatedQueuePair:
         self._fabric._begin("connect")
         with self._fabric._lock:
             self._check_open()
-            if self._state is not _State.INITIALIZED:
+            if self._state is not _INITIALIZED:
                 raise VerbsError(errno.EINVAL, f"cannot connect a queue pair that is {self._state.name.lower()}")
-            self._state = _State.CONNECTED
+            self._state = _CONNECTED
             self._peer = peer
             self._fabric._changed()
 
@@ -361,35 +366,34 @@ class SimulatedQueuePair:
                     raise VerbsError(errno.ENOMEM, f"the receive queue is full: it has {self._receive_depth} places")
                 self._receives_held += 1
                 self._receives.append(work_request_id)
-            if self._state is not _State.ERROR:
+            if self._state is not _ERROR:
                 self._fabric._changed()
 
-    def post_write(
-        self,
-        work_request_id: int,
-        pieces: Sequence[Piece],
-        remote_address: int,
-        remote_key: int,
-        immediate: int,
-        signaled: bool,
-    ) -> None:
+    def post_write(self, write: Write) -> None:
         """As ``QueuePair.post_write``."""
+        pieces = tuple(write.pieces)
         with self._fabric._lock:
             self._check_open()
-            if self._state is _State.INITIALIZED:
+            if self._state is _INITIALIZED:
                 raise VerbsError(errno.EINVAL, "cannot post a write: the queue pair is not connected")
             if len(pieces) > _MAX_PIECES:
                 raise VerbsError(errno.EINVAL, f"cannot post a write of {len(pieces)} pieces: at most {_MAX_PIECES}")
-            if not 0 <= immediate < 1 << 32:
-                raise OverflowError(f"immediate has 32 bits: {immediate:#x}")
+            if not 0 <= write.immediate < 1 << 32:
+                raise OverflowError(f"immediate has 32 bits: {write.immediate:#x}")
             if self._posted - self._retired == self._send_depth:
                 raise VerbsError(errno.ENOMEM, f"the send queue is full: it has {self._send_depth} places")
             self._posted += 1
-            write = _Write(
-                work_request_id, tuple(pieces), remote_address, remote_key, immediate, signaled, self._posted
+            posted = _Posted(
+                write.work_request_id,
+                pieces,
+                write.remote_address,
+                write.remote_key,
+                write.immediate,
+                write.signaled,
+                self._posted,
             )
-            self._sends.append(write)
-            if self._state is _State.ERROR:
+            self._sends.append(posted)
+            if self._state is _ERROR:
                 self._flush()
             else:
                 self._fabric._posted(self)
@@ -399,9 +403,9 @@ class SimulatedQueuePair:
         with self._fabric._lock:
             self._check_open()
             if not solicited_only:
-                self._notification = _Notification.ANY
-            elif self._notification is _Notification.NONE:
-                self._notification = _Notification.SOLICITED
+                self._notification = _ANY
+            elif self._notification is _NONE:
+                self._notification = _SOLICITED
 
     def clear_events(self) -> None:
         """As ``QueuePair.clear_events``."""
@@ -427,6 +431,13 @@ class SimulatedQueuePair:
                 polled.append(completion)
             return polled
 
+    def next_completions(self, most: int, solicited_only: bool) -> list[Completion]:
+        """As ``QueuePair.next_completions``."""
+        with self._fabric._lock:
+            self.clear_events()
+            self.request_notification(solicited_only)
+            return self.poll(most)
+
     def to_error(self) -> None:
         """As ``QueuePair.to_error``; called by a test, it is the card that gives up."""
         self._fabric._begin("to_error")
@@ -439,9 +450,9 @@ class SimulatedQueuePair:
         """As ``QueuePair.close``; called by a test, it is the queue pair of a process that was killed."""
         self._fabric._begin("close")
         with self._fabric._lock:
-            if self._state is _State.CLOSED:
+            if self._state is _CLOSED:
                 return
-            self._state = _State.CLOSED
+            self._state = _CLOSED
             self._sends.clear()
             del self._fabric._queue_pairs[self._facts.number]
             self._fabric._under_way = deque(other for other in self._fabric._under_way if other is not self)
@@ -451,7 +462,7 @@ class SimulatedQueuePair:
             self._fabric._changed()
 
     def _check_open(self) -> None:
-        if self._state is _State.CLOSED:
+        if self._state is _CLOSED:
             raise VerbsError(errno.EBADF, f"queue pair {self._facts.number} is closed")
 
     def _deliver_one(self) -> bool:
@@ -461,10 +472,10 @@ class SimulatedQueuePair:
         peer = self._fabric._queue_pairs.get(self._peer.number)
         if peer is None or self._cut or peer._cut:
             return self._fail_with(write, CompletionStatus.TRANSPORT_RETRY_EXCEEDED)
-        if peer._state is _State.INITIALIZED:
+        if peer._state is _INITIALIZED:
             return False
         # Packets of others than its own peer a queue pair drops.
-        if peer._state is not _State.CONNECTED or peer._peer != self._facts:
+        if peer._state is not _CONNECTED or peer._peer != self._facts:
             return self._fail_with(write, CompletionStatus.TRANSPORT_RETRY_EXCEEDED)
         sources = [self._source(piece) for piece in write.pieces]
         known = [source for source in sources if source is not None]
@@ -489,10 +500,10 @@ class SimulatedQueuePair:
                 target[written : written + len(source)] = source
             written += len(source)
         received = peer._receives.popleft()
-        peer._complete(Completion(received, CompletionStatus.SUCCESS, True, length, write.immediate))
+        peer._complete(Completion(received, _SUCCESS, True, length, write.immediate))
         self._sends.popleft()
         if write.signaled:
-            self._complete(Completion(write.work_request_id, CompletionStatus.SUCCESS, False, 0, 0), write.sequence)
+            self._complete(Completion(write.work_request_id, _SUCCESS, False, 0, 0), write.sequence)
         return True
 
     def _source(self, piece: Piece) -> memoryview | None:
@@ -504,14 +515,14 @@ class SimulatedQueuePair:
         region = self._fabric._regions.get(key)
         return None if region is None or not region._remote_write else region._slice(self._device, address, length)
 
-    def _fail_with(self, write: _Write, status: CompletionStatus) -> bool:
+    def _fail_with(self, write: _Posted, status: CompletionStatus) -> bool:
         self._sends.popleft()
         self._complete(Completion(write.work_request_id, status, False, 0, 0), write.sequence)
         self._fail()
         return True
 
     def _fail(self) -> None:
-        self._state = _State.ERROR
+        self._state = _ERROR
         self._flush()
 
     def _flush(self) -> None:
@@ -525,8 +536,8 @@ class SimulatedQueuePair:
     def _complete(self, completion: Completion, sequence: int = 0) -> None:
         self._completions.append((completion, sequence))
         wanted = self._notification
-        if wanted is _Notification.ANY or (wanted is _Notification.SOLICITED and completion.received):
-            self._notification = _Notification.NONE
+        if wanted is _ANY or (wanted is _SOLICITED and completion.received):
+            self._notification = _NONE
             os.write(self._writable, b"\0")
 
 

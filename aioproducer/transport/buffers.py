@@ -14,7 +14,7 @@ else:
     from aioproducer.uncompiled import cython
 
 if cython.compiled:
-    from cython.cimports.cpython.memoryview import PyMemoryView_GET_BUFFER
+    from cython.cimports.cpython.memoryview import PyMemoryView_FromObject, PyMemoryView_GET_BUFFER
 
 
 def bytes_of(buffers: Sequence[Buffer]) -> int:
@@ -51,6 +51,19 @@ def is_of_bytes(view: memoryview) -> bool:
             and PyMemoryView_GET_BUFFER(view).suboffsets is cython.NULL
         )
     return view.ndim == 1 and view.format == "B" and view.c_contiguous
+
+
+def part_of(view: memoryview, offset: int, length: int) -> memoryview:
+    """``view[offset : offset + length]`` of a view of single bytes one behind the other, which has so many."""
+    if cython.compiled:
+        # Without a slice, and the numbers in it.
+        assert 0 <= offset <= offset + length <= PyMemoryView_GET_BUFFER(view).len
+        part: memoryview = PyMemoryView_FromObject(view)
+        buffer = PyMemoryView_GET_BUFFER(part)
+        buffer.buf = cython.cast(cython.p_char, buffer.buf) + offset
+        buffer.len = buffer.shape[0] = length
+        return part
+    return view[offset : offset + length]
 
 
 def views_of(buffers: Sequence[Buffer]) -> list[memoryview]:

@@ -16,16 +16,15 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from aioproducer.transport.rdma.verbs import (
-    Completion,
     CompletionStatus,
     Device,
     MemoryRegion,
-    Piece,
     QueuePair,
     RdmaUnavailableError,
     Verbs,
     VerbsError,
 )
+from aioproducer.transport.rdma.work_requests import Completion, Piece, Write
 
 TRANSCRIPT = Path(__file__).parent / "transcript.txt"
 
@@ -94,12 +93,14 @@ class Stage:
         key: int | None = None,
     ) -> None:
         side.queue_pair.post_write(
-            work_request_id,
-            pieces,
-            peer.target_region.address + offset,
-            peer.target_region.remote_key if key is None else key,
-            immediate,
-            signaled,
+            Write(
+                work_request_id,
+                pieces,
+                peer.target_region.address + offset,
+                peer.target_region.remote_key if key is None else key,
+                immediate,
+                signaled,
+            )
         )
 
     def wait(self, queue_pair: QueuePair, count: int) -> list[Completion]:
@@ -361,6 +362,37 @@ def solicited_silence(stage: Stage) -> None:
         stage.tell_readable(a)
 
 
+def next_completions(stage: Stage) -> None:
+    """The event is taken and the next asked for before it is polled, all in one call."""
+    with stage.pair() as (a, b):
+        for side in (a, b):
+            side.queue_pair.post_receives(range(8))
+
+        def send() -> None:
+            stage.write(a, b, 0, [], signaled=True)
+            stage.polled(a, 1)
+            stage.tell_readable(b)
+
+        def take(side: Side, most: int, solicited_only: bool) -> None:
+            found = side.queue_pair.next_completions(most, solicited_only)
+            stage.say(f"{side.name} has {len(found)} completions")
+            stage.tell_readable(side)
+
+        take(b, 8, True)
+        send()
+        take(b, 8, True)
+        send()
+        send()
+        take(b, 1, True)
+        take(b, 8, True)
+        take(b, 8, True)
+        # A write's own makes an event only where all are asked for.
+        for solicited_only in (True, False):
+            take(a, 8, solicited_only)
+            stage.write(a, b, 1, [], signaled=True)
+            stage.tell_readable(a)
+
+
 def flushed(stage: Stage) -> None:
     with stage.pair() as (a, b):
         b.queue_pair.post_receives([1, 2, 3])
@@ -419,7 +451,7 @@ def without_right(stage: Stage) -> None:
     with stage.pair() as (a, b):
         b.queue_pair.post_receives([1])
         region = b.source_region
-        a.queue_pair.post_write(3, [a.piece(0, 2)], region.address, region.remote_key, 0, True)
+        a.queue_pair.post_write(Write(3, [a.piece(0, 2)], region.address, region.remote_key, signaled=True))
         stage.tell(a, 1)
         stage.tell(b, 1)
         stage.say(f"nothing was written: {b.source[:] == bytes(_MEMORY)}")
@@ -475,8 +507,9 @@ def closing(stage: Stage) -> None:
     stage.say(f"closing a device that has a region raises {_refused(device.close)}")
     for name, call in {
         "poll": lambda: queue_pair.poll(1),
+        "next_completions": lambda: queue_pair.next_completions(1, False),
         "post_receives": lambda: queue_pair.post_receives([1]),
-        "post_write": lambda: queue_pair.post_write(1, [], 0, 0, 0, True),
+        "post_write": lambda: queue_pair.post_write(Write(1, signaled=True)),
         "request_notification": queue_pair.request_notification,
         "clear_events": queue_pair.clear_events,
         "to_error": queue_pair.to_error,
@@ -510,6 +543,7 @@ SCENARIOS: tuple[Callable[[Stage], None], ...] = (
     solicited_notification,
     solicited_error,
     solicited_silence,
+    next_completions,
     flushed,
     peer_in_error,
     peer_destroyed,

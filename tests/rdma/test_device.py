@@ -20,6 +20,7 @@ import pytest
 from aioproducer.transport.rdma.executor import RegisteredMemory
 from aioproducer.transport.rdma.pyverbs_layer import PyverbsLayer
 from aioproducer.transport.rdma.verbs import CompletionStatus, RdmaUnavailableError
+from aioproducer.transport.rdma.work_requests import Write
 from tests.rdma import peer, script
 
 _ROOT = Path(__file__).parents[2]
@@ -94,14 +95,14 @@ def test_another_process_is_written_to_and_killed(verbs: PyverbsLayer) -> None:
             print(json.dumps(peer.encoded(queue_pair.facts)), file=process.stdin)
             assert _told(process) == "connected"
             piece = (region.address, len(data), region.local_key)
-            queue_pair.post_write(1, [piece], address, key, 77, True)
+            queue_pair.post_write(Write(1, [piece], address, key, 77, signaled=True))
             assert stage.wait(queue_pair, 1)[0].status == CompletionStatus.SUCCESS
             assert _told(process) == [0, 77, zlib.crc32(data)]
 
             process.kill()
             process.wait()
             began = time.monotonic()
-            queue_pair.post_write(2, [piece], address, key, 0, True)
+            queue_pair.post_write(Write(2, [piece], address, key, signaled=True))
             (completion,) = stage.wait(queue_pair, 1)
             assert completion.status == CompletionStatus.TRANSPORT_RETRY_EXCEEDED
             assert time.monotonic() - began < 10

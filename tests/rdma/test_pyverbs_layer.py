@@ -10,7 +10,8 @@ import pytest
 
 from aioproducer import Producer
 from aioproducer.errors import ConfigurationError
-from aioproducer.transport.rdma.pyverbs_layer import Port, PyverbsLayer, choose_port
+from aioproducer.transport.rdma.ports import Port, choose_port
+from aioproducer.transport.rdma.pyverbs_layer import PyverbsLayer
 from aioproducer.transport.rdma.verbs import RdmaUnavailableError
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from aioproducer.testing.verbs import LiveObjects, SimulatedFabric
 from aioproducer.transport.rdma.verbs import CompletionStatus, RdmaUnavailableError, VerbsError
+from aioproducer.transport.rdma.work_requests import Write
 from tests.rdma import script
 
 
@@ -44,7 +45,9 @@ def _pair(fabric: SimulatedFabric, stack: ExitStack, **depths: int) -> tuple[scr
 
 def _write(side: script.Side, peer: script.Side, number: int, *, signaled: bool = True) -> None:
     region = peer.target_region
-    side.queue_pair.post_write(number, [side.piece(number, 1)], region.address + number, region.remote_key, 0, signaled)
+    pieces = [side.piece(number, 1)]
+    write = Write(number, pieces, region.address + number, region.remote_key, signaled=signaled)
+    side.queue_pair.post_write(write)
 
 
 def test_writes_that_are_held_read_their_memory_when_they_are_delivered() -> None:

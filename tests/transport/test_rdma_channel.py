@@ -95,6 +95,24 @@ class TestMethodOne:
         assert counters.writes_posted == 1
         assert counters.signals == 1
 
+    @pytest.mark.parametrize("end", [b"x", bytearray(b"x"), bytes(2000), bytes(100_000)])
+    async def test_what_is_not_taken_at_once_goes_in_order_all_the_same(self, pairs, end):
+        """Over a part's border, of another kind, or too much to be copied: found when some of it is copied already."""
+        memory = mmap.mmap(-1, 2 * 1024 * 1024, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        memory[:] = numbered(len(memory))
+        client, server = await pairs.open()
+        pairs.connector.register(memory)
+        await until_registered(pairs.connector, memory)
+        border = 1024 * 1024
+        expected = b""
+        for start in (5000, border - 600, border, border - 1000):
+            pieces = [b"head", memoryview(memory)[start : start + 1000], numbered(300), end]
+            expected += b"".join(pieces)
+            client.write_lent(pieces, [bytearray(1)])
+        assert await server.until_received(len(expected)) == expected
+        # What is left behind the border, 400 bytes, is not worth a piece of its own.
+        assert pairs.connector.counters.bytes_copied == len(expected) - 4 * 1000 + 400
+
     async def test_memory_of_several_parts_is_gathered_across_their_borders(self, pairs):
         memory = mmap.mmap(-1, 5 * 1024 * 1024, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         memory[:] = numbered(len(memory))
@@ -317,8 +335,10 @@ def post_by_hand(transport, immediate, data):
     unsent = transport._unsent
     unsent.add([data])
     unsent.gather(len(data), 2)
-    address, key = transport._remote_address, transport._remote_key
-    transport._queue_pair.post_write(5, unsent.pieces, address, key, immediate, False)
+    write = transport._write
+    write.work_request_id, write.remote_address, write.immediate = 5, transport._remote_address, immediate
+    write.signaled = False
+    transport._queue_pair.post_write(write)
 
 
 async def until_registered(connector, memory, *, refused=False):
@@ -359,6 +379,31 @@ class TestNotification:
             # Given back with the answer, and before it is delivered.
             assert client.completions == [1] * (number + 1)
         assert len(polls) == 50
+
+    async def test_a_wake_up_is_one_call_of_verbs(self, pairs, arena, no_timer, monkeypatch):
+        """Of which each costs: the event was taken, the next asked for and then polled by calls of their own."""
+        client, server = await self.open(pairs, arena)
+        server.on_data = lambda data: server.write(b"answer")
+        calls = []
+        queue_pair = client.transport._queue_pair
+        take = queue_pair.next_completions
+
+        def next_completions(most, solicited_only):
+            before = len(calls)
+            found = take(most, solicited_only)
+            # What the double calls in it.
+            del calls[before:]
+            calls.append(solicited_only)
+            return found
+
+        for verb in ("clear_events", "request_notification", "poll"):
+            called = getattr(queue_pair, verb)
+            monkeypatch.setattr(queue_pair, verb, lambda *args, called=called: (calls.append(called), called(*args))[1])
+        monkeypatch.setattr(queue_pair, "next_completions", next_completions)
+        for number in range(5):
+            client.write_lent([b"head", memoryview(arena)[:1000]], [bytearray(1)])
+            await client.until_received(5 + 6 * (number + 1))
+        assert calls == [True] * 5
 
     async def test_memory_comes_back_before_the_answer_is_delivered(self, pairs, arena, no_timer):
         client, server = await self.open(pairs, arena)
@@ -565,7 +610,7 @@ class TestFailures:
 
     async def test_a_strangers_key(self, pairs):
         client, server = await pairs.open()
-        client.transport._remote_key += 100
+        client.transport._write.remote_key += 100
         client.write(b"x")
         error = await client.until_lost()
         assert "REMOTE_ACCESS_ERROR: the peer's memory was not open to this write" in str(error)

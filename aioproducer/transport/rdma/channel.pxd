@@ -1,7 +1,10 @@
 cimport cython
 
+from aioproducer.transport.buffers cimport part_of
+from aioproducer.transport.rdma.counters cimport Counters
 from aioproducer.transport.rdma.gathering cimport Unsent
 from aioproducer.transport.rdma.ring cimport PeerRing, ReceiveRing, SendQueue, decode_immediate, encode_immediate
+from aioproducer.transport.rdma.work_requests cimport Completion, Write
 
 cdef object _ENDED
 cdef object _FAILED
@@ -13,14 +16,6 @@ cdef long _DATA
 cdef long _CREDITS
 cdef long _GOODBYE
 cdef Py_ssize_t _COMPLETIONS_PER_POLL, _DELIVERED_PER_TURN
-
-
-cdef class Counters:
-    cdef readonly Py_ssize_t bytes_sent
-    cdef readonly Py_ssize_t bytes_copied
-    cdef readonly Py_ssize_t writes_posted
-    cdef readonly Py_ssize_t completions
-    cdef readonly Py_ssize_t signals
 
 
 cdef class RdmaTransport:
@@ -39,7 +34,7 @@ cdef class RdmaTransport:
     cdef object _linger_timeout
     cdef object _linger_timer
     cdef public unsigned long long _remote_address
-    cdef public object _remote_key
+    cdef readonly Write _write
     cdef PeerRing _peer_ring
     cdef ReceiveRing _receive_ring
     cdef object _received
@@ -70,7 +65,6 @@ cdef class RdmaTransport:
     cpdef bint write(self, object buffers) except -1
     cdef bint _may_post(self) except -1
     cdef Py_ssize_t _room(self) except -1
-    cdef object _post_copied(self, Py_ssize_t size)
     @cython.locals(room=Py_ssize_t, size=Py_ssize_t)
     cdef object _send(self)
     @cython.locals(
@@ -80,28 +74,23 @@ cdef class RdmaTransport:
         work_request_id=Py_ssize_t,
         signaled=bint,
         wanted=bint,
-        lent=list,
         counters=Counters,
     )
     cdef object _post_data(self, Py_ssize_t size)
-    @cython.locals(
-        data_freed=Py_ssize_t, controls_freed=Py_ssize_t, immediate=long, counters=Counters, address=cython.ulonglong
-    )
-    cdef object _post(self, Py_ssize_t work_request_id, list pieces, Py_ssize_t offset, long kind, bint signaled)
+    @cython.locals(data_freed=Py_ssize_t, controls_freed=Py_ssize_t, write=Write, counters=Counters)
+    cdef object _post(self, Py_ssize_t work_request_id, Py_ssize_t offset, long kind, bint signaled)
     @cython.locals(work_request_id=Py_ssize_t, signaled=bint)
     cdef object _post_control(self, long kind)
     cdef object _return_credits(self)
     cdef object _say_goodbye(self)
     cdef object _complete(self, Py_ssize_t count)
-    cpdef object _on_readable(self)
     cpdef object _take_completions(self)
     cdef bint _needs_all(self) except -1
     cdef object _watch_sends(self)
     cpdef object _memory_is_late(self)
-    @cython.locals(completions=list, polls=Py_ssize_t)
+    @cython.locals(completions=list, completion=Completion, polls=Py_ssize_t)
     cdef object _poll(self, object most)
-    @cython.locals(work_request_id=Py_ssize_t, status=long, received=bint, length=Py_ssize_t, immediate=cython.longlong)
-    cdef object _completed(self, object completion)
+    cdef object _completed(self, Completion completion)
     @cython.locals(kind=cython.longlong, data_freed=Py_ssize_t, controls_freed=Py_ssize_t)
     cdef object _arrived(self, long long immediate, Py_ssize_t length)
     cdef object _schedule_turn(self)

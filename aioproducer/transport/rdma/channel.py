@@ -19,10 +19,13 @@ import enum
 import errno
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 from aioproducer.transport.base import Buffer, TransportHandler
+from aioproducer.transport.buffers import part_of
+from aioproducer.transport.rdma.counters import Counters
 from aioproducer.transport.rdma.executor import RECEIVE_ID, DevicePool, Link, SharedDevice
+from aioproducer.transport.rdma.failures import named, reset, status_error
 from aioproducer.transport.rdma.gathering import Unsent
 from aioproducer.transport.rdma.handshake import RingFacts
 from aioproducer.transport.rdma.ring import (
@@ -34,12 +37,8 @@ from aioproducer.transport.rdma.ring import (
     decode_immediate,
     encode_immediate,
 )
-from aioproducer.transport.rdma.verbs import Completion, CompletionStatus, Piece, VerbsError
-
-if TYPE_CHECKING:
-    import cython
-else:
-    from aioproducer.uncompiled import cython
+from aioproducer.transport.rdma.verbs import CompletionStatus
+from aioproducer.transport.rdma.work_requests import Completion, Write
 
 _logger = logging.getLogger(__name__)
 
@@ -50,34 +49,6 @@ _COMPLETIONS_PER_POLL: Final = 32
 _POLLS_PER_TURN: Final = 8
 _MEMORY_BACK: Final = 0.002
 """Seconds that lent memory waits for something to be received, before it is looked for without."""
-_STATUS_HINTS: Final[dict[int, str]] = {
-    CompletionStatus.REMOTE_ACCESS_ERROR: "the peer's memory was not open to this write",
-    CompletionStatus.TRANSPORT_RETRY_EXCEEDED: "the peer's card does not answer",
-    CompletionStatus.WORK_REQUEST_FLUSHED: "the queue pair went into error",
-}
-
-
-class Counters:
-    """What the connections of one connector or listener have done so far.
-
-    bytes_sent
-        Of everything that was written.
-    bytes_copied
-        Of those: copied into a send ring on their way.
-    writes_posted
-        Those with credits alone included.
-    completions
-        Taken, of writes and of receives.
-    signals
-        Writes that asked for a completion.
-    """
-
-    def __init__(self) -> None:
-        self.bytes_sent = 0
-        self.bytes_copied = 0
-        self.writes_posted = 0
-        self.completions = 0
-        self.signals = 0
 
 
 class Control(Protocol):
@@ -145,7 +116,8 @@ class RdmaTransport:
 
         sizes = link.sizes
         self._remote_address = peer_ring.address
-        self._remote_key = peer_ring.key
+        self._write = Write(remote_key=peer_ring.key)
+        """What is posted next."""
         self._peer_ring = PeerRing(peer_ring.size, peer_ring.slots, peer_ring.controls)
         self._receive_ring = ReceiveRing(sizes.ring_bytes, sizes.slots, sizes.controls)
         self._received = memoryview(link.receive_memory)
@@ -156,6 +128,7 @@ class RdmaTransport:
             link.send_region.address,
             link.send_region.local_key,
             shared.memories if zero_copy else {},
+            self._write,
         )
         # Half of what the peer can hold at most, so that it reads one half while the other is written.
         self._largest = min(LARGEST_MESSAGE, max(peer_ring.size // 2, 1))
@@ -195,7 +168,7 @@ class RdmaTransport:
         self._handler = handler
         if self._may_post():
             self._watching = True
-            self._loop.add_reader(self._queue_pair.completion_fd, self._on_readable)
+            self._loop.add_reader(self._queue_pair.completion_fd, self._take_completions)
 
     @property
     def peer(self) -> str:
@@ -213,10 +186,10 @@ class RdmaTransport:
         queue = self._queue
         unsent = self._unsent
         at_once = not unsent.waiting and queue.may_post()
-        size = unsent.copy(buffers, self._room()) if at_once else 0
+        size = unsent.take(buffers, self._room(), self._most_pieces) if at_once else 0
         if size:
             queue.written(size)
-            self._post_copied(size)
+            self._post_data(size)
         else:
             queue.written(unsent.add(buffers))
             self._send()
@@ -261,17 +234,11 @@ class RdmaTransport:
     # What is sent
 
     def _may_post(self) -> bool:
-        return self._state in (_OPEN, _FLUSHING, _LINGERING)
+        return self._state is _OPEN or self._state is _FLUSHING or self._state is _LINGERING
 
     def _room(self) -> int:
         """How many bytes the next write may have, as far as the peer has room for them."""
         return min(self._peer_ring.room(), self._largest)
-
-    def _post_copied(self, size: int) -> None:
-        try:
-            self._post_data(size)
-        except Exception as error:
-            self._fail(self._named(error))
 
     def _send(self) -> None:
         """Post what there are credits and room for."""
@@ -283,22 +250,24 @@ class RdmaTransport:
                     return
                 self._post_data(size)
         except Exception as error:
-            self._fail(self._named(error))
+            self._fail(named(self._peer, error))
 
     def _post_data(self, size: int) -> None:
-        """Post one write of ``size`` bytes that were gathered or copied."""
+        """Post one write of ``size`` bytes that were taken or gathered."""
         unsent = self._unsent
         queue = self._queue
-        offset = self._peer_ring.take(size)
-        lent = unsent.lent
-        wanted = not unsent.waiting and (lent is not None or queue.lent > 0)
-        work_request_id, signaled = queue.posted(size, unsent.copied, lent, wanted)
-        self._post(work_request_id, unsent.pieces, offset, _DATA, signaled)
         counters = self._counters
-        counters.bytes_sent += size
-        counters.bytes_copied += unsent.copied
+        try:
+            offset = self._peer_ring.take(size)
+            wanted = not unsent.waiting and (unsent.lent is not None or queue.lent > 0)
+            work_request_id, signaled = queue.posted(size, unsent.copied, unsent.lent, wanted)
+            self._post(work_request_id, offset, _DATA, signaled)
+            counters.bytes_sent += size
+            counters.bytes_copied += unsent.copied
+        except Exception as error:
+            self._fail(named(self._peer, error))
 
-    def _post(self, work_request_id: int, pieces: list[Piece], offset: int, kind: int, signaled: bool) -> None:
+    def _post(self, work_request_id: int, offset: int, kind: int, signaled: bool) -> None:
         data_freed = controls_freed = 0
         if kind != _DATA or self._receive_ring.tells_credits():
             if self._unposted:
@@ -306,9 +275,12 @@ class RdmaTransport:
                 self._queue_pair.post_receives([RECEIVE_ID] * self._unposted)
                 self._unposted = 0
             data_freed, controls_freed = self._receive_ring.take_credits()
-        immediate = encode_immediate(kind, data_freed, controls_freed)
-        address = self._remote_address + offset
-        self._queue_pair.post_write(work_request_id, pieces, address, self._remote_key, immediate, signaled)
+        write = self._write
+        write.work_request_id = work_request_id
+        write.remote_address = self._remote_address + offset
+        write.immediate = encode_immediate(kind, data_freed, controls_freed)
+        write.signaled = signaled
+        self._queue_pair.post_write(write)
         counters = self._counters
         counters.writes_posted += 1
         counters.signals += signaled
@@ -317,10 +289,11 @@ class RdmaTransport:
         work_request_id, signaled = self._queue.posted(0, 0, None, kind == _GOODBYE)
         if kind == _GOODBYE:
             self._goodbye_id = work_request_id
+        self._write.clear()
         try:
-            self._post(work_request_id, [], 0, kind, signaled)
+            self._post(work_request_id, 0, kind, signaled)
         except Exception as error:
-            self._fail(self._named(error))
+            self._fail(named(self._peer, error))
 
     def _return_credits(self) -> None:
         if self._peer_ring.free_controls and self._queue.may_post_control():
@@ -344,14 +317,6 @@ class RdmaTransport:
                 self._handler_failed(error, "write_completed")
 
     # What comes
-
-    def _on_readable(self) -> None:
-        try:
-            self._queue_pair.clear_events()
-        except Exception as error:
-            self._fail(self._named(error))
-        else:
-            self._take_completions()
 
     def _take_completions(self) -> None:
         """Take what has completed, as much as one turn may; the next completion makes the channel readable again."""
@@ -411,9 +376,8 @@ class RdmaTransport:
         polls = 0
         self._all_wanted = self._needs_all()
         try:
-            self._queue_pair.request_notification(not self._all_wanted)
+            completions = self._queue_pair.next_completions(_COMPLETIONS_PER_POLL, not self._all_wanted)
             while True:
-                completions = self._queue_pair.poll(_COMPLETIONS_PER_POLL)
                 self._counters.completions += len(completions)
                 for completion in completions:
                     found = self._completed(completion)
@@ -427,27 +391,22 @@ class RdmaTransport:
                 if failure is None and polls == most:
                     self._loop.call_soon(self._take_completions)
                     return None
+                completions = self._queue_pair.poll(_COMPLETIONS_PER_POLL)
         except Exception as error:
-            return failure or self._named(error)
+            return failure or named(self._peer, error)
 
     def _completed(self, completion: Completion) -> Exception | None:
-        if cython.compiled:
-            # Not known to be a tuple it would be unpacked as any iterable is.
-            assert isinstance(completion, tuple)
-            work_request_id, status, received, length, immediate = cython.cast(tuple, completion)
-        else:
-            work_request_id, status, received, length, immediate = completion
-        if status != _SUCCESS:
-            return self._status_error(status)
-        if not received:
-            self._queue.completed(work_request_id)
-            if 0 <= self._goodbye_id <= work_request_id:
+        if completion.status != _SUCCESS:
+            return status_error(self._peer, completion.status)
+        if not completion.received:
+            self._queue.completed(completion.work_request_id)
+            if 0 <= self._goodbye_id <= completion.work_request_id:
                 self._goodbye_taken = True
             return None
         if self._rules_broken:
             return None
         try:
-            self._arrived(immediate, length)
+            self._arrived(completion.immediate, completion.length)
         except RingError as error:
             self._rules_broken = True
             return RingError(errno.EPROTO, f"{self._peer} broke the rules of the connection: {error}")
@@ -527,7 +486,7 @@ class RdmaTransport:
                 return
             offset, length = ring.oldest()
             if is_wanted:
-                self._deliver(self._received[offset : offset + length])
+                self._deliver(part_of(self._received, offset, length))
             delivered += length
             ring.consumed()
             self._unposted += 1
@@ -553,7 +512,7 @@ class RdmaTransport:
             return
         if self._state is _FAILED:
             return
-        error = exception or self._reset("the peer has gone without a goodbye")
+        error = exception or reset(self._peer, "the peer has gone without a goodbye")
         # What the peer has sent before it went has come, but was perhaps not looked at.
         failure = self._poll(None)
         if self._state is _OPEN:
@@ -572,26 +531,12 @@ class RdmaTransport:
         )
 
     def _linger_expired(self) -> None:
-        lost = None if self._goodbye_taken else self._reset(f"not everything was taken within {self._linger_timeout} s")
+        lost = (
+            None
+            if self._goodbye_taken
+            else reset(self._peer, f"not everything was taken within {self._linger_timeout} s")
+        )
         self._lose(lost, reset=True)
-
-    def _reset(self, reason: str) -> ConnectionResetError:
-        return ConnectionResetError(errno.ECONNRESET, f"{self._peer}: {reason}")
-
-    def _status_error(self, status: int) -> ConnectionError:
-        try:
-            name = CompletionStatus(status).name
-        except ValueError:
-            name = f"status {status}"
-        hint = _STATUS_HINTS.get(status)
-        text = f"an RDMA work request failed with {name}"
-        return self._reset(f"{text}: {hint}" if hint else text)
-
-    def _named(self, error: Exception) -> Exception:
-        """Where it happened is for the verbs' errors to say; any other is a bug, or the end of the memory."""
-        if not isinstance(error, VerbsError):
-            return error
-        return ConnectionAbortedError(error.errno or errno.ECONNABORTED, f"{self._peer}: {error.strerror or error}")
 
     def _fail(self, failure: Exception | None) -> None:
         """Nothing can be sent any more, for one reason, which is the first."""

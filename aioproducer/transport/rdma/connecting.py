@@ -18,8 +18,9 @@ from collections.abc import Callable
 from typing import Final
 
 from aioproducer.transport.base import Buffer, Listening, Transport, TransportHandler
-from aioproducer.transport.rdma.channel import Counters, RdmaTransport
+from aioproducer.transport.rdma.channel import RdmaTransport
 from aioproducer.transport.rdma.control import Control, ControlConnector, ControlListener
+from aioproducer.transport.rdma.counters import Counters
 from aioproducer.transport.rdma.executor import DevicePool, Link, RingSizes, SharedDevice
 from aioproducer.transport.rdma.handshake import TOKEN_SIZE, Facts, HandshakeError, Kind, Message, Ready
 from aioproducer.transport.rdma.verbs import Verbs

@@ -6,8 +6,8 @@ import logging
 import mmap
 
 from aioproducer.transport.base import Connector, Transport, TransportHandler
-from aioproducer.transport.rdma.channel import Counters
 from aioproducer.transport.rdma.connecting import RdmaConnector
+from aioproducer.transport.rdma.counters import Counters
 from aioproducer.transport.rdma.handshake import NotRdmaError
 from aioproducer.transport.rdma.verbs import RdmaUnavailableError, VerbsError
 

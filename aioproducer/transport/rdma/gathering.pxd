@@ -3,8 +3,10 @@ cimport cython
 from aioproducer.transport.buffers cimport is_of_bytes, view_of
 from aioproducer.transport.rdma.registration cimport RegisteredMemory
 from aioproducer.transport.rdma.ring cimport SendQueue
+from aioproducer.transport.rdma.work_requests cimport Write
 
 cdef Py_ssize_t _LEAST_LENT
+cdef Py_ssize_t _MOST_TAKEN
 cdef Py_ssize_t _SMALL
 cdef object _MMAP
 
@@ -13,28 +15,42 @@ cdef Py_ssize_t _address_of(object view) except 0
 
 cdef class Unsent:
     cdef SendQueue _queue
+    cdef Write _write
     cdef object _ring
     cdef Py_ssize_t _ring_size
     cdef Py_ssize_t _address
-    cdef object _local_key
+    cdef unsigned int _local_key
     cdef dict _memories
     cdef list _contents
     cdef Py_ssize_t _first
     cdef readonly bint waiting
-    cdef readonly list pieces
-    cdef readonly list lent
+    cdef readonly object lent
     cdef readonly Py_ssize_t copied
 
     @cython.locals(added=list, size=Py_ssize_t)
     cpdef Py_ssize_t add(self, object buffers) except -1
-    @cython.locals(queue=SendQueue, size=Py_ssize_t, offset=Py_ssize_t, length=Py_ssize_t)
-    cpdef Py_ssize_t copy(self, object buffers, Py_ssize_t limit) except -1
+    @cython.locals(
+        queue=SendQueue,
+        write=Write,
+        room=Py_ssize_t,
+        start=Py_ssize_t,
+        size=Py_ssize_t,
+        copied=Py_ssize_t,
+        run=Py_ssize_t,
+        lends=cython.bint,
+        length=Py_ssize_t,
+        address=Py_ssize_t,
+        end=Py_ssize_t,
+        local_key=cython.uint,
+        registered=RegisteredMemory,
+    )
+    cpdef Py_ssize_t take(self, object buffers, Py_ssize_t limit, Py_ssize_t most) except -1
     cpdef object clear(self)
     cpdef object close(self)
     @cython.locals(
         contents=list,
         queue=SendQueue,
-        pieces=list,
+        write=Write,
         lent=list,
         size=Py_ssize_t,
         copied=Py_ssize_t,
@@ -45,9 +61,11 @@ cdef class Unsent:
         end=Py_ssize_t,
         offset=Py_ssize_t,
         first=Py_ssize_t,
+        local_key=cython.uint,
         registered=RegisteredMemory,
     )
     cpdef Py_ssize_t gather(self, Py_ssize_t limit, Py_ssize_t most) except -1
+    @cython.locals(address=Py_ssize_t, registered=RegisteredMemory)
     cdef RegisteredMemory _memory_of(self, object content)
     @cython.locals(to=cython.p_char)
     cdef object _copy(self, object content, Py_ssize_t begin, Py_ssize_t offset, Py_ssize_t length)

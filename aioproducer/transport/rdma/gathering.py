@@ -15,7 +15,7 @@ from aioproducer.transport.base import Buffer
 from aioproducer.transport.buffers import is_of_bytes, view_of
 from aioproducer.transport.rdma.registration import RegisteredMemory
 from aioproducer.transport.rdma.ring import SendQueue
-from aioproducer.transport.rdma.verbs import Piece
+from aioproducer.transport.rdma.work_requests import Write
 
 if TYPE_CHECKING:
     import cython
@@ -30,6 +30,8 @@ if cython.compiled:
 _MMAP: Final = mmap.mmap
 _SMALL: Final = 4096
 """Bytes objects up to this size are cut, where they have to be, by copying: to make a view costs more."""
+_MOST_TAKEN: Final = 64 * 1024
+"""Bytes that ``Unsent.take`` copies at most: where it finds late that it cannot take all, they are copied again."""
 _LEAST_LENT: Final = 512
 """Bytes that are worth a piece of their own: fewer are copied sooner than their memory is lent and had back."""
 
@@ -45,13 +47,20 @@ class Unsent:
     """The bytes that were written and not posted, in their order.
 
     ``ring`` is the send ring, registered with ``local_key`` at ``address``, and ``queue`` what accounts for it.
-    ``memories`` is what else is registered, by the ``id`` of the memory.
+    ``memories`` is what else is registered, by the ``id`` of the memory. ``write`` gets the pieces.
     """
 
     def __init__(
-        self, queue: SendQueue, ring: mmap.mmap, address: int, local_key: int, memories: Mapping[int, RegisteredMemory]
+        self,
+        queue: SendQueue,
+        ring: mmap.mmap,
+        address: int,
+        local_key: int,
+        memories: Mapping[int, RegisteredMemory],
+        write: Write,
     ) -> None:
         self._queue = queue
+        self._write = write
         self._ring = memoryview(ring)
         self._ring_size = len(ring)
         self._address = address
@@ -62,10 +71,9 @@ class Unsent:
         """The contents before it are gathered."""
         self.waiting = False
         """Whether there are any."""
-        self.pieces: list[Piece] = []
-        """What ``gather`` or ``copy`` has found, for one write; and of that:"""
-        self.lent: list[memoryview] | None = None
-        """What lies in registered memory, which must stay as it is until the card has read it."""
+        self.lent: Sequence[Buffer] | None = None
+        """Of what was found last, by ``gather`` or ``take``: what holds the memory that was lent, which must stay as it
+        is until the card has read it; and:"""
         self.copied = 0
         """Bytes that were copied into the send ring."""
 
@@ -103,30 +111,53 @@ class Unsent:
         self.clear()
         self._ring.release()
 
-    def copy(self, buffers: Sequence[Buffer], limit: int) -> int:
-        """Copy ``buffers`` into the send ring for a write of one piece, where nothing waits and they are small.
+    def take(self, buffers: Sequence[Buffer], limit: int, most: int) -> int:
+        """Take all of ``buffers`` for one write, where nothing waits: at most ``limit`` bytes in ``most`` pieces.
 
-        How many bytes they have; 0 where that cannot be done with at most ``limit``, and they are to be added.
+        How many bytes they have; 0 where that is not to be done so simply, and they are to be added.
+
+        Raises:
+            TypeError, ValueError: something in ``buffers`` has no bytes; nothing is taken.
         """
-        size = 0
+        queue = self._queue
+        write = self._write
+        write.clear()
+        room = min(queue.run(), _MOST_TAKEN)
+        start = queue.position
+        size = copied = run = 0
+        lends = False
         for buffer in buffers:
             # Of a view that was released it raises: nobody may look into it then.
-            size += len(buffer)
+            length = len(buffer)
             if type(buffer) is not bytes and (type(buffer) is not memoryview or not is_of_bytes(buffer)):
                 return 0
-            if size >= _LEAST_LENT:
+            size += length
+            if size > limit:
                 return 0
-        queue = self._queue
-        if not size or size > limit or size > queue.run():
-            return 0
-        offset, _ = queue.take(size)
-        self.pieces = [(self._address + offset, size, self._local_key)]
-        self.lent = None
-        self.copied = size
-        for buffer in buffers:
-            length = len(buffer)
-            self._copy(buffer, 0, offset, length)
-            offset += length
+            registered = None if length < _LEAST_LENT else self._memory_of(buffer)
+            if registered is None:
+                if copied + length > room:
+                    return 0
+                self._copy(buffer, 0, start + copied, length)
+                copied += length
+                run += length
+                continue
+            assert isinstance(buffer, memoryview)
+            address = _address_of(buffer)
+            end, local_key = registered.part_of(address)
+            if address + length > end or write.count + 3 > most:
+                return 0
+            if run:
+                write.add(self._address + start + copied - run, run, self._local_key)
+                run = 0
+            write.add(address, length, local_key)
+            lends = True
+        if run:
+            write.add(self._address + start + copied - run, run, self._local_key)
+        if copied:
+            queue.take(copied)
+        self.lent = buffers if lends else None
+        self.copied = copied
         return size
 
     def gather(self, limit: int, most: int) -> int:
@@ -136,12 +167,13 @@ class Unsent:
         """
         contents = self._contents
         queue = self._queue
-        pieces: list[Piece] = []
+        write = self._write
+        write.clear()
         lent: list[memoryview] | None = None
         size = copied = 0
         # What was copied last and is no piece yet: where in the ring it begins, and its length.
         start = run = 0
-        while self._first < len(contents) and size < limit and len(pieces) + (run > 0) < most:
+        while self._first < len(contents) and size < limit and write.count + (run > 0) < most:
             content = contents[self._first]
             length = min(len(content), limit - size)
             registered = None if len(content) < _LEAST_LENT else self._memory_of(content)
@@ -151,9 +183,9 @@ class Unsent:
                 end, local_key = registered.part_of(address)
                 length = min(length, end - address)
                 if run:
-                    pieces.append((self._address + start, run, self._local_key))
+                    write.add(self._address + start, run, self._local_key)
                     run = 0
-                pieces.append((address, length, local_key))
+                write.add(address, length, local_key)
                 if lent is None:
                     lent = []
                 lent.append(content)
@@ -163,7 +195,7 @@ class Unsent:
                     break
                 offset, first = queue.take(length)
                 if run and offset != start + run:
-                    pieces.append((self._address + start, run, self._local_key))
+                    write.add(self._address + start, run, self._local_key)
                     run = 0
                 if not run:
                     start = offset
@@ -171,7 +203,7 @@ class Unsent:
                 run += first
                 if first < length:
                     # Over the end of the ring.
-                    pieces.append((self._address + start, run, self._local_key))
+                    write.add(self._address + start, run, self._local_key)
                     start = 0
                     run = length - first
                     self._copy(content, first, 0, run)
@@ -184,20 +216,28 @@ class Unsent:
             else:
                 contents[self._first] = content[length:]
         if run:
-            pieces.append((self._address + start, run, self._local_key))
+            write.add(self._address + start, run, self._local_key)
         if self._first == len(contents):
             self.clear()
         elif self._first * 2 > len(contents):
             del contents[: self._first]
             self._first = 0
-        self.pieces = pieces
         self.lent = lent
         self.copied = copied
         return size
 
-    def _memory_of(self, content: memoryview | bytes) -> RegisteredMemory | None:
+    def _memory_of(self, content: Buffer) -> RegisteredMemory | None:
         """What the bytes of ``content`` are gathered from, if they lie in registered memory."""
         if isinstance(content, bytes):
+            return None
+        assert isinstance(content, memoryview)
+        if cython.compiled:
+            address = _address_of(content)
+            if not PyMemoryView_GET_BUFFER(content).readonly:
+                for registered in self._memories.values():
+                    # Nothing else has these addresses while it is registered, which keeps it mapped.
+                    if registered.address <= address < registered.address + registered.size:
+                        return registered
             return None
         memory = content.obj
         # Of one that is read-only the uncompiled module has no address.

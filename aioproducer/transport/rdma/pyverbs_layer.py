@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 import errno
 import importlib
-import ipaddress
 import logging
 import mmap
 import os
@@ -19,25 +18,23 @@ import secrets
 import select
 import socket
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from aioproducer.transport.rdma.verbs import Completion, Piece, QueuePairFacts, RdmaUnavailableError, VerbsError
+from aioproducer.transport.rdma.ports import MTU_BYTES, Port, choose_port, gid_text, gid_words, ports_of
+from aioproducer.transport.rdma.verbs import QueuePairFacts, RdmaUnavailableError, VerbsError
+from aioproducer.transport.rdma.work_requests import Completion, Write
 
 _QPT_RC = 2
 _QPS_ERR = 6
 _QP_STATE = 1
-_PORT_ACTIVE = 4
-_LINK_LAYER_ETHERNET = 2
-_GID_TYPE_ROCE_V2 = 2
 _WR_RDMA_WRITE_WITH_IMM = 1
 _SEND_SIGNALED = 2
 _SEND_SOLICITED = 4
 _ACCESS_LOCAL_WRITE = 1
 _ACCESS_REMOTE_WRITE = 2
-_MTU_BYTES = {1: 256, 2: 512, 3: 1024, 4: 2048, 5: 4096}
-_MTU_CODES = {size: code for code, size in _MTU_BYTES.items()}
+_MTU_CODES = {size: code for code, size in MTU_BYTES.items()}
 
 # 4.096 us * 2**14 for an acknowledgement, six times again: a peer that is gone is noticed in half a second. With seven
 # it never is.
@@ -49,8 +46,6 @@ _RECEIVER_NOT_READY_TIMER = 12
 _HOP_LIMIT = 64
 
 _MAX_PIECES = 16
-# Of 32 bytes each; the kernel takes no longer table than 64 KiB.
-_MAX_GIDS = 2000
 
 # Of a completion that failed nothing but the work request's id is defined: it has to tell receives from sends.
 _RECEIVE_BIT = 1 << 63
@@ -94,7 +89,7 @@ class PyverbsLayer:
             for name in [device] if device is not None else names:
                 try:
                     opened[name] = self._open(name)
-                    ports += _ports(name, opened[name], problems)
+                    ports += ports_of(name, opened[name], problems)
                 except (VerbsError, self._pyverbs.error) as error:
                     problems.append(str(error))
             chosen = choose_port(ports, gid, problems)
@@ -155,7 +150,7 @@ class PyverbsDevice:
     @property
     def gid(self) -> str:
         """The address that was chosen, as text."""
-        return _address(self._port.gid)
+        return gid_text(self._port.gid)
 
     def register(
         self, memory: mmap.mmap, *, remote_write: bool, offset: int = 0, length: int | None = None
@@ -253,7 +248,7 @@ class PyverbsQueuePair:
         self._device = device
         self._pyverbs = device._pyverbs
         # pyverbs crashes on what is closed.
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._closed = False
         self._connected = False
         pyverbs, context = device._pyverbs, device._context
@@ -304,13 +299,13 @@ class PyverbsQueuePair:
     def connect(self, peer: QueuePairFacts) -> None:
         """As ``QueuePair.connect``."""
         pyverbs, port = self._pyverbs, self._device._port
-        gid = _address(peer.gid)
+        gid = gid_text(peer.gid)
         with self._lock, _verb(pyverbs, f"cannot connect a queue pair to {gid}, number {peer.number}"):
             self._check_open()
             if self._connected:
                 raise VerbsError(errno.EINVAL, "cannot connect a queue pair that is connected")
             route = pyverbs.addr.GlobalRoute(
-                dgid=pyverbs.addr.GID(_words(peer.gid)), sgid_index=port.gid_index, hop_limit=_HOP_LIMIT
+                dgid=pyverbs.addr.GID(gid_words(peer.gid)), sgid_index=port.gid_index, hop_limit=_HOP_LIMIT
             )
             attributes = pyverbs.qp.QPAttr(port_num=port.number)
             attributes.ah_attr = pyverbs.addr.AHAttr(gr=route, is_global=1, port_num=port.number)
@@ -336,16 +331,9 @@ class PyverbsQueuePair:
                 self._receive.wr_id = work_request_id | _RECEIVE_BIT
                 self._pair.post_recv(self._receive)
 
-    def post_write(
-        self,
-        work_request_id: int,
-        pieces: Sequence[Piece],
-        remote_address: int,
-        remote_key: int,
-        immediate: int,
-        signaled: bool,
-    ) -> None:
+    def post_write(self, write: Write) -> None:
         """As ``QueuePair.post_write``."""
+        pieces = write.pieces
         if len(pieces) > _MAX_PIECES:
             raise VerbsError(errno.EINVAL, f"cannot post a write of {len(pieces)} pieces: at most {_MAX_PIECES}")
         with self._lock:
@@ -356,33 +344,39 @@ class PyverbsQueuePair:
                 slot.addr, slot.length, slot.lkey = piece
             try:
                 request = self._pyverbs.wr.SendWR(
-                    wr_id=work_request_id,
+                    wr_id=write.work_request_id,
                     opcode=_WR_RDMA_WRITE_WITH_IMM,
                     num_sge=len(pieces) or 1,
                     sg=self._pieces,
-                    imm_data=socket.htonl(immediate),
-                    send_flags=_SEND_SOLICITED | _SEND_SIGNALED if signaled else _SEND_SOLICITED,
+                    imm_data=socket.htonl(write.immediate),
+                    send_flags=_SEND_SOLICITED | _SEND_SIGNALED if write.signaled else _SEND_SOLICITED,
                 )
                 if not pieces:
                     request.num_sge = 0
-                request.set_wr_rdma(remote_key, remote_address)
+                request.set_wr_rdma(write.remote_key, write.remote_address)
                 self._pair.post_send(request)
             except self._pyverbs.error as error:
                 raise _failed("cannot post a write", error) from error
 
     def request_notification(self, solicited_only: bool = False) -> None:
         """As ``QueuePair.request_notification``."""
-        with self._lock, _verb(self._pyverbs, "cannot ask to be notified"):
+        with self._lock:
             self._check_open()
-            self._queue.req_notify(solicited_only)
+            try:
+                self._queue.req_notify(solicited_only)
+            except self._pyverbs.error as error:
+                raise _failed("cannot ask to be notified", error) from error
 
     def clear_events(self) -> None:
         """As ``QueuePair.clear_events``."""
-        with self._lock, _verb(self._pyverbs, "cannot take a completion event"):
+        with self._lock:
             self._check_open()
-            while self._events.poll(0):
-                self._channel.get_cq_event(self._queue)
-                self._queue.ack_events(1)
+            try:
+                while self._events.poll(0):
+                    self._channel.get_cq_event(self._queue)
+                    self._queue.ack_events(1)
+            except self._pyverbs.error as error:
+                raise _failed("cannot take a completion event", error) from error
 
     def poll(self, most: int) -> list[Completion]:
         """As ``QueuePair.poll``."""
@@ -393,6 +387,13 @@ class PyverbsQueuePair:
             except self._pyverbs.error as error:
                 raise _failed("cannot poll for completions", error) from error
         return [_completion(found) for found in polled]
+
+    def next_completions(self, most: int, solicited_only: bool) -> list[Completion]:
+        """As ``QueuePair.next_completions``."""
+        with self._lock:
+            self.clear_events()
+            self.request_notification(solicited_only)
+            return self.poll(most)
 
     def to_error(self) -> None:
         """As ``QueuePair.to_error``."""
@@ -417,55 +418,6 @@ class PyverbsQueuePair:
     def _check_open(self) -> None:
         if self._closed:
             raise VerbsError(errno.EBADF, f"queue pair {self._facts.number} is closed")
-
-
-class Port(NamedTuple):
-    """Where queue pairs may be: an address (GID) of a port that is up.
-
-    number
-        Of the port, from 1.
-    gid, gid_index
-        The address and where the port's table has it.
-    roce_v2
-        Whether packets with it are UDP, which is routed, or bare Ethernet.
-    mtu
-        ``active_mtu`` in bytes.
-    """
-
-    device: str
-    number: int
-    gid: bytes
-    gid_index: int
-    roce_v2: bool
-    mtu: int
-
-
-def choose_port(ports: Iterable[Port], gid: str | None, problems: Sequence[str]) -> Port:
-    """The port with the address ``gid``, or the one that most peers will reach.
-
-    A link-local address is the last resort: it means nothing without the name of an interface.
-
-    Raises:
-        RdmaUnavailableError: there is none; ``problems`` says what was found instead.
-    """
-    every = list(ports)
-    candidates = every if gid is None else [port for port in every if port.gid == _wanted(gid)]
-    if not candidates:
-        seen = "; ".join([*dict.fromkeys(f"{port.device} has {_address(port.gid)}" for port in every), *problems])
-        what = "no RDMA device has a port that can be used" if gid is None else f"no RDMA port has the address {gid}"
-        raise RdmaUnavailableError(f"{what}: {seen or 'no port has an address'}")
-
-    def rank(port: Port) -> tuple[bool, bool, bool, bool]:
-        address = ipaddress.IPv6Address(port.gid)
-        mapped = address.ipv4_mapped
-        return (
-            address.is_link_local or (mapped is not None and mapped.is_link_local),
-            address.is_loopback or (mapped is not None and mapped.is_loopback),
-            not port.roce_v2,
-            mapped is None,
-        )
-
-    return min(candidates, key=rank)
 
 
 class _Pyverbs(NamedTuple):
@@ -511,25 +463,6 @@ def _import_pyverbs() -> _Pyverbs:
             root.removeHandler(handler)
             handler.close()
         root.setLevel(level)
-
-
-def _ports(name: str, context: Any, problems: list[str]) -> Iterator[Port]:
-    """The addresses of a device's ports that are up; why others are left out is added to ``problems``."""
-    states = {}
-    for number in range(1, context.query_device().phys_port_cnt + 1):
-        attributes = context.query_port(number)
-        if attributes.link_layer != _LINK_LAYER_ETHERNET:
-            problems.append(f"port {number} of {name} is InfiniBand, and only RoCE is supported")
-        elif attributes.state != _PORT_ACTIVE:
-            problems.append(f"port {number} of {name} is down (ip link set ... up)")
-        else:
-            states[number] = _MTU_BYTES[attributes.active_mtu]
-    for entry in context.query_gid_table(_MAX_GIDS):
-        if entry.port_num in states:
-            gid = _wanted(entry.gid_str())
-            if any(gid):
-                roce_v2 = entry.gid_type == _GID_TYPE_ROCE_V2
-                yield Port(name, entry.port_num, gid, entry.gid_index, roce_v2, states[entry.port_num])
 
 
 def _completion_channel(pyverbs: _Pyverbs, context: Any) -> tuple[Any, int]:
@@ -601,22 +534,3 @@ def _code(error: Exception) -> int | None:
 
 def _text(name: str | bytes) -> str:
     return name.decode() if isinstance(name, bytes) else name
-
-
-def _wanted(gid: str) -> bytes:
-    """The 16 bytes of a GID's text; an IPv4 address stands for the one that is mapped into IPv6."""
-    try:
-        address = ipaddress.ip_address(gid)
-    except ValueError as error:
-        raise RdmaUnavailableError(f"not an address of an RDMA port (GID): {error}") from error
-    return address.packed if address.version == 6 else b"\0" * 10 + b"\xff\xff" + address.packed
-
-
-def _address(gid: bytes) -> str:
-    address = ipaddress.IPv6Address(gid)
-    return str(address.ipv4_mapped or address)
-
-
-def _words(gid: bytes) -> str:
-    """A GID's text as pyverbs reads it."""
-    return ipaddress.IPv6Address(gid).exploded

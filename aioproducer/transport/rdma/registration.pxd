@@ -6,6 +6,7 @@ cdef class RegisteredMemory:
     cdef object _device
     cdef list _regions
     cdef list _parts
-    cdef Py_ssize_t _address
+    cdef readonly Py_ssize_t address
+    cdef readonly Py_ssize_t size
 
     cpdef tuple part_of(self, Py_ssize_t address)

@@ -31,7 +31,9 @@ class RegisteredMemory:
         self._device = device
         self._regions: list[MemoryRegion] = []
         self._parts: list[tuple[int, int]] = []
-        self._address = 0
+        self.address = 0
+        """Where it begins, once all of it is registered."""
+        self.size = len(memory)
 
     def register_more(self) -> bool:
         """Register the next few parts; whether those were the last.
@@ -52,13 +54,13 @@ class RegisteredMemory:
             raise
         if end < len(memory):
             return False
-        self._address = self._regions[0].address
+        self.address = self._regions[0].address
         self._parts = [(region.address + region.length, region.local_key) for region in self._regions]
         return True
 
     def part_of(self, address: int) -> tuple[int, int]:
         """Of the part that holds an address: where it ends, and its local key."""
-        return self._parts[(address - self._address) // _PART_BYTES]
+        return self._parts[(address - self.address) // _PART_BYTES]
 
     def close(self) -> None:
         """Deregister all parts."""

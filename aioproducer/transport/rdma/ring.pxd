@@ -11,12 +11,18 @@ cpdef (long long, long long, long long) decode_immediate(long long value) except
 
 @cython.final
 cdef class Fifo:
-    cdef list _numbers
+    cdef object _memory
+    # Where it is.
+    cdef long long* _numbers
+    cdef Py_ssize_t _size
     cdef Py_ssize_t _first
     cdef readonly Py_ssize_t count
 
-    @cython.locals(numbers=list, size=Py_ssize_t)
+    @cython.locals(size=Py_ssize_t, place=Py_ssize_t)
+    cdef object _grow(self)
+    @cython.locals(place=Py_ssize_t)
     cpdef object append(self, Py_ssize_t number)
+    @cython.locals(number=Py_ssize_t)
     cpdef Py_ssize_t first(self) except? -1
     @cython.locals(number=Py_ssize_t)
     cpdef Py_ssize_t take(self) except? -1
@@ -74,12 +80,16 @@ cdef class SendQueue:
     cdef Py_ssize_t _interval
     cdef Py_ssize_t _ring_size
     cdef readonly Py_ssize_t room
-    cdef Py_ssize_t _position
+    cdef readonly Py_ssize_t position
     cdef Py_ssize_t _unsignaled
     cdef Py_ssize_t _unsignaled_bytes
     cdef Py_ssize_t _next_id
-    cdef object _signaled
-    cdef list _unsignaled_lent
+    cdef Fifo _signaled
+    cdef Fifo _counts
+    cdef Fifo _copied
+    cdef Fifo _lending
+    cdef Py_ssize_t _unsignaled_lending
+    cdef list _held
     cdef readonly Py_ssize_t under_way
     cdef readonly Py_ssize_t lent
     cdef Fifo _lent_from
@@ -102,5 +112,5 @@ cdef class SendQueue:
     cpdef Py_ssize_t take_owed(self) except -1
     @cython.locals(signaled=cython.bint, work_request_id=Py_ssize_t)
     cpdef (Py_ssize_t, bint) posted(self, Py_ssize_t length, Py_ssize_t copied, object lent, bint wanted) except *
-    @cython.locals(count=Py_ssize_t, copied=Py_ssize_t, lent=list)
+    @cython.locals(returned=Py_ssize_t)
     cpdef object completed(self, Py_ssize_t work_request_id)

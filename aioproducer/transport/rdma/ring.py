@@ -15,9 +15,14 @@ the last of them: if it has something to write it can, and thereby acknowledges;
 
 from __future__ import annotations
 
-from collections import deque
+from array import array
 from enum import IntEnum
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    import cython
+else:
+    from aioproducer.uncompiled import cython
 
 _KIND_SHIFT: Final = 28
 _DATA_SHIFT: Final = 14
@@ -55,31 +60,49 @@ def decode_immediate(value: int) -> tuple[int, int, int]:
 
 
 class Fifo:
-    """Whole numbers in the order in which they came: a list that goes round, of twice the length when it is full."""
+    """Whole numbers in the order in which they came: an array that goes round, of twice the length when it is full."""
 
     def __init__(self) -> None:
-        self._numbers = [0] * 8
+        if not cython.compiled:
+            self._numbers = array("q")
+        self._size = 0
         self._first = 0
         self.count = 0
+        self._grow()
+
+    def _grow(self) -> None:
+        size = max(2 * self._size, 8)
+        memory = array("q", bytes(8 * size))
+        for place in range(self.count):
+            memory[place] = self._numbers[(self._first + place) % self._size]
+        self._memory = memory
+        if cython.compiled:
+            self._numbers = cython.cast(cython.p_longlong, cython.cast(cython.size_t, memory.buffer_info()[0]))
+        else:
+            self._numbers = memory
+        self._first = 0
+        self._size = size
 
     def append(self, number: int) -> None:
-        numbers = self._numbers
-        size = len(numbers)
-        if self.count == size:
-            self._numbers = numbers = numbers[self._first :] + numbers[: self._first] + [0] * size
-            self._first = 0
-            size *= 2
-        numbers[(self._first + self.count) % size] = number
+        if self.count == self._size:
+            self._grow()
+        place = self._first + self.count
+        if place >= self._size:
+            place -= self._size
+        self._numbers[place] = number
         self.count += 1
 
     def first(self) -> int:
         """The oldest; there must be one."""
-        return self._numbers[self._first]
+        number: int = self._numbers[self._first]
+        return number
 
     def take(self) -> int:
         """The oldest, which goes; there must be one."""
-        number = self._numbers[self._first]
-        self._first = (self._first + 1) % len(self._numbers)
+        number: int = self._numbers[self._first]
+        self._first += 1
+        if self._first == self._size:
+            self._first = 0
         self.count -= 1
         return number
 
@@ -109,7 +132,9 @@ class PeerRing:
         """Where in the ring a message of ``length`` bytes goes; there must be ``room``."""
         assert 0 < length <= self.room()
         offset = self._position
-        self._position = (offset + length) % self.size
+        self._position = offset + length
+        if self._position == self.size:
+            self._position = 0
         self.free_bytes -= length
         self.free_slots -= 1
         self._lengths.append(length)
@@ -242,17 +267,25 @@ class SendQueue:
         self._ring_size = ring_size
         self.room = ring_size
         """Bytes of the ring that nobody reads."""
-        self._position = 0
+        self.position = 0
+        """Where in the ring they begin."""
         self._unsignaled = 0
         self._unsignaled_bytes = 0
         self._next_id = 0
-        self._signaled: deque[tuple[int, int, int, list[object] | None]] = deque()
-        """Of each that is: its id, and of it and those before it that are not: how many there are, how many bytes of
-        the ring they read, and what was lent."""
-        self._unsignaled_lent: list[object] | None = None
+        self._signaled = Fifo()
+        """Of each that is: its id; and of it and those before it that are not:"""
+        self._counts = Fifo()
+        """how many there are,"""
+        self._copied = Fifo()
+        """how many bytes of the ring they read,"""
+        self._lending = Fifo()
+        """and how many of them read what was lent."""
+        self._unsignaled_lending = 0
         self.under_way = 0
         self.lent = 0
         """How many of those under way read what was lent."""
+        self._held: list[object] = []
+        """What that is."""
         self._lent_from = Fifo()
         """Of each of those: where in the stream it begins."""
         self.written_to = 0
@@ -276,13 +309,13 @@ class SendQueue:
 
     def run(self) -> int:
         """How many bytes there is room for that do not go over the end of the ring."""
-        return min(self.room, self._ring_size - self._position)
+        return min(self.room, self._ring_size - self.position)
 
     def take(self, length: int) -> tuple[int, int]:
         """Where in the ring the next ``length`` bytes go: how many of them at which offset; the rest at its start."""
         assert 0 < length <= self.room
-        offset = self._position
-        self._position = (offset + length) % self._ring_size
+        offset = self.position
+        self.position = (offset + length) % self._ring_size
         self.room -= length
         return offset, min(length, self._ring_size - offset)
 
@@ -331,26 +364,33 @@ class SendQueue:
         if lent is not None:
             self.lent += 1
             self._lent_from.append(self.posted_to)
-            if self._unsignaled_lent is None:
-                self._unsignaled_lent = []
-            self._unsignaled_lent.append(lent)
+            self._unsignaled_lending += 1
+            self._held.append(lent)
         self.posted_to += length
         signaled = wanted or self._unsignaled >= self._interval or self._unsignaled_bytes * 2 >= self._ring_size
         if signaled:
-            self._signaled.append((work_request_id, self._unsignaled, self._unsignaled_bytes, self._unsignaled_lent))
+            self._signaled.append(work_request_id)
+            self._counts.append(self._unsignaled)
+            self._copied.append(self._unsignaled_bytes)
+            self._lending.append(self._unsignaled_lending)
             self._unsignaled = 0
             self._unsignaled_bytes = 0
-            self._unsignaled_lent = None
+            self._unsignaled_lending = 0
         return work_request_id, signaled
 
     def completed(self, work_request_id: int) -> None:
         """That work request, which is signaled, is done with, and all before it."""
-        signaled = self._signaled
-        while signaled and signaled[0][0] <= work_request_id:
-            _, count, copied, lent = signaled.popleft()
-            self.under_way -= count
-            self.room += copied
-            if lent is not None:
-                for _ in lent:
-                    self.lent -= 1
-                    self._lent_from.take()
+        returned = 0
+        while self._signaled.count and self._signaled.first() <= work_request_id:
+            self._signaled.take()
+            self.under_way -= self._counts.take()
+            self.room += self._copied.take()
+            returned += self._lending.take()
+        if returned:
+            self.lent -= returned
+            for _ in range(returned):
+                self._lent_from.take()
+            if self.lent:
+                del self._held[:returned]
+            else:
+                self._held = []

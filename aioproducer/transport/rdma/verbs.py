@@ -12,7 +12,9 @@ from __future__ import annotations
 import mmap
 from collections.abc import Sequence
 from enum import IntEnum
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, Protocol
+
+from aioproducer.transport.rdma.work_requests import Completion, Write
 
 
 class VerbsError(OSError):
@@ -36,28 +38,6 @@ class CompletionStatus(IntEnum):
     RECEIVER_NOT_READY_RETRY_EXCEEDED = 13
 
 
-class Completion(NamedTuple):
-    """``struct ibv_wc``: what became of a work request.
-
-    work_request_id
-        As it was posted.
-    status
-        0, or why it failed (``CompletionStatus``, or another value of ``enum ibv_wc_status``).
-    received
-        Whether it is of a receive that the peer's write with immediate has consumed.
-    length
-        How many bytes the peer wrote, of a receive that succeeded.
-    immediate
-        The peer's 32 bits, of a receive that succeeded, in this machine's order.
-    """
-
-    work_request_id: int
-    status: int
-    received: bool
-    length: int
-    immediate: int
-
-
 class QueuePairFacts(NamedTuple):
     """What the peer has to know to connect its queue pair to this one.
 
@@ -75,10 +55,6 @@ class QueuePairFacts(NamedTuple):
     gid: bytes
     packet_number: int
     mtu: int
-
-
-Piece: TypeAlias = tuple[int, int, int]
-"""``struct ibv_sge``, bytes of registered memory: address, length, local key."""
 
 
 class MemoryRegion(Protocol):
@@ -119,19 +95,11 @@ class QueuePair(Protocol):
             VerbsError: the receive queue is full, or the queue pair is closed.
         """
 
-    def post_write(
-        self,
-        work_request_id: int,
-        pieces: Sequence[Piece],
-        remote_address: int,
-        remote_key: int,
-        immediate: int,
-        signaled: bool,
-    ) -> None:
-        """``IBV_WR_RDMA_WRITE_WITH_IMM``: the pieces, one after the other, to the peer's memory, and its 32 bits.
+    def post_write(self, write: Write) -> None:
+        """``IBV_WR_RDMA_WRITE_WITH_IMM``, of at most ``max_pieces`` pieces; ``write`` may be filled anew afterwards.
 
-        At most ``max_pieces``; none is a message without bytes. Unless ``signaled`` it has a completion only when it
-        fails. At the peer it is solicited (``IBV_SEND_SOLICITED``). Does not block; any thread.
+        Unless ``signaled`` it has a completion only when it fails. At the peer it is solicited
+        (``IBV_SEND_SOLICITED``). Does not block; any thread.
 
         Raises:
             VerbsError: the send queue is full, or the queue pair is not connected or closed. To one that is in error
@@ -158,6 +126,12 @@ class QueuePair(Protocol):
 
     def poll(self, most: int) -> list[Completion]:
         """At most so many completions, oldest first. Does not block."""
+
+    def next_completions(self, most: int, solicited_only: bool) -> list[Completion]:
+        """``clear_events``, ``request_notification`` and ``poll`` at once, in this order. Does not block.
+
+        What comes behind those that are returned makes an event, if there were fewer than ``most``.
+        """
 
     def to_error(self) -> None:
         """``IBV_QPS_ERR``: what was posted is flushed."""
