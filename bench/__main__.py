@@ -31,7 +31,11 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--clients", default="", metavar="NAME,...", help="those whose names contain one of these")
     found.add_argument("--rounds", type=int, default=0, help="runs of each client (5; 1 with --quick)")
     found.add_argument("--records", type=int, default=0, help="records of each run, where throughput is measured")
-    found.add_argument("--output", type=Path, help="folder for results.json and plots (build/bench/ and the time)")
+    found.add_argument(
+        "--output",
+        type=Path,
+        help="folder for results.json and plots, where other scenarios' stay (build/bench/ and the time)",
+    )
     found.add_argument("--list", action="store_true", help="show scenarios and clients, run nothing")
     return found
 
@@ -79,9 +83,10 @@ def main(arguments: list[str] | None = None) -> int:
     output.mkdir(parents=True, exist_ok=True)
     settings = {"quick": chosen.quick, "rounds": rounds, "records": chosen.records or None}
     settings |= {"seconds": round(time.monotonic() - began, 1)}
-    document = report.document(settings, surroundings, outcomes, found)
-    (output / "results.json").write_text(json.dumps(document, indent=1) + "\n")
-    print(f"\nwritten: {output / 'results.json'}")
+    results = output / "results.json"
+    of_scenarios = report.recorded(results) | report.scenarios(outcomes)
+    results.write_text(json.dumps(report.document(settings, surroundings, of_scenarios), indent=1) + "\n")
+    print(f"\nwritten: {results}")
     try:
         from bench.plots import draw
     except ImportError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import statistics
@@ -14,7 +15,7 @@ from bench.clients import CLIENTS
 from bench.job import Measurement
 from bench.runner import Outcome
 from bench.scenarios import Metric
-from bench.verdicts import Verdict
+from bench.verdicts import Verdict, verdicts
 
 _PACKAGES = ("aioproducer", "aiokafka", "confluent-kafka", "kafka-python", "uvloop", "lz4", "zstandard", "cramjam")
 
@@ -107,24 +108,34 @@ def verdict_lines(found: Sequence[Verdict]) -> str:
     return "\n".join([*lines, f"{missing} of {len(found)} requirements were not measured in this run"])
 
 
-def document(
-    settings: dict[str, Any], surroundings: dict[str, Any], outcomes: Sequence[Outcome], found: Sequence[Verdict]
-) -> dict[str, Any]:
+def scenarios(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    """What came of each scenario, by its name, for the JSON file."""
+    return {
+        outcome.scenario.name: {
+            "title": outcome.scenario.title,
+            "options": dict(outcome.scenario.options),
+            "rounds": outcome.rounds,
+            "results": outcome.results,
+            "missing": outcome.missing,
+            "failures": outcome.failures,
+        }
+        for outcome in outcomes
+    }
+
+
+def recorded(path: Path) -> dict[str, Any]:
+    """The scenarios of a JSON file that an earlier run has written; none where there is no file."""
+    found: dict[str, Any] = json.loads(path.read_text())["scenarios"] if path.exists() else {}
+    return found
+
+
+def document(settings: dict[str, Any], surroundings: dict[str, Any], of_scenarios: dict[str, Any]) -> dict[str, Any]:
     """Everything, for the JSON file."""
+    found = verdicts({name: scenario["results"] for name, scenario in of_scenarios.items()})
     return {
         "environment": surroundings,
         "settings": settings,
-        "scenarios": {
-            outcome.scenario.name: {
-                "title": outcome.scenario.title,
-                "options": dict(outcome.scenario.options),
-                "rounds": outcome.rounds,
-                "results": outcome.results,
-                "missing": outcome.missing,
-                "failures": outcome.failures,
-            }
-            for outcome in outcomes
-        },
+        "scenarios": of_scenarios,
         "verdicts": [
             {
                 "requirement": verdict.requirement.number,

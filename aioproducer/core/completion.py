@@ -106,6 +106,9 @@ class Completion:
         if code == DUPLICATE_SEQUENCE_NUMBER:
             return self.acked(batch, -1, -1, now)
         error = broker_error(code, message)
+        if isinstance(error, _SEQUENCE_ERRORS) and _whole_may_be_stored(batch):
+            told = "an earlier attempt, in a larger batch, may have written these records"
+            error = broker_error(code, f"{message} ({told})" if message else told)
         if batch.outcome == PENDING:
             if code == MESSAGE_TOO_LARGE and batch.record_count > 1:
                 return self._split(batch, error, now)
@@ -145,7 +148,10 @@ class Completion:
         sequence_error = batch.base_sequence >= 0 and isinstance(error, _SEQUENCE_ERRORS)
         if isinstance(error, _FATAL_ERRORS) and state.idempotent:
             state.fail(error)
-        if pending and state.fatal_error is None and (retriable or sequence_error) and self._can_retry(batch, now):
+        if sequence_error:
+            # Of a part that is there already the broker says what it says of one behind a gap.
+            retriable = not _whole_may_be_stored(batch)
+        if pending and state.fatal_error is None and retriable and self._can_retry(batch, now):
             if sequence_error:
                 state.out_of_order(batch, sequences)
             # A leader that has moved meanwhile is not made to wait for what the old one said.
@@ -197,3 +203,13 @@ class Completion:
         for batch in batches:
             self.fail(batch, error, now)
         return batches
+
+
+def _whole_may_be_stored(part: ProducerBatch) -> bool:
+    """Whether the batch that this is a part of was sent before it was split, with an outcome that is not known."""
+    whole = part.parent
+    while whole is not None:
+        if whole.attempts > 1:
+            return True
+        whole = whole.parent
+    return False

@@ -132,9 +132,22 @@ def test_verdicts_are_written_and_said() -> None:
     assert "4  uvloop: p50 to the raw socket's" in said
     assert "DOES NOT HOLD" in said
     assert f"{len(REQUIREMENTS) - 2} of {len(REQUIREMENTS)} requirements were not measured" in said
-    document = json.loads(json.dumps(report.document({"quick": False}, {"cpus": 2}, [outcome], found)))
+    written = report.document({"quick": False}, {"cpus": 2}, report.scenarios([outcome]))
+    document = json.loads(json.dumps(written))
     assert document["scenarios"]["4"]["results"] == outcome.results
     assert {one["holds"] for one in document["verdicts"]} == {True, False, None}
+
+
+def test_scenarios_of_an_earlier_run_stay_where_others_are_written(tmp_path) -> None:
+    """A scenario measured anew took the place of all that had been recorded."""
+    path = tmp_path / "results.json"
+    assert report.recorded(path) == {}
+    earlier = report.scenarios([_outcome()])
+    path.write_text(json.dumps(report.document({}, {}, earlier)))
+    other = report.scenarios([replace(_outcome(), scenario=BY_NAME["2"], results={})])
+    document = report.document({}, {}, report.recorded(path) | other)
+    assert document["scenarios"].keys() == {"4", "2"}
+    assert {one["requirement"] for one in document["verdicts"] if one["measured"] is not None} == {"4"}
 
 
 def test_a_plot_is_svg_that_names_everybody_and_does_not_change(tmp_path) -> None:

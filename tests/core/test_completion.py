@@ -15,6 +15,7 @@ from aioproducer.errors import (
     InvalidTimestampError,
     KafkaError,
     NotEnoughReplicasError,
+    OutOfOrderSequenceError,
     RecordTooLargeError,
     UnsupportedVersionError,
 )
@@ -188,6 +189,41 @@ def test_pt18_a_split_costs_no_retry_and_keeps_time_and_sequences() -> None:
     assert [delivery.result().offset for delivery in deliveries] == list(range(100, 120))
     assert bench.all_memory_is_back()
     assert not bench.accumulator.has_undelivered()
+
+
+def test_parts_of_a_batch_whose_first_answer_was_lost_are_not_written_again() -> None:
+    """The whole was stored, its answer lost, and the retry called too large: the broker said of each part that it is
+    out of order, which was taken for a gap, and all was written a second time with a new epoch."""
+    bench = Bench(delivery_timeout=TIMEOUT)
+    bench.send_batch()
+    bench.ack(bench.drain_one())
+    deliveries = bench.send_batch(4)
+    batch = bench.drain_one()
+    bench.cut(batch)
+    bench.later(1.0)
+    assert bench.drain_one() is batch
+    assert bench.refuse(batch, MESSAGE_TOO_LARGE).fate is Fate.SPLIT
+    while not all(delivery.done() for delivery in deliveries):
+        (part,) = bench.drain()
+        assert part.producer_epoch == batch.producer_epoch
+        assert bench.refuse(part, OUT_OF_ORDER).fate is Fate.FAILED
+    for delivery in deliveries:
+        error = delivery.exception()
+        assert isinstance(error, OutOfOrderSequenceError)
+        assert "an earlier attempt, in a larger batch, may have written these records" in str(error)
+    # What comes behind begins anew.
+    bench.send_batch()
+    assert bench.drain_one().producer_epoch == batch.producer_epoch + 1
+    assert not bench.sequences().unresolved
+
+
+def test_parts_of_a_batch_that_was_refused_at_once_begin_anew_behind_a_gap() -> None:
+    bench = Bench(delivery_timeout=TIMEOUT)
+    bench.send_batch()
+    bench.ack(bench.drain_one())
+    bench.send_batch(4)
+    assert bench.refuse(bench.drain_one(), MESSAGE_TOO_LARGE).fate is Fate.SPLIT
+    assert bench.refuse(bench.drain_one(), OUT_OF_ORDER).fate is Fate.RETRIED
 
 
 def test_pt18_the_memory_of_a_split_batch_returns_once_and_when_nobody_reads_it() -> None:
