@@ -19,7 +19,8 @@ def command_for(module: str, job: Job) -> list[str]:
     return [sys.executable, "-m", "bench.child", module, json.dumps(asdict(job))]
 
 
-def _loop_factory(name: str) -> Callable[[], asyncio.AbstractEventLoop]:
+def loop_factory(name: str) -> Callable[[], asyncio.AbstractEventLoop]:
+    """What makes the loop of that name: uvloop's, or the plain one."""
     if name == "uvloop":
         import uvloop
 
@@ -36,7 +37,7 @@ def run(module: str, job: Job) -> Measurement:
     if not inspect.iscoroutinefunction(work):
         measured: Measurement = work(job)
         return measured
-    with asyncio.Runner(loop_factory=_loop_factory(job.loop)) as runner:
+    with asyncio.Runner(loop_factory=loop_factory(job.loop)) as runner:
         return runner.run(work(job))
 
 

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bench.child import loop_factory
 from bench.job import VALUE
 
 if TYPE_CHECKING:
@@ -99,15 +100,10 @@ def run(work: Counted, transport: str, loop: str) -> int:
     # The other thread would have to give up the GIL in the middle, more often than it does without callgrind.
     sys.setswitchinterval(1)
     gc.disable()
-    factory = asyncio.new_event_loop
-    if loop == "uvloop":
-        import uvloop
-
-        factory = uvloop.new_event_loop
     fabric = SimulatedFabric()
     layer = Layer()
     connector = RdmaConnector(TimedVerbs(fabric, layer)) if transport == "rdma" else TimedConnector(layer)
-    with broker(transport, fabric) as address, asyncio.Runner(loop_factory=factory) as runner:
+    with broker(transport, fabric) as address, asyncio.Runner(loop_factory=loop_factory(loop)) as runner:
         return runner.run(_client(work, address, connector, layer))
 
 

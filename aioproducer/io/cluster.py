@@ -10,7 +10,6 @@ import logging
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import chain, repeat
-from operator import attrgetter
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -43,8 +42,6 @@ logger = logging.getLogger("aioproducer")
 LONGEST_TURN = 0.0005
 # How many partitions are made, or change their leader, between two looks at the clock.
 PARTITIONS_PER_STEP = 256
-
-_SINCE = attrgetter("since")
 
 
 class Cluster:
@@ -380,7 +377,7 @@ class Cluster:
 
     def _note_metadata_wait(self, name: str, now: float) -> None:
         waiting = self._accumulator.lines.waiting_for_topic(name)
-        waited = sum(map(now.__sub__, map(_SINCE, waiting)))
+        waited = sum([now - pending.since for pending in waiting])
         if waited > 0:
             self._metrics.metadata_wait.record(waited * 1e9, now)
 

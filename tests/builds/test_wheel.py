@@ -161,6 +161,16 @@ def test_without_a_compiler_the_wheel_runs_uncompiled(sdist: Path, tmp_path: Pat
     _check_round_trip(_install(wheel, tmp_path / "installed"), tmp_path, compiled=False)
 
 
+def test_a_profile_guided_build_that_cannot_be_fails(sdist: Path, tmp_path: Path) -> None:
+    """It made a wheel without any compiled module, and pip did not show why."""
+    code = "from setuptools import build_meta; build_meta.build_wheel('.')"
+    run = _run([sys.executable, "-c", code], _copy(sdist, tmp_path), CC=NO_COMPILER, AIOPRODUCER_PROFILE_GUIDED="1")
+    assert run.returncode == 1
+    assert f"{NO_COMPILER} cannot be run or does not find Python.h" in run.stderr
+    assert "or it does not take -fprofile-use" in run.stderr
+    assert not list(tmp_path.rglob("*.whl"))
+
+
 def test_without_cython_the_wheel_runs_uncompiled(sdist: Path, tmp_path: Path) -> None:
     source = _copy(sdist, tmp_path)
     (source / "Cython").mkdir()
