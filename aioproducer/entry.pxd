@@ -4,7 +4,12 @@ from aioproducer.core.accumulator cimport RecordAccumulator
 from aioproducer.core.columns cimport append_rows
 from aioproducer.core.partition_queue cimport TopicQueues
 
+cdef extern from "Python.h":
+    bint PyCFunction_CheckExact(object function)
+    void *PyCFunction_GET_FUNCTION(object function)
+
 cdef tuple _NO_HEADERS
+cdef void *_system_time
 
 
 cdef class RecordEntry:
@@ -16,7 +21,6 @@ cdef class RecordEntry:
     cdef public object _serialize_value
     cdef public bint _keys_are_bytes
     cdef public bint _values_are_bytes
-    cdef public object _time
     cdef public object _owner_loop
     cdef public object _want_topic
     cdef object __weakref__
@@ -29,15 +33,15 @@ cdef class RecordEntry:
     cpdef object _take_serialized(
         self, object topic, object value, object key, object partition, object timestamp_ms, list headers
     )
-    @cython.locals(queues=TopicQueues)
     cdef object _take_at(
         self, object topic, object value, object key, object partition, long long milliseconds, object headers
     )
-    @cython.locals(now=double)
+    @cython.locals(accumulator=RecordAccumulator, queues=TopicQueues, now=double)
+    cdef object _begin_batch(self, object topic, object partition, object key, object value, long long timestamp_ms)
     cpdef double _want(self, object topic, object partition) except? -1
     cpdef object _put(
         self, object topic, object partition, object key, object value, object headers, long long timestamp_ms
     )
 
 
-cdef long long wall_ms() noexcept
+cdef long long wall_ms() except? -1

@@ -26,6 +26,7 @@ else:
     from aioproducer.uncompiled import cython
 
 if cython.compiled:
+    from cython.cimports.aioproducer.entry import PyCFunction_CheckExact, PyCFunction_GET_FUNCTION
     from cython.cimports.cpython.pythread import PyThread_get_thread_ident as get_ident
     from cython.cimports.posix.time import CLOCK_REALTIME, clock_gettime, timespec
 else:
@@ -35,6 +36,9 @@ LATEST_TIMESTAMP = 2**63 - 1
 NO_HEADERS: tuple[tuple[str, Buffer | None], ...] = ()
 # The same for this module alone, where the compiled one need not look it up.
 _NO_HEADERS = NO_HEADERS
+
+if cython.compiled:
+    _system_time = PyCFunction_GET_FUNCTION(time_ns)
 
 
 class RecordEntry:
@@ -50,7 +54,6 @@ class RecordEntry:
         "_serialize_key",
         "_serialize_value",
         "_serializes",
-        "_time",
         "_values_are_bytes",
         "_want_topic",
     )
@@ -67,8 +70,7 @@ class RecordEntry:
     # Nothing is configured for keys, or values: bytes need not be looked at.
     _keys_are_bytes: bool
     _values_are_bytes: bool
-    # The loop's time, and who is told of each topic that records are for, and when.
-    _time: Callable[[], float]
+    # Who is told of each topic that records are for, and when.
     _want_topic: Callable[[str, float], None]
 
     def send(
@@ -180,12 +182,11 @@ class RecordEntry:
             delivery = self._accumulator.append(topic, None, key, value, _NO_HEADERS, milliseconds)
             if delivery is not None:
                 return delivery
-            queues = self._accumulator.plain_topic(topic, None)
-            if queues is not None:
-                now = self._want(topic, None)
-                delivery = self._accumulator.place_plain(queues, None, key, value, _NO_HEADERS, milliseconds, now)
-                if delivery is not None:
-                    return delivery
+            delivery = self._begin_batch(topic, None, key, value, milliseconds)
+            if delivery is not None:
+                return delivery
+            if self._accumulator.choose_partition is None:
+                return self._enqueue(topic, None, key, value, _NO_HEADERS, milliseconds)
         elif type(topic) is not str or (partition is not None and type(partition) is not int):
             topic = callers.check_place(topic, partition)
         if type(headers) is not tuple and type(headers) is not list:
@@ -209,10 +210,32 @@ class RecordEntry:
             delivery = self._accumulator.append(topic, partition, key, value, headers, timestamp_ms)
             if delivery is not None:
                 return delivery
+            if not headers:
+                delivery = self._begin_batch(topic, partition, key, value, timestamp_ms)
+                if delivery is not None:
+                    return delivery
             return self._enqueue(topic, partition, key, value, headers, timestamp_ms)
         except callers.WRONG_ARGUMENTS:
             callers.explain(topic, value, key, partition, timestamp_ms, headers)
             raise
+
+    def _begin_batch(
+        self, topic: str, partition: int | None, key: Buffer | None, value: Buffer | None, timestamp_ms: int
+    ) -> Delivery | None:
+        """Put a record without headers into a new batch, or a new slab; ``None`` where there is more to do."""
+        accumulator = self._accumulator
+        queues = accumulator.plain_topic(topic, partition)
+        if queues is None:
+            return None
+        # The partition is there, so that nobody need ask for it.
+        now = self._want(topic, None)
+        if accumulator.busy:
+            return None
+        accumulator.busy = True
+        try:
+            return accumulator.place_plain(queues, partition, key, value, _NO_HEADERS, timestamp_ms, now)
+        finally:
+            accumulator.not_busy()
 
     def append_column(
         self,
@@ -230,12 +253,16 @@ class RecordEntry:
             return first
         if partition is not None and type(partition) is not int:
             return first
+        accumulator = self._accumulator
+        if accumulator.busy:
+            return first
         try:
-            if topic not in self._accumulator.topics:
+            if topic not in accumulator.topics:
                 return first
             now = self._want(topic, partition)
+            accumulator.busy = True
             return append_rows(
-                self._accumulator,
+                accumulator,
                 topic,
                 partition,
                 keys,
@@ -250,6 +277,8 @@ class RecordEntry:
         except callers.WRONG_ARGUMENTS:
             # Those before are in; ``send`` will say what is wrong with the next.
             return first + sum([batch.record_count - batch.column_start for batch in touched])
+        finally:
+            accumulator.not_busy()
 
     def _want(self, topic: str, partition: int | None) -> float:
         """Note that records are for this topic, and its partition; the loop's time.
@@ -261,7 +290,8 @@ class RecordEntry:
         running = _get_running_loop()
         if running is not None and running is not self._owner_loop:
             raise callers.refusal(callers.OTHER_LOOP)
-        now = self._time()
+        # Asked anew each time: a test may have put another function in its place.
+        now = self._owner_loop.time()  # type: ignore[union-attr]  # set with the thread
         self._want_topic(topic, now)
         if partition is not None:
             self._want_partition(topic, partition, now)
@@ -314,9 +344,13 @@ class RecordEntry:
 
 
 def wall_ms() -> int:
-    """Milliseconds since the epoch."""
+    """Milliseconds since the epoch, as ``time.time_ns`` says: also where a test has frozen or moved the time."""
     if not cython.compiled:
         return time_ns() // 1_000_000
+    # freezegun has another function in its place, time-machine another in C behind it.
+    if not PyCFunction_CheckExact(time_ns) or PyCFunction_GET_FUNCTION(time_ns) != _system_time:
+        told: int = time_ns() // 1_000_000
+        return told
     now = cython.declare(timespec)
     clock_gettime(CLOCK_REALTIME, cython.address(now))
     milliseconds: int = now.tv_sec * 1000 + now.tv_nsec // 1_000_000

@@ -190,8 +190,9 @@ PRODUCER_METRICS: tuple[MetricSpec, ...] = (
     *_average_and_maximum("request-size", "request", "size in bytes of a request"),
     *_event_meter("response", "response", "Responses received"),
     _total("bytes-sent", "batch_size", "Bytes of record batches given to a transport, retries included."),
+    # Fewer than a send by reference would cost are copied all the same, and not counted.
     _total(
-        "bytes-copied", "bytes_copied", "Bytes of record batches copied on the way from their batch to the network."
+        "bytes-copied", "bytes_copied", "Bytes of record batches copied on their way to the network, if 512 or more."
     ),
 )
 """Kafka's group ``producer-metrics``; the last two are our own: their quotient is the copies per byte."""

@@ -190,7 +190,6 @@ class Producer(RecordEntry):
         self._parts = parts
         self._accumulator = parts.accumulator
         self._sender = parts.sender
-        self._time = loop.time
         self._want_topic = cluster.want_topic
         self._admission = Admission(
             self.config,
@@ -231,7 +230,12 @@ class Producer(RecordEntry):
             ProducerClosedError: there will be none.
         """
         parts.sender.wake()
-        await asyncio.wait([parts.sender.cluster.watch_metadata()])
+        cluster = parts.sender.cluster
+        answer = cluster.watch_metadata()
+        try:
+            await asyncio.wait([answer])
+        finally:
+            cluster.unwatch_metadata(answer)
         if self._refusal != callers.RUNNING:
             raise callers.refusal(self._refusal)
 
@@ -319,6 +323,9 @@ class Producer(RecordEntry):
     async def __aexit__(
         self, kind: type[BaseException] | None, exception: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        if self._refusal == callers.FORKED:
+            # The producer is the parent's; what ends the child says why.
+            return
         await self.close(None if exception is None else GRACE_AFTER_EXCEPTION)
 
     def __del__(self) -> None:

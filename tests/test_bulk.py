@@ -23,6 +23,7 @@ from aioproducer.errors import (
     TopicAuthorizationError,
 )
 from aioproducer.testing import EmbeddedCluster
+from tests.waiting import know_topic
 
 pytestmark = pytest.mark.kafka_cluster(transport="memory")
 
@@ -258,7 +259,7 @@ async def test_calls_side_by_side_wait_for_room_one_after_the_other(
 async def test_there_is_no_room_for_longer_than_a_call_waits(kafka_cluster: EmbeddedCluster, topic: str) -> None:
     config = {"max_block_ms": 200, "request_timeout_ms": 300, "delivery_timeout_ms": 400}
     async with kafka_cluster.producer(buffer_memory=5000, linger_ms=0, **config) as producer:
-        await producer.partitions_for(topic)
+        await know_topic(producer, topic)
         kafka_cluster.delay("Produce", 60_000, times=None)
         results = await asyncio.gather(
             *[producer.send_many(topic, [bytes(2000)] * 5) for _ in range(5)], return_exceptions=True

@@ -22,6 +22,7 @@ from aioproducer.errors import (
 )
 from aioproducer.record import RecordHeader
 from aioproducer.testing import EmbeddedCluster
+from tests.waiting import know_topic
 
 NOWHERE = "127.0.0.1:1"
 
@@ -206,11 +207,11 @@ async def test_who_waits_behind_a_withdrawn_serialization_goes_on_at_once(
 async def test_a_serializer_that_is_too_slow_fails_its_record_alone(kafka_cluster: EmbeddedCluster, topic: str) -> None:
     """It went on working for nobody, and close waited for it."""
     serializer = SlowSerializer()
-    async with kafka_cluster.producer(value_serializer=serializer, linger_ms=0, max_block_ms=150) as producer:
-        await producer.wait_ready(5)
-        await producer.partitions_for(topic)
+    async with kafka_cluster.producer(value_serializer=serializer, linger_ms=0, max_block_ms=1500) as producer:
+        await know_topic(producer, topic)
         slow = producer.send(topic, "slow")
-        await asyncio.sleep(0.05)
+        # Its time ends so much later: what is looked at too late by more than that finds both over theirs.
+        await asyncio.sleep(1.2)
         behind = producer.send(topic, b"behind")
         with pytest.raises(KafkaTimeoutError):
             await slow
@@ -453,7 +454,7 @@ async def test_every_outcome_is_told_once_with_what_is_known(kafka_cluster: Embe
     async with kafka_cluster.producer(
         interceptor_classes=[recorder], linger_ms=0, max_block_ms=100, max_request_size=10_000
     ) as producer:
-        await producer.wait_ready(5)
+        await know_topic(producer, topic)
         await producer.send(topic, b"acked")
         kafka_cluster.fail("Produce", "TOPIC_AUTHORIZATION_FAILED")
         with pytest.raises(TopicAuthorizationError):

@@ -14,6 +14,7 @@ from aioproducer import Producer, RecordMetadata, SendManyResult
 from aioproducer.errors import BufferExhaustedError, ProducerClosedError, RecordTooLargeError, WrongCallerError
 from aioproducer.testing import EmbeddedCluster
 from aioproducer.threadsafe import ThreadsafeProducer
+from tests.waiting import know_topic
 
 NOWHERE = "127.0.0.1:1"
 
@@ -78,7 +79,8 @@ async def test_errors_go_into_the_future(kafka_cluster: EmbeddedCluster, topic: 
 
 async def test_cancelling_the_future_cancels_the_delivery(kafka_cluster: EmbeddedCluster, topic: str) -> None:
     """It could not be cancelled once the loop had seen it, though its record was in line for a minute."""
-    async with kafka_cluster.producer(linger_ms=0, max_block_ms=500) as producer:
+    async with kafka_cluster.producer(linger_ms=0, max_block_ms=2000) as producer:
+        await know_topic(producer, topic)
         await producer.send(topic, b"first")
         threadsafe = producer.threadsafe()
         in_line = threadsafe.send(topic, b"v", partition=7)

@@ -65,6 +65,7 @@ def run_command(arguments: Sequence[str]) -> int:
     library = logging.getLogger("aioproducer")
     library.addHandler(logging.NullHandler())
     library.propagate = False
+    _keep_standard_descriptors()
     command = "aioproducer"
     state = {"debug": False}
     try:
@@ -98,6 +99,19 @@ def run_command(arguments: Sequence[str]) -> int:
         return _say(command, f"{where}{error.strerror or error}", FAILED)
     except Exception as error:
         return _say(command, f"this should not happen: {error!r}. --debug shows where.", FAILED)
+
+
+def _keep_standard_descriptors() -> None:
+    """Where a command was begun with stdin, stdout or stderr closed: no file of its own is to get their numbers.
+
+    What it has to say goes nowhere then; to write records there is an error, as nothing can be written.
+    """
+    while (descriptor := os.open(os.devnull, os.O_RDONLY)) <= 2:
+        pass
+    os.close(descriptor)
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  # for as long as the process is there
 
 
 def _say(command: str, text: str, code: int) -> int:

@@ -23,7 +23,8 @@ cdef class RecordAccumulator(IncompleteBatches):
     cdef readonly dict topics
     cdef object _last_name
     cdef TopicQueues _last_topic
-    cdef bint _admitting
+    cdef public bint busy
+    cdef list _sent_meanwhile
     cdef list _refused
     cdef bint _ignore_keys
     cdef Py_ssize_t _batch_size
@@ -51,6 +52,9 @@ cdef class RecordAccumulator(IncompleteBatches):
         long long timestamp_ms,
         double now,
     )
+    cpdef object not_busy(self)
+    cdef object _put_in_line(self, object pending, Py_ssize_t size)
+    cdef object _advance(self, TopicQueues topic, double now)
     @cython.locals(
         sticky=StickyPartitioner, queue=PartitionQueue, batch=ProducerBatch, index=Py_ssize_t, size=Py_ssize_t
     )

@@ -17,7 +17,7 @@ from aioproducer.core.delivery import Delivery, FutureFactory, new_delivery
 from aioproducer.core.incomplete import IncompleteBatches
 from aioproducer.core.lines import Lines
 from aioproducer.core.partition_queue import PartitionChoice, PartitionQueue, TopicQueues
-from aioproducer.core.pending import PendingRecord
+from aioproducer.core.pending import PendingRecord, payload_size
 from aioproducer.core.producer_state import ProducerState
 from aioproducer.core.retry import ExponentialBackoff
 from aioproducer.errors import KafkaError
@@ -145,8 +145,11 @@ class RecordAccumulator(IncompleteBatches):
         # Asked for all the time.
         self._memory_line = self.lines.memory_line
         self._waiting = self.lines.waiting.records
-        # A user's partitioner may send, while it is asked for a record in line.
-        self._admitting = False
+        # Records are being put into batches. The garbage collector may run in the middle of that, and with it code that
+        # sends (a logging handler, told of an exception that nobody has asked for), or a user's partitioner does.
+        self.busy = False
+        # What they have sent meanwhile, with the size of each: put in line when the work is done.
+        self._sent_meanwhile: list[tuple[PendingRecord, int]] = []
         # Records that a user's partitioner failed while they waited; the sender fails them.
         self._refused: list[tuple[PendingRecord, KafkaError]] = []
 
@@ -162,6 +165,8 @@ class RecordAccumulator(IncompleteBatches):
         timestamp_ms: int,
     ) -> Delivery | None:
         """Put a record into its open batch, or return ``None``: then ``enqueue`` knows what is missing."""
+        if self.busy:
+            return None
         topic = self._last_topic
         if topic is None or topic_name is not self._last_name:
             topic = self.topics.get(topic_name)
@@ -189,17 +194,21 @@ class RecordAccumulator(IncompleteBatches):
         batch = queue.open_batch
         if batch is None:
             return None
-        index = batch.append(timestamp_ms, key, value, headers)
-        if index < 0:
-            if not self._grow(batch, -index):
-                return None
+        self.busy = True
+        try:
             index = batch.append(timestamp_ms, key, value, headers)
-            batch.limit_room()
-        return new_delivery(batch, index)
+            if index < 0:
+                if not self._grow(batch, -index):
+                    return None
+                index = batch.append(timestamp_ms, key, value, headers)
+                batch.limit_room()
+            return new_delivery(batch, index)
+        finally:
+            self.not_busy()
 
     def _grow(self, batch: ProducerBatch, record_size: int) -> bool:
         """Give the batch a slab for a record of this size; False where that would not be all there is to do."""
-        if batch.used_size() + record_size >= batch.size_limit or self._memory_line:
+        if batch.closed or batch.used_size() + record_size >= batch.size_limit or self._memory_line:
             # The record makes the batch full, or has to wait: ``enqueue`` sees to it.
             return False
         return self._extend(batch, record_size)
@@ -219,19 +228,52 @@ class RecordAccumulator(IncompleteBatches):
         Raises:
             BufferExhaustedError: the lines are full as well.
         """
-        topic = self.topic(topic_name)
-        if not topic.line_length and topic.has_partition(partition):
-            partition = self._choose(topic, partition, key, value)
-            if topic.has_partition(partition):
-                first = not self._memory_line
-                delivery = self._place(topic, partition, key, value, headers, timestamp_ms, now, first)
-                if delivery is not None:
-                    return delivery
-        pending = self.lines.queue_up(topic_name, partition, key, value, headers, timestamp_ms, now)
+        if self.busy:
+            pending = self.lines.make(topic_name, partition, key, value, headers, timestamp_ms, now)
+            self._sent_meanwhile.append((pending, payload_size(key, value, headers)))
+            return pending.delivery
+        self.busy = True
+        try:
+            topic = self.topic(topic_name)
+            if not topic.line_length and topic.has_partition(partition):
+                partition = self._choose(topic, partition, key, value)
+                if topic.has_partition(partition):
+                    first = not self._memory_line
+                    delivery = self._place(topic, partition, key, value, headers, timestamp_ms, now, first)
+                    if delivery is not None:
+                        return delivery
+            pending = self.lines.queue_up(topic_name, partition, key, value, headers, timestamp_ms, now)
+            self._advance(topic, now)
+            return pending.delivery
+        finally:
+            self.not_busy()
+
+    def not_busy(self) -> None:
+        """Whoever has set ``busy`` is done: put in line what was sent meanwhile."""
+        try:
+            while self._sent_meanwhile:
+                pending, size = self._sent_meanwhile.pop(0)
+                self._put_in_line(pending, size)
+        finally:
+            self.busy = False
+
+    def _put_in_line(self, pending: PendingRecord, size: int) -> None:
+        if pending.withdrawn:
+            return
+        try:
+            self.lines.join(pending, size)
+        except KafkaError as error:
+            # Nobody is there who could catch it.
+            self._refused.append((pending, error))
+            self.wake()
+            return
+        self._advance(self.topic(pending.topic), pending.since)
+
+    def _advance(self, topic: TopicQueues, now: float) -> None:
+        """Somebody has joined the topic's line, who may not have to wait."""
         self.lines.advance(topic, now)
-        if self._memory_line and not self._admitting:
-            self.admit(now, ADMITTED_BY_EACH)
-        return pending.delivery
+        if self._memory_line:
+            self._admit(now, ADMITTED_BY_EACH)
 
     def plain_topic(self, name: str, partition: int | None) -> TopicQueues | None:
         """The topic, where nothing stands in the way of records for it, or for this partition of it."""
@@ -265,7 +307,7 @@ class RecordAccumulator(IncompleteBatches):
     ) -> Delivery | None:
         """Put a record into a new batch, or a new slab; ``None`` where ``enqueue`` should see to it.
 
-        ``topic`` is what ``plain_topic`` gave.
+        ``topic`` is what ``plain_topic`` gave, and the caller has set ``busy``.
         """
         if self._memory_line or self.producer_state.fatal_error is not None:
             return None
@@ -295,11 +337,11 @@ class RecordAccumulator(IncompleteBatches):
         """Serve the line for memory, at most ``limit`` records; True when more could be served at once."""
         if not self._waiting:
             return False
-        self._admitting = True
+        self.busy = True
         try:
             return self._admit(now, limit)
         finally:
-            self._admitting = False
+            self.not_busy()
 
     def _admit(self, now: float, limit: int) -> bool:
         lines = self.lines
@@ -388,6 +430,9 @@ class RecordAccumulator(IncompleteBatches):
         while batch is not None:
             index = batch.append(timestamp_ms, key, value, headers)
             if index < 0 and batch.closed:
+                if queue.open_batch is batch:
+                    # It is being closed at this moment.
+                    return None
                 batch = queue.open_batch
                 continue
             if index < 0 and batch.has_room_for(-index):
@@ -613,7 +658,11 @@ class RecordAccumulator(IncompleteBatches):
         They are closed, have their sequences and belong to the caller until it says how the request ended. A batch
         larger than ``max_request_size`` goes alone.
         """
-        return self.ready.drain(node_id, now, self._max_request_size, self._one_in_flight, self._finish_batch)
+        self.busy = True
+        try:
+            return self.ready.drain(node_id, now, self._max_request_size, self._one_in_flight, self._finish_batch)
+        finally:
+            self.not_busy()
 
     def _finish_batch(self, queue: PartitionQueue, batch: ProducerBatch, now: float) -> bool:
         """Close and compress the batch; False where a thread has to do that first."""

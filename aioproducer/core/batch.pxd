@@ -8,7 +8,7 @@ from aioproducer.wire.record cimport plain_headers_size, write_headers, write_pl
 from aioproducer.wire.record_batch cimport pack_header, write_header
 
 cdef int _PENDING, _FAILED, _SPLIT
-cdef Py_ssize_t _HEADER_SIZE
+cdef Py_ssize_t _HEADER_SIZE, _LARGEST_COPIED
 cdef tuple _NO_HEADERS
 
 
@@ -99,7 +99,7 @@ cdef class ProducerBatch(DeliveryGroup):
     cpdef object add_slab(self, Slab slab)
     @cython.locals(slab=Slab)
     cpdef object limit_room(self)
-    @cython.locals(slab=Slab, used=Py_ssize_t)
+    @cython.locals(slab=Slab, used=Py_ssize_t, begin=cython.p_char)
     cdef object _close_slab(self)
     cpdef object close(self)
     cpdef bint is_full(self) except -1

@@ -27,7 +27,7 @@ else:
     from aioproducer.uncompiled import cython
 
 if cython.compiled:
-    from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_GET_SIZE
+    from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 else:
     # The compiled module has it from its .pxd file.
     from aioproducer.wire.record import plain_headers_size, write_headers, write_plain_record, write_run
@@ -41,6 +41,9 @@ if TYPE_CHECKING:
 # A slab is as large as all before it together, so that a batch of any size has few of them and wastes at most half, up
 # to this size, where the waste would begin to matter.
 LARGEST_GROWTH = 65536
+
+# Bytes of a slab that are copied out when it is closed.
+_LARGEST_COPIED = 512
 
 PENDING, SUCCEEDED, FAILED, SPLIT = range(4)
 # The same for this module alone, where compiled modules have them as C's integers.
@@ -340,8 +343,15 @@ class ProducerBatch(DeliveryGroup):
             body = self.body
             if body is None:
                 body = self.body = []
-            if used:
+            if used > _LARGEST_COPIED:
                 body.append(slab.memory[slab.start : self.position])
+            elif used:
+                # What a view of it costs is more.
+                if cython.compiled:
+                    begin = cython.cast(cython.p_char, self.address + slab.start)
+                    body.append(PyBytes_FromStringAndSize(begin, used))
+                else:
+                    body.append(bytes(slab.memory[slab.start : self.position]))
 
     def take_records(self, body: bytes, timestamps: Sequence[int], base_timestamp: int, max_record_size: int) -> None:
         """Be a closed batch of records that were encoded elsewhere (a part of a split one), with these timestamps."""
@@ -361,9 +371,9 @@ class ProducerBatch(DeliveryGroup):
         """Take no more records; ``body`` is then the gather list of what was appended."""
         if not self.closed:
             self.closed = True
-            self._close_slab()
-            # Nothing fits any more, whatever its size.
+            # Nothing fits any more, whatever its size; before anything is made, with which the collector may run.
             self.room_end = 0
+            self._close_slab()
             self.position = 0
             self.body_size = self.used_before
 

@@ -119,7 +119,12 @@ class Completion:
                 )
         record_errors = None
         if record_messages:
-            record_errors = {index: InvalidRecordError(text) for index, text in record_messages.items()}
+            # Of several it is not told which of them the code means (Kafka's Sender).
+            alone = len(record_messages) == 1
+            record_errors = {
+                index: broker_error(code, text or message) if alone else InvalidRecordError(text or message)
+                for index, text in record_messages.items()
+            }
         return self._unsuccessful(batch, error, now, retriable=error.retriable, record_errors=record_errors)
 
     def disconnected(self, batch: ProducerBatch, error: KafkaError, now: float) -> Verdict:

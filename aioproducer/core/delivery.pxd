@@ -51,7 +51,7 @@ cdef class DeliveryGroup:
     cpdef list pop_waiters(self, Py_ssize_t index, object only=*)
     @cython.locals(awaiting=Awaiting)
     cpdef dict by_index(self)
-    @cython.locals(index=Py_ssize_t, woken=list, awaiting=Awaiting)
+    @cython.locals(index=Py_ssize_t, woken=list)
     cpdef object notify(self)
 
 
@@ -94,6 +94,13 @@ cdef object _done_future(object loop)
 
 @cython.locals(first=Py_ssize_t)
 cdef object _call_back(object loop, list woken)
+
+
+@cython.locals(woken=list, each=Awaiting)
+cdef list _wake_all(list awaiting)
+
+
+cpdef object resume(object loop, list awaiting)
 
 
 cdef class _Woken:

@@ -11,6 +11,7 @@ from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, Protocol
 
 from aioproducer.core.future_type import FutureOfMetadata
+from aioproducer.core.loops import may_nest
 from aioproducer.errors import KafkaError
 from aioproducer.record import RecordMetadata, TopicPartition
 
@@ -94,6 +95,8 @@ class DeliveryGroup:
         there = waiters.get(index)
         if there is None and callback is None:
             waiters[index] = argument
+        elif isinstance(there, list):
+            there.append((callback, argument, context))
         else:
             waiters[index] = [*_as_list(there), (callback, argument, context)]
 
@@ -107,6 +110,14 @@ class DeliveryGroup:
         all_of_record = _as_list(waiters.pop(index))
         if only is None:
             return all_of_record
+        if isinstance(only, Awaiting):
+            # There once at most, and mostly near the front: those who waited first give up first.
+            for place, waiter in enumerate(all_of_record):
+                if waiter[1] is only:
+                    del all_of_record[place]
+                    if all_of_record:
+                        waiters[index] = all_of_record
+                    return [waiter]
         staying = [each for each in all_of_record if only not in each[:2]]
         if staying:
             waiters[index] = staying
@@ -125,14 +136,13 @@ class DeliveryGroup:
 
     def notify(self) -> None:
         """Wake all who wait, in the order in which their records were appended."""
-        woken: list[Awaiting] = []
+        woken: list[Awaiting]
         if self.awaiting is not None:
-            for awaiting in self.awaiting:
-                if awaiting.wake():
-                    woken.append(awaiting)
+            woken = _wake_all(self.awaiting)
             self.awaiting = None
             _call_back(self.loop, woken)
             return
+        woken = []
         waiters = self.waiters
         if waiters:
             self.waiters = None
@@ -167,10 +177,20 @@ def wake(loop: FutureFactory, waiters: list[Waiter]) -> None:
             _call_back(loop, [argument])
 
 
+def _wake_all(awaiting: list[Awaiting]) -> list[Awaiting]:
+    """Wake them; those who are to be called back."""
+    woken = []
+    for each in awaiting:
+        if each.wake():
+            woken.append(each)
+    return woken
+
+
 def _call_back(loop: FutureFactory, woken: list[Awaiting]) -> None:
     """Let the loop call back those who have been woken, some of them together: it makes a handle for every call."""
-    if len(woken) == 1:
-        loop.call_soon(woken[0].call_back)
+    if len(woken) == 1 or may_nest(loop):
+        for each in woken:
+            loop.call_soon(each.call_back)
         return
     for first in range(0, len(woken), WOKEN_TOGETHER):
         loop.call_soon(_Woken(loop, woken[first : first + WOKEN_TOGETHER]))
@@ -513,6 +533,18 @@ def _send_awaiting(awaiting: Awaiting, value: object, result: Any) -> int:  # co
     Py_INCREF(outcome)
     result[0] = cython.cast(cython.pointer(PyObject), outcome)
     return 0 if is_over else 1
+
+
+def resume(loop: FutureFactory, awaiting: list[Awaiting]) -> None:
+    """Call back at once those whose records have their outcome; not to be called from inside a task.
+
+    Where one of them may run the loop inside, that is left to the loop: it would wait for who called this.
+    """
+    woken = _wake_all(awaiting)
+    if may_nest(loop):
+        _call_back(loop, woken)
+    else:
+        _Woken(loop, woken)()
 
 
 class _Woken:

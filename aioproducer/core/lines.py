@@ -76,7 +76,22 @@ class Lines:
         Raises:
             BufferExhaustedError: the line is full.
         """
-        pending = PendingRecord(
+        pending = self.make(topic_name, partition, key, value, headers, timestamp_ms, now)
+        self.join(pending, payload_size(key, value, headers) if size is None else size)
+        return pending
+
+    def make(
+        self,
+        topic_name: str,
+        partition: int | None,
+        key: Buffer | None,
+        value: Buffer | None,
+        headers: Sequence[Header],
+        timestamp_ms: int,
+        now: float,
+    ) -> PendingRecord:
+        """What ``join`` takes; what the record holds is copied."""
+        return PendingRecord(
             self._loop,
             topic_name,
             partition,
@@ -88,13 +103,19 @@ class Lines:
             deadline=now + self._max_block,
             leave=self.leave_line,
         )
-        self.waiting.add(pending, payload_size(key, value, headers) if size is None else size)
-        topic = self._topic(topic_name)
+
+    def join(self, pending: PendingRecord, size: int) -> None:
+        """Take a place at the end of the topic's line, for a record of ``size`` bytes.
+
+        Raises:
+            BufferExhaustedError: the line is full.
+        """
+        self.waiting.add(pending, size)
+        topic = self._topic(pending.topic)
         topic.line[pending] = None
         topic.line_length += 1
-        self.blocked[topic_name] = topic
+        self.blocked[pending.topic] = topic
         self._wake()
-        return pending
 
     def advance(self, topic: TopicQueues, now: float) -> int:
         """Let those of the topic's line who lack nothing but memory join the line for memory; how many have moved.

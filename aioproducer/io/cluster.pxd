@@ -20,12 +20,13 @@ cdef class Cluster:
     cdef Metrics _metrics
     cdef object _hooks
     cdef object _random
+    cdef object _answers_taken
     cdef object _node_usable
     cdef object _wake
     cdef object _topic_refused
     cdef bint _producer_id_asked
     cdef Attempts _producer_id_attempts
-    cdef list _metadata_watches
+    cdef readonly dict _metadata_watches
     cdef object _metadata_request
     cdef public object _intake
     cdef dict _retired

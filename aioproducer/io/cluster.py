@@ -48,6 +48,7 @@ class Cluster:
     """Nodes by id, made when first needed; the metadata that names them; the producer id.
 
     Args:
+        answers_taken: what a node has said is in its place; says whether all that can be sent is on its way.
         node_usable: a node can take a request.
         wake: the sender has something to look at.
         topic_refused: the cluster says that a topic will not do, now or later.
@@ -66,6 +67,7 @@ class Cluster:
         metrics: Metrics,
         hooks: Hooks,
         random: Random,
+        answers_taken: Callable[[NodeConnection, float], bool],
         node_usable: Callable[[NodeConnection, float], None],
         wake: Callable[[], None],
         topic_refused: Callable[[str, KafkaError], None],
@@ -81,12 +83,13 @@ class Cluster:
         self._metrics = metrics
         self._hooks = hooks
         self._random = random
+        self._answers_taken = answers_taken
         self._node_usable = node_usable
         self._wake = wake
         self._topic_refused = topic_refused
         self._producer_id_asked = False
         self._producer_id_attempts = Attempts(retry_backoff, random)
-        self._metadata_watches: list[asyncio.Future[None]] = []
+        self._metadata_watches: dict[asyncio.Future[None], None] = {}
         self._metadata_request: InternalRequest | None = None
         # What is being taken in: responses, and that the brokers they named are given up.
         self._intake: Iterator[None] | None = None
@@ -101,7 +104,9 @@ class Cluster:
             self.metadata.broker_reached()
 
     def node_changed(self, node: NodeConnection, now: float) -> None:
-        """A node is ready, has room, or is gone: send at once what waits for that."""
+        """A node is ready, has answered, or is gone: send at once what waits for that."""
+        if self._answers_taken(node, now):
+            return
         if node.can_send(now):
             if self._is_due(now):
                 self.send_due(now)
@@ -299,7 +304,7 @@ class Cluster:
         self._wake()
 
     def _end_watches(self) -> None:
-        watches, self._metadata_watches = self._metadata_watches, []
+        watches, self._metadata_watches = self._metadata_watches, {}
         for watch in watches:
             if not watch.done():
                 watch.set_result(None)
@@ -311,8 +316,12 @@ class Cluster:
     def watch_metadata(self) -> asyncio.Future[None]:
         """A future that is done with the next metadata response, or cancelled where there will be none."""
         future: asyncio.Future[None] = self._loop.create_future()
-        self._metadata_watches.append(future)
+        self._metadata_watches[future] = None
         return future
+
+    def unwatch_metadata(self, future: asyncio.Future[None]) -> None:
+        """Nobody waits for it any more."""
+        self._metadata_watches.pop(future, None)
 
     def want_topic(self, name: str, now: float) -> None:
         """Records are sent to the topic: know it, and go on knowing it."""

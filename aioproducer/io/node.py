@@ -463,18 +463,20 @@ class NodeConnection:
             self._write_own(transport, connection.data_to_send(), now)
             if connection.state is _READY:
                 self._became_ready(now)
-        for each in completed:
-            try:
-                self._answered(each, now)
-            except (Exception, asyncio.CancelledError):
-                # A fault in here must not keep the answers behind it from those who wait for them.
-                logger.exception("The answer of broker %s to %s met an error", self.node, each.context)
-        if connection.error is not None:
-            transport.abort()
-        elif self._retired and connection.in_flight == 0 and not self._unwritten:
-            self.close()
-        elif completed or not was_ready:
-            self._owner.node_changed(self, now)
+        try:
+            for each in completed:
+                try:
+                    self._answered(each, now)
+                except (Exception, asyncio.CancelledError):
+                    # A fault in here must not keep the answers behind it from those who wait for them.
+                    logger.exception("The answer of broker %s to %s met an error", self.node, each.context)
+        finally:
+            if connection.error is not None:
+                transport.abort()
+            elif self._retired and connection.in_flight == 0 and not self._unwritten:
+                self.close()
+            if completed or not was_ready:
+                self._owner.node_changed(self, now)
 
     def _became_ready(self, now: float) -> None:
         self._attempts.succeeded()

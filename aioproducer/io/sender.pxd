@@ -4,6 +4,7 @@ from aioproducer.core.accumulator cimport RecordAccumulator
 from aioproducer.core.batch cimport ProducerBatch
 from aioproducer.core.completion cimport Completion
 from aioproducer.core.connection cimport Completed
+from aioproducer.core.delivery cimport resume
 from aioproducer.core.metadata cimport ClusterMetadata
 from aioproducer.core.producer_state cimport ProducerState
 from aioproducer.io.cluster cimport Cluster
@@ -16,9 +17,13 @@ cdef class Turns:
     cdef object _loop
     cdef object _take
     cdef object _context
+    cdef bint _held
+    cdef bint _asked
     cdef public object next
 
     cpdef object wake(self)
+    cpdef object hold(self)
+    cpdef bint release(self) except -1
 
 
 cdef class Sender(ProduceOwner):
@@ -42,6 +47,9 @@ cdef class Sender(ProduceOwner):
     cdef readonly Turns _turns
     cdef readonly object _timer
     cdef readonly double _timer_due
+    cdef list _resumed
+    cdef Py_ssize_t _resumable
+    cdef Py_ssize_t _resumed_at_once
     cdef bint _woken
     cdef bint _sends_at_once
 
@@ -49,6 +57,9 @@ cdef class Sender(ProduceOwner):
     cpdef double _step(self, double now) except? -1
     @cython.locals(sent=Py_ssize_t, batches=list)
     cpdef object _drain(self, NodeConnection node, double now)
+    cdef object _wake_behind_woken(self)
+    @cython.locals(resumed=list, taken=cython.bint)
+    cpdef bint _answers_taken(self, NodeConnection node, double now) except -1
     @cython.locals(batch=ProducerBatch, topic_ids=dict, context=ProduceInFlight, written=cython.bint)
     cdef object _send_batches(self, NodeConnection node, list batches, double now)
     @cython.locals(
@@ -62,6 +73,7 @@ cdef class Sender(ProduceOwner):
     cpdef object release(self, ProducerBatch batch)
     cpdef object request_answered(self, NodeConnection node, Completed completed, object throttle_time_ms)
     cpdef object batch_written(self, ProducerBatch batch)
+    @cython.locals(awaiting=list)
     cpdef object batch_acknowledged(
         self, ProducerBatch batch, long long base_offset, long long log_append_time, double now
     )

@@ -2,7 +2,8 @@
 
 It takes the place of Kafka's Sender thread. When something is ready or due it takes a turn, a callback of the loop that
 does what ``_step`` lists, in that order; however many records were sent since the last, one turn serves them all. A
-node that has room again is drained at once, in the turn in which its response came.
+node that has room again is drained at once, in the turn in which its response came. Where a few coroutines wait for
+that response they run in between, and what they send next leaves with no turn of the loop lost.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from aioproducer.core.accumulator import RecordAccumulator
 from aioproducer.core.batch import ProducerBatch
 from aioproducer.core.completion import ACKED, Completion, Fate, Verdict
 from aioproducer.core.connection import Completed
+from aioproducer.core.delivery import Awaiting, resume
 from aioproducer.core.metadata import ClusterMetadata
 from aioproducer.core.pending import PendingRecord
 from aioproducer.core.producer_state import ProducerState
@@ -50,6 +52,10 @@ BATCHES_PER_TURN = 16
 BATCHES_FAILED_PER_TURN = 32
 RECORDS_FAILED_PER_TURN = 300
 
+# So many coroutines go on in the very callback that reads the answers they wait for; more than that, and the loop calls
+# them back when it comes to it, as it does with everybody else.
+RESUMED_AT_ONCE = 8
+
 NOT_LEADER_OR_FOLLOWER = 6
 FENCED_LEADER_EPOCH = 74
 
@@ -71,12 +77,14 @@ class Turns:
     Made before the sender, for the parts that it is made of.
     """
 
-    __slots__ = ("_context", "_loop", "_take", "next")
+    __slots__ = ("_asked", "_context", "_held", "_loop", "_take", "next")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._take: Callable[[], None] | None = None
         self._context: Context | None = None
+        self._held = False
+        self._asked = False
         self.next: asyncio.Handle | None = None
 
     def begin(self, take: Callable[[], None]) -> None:
@@ -87,7 +95,24 @@ class Turns:
     def wake(self) -> None:
         """Let a turn be taken as soon as the loop comes to it."""
         if self.next is None and self._take is not None:
-            self.next = self._loop.call_soon(self._take, context=self._context)
+            if self._held:
+                self._asked = True
+            else:
+                self.next = self._loop.call_soon(self._take, context=self._context)
+
+    def hold(self) -> None:
+        """Ask the loop for nothing until ``release``, which takes the turn itself, if one is wanted by then."""
+        self._held = True
+
+    def release(self) -> bool:
+        """Whether a turn was wanted, and is taken."""
+        self._held = False
+        if not self._asked:
+            return False
+        self._asked = False
+        if self._take is not None:
+            self._take()
+        return True
 
     def end(self) -> None:
         self._take = None
@@ -144,6 +169,11 @@ class Sender(ProduceOwner):
         self._turns = turns
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due = float("inf")
+        # A loop in debug mode tells which task was slow: none is to be taken for a callback of ours.
+        self._resumed_at_once = 0 if loop.get_debug() else RESUMED_AT_ONCE
+        # Those who wait for what a node is just saying and are resumed behind that, and how many more may be.
+        self._resumed: list[Awaiting] = []
+        self._resumable = self._resumed_at_once
         # Somebody who waited for records is about to run, and what he sends then need not linger.
         self._woken = False
         self._sends_at_once = accumulator.settings.linger <= 0
@@ -158,6 +188,7 @@ class Sender(ProduceOwner):
             metrics=metrics,
             hooks=hooks,
             random=random,
+            answers_taken=self._answers_taken,
             node_usable=self.node_usable,
             wake=turns.wake,
             topic_refused=self._topic_refused,
@@ -216,15 +247,20 @@ class Sender(ProduceOwner):
         accumulator = self._accumulator
         fatal_error = self._producer_state.fatal_error
         is_due = accumulator.next_deadline() <= now
-        more_fail = is_due and self._expire(now)
+        more_fail = False
+        if is_due:
+            self._expire_batches(now)
         if fatal_error is not None:
             more_fail = self._fail_some(fatal_error, now)
         elif self._refused:
-            more_fail = self._fail_refused() or more_fail
+            more_fail = self._fail_refused()
         if is_due:
             accumulator.ready.poll(now)
         if fatal_error is None and accumulator.admit(now, ADMITTED_PER_TURN):
             self.wake()
+        elif is_due:
+            # Behind those that are served: where a loop was held up, what a record waited for may be here all the same.
+            more_fail = self._expire_waiting(now) or more_fail
         for pending, error in accumulator.take_refused():
             self._fail_waiting([pending], error)
         if more_fail:
@@ -254,9 +290,33 @@ class Sender(ProduceOwner):
 
     # Batches
 
+    def _answers_taken(self, node: NodeConnection, now: float) -> bool:
+        """Let those go on who wait for what a node has just said; whether they made for a turn, which is taken then.
+
+        What they have for this node goes out first: that is most often all there is, and somebody waits for it.
+        """
+        self._resumable = self._resumed_at_once
+        resumed = self._resumed
+        if not resumed:
+            return False
+        self._resumed = []
+        self._turns.hold()
+        try:
+            resume(self._loop, resumed)
+            if node.can_send(now):
+                self._drain(node, now)
+        finally:
+            taken = self._turns.release()
+        if taken:
+            self._wake_behind_woken()
+        return taken
+
     def node_usable(self, node: NodeConnection, now: float) -> None:
         """The node can take a request."""
         self._drain(node, now)
+        self._wake_behind_woken()
+
+    def _wake_behind_woken(self) -> None:
         if self._woken:
             # Right behind them all, in the same pass of the loop; the turn that their records ask for is in the next.
             self._woken = False
@@ -340,13 +400,22 @@ class Sender(ProduceOwner):
         self._settle(batch, self._completion.written(batch, now), now)
 
     def batch_acknowledged(self, batch: ProducerBatch, base_offset: int, log_append_time: int, now: float) -> None:
-        if self._sends_at_once and batch.awaiting is not None:
-            self._woken = True
+        awaiting = batch.awaiting
+        if awaiting is not None and len(awaiting) <= self._resumable:
+            self._resumable -= len(awaiting)
+            self._resumed.extend(awaiting)
+            batch.awaiting = None
+        elif awaiting is not None or batch.waiters is not None or batch.parent is not None:
+            # The loop calls these back: nobody who waits for later records is to be in front of them.
+            self._resumable = 0
+            if self._sends_at_once and awaiting is not None:
+                self._woken = True
         self._settle(batch, self._completion.acked(batch, base_offset, log_append_time, now), now)
 
     def batch_refused(
         self, batch: ProducerBatch, answer: PartitionProduceResponse, endpoints: list[Node], now: float
     ) -> None:
+        self._resumable = 0
         record_messages = {each.batch_index: each.batch_index_error_message for each in answer.record_errors}
         verdict = self._completion.refused(batch, answer.error_code, now, answer.error_message, record_messages)
         if answer.error_code in (NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH):
@@ -359,6 +428,7 @@ class Sender(ProduceOwner):
         self._settle(batch, verdict, now)
 
     def batch_failed(self, batch: ProducerBatch, error: KafkaError) -> None:
+        self._resumable = 0
         now = self._loop.time()
         self._settle(batch, self._completion.disconnected(batch, error, now), now)
 
@@ -402,12 +472,15 @@ class Sender(ProduceOwner):
 
     # Deadlines and ends
 
-    def _expire(self, now: float) -> bool:
-        """Fail what is over its time, as much as one turn may; whether more records in line may be."""
+    def _expire_batches(self, now: float) -> None:
+        """Fail batches that are over their time, as many as one turn may."""
         for batch, error in self._completion.expire(now, BATCHES_FAILED_PER_TURN):
             self._note_failed(batch, error, now)
             # The leader did not answer for long: maybe there is another one by now.
             self._metadata.request_update(now, f"records for {batch.topic_partition} expired")
+
+    def _expire_waiting(self, now: float) -> bool:
+        """Fail records in line that are over their time, as many as one turn may; whether more may be."""
         expired = self._accumulator.lines.expired_waiting(now, RECORDS_FAILED_PER_TURN)
         groups: dict[tuple[str, int | None, bool, bool], list[PendingRecord]] = {}
         for pending in expired:

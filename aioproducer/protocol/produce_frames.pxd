@@ -1,7 +1,7 @@
 cimport cython
 
 cdef int _FIRST_VERSION, _LAST_VERSION, _IDS_FROM, _ID_SIZE
-cdef int _ROOM, _LARGEST_PIECE, _LARGEST_SHORT, _INT32_SIZE, _PARTITION_SIZE
+cdef int _ROOM, _LARGEST_PIECE, _LARGEST_COPIED, _LARGEST_SHORT, _INT32_SIZE, _PARTITION_SIZE
 cdef long long _LONGEST_FRAME
 
 
@@ -17,6 +17,7 @@ cdef class Acknowledged:
 
 
 @cython.locals(
+    begin="unsigned char *",
     place="unsigned char *",
     end="unsigned char *",
     acks=cython.int,
@@ -44,6 +45,9 @@ cdef list encode_plain_request(
     partitions_left=Py_ssize_t,
 )
 cdef Acknowledged decode_acknowledged(bytes frame, int version)
+
+@cython.locals(size=Py_ssize_t)
+cdef Py_ssize_t _add_piece(list buffers, unsigned char *begin, unsigned char *end) except -1
 
 cdef unsigned char *_put_int32(unsigned char *place, long long value) noexcept
 

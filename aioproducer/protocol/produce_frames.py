@@ -34,9 +34,11 @@ TOPIC_IDS_FROM = 13
 """From this version on topics go by their ids (KIP-516)."""
 _IDS_FROM = TOPIC_IDS_FROM
 _ID_SIZE = 16
-# What is between two batches has to fit: a topic's name has at most 249 bytes.
+# What is between two batches has to fit, a topic's name has at most 249 bytes; and so has what is copied.
 _ROOM = 1024
 _LARGEST_PIECE = 300
+_LARGEST_COPIED = 512
+"""Bytes of a buffer that is copied in between: to have it sent from where it lies costs more."""
 _LONGEST_FRAME = 2**31 - 1
 # A length that takes one byte; lengths are written one larger, 0 stands for null.
 _LARGEST_SHORT = 0x7F
@@ -98,7 +100,11 @@ class Acknowledged:
 def encode_plain_request(
     head: bytes, correlation_id_at: int, request: PlainProduceRequest, version: int, correlation_id: int
 ) -> list[Any] | None:  # compiled only
-    """The request as a gather list, ``head`` with its size and correlation id first; ``None``: not by this way."""
+    """The request as a gather list, ``head`` with its size and correlation id first; ``None``: not by this way.
+
+    Small buffers, the headers of batches among them, are copied into what is between the others: of a request of one
+    small batch the list has one element.
+    """
     if not _FIRST_VERSION <= version <= _LAST_VERSION or len(head) > _LARGEST_PIECE:
         return None
     if type(request.acks) is not int or not -1 <= request.acks <= 1:
@@ -108,8 +114,9 @@ def encode_plain_request(
     if not 0 <= correlation_id <= _LONGEST_FRAME:
         return None
     room = cython.declare(cython.uchar[1024])
-    place = cython.cast(cython.p_uchar, room)
-    end = place + (_ROOM - _LARGEST_PIECE)
+    begin = cython.cast(cython.p_uchar, room)
+    place = begin
+    end = begin + (_ROOM - _LARGEST_PIECE)
     memcpy(place, PyBytes_AS_STRING(head), PyBytes_GET_SIZE(head))
     _put_int32(place + correlation_id_at, correlation_id)
     place += PyBytes_GET_SIZE(head)
@@ -132,7 +139,8 @@ def encode_plain_request(
             name = topic[0].encode()
             place = _put_length(place, len(name))
         if place >= end:
-            return None
+            total += _add_piece(buffers, begin, place)
+            place = begin
         memcpy(place, PyBytes_AS_STRING(name), PyBytes_GET_SIZE(name))
         place += PyBytes_GET_SIZE(name)
         partitions = topic[2]
@@ -140,7 +148,7 @@ def encode_plain_request(
         for partition in partitions:
             index = partition[0]
             records = partition[1]
-            if place >= end or not 0 <= index <= _LONGEST_FRAME:
+            if not 0 <= index <= _LONGEST_FRAME:
                 return None
             size = 0
             for buffer in records:
@@ -152,22 +160,34 @@ def encode_plain_request(
                     return None
             if size + total > _LONGEST_FRAME - _ROOM:
                 return None
+            if place >= end:
+                total += _add_piece(buffers, begin, place)
+                place = begin
             place = _put_int32(place, index)
             place = _put_length(place, size)
-            total += size + (place - cython.cast(cython.p_uchar, room))
-            buffers.append(PyBytes_FromStringAndSize(cython.cast(cython.p_char, room), place - room))
-            buffers.extend(records)
-            place = cython.cast(cython.p_uchar, room)
+            for buffer in records:
+                if type(buffer) is bytes:
+                    size = PyBytes_GET_SIZE(buffer)
+                    if size <= _LARGEST_COPIED and size <= end - place:
+                        memcpy(place, PyBytes_AS_STRING(buffer), size)
+                        place += size
+                        continue
+                else:
+                    size = PyMemoryView_GET_BUFFER(buffer).len
+                if place > begin:
+                    total += _add_piece(buffers, begin, place)
+                    place = begin
+                buffers.append(buffer)
+                total += size
             place[0] = 0
             place += 1
         place[0] = 0
         place += 1
-    if not buffers:
+    if not request.topics:
         return None
     place[0] = 0
     place += 1
-    total += place - cython.cast(cython.p_uchar, room)
-    buffers.append(PyBytes_FromStringAndSize(cython.cast(cython.p_char, room), place - room))
+    total += _add_piece(buffers, begin, place)
     if total > _LONGEST_FRAME:
         return None
     first = buffers[0]
@@ -225,6 +245,13 @@ def decode_acknowledged(frame: bytes, version: int) -> Acknowledged | None:  # c
     if end - place < _INT32_SIZE + 1 or place[_INT32_SIZE]:
         return None
     return Acknowledged(read_integer(place, 4), batches)
+
+
+def _add_piece(buffers: list[Any], begin: Any, end: Any) -> int:  # compiled only
+    """Put what stands between these addresses into the gather list; how many bytes that are."""
+    buffers.append(PyBytes_FromStringAndSize(cython.cast(cython.p_char, begin), end - begin))
+    size: int = end - begin
+    return size
 
 
 def _put_int32(place: Any, value: int) -> Any:  # compiled only

@@ -24,7 +24,10 @@ Buffer = bytes | bytearray | memoryview
 
 
 class TransportHandler(Protocol):
-    """Whom a transport calls back, always on the loop's thread."""
+    """Whom a transport calls back: always on the loop's thread, and from its callbacks, never from inside a task.
+
+    Tasks that wait for what was received may be resumed in the same call, which asyncio refuses inside another one.
+    """
 
     def data_received(self, data: Buffer) -> None:
         """Some bytes came, in order; ``data`` is valid only during the call."""

@@ -197,7 +197,7 @@ class StreamTransport:
     def _send_buffers(self, buffers: Sequence[Buffer]) -> int:
         """How many bytes the socket took of at most ``_IOV_MAX`` buffers."""
         try:
-            if _HAS_SENDMSG:
+            if _HAS_SENDMSG and len(buffers) > 1:
                 return self._socket.sendmsg(buffers)
             return self._socket.send(buffers[0])
         except BlockingIOError:

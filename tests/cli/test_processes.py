@@ -10,13 +10,14 @@ import select
 import signal
 import struct
 import subprocess
+import sys
 import termios
 import time
 from contextlib import contextmanager
 
 import pytest
 
-from aioproducer.cli.exits import SIGNALLED, SUCCEEDED
+from aioproducer.cli.exits import FAILED, SIGNALLED, SUCCEEDED
 
 
 def wait_for(condition, timeout=20.0):
@@ -57,6 +58,36 @@ def test_a_signal_delivers_what_was_accepted_and_says_so(commands, cluster, topi
     assert (summary["acknowledged"], summary["interrupted"]) == (3, True)
     assert err.startswith("aioproducer produce: interrupted: 3 records were accepted, and the last 2 are being")
     assert sorted(record.value for record in cluster.records(topic)) == [b"a", b"b", b"first"]
+
+
+@pytest.mark.parametrize(
+    ("command", "closed", "code", "said"),
+    [
+        ("topics list", "1>&-", SUCCEEDED, ""),
+        ("produce {topic} --json {file}", "1>&-", SUCCEEDED, ""),
+        ("produce {topic} {file}", "1>&- 2>&-", SUCCEEDED, ""),
+        ("consume {topic}", "1>&-", FAILED, "aioproducer: stdout cannot be written: Bad file descriptor\n"),
+        ("consume {topic}", "0>&- 1>&-", FAILED, "aioproducer: stdout cannot be written: Bad file descriptor\n"),
+    ],
+)
+def test_standard_descriptors_that_are_closed_are_nobody_elses(
+    environment, topic, tmp_path, command, closed, code, said
+):
+    """As daemons begin their commands: records were produced and exit code 1 returned, or written to a socket."""
+    file = tmp_path / "records"
+    file.write_bytes(b"a\nb\n")
+    environment = {**os.environ, **environment}
+    tool = [sys.executable, "-m", "aioproducer"]
+    assert subprocess.run([*tool, "produce", topic, file], env=environment, stdout=subprocess.DEVNULL).returncode == 0
+    line = command.format(topic=topic, file=file)
+    ended = subprocess.run(
+        ["sh", "-c", f'exec "$0" -m aioproducer {line} {closed}', sys.executable],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (code, "", said)
 
 
 def test_a_second_signal_gives_up(commands, cluster, topic):

@@ -47,7 +47,8 @@ def test_perf_tells_every_second_and_the_total(call, topic, tmp_path):
     assert (ended.code, ended.err) == (SUCCEEDED, "")
     head, first, *_, total = ended.out.splitlines()
     assert head.split() == ["time", "records/s", "bytes/s", "p50", "ms", "p99", "ms"]
-    assert first.split()[0] == "1.0s"
+    # Later where the machine was busy.
+    assert float(first.split()[0].removesuffix("s")) >= 1
     assert total.startswith("total: ")
     assert "p99.9" in total
     assert b"<svg" in plot.read_bytes()

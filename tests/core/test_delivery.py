@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from aioproducer.core.batch import ProducerBatch
-from aioproducer.core.delivery import WOKEN_TOGETHER, Delivery, DeliveryGroup, FutureFactory
+from aioproducer.core.delivery import WOKEN_TOGETHER, Delivery, DeliveryGroup, FutureFactory, resume
 from aioproducer.core.partition_queue import PartitionQueue
 from aioproducer.core.pending import PendingRecord
 from aioproducer.core.producer_state import PartitionSequences
@@ -547,22 +547,44 @@ async def test_several_callbacks_of_one_await_are_called_in_their_order_though_o
     assert awaiting.remove_done_callback(callbacks[0]) == 0
 
 
-def test_what_ends_the_loop_leaves_no_awaiter_asleep() -> None:
-    loop = HandLoop()
-    batch = make_batch(loop, 3)
+def awaiters(batch: ProducerBatch, count: int, interrupting: int) -> list[int]:
+    """Await the first ``count`` records; their places as they are called back, but for one, which ends the loop."""
     woken: list[int] = []
 
     def interrupt(awaiting: Any) -> None:
         raise KeyboardInterrupt
 
-    for place in range(3):
-        callback = interrupt if place == 0 else lambda awaiting, place=place: woken.append(place)
+    for place in range(count):
+        callback = interrupt if place == interrupting else lambda awaiting, place=place: woken.append(place)
         next(Delivery(batch, place).__await__()).add_done_callback(callback)
+    return woken
+
+
+def test_what_ends_the_loop_leaves_no_awaiter_asleep() -> None:
+    loop = HandLoop()
+    batch = make_batch(loop, 3)
+    woken = awaiters(batch, 3, interrupting=0)
     batch.succeed(40, -1)
     with pytest.raises(KeyboardInterrupt):
         loop.run()
     loop.run()
     assert woken == [1, 2]
+
+
+def test_resumed_awaiters_are_called_back_at_once_and_what_ends_the_loop_leaves_none_asleep() -> None:
+    loop = HandLoop()
+    batch = make_batch(loop, 4)
+    woken = awaiters(batch, 4, interrupting=1)
+    awaiting: Any = batch.awaiting
+    batch.awaiting = None
+    awaiting[2].cancel()
+    batch.succeed(40, -1)
+    assert not woken
+    with pytest.raises(KeyboardInterrupt):
+        resume(loop, awaiting)
+    assert woken == [0]
+    loop.run()
+    assert sorted(woken) == [0, 2, 3]
 
 
 async def test_each_awaiter_has_a_future_of_its_own() -> None:

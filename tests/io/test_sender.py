@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
+from contextlib import contextmanager
 from contextvars import ContextVar
 
 import pytest
@@ -24,7 +25,7 @@ from aioproducer.errors import (
     TopicAuthorizationError,
     UnsupportedVersionError,
 )
-from aioproducer.io.sender import BATCHES_FAILED_PER_TURN, RECORDS_FAILED_PER_TURN
+from aioproducer.io.sender import BATCHES_FAILED_PER_TURN, RECORDS_FAILED_PER_TURN, RESUMED_AT_ONCE, Turns
 from aioproducer.protocol import ApiKey
 from aioproducer.protocol.messages.produce import ProduceRequest
 from aioproducer.record import TopicPartition
@@ -40,6 +41,35 @@ INVALID_RECORD = 87
 def memory_is_back(producer):
     pool = producer._accumulator.pool
     return pool.available_memory == pool.total_memory
+
+
+@contextmanager
+def turns_asked(loop):
+    """A list that grows with every turn of the sender that the loop is asked for."""
+    asked = []
+    call_soon = loop.call_soon
+
+    def noted(callback, *arguments, **options):
+        if getattr(callback, "__name__", "") == "_take_turn":
+            asked.append(callback)
+        return call_soon(callback, *arguments, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "call_soon", noted)
+        yield asked
+
+
+class TurnsOfBatches:
+    """A hook: the turns of the loop in which batches were sent, and acknowledged."""
+
+    def __init__(self):
+        self.sent, self.acked = [], []
+
+    def on_batch_sent(self, *args):
+        self.sent.append(asyncio.get_running_loop().turns)
+
+    def on_batch_acked(self, *args):
+        self.acked.append(asyncio.get_running_loop().turns)
 
 
 def test_pt08_the_wait_for_metadata_and_the_wait_for_memory_share_one_budget():
@@ -271,41 +301,151 @@ def test_however_many_send_in_one_turn_they_go_in_one_request():
             await producer.send("clicks", b"warm")
             # Whoever was told of an outcome has a turn behind him already.
             await asyncio.sleep(0)
-            turns = 0
-            loop = asyncio.get_running_loop()
-            call_soon = loop.call_soon
-
-            def counted(callback, *arguments, **options):
-                nonlocal turns
-                turns += getattr(callback, "__name__", "") == "_take_turn"
-                return call_soon(callback, *arguments, **options)
-
             before = producer.metrics()["request-total"]
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(loop, "call_soon", counted)
+            with turns_asked(world.loop) as asked:
                 metadata = await asyncio.gather(*[producer.send("clicks", b"%d" % number) for number in range(1000)])
             assert [each.offset for each in metadata] == list(range(1, 1001))
-            assert (turns, producer.metrics()["request-total"] - before) == (1, 1)
+            assert (len(asked), producer.metrics()["request-total"] - before) == (1, 1)
 
     run(scenario)
 
 
 def test_what_a_woken_coroutine_sends_goes_out_in_the_same_pass_of_the_loop():
-    sent, woken = [], []
+    batches, woken = TurnsOfBatches(), []
 
     async def scenario(world):
-        class Watch:
-            def on_batch_sent(self, *args):
-                sent.append(world.loop.turns)
-
         world.cluster.create_topic("clicks", leaders=[1])
-        async with world.producer(linger_ms=0, hooks=[Watch()]) as producer:
+        async with world.producer(linger_ms=0, hooks=[batches]) as producer:
             for _ in range(4):
                 await producer.send("clicks", b"value")
                 woken.append(world.loop.turns)
 
     run(scenario)
-    assert sent[1:] == woken[:-1]
+    assert batches.sent[1:] == woken[:-1]
+
+
+def test_a_lone_coroutine_goes_on_where_its_answer_is_read_and_no_turn_is_asked_of_the_loop():
+    """Reading, waking and sending took three passes of the loop, each of which cost as much as the record."""
+    batches, woken = TurnsOfBatches(), []
+
+    async def scenario(world):
+        world.cluster.create_topic("clicks", leaders=[1])
+        async with world.producer(linger_ms=0, hooks=[batches]) as producer:
+            await producer.send("clicks", b"warm")
+            woken.append(world.loop.turns)
+            await asyncio.sleep(0)
+            await producer.send("clicks", b"value")
+            woken.append(world.loop.turns)
+            with turns_asked(world.loop) as asked:
+                for _ in range(10):
+                    await producer.send("clicks", b"value")
+                    woken.append(world.loop.turns)
+            assert asked == []
+            assert producer._sender._timer_due > world.loop.time()
+
+    run(scenario)
+    assert batches.acked == woken
+
+
+def test_a_record_that_a_resumed_coroutine_lets_linger_goes_out_in_time():
+    async def scenario(world):
+        world.cluster.create_topic("clicks", leaders=[1])
+        async with world.producer(linger_ms=5) as producer:
+            for _ in range(3):
+                await producer.send("clicks", b"value")
+            began = world.loop.time()
+            await producer.send("clicks", b"value")
+            assert 0.005 <= world.loop.time() - began < 0.02
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("first", ["a callback", "a crowd"])
+def test_nobody_is_resumed_ahead_of_those_whom_the_loop_calls_back_for_what_was_answered_before(first):
+    told = []
+    count = 1 if first == "a callback" else RESUMED_AT_ONCE + 1
+
+    async def wait(delivery, name):
+        await delivery
+        told.append(name)
+
+    async def scenario(world):
+        world.cluster.create_topic("clicks", leaders=[1, 1])
+        async with world.producer(linger_ms=0) as producer:
+            await producer.partitions_for("clicks")
+            earlier = [producer.send("clicks", b"1", partition=0) for _ in range(count)]
+            later = producer.send("clicks", b"2", partition=1)
+            tasks = [asyncio.create_task(wait(later, "later"))]
+            if first == "a callback":
+                earlier[0].add_done_callback(lambda delivery: told.append("earlier"))
+            else:
+                tasks.extend(asyncio.create_task(wait(delivery, "earlier")) for delivery in earlier)
+            await asyncio.wait(tasks)
+
+    run(scenario)
+    assert told == ["earlier"] * count + ["later"]
+
+
+def test_what_a_crowd_sends_goes_out_in_its_pass_of_the_loop_though_one_more_was_resumed_before():
+    sent, woken = {}, []
+
+    async def send_twice(world, producer, partition):
+        await producer.send("clicks", b"one", partition=partition)
+        woken.append((partition, world.loop.turns))
+        await producer.send("clicks", b"two", partition=partition)
+
+    async def scenario(world):
+        class Watch:
+            def on_batch_sent(self, where, *args):
+                sent[where.partition] = world.loop.turns
+
+        world.cluster.create_topic("clicks", leaders=[1, 1])
+        async with world.producer(linger_ms=0, hooks=[Watch()]) as producer:
+            await producer.partitions_for("clicks")
+            places = [0] + [1] * (RESUMED_AT_ONCE + 1)
+            await asyncio.gather(*[send_twice(world, producer, partition) for partition in places])
+
+    # Writes are through at once, as a socket's are.
+    run(scenario, send_buffer_bytes=65536)
+    assert woken[0] == (0, sent[0])
+    assert woken[1:] == [(1, sent[1])] * (RESUMED_AT_ONCE + 1)
+    assert sent[1] == sent[0] + 1
+
+
+def test_who_awaits_in_debug_mode_is_called_back_by_the_loop_which_tells_who_was_slow():
+    batches, woken = TurnsOfBatches(), []
+
+    async def scenario(world):
+        world.cluster.create_topic("clicks", leaders=[1])
+        asyncio.get_running_loop().set_debug(True)
+        async with world.producer(linger_ms=0, hooks=[batches]) as producer:
+            await producer.send("clicks", b"value")
+            woken.append(world.loop.turns)
+
+    run(scenario)
+    assert woken == [batches.acked[0] + 1]
+
+
+def test_a_turn_asked_for_while_turns_are_held_is_taken_when_they_are_released():
+    loop = asyncio.new_event_loop()
+    turns = Turns(loop)
+    taken = []
+    turns.begin(lambda: taken.append("turn"))
+    turns.hold()
+    turns.wake()
+    turns.wake()
+    assert turns.next is None
+    assert not taken
+    turns.release()
+    assert taken == ["turn"]
+    turns.release()
+    assert taken == ["turn"]
+    turns.hold()
+    turns.wake()
+    turns.end()
+    turns.release()
+    assert taken == ["turn"]
+    loop.close()
 
 
 def test_what_a_woken_crowd_sends_goes_in_one_request():

@@ -25,6 +25,20 @@ def test_a_drain_for_room_does_not_wait_out_the_linger_of_the_batches_that_fill_
     run(scenario)
 
 
+def test_a_loop_that_was_held_up_serves_a_record_whose_metadata_is_there_and_does_not_say_that_memory_is_short():
+    async def scenario(world):
+        world.cluster.create_topic("clicks", 1)
+        async with world.producer(max_block_ms=500) as producer:
+            delivery = producer.send("clicks", b"v")
+            while not producer._accumulator.lines.memory_line:
+                assert not delivery.done()
+                await asyncio.sleep(0)
+            world.loop.hold_up(0.6)
+            assert (await delivery).offset == 0
+
+    run(scenario)
+
+
 def test_a_partition_that_does_not_exist_is_named_and_others_go_on_meanwhile():
     async def scenario(world):
         world.cluster.create_topic("clicks", 2)

@@ -40,7 +40,12 @@ INT64 = st.integers(-(2**63), 2**63 - 1)
 NAMES = st.one_of(st.text("abc.-_", min_size=1, max_size=249), st.text(max_size=40), st.just("n" * 249))
 IDS = st.binary(min_size=16, max_size=16)
 RECORDS = st.lists(
-    st.one_of(st.binary(max_size=300), st.binary(max_size=300).map(memoryview), st.binary(max_size=300).map(bytearray)),
+    st.one_of(
+        st.binary(max_size=300),
+        st.integers(0, 1100).map(bytes),
+        st.binary(max_size=300).map(memoryview),
+        st.binary(max_size=300).map(bytearray),
+    ),
     max_size=4,
 )
 
@@ -135,11 +140,19 @@ def test_a_request(request: PlainProduceRequest, version: int, correlation_id: i
 
 
 def test_records_of_a_request_are_given_by_reference() -> None:
-    records = [b"header", memoryview(bytearray(b"records"))]
+    records = [bytes(600), memoryview(bytearray(b"records"))]
     request = PlainProduceRequest(-1, 1, [("topic", bytes(16), [(3, records)])])
     _, header, body, _ = encode_request(request, 13, 1, "me")
     assert header is records[0]
     assert body is records[1]
+
+
+@pytest.mark.skipif(not is_compiled(), reason="the sources have another way")
+def test_a_request_of_a_small_batch_is_one_piece() -> None:
+    request = PlainProduceRequest(-1, 1, [("topic", bytes(16), [(3, [b"header", b"records"])])])
+    assert len(encode_request(request, 13, 1, "me")) == 1
+    request.topics[0][2][0][1][1] = memoryview(bytes(600))
+    assert [type(piece) for piece in encode_request(request, 13, 1, "me")] == [bytes, memoryview, bytes]
 
 
 @pytest.mark.parametrize(

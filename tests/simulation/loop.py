@@ -64,6 +64,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         """How many turns the loop has made."""
         return self._virtual.turns
 
+    def hold_up(self, seconds: float) -> None:
+        """Let the time go by that a caller takes who does not let go of the loop."""
+        self._virtual.now += seconds
+
     def pending_timers(self) -> list[asyncio.TimerHandle]:
         return [handle for handle in self._scheduled if not handle.cancelled()]  # type: ignore[attr-defined]
 

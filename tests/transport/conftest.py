@@ -76,6 +76,8 @@ class Recorder:
             self.breaches.append(f"{callback} from inside {self._inside}")
         if self.lost:
             self.breaches.append(f"{callback} after connection_lost")
+        if asyncio.current_task() is not None:
+            self.breaches.append(f"{callback} from inside a task")
         self._changed.set()
 
     def _opened(self) -> Transport:

@@ -19,6 +19,10 @@ class CountedSocket:
         self._calls.append("sendmsg")
         return self._of.sendmsg(buffers)
 
+    def send(self, buffer: Any) -> int:
+        self._calls.append("send")
+        return self._of.send(buffer)
+
     def recv_into(self, buffer: Any) -> int:
         self._calls.append("recv_into")
         return self._of.recv_into(buffer)

@@ -2,7 +2,7 @@
 
 The recorded client overwrites each buffer the moment the transport says that it has done with it, so every test that
 looks at what the peer got also asks whether memory was read after its release; and it notes each callback that comes
-from inside ``write``, ``close`` or ``abort``, comes after ``connection_lost``, or is not due.
+from inside ``write``, ``close``, ``abort`` or a task, comes after ``connection_lost``, or is not due.
 """
 
 from __future__ import annotations
