@@ -316,4 +316,4 @@ async def callbacks(job: Job) -> Measurement:
         clearing = asyncio.create_task(clear())
         measured = await asyncio.create_task(ticking(job))
         await clearing
-    return measured | timed.summary(f"{__name__}.{ticking.__qualname__}")
+    return measured | timed.summary("aioproducer", f"{__name__}.{ticking.__qualname__}")

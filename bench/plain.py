@@ -6,14 +6,14 @@ import asyncio
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from itertools import repeat
 from time import perf_counter_ns
 from typing import cast
 
 from bench import raw_socket
 from bench.job import Job, Measurement, Stopwatch, latencies
-from bench.ticker import Ticker
+from bench.ticker import Callbacks, Ticker
 
 
 async def crowd(job: Job) -> Measurement:
@@ -138,14 +138,14 @@ async def tick(job: Job) -> Measurement:
     return ticker.stop()
 
 
-async def _tick_beside(job: Job, command: Sequence[str]) -> Measurement:
+async def _beside(command: Sequence[str], measure: Callable[[Job], Awaitable[Measurement]], job: Job) -> Measurement:
     other = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.DEVNULL)
     try:
         # The other has started by then.
         await asyncio.sleep(1)
-        measured = await tick(job)
+        measured = await measure(job)
         if other.returncode is not None:
-            raise RuntimeError("what the ticker was to run beside has ended")
+            raise RuntimeError("what was to be measured beside has ended")
         return measured
     finally:
         if other.returncode is None:
@@ -153,17 +153,41 @@ async def _tick_beside(job: Job, command: Sequence[str]) -> Measurement:
         await other.wait()
 
 
+async def _beside_broker(measure: Callable[[Job], Awaitable[Measurement]], job: Job) -> Measurement:
+    from bench.child import command_for
+
+    load = Job("load", job.bootstrap, job.topic, seconds=job.seconds + 5)
+    return await _beside(command_for("bench.raw_socket", load), measure, job) | {"sent": None}
+
+
 async def tick_beside_work(job: Job) -> Measurement:
     """A ticker, and another process that computes."""
-    return await _tick_beside(job, [sys.executable, "-c", "while True: pass"])
+    return await _beside([sys.executable, "-c", "while True: pass"], tick, job)
 
 
 async def tick_beside_broker(job: Job) -> Measurement:
     """A ticker, and a broker that a raw socket keeps busy."""
-    from bench.child import command_for
+    return await _beside_broker(tick, job)
 
-    load = Job("load", job.bootstrap, job.topic, seconds=job.seconds + 5)
-    return await _tick_beside(job, command_for("bench.raw_socket", load)) | {"sent": None}
+
+async def callbacks_beside_broker(job: Job) -> Measurement:
+    """Callbacks that do the same sum each time, and a broker that a raw socket keeps busy: on the plain loop only."""
+    return await _beside_broker(_sums, job)
+
+
+async def _sums(job: Job) -> Measurement:
+    loop = asyncio.get_running_loop()
+    ends = loop.time() + job.seconds
+    with Callbacks() as timed:
+        while loop.time() < ends:
+            loop.call_soon(_sum)
+            await asyncio.sleep(0)
+    return timed.summary(f"{__name__}.{_sum.__qualname__}")
+
+
+def _sum() -> None:
+    # Some 0.1 ms, as a callback that sends or receives much.
+    sum(range(5000))
 
 
 async def idle(job: Job) -> Measurement:

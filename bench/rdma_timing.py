@@ -62,12 +62,15 @@ class _TimedSocket(socket.socket):
     def sendmsg(self, buffers: Iterable[Any], *arguments: Any) -> int:
         return self.layer.timed(super().sendmsg, buffers, *arguments)
 
+    def send(self, buffer: Any, *arguments: Any) -> int:
+        return self.layer.timed(super().send, buffer, *arguments)
+
     def recv_into(self, buffer: Any, *arguments: Any) -> int:
         return self.layer.timed(super().recv_into, buffer, *arguments)
 
 
 class TimedConnector(StreamConnector):
-    """TCP whose ``sendmsg`` and ``recv_into`` are timed."""
+    """TCP whose ``send``, ``sendmsg`` and ``recv_into`` are timed."""
 
     def __init__(self, layer: Layer) -> None:
         super().__init__()

@@ -1,9 +1,12 @@
-"""Waiting for what has no event of its own."""
+"""Waiting for what has no event of its own, or may take long on a slow machine."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+
+from aioproducer.errors import MetadataTimeoutError
+from aioproducer.producer import Producer
 
 
 async def until(condition: Callable[[], object], timeout: float = 10, *, pause: float = 0) -> None:
@@ -11,3 +14,15 @@ async def until(condition: Callable[[], object], timeout: float = 10, *, pause: 
     async with asyncio.timeout(timeout):
         while not condition():  # noqa: ASYNC110  # conditions of many kinds
             await asyncio.sleep(pause)
+
+
+async def know_topic(producer: Producer, topic: str) -> None:
+    """Until the producer knows the topic, also where its ``max_block_ms`` is less than that takes."""
+    async with asyncio.timeout(30):
+        await producer.wait_ready(30)
+        while True:
+            try:
+                await producer.partitions_for(topic)
+            except MetadataTimeoutError:
+                continue
+            return

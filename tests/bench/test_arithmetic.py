@@ -127,7 +127,7 @@ async def test_callbacks_are_named_after_what_they_run() -> None:
 def test_a_summary_of_callbacks_tells_ours_from_the_callers() -> None:
     timed = ticker.Callbacks()
     timed.taken.update({"aioproducer.io.x": [1000, 3000], "aioproducer.y": [2000], "caller": [9000], "other": [8000]})
-    found = timed.summary("caller")
+    found = timed.summary("aioproducer", "caller")
     assert (found["callbacks"], found["callback_max_us"], found["caller_step_max_us"]) == (3, 3.0, 9.0)
     assert list(found["longest_us"]) == ["caller", "other", "aioproducer.io.x", "aioproducer.y"]
 

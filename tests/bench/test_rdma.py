@@ -28,7 +28,8 @@ def test_the_double_counts_what_a_request_costs(capsys, tmp_path):
     found = _double(capsys, tmp_path, "16 KiB", 3000)["batches of 16 KiB"]
     of = found["rdma"]
     assert of["records_a_request"] > 10
-    assert of["writes_posted_a_request"] >= of["signals_a_request"] >= 1
+    # All but those of the few records that were there when time was up: so small ones are copied.
+    assert of["writes_posted_a_request"] >= of["signals_a_request"] > 0.5
     assert of["bytes_sent_a_request"] > of["records_a_request"] * 100 > of["bytes_copied_a_request"]
     ratio = found.pop("rdma by tcp")
     assert 0 < ratio["least"] <= ratio["median"] <= ratio["most"]

@@ -6,7 +6,6 @@ import doctest
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -14,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from aioproducer.testing import EmbeddedClusterThread
+from tests.kafka.cluster import free_ports
 
 ROOT = Path(__file__).parents[2]
 ADDRESS = "localhost:9092"
@@ -77,20 +77,13 @@ def starts_a_broker(blocks: list[Block]) -> bool:
     return any(block.language == "sh" and "aioproducer broker" in block.text for block in blocks)
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 class Page:
     """Runs one document's blocks in their order, in one folder; what they leave running ends with it."""
 
     def __init__(self, folder: Path, cluster: EmbeddedClusterThread | None) -> None:
         """Without a ``cluster`` the document starts its own at the address."""
         self._folder = folder
-        self.address = f"127.0.0.1:{_free_port()}" if cluster is None else cluster.bootstrap_servers
+        self.address = f"127.0.0.1:{free_ports(1)[0]}" if cluster is None else cluster.bootstrap_servers
         self._groups: list[int] = []
         binaries = folder / ".bin"
         binaries.mkdir()

@@ -165,7 +165,7 @@ def test_ended_in_the_middle_leaves_nothing_running(packages: Path, number: sign
     assert process.returncode == 130
     assert "demo: interrupted; nothing is left running" in errors
     assert "Traceback" not in errors
-    gone, alive = psutil.wait_procs(children, timeout=0)
+    gone, alive = psutil.wait_procs(children, timeout=10)
     assert not alive, gone
 
 

@@ -10,6 +10,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable
 from threading import get_ident
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow
@@ -262,6 +263,8 @@ class Entry(RecordEntry):
         self._accumulator = bench.accumulator
         self._owner_thread = get_ident()
         self._plain = True
+        self._owner_loop: Any = SimpleNamespace(time=lambda: bench.now)
+        self._want_topic = lambda topic, now: None
 
     def _enqueue(self, topic: str, partition: Any, key: Any, value: Any, headers: Any, timestamp_ms: int) -> Delivery:
         check(topic, value, key, partition, timestamp_ms, headers)

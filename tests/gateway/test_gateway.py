@@ -289,7 +289,9 @@ async def test_what_is_held_is_bounded(scene):
     client, broker = await scene.pair(gateway)
     client.send(request_frame(0))
     await broker.receive(request_frame(0))
-    held = b"".join(request_frame(number, ProduceRequest(acks=0), 9) for number in range(100_000))
+    held = b"".join(
+        request_frame(number, ProduceRequest(transactional_id="t" * 500, acks=0), 9) for number in range(8000)
+    )
     client.send(held)
     await settle(200)
     assert not broker.received

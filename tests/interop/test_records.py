@@ -261,6 +261,6 @@ async def test_unknown_topic_fails_after_max_block_ms_and_holds_up_no_other(
         assert not missing.done()
         with pytest.raises(MetadataTimeoutError, match=f"{topic}-missing"):
             await missing
-        assert 1.9 < time.monotonic() - began < 4
+        assert 1.9 < time.monotonic() - began < 20
         with pytest.raises(MetadataTimeoutError, match=f"{topic}-missing"):
             await producer.partitions_for(f"{topic}-missing")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import errno
+import os
 import random
 import shutil
 import socket
@@ -84,11 +85,15 @@ class Node:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that no outgoing connection is given: one might take a port while its broker is down."""
+    """Ports that no outgoing connection is given: one might take a port while its broker is down.
+
+    Nor does another process of pytest-xdist choose them meanwhile: each has a range of its own.
+    """
+    process = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 8
     found: list[int] = []
     with ExitStack() as held:
         while len(found) < count:
-            candidate = random.randrange(10_000, 32_000)
+            candidate = random.randrange(10_000 + 2_750 * process, 12_750 + 2_750 * process)
             listening = held.enter_context(socket.socket())
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:

@@ -45,6 +45,12 @@ def _process(role: str) -> Iterator[subprocess.Popen[str]]:
 
 def test_other_threads_run_while_memory_is_registered_and_deregistered(verbs: PyverbsLayer) -> None:
     """pyverbs holds the GIL: all at once, nobody would come to anything until 64 MiB were registered."""
+    # A machine that stops is silent too, but not each time; where the GIL is held, it is each time.
+    assert any(_longest_silence(verbs) < 1 / 4 for _ in range(5))
+
+
+def _longest_silence(verbs: PyverbsLayer) -> float:
+    """Of another thread, as a part of the time that registering takes."""
     memory = mmap.mmap(-1, 64 * 1024 * 1024)
     device = verbs.open(None, None)
     done = threading.Event()
@@ -69,7 +75,7 @@ def test_other_threads_run_while_memory_is_registered_and_deregistered(verbs: Py
     device.close()
     memory.close()
     print(f"{(last - began) * 1000:.0f} ms, in which the longest silence was {max(silences) * 1000:.1f} ms")
-    assert max(silences) < (last - began) / 4
+    return max(silences) / (last - began)
 
 
 def _told(process: subprocess.Popen[str]) -> object:

@@ -27,13 +27,13 @@ def cluster() -> Iterator[EmbeddedClusterThread]:
         yield cluster
 
 
-def options(bootstrap_servers: str, topic: str | None = "there") -> dict[str, str]:
-    given = {"kafka.bootstrap.servers": bootstrap_servers, "check_timeout_ms": "500"}
+def options(bootstrap_servers: str, topic: str | None = "there", timeout_ms: int = 10_000) -> dict[str, str]:
+    given = {"kafka.bootstrap.servers": bootstrap_servers, "check_timeout_ms": str(timeout_ms)}
     return given if topic is None else {**given, "topic": topic}
 
 
-def parsed(bootstrap_servers: str, topic: str | None = "there") -> SinkOptions:
-    return SinkOptions.parse(options(bootstrap_servers, topic))
+def parsed(bootstrap_servers: str, topic: str | None = "there", timeout_ms: int = 10_000) -> SinkOptions:
+    return SinkOptions.parse(options(bootstrap_servers, topic, timeout_ms))
 
 
 @pytest.mark.parametrize("topic", ["there", None])
@@ -65,12 +65,12 @@ def test_brokers_that_create_topics_are_left_to_it(caplog: pytest.LogCaptureFixt
 def test_a_running_query_is_not_asked_again() -> None:
     with EmbeddedClusterThread(1) as cluster:
         cluster.create_topic("there", 1)
-        found = parsed(cluster.bootstrap_servers)
+        found = parsed(cluster.bootstrap_servers, timeout_ms=3000)
         check_cluster_once(found)
     check_cluster_once(found)
-    with pytest.raises(KafkaTimeoutError, match=r"did not answer within 500 ms \(check_timeout_ms\)"):
+    with pytest.raises(KafkaTimeoutError, match=r"did not answer within 3000 ms \(check_timeout_ms\)"):
         check_cluster(found)
-    other = parsed(found.config[0][1], "another")
+    other = parsed(found.config[0][1], "another", timeout_ms=500)
     for _ in range(2):
         with pytest.raises(KafkaTimeoutError):
             check_cluster_once(other)
@@ -80,7 +80,7 @@ def test_where_a_micro_batch_is_committed_nobody_asks_the_cluster() -> None:
     from pyspark.sql.types import StringType, StructField, StructType
 
     schema = StructType([StructField("value", StringType())])
-    source = ProducerDataSource(options("127.0.0.1:9"))
+    source = ProducerDataSource(options("127.0.0.1:9", timeout_ms=500))
     with pytest.raises(KafkaTimeoutError):
         source.streamWriter(schema, False)
     writer = pickle.loads(pickle.dumps(source)).streamWriter(schema, False)

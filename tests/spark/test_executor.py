@@ -37,6 +37,7 @@ from aioproducer.spark.figures import Figures, figures
 from aioproducer.spark.intake import Intake
 from aioproducer.testing import EmbeddedClusterThread
 from aioproducer.wire.murmur2 import partition_for_key
+from tests.waiting import know_topic
 
 PATIENCE = 10.0
 
@@ -622,6 +623,8 @@ def test_the_caller_waits_for_room_and_no_longer_than_max_block(
     cluster.delay("Produce", 60_000, times=None)
     small: dict[str, object] = {"buffer.memory": 200_000, "max.block.ms": 300, "batch.size": 1000, "linger.ms": 0}
     counts: list[int] = []
+    # So that room is all that is waited for.
+    run(know_topic(run(_producer({**config, **small})), topic))
 
     def task() -> None:
         with executor_producer({**config, **small}) as producer:
@@ -993,6 +996,8 @@ def test_two_threads_share_the_producer_each_with_its_own_rows(
 
 
 def test_figures_are_those_of_the_with(cluster: EmbeddedClusterThread, config: dict[str, object], topic: str) -> None:
+    # One batch, however long the rows take.
+    config["linger.ms"] = 60_000
     with executor_producer(config) as producer:
         producer.send_many(topic, [b"v" * 100] * 50, partition=0)
         producer.flush()

@@ -147,12 +147,19 @@ def test_rows_that_wait_are_bounded_while_brokers_stall(cluster: EmbeddedCluster
     assert len(pulled) <= in_buffer + BATCHES_AHEAD + 2
 
 
+def _until_stored(cluster: EmbeddedClusterThread, topic: str) -> None:
+    while not cluster.records(topic):
+        time.sleep(0.002)
+
+
 def test_the_first_failed_delivery_ends_the_task_and_says_all(cluster: EmbeddedClusterThread, topic: str) -> None:
     pulled: list[int] = []
 
     def batches() -> Iterator[pyarrow.RecordBatch]:
         for number, each in enumerate(endless(pulled)):
             if number == 20:
+                # Some are to be acknowledged before.
+                _until_stored(cluster, topic)
                 cluster.fail("Produce", "TOPIC_AUTHORIZATION_FAILED", times=None)
             yield each
             time.sleep(0.002)
@@ -280,8 +287,7 @@ def test_rows_that_cannot_be_read_end_the_task(cluster: EmbeddedClusterThread, t
 
     def batches() -> Iterator[pyarrow.RecordBatch]:
         yield good
-        while not cluster.records(topic):
-            time.sleep(0.01)
+        _until_stored(cluster, topic)
         yield bad
 
     with pytest.raises(ValueError, match="null topic") as raised:

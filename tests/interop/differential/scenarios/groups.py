@@ -227,6 +227,16 @@ async def sync_and_heartbeat_errors(run: Run) -> None:
     await run.ask("leave none", LeaveGroupRequest(group_id=group))
 
 
+async def rebalancing(run: Run, group: str) -> None:
+    """Until a join has come that waits for the other members."""
+
+    async def begun() -> bool:
+        answer = await run.surely(DescribeGroupsRequest(groups=[group]))
+        return answer.groups[0].group_state == "PreparingRebalance"
+
+    await run.eventually(begun, f"rebalance of {group}")
+
+
 @scenario()
 async def two_members(run: Run) -> None:
     await coordinator(run)
@@ -249,7 +259,7 @@ async def two_members(run: Run) -> None:
         )
         second_id = await member_id(run, a_join(metadata=b"2"), version) if version >= 4 else ""
         waiting = asyncio.create_task(joined(run, f"{version} two joins", a_join(second_id, b"2"), version, two))
-        await asyncio.sleep(0.2)
+        await rebalancing(run, group)
         await run.ask(
             f"{version} one is told", heartbeat(group, first.generation_id, first_id), beating, connection=one
         )
@@ -294,7 +304,7 @@ async def choosing_a_protocol(run: Run) -> None:
     second_id = await member_id(run, join(group, protocols=("sticky", "roundrobin")))
     request = join(group, second_id, protocols=("sticky", "roundrobin"), metadata=b"2")
     waiting = asyncio.create_task(joined(run, "two joins", request, connection=two))
-    await asyncio.sleep(0.1)
+    await rebalancing(run, group)
     await joined(
         run, "one joins again", join(group, first_id, protocols=("range", "sticky"), metadata=b"1"), connection=one
     )
@@ -335,14 +345,14 @@ async def sessions_expire(run: Run) -> None:
     await coordinator(run)
     group = run.name("g")
     member = await member_id(run, join(group))
-    first = await joined(run, "joins", join(group, member, rebalance_ms=300))
+    first = await joined(run, "joins", join(group, member, rebalance_ms=3000))
     await run.ask("syncs", sync(group, first.generation_id, member, [(member, b"a")]))
     second_id = await member_id(run, join(group))
     two = await run.nodes.connect()
     # The first stays silent: the second gets in when its rebalance timeout is over.
-    request = join(group, second_id, rebalance_ms=300)
+    request = join(group, second_id, rebalance_ms=3000)
     waiting = asyncio.create_task(joined(run, "two joins", request, connection=two))
-    await asyncio.sleep(0.1)
+    await rebalancing(run, group)
     await run.ask("one beats", heartbeat(group, first.generation_id, member))
     await waiting
     await run.ask("one is gone", heartbeat(group, first.generation_id, member))
