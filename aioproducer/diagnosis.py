@@ -252,15 +252,30 @@ def line_full(size: int, waiting_bytes: int, buffer_memory: int, waiters: int) -
 
 
 def delivery_timed_out(
-    topic_partition: object, count: int, elapsed_ms: float, *, sent: bool, last_error: KafkaError | None = None
+    topic_partition: object,
+    count: int,
+    elapsed_ms: float,
+    *,
+    sent: bool,
+    gone: bool = False,
+    last_error: KafkaError | None = None,
 ) -> DeliveryTimeoutError:
-    """``count`` records of one batch were not acknowledged in time; ``sent``: they went out at least once."""
-    fate = (
-        "They were sent, so they may be in the log all the same."
-        if sent
-        else "They were never sent: the partition's leader could not be reached, earlier batches held them up, or no "
-        "broker gave the producer an id (INIT_PRODUCER_ID)."
-    )
+    """``count`` records of one batch were not acknowledged in time.
+
+    ``sent``: they went out at least once. ``gone``: the cluster no longer has the partition.
+    """
+    if gone:
+        fate = (
+            "The cluster does not have this partition any more: the topic was deleted, or created anew with fewer "
+            f"partitions.{' They were sent before.' if sent else ' They were never sent.'}"
+        )
+    elif sent:
+        fate = "They were sent, so they may be in the log all the same."
+    else:
+        fate = (
+            "They were never sent: the partition's leader could not be reached, earlier batches held them up, or no "
+            "broker gave the producer an id (INIT_PRODUCER_ID)."
+        )
     because = f" The last error was: {last_error}" if last_error is not None else ""
     error = DeliveryTimeoutError(
         f"{count} records for {topic_partition} were not acknowledged within {elapsed_ms:.0f} ms "

@@ -191,6 +191,13 @@ def test_a_delivery_that_timed_out_says_whether_it_was_sent(sent: bool, fate: st
     assert diagnosis.delivery_timed_out("clicks-3", 1, 1, sent=sent).__cause__ is None
 
 
+@pytest.mark.parametrize(("sent", "fate"), [(True, "They were sent before"), (False, "They were never sent")])
+def test_a_delivery_that_timed_out_says_that_its_partition_is_gone(sent: bool, fate: str) -> None:
+    error = diagnosis.delivery_timed_out("clicks-3", 17, 120000, sent=sent, gone=True)
+    assert "does not have this partition any more: the topic was deleted, or created anew with fewer" in str(error)
+    assert fate in str(error)
+
+
 def test_nearest() -> None:
     assert diagnosis.nearest("liner_ms", ["linger_ms", "acks"]) == "did you mean 'linger_ms'?"
     assert diagnosis.nearest("xyzzy", ["linger_ms", "acks"]) == ""

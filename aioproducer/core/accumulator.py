@@ -22,6 +22,7 @@ from aioproducer.core.producer_state import ProducerState
 from aioproducer.core.retry import ExponentialBackoff
 from aioproducer.errors import KafkaError
 from aioproducer.partitioner import StickyPartitioner
+from aioproducer.record import TopicPartition
 from aioproducer.wire.murmur2 import partition_for_key
 from aioproducer.wire.record import MAX_RECORD_OVERHEAD
 from aioproducer.wire.record_batch import BATCH_HEADER_SIZE, Buffer, record_size_upper_bound
@@ -559,7 +560,11 @@ class RecordAccumulator(IncompleteBatches):
         return self.topic(name).make_partitions(partition_count, self.producer_state.sequences, most)
 
     def set_partition_count(self, name: str, partition_count: int, now: float) -> None:
-        """The topic has this many partitions (also fewer, where it was re-created; what waits there will expire)."""
+        """The topic has this many partitions.
+
+        Also fewer, where it was re-created, or none, where it was deleted: what waits there goes out if they come back,
+        or expires.
+        """
         topic = self.topic(name)
         shrinks = partition_count < len(topic.partitions)
         topic.resize(partition_count, self.producer_state.sequences)
@@ -568,6 +573,11 @@ class RecordAccumulator(IncompleteBatches):
         if partition_count:
             self._refresh_load(topic, now)
         self.lines.partitions_changed(topic, now)
+
+    def has_partition(self, topic_partition: TopicPartition) -> bool:
+        """Whether metadata names it."""
+        topic = self.topics.get(topic_partition.topic)
+        return topic is not None and topic.has_partition(topic_partition.partition)
 
     def topic_recreated(self, name: str) -> None:
         """The topic was deleted and created anew: its logs know nothing of what was sent before."""
@@ -619,7 +629,7 @@ class RecordAccumulator(IncompleteBatches):
             return True
         if not topic.is_idle():
             return False
-        for queue in topic.partitions:
+        for queue in (*topic.partitions, *topic.retired):
             self.ready.forget(queue)
         del self.topics[name]
         self._last_name = self._last_topic = None

@@ -75,6 +75,9 @@ class MetadataChange:
     new_topics, recreated_topics, forgotten_topics
         Topics whose partitions became known; that have another topic id (their epochs and partition count start
         anew); that nobody used for ``metadata_max_idle_ms``.
+    lost_topics
+        Topics that the cluster no longer has: they have no partitions until they come back, as ones that grew or as
+        re-created ones.
     partitions_added
         Topics that grew, new ones not included.
     topic_errors
@@ -92,6 +95,7 @@ class MetadataChange:
         "failure",
         "forgotten_topics",
         "leaders",
+        "lost_topics",
         "new_topics",
         "nodes_added",
         "nodes_moved",
@@ -106,6 +110,7 @@ class MetadataChange:
         self.new_topics: Final[list[str]] = []
         self.recreated_topics: Final[list[str]] = []
         self.forgotten_topics: Final[list[str]] = []
+        self.lost_topics: Final[list[str]] = []
         self.partitions_added: Final[list[PartitionsAdded]] = []
         self.topic_errors: Final[dict[str, int]] = {}
         self.nodes_added: Final[list[Node]] = []
@@ -119,6 +124,7 @@ class MetadataChange:
         self.new_topics.extend(later.new_topics)
         self.recreated_topics.extend(later.recreated_topics)
         self.forgotten_topics.extend(later.forgotten_topics)
+        self.lost_topics.extend(later.lost_topics)
         self.partitions_added.extend(later.partitions_added)
         self.topic_errors.update(later.topic_errors)
         self.nodes_added.extend(later.nodes_added)
@@ -133,6 +139,7 @@ class MetadataChange:
             or self.new_topics
             or self.recreated_topics
             or self.forgotten_topics
+            or self.lost_topics
             or self.partitions_added
             or self.nodes_added
             or self.nodes_removed

@@ -162,7 +162,9 @@ class ClusterMetadata:
     def topic(self, name: str) -> TopicMetadata | None:
         """A topic in use whose partitions are known, else None. Does not count as use."""
         in_use = self._topics.get(name)
-        return None if in_use is None else in_use.metadata
+        if in_use is None or in_use.metadata is None or not in_use.metadata.partitions:
+            return None
+        return in_use.metadata
 
     def topic_error(self, name: str) -> int:
         """The error code that the latest response about this topic carried; 0 for none."""
@@ -190,8 +192,8 @@ class ClusterMetadata:
             self._fruitless.failures = 0
             return None
         in_use.last_used = now
-        if in_use.metadata is not None and in_use.error_code not in REFUSED_TOPIC_CODES:
-            return in_use.metadata
+        if in_use.error_code not in REFUSED_TOPIC_CODES and (metadata := self.topic(name)) is not None:
+            return metadata
         asked = name in self._new_topics or (self._in_flight is not None and name in self._in_flight.topics)
         if not asked and in_use.error_code != INVALID_TOPIC:
             self.request_update(now, f"partitions of topic {name} are not known")

@@ -19,6 +19,7 @@ from aioproducer.protocol.messages.metadata import MetadataResponsePartition, Me
 from aioproducer.record import Node
 
 INVALID_TOPIC = 17
+_UNKNOWN_TOPIC_OR_PARTITION = 3
 _TOPIC_AUTHORIZATION_FAILED = 29
 
 REFUSED_TOPIC_CODES = frozenset((INVALID_TOPIC, _TOPIC_AUTHORIZATION_FAILED))
@@ -82,8 +83,11 @@ class TopicIntake:
 
         What is new stands in ``change`` at the end; a topic's partitions are not known before all of them are.
         """
-        in_use.error_code = data.error_code
+        before, in_use.error_code = in_use.error_code, data.error_code
         if data.error_code:
+            if data.error_code == before == _UNKNOWN_TOPIC_OR_PARTITION:
+                # One broker may lag behind. Two answers in a row, and it was deleted.
+                self._lose(in_use)
             self.change.topic_errors[name] = data.error_code
             if data.error_code not in REFUSED_TOPIC_CODES:
                 self._ask_again(f"topic {name} has error {broker_error(data.error_code).error_name}")
@@ -127,6 +131,19 @@ class TopicIntake:
             elif new_count > old_count:
                 change.partitions_added.append(PartitionsAdded(name, old_count, new_count))
         yield in_step
+
+    def _lose(self, in_use: TopicInUse) -> None:
+        known = in_use.metadata
+        if known is None or not known.partitions:
+            return
+        # Its id stays, to tell whether it is another topic that comes back by this name.
+        in_use.metadata = TopicMetadata(known.name, known.topic_id, [])
+        self.change.leaders.extend(
+            LeaderChange(known.name, each.partition, each.leader, NO_LEADER, each.leader_epoch)
+            for each in known.partitions
+            if each.leader != NO_LEADER
+        )
+        self.change.lost_topics.append(known.name)
 
     def _take_partition(
         self,

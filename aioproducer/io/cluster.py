@@ -369,6 +369,10 @@ class Cluster:
         for name in sized:
             if self.metadata.topic(name) is not None:
                 accumulator.leaders_known(name, now)
+        for name in change.lost_topics:
+            if self.metadata.topic(name) is None:
+                accumulator.set_partition_count(name, 0, now)
+                yield
         for name in change.forgotten_topics:
             if self.metadata.topic(name) is not None:
                 # Somebody has begun to use it again, between two steps.

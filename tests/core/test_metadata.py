@@ -414,6 +414,35 @@ def test_a_topic_created_anew_without_partitions_yet_keeps_what_was_known() -> N
     assert change.recreated_topics == ["clicks"]
 
 
+def test_a_topic_that_two_answers_in_a_row_do_not_know_is_believed_deleted() -> None:
+    metadata = known(clicks(partition(0, 1, 5), partition(1, 2, 5)))
+    gone = response(topic("clicks", error=3))
+    # The first may come from a broker that lags behind, and so may one now and then.
+    for now in (1.0, 3.0):
+        assert not answer(metadata, gone, now)
+        assert metadata.leader("clicks", 0) == 1
+        assert not answer(metadata, response(clicks(partition(0, 1, 5), partition(1, 2, 5))), now + 1)
+    answer(metadata, gone, 5.0)
+    change = answer(metadata, gone, 6.0)
+    assert change.lost_topics == ["clicks"]
+    assert change.leaders == [LeaderChange("clicks", 0, 1, NO_LEADER, 5), LeaderChange("clicks", 1, 2, NO_LEADER, 5)]
+    assert metadata.topic("clicks") is None
+    assert metadata.add_topic("clicks", 6.0) is None
+    assert not answer(metadata, gone, 7.0)
+
+
+def test_a_lost_topic_comes_back_as_what_it_was_or_as_another_of_its_name() -> None:
+    for topic_id, recreated in ((ID_1, []), (ID_2, ["clicks"])):
+        metadata = known(clicks(partition(0, 1, 5), partition(1, 2, 5)))
+        for now in (1.0, 2.0):
+            answer(metadata, response(topic("clicks", error=3)), now)
+        change = answer(metadata, response(clicks(partition(0, 2, 0), topic_id=topic_id)), 3.0)
+        assert change.recreated_topics == recreated
+        assert change.partitions_added == ([] if recreated else [PartitionsAdded("clicks", 0, 1)])
+        assert change.leaders == [LeaderChange("clicks", 0, NO_LEADER, 2, 0)]
+        assert metadata.leader("clicks", 0) == 2
+
+
 def test_without_topic_ids_fewer_partitions_mean_another_topic() -> None:
     none = bytes(16)
     metadata = known(clicks(partition(0, 1, 5), partition(1, 1, 5), topic_id=none))
@@ -869,11 +898,12 @@ def test_pt56_whatever_comes_metadata_stays_consistent_and_changes_tell_all(
             assert metadata.version == before + (change.failure is None)
         assert metadata.next_update_delay(now) >= 0
         follower.follow(metadata, change)
-        for name in change.recreated_topics + change.forgotten_topics:
+        for name in change.recreated_topics + change.forgotten_topics + change.lost_topics:
             epochs = {key: epoch for key, epoch in epochs.items() if key[0] != name}
         for name in metadata.topics_in_use:
             found = metadata.topic(name)
             if found is None:
+                assert all(leader == NO_LEADER for key, leader in follower.leaders.items() if key[0] == name)
                 continue
             assert found.partitions
             for index, each in enumerate(found.partitions):

@@ -8,7 +8,7 @@ import os
 import pytest
 
 from aioproducer import Producer
-from aioproducer.errors import KafkaError
+from aioproducer.errors import DeliveryTimeoutError, KafkaError, MetadataTimeoutError
 from tests.kafka.cluster import KafkaCluster
 from tests.kafka.dump import check_batches
 from tests.kafka.in_process import InProcessCluster
@@ -128,6 +128,30 @@ async def test_topic_deleted_and_created_again_under_load(three_brokers: Cluster
     }
     assert verify(after.ledger, stored) == (after.ledger.sent, after.ledger.sent, 0)
     assert verify(elsewhere.ledger, three_brokers.read_back(other)).acked == elsewhere.ledger.sent
+
+
+@pytest.mark.asyncio(loop_factories=["asyncio"])
+async def test_deleted_topic_is_named_to_who_sends_to_it_until_it_is_there_again(
+    three_brokers: Cluster, topic: str
+) -> None:
+    await asyncio.to_thread(three_brokers.create_topic, topic, 3)
+    async with Producer(
+        bootstrap_servers=three_brokers.bootstrap_servers,
+        max_block_ms=1500,
+        request_timeout_ms=2000,
+        delivery_timeout_ms=4000,
+    ) as producer:
+        await producer.send(topic, b"first", partition=2)
+        await asyncio.to_thread(three_brokers.delete_topic, topic)
+        before = producer.send(topic, b"before", partition=2)
+        await asyncio.sleep(1)
+        with pytest.raises(MetadataTimeoutError, match=r"was not found .*UNKNOWN_TOPIC_OR_PARTITION"):
+            await producer.send(topic, b"after")
+        with pytest.raises(DeliveryTimeoutError, match=r"does not have this partition any more"):
+            await before
+        waiting = producer.send(topic, b"again")
+        await asyncio.to_thread(three_brokers.create_topic, topic, 1)
+        assert (await waiting).offset == 0
 
 
 @pytest.mark.asyncio(loop_factories=["asyncio"])

@@ -6,7 +6,13 @@ import asyncio
 
 import pytest
 
-from aioproducer.errors import KafkaError, KafkaTimeoutError, MetadataTimeoutError, RecordTooLargeError
+from aioproducer.errors import (
+    DeliveryTimeoutError,
+    KafkaError,
+    KafkaTimeoutError,
+    MetadataTimeoutError,
+    RecordTooLargeError,
+)
 from tests.simulation import run
 
 
@@ -49,6 +55,51 @@ def test_a_partition_that_does_not_exist_is_named_and_others_go_on_meanwhile():
             assert not missing.done()
             with pytest.raises(MetadataTimeoutError, match=r"no partition 7 .* it has 2, numbered from 0"):
                 await missing
+
+    run(scenario)
+
+
+def test_records_for_a_deleted_topic_fail_after_max_block_and_those_before_say_that_it_is_gone():
+    async def scenario(world):
+        world.cluster.create_topic("clicks", 2)
+        world.cluster.create_topic("views", 1)
+        async with world.producer(max_block_ms=2000, delivery_timeout_ms=10_000, request_timeout_ms=5000) as producer:
+            await producer.send("clicks", b"v", partition=1)
+            del world.cluster.topics["clicks"]
+            before = producer.send("clicks", b"before", partition=1)
+            await asyncio.sleep(1)
+            began = world.loop.time()
+            after = producer.send("clicks", b"after")
+            await producer.send("views", b"v")
+            with pytest.raises(MetadataTimeoutError, match=r"'clicks' was not found .*UNKNOWN_TOPIC_OR_PARTITION"):
+                await after
+            assert world.loop.time() - began < 2.1
+            with pytest.raises(MetadataTimeoutError, match=r"'clicks' was not found"):
+                await producer.partitions_for("clicks")
+            with pytest.raises(DeliveryTimeoutError, match=r"does not have this partition any more"):
+                await before
+
+    run(scenario)
+
+
+def test_records_that_waited_while_their_topic_was_deleted_and_created_anew_are_delivered():
+    async def scenario(world):
+        world.cluster.create_topic("clicks", 3)
+        async with world.producer(delivery_timeout_ms=10_000, request_timeout_ms=5000) as producer:
+            for partition in range(3):
+                await producer.send("clicks", b"old", partition=partition)
+            del world.cluster.topics["clicks"]
+            before = [producer.send("clicks", b"before", partition=partition) for partition in range(3)]
+            await asyncio.sleep(1)
+            after = [producer.send("clicks", b"after", partition=partition) for partition in range(3)]
+            assert not any(each.done() for each in (*before, *after))
+            world.cluster.create_topic("clicks", 2)
+            await asyncio.gather(*before[:2], *after[:2])
+            assert [world.cluster.values("clicks", partition) for partition in range(2)] == [[b"before", b"after"]] * 2
+            with pytest.raises(DeliveryTimeoutError, match=r"created anew with fewer partitions"):
+                await before[2]
+            assert not after[2].done()
+            after[2].cancel()
 
     run(scenario)
 

@@ -7,6 +7,7 @@ import errno
 import os
 import random
 import shutil
+import signal
 import socket
 import tempfile
 import time
@@ -198,13 +199,18 @@ class KafkaCluster(Startable):
             while True:
                 self._check_running(node)
                 try:
-                    if expected <= set(client.list_topics(timeout=1).brokers):
+                    listed = set(client.list_topics(timeout=1).brokers)
+                    if expected <= listed:
                         break
+                    last = f"it lists the brokers {listed or 'none'}"
                 except KafkaException as error:
                     if not error.args[0].retriable() and error.args[0].code() >= 0:
                         raise
+                    last = str(error)
                 if time.monotonic() > deadline:
-                    raise ClusterError(f"node {node.id} was not ready within {timeout:g} s: {self.server_log(node.id)}")
+                    raise ClusterError(
+                        f"node {node.id} was not ready within {timeout:g} s, {last}: {self._log_with_threads(node)}"
+                    )
 
     def _launch(self, node: Node) -> None:
         classpath = f"{jars.resolve(jars.BROKER[self.version])}/*"
@@ -286,6 +292,15 @@ class KafkaCluster(Startable):
         """The end of a node's log."""
         log = self.nodes[node_id].server_log
         return log.read_text(errors="replace")[-characters:] if log.exists() else "(no log)"
+
+    def _log_with_threads(self, node: Node) -> str:
+        """The end of the log, and what each thread of the JVM is at: it says where one that hangs does."""
+        log = self.server_log(node.id)
+        before = node.server_log.stat().st_size
+        if node.process is not None:
+            node.process.send_signal(signal.SIGQUIT)
+            time.sleep(2)
+        return log + self.server_log(node.id, 60_000)[-max(node.server_log.stat().st_size - before, 1) :]
 
     # What tests do with it
 

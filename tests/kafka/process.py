@@ -64,6 +64,10 @@ class Process:
             os.killpg(self._popen.pid, signal.SIGKILL)
         self._popen.wait()
 
+    def send_signal(self, number: signal.Signals) -> None:
+        """Send a signal to the process, if it runs."""
+        self._popen.send_signal(number)
+
     def tail(self, characters: int = 3000) -> str:
         """The end of the log, for messages to people."""
         return self.log.read_text(errors="replace")[-characters:] if self.log.exists() else ""

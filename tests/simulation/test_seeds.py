@@ -23,6 +23,7 @@ from aioproducer import Producer
 from aioproducer.errors import BufferExhaustedError
 from aioproducer.protocol import ApiKey
 from tests.simulation import Fault, World, run
+from tests.simulation.cluster import UNKNOWN_TOPIC_OR_PARTITION
 
 SECONDS_OF_TROUBLE = 3.0
 
@@ -125,7 +126,7 @@ async def trouble(world: World, random: Random) -> None:
     while world.loop.time() < ends:
         await asyncio.sleep(random.expovariate(8))
         node_id = random.choice(list(cluster.nodes))
-        match random.randrange(8):
+        match random.randrange(9):
             case 0 | 1 | 2:
                 cluster.faults.append(random_fault(random))
             case 3 | 4:
@@ -141,7 +142,13 @@ async def trouble(world: World, random: Random) -> None:
                     world.start_node(node_id)
             case 7:
                 world.hanging ^= {cluster.nodes[node_id].host}
+            case 8:
+                # Brokers do not know a topic for a while, which was not deleted all the same.
+                name = random.choice(list(cluster.topics))
+                if cluster.topic_errors.pop(name, 0) == 0:
+                    cluster.topic_errors[name] = UNKNOWN_TOPIC_OR_PARTITION
     cluster.faults.clear()
+    cluster.topic_errors.clear()
     world.hanging.clear()
     for node_id, node in cluster.nodes.items():
         if not node.up:
