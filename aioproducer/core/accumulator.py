@@ -276,6 +276,24 @@ class RecordAccumulator(IncompleteBatches):
         if self._memory_line:
             self._admit(now, ADMITTED_BY_EACH)
 
+    def expired_waiting(self, now: float, most: int | None = None) -> list[PendingRecord]:
+        """See ``Lines``."""
+        self.busy = True
+        try:
+            return self.lines.expired_waiting(now, most)
+        finally:
+            self.not_busy()
+
+    def waiting_for_topic(
+        self, name: str, last_number: int | None = None, most: int | None = None
+    ) -> list[PendingRecord]:
+        """See ``Lines``."""
+        self.busy = True
+        try:
+            return self.lines.waiting_for_topic(name, last_number, most)
+        finally:
+            self.not_busy()
+
     def plain_topic(self, name: str, partition: int | None) -> TopicQueues | None:
         """The topic, where nothing stands in the way of records for it, or for this partition of it."""
         topic = self.topics.get(name)
@@ -565,14 +583,18 @@ class RecordAccumulator(IncompleteBatches):
         Also fewer, where it was re-created, or none, where it was deleted: what waits there goes out if they come back,
         or expires.
         """
-        topic = self.topic(name)
-        shrinks = partition_count < len(topic.partitions)
-        topic.resize(partition_count, self.producer_state.sequences)
-        if shrinks:
-            self.lines.step_back(topic)
-        if partition_count:
-            self._refresh_load(topic, now)
-        self.lines.partitions_changed(topic, now)
+        self.busy = True
+        try:
+            topic = self.topic(name)
+            shrinks = partition_count < len(topic.partitions)
+            topic.resize(partition_count, self.producer_state.sequences)
+            if shrinks:
+                self.lines.step_back(topic)
+            if partition_count:
+                self._refresh_load(topic, now)
+            self.lines.partitions_changed(topic, now)
+        finally:
+            self.not_busy()
 
     def has_partition(self, topic_partition: TopicPartition) -> bool:
         """Whether metadata names it."""

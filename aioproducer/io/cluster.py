@@ -389,7 +389,7 @@ class Cluster:
         yield
 
     def _note_metadata_wait(self, name: str, now: float) -> None:
-        waiting = self._accumulator.lines.waiting_for_topic(name)
+        waiting = self._accumulator.waiting_for_topic(name)
         waited = sum([now - pending.since for pending in waiting])
         if waited > 0:
             self._metrics.metadata_wait.record(waited * 1e9, now)

@@ -481,7 +481,7 @@ class Sender(ProduceOwner):
 
     def _expire_waiting(self, now: float) -> bool:
         """Fail records in line that are over their time, as many as one turn may; whether more may be."""
-        expired = self._accumulator.lines.expired_waiting(now, RECORDS_FAILED_PER_TURN)
+        expired = self._accumulator.expired_waiting(now, RECORDS_FAILED_PER_TURN)
         groups: dict[tuple[str, int | None, bool, bool], list[PendingRecord]] = {}
         for pending in expired:
             kind = (pending.topic, pending.partition, pending.wants_memory, pending.serialized)
@@ -493,7 +493,7 @@ class Sender(ProduceOwner):
     def _fail_refused(self) -> bool:
         """Fail the records in line for a topic that the cluster refuses, some at a time; whether there are others."""
         name, (error, last_number) = next(iter(self._refused.items()))
-        records = self._accumulator.lines.waiting_for_topic(name, last_number, RECORDS_FAILED_PER_TURN)
+        records = self._accumulator.waiting_for_topic(name, last_number, RECORDS_FAILED_PER_TURN)
         self._fail_waiting(records, error)
         if len(records) < RECORDS_FAILED_PER_TURN:
             del self._refused[name]
