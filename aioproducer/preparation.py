@@ -210,9 +210,10 @@ class Admission:
         now = self._loop.time()
         try:
             callers.check(topic, None, None, partition, timestamp_ms, headers)
-            pending = self._accumulator.lines.queue_up(
-                topic, partition, None, None, (), timestamp_ms, now, size=size_hint + SERIALIZER_OVERHEAD
-            )
+            lines = self._accumulator.lines
+            pending = lines.make(topic, partition, None, None, (), timestamp_ms, now)
+            # Its bytes are not known yet.
+            lines.join(pending, size_hint + SERIALIZER_OVERHEAD)
         except BaseException:
             abandon(coroutine, self._loop)
             raise

@@ -243,7 +243,8 @@ class RecordAccumulator(IncompleteBatches):
                     delivery = self._place(topic, partition, key, value, headers, timestamp_ms, now, first)
                     if delivery is not None:
                         return delivery
-            pending = self.lines.queue_up(topic_name, partition, key, value, headers, timestamp_ms, now)
+            pending = self.lines.make(topic_name, partition, key, value, headers, timestamp_ms, now)
+            self.lines.join(pending, payload_size(key, value, headers))
             self._advance(topic, now)
             return pending.delivery
         finally:

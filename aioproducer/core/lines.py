@@ -13,7 +13,7 @@ from itertools import chain, dropwhile, islice, takewhile
 
 from aioproducer.core.delivery import FutureFactory
 from aioproducer.core.partition_queue import TopicQueues
-from aioproducer.core.pending import Header, PendingRecord, WaitingLine, payload_size
+from aioproducer.core.pending import Header, PendingRecord, WaitingLine
 from aioproducer.wire.record_batch import Buffer
 
 # So many of a line move up at once, when what they waited for is there: some tenths of a millisecond.
@@ -56,29 +56,6 @@ class Lines:
         self._wake = wake
         self._hurry = hurry
         self._left = left
-
-    def queue_up(
-        self,
-        topic_name: str,
-        partition: int | None,
-        key: Buffer | None,
-        value: Buffer | None,
-        headers: Sequence[Header],
-        timestamp_ms: int,
-        now: float,
-        *,
-        size: int | None = None,
-    ) -> PendingRecord:
-        """Take a place at the end of the topic's line; what the record holds is copied.
-
-        ``size`` is what to charge where the bytes are not known yet (an async serializer is at work).
-
-        Raises:
-            BufferExhaustedError: the line is full.
-        """
-        pending = self.make(topic_name, partition, key, value, headers, timestamp_ms, now)
-        self.join(pending, payload_size(key, value, headers) if size is None else size)
-        return pending
 
     def make(
         self,

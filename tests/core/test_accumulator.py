@@ -439,7 +439,8 @@ def test_nobody_who_waits_for_memory_lingers() -> None:
 def test_a_record_being_serialized_keeps_its_place() -> None:
     bench = Bench()
     accumulator = bench.accumulator
-    first = accumulator.lines.queue_up("t", 0, None, None, (), 1000, bench.now, size=100)
+    first = accumulator.lines.make("t", 0, None, None, (), 1000, bench.now)
+    accumulator.lines.join(first, 100)
     first.serialized = False
     bench.send(b"second")
     bench.turn()
@@ -459,7 +460,8 @@ def test_when_one_that_blocked_its_topic_left_the_next_was_forgotten(end: str) -
     """It waited for its deadline, or for another send of the topic, although nothing was missing any more."""
     bench = Bench(max_block=5.0)
     accumulator = bench.accumulator
-    first = accumulator.lines.queue_up("t", 0, None, None, (), 1000, bench.now, size=100)
+    first = accumulator.lines.make("t", 0, None, None, (), 1000, bench.now)
+    accumulator.lines.join(first, 100)
     first.serialized = False
     bench.now = 1.0
     second = bench.send(b"second")

@@ -296,11 +296,11 @@ class KafkaCluster(Startable):
     def _log_with_threads(self, node: Node) -> str:
         """The end of the log, and what each thread of the JVM is at: it says where one that hangs does."""
         log = self.server_log(node.id)
-        before = node.server_log.stat().st_size
         if node.process is not None:
             node.process.send_signal(signal.SIGQUIT)
+            # It writes them when it comes to it, if at all.
             time.sleep(2)
-        return log + self.server_log(node.id, 60_000)[-max(node.server_log.stat().st_size - before, 1) :]
+        return f"{log}\n{self.server_log(node.id, 60_000)}"
 
     # What tests do with it
 
