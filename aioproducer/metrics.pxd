@@ -83,8 +83,8 @@ cdef class Metrics:
         double now,
     )
     cpdef object request_filled(self, Py_ssize_t records, double now)
-    cpdef object produce_response(self, object node_id, double latency_ms, double throttle_time_ms, double now)
-    cpdef object request_sent(self, object node_id, Py_ssize_t size, double now)
-    cpdef object response_received(self, object node_id, Py_ssize_t size, double now)
-    cpdef object bytes_written(self, object node_id, Py_ssize_t size, double now)
-    cpdef object bytes_read(self, object node_id, Py_ssize_t size, double now)
+    cpdef object produce_response(self, NodeMetrics node, double latency_ms, double throttle_time_ms, double now)
+    cpdef object request_sent(self, NodeMetrics node, Py_ssize_t size, double now)
+    cpdef object response_received(self, NodeMetrics node, Py_ssize_t size, double now)
+    cpdef object bytes_written(self, NodeMetrics node, Py_ssize_t size, double now)
+    cpdef object bytes_read(self, NodeMetrics node, Py_ssize_t size, double now)

@@ -427,33 +427,33 @@ class Metrics:
         self.record_error.record(records, now)
         self.topic(topic).errors.record(records, now)
 
-    def produce_response(self, node_id: int, latency_ms: float, throttle_time_ms: float, now: float) -> None:
+    def produce_response(self, node: NodeMetrics, latency_ms: float, throttle_time_ms: float, now: float) -> None:
         """A produce response came; ``throttle_time_ms`` is what it says, 0 included."""
         self.request_latency.record(latency_ms, now)
         self.throttle.record(throttle_time_ms, now)
-        self.node(node_id).latency.record(latency_ms, now)
+        node.latency.record(latency_ms, now)
 
-    def request_sent(self, node_id: int, size: int, now: float) -> None:
+    def request_sent(self, node: NodeMetrics, size: int, now: float) -> None:
         """A whole request of any kind, ``size`` bytes with its frame, was given to the transport."""
         self.request.record(size, now)
-        self.node(node_id).request.record(size, now)
+        node.request.record(size, now)
 
-    def response_received(self, node_id: int, size: int, now: float) -> None:
+    def response_received(self, node: NodeMetrics, size: int, now: float) -> None:
         """A whole response of any kind, ``size`` bytes with its frame, came in."""
         self.response.record(size, now)
-        self.node(node_id).response.record(size, now)
+        node.response.record(size, now)
 
-    def bytes_written(self, node_id: int, size: int, now: float) -> None:
+    def bytes_written(self, node: NodeMetrics, size: int, now: float) -> None:
         """One write of ``size`` bytes to the broker."""
         self.outgoing_bytes.record(size, now)
         self.network_io.record(size, now)
-        self.node(node_id).outgoing_bytes.record(size, now)
+        node.outgoing_bytes.record(size, now)
 
-    def bytes_read(self, node_id: int, size: int, now: float) -> None:
+    def bytes_read(self, node: NodeMetrics, size: int, now: float) -> None:
         """One read of ``size`` bytes from the broker."""
         self.incoming_bytes.record(size, now)
         self.network_io.record(size, now)
-        self.node(node_id).incoming_bytes.record(size, now)
+        node.incoming_bytes.record(size, now)
 
     def snapshot(self, now: float) -> MetricsSnapshot:
         """The value of every metric at ``now``."""

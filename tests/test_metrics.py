@@ -177,12 +177,12 @@ class TestMetrics:
     def test_a_request_and_its_response_count_for_the_producer_and_the_broker(self) -> None:
         metrics = Metrics()
         before = metrics.snapshot(0.0)
-        metrics.request_sent(1, 500, 0.0)
-        metrics.bytes_written(1, 300, 0.0)
-        metrics.bytes_written(1, 200, 0.0)
-        metrics.bytes_read(1, 60, 0.0)
-        metrics.response_received(1, 60, 0.0)
-        metrics.produce_response(1, 12.0, 3.0, 0.0)
+        metrics.request_sent(metrics.node(1), 500, 0.0)
+        metrics.bytes_written(metrics.node(1), 300, 0.0)
+        metrics.bytes_written(metrics.node(1), 200, 0.0)
+        metrics.bytes_read(metrics.node(1), 60, 0.0)
+        metrics.response_received(metrics.node(1), 60, 0.0)
+        metrics.produce_response(metrics.node(1), 12.0, 3.0, 0.0)
         assert changed(metrics, before, 30.0) == {
             "request-rate": 1 / 30,
             "request-total": 1,
@@ -266,7 +266,7 @@ class TestMetrics:
     def test_idle_topics_and_brokers_are_forgotten(self) -> None:
         metrics = Metrics()
         metrics.batch_sent("clicks", 10, 600, 1.0, 4.0, 120, 0.0)
-        metrics.bytes_written(1, 600, 0.0)
+        metrics.bytes_written(metrics.node(1), 600, 0.0)
         metrics.forget_topic("clicks")
         metrics.forget_topic("never seen")
         metrics.forget_node(1)
@@ -304,11 +304,11 @@ class TestMetrics:
         sizes, latency, ratio = Sensor(2, 30.0), Sensor(2, 30.0), Sensor(2, 30.0)
         for number in range(count):
             now = number / 2
-            metrics.request_sent(number % 2, number, now)
-            metrics.bytes_written(number % 2, number, now)
-            metrics.bytes_read(number % 2, 10, now)
-            metrics.response_received(number % 2, number, now)
-            metrics.produce_response(1, number, 0.0, now)
+            metrics.request_sent(metrics.node(number % 2), number, now)
+            metrics.bytes_written(metrics.node(number % 2), number, now)
+            metrics.bytes_read(metrics.node(number % 2), 10, now)
+            metrics.response_received(metrics.node(number % 2), number, now)
+            metrics.produce_response(metrics.node(1), number, 0.0, now)
             metrics.batch_sent("clicks", 2, number, number / 10, 1.0, 50, now)
             metrics.request_filled(2, now)
             sizes.record(number, now)
@@ -337,7 +337,7 @@ class TestMetrics:
     def test_a_topic_or_broker_that_was_forgotten_is_counted_with_all(self) -> None:
         metrics = Metrics()
         metrics.batch_sent("clicks", 2, 100, 1.0, 1.0, 50, 0.0)
-        metrics.request_sent(1, 100, 0.0)
+        metrics.request_sent(metrics.node(1), 100, 0.0)
         metrics.forget_topic("clicks")
         metrics.forget_node(1)
         snapshot = metrics.snapshot(1.0)

@@ -26,7 +26,7 @@ from aioproducer.errors import (
 from aioproducer.hooks import Hooks
 from aioproducer.io.closing import close_nodes
 from aioproducer.io.internal import InternalRequest
-from aioproducer.io.node import NodeConnection, NodeSettings, Past
+from aioproducer.io.node import NodeConnection, NodeOwner, NodeSettings
 from aioproducer.metrics import Metrics
 from aioproducer.protocol import ApiKey, Request, Response
 from aioproducer.protocol.messages.metadata import MetadataResponse
@@ -37,7 +37,7 @@ logger = logging.getLogger("aioproducer")
 R = TypeVar("R", bound=Response)
 
 
-class BrokerClient:
+class BrokerClient(NodeOwner):
     """The nodes of a cluster, as somebody who asks them one thing at a time sees them.
 
     Connections are made when first needed. It belongs to one event loop, and ``close`` ends it.
@@ -52,6 +52,7 @@ class BrokerClient:
         *,
         random: Random,
     ) -> None:
+        super().__init__()
         self.metadata = metadata
         self._loop = loop
         self._connector = connector
@@ -60,7 +61,6 @@ class BrokerClient:
         self._metrics = Metrics(2, 30_000)
         self._hooks = Hooks()
         self._nodes: dict[int, NodeConnection] = {}
-        self.pasts: dict[tuple[int, str, int], Past] = {}
         self._retired: dict[NodeConnection, None] = {}
         self._changed = loop.create_future()
         self._renewing = asyncio.Lock()

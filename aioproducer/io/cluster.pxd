@@ -4,13 +4,12 @@ from aioproducer.core.accumulator cimport RecordAccumulator
 from aioproducer.core.metadata cimport ClusterMetadata
 from aioproducer.core.producer_state cimport ProducerState
 from aioproducer.core.retry cimport Attempts
-from aioproducer.io.node cimport NodeConnection
+from aioproducer.io.node cimport NodeConnection, NodeOwner
 from aioproducer.metrics cimport Metrics
 
 
-cdef class Cluster:
+cdef class Cluster(NodeOwner):
     cdef readonly dict nodes
-    cdef public dict pasts
     cdef readonly ClusterMetadata metadata
     cdef object _loop
     cdef RecordAccumulator _accumulator
@@ -31,7 +30,9 @@ cdef class Cluster:
     cdef public object _intake
     cdef dict _retired
 
+    cpdef object node_ready(self, NodeConnection node)
     cpdef object node_changed(self, NodeConnection node, double now)
+    cpdef object expected_cluster_id(self)
     cpdef object want_topic(self, object name, double now)
     cpdef NodeConnection node(self, object node_id)
     cdef bint _is_due(self, double now) except -1

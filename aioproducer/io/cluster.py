@@ -23,7 +23,7 @@ from aioproducer.errors import BrokerError, KafkaError, NetworkError, ProtocolEr
 from aioproducer.hooks import Hooks
 from aioproducer.io.closing import close_nodes
 from aioproducer.io.internal import InternalRequest
-from aioproducer.io.node import NodeConnection, NodeSettings, Past
+from aioproducer.io.node import NodeConnection, NodeOwner, NodeSettings
 from aioproducer.metrics import Metrics
 from aioproducer.protocol import Buffer, Request, Response
 from aioproducer.protocol.messages.metadata import MetadataResponse, MetadataResponseTopic
@@ -44,7 +44,7 @@ LONGEST_TURN = 0.0005
 PARTITIONS_PER_STEP = 256
 
 
-class Cluster:
+class Cluster(NodeOwner):
     """Nodes by id, made when first needed; the metadata that names them; the producer id.
 
     Args:
@@ -72,8 +72,8 @@ class Cluster:
         wake: Callable[[], None],
         topic_refused: Callable[[str, KafkaError], None],
     ) -> None:
+        super().__init__()
         self.nodes: dict[int, NodeConnection] = {}
-        self.pasts: dict[tuple[int, str, int], Past] = {}
         self.metadata = metadata
         self._loop = loop
         self._accumulator = accumulator

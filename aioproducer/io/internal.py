@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 from aioproducer.core.connection import Completed
 from aioproducer.errors import KafkaError
-from aioproducer.io.node import NodeConnection
+from aioproducer.io.node import NodeConnection, RequestContext
 
 
-class InternalRequest:
-    """The context of a request whose buffers are its own, so that their release concerns nobody."""
+class InternalRequest(RequestContext):
+    """The context of a request of which two functions hear; its buffers are its own."""
 
     __slots__ = ("_given_up", "_on_answer", "_on_failure")
 
@@ -22,12 +22,6 @@ class InternalRequest:
     def give_up(self) -> None:
         """Nobody wants to hear of this request any more."""
         self._given_up = True
-
-    def reading(self) -> None:
-        """The transport still reads the request."""
-
-    def released(self) -> None:
-        """The transport reads it no more."""
 
     def answered(self, node: NodeConnection, completed: Completed | None) -> None:
         assert completed is not None

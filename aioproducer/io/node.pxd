@@ -1,11 +1,29 @@
 cimport cython
 
 from aioproducer.core.connection cimport Completed, Connection
-from aioproducer.metrics cimport Metrics
+from aioproducer.metrics cimport Metrics, NodeMetrics
 from aioproducer.protocol.frames cimport frame_size
 
 cdef object _READY
 cdef double _NEVER
+
+
+cdef class RequestContext:
+    cpdef object reading(self)
+    cpdef object released(self)
+    cpdef object answered(self, NodeConnection node, Completed completed)
+    cpdef object failed(self, NodeConnection node, object error)
+
+
+cdef RequestContext _OWN_REQUEST
+
+
+cdef class NodeOwner:
+    cdef public dict pasts
+
+    cpdef object node_ready(self, NodeConnection node)
+    cpdef object node_changed(self, NodeConnection node, double now)
+    cpdef object expected_cluster_id(self)
 
 
 cdef class NodeConnection:
@@ -15,12 +33,13 @@ cdef class NodeConnection:
     cdef readonly object last_error
     cdef readonly object task
     cdef object _loop
-    cdef object _owner
+    cdef NodeOwner _owner
     cdef object _connector
     cdef object _settings
     cdef double _request_timeout
     cdef bint _uses_tls
     cdef Metrics _metrics
+    cdef readonly NodeMetrics sensors
     cdef object _hooks
     cdef tuple _on_request_written
     cdef tuple _on_response_read
@@ -34,6 +53,7 @@ cdef class NodeConnection:
     cdef double _connected_at
     cdef double _last_used
     cdef list _unwritten
+    cdef dict _write_deadlines
     cdef double _write_deadline
     cdef bint _held_up
     cdef list _overdue
@@ -55,7 +75,7 @@ cdef class NodeConnection:
     cpdef bint send(
         self,
         object request,
-        object context,
+        RequestContext context,
         double now,
         object version=*,
         bint expect_response=*,
@@ -63,12 +83,13 @@ cdef class NodeConnection:
         object read_response=*,
     ) except -1
     @cython.locals(deadline=double)
-    cdef bint _write(self, object transport, list buffers, object context, bint expect_response, double now) except -1
-    cdef object _count_written(self, object size, double now)
+    cdef bint _write(self, object transport, list buffers, RequestContext context, bint expect_response, double now) except -1
+    cdef object _count_written(self, Py_ssize_t size, double now)
     @cython.locals(was_ready=cython.bint, completed=list, each=Completed)
     cpdef object data_received(self, object data)
+    @cython.locals(context=RequestContext)
     cdef object _answered(self, Completed completed, double now)
     @cython.locals(changed=cython.bint)
     cpdef object write_completed(self, Py_ssize_t count)
-    @cython.locals(released=list, ended=cython.bint)
+    @cython.locals(unwritten=list, context=RequestContext, ended=cython.bint)
     cdef bint _release_unwritten(self, Py_ssize_t count, object error) except -1

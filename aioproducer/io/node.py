@@ -12,7 +12,7 @@ import logging
 import ssl
 import struct
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aioproducer.core.cluster import NodeCandidate, NodeState
 from aioproducer.core.connection import Completed, Connection, InFlight, ReadResponse
@@ -40,22 +40,36 @@ _READY = ConnectionState.READY
 _NEVER = float("inf")
 
 
-class RequestContext(Protocol):
+class RequestContext:
     """What a sender leaves with a request to hear of its end: exactly one of ``answered`` and ``failed`` is called.
 
     ``reading`` says that the transport reads the request's buffers beyond ``send``; ``released`` that it no longer
     does. A request that no response is expected to has been ``answered`` with ``None`` once it is written; where
     ``send`` has returned ``True`` it is written already, and its caller knows. Nothing but ``reading`` is called from
     inside ``send``.
+
+    As it is here, it is that of a request whose buffers are its own, and of whose end somebody else hears.
     """
 
-    def reading(self) -> None: ...
+    __slots__ = ()
 
-    def released(self) -> None: ...
+    def reading(self) -> None:
+        """The transport reads the buffers; until ``released``."""
 
-    def answered(self, node: NodeConnection, completed: Completed | None) -> None: ...
+    def released(self) -> None:
+        """It does no longer."""
 
-    def failed(self, node: NodeConnection, error: KafkaError) -> None: ...
+    def answered(self, node: NodeConnection, completed: Completed | None) -> None:
+        """Here is the response, if one was expected."""
+        raise AssertionError(f"{self!r} was to hear of no answer")
+
+    def failed(self, node: NodeConnection, error: KafkaError) -> None:
+        """There will be none."""
+        raise AssertionError(f"{self!r} was to hear of no failure: {error}")
+
+
+# The connection itself hears of the end of its own requests.
+_OWN_REQUEST = RequestContext()
 
 
 class Past(NamedTuple):
@@ -66,20 +80,24 @@ class Past(NamedTuple):
     logged: str | None
 
 
-class NodeOwner(Protocol):
+class NodeOwner:
     """Whom a node tells when it can be used, and when it cannot."""
 
-    pasts: dict[tuple[int, str, int], Past]
-    """By id, host and port; of brokers that are not known at the moment."""
+    def __init__(self) -> None:
+        self.pasts: dict[tuple[int, str, int], Past] = {}
+        """By id, host and port; of brokers that are not known at the moment."""
 
     def node_ready(self, node: NodeConnection) -> None:
         """It is connected, and the broker has said what it speaks; ``node_changed`` follows."""
+        raise AssertionError("the owner says")
 
     def node_changed(self, node: NodeConnection, now: float) -> None:
         """Ready, or able to take more requests than before, or disconnected."""
+        raise AssertionError("the owner says")
 
     def expected_cluster_id(self) -> str | None:
         """The cluster that a broker should belong to, once that is known."""
+        raise AssertionError("the owner says")
 
 
 class NodeSettings(NamedTuple):
@@ -122,6 +140,7 @@ class NodeConnection:
         self._request_timeout = settings.request_timeout
         self._uses_tls = settings.uses_tls
         self._metrics = metrics
+        self.sensors = metrics.node(node.id)
         self._hooks = hooks
         self._on_request_written = hooks.request_written
         self._on_response_read = hooks.response_read
@@ -138,10 +157,11 @@ class NodeConnection:
         self._transport: Transport | None = None
         self._connected_at = 0.0
         self._last_used = 0.0
-        # Requests whose buffers the transport still reads, and when that has taken too long where no response has a
-        # deadline of its own.
-        self._unwritten: list[tuple[RequestContext, bool, float]] = []
-        # The first of those deadlines.
+        # Requests whose buffers the transport still reads.
+        self._unwritten: list[RequestContext] = []
+        # Of those that no response is expected to: when that has taken too long.
+        self._write_deadlines: dict[RequestContext, float] = {}
+        # The first of them.
         self._write_deadline = _NEVER
         # Nothing could be sent behind the last of them.
         self._held_up = False
@@ -259,7 +279,7 @@ class NodeConnection:
         # All else is done while the broker has it.
         size = frame_size(buffers[0])
         self._last_used = now
-        self._metrics.request_sent(self.id, size, now)
+        self._metrics.request_sent(self.sensors, size, now)
         self._count_written(size, now)
         if self._on_request_written:
             _, api_key, used, correlation_id = _HEADER_START.unpack_from(buffers[0])
@@ -282,16 +302,17 @@ class NodeConnection:
         if transport.write(buffers):
             return True
         context.reading()
-        deadline = _NEVER if expect_response else now + self._request_timeout
-        self._unwritten.append((context, expect_response, deadline))
-        if deadline < self._write_deadline:
-            self._write_deadline = deadline
+        self._unwritten.append(context)
+        if not expect_response:
+            deadline = self._write_deadlines[context] = now + self._request_timeout
+            if deadline < self._write_deadline:
+                self._write_deadline = deadline
         if not transport.is_writable:
             self._held_up = True
         return False
 
     def _count_written(self, size: int, now: float) -> None:
-        self._metrics.bytes_written(self.id, size, now)
+        self._metrics.bytes_written(self.sensors, size, now)
         if self._uses_tls:
             # Encrypting copies every byte once; else the socket reads them where they lie.
             self._metrics.bytes_copied.record(size, now)
@@ -457,7 +478,7 @@ class NodeConnection:
         now = self._loop.time()
         was_ready = connection.state is _READY
         self._last_used = now
-        self._metrics.bytes_read(self.id, len(data), now)
+        self._metrics.bytes_read(self.sensors, len(data), now)
         completed = connection.receive_data(data, now)
         if not was_ready:
             self._write_own(transport, connection.data_to_send(), now)
@@ -489,7 +510,7 @@ class NodeConnection:
             on_ready(self.node, (now - self._connected_at) * 1000)
 
     def _answered(self, completed: Completed, now: float) -> None:
-        self._metrics.response_received(self.id, completed.size, now)
+        self._metrics.response_received(self.sensors, completed.size, now)
         for on_response_read in self._on_response_read:
             on_response_read(
                 self.node,
@@ -519,22 +540,22 @@ class NodeConnection:
 
     def _release_unwritten(self, count: int, error: KafkaError | None) -> bool:
         """The oldest ``count`` are read no more; whether that was the end of any."""
-        released = self._unwritten
-        self._unwritten = []
-        if count < len(released):
-            self._unwritten = released[count:]
-            del released[count:]
-        if self._write_deadline != _NEVER:
-            self._write_deadline = min([deadline for _, _, deadline in self._unwritten], default=_NEVER)
         ended = False
-        for context, expect_response, _ in released:
+        unwritten = self._unwritten
+        # Whoever hears of it may send.
+        while count > 0 and unwritten:
+            count -= 1
+            context = unwritten.pop(0)
+            unanswered = self._write_deadlines.pop(context, None) if self._write_deadlines else None
             context.released()
-            if not expect_response:
+            if unanswered is not None:
                 ended = True
                 if error is None:
                     context.answered(self, None)
                 else:
                     context.failed(self, error)
+        if ended:
+            self._write_deadline = min(self._write_deadlines.values(), default=_NEVER)
         return ended
 
     def connection_lost(self, exception: Exception | None) -> None:
@@ -627,25 +648,6 @@ class NodeConnection:
             # Whoever waits for an answer is not idle.
             self._last_used = now
         self._arm(self._next_deadline())
-
-
-class _OwnRequest:
-    """The context of the connection's own requests; the connection itself hears of their end."""
-
-    def reading(self) -> None:
-        """Nothing of ours is read: the buffers are the request's own."""
-
-    def released(self) -> None:
-        """See ``reading``."""
-
-    def answered(self, node: NodeConnection, completed: Completed | None) -> None:
-        raise AssertionError("the connection answers its own requests")
-
-    def failed(self, node: NodeConnection, error: KafkaError) -> None:
-        raise AssertionError("the connection fails its own requests")
-
-
-_OWN_REQUEST = _OwnRequest()
 
 
 def _has_moved(node: Node) -> NetworkError:

@@ -2,7 +2,7 @@ cimport cython
 
 from aioproducer.core.batch cimport ProducerBatch
 from aioproducer.core.connection cimport Completed
-from aioproducer.io.node cimport NodeConnection
+from aioproducer.io.node cimport NodeConnection, RequestContext
 from aioproducer.protocol.produce_frames cimport Acknowledged, PlainProduceRequest
 
 
@@ -26,7 +26,7 @@ cdef class ProduceOwner:
     cpdef object release(self, ProducerBatch batch)
 
 
-cdef class ProduceInFlight:
+cdef class ProduceInFlight(RequestContext):
     cdef ProduceOwner _owner
     cdef list _batches
     cdef list _keys
@@ -37,6 +37,8 @@ cdef class ProduceInFlight:
     cpdef object released(self)
     @cython.locals(batch=ProducerBatch, unanswered=dict, owner=ProduceOwner)
     cpdef object answered(self, NodeConnection node, Completed completed)
+    @cython.locals(batch=ProducerBatch)
+    cpdef object failed(self, NodeConnection node, object error)
     cdef dict _by_key(self)
     @cython.locals(batch=ProducerBatch, unanswered=dict, owner=ProduceOwner)
     cdef dict _acknowledged(self, Acknowledged response, double now)

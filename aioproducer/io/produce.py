@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from aioproducer.core.batch import ProducerBatch
 from aioproducer.core.connection import Completed
 from aioproducer.errors import KafkaError, ProtocolError, error_class
-from aioproducer.io.node import NodeConnection
+from aioproducer.io.node import NodeConnection, RequestContext
 from aioproducer.protocol import ApiKey, Buffer
 from aioproducer.protocol.messages.produce import PartitionProduceResponse, ProduceResponse
 from aioproducer.protocol.produce_frames import TOPIC_IDS_FROM, Acknowledged, PlainProduceRequest
@@ -104,7 +104,7 @@ class ProduceOwner:
         raise AssertionError("the owner says")
 
 
-class ProduceInFlight:
+class ProduceInFlight(RequestContext):
     """The context of a Produce request: its batches, each with the key by which an answer names it."""
 
     __slots__ = ("_batches", "_keys", "_owner")

@@ -393,7 +393,7 @@ class Sender(ProduceOwner):
         self._accumulator.release(batch)
 
     def request_answered(self, node: NodeConnection, completed: Completed, throttle_time_ms: int) -> None:
-        self._metrics.produce_response(node.id, completed.latency * 1000, throttle_time_ms, completed.received_at)
+        self._metrics.produce_response(node.sensors, completed.latency * 1000, throttle_time_ms, completed.received_at)
 
     def batch_written(self, batch: ProducerBatch) -> None:
         now = self._loop.time()

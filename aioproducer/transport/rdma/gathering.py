@@ -127,14 +127,21 @@ class Unsent:
         size = copied = run = 0
         lends = False
         for buffer in buffers:
-            # Of a view that was released it raises: nobody may look into it then.
-            length = len(buffer)
-            if type(buffer) is not bytes and (type(buffer) is not memoryview or not is_of_bytes(buffer)):
+            registered = None
+            if type(buffer) is bytes:
+                length = len(buffer)
+            elif type(buffer) is memoryview:
+                # Of a view that was released it raises: nobody may look into it then.
+                length = len(buffer)
+                if not is_of_bytes(buffer):
+                    return 0
+                if length >= _LEAST_LENT:
+                    registered = self._memory_of(buffer)
+            else:
                 return 0
             size += length
             if size > limit:
                 return 0
-            registered = None if length < _LEAST_LENT else self._memory_of(buffer)
             if registered is None:
                 if copied + length > room:
                     return 0

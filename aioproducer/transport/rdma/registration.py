@@ -30,7 +30,8 @@ class RegisteredMemory:
         self.memory = memory
         self._device = device
         self._regions: list[MemoryRegion] = []
-        self._parts: list[tuple[int, int]] = []
+        self._keys: list[int] = []
+        """Of each part."""
         self.address = 0
         """Where it begins, once all of it is registered."""
         self.size = len(memory)
@@ -55,12 +56,13 @@ class RegisteredMemory:
         if end < len(memory):
             return False
         self.address = self._regions[0].address
-        self._parts = [(region.address + region.length, region.local_key) for region in self._regions]
+        self._keys = [region.local_key for region in self._regions]
         return True
 
     def part_of(self, address: int) -> tuple[int, int]:
         """Of the part that holds an address: where it ends, and its local key."""
-        return self._parts[(address - self.address) // _PART_BYTES]
+        part = (address - self.address) // _PART_BYTES
+        return min(self.address + (part + 1) * _PART_BYTES, self.address + self.size), self._keys[part]
 
     def close(self) -> None:
         """Deregister all parts."""

@@ -85,12 +85,11 @@ cdef class SendQueue:
     cdef Py_ssize_t _unsignaled_bytes
     cdef Py_ssize_t _next_id
     cdef Fifo _signaled
-    cdef Fifo _counts
     cdef Fifo _copied
     cdef Fifo _lending
     cdef Py_ssize_t _unsignaled_lending
     cdef list _held
-    cdef readonly Py_ssize_t under_way
+    cdef Py_ssize_t _done
     cdef readonly Py_ssize_t lent
     cdef Fifo _lent_from
     cdef readonly Py_ssize_t written_to

@@ -274,14 +274,13 @@ class SendQueue:
         self._next_id = 0
         self._signaled = Fifo()
         """Of each that is: its id; and of it and those before it that are not:"""
-        self._counts = Fifo()
-        """how many there are,"""
         self._copied = Fifo()
         """how many bytes of the ring they read,"""
         self._lending = Fifo()
         """and how many of them read what was lent."""
         self._unsignaled_lending = 0
-        self.under_way = 0
+        self._done = 0
+        """The ids before it are done with."""
         self.lent = 0
         """How many of those under way read what was lent."""
         self._held: list[object] = []
@@ -295,17 +294,22 @@ class SendQueue:
         """Where the writes end whose caller waits for them to be done."""
         self.owed = 0
 
+    @property
+    def under_way(self) -> int:
+        """How many work requests are."""
+        return self._next_id - self._done
+
     def may_post(self) -> bool:
         """Whether there is room for a work request with data."""
-        return self.under_way < self._data_depth
+        return self._next_id - self._done < self._data_depth
 
     def may_post_control(self) -> bool:
         """Whether there is room for a work request without data, and the goodbye behind it."""
-        return self.under_way < self._depth - 1
+        return self._next_id - self._done < self._depth - 1
 
     def may_post_goodbye(self) -> bool:
         """Whether there is room for the last work request."""
-        return self.under_way < self._depth
+        return self._next_id - self._done < self._depth
 
     def run(self) -> int:
         """How many bytes there is room for that do not go over the end of the ring."""
@@ -360,7 +364,6 @@ class SendQueue:
         self._unsignaled_bytes += copied
         work_request_id = self._next_id
         self._next_id += 1
-        self.under_way += 1
         if lent is not None:
             self.lent += 1
             self._lent_from.append(self.posted_to)
@@ -370,7 +373,6 @@ class SendQueue:
         signaled = wanted or self._unsignaled >= self._interval or self._unsignaled_bytes * 2 >= self._ring_size
         if signaled:
             self._signaled.append(work_request_id)
-            self._counts.append(self._unsignaled)
             self._copied.append(self._unsignaled_bytes)
             self._lending.append(self._unsignaled_lending)
             self._unsignaled = 0
@@ -382,15 +384,11 @@ class SendQueue:
         """That work request, which is signaled, is done with, and all before it."""
         returned = 0
         while self._signaled.count and self._signaled.first() <= work_request_id:
-            self._signaled.take()
-            self.under_way -= self._counts.take()
+            self._done = self._signaled.take() + 1
             self.room += self._copied.take()
             returned += self._lending.take()
         if returned:
             self.lent -= returned
             for _ in range(returned):
                 self._lent_from.take()
-            if self.lent:
-                del self._held[:returned]
-            else:
-                self._held = []
+                self._held.pop(0)
