@@ -9,6 +9,7 @@ cdef extern from "Python.h":
     void *PyCFunction_GET_FUNCTION(object function)
 
 cdef tuple _NO_HEADERS
+cdef double _USE_NOTED_EVERY
 cdef void *_system_time
 
 
@@ -38,7 +39,9 @@ cdef class RecordEntry:
     )
     @cython.locals(accumulator=RecordAccumulator, queues=TopicQueues, now=double)
     cdef object _begin_batch(self, object topic, object partition, object key, object value, long long timestamp_ms)
+    @cython.locals(now=double)
     cpdef double _want(self, object topic, object partition) except? -1
+    cdef double _now(self) except? -1
     cpdef object _put(
         self, object topic, object partition, object key, object value, object headers, long long timestamp_ms
     )

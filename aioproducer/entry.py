@@ -33,6 +33,8 @@ else:
     from threading import get_ident
 
 LATEST_TIMESTAMP = 2**63 - 1
+# Seconds: the least that metadata_max_idle_ms may be is five.
+_USE_NOTED_EVERY = 1.0
 NO_HEADERS: tuple[tuple[str, Buffer | None], ...] = ()
 # The same for this module alone, where the compiled one need not look it up.
 _NO_HEADERS = NO_HEADERS
@@ -227,8 +229,11 @@ class RecordEntry:
         queues = accumulator.plain_topic(topic, partition)
         if queues is None:
             return None
-        # The partition is there, so that nobody need ask for it.
-        now = self._want(topic, None)
+        now = self._now()
+        # Topic and partition are there, so that nobody need ask for them: only that they are used is to be known.
+        if not 0 <= now - queues.noted_at < _USE_NOTED_EVERY:
+            queues.noted_at = now
+            self._want_topic(topic, now)
         if accumulator.busy:
             return None
         accumulator.busy = True
@@ -281,7 +286,15 @@ class RecordEntry:
             accumulator.not_busy()
 
     def _want(self, topic: str, partition: int | None) -> float:
-        """Note that records are for this topic, and its partition; the loop's time.
+        """Note that records are for this topic, and its partition; the loop's time."""
+        now = self._now()
+        self._want_topic(topic, now)
+        if partition is not None:
+            self._want_partition(topic, partition, now)
+        return now
+
+    def _now(self) -> float:
+        """The loop's time.
 
         Raises:
             WrongCallerError: another loop of this thread runs. It is seen here, where a batch begins: to ask for every
@@ -291,11 +304,7 @@ class RecordEntry:
         if running is not None and running is not self._owner_loop:
             raise callers.refusal(callers.OTHER_LOOP)
         # Asked anew each time: a test may have put another function in its place.
-        now = self._owner_loop.time()  # type: ignore[union-attr]  # set with the thread
-        self._want_topic(topic, now)
-        if partition is not None:
-            self._want_partition(topic, partition, now)
-        return now
+        return self._owner_loop.time()  # type: ignore[union-attr]  # set with the thread
 
     def _want_partition(self, topic: str, partition: int, now: float) -> None:
         """Note that records are for this partition, which may not be known."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import pickle
-import runpy
 import ssl
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -358,9 +359,9 @@ def test_errors_are_value_errors_and_kafka_errors() -> None:
     assert str(caught.value) == "linger.ms must be at least 0, not -1"
 
 
-def test_the_documentation_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    runpy.run_module("aioproducer.config", run_name="__main__")
-    assert capsys.readouterr().out == configuration_page()
+def test_the_documentation_is_printed() -> None:
+    printed = subprocess.run([sys.executable, "-m", "aioproducer.config"], check=True, capture_output=True, text=True)
+    assert printed.stdout == configuration_page()
 
 
 def test_the_documentation_is_generated_from_the_definition() -> None:

@@ -1,6 +1,6 @@
 cimport cython
 
-from aioproducer.core.batch cimport ProducerBatch
+from aioproducer.core.batch cimport ProducerBatch, new_batch
 from aioproducer.core.buffer_pool cimport Slab
 from aioproducer.core.delivery cimport Delivery, new_delivery
 from aioproducer.core.incomplete cimport IncompleteBatches
@@ -25,7 +25,7 @@ cdef class RecordAccumulator(IncompleteBatches):
     cdef TopicQueues _last_topic
     cdef public bint busy
     cdef list _sent_meanwhile
-    cdef list _refused
+    cdef readonly list refused
     cdef bint _ignore_keys
     cdef Py_ssize_t _batch_size
     cdef Py_ssize_t _max_request_size
@@ -74,6 +74,7 @@ cdef class RecordAccumulator(IncompleteBatches):
     cpdef bint admit(self, double now, Py_ssize_t limit) except -1
     cdef bint _admit(self, double now, Py_ssize_t limit) except -1
     cpdef list take_refused(self)
+    cpdef bint finish_batch(self, PartitionQueue queue, ProducerBatch batch, double now) except -1
     @cython.locals(topic=TopicQueues)
     cpdef TopicQueues plain_topic(self, object name, object partition)
     @cython.locals(topic=TopicQueues)

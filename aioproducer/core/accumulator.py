@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from aioproducer.compression import Codec
-from aioproducer.core.batch import Header, ProducerBatch
+from aioproducer.core.batch import Header, ProducerBatch, new_batch
 from aioproducer.core.buffer_pool import BufferPool, Slab
 from aioproducer.core.delivery import Delivery, FutureFactory, new_delivery
 from aioproducer.core.incomplete import IncompleteBatches
@@ -152,7 +152,7 @@ class RecordAccumulator(IncompleteBatches):
         # What they have sent meanwhile, with the size of each: put in line when the work is done.
         self._sent_meanwhile: list[tuple[PendingRecord, int]] = []
         # Records that a user's partitioner failed while they waited; the sender fails them.
-        self._refused: list[tuple[PendingRecord, KafkaError]] = []
+        self.refused: list[tuple[PendingRecord, KafkaError]] = []
 
     # The hot path
 
@@ -266,7 +266,7 @@ class RecordAccumulator(IncompleteBatches):
             self.lines.join(pending, size)
         except KafkaError as error:
             # Nobody is there who could catch it.
-            self._refused.append((pending, error))
+            self.refused.append((pending, error))
             self.wake()
             return
         self._advance(self.topic(pending.topic), pending.since)
@@ -377,7 +377,7 @@ class RecordAccumulator(IncompleteBatches):
                 lines.leave_line(pending)
                 if not isinstance(error, KafkaError):
                     error = KafkaError(f"The partitioner failed on a record for topic {topic.name!r}: {error!r}")
-                self._refused.append((pending, error.fresh()))
+                self.refused.append((pending, error.fresh()))
                 continue
             if pending.withdrawn:
                 # By its partitioner.
@@ -401,7 +401,7 @@ class RecordAccumulator(IncompleteBatches):
                 # It would stop the records behind it, and whoever happens to send meanwhile would be told.
                 lines.leave_line(pending)
                 refusal = KafkaError(f"A record for topic {topic.name!r} cannot be written: {error!r}")
-                self._refused.append((pending, refusal))
+                self.refused.append((pending, refusal))
                 continue
             if delivery is None:
                 return False
@@ -414,7 +414,7 @@ class RecordAccumulator(IncompleteBatches):
 
     def take_refused(self) -> list[tuple[PendingRecord, KafkaError]]:
         """Records that ``admit`` found impossible to place, each with the reason; the caller fails them."""
-        refused, self._refused = self._refused, []
+        refused, self.refused = self.refused, []
         return refused
 
     def _choose(
@@ -521,7 +521,7 @@ class RecordAccumulator(IncompleteBatches):
         if slab is None:
             return None
         self._batch_number += 1
-        batch = ProducerBatch(self.loop, queue, queue.topic_partition, self._batch_number, now, limit)
+        batch = new_batch(self.loop, queue, queue.topic_partition, self._batch_number, now, limit)
         batch.base_timestamp = timestamp_ms
         batch.add_slab(slab)
         return batch
@@ -693,12 +693,12 @@ class RecordAccumulator(IncompleteBatches):
         """
         self.busy = True
         try:
-            return self.ready.drain(node_id, now, self._max_request_size, self._one_in_flight, self._finish_batch)
+            return self.ready.drain(node_id, now, self._max_request_size, self._one_in_flight, self)
         finally:
             self.not_busy()
 
-    def _finish_batch(self, queue: PartitionQueue, batch: ProducerBatch, now: float) -> bool:
-        """Close and compress the batch; False where a thread has to do that first."""
+    def finish_batch(self, queue: PartitionQueue, batch: ProducerBatch, now: float) -> bool:
+        """See ``BatchFinisher``."""
         if not batch.closed:
             self._close(queue, batch, now, False)
         if not self._compresses or batch.codec_id:

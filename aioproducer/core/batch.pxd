@@ -64,6 +64,15 @@ cdef class ProducerBatch(DeliveryGroup):
     cdef public list children
     cdef public Py_ssize_t undone_children
 
+    cdef object _begin(
+        self,
+        object loop,
+        PartitionQueue queue,
+        object topic_partition,
+        Py_ssize_t number,
+        double created_at,
+        Py_ssize_t size_limit,
+    )
     @cython.locals(
         key_address=cython.p_uchar,
         value_address=cython.p_uchar,
@@ -122,3 +131,9 @@ cdef class ProducerBatch(DeliveryGroup):
     cdef object _find_run(self, Py_ssize_t index)
     @cython.locals(offset=cython.longlong, timestamp_ms=cython.longlong)
     cpdef object metadata(self, Py_ssize_t index)
+
+
+@cython.locals(batch=ProducerBatch)
+cpdef ProducerBatch new_batch(
+    object loop, PartitionQueue queue, object topic_partition, Py_ssize_t number, double created_at, Py_ssize_t size_limit
+)

@@ -127,6 +127,17 @@ class ProducerBatch(DeliveryGroup):
         created_at: float,
         size_limit: int,
     ) -> None:
+        self._begin(loop, queue, topic_partition, number, created_at, size_limit)
+
+    def _begin(
+        self,
+        loop: FutureFactory,
+        queue: PartitionQueue,
+        topic_partition: TopicPartition,
+        number: int,
+        created_at: float,
+        size_limit: int,
+    ) -> None:
         # As DeliveryGroup.__init__, without the call.
         self.loop = loop
         self.awaiting = None
@@ -594,3 +605,17 @@ class ProducerBatch(DeliveryGroup):
         return (
             f"<ProducerBatch {self.topic_partition} #{self.number}: {self.record_count} records{sequence}, {outcome}>"
         )
+
+
+def new_batch(
+    loop: FutureFactory,
+    queue: PartitionQueue,
+    topic_partition: TopicPartition,
+    number: int,
+    created_at: float,
+    size_limit: int,
+) -> ProducerBatch:
+    """``ProducerBatch`` of these arguments, without what a call of a class costs."""
+    batch = ProducerBatch.__new__(ProducerBatch)
+    batch._begin(loop, queue, topic_partition, number, created_at, size_limit)
+    return batch

@@ -69,7 +69,7 @@ cdef class Connection:
         bint expect_response=*,
         object read_response=*,
     )
-    @cython.locals(deadline=double)
+    @cython.locals(sent=InFlight)
     cdef list _send(
         self,
         object request,

@@ -101,25 +101,14 @@ class InFlight:
         "version",
     )
 
-    def __init__(
-        self,
-        correlation_id: int,
-        api_key: int,
-        version: int,
-        context: object,
-        sent_at: float,
-        deadline: float,
-        response_class: type[Response] | None,
-        read_response: ReadResponse | None,
-    ) -> None:
-        self.correlation_id = correlation_id
-        self.api_key = api_key
-        self.version = version
-        self.context = context
-        self.sent_at = sent_at
-        self.deadline = deadline
-        self.response_class = response_class
-        self.read_response = read_response
+    correlation_id: int
+    api_key: int
+    version: int
+    context: object
+    sent_at: float
+    deadline: float
+    response_class: type[Response] | None
+    read_response: ReadResponse | None
 
 
 class Completed:
@@ -326,23 +315,18 @@ class Connection:
         buffers = encode_request(request, version, correlation_id, self._client_id)
         self._next_correlation_id = 0 if correlation_id == LARGEST_CORRELATION_ID else correlation_id + 1
         if expect_response:
-            deadline = now + (self._request_timeout if timeout is None else timeout)
-            response_class = None
-            if read_response is None:
-                # A short form has no class of responses: who sends it reads the answer.
-                response_class = request.response_class()  # type: ignore[union-attr]
-            self._in_flight.append(
-                InFlight(
-                    correlation_id,
-                    request.schema.api_key,
-                    version,
-                    context,
-                    now,
-                    deadline,
-                    response_class,
-                    read_response,
-                )
-            )
+            # Field by field: what ``__init__`` is given would have to be objects.
+            sent = InFlight.__new__(InFlight)
+            sent.correlation_id = correlation_id
+            sent.api_key = request.schema.api_key
+            sent.version = version
+            sent.context = context
+            sent.sent_at = now
+            sent.deadline = now + (self._request_timeout if timeout is None else timeout)
+            # A short form has no class of responses: who sends it reads the answer.
+            sent.response_class = None if read_response is not None else request.response_class()  # type: ignore[union-attr]
+            sent.read_response = read_response
+            self._in_flight.append(sent)
         return buffers
 
     def _send_own(self, request: Request[Response], version: int, now: float) -> None:

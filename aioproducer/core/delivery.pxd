@@ -103,6 +103,10 @@ cdef list _wake_all(list awaiting)
 cpdef object resume(object loop, list awaiting)
 
 
+@cython.locals(place=Py_ssize_t, awaiting=Awaiting)
+cdef object _call_each(object loop, list woken)
+
+
 cdef class _Woken:
     cdef object loop
     cdef list woken

@@ -544,11 +544,25 @@ def resume(loop: FutureFactory, awaiting: list[Awaiting]) -> None:
     if may_nest(loop):
         _call_back(loop, woken)
     else:
-        _Woken(loop, woken)()
+        _call_each(loop, woken)
+
+
+def _call_each(loop: FutureFactory, woken: list[Awaiting]) -> None:
+    """Call back those who have been woken, one after the other, each in its context."""
+    for place in range(len(woken)):
+        awaiting = woken[place]
+        try:
+            awaiting.call_back()
+        except Exception as error:
+            loop.call_exception_handler({"message": f"Exception in callback of {awaiting!r}", "exception": error})
+        except BaseException:
+            # It ends the loop; who comes behind is not to wait for ever where the loop is run again.
+            _call_back(loop, woken[place + 1 :])
+            raise
 
 
 class _Woken:
-    """Calls back some who have been woken, one after the other, each in its context."""
+    """``_call_each`` of some, as a callback."""
 
     __slots__ = ("loop", "woken")
 
@@ -557,18 +571,7 @@ class _Woken:
         self.woken = woken
 
     def __call__(self) -> None:
-        woken = self.woken
-        for place in range(len(woken)):
-            try:
-                woken[place].call_back()
-            except Exception as error:
-                self.loop.call_exception_handler(
-                    {"message": f"Exception in callback of {woken[place]!r}", "exception": error}
-                )
-            except BaseException:
-                # It ends the loop; who comes behind is not to wait for ever where the loop is run again.
-                _call_back(self.loop, woken[place + 1 :])
-                raise
+        _call_each(self.loop, self.woken)
 
 
 @cython.final

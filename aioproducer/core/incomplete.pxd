@@ -4,7 +4,7 @@ from aioproducer.core.batch cimport ProducerBatch
 from aioproducer.core.buffer_pool cimport BufferPool
 from aioproducer.core.partition_queue cimport PartitionQueue
 from aioproducer.core.producer_state cimport ProducerState
-from aioproducer.core.ready cimport ReadyPartitions
+from aioproducer.core.ready cimport BatchFinisher, ReadyPartitions
 from aioproducer.core.watches cimport Watches
 
 
@@ -19,7 +19,7 @@ cdef class BatchList:
     cpdef object discard(self, ProducerBatch batch)
 
 
-cdef class IncompleteBatches:
+cdef class IncompleteBatches(BatchFinisher):
     cdef readonly object loop
     cdef readonly BufferPool pool
     cdef readonly ProducerState producer_state

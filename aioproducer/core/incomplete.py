@@ -14,7 +14,7 @@ from aioproducer.core.lines import Lines
 from aioproducer.core.partition_queue import PartitionQueue
 from aioproducer.core.pending import PendingRecord
 from aioproducer.core.producer_state import ProducerState
-from aioproducer.core.ready import ReadyPartitions
+from aioproducer.core.ready import BatchFinisher, ReadyPartitions
 from aioproducer.core.watches import Watches
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class BatchList:
             batch = batch.newer
 
 
-class IncompleteBatches:
+class IncompleteBatches(BatchFinisher):
     """The half of the accumulator behind the open batches: compression, outcomes, deadlines, watches.
 
     The other half, ``RecordAccumulator``, fills batches and drains them.

@@ -162,9 +162,10 @@ class ClusterMetadata:
     def topic(self, name: str) -> TopicMetadata | None:
         """A topic in use whose partitions are known, else None. Does not count as use."""
         in_use = self._topics.get(name)
-        if in_use is None or in_use.metadata is None or not in_use.metadata.partitions:
+        if in_use is None:
             return None
-        return in_use.metadata
+        metadata = in_use.metadata
+        return metadata if metadata is not None and metadata.partitions else None
 
     def topic_error(self, name: str) -> int:
         """The error code that the latest response about this topic carried; 0 for none."""

@@ -31,6 +31,7 @@ cdef class TopicQueues:
     cdef readonly list made
     cdef public StickyPartitioner sticky
     cdef public double load_at
+    cdef public double noted_at
     cdef list _led
     cdef list _available
     cdef readonly object line

@@ -87,6 +87,7 @@ class TopicQueues:
         "load_at",
         "made",
         "name",
+        "noted_at",
         "partitions",
         "retired",
         "sticky",
@@ -102,6 +103,8 @@ class TopicQueues:
         self.made: list[PartitionQueue] = []
         self.sticky: StickyPartitioner | None = None
         self.load_at = 0.0
+        # When metadata was last told that the topic is in use.
+        self.noted_at = float("-inf")
         # The partitions that have a leader, and their numbers; None where that has to be looked up again.
         self._led: list[PartitionQueue] | None = None
         self._available: list[int] = []

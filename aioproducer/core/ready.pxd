@@ -5,6 +5,10 @@ from aioproducer.core.partition_queue cimport NodeQueue, PartitionQueue
 from aioproducer.core.producer_state cimport ProducerState
 
 
+cdef class BatchFinisher:
+    cpdef bint finish_batch(self, PartitionQueue queue, ProducerBatch batch, double now) except -1
+
+
 cdef class ReadyPartitions:
     cdef object _backoffs
     cdef dict _held
@@ -36,5 +40,5 @@ cdef class ReadyPartitions:
         size=Py_ssize_t,
     )
     cpdef list drain(
-        self, object node_id, double now, Py_ssize_t max_request_size, bint one_in_flight, object finish
+        self, object node_id, double now, Py_ssize_t max_request_size, bint one_in_flight, BatchFinisher finisher
     )

@@ -20,6 +20,16 @@ from aioproducer.core.producer_state import ProducerState
 BATCHES_PER_REQUEST = 64
 
 
+class BatchFinisher:
+    """Who sees to it that a batch can be sent."""
+
+    __slots__ = ()
+
+    def finish_batch(self, queue: PartitionQueue, batch: ProducerBatch, now: float) -> bool:
+        """Close the batch and compress it; False where a thread has to do that first."""
+        raise AssertionError("the accumulator says")
+
+
 class ReadyPartitions:
     """The ready side of the accumulator.
 
@@ -186,12 +196,9 @@ class ReadyPartitions:
         now: float,
         max_request_size: int,
         one_in_flight: bool,
-        finish: Callable[[PartitionQueue, ProducerBatch, float], bool],
+        finisher: BatchFinisher,
     ) -> list[ProducerBatch]:
-        """The batches for one request, as ``RecordAccumulator.drain`` says.
-
-        ``finish`` closes a batch and compresses it, or returns False where that takes a thread.
-        """
+        """The batches for one request, as ``RecordAccumulator.drain`` says."""
         drained: list[ProducerBatch] = []
         node = self.nodes.get(node_id)
         if node is None:
@@ -213,7 +220,7 @@ class ReadyPartitions:
             if not self.producer_state.may_send(head, queue.sequences):
                 self._held[queue] = None
                 continue
-            if not finish(queue, head, now):
+            if not finisher.finish_batch(queue, head, now):
                 continue
             size = head.size()
             if size > room and drained:

@@ -44,3 +44,7 @@ cdef class ProduceInFlight(RequestContext):
     cdef dict _acknowledged(self, Acknowledged response, double now)
     @cython.locals(batch=ProducerBatch, unanswered=dict, owner=ProduceOwner, by_id=cython.bint)
     cdef dict _answered_in_full(self, object response, Completed completed)
+
+
+@cython.locals(context=ProduceInFlight)
+cpdef ProduceInFlight produce_in_flight(ProduceOwner owner, list batches, list keys)

@@ -109,10 +109,9 @@ class ProduceInFlight(RequestContext):
 
     __slots__ = ("_batches", "_keys", "_owner")
 
-    def __init__(self, owner: ProduceOwner, batches: list[ProducerBatch], keys: list[PartitionKey]) -> None:
-        self._owner = owner
-        self._batches = batches
-        self._keys = keys
+    _owner: ProduceOwner
+    _batches: list[ProducerBatch]
+    _keys: list[PartitionKey]
 
     def reading(self) -> None:
         for batch in self._batches:
@@ -179,3 +178,12 @@ class ProduceInFlight(RequestContext):
     def failed(self, node: NodeConnection, error: KafkaError) -> None:
         for batch in self._batches:
             self._owner.batch_failed(batch, error)
+
+
+def produce_in_flight(owner: ProduceOwner, batches: list[ProducerBatch], keys: list[PartitionKey]) -> ProduceInFlight:
+    """The context of a request: its batches, whose keys are those of ``produce_request``."""
+    context = ProduceInFlight.__new__(ProduceInFlight)
+    context._owner = owner
+    context._batches = batches
+    context._keys = keys
+    return context

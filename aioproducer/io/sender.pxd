@@ -9,7 +9,7 @@ from aioproducer.core.metadata cimport ClusterMetadata
 from aioproducer.core.producer_state cimport ProducerState
 from aioproducer.io.cluster cimport Cluster
 from aioproducer.io.node cimport NodeConnection
-from aioproducer.io.produce cimport ProduceInFlight, ProduceOwner, choose_version, produce_request
+from aioproducer.io.produce cimport ProduceInFlight, ProduceOwner, choose_version, produce_in_flight, produce_request
 from aioproducer.metrics cimport Metrics
 
 

@@ -30,7 +30,7 @@ from aioproducer.hooks import Hooks
 from aioproducer.io.cluster import Cluster
 from aioproducer.io.node import NodeConnection, NodeSettings
 from aioproducer.io.offload import Compressor
-from aioproducer.io.produce import ProduceInFlight, ProduceOwner, choose_version, produce_request
+from aioproducer.io.produce import ProduceOwner, choose_version, produce_in_flight, produce_request
 from aioproducer.metrics import Metrics
 from aioproducer.protocol import decode_produced
 from aioproducer.protocol.messages.produce import PartitionProduceResponse
@@ -261,8 +261,9 @@ class Sender(ProduceOwner):
         elif is_due:
             # Behind those that are served: where a loop was held up, what a record waited for may be here all the same.
             more_fail = self._expire_waiting(now) or more_fail
-        for pending, error in accumulator.take_refused():
-            self._fail_waiting([pending], error)
+        if accumulator.refused:
+            for pending, error in accumulator.take_refused():
+                self._fail_waiting([pending], error)
         if more_fail:
             self.wake()
         elif self._lost:
@@ -348,7 +349,7 @@ class Sender(ProduceOwner):
         try:
             version = choose_version(node, batches, topic_ids)
             request, keys = produce_request(batches, version, topic_ids, self._acks, self._request_timeout_ms)
-            context = ProduceInFlight(self, batches, keys)
+            context = produce_in_flight(self, batches, keys)
             written = node.send(request, context, now, version, self._acks != 0, None, decode_produced)
         except Exception as failure:
             error = failure
