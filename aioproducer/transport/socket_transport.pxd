@@ -1,6 +1,6 @@
 cimport cython
 
-from aioproducer.transport.buffers cimport bytes_of
+from aioproducer.transport.buffers cimport bytes_of, part_of
 
 cdef bint _HAS_SENDMSG
 cdef object _SOL_SOCKET, _SO_ERROR

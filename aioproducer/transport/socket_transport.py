@@ -24,7 +24,7 @@ from collections.abc import Sequence
 
 from aioproducer.transport.addresses import with_peer
 from aioproducer.transport.base import Buffer, TransportHandler
-from aioproducer.transport.buffers import advance, bytes_of, first_bytes, views_of
+from aioproducer.transport.buffers import advance, bytes_of, first_bytes, part_of, views_of
 
 RECEIVE_SIZE = 128 * 1024
 _SEND_LIMIT = 256 * 1024
@@ -272,7 +272,7 @@ class StreamTransport:
             self._receiving_ended(with_peer(error, self._peer))
         else:
             if count:
-                self._received(self._receive_buffer[:count])
+                self._received(part_of(self._receive_buffer, 0, count))
                 if self._is_called_once and self._state is not _FAILED:
                     self._look_for_reset()
             else:
