@@ -703,7 +703,7 @@ def test_an_interrupt_while_waiting_for_room_ends_the_with_soon(
     with pytest.raises(KeyboardInterrupt) as raised:
         task()
     timer.join()
-    assert time.monotonic() - began < 8
+    assert time.monotonic() - began < 30
     assert "known to be acknowledged" in raised.value.__notes__[0]
     assert run(tasks_named("aioproducer-executor-rows")) == 0
 
@@ -904,7 +904,7 @@ def test_an_exception_goes_on_and_takes_no_more_than_its_grace(
 
     with pytest.raises(LookupError, match=r"^mine\n") as raised:
         task()
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30
     assert raised.value.__notes__ == [
         "Of 1 rows sent 0 are known to be acknowledged; of the other 1 some may be in the log all the same."
     ]

@@ -245,11 +245,11 @@ def test_a_task_does_not_wait_for_the_rows_of_another(cluster: EmbeddedClusterTh
 
 
 def test_the_closing_flush_has_a_deadline(cluster: EmbeddedClusterThread, topic: str) -> None:
-    cluster.delay("Produce", 3000, times=None)
+    cluster.delay("Produce", 60_000, times=None)
     began = time.monotonic()
     with pytest.raises(SparkTaskError) as raised:
         write(cluster, topic, iter([batch(0)]), flush_timeout_ms=300)
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 20
     assert str(raised.value) == (
         "Not all rows were acknowledged within 300 ms (flush_timeout_ms) after the last one had come; those for "
         f"{topic}-0 still wait. Of 500 rows sent in this attempt 0 are known to be acknowledged; of the other 500 some "
@@ -334,7 +334,7 @@ def test_an_interrupt_while_it_waits_for_room_leaves_nothing(cluster: EmbeddedCl
 
 
 def test_an_interrupt_in_the_closing_flush_leaves_nothing(cluster: EmbeddedClusterThread, topic: str) -> None:
-    cluster.delay("Produce", 2000, times=None)
+    cluster.delay("Produce", 60_000, times=None)
     ended = threading.Event()
 
     def batches() -> Iterator[pyarrow.RecordBatch]:
@@ -345,7 +345,7 @@ def test_an_interrupt_in_the_closing_flush_leaves_nothing(cluster: EmbeddedClust
     began = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         write(cluster, topic, batches())
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 20
     thread.join()
     assert tasks_on_loop() == []
 
