@@ -95,3 +95,7 @@ cdef class Connection:
 
 @cython.locals(request=InFlight)
 cdef object _decode(InFlight request, object frame)
+
+
+@cython.locals(buffer="Py_buffer *")
+cdef bint _is_of_bytes(object view) except -1

@@ -346,7 +346,7 @@ class Connection:
         """
         completed: list[Completed] = []
         # Nearly always it is single bytes one behind the other already.
-        plain = type(data) is memoryview and data.c_contiguous and data.nbytes == len(data)
+        plain = type(data) is memoryview and _is_of_bytes(data)
         view: memoryview = data if plain else memoryview(data).cast("B")  # type: ignore[assignment]  # by the line above
         end = len(view)
         position = 0
@@ -579,6 +579,14 @@ class Connection:
             got = len(self._frame_start) + len(self._frame or b"")
             return NetworkError(f"{self.peer} ended the connection{because} in a response, of which {got} bytes came.")
         return NetworkError(f"{self.peer} ended the connection{because}.")
+
+
+def _is_of_bytes(view: memoryview) -> bool:
+    """Whether it is of single bytes that lie one behind the other."""
+    if cython.compiled:
+        buffer = PyMemoryView_GET_BUFFER(view)
+        return buffer.ndim == 1 and buffer.itemsize == 1 and buffer.strides[0] == 1 and buffer.suboffsets is cython.NULL
+    return view.c_contiguous and view.nbytes == len(view)
 
 
 class _Own:

@@ -273,7 +273,7 @@ class Sender(ProduceOwner):
         if accumulator.ready.leaderless:
             self._ask_for_leaders(now)
         deadline = min(accumulator.next_deadline(), self.cluster.send_due(now))
-        for node_id in accumulator.ready.ready.copy():
+        for node_id in list(accumulator.ready.ready):
             node = self.cluster.node(node_id)
             if node is None:
                 continue

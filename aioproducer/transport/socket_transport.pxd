@@ -2,6 +2,20 @@ cimport cython
 
 from aioproducer.transport.buffers cimport bytes_of, part_of
 
+cdef extern from *:
+    """
+    #include <errno.h>
+    #include <sys/socket.h>
+
+    /* SO_ERROR, without the objects that the method of Python's socket takes and makes. */
+    static inline int pending_error(int descriptor) {
+        int error = 0;
+        socklen_t size = sizeof(error);
+        return getsockopt(descriptor, SOL_SOCKET, SO_ERROR, &error, &size) == 0 ? error : errno;
+    }
+    """
+    int pending_error(int descriptor) noexcept
+
 cdef bint _HAS_SENDMSG
 cdef object _SOL_SOCKET, _SO_ERROR
 cdef object _OPEN, _FAILED, _ENDED
@@ -12,6 +26,7 @@ cdef class StreamTransport:
     cdef object __weakref__
     cdef object _loop
     cdef public object _socket
+    cdef int _descriptor
     cdef public object _handler
     cdef object _peer
     cdef object _linger_timeout
@@ -39,6 +54,7 @@ cdef class StreamTransport:
     cdef object _write_failed(self, object error)
     cdef object _flushing_failed(self, object error)
     cdef object _drop_unsent(self)
+    @cython.locals(number=cython.int)
     cdef object _look_for_reset(self)
     cdef object _received(self, object data)
     cdef object _end_of_stream(self)

@@ -21,10 +21,19 @@ import struct
 import sys
 from collections import deque
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from aioproducer.transport.addresses import with_peer
 from aioproducer.transport.base import Buffer, TransportHandler
 from aioproducer.transport.buffers import advance, bytes_of, first_bytes, part_of, views_of
+
+if TYPE_CHECKING:
+    import cython
+else:
+    from aioproducer.uncompiled import cython
+
+if cython.compiled:
+    from cython.cimports.aioproducer.transport.socket_transport import pending_error
 
 RECEIVE_SIZE = 128 * 1024
 _SEND_LIMIT = 256 * 1024
@@ -67,6 +76,7 @@ class StreamTransport:
     ) -> None:
         self._loop = loop
         self._socket = sock
+        self._descriptor = sock.fileno()
         self._handler = handler
         self._peer = peer
         self._linger_timeout = linger_timeout
@@ -282,7 +292,10 @@ class StreamTransport:
         """Where the peer has reset the connection behind what was received: go on without the loop."""
         if self._state is _ENDED:
             return
-        number = self._socket.getsockopt(_SOL_SOCKET, _SO_ERROR)
+        if cython.compiled:
+            number = pending_error(self._descriptor)
+        else:
+            number = self._socket.getsockopt(_SOL_SOCKET, _SO_ERROR)
         if number:
             error = OSError(number, os.strerror(number))
             if self._state is State.LINGERING:

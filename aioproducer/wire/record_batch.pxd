@@ -20,7 +20,7 @@ cpdef bytes pack_header(
 
 cdef unsigned int[256] _CHECKSUMS
 cdef unsigned int _REVERSED_POLYNOMIAL
-cdef Py_ssize_t _SIZE
+cdef Py_ssize_t _SIZE, _SHORT_BODY
 
 @cython.locals(
     start="unsigned char *", place="unsigned char *", covered="unsigned char *", end="unsigned char *", checksum=cython.uint
@@ -36,6 +36,8 @@ cdef bytes write_header(
     int producer_epoch,
     long long base_sequence,
 )
+
+cdef unsigned int _with_bytes(unsigned int checksum, const unsigned char *place, const unsigned char *end) noexcept
 
 @cython.locals(index=cython.int)
 cdef unsigned char *_put(unsigned char *place, long long value, int size) noexcept

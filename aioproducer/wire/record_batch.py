@@ -35,8 +35,10 @@ else:
 
 if cython.compiled:
     from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize
+    from cython.cimports.cpython.memoryview import PyMemoryView_GET_BUFFER
 
 BATCH_HEADER_SIZE = 61
+_SHORT_BODY = 128
 LOG_OVERHEAD = 12
 """Base offset and batch length, which the batch length does not count."""
 MAGIC_VALUE = 2
@@ -216,12 +218,23 @@ def write_header(
     end = _put(end, base_sequence, 4)
     end = _put(end, record_count, 4)
     checksum = 0
-    checksum = ~checksum
-    while covered < end:
-        checksum = _CHECKSUMS[(checksum ^ covered[0]) & 0xFF] ^ (checksum >> 8)
-        covered += 1
-    _put(place, crc32c(body, ~checksum), 4)
+    checksum = ~_with_bytes(~checksum, covered, end)
+    if body_size <= _SHORT_BODY and len(body) == 1 and type(body[0]) is memoryview:
+        # It is done before the library would have been called.
+        covered = cython.cast(cython.p_uchar, PyMemoryView_GET_BUFFER(body[0]).buf)
+        checksum = ~_with_bytes(~checksum, covered, covered + body_size)
+    else:
+        checksum = crc32c(body, checksum)
+    _put(place, checksum, 4)
     return header
+
+
+def _with_bytes(checksum: int, place: Any, end: Any) -> int:  # compiled only
+    """What the register of a checksum has behind the bytes from ``place`` to ``end``."""
+    while place < end:
+        checksum = _CHECKSUMS[(checksum ^ place[0]) & 0xFF] ^ (checksum >> 8)
+        place += 1
+    return checksum
 
 
 def _put(place: Any, value: int, size: int) -> Any:  # compiled only
@@ -233,7 +246,7 @@ def _put(place: Any, value: int, size: int) -> Any:  # compiled only
 
 
 def _fill_checksums() -> None:  # compiled only
-    """For the few bytes of a header, which are done before the library would have been called."""
+    """For the few bytes of a header, and of a body that has few."""
     for index in range(256):
         checksum = index
         for _ in range(8):
