@@ -7,6 +7,7 @@ import asyncio
 import ctypes
 import gc
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -527,12 +528,22 @@ async def test_what_is_sent_while_the_collector_runs_in_the_middle_of_send(
             value = b"%s %d" % (what, len(sent))
             sent.append((value, producer.send(topic, value, headers=[("level", b"x" * 30)])))
 
+        # The collector runs in whatever thread takes memory next, and some of those are the test runner's.
+        here = threading.get_ident()
+        elsewhere: list[None] = []
+
+        def collected() -> None:
+            if threading.get_ident() == here:
+                send(b"collected")
+            else:
+                elsewhere.append(None)
+
         await know_topic(producer, topic)
         try:
             for threshold in (20, 33, 50, 70):
                 gc.set_threshold(threshold)
                 for _ in range(1500):
-                    _Cycle(lambda: send(b"collected"))
+                    _Cycle(collected)
                     send(b"in turn")
                     await producer.drain()
         finally:
@@ -543,4 +554,4 @@ async def test_what_is_sent_while_the_collector_runs_in_the_middle_of_send(
     stored = {record.offset: record.value for record in kafka_cluster.records(topic)}
     assert [stored[offset] for offset in offsets] == [value for value, _ in sent]
     assert len(set(offsets)) == len(offsets)
-    assert len(sent) == 12_000
+    assert len(sent) + len(elsewhere) == 12_000
