@@ -64,7 +64,7 @@ cdef class ProducerBatch(DeliveryGroup):
     cdef public list children
     cdef public Py_ssize_t undone_children
 
-    cdef object _begin(
+    cpdef object begin(
         self,
         object loop,
         PartitionQueue queue,

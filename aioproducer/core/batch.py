@@ -61,6 +61,8 @@ class ProducerBatch(DeliveryGroup):
     Life: open (takes appends) -> closed -> compressed, if there is a codec -> drained (has a sequence and a header, a
     transport reads it) -> one outcome: succeeded, failed or split. The outcome never changes.
 
+    Made by ``new_batch``.
+
     Memory: the slabs, and the compressed bytes in their place, go back to the pool when the outcome is known *and*
     nothing reads them any more, neither a transport nor a compressor (``readers``).
     """
@@ -118,7 +120,7 @@ class ProducerBatch(DeliveryGroup):
         "used_before",
     )
 
-    def __init__(
+    def begin(
         self,
         loop: FutureFactory,
         queue: PartitionQueue,
@@ -127,18 +129,7 @@ class ProducerBatch(DeliveryGroup):
         created_at: float,
         size_limit: int,
     ) -> None:
-        self._begin(loop, queue, topic_partition, number, created_at, size_limit)
-
-    def _begin(
-        self,
-        loop: FutureFactory,
-        queue: PartitionQueue,
-        topic_partition: TopicPartition,
-        number: int,
-        created_at: float,
-        size_limit: int,
-    ) -> None:
-        # As DeliveryGroup.__init__, without the call.
+        """What ``__init__`` would do: see ``new_batch``."""
         self.loop = loop
         self.awaiting = None
         self.waiters = None
@@ -615,7 +606,7 @@ def new_batch(
     created_at: float,
     size_limit: int,
 ) -> ProducerBatch:
-    """``ProducerBatch`` of these arguments, without what a call of a class costs."""
+    """An open batch without memory; a function, as to call a class with so much costs more than to fill it in."""
     batch = ProducerBatch.__new__(ProducerBatch)
-    batch._begin(loop, queue, topic_partition, number, created_at, size_limit)
+    batch.begin(loop, queue, topic_partition, number, created_at, size_limit)
     return batch

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aioproducer.core.batch import ProducerBatch
+from aioproducer.core.batch import ProducerBatch, new_batch
 from aioproducer.wire.record_batch import BATCH_HEADER_SIZE, BatchRecord, RecordBatch, encode_record
 
 
@@ -44,9 +44,7 @@ def _encode(record: BatchRecord, first: BatchRecord, index: int) -> bytes:
 
 def _part(batch: ProducerBatch, records: list[BatchRecord], encoded: list[bytes]) -> ProducerBatch:
     assert batch.queue is not None
-    part = ProducerBatch(
-        batch.loop, batch.queue, batch.topic_partition, batch.number, batch.created_at, batch.size_limit
-    )
+    part = new_batch(batch.loop, batch.queue, batch.topic_partition, batch.number, batch.created_at, batch.size_limit)
     part.take_records(
         b"".join(encoded),
         [record.timestamp for record in records],

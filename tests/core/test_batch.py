@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aioproducer.compression import codec
-from aioproducer.core.batch import FAILED, LARGEST_GROWTH, SUCCEEDED, ProducerBatch
+from aioproducer.core.batch import FAILED, LARGEST_GROWTH, SUCCEEDED, ProducerBatch, new_batch
 from aioproducer.core.buffer_pool import BufferPool
 from aioproducer.core.delivery import Delivery
 from aioproducer.core.partition_queue import PartitionQueue
@@ -25,7 +25,7 @@ HEADERS = (("name", b"value"), ("null", None))
 
 
 def make_batch(size_limit: int = 1000) -> ProducerBatch:
-    batch = ProducerBatch(HandLoop(), PartitionQueue(WHERE, PartitionSequences()), WHERE, 1, 0.0, size_limit)
+    batch = new_batch(HandLoop(), PartitionQueue(WHERE, PartitionSequences()), WHERE, 1, 0.0, size_limit)
     batch.base_timestamp = 1000
     return batch
 

@@ -41,9 +41,14 @@ class TrackedPending(PendingRecord):
     __slots__ = ("__weakref__",)
 
 
+def empty_batch(loop: FutureFactory) -> ProducerBatch:
+    batch = TrackedBatch.__new__(TrackedBatch)
+    batch.begin(loop, PartitionQueue(WHERE, PartitionSequences()), WHERE, 1, 0.0, 1000)
+    return batch
+
+
 def make_batch(loop: FutureFactory, count: int = 3, base_timestamp: int = 1000) -> ProducerBatch:
-    queue = PartitionQueue(WHERE, PartitionSequences())
-    batch = TrackedBatch(loop, queue, WHERE, 1, 0.0, 1000)
+    batch = empty_batch(loop)
     batch.take_records(b"", [base_timestamp + index for index in range(count)], base_timestamp, 0)
     return batch
 
@@ -887,7 +892,7 @@ async def test_a_record_that_failed_in_line() -> None:
 def splittable(count: int) -> ProducerBatch:
     """A real batch of ``count`` records, timestamps 1000 and up."""
     loop = asyncio.get_running_loop()
-    batch = TrackedBatch(loop, PartitionQueue(WHERE, PartitionSequences()), WHERE, 1, 0.0, 1000)
+    batch = empty_batch(loop)
     records = [encode_record(index, index, None, b"%d" % index) for index in range(count)]
     batch.take_records(b"".join(records), [1000 + index for index in range(count)], 1000, 10)
     return batch

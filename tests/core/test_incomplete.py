@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioproducer.core.batch import ProducerBatch
+from aioproducer.core.batch import ProducerBatch, new_batch
 from aioproducer.core.incomplete import BatchList
 from aioproducer.record import TopicPartition
 from tests.core.accumulating import Bench
@@ -14,7 +14,7 @@ from tests.core.accumulating import Bench
 @given(st.lists(st.integers(0, 6)))
 def test_batches_keep_their_order_whoever_goes(places: list[int]) -> None:
     bench = Bench()
-    made = [ProducerBatch(bench.loop, bench.queue(), TopicPartition("t", 0), number, 0.0, 1000) for number in range(7)]
+    made = [new_batch(bench.loop, bench.queue(), TopicPartition("t", 0), number, 0.0, 1000) for number in range(7)]
     found, wanted = BatchList(), dict[ProducerBatch, None]()
     for place in places:
         batch = made[place]
