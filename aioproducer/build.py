@@ -53,6 +53,7 @@ COMPILED_MODULES = (
     "aioproducer.transport.rdma.work_requests",
     "aioproducer.transport.socket_transport",
     "aioproducer.transport.tls_transport",
+    "aioproducer.views",
     "aioproducer.wire.crc32c",
     "aioproducer.wire.murmur2",
     "aioproducer.wire.record",

@@ -21,6 +21,7 @@ _CLIENT = _ERRORS | _PLUGINS | _FORMATS | {"record", "config", "security", "core
 ARROWS: dict[str, set[str]] = {
     "build": set(),
     "uncompiled": set(),
+    "views": {"uncompiled"},
     "error_codes": set(),
     "error_texts": {"error_codes"},
     "record": {"uncompiled"},
@@ -37,8 +38,8 @@ ARROWS: dict[str, set[str]] = {
     "metrics": _ERRORS | {"record"},
     "config": _ERRORS | _PLUGINS | {"record", "compression"},
     "security": _ERRORS | {"config"},
-    "core": _ERRORS | _FORMATS | {"record", "partitioner", "uncompiled"},
-    "transport": _ERRORS | {"uncompiled"},
+    "core": _ERRORS | _FORMATS | {"record", "partitioner", "uncompiled", "views"},
+    "transport": _ERRORS | {"uncompiled", "views"},
     "io": _ERRORS | _PLUGINS | _FORMATS | {"record", "config", "core", "transport"},
     "callers": _ERRORS | {"record", "wire"},
     "arrow": {"core"},

@@ -2,6 +2,7 @@ cimport cython
 
 from aioproducer.protocol.frames cimport encode_request
 from aioproducer.protocol.produce_frames cimport read_integer
+from aioproducer.views cimport is_of_bytes
 
 cdef object _READY
 
@@ -95,7 +96,3 @@ cdef class Connection:
 
 @cython.locals(request=InFlight)
 cdef object _decode(InFlight request, object frame)
-
-
-@cython.locals(buffer="Py_buffer *")
-cdef bint _is_of_bytes(object view) except -1

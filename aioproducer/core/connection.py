@@ -49,6 +49,7 @@ from aioproducer.protocol import (
     messages,
 )
 from aioproducer.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from aioproducer.views import is_of_bytes
 
 if TYPE_CHECKING:
     import cython
@@ -346,7 +347,7 @@ class Connection:
         """
         completed: list[Completed] = []
         # Nearly always it is single bytes one behind the other already.
-        plain = type(data) is memoryview and _is_of_bytes(data)
+        plain = type(data) is memoryview and is_of_bytes(data)
         view: memoryview = data if plain else memoryview(data).cast("B")  # type: ignore[assignment]  # by the line above
         end = len(view)
         position = 0
@@ -579,14 +580,6 @@ class Connection:
             got = len(self._frame_start) + len(self._frame or b"")
             return NetworkError(f"{self.peer} ended the connection{because} in a response, of which {got} bytes came.")
         return NetworkError(f"{self.peer} ended the connection{because}.")
-
-
-def _is_of_bytes(view: memoryview) -> bool:
-    """Whether it is of single bytes that lie one behind the other."""
-    if cython.compiled:
-        buffer = PyMemoryView_GET_BUFFER(view)
-        return buffer.ndim == 1 and buffer.itemsize == 1 and buffer.strides[0] == 1 and buffer.suboffsets is cython.NULL
-    return view.c_contiguous and view.nbytes == len(view)
 
 
 class _Own:

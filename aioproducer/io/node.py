@@ -541,14 +541,12 @@ class NodeConnection:
     def _release_unwritten(self, count: int, error: KafkaError | None) -> bool:
         """The oldest ``count`` are read no more; whether that was the end of any."""
         ended = False
-        unwritten = self._unwritten
-        # Whoever hears of it may send.
-        while count > 0 and unwritten:
-            count -= 1
-            context = unwritten.pop(0)
-            unanswered = self._write_deadlines.pop(context, None) if self._write_deadlines else None
+        released = self._unwritten[:count]
+        # First: whoever hears of it may send.
+        del self._unwritten[:count]
+        for context in released:
             context.released()
-            if unanswered is not None:
+            if self._write_deadlines.pop(context, None) is not None:
                 ended = True
                 if error is None:
                     context.answered(self, None)

@@ -1,6 +1,7 @@
 cimport cython
 
-from aioproducer.transport.buffers cimport bytes_of, part_of
+from aioproducer.transport.buffers cimport bytes_of
+from aioproducer.views cimport part_of
 
 cdef extern from *:
     """

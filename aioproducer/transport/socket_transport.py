@@ -25,7 +25,8 @@ from typing import TYPE_CHECKING
 
 from aioproducer.transport.addresses import with_peer
 from aioproducer.transport.base import Buffer, TransportHandler
-from aioproducer.transport.buffers import advance, bytes_of, first_bytes, part_of, views_of
+from aioproducer.transport.buffers import advance, bytes_of, first_bytes, views_of
+from aioproducer.views import part_of
 
 if TYPE_CHECKING:
     import cython

@@ -37,7 +37,7 @@ cdef bytes write_header(
     long long base_sequence,
 )
 
-cdef unsigned int _with_bytes(unsigned int checksum, const unsigned char *place, const unsigned char *end) noexcept
+cdef unsigned int _checksum_of(const unsigned char *place, const unsigned char *end, unsigned int value) noexcept
 
 @cython.locals(index=cython.int)
 cdef unsigned char *_put(unsigned char *place, long long value, int size) noexcept

@@ -217,24 +217,24 @@ def write_header(
     end = _put(end, producer_epoch, 2)
     end = _put(end, base_sequence, 4)
     end = _put(end, record_count, 4)
-    checksum = 0
-    checksum = ~_with_bytes(~checksum, covered, end)
+    checksum = _checksum_of(covered, end, 0)
     if body_size <= _SHORT_BODY and len(body) == 1 and type(body[0]) is memoryview:
         # It is done before the library would have been called.
         covered = cython.cast(cython.p_uchar, PyMemoryView_GET_BUFFER(body[0]).buf)
-        checksum = ~_with_bytes(~checksum, covered, covered + body_size)
+        checksum = _checksum_of(covered, covered + body_size, checksum)
     else:
         checksum = crc32c(body, checksum)
     _put(place, checksum, 4)
     return header
 
 
-def _with_bytes(checksum: int, place: Any, end: Any) -> int:  # compiled only
-    """What the register of a checksum has behind the bytes from ``place`` to ``end``."""
+def _checksum_of(place: Any, end: Any, value: int) -> int:  # compiled only
+    """``crc32c`` of the bytes from ``place`` to ``end``, for few."""
+    value = ~value
     while place < end:
-        checksum = _CHECKSUMS[(checksum ^ place[0]) & 0xFF] ^ (checksum >> 8)
+        value = _CHECKSUMS[(value ^ place[0]) & 0xFF] ^ (value >> 8)
         place += 1
-    return checksum
+    return ~value
 
 
 def _put(place: Any, value: int, size: int) -> Any:  # compiled only

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioproducer.transport.buffers import advance, bytes_of, first_bytes, part_of, views_of
+from aioproducer.transport.buffers import advance, bytes_of, first_bytes, views_of
 
 pieces = st.lists(st.binary(max_size=20), max_size=8)
 
@@ -71,28 +71,3 @@ def test_views_are_of_the_same_memory():
 def test_what_has_no_contiguous_bytes_is_refused(wrong):
     with pytest.raises(TypeError):
         views_of([wrong])
-
-
-@given(st.binary(max_size=20), st.integers(0, 20), st.integers(0, 20))
-def test_a_part_is_what_a_slice_is(data, offset, length):
-    memory = bytearray(data)
-    offset = min(offset, len(memory))
-    length = min(length, len(memory) - offset)
-    whole = memoryview(memory)
-    part, expected = part_of(whole, offset, length), whole[offset : offset + length]
-    assert part == expected
-    for name in ("nbytes", "shape", "strides", "format", "readonly", "c_contiguous", "obj"):
-        assert getattr(part, name) == getattr(expected, name)
-    assert bytes(part[1:]) == data[offset : offset + length][1:]
-    # It is the memory itself, which it keeps until it is released.
-    if length:
-        part[0] = memory[offset] ^ 1
-        assert memory[offset] == data[offset] ^ 1
-    expected.release()
-    whole.release()
-    with pytest.raises(ValueError, match="released"):
-        part_of(whole, 0, 0)
-    with pytest.raises(BufferError):
-        memory.append(0)
-    part.release()
-    memory.append(0)

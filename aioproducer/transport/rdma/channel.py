@@ -22,7 +22,6 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 from aioproducer.transport.base import Buffer, TransportHandler
-from aioproducer.transport.buffers import part_of
 from aioproducer.transport.rdma.counters import Counters
 from aioproducer.transport.rdma.executor import RECEIVE_ID, DevicePool, Link, SharedDevice
 from aioproducer.transport.rdma.failures import named, reset, status_error
@@ -39,6 +38,7 @@ from aioproducer.transport.rdma.ring import (
 )
 from aioproducer.transport.rdma.verbs import CompletionStatus
 from aioproducer.transport.rdma.work_requests import Completion, Write
+from aioproducer.views import part_of
 
 _logger = logging.getLogger(__name__)
 

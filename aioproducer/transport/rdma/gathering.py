@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from aioproducer.transport.base import Buffer
-from aioproducer.transport.buffers import is_of_bytes, view_of
 from aioproducer.transport.rdma.registration import RegisteredMemory
 from aioproducer.transport.rdma.ring import SendQueue
 from aioproducer.transport.rdma.work_requests import Write
+from aioproducer.views import is_of_bytes, view_of
 
 if TYPE_CHECKING:
     import cython

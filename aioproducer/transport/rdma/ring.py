@@ -391,4 +391,4 @@ class SendQueue:
             self.lent -= returned
             for _ in range(returned):
                 self._lent_from.take()
-                self._held.pop(0)
+            del self._held[:returned]
