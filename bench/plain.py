@@ -170,6 +170,21 @@ async def tick_beside_broker(job: Job) -> Measurement:
     return await _beside_broker(tick, job)
 
 
+async def busy_tick_beside_broker(job: Job) -> Measurement:
+    """A ticker on a loop that computes without a pause, a tenth of a millisecond at a time, and a busy broker."""
+    return await _beside_broker(_busy_tick, job)
+
+
+async def _busy_tick(job: Job) -> Measurement:
+    loop = asyncio.get_running_loop()
+    ends = time.monotonic() + job.seconds
+    ticker = Ticker(loop)
+    while time.monotonic() < ends:
+        _sum()
+        await asyncio.sleep(0)
+    return ticker.stop()
+
+
 async def callbacks_beside_broker(job: Job) -> Measurement:
     """Callbacks that do the same sum each time, and a broker that a raw socket keeps busy: on the plain loop only."""
     return await _beside_broker(_sums, job)

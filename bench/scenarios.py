@@ -216,6 +216,8 @@ SCENARIOS: tuple[Scenario, ...] = (
             Row("nothing but asyncio", "tick_beside_work", "beside a busy process (asyncio)"),
             Row("nothing but uvloop", "tick_beside_broker", "beside a busy broker (uvloop)"),
             Row("nothing but asyncio", "tick_beside_broker", "beside a busy broker (asyncio)"),
+            Row("nothing but uvloop", "busy_tick_beside_broker", "busy program beside a busy broker (uvloop)"),
+            Row("nothing but asyncio", "busy_tick_beside_broker", "busy program beside a busy broker (asyncio)"),
         ),
         (
             Metric("late_p99_ms", "p99 ms"),

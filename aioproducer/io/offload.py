@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import sys
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from contextvars import copy_context
 from typing import TYPE_CHECKING
 
@@ -21,21 +19,11 @@ if TYPE_CHECKING:
 _logger = logging.getLogger("aioproducer")
 
 MOST_WORKERS = 4
-NICENESS = 10
-"""What the workers add to their own: where all processors are busy, the scheduler then lets the loop go before them."""
 
 
 def _processors() -> int:
     """Those that this process may run on, where the system tells."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _give_way() -> None:
-    # Elsewhere it is the process that becomes nicer, with the loop in it.
-    if sys.platform == "linux":
-        # A sandbox that forbids it has batches compressed all the same.
-        with suppress(OSError):
-            os.nice(NICENESS)
 
 
 class Compressor:
@@ -81,8 +69,10 @@ class Compressor:
         if self._executor is None:
             from concurrent.futures import ThreadPoolExecutor
 
+            from aioproducer.io.scheduling import give_way
+
             self._executor = ThreadPoolExecutor(
-                self._most_workers, thread_name_prefix="aioproducer-compressor", initializer=_give_way
+                self._most_workers, thread_name_prefix="aioproducer-compressor", initializer=give_way
             )
         try:
             worker = self._loop.run_in_executor(self._executor, self._work)

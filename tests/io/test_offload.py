@@ -14,7 +14,7 @@ import pytest
 from aioproducer import Producer
 from aioproducer.compression import codec
 from aioproducer.errors import KafkaError
-from aioproducer.io import offload
+from aioproducer.io import offload, scheduling
 from aioproducer.io.offload import Compressor
 from tests.simulation import World, run
 
@@ -124,7 +124,7 @@ async def test_threads_that_compress_give_way_to_the_loop_which_stays_as_it_was(
     compressor.submit(Batch())
     assert codec("gzip").decompress(await done) == LARGE
     await compressor.close()
-    assert spy.niceness == {min(own + offload.NICENESS, 19)}
+    assert spy.niceness == {min(own + scheduling.NICENESS, 19)}
     assert os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) == own
 
 
