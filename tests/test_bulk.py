@@ -465,3 +465,23 @@ async def test_settling_that_was_cancelled_forgets_nothing(kafka_cluster: Embedd
         assert sender.acked == 0
         await sender.settle_all()
         assert sender.acked == 1
+
+
+async def test_settling_down_waits_for_as_many_filled_batches_as_there_are_too_many(
+    kafka_cluster: EmbeddedCluster, topic: str
+) -> None:
+    kafka_cluster.delay(api="Produce", delay_ms=20)
+    async with kafka_cluster.producer(linger_ms=60_000, batch_size=1000) as producer:
+        await producer.partitions_for(topic)
+        sender = ColumnsSender(producer)
+        # One in each batch, the last of which takes more.
+        await sender.send(topic, [b"x" * 900] * 31, partition=0)
+        await sender.settle_down_to(30)
+        assert sender.acked == 0
+        await sender.settle_down_to(10)
+        assert sender.acked >= 20
+        await sender.send(topic, [b"lingers"], partition=1)
+        await sender.settle_down_to(0)
+        assert sender.acked == 30, "what still takes records is not waited for"
+        await sender.settle_all()
+        assert sender.acked == 32

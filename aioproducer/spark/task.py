@@ -33,6 +33,9 @@ logger = logging.getLogger("aioproducer.spark")
 # So many Arrow batches, and so many bytes of them, wait to become records at most; one alone may be larger.
 BATCHES_AHEAD = 3
 BYTES_AHEAD = 16 << 20
+# So many filled batches of a task are without an acknowledgement at most. More make nothing faster: what the processor's
+# caches forget of a batch before it is sent, and the garbage collector's looking through all of them, cost a sixth.
+BATCHES_UNDER_WAY = 256
 # How often it is looked for failures while rows wait for room or are flushed, in seconds.
 LOOK_EVERY = 0.05
 # So many partitions are named in an error.
@@ -113,7 +116,7 @@ class PartitionSender:
             await self._room.wait()
         if self._task.done():
             await self._task
-        self._check()
+        self._raise_failure()
         self._waiting.append((pieces, size))
         self._bytes_waiting += size
         self._filled.set()
@@ -184,6 +187,7 @@ class PartitionSender:
                 await self._send(piece)
                 # Small pieces are each too quick for ``send`` to give others a turn.
                 await self._producer.drain()
+                await self._sender.settle_down_to(BATCHES_UNDER_WAY)
                 self._raise_failure()
             self._waiting.popleft()
             self._bytes_waiting -= size

@@ -18,7 +18,7 @@ from aioproducer.record import TopicPartition
 from aioproducer.spark import SinkOptions, close_executor, run
 from aioproducer.spark.columns import SinkColumns
 from aioproducer.spark.executor import Executor
-from aioproducer.spark.task import BATCHES_AHEAD, SparkTaskError, TaskOutcome, write_partition
+from aioproducer.spark.task import BATCHES_AHEAD, BATCHES_UNDER_WAY, SparkTaskError, TaskOutcome, write_partition
 from aioproducer.testing import EmbeddedClusterThread
 
 ROWS = 500
@@ -145,6 +145,25 @@ def test_rows_that_wait_are_bounded_while_brokers_stall(cluster: EmbeddedCluster
     in_buffer = buffer_memory // (ROWS * size)
     # One is being sent and one was just made, beside those that wait.
     assert len(pulled) <= in_buffer + BATCHES_AHEAD + 2
+
+
+def test_filled_batches_that_wait_are_bounded_while_brokers_stall(cluster: EmbeddedClusterThread, topic: str) -> None:
+    cluster.delay("Produce", 700, times=None)
+    pulled: list[int] = []
+    with pytest.raises(SparkTaskError):
+        write(
+            cluster,
+            topic,
+            endless(pulled),
+            kafka__batch__size=1000,
+            kafka__delivery__timeout__ms=600,
+            kafka__request__timeout__ms=500,
+            kafka__linger__ms=0,
+        )
+    # A row takes 18 bytes at least, its key of one byte included.
+    in_batches = BATCHES_UNDER_WAY * (1000 // 18) // ROWS
+    # Their last Arrow batch is sent whole.
+    assert len(pulled) <= in_batches + 1 + BATCHES_AHEAD + 2
 
 
 def _until_stored(cluster: EmbeddedClusterThread, topic: str) -> None:
