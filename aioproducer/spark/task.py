@@ -33,8 +33,8 @@ logger = logging.getLogger("aioproducer.spark")
 # So many Arrow batches, and so many bytes of them, wait to become records at most; one alone may be larger.
 BATCHES_AHEAD = 3
 BYTES_AHEAD = 16 << 20
-# So many filled batches of a task are without an acknowledgement at most. More make nothing faster: what the processor's
-# caches forget of a batch before it is sent, and the garbage collector's looking through all of them, cost a sixth.
+# So many filled batches of a task are without an acknowledgement at most. More make nothing faster: what the caches
+# forget of a batch before it is sent, and the garbage collector's looking through all of them, cost a sixth.
 BATCHES_UNDER_WAY = 256
 # How often it is looked for failures while rows wait for room or are flushed, in seconds.
 LOOK_EVERY = 0.05
