@@ -126,7 +126,7 @@ def _spark(name: str, title: str, work: str, **options: Any) -> Scenario:
             Metric("driver_mib", "JVM, MiB", ",.0f"),
             Metric("memory_mib", "JVM and Python, MiB", ",.0f"),
         ),
-        options={"records": 2_000_000, "warm_up": 2_000_000, **options},
+        options={"records": 2_000_000, "warm_up": 8_000_000, **options},
         quick={"records": 200_000, "warm_up": 200_000},
         slow=True,
     )
