@@ -31,6 +31,11 @@ SCENARIOS = {
         ("late_p99.9_ms", "p99.9 ms", ".1f"),
         ("late_max_ms", "longest ms", ".0f"),
     ),
+    "5-callbacks": (
+        ("callback_p99.9_us", "p99.9 µs", ",.0f"),
+        ("callback_max_us", "longest µs", ",.0f"),
+        ("caller_step_max_us", "longest step of the caller µs", ",.0f"),
+    ),
     "spark-plain": (("rate", "rows/s", ",.0f"), ("cpu_us", "CPU µs a row", ".2f")),
     "spark-lz4": (("rate", "rows/s", ",.0f"), ("cpu_us", "CPU µs a row", ".2f")),
 }
