@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import struct
 import sys
@@ -29,14 +28,19 @@ def give_way() -> None:
     """Let this thread be in the way of others as little as the system can; what it refuses is left as it was."""
     # Elsewhere it is the process that becomes nicer, with the loop in it.
     if sys.platform == "linux":
-        # A sandbox may forbid it.
+        # A sandbox may forbid either.
         with suppress(OSError):
             os.nice(NICENESS)
-        _ask_for_long_slices()
+        # Not every Python has ctypes.
+        with suppress(OSError, ImportError):
+            _ask_for_long_slices()
 
 
 def _ask_for_long_slices() -> None:
-    number = _SCHED_SETATTR.get(os.uname().machine)
+    import ctypes
+
+    # A Python of 32 bits has calls of other numbers.
+    number = _SCHED_SETATTR.get(os.uname().machine) if sys.maxsize > 2**32 else None
     if number is None or os.sched_getscheduler(0) != os.SCHED_OTHER:
         return
     # Of the thread: Linux takes 0 for whoever calls.

@@ -86,6 +86,24 @@ def test_a_thread_that_may_ask_for_nothing_goes_on_as_it_was(monkeypatch):
     assert in_a_thread(same) == own
 
 
+@pytest.mark.parametrize("missing", ["sched_getscheduler", "ctypes"])
+def test_a_thread_goes_on_where_the_system_may_not_be_asked(monkeypatch, missing):
+    def forbidden(thread):
+        raise PermissionError(1, "Operation not permitted")
+
+    if missing == "ctypes":
+        monkeypatch.setitem(sys.modules, "ctypes", None)
+    else:
+        monkeypatch.setattr(os, "sched_getscheduler", forbidden)
+    own = niceness()
+
+    def nicer():
+        give_way()
+        return niceness()
+
+    assert in_a_thread(nicer) == min(own + NICENESS, 19)
+
+
 @pytest.mark.parametrize(("machine", "policy"), [("another", "SCHED_OTHER"), ("x86_64", "SCHED_BATCH")])
 def test_only_a_thread_of_the_usual_policy_on_a_machine_that_is_known_asks_for_slices(monkeypatch, machine, policy):
     def unexpected(name):
