@@ -417,8 +417,7 @@ class ColumnsSender:
             closed = [batch for batch in self._runs if batch.closed]
             if len(closed) <= most:
                 return
-            last = closed[-most - 1]
-            await asyncio.wait([Delivery(last, _first_undone(last))])
+            await _wait_for_part(closed[-most - 1])
 
     def _settle_first(self) -> None:
         """Count the batches that are done, from the first on, as many as one turn may."""
@@ -439,7 +438,7 @@ class ColumnsSender:
             if self._runs:
                 batch = next(iter(self._runs))
                 while not batch.is_finished():
-                    await asyncio.wait([Delivery(batch, _first_undone(batch))])
+                    await _wait_for_part(batch)
                 # Somebody else may have settled it meanwhile.
                 self._settle(batch, self._runs.pop(batch, []))
                 self._settle_first()
@@ -510,5 +509,7 @@ def _parts(batch: ProducerBatch, first: int = 0) -> Iterator[tuple[int, Producer
         yield from _parts(child, first + offset)
 
 
-def _first_undone(batch: ProducerBatch) -> int:
-    return next(first for first, part in _parts(batch) if not part.is_finished())
+async def _wait_for_part(batch: ProducerBatch) -> None:
+    """Wait for the first of those into which the batch was split, if it was, that is without an outcome."""
+    first_undone = next(first for first, part in _parts(batch) if not part.is_finished())
+    await asyncio.wait([Delivery(batch, first_undone)])

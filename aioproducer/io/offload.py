@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from aioproducer.compression import Codec
 from aioproducer.core.batch import ProducerBatch
+from aioproducer.io.scheduling import give_way
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
@@ -68,8 +69,6 @@ class Compressor:
     def _start(self) -> None:
         if self._executor is None:
             from concurrent.futures import ThreadPoolExecutor
-
-            from aioproducer.io.scheduling import give_way
 
             self._executor = ThreadPoolExecutor(
                 self._most_workers, thread_name_prefix="aioproducer-compressor", initializer=give_way
