@@ -126,6 +126,8 @@ def _spark(name: str, title: str, work: str, **options: Any) -> Scenario:
             Metric("driver_mib", "JVM, MiB", ",.0f"),
             Metric("memory_mib", "JVM and Python, MiB", ",.0f"),
         ),
+        # With fewer rows before, the JVM still compiles while it is measured, in one run for as long as the write
+        # itself takes and in the next for a tenth of that.
         options={"records": 2_000_000, "warm_up": 8_000_000, **options},
         quick={"records": 200_000, "warm_up": 200_000},
         slow=True,

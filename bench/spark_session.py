@@ -25,9 +25,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 
 THREADS = 2
-# So many writes, of equal size, are the warm-up: with fewer, the JVM still compiles while it is measured, in one run
-# for as long as the write itself takes and in the next for a tenth of that.
-WARM_UPS = 4
+# So many writes, of equal size, are the warm-up.
+WARM_UPS = 2
 # How often processes are looked for; their peaks are the kernel's, which no sample misses while they live.
 SAMPLE_EVERY = 0.2
 
