@@ -561,9 +561,9 @@ class RecordAccumulator(IncompleteBatches):
             self._open_batches -= 1
         queue.last_batch_size = batch.used_before
         self.ready.closed(batch)
-        topic = self.topics[batch.topic_partition.topic]
+        topic = self.topics[queue.topic]
         sticky = topic.sticky
-        if sticky is not None and sticky.partition == batch.topic_partition.partition:
+        if sticky is not None and sticky.partition == queue.partition:
             if now >= topic.load_at and topic.partitions:
                 self._refresh_load(topic, now)
             sticky.update(int(fullness * sticky.sticky_size))

@@ -102,6 +102,10 @@ cdef list _wake_all(list awaiting)
 
 cpdef object resume(object loop, list awaiting)
 
+cdef object _run_forever
+
+cdef bint _may_nest(object loop) except -1
+
 
 @cython.locals(place=Py_ssize_t, awaiting=Awaiting)
 cdef object _call_each(object loop, list woken)

@@ -11,6 +11,8 @@ cdef class NodeQueue:
 
 cdef class PartitionQueue:
     cdef readonly object topic_partition
+    cdef readonly str topic
+    cdef readonly object partition
     cdef readonly PartitionSequences sequences
     cdef readonly object batches
     cdef public ProducerBatch open_batch

@@ -47,12 +47,16 @@ class PartitionQueue:
         "node",
         "on_wire",
         "open_batch",
+        "partition",
         "sequences",
+        "topic",
         "topic_partition",
     )
 
     def __init__(self, topic_partition: TopicPartition, sequences: PartitionSequences) -> None:
         self.topic_partition = topic_partition
+        # The two of it, which are asked for with every batch.
+        self.topic, self.partition = topic_partition
         self.sequences = sequences
         self.batches = NO_BATCHES
         self.open_batch: ProducerBatch | None = None

@@ -152,7 +152,7 @@ class ReadyPartitions:
             return
         node = queue.node
         if node is None:
-            self.leaderless.setdefault(queue.topic_partition.topic, {})[queue] = None
+            self.leaderless.setdefault(queue.topic, {})[queue] = None
         else:
             queue.in_ready = True
             node.ready.append(queue)
@@ -183,7 +183,7 @@ class ReadyPartitions:
         return set(self.leaderless)
 
     def _discard_leaderless(self, queue: PartitionQueue) -> None:
-        topic = queue.topic_partition.topic
+        topic = queue.topic
         queues = self.leaderless.get(topic)
         if queues is not None:
             queues.pop(queue, None)
@@ -204,7 +204,8 @@ class ReadyPartitions:
         if node is None:
             return drained
         room = max_request_size
-        again: list[PartitionQueue] = []
+        # Those with more to send, which is for the next request.
+        again: list[PartitionQueue] | None = None
         partitions = node.ready
         while partitions and len(drained) < BATCHES_PER_REQUEST:
             queue = partitions.popleft()
@@ -236,10 +237,13 @@ class ReadyPartitions:
             drained.append(head)
             if one_in_flight:
                 queue.muted = True
-            else:
+            elif queue.batches:
+                if again is None:
+                    again = []
                 again.append(queue)
-        for queue in again:
-            self.update(queue, now)
+        if again is not None:
+            for queue in again:
+                self.update(queue, now)
         if partitions:
             if drained:
                 node.waiting_since = now

@@ -2,17 +2,20 @@ cimport cython
 
 from aioproducer.core.batch cimport ProducerBatch
 from aioproducer.core.connection cimport Completed
+from aioproducer.core.metadata cimport ClusterMetadata
+from aioproducer.core.partition_queue cimport PartitionQueue
 from aioproducer.io.node cimport NodeConnection, RequestContext
 from aioproducer.protocol.produce_frames cimport Acknowledged, PlainProduceRequest
 
 
-@cython.locals(batch=ProducerBatch)
-cpdef object choose_version(NodeConnection node, list batches, dict topic_ids)
+@cython.locals(batch=ProducerBatch, queue=PartitionQueue)
+cpdef object group_by_topic(list batches)
 
-@cython.locals(
-    batch=ProducerBatch, by_id=cython.bint, keys=list, topics=dict, partitions=list, request=PlainProduceRequest
-)
-cpdef tuple produce_request(list batches, object version, dict topic_ids, object acks, object timeout_ms)
+@cython.locals(batch=ProducerBatch, queue=PartitionQueue, places=list, records=list)
+cpdef PlainProduceRequest produce_request(list batches, ClusterMetadata metadata, object acks, object timeout_ms)
+
+@cython.locals(batch=ProducerBatch, place=tuple)
+cpdef object choose_version(NodeConnection node, list batches, PlainProduceRequest request)
 
 
 cdef class ProduceOwner:
@@ -29,22 +32,22 @@ cdef class ProduceOwner:
 cdef class ProduceInFlight(RequestContext):
     cdef ProduceOwner _owner
     cdef list _batches
-    cdef list _keys
+    cdef list _places
 
     @cython.locals(batch=ProducerBatch)
     cpdef object reading(self)
     @cython.locals(batch=ProducerBatch)
     cpdef object released(self)
-    @cython.locals(batch=ProducerBatch, unanswered=dict, owner=ProduceOwner)
+    @cython.locals(batch=ProducerBatch, unanswered=dict, owner=ProduceOwner, by_id=cython.bint)
     cpdef object answered(self, NodeConnection node, Completed completed)
     @cython.locals(batch=ProducerBatch)
     cpdef object failed(self, NodeConnection node, object error)
-    cdef dict _by_key(self)
+    cdef dict _by_place(self, bint by_id)
+    @cython.locals(batch=ProducerBatch, unanswered=dict, owner=ProduceOwner, place=tuple)
+    cdef dict _acknowledged(self, Acknowledged response, bint by_id, double now)
     @cython.locals(batch=ProducerBatch, unanswered=dict, owner=ProduceOwner)
-    cdef dict _acknowledged(self, Acknowledged response, double now)
-    @cython.locals(batch=ProducerBatch, unanswered=dict, owner=ProduceOwner, by_id=cython.bint)
-    cdef dict _answered_in_full(self, object response, Completed completed)
+    cdef dict _answered_in_full(self, object response, bint by_id, double now)
 
 
 @cython.locals(context=ProduceInFlight)
-cpdef ProduceInFlight produce_in_flight(ProduceOwner owner, list batches, list keys)
+cpdef ProduceInFlight produce_in_flight(ProduceOwner owner, list batches, PlainProduceRequest request)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from aioproducer.core.batch import ProducerBatch
 from aioproducer.core.connection import Completed
+from aioproducer.core.metadata import ClusterMetadata
 from aioproducer.errors import KafkaError, ProtocolError, error_class
 from aioproducer.io.node import NodeConnection, RequestContext
 from aioproducer.protocol import ApiKey, Buffer
@@ -19,24 +20,60 @@ ZSTD_FROM = 7
 ZSTD = 4
 UNSUPPORTED_COMPRESSION_TYPE = 76
 
-PartitionKey = tuple[str | bytes, int]
-
-_NONE: dict[PartitionKey, ProducerBatch] = {}
+_NONE: dict[tuple[str | bytes, int], ProducerBatch] = {}
 
 
-def choose_version(
-    node: NodeConnection, batches: Sequence[ProducerBatch], topic_ids: Mapping[str, bytes | None]
-) -> int:
-    """The version to produce with: by topic id only where all of ``topic_ids``, those of the batches, are known.
+def group_by_topic(batches: list[ProducerBatch]) -> None:
+    """Put batches of one topic one behind the other, topics in the order of their first."""
+    first = None
+    for batch in batches:
+        queue = batch.queue
+        assert queue is not None
+        if queue.topic is not first:
+            if first is not None:
+                break
+            first = queue.topic
+    else:
+        return
+    groups: dict[str, list[ProducerBatch]] = {}
+    for batch in batches:
+        groups.setdefault(batch.topic_partition.topic, []).append(batch)
+    batches[:] = [batch for group in groups.values() for batch in group]
+
+
+def produce_request(
+    batches: list[ProducerBatch], metadata: ClusterMetadata, acks: int, timeout_ms: int
+) -> PlainProduceRequest:
+    """The request for these batches, which are put in its order."""
+    group_by_topic(batches)
+    places: list[tuple[str, bytes, int]] = []
+    records: list[list[Buffer]] = []
+    name: str | None = None
+    topic_id = b""
+    for batch in batches:
+        queue = batch.queue
+        assert queue is not None
+        if queue.topic is not name:
+            name = queue.topic
+            topic = metadata.topic(name)
+            topic_id = b"" if topic is None else topic.topic_id or b""
+        places.append((queue.topic, topic_id, queue.partition))
+        records.append(batch.buffers())
+    return PlainProduceRequest(acks, timeout_ms, places, records)
+
+
+def choose_version(node: NodeConnection, batches: Sequence[ProducerBatch], request: PlainProduceRequest) -> int:
+    """The version to produce with: by topic id only where those of all topics are known.
 
     Raises:
         UnsupportedVersionError: the broker and this client have none in common.
         UnsupportedCompressionTypeError: the broker is too old for zstd.
     """
     highest = TOPIC_IDS_FROM
-    for topic_id in topic_ids.values():
-        if not topic_id:
+    for place in request.places:
+        if not place[1]:
             highest = TOPIC_IDS_FROM - 1
+            break
     version = node.negotiate(PRODUCE, highest)
     if version < ZSTD_FROM:
         for batch in batches:
@@ -46,30 +83,6 @@ def choose_version(
                     "choose another compression_type"
                 )
     return version
-
-
-def produce_request(
-    batches: Sequence[ProducerBatch],
-    version: int,
-    topic_ids: Mapping[str, bytes | None],
-    acks: int,
-    timeout_ms: int,
-) -> tuple[PlainProduceRequest, list[PartitionKey]]:
-    """The request for these batches, and the topic (name or id) and partition by which an answer will name each."""
-    topics: dict[str, list[tuple[int, list[Buffer]]]] = {}
-    keys: list[PartitionKey] = []
-    request = PlainProduceRequest(acks, timeout_ms, [])
-    by_id = version >= TOPIC_IDS_FROM
-    for batch in batches:
-        name, partition = batch.topic_partition
-        topic_id = topic_ids[name] or b""
-        partitions = topics.get(name)
-        if partitions is None:
-            partitions = topics[name] = []
-            request.topics.append((name, topic_id, partitions))
-        partitions.append((partition, batch.buffers()))
-        keys.append((topic_id if by_id else name, partition))
-    return request, keys
 
 
 class ProduceOwner:
@@ -105,13 +118,13 @@ class ProduceOwner:
 
 
 class ProduceInFlight(RequestContext):
-    """The context of a Produce request: its batches, each with the key by which an answer names it."""
+    """The context of a Produce request: its batches, and the places of each (see ``PlainProduceRequest``)."""
 
-    __slots__ = ("_batches", "_keys", "_owner")
+    __slots__ = ("_batches", "_owner", "_places")
 
     _owner: ProduceOwner
     _batches: list[ProducerBatch]
-    _keys: list[PartitionKey]
+    _places: list[tuple[str, bytes, int]]
 
     def reading(self) -> None:
         for batch in self._batches:
@@ -131,38 +144,47 @@ class ProduceInFlight(RequestContext):
         response = completed.response
         assert isinstance(response, (Acknowledged, ProduceResponse))
         owner.request_answered(node, completed, response.throttle_time_ms)
+        by_id = completed.version >= TOPIC_IDS_FROM
         if isinstance(response, Acknowledged):
-            unanswered = self._acknowledged(response, completed.received_at)
+            unanswered = self._acknowledged(response, by_id, completed.received_at)
         else:
-            unanswered = self._answered_in_full(response, completed)
+            unanswered = self._answered_in_full(response, by_id, completed.received_at)
         for batch in unanswered.values():
             owner.batch_failed(
                 batch, ProtocolError(f"broker {node.node} left {batch.topic_partition} out of its produce response")
             )
 
-    def _by_key(self) -> dict[PartitionKey, ProducerBatch]:
-        return dict(zip(self._keys, self._batches, strict=True))
+    def _by_place(self, by_id: bool) -> dict[tuple[str | bytes, int], ProducerBatch]:
+        """The batches by topic, as the answer names it, and partition."""
+        return {
+            (topic_id if by_id else name, partition): batch
+            for (name, topic_id, partition), batch in zip(self._places, self._batches, strict=True)
+        }
 
-    def _acknowledged(self, response: Acknowledged, now: float) -> dict[PartitionKey, ProducerBatch]:
+    def _acknowledged(
+        self, response: Acknowledged, by_id: bool, now: float
+    ) -> dict[tuple[str | bytes, int], ProducerBatch]:
         """Tell of the batches in the answer, and return the others."""
         owner = self._owner
         if len(self._batches) == 1 and len(response.batches) == 1:
-            key, base_offset, log_append_time = response.batches[0]
-            if key == self._keys[0]:
+            topic, partition, base_offset, log_append_time = response.batches[0]
+            place = self._places[0]
+            if partition == place[2] and topic == (place[1] if by_id else place[0]):
                 owner.batch_acknowledged(self._batches[0], base_offset, log_append_time, now)
                 return _NONE
-        unanswered = self._by_key()
-        for key, base_offset, log_append_time in response.batches:
-            batch = unanswered.pop(key, None)
+        unanswered = self._by_place(by_id)
+        for topic, partition, base_offset, log_append_time in response.batches:
+            batch = unanswered.pop((topic, partition), None)
             if batch is not None:
                 owner.batch_acknowledged(batch, base_offset, log_append_time, now)
         return unanswered
 
-    def _answered_in_full(self, response: ProduceResponse, completed: Completed) -> dict[PartitionKey, ProducerBatch]:
-        owner, now = self._owner, completed.received_at
-        by_id = completed.version >= TOPIC_IDS_FROM
+    def _answered_in_full(
+        self, response: ProduceResponse, by_id: bool, now: float
+    ) -> dict[tuple[str | bytes, int], ProducerBatch]:
+        owner = self._owner
         endpoints = [Node(each.node_id, each.host, each.port, each.rack) for each in response.node_endpoints]
-        unanswered = self._by_key()
+        unanswered = self._by_place(by_id)
         for topic in response.responses:
             name: str | bytes = topic.topic_id if by_id else topic.name
             for answer in topic.partition_responses:
@@ -180,10 +202,13 @@ class ProduceInFlight(RequestContext):
             self._owner.batch_failed(batch, error)
 
 
-def produce_in_flight(owner: ProduceOwner, batches: list[ProducerBatch], keys: list[PartitionKey]) -> ProduceInFlight:
-    """The context of a request: its batches, whose keys are those of ``produce_request``."""
+def produce_in_flight(
+    owner: ProduceOwner, batches: list[ProducerBatch], request: PlainProduceRequest
+) -> ProduceInFlight:
+    """The context of a request: its batches, in its order."""
     context = ProduceInFlight.__new__(ProduceInFlight)
     context._owner = owner
     context._batches = batches
-    context._keys = keys
+    # Not the request itself, which has the buffers: their memory goes back before the answer where a batch has failed.
+    context._places = request.places
     return context

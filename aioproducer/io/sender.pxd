@@ -6,11 +6,13 @@ from aioproducer.core.completion cimport Completion
 from aioproducer.core.connection cimport Completed
 from aioproducer.core.delivery cimport resume
 from aioproducer.core.metadata cimport ClusterMetadata
+from aioproducer.core.partition_queue cimport PartitionQueue
 from aioproducer.core.producer_state cimport ProducerState
 from aioproducer.io.cluster cimport Cluster
 from aioproducer.io.node cimport NodeConnection
 from aioproducer.io.produce cimport ProduceInFlight, ProduceOwner, choose_version, produce_in_flight, produce_request
 from aioproducer.metrics cimport Metrics
+from aioproducer.protocol.produce_frames cimport PlainProduceRequest
 
 
 cdef class Turns:
@@ -53,17 +55,20 @@ cdef class Sender(ProduceOwner):
     cdef bint _woken
     cdef bint _sends_at_once
 
-    @cython.locals(is_due=cython.bint, more_fail=cython.bint, deadline=double, node=NodeConnection)
+    @cython.locals(is_due=cython.bint, more_fail=cython.bint, deadline=double)
     cpdef double _step(self, double now) except? -1
+    @cython.locals(ready=dict, deadline=double, node=NodeConnection)
+    cpdef double _drain_all(self, double now) except? -1
     @cython.locals(sent=Py_ssize_t, batches=list)
     cpdef object _drain(self, NodeConnection node, double now)
     cdef object _wake_behind_woken(self)
     @cython.locals(resumed=list, taken=cython.bint)
     cpdef bint _answers_taken(self, NodeConnection node, double now) except -1
-    @cython.locals(batch=ProducerBatch, topic_ids=dict, context=ProduceInFlight, written=cython.bint)
+    @cython.locals(batch=ProducerBatch, request=PlainProduceRequest, context=ProduceInFlight, written=cython.bint)
     cdef object _send_batches(self, NodeConnection node, list batches, double now)
     @cython.locals(
         batch=ProducerBatch,
+        queue=PartitionQueue,
         records=Py_ssize_t,
         record_count=Py_ssize_t,
         size=Py_ssize_t,

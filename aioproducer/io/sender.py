@@ -273,12 +273,20 @@ class Sender(ProduceOwner):
         if accumulator.ready.leaderless:
             self._ask_for_leaders(now)
         deadline = min(accumulator.next_deadline(), self.cluster.send_due(now))
-        for node_id in list(accumulator.ready.ready):
+        if accumulator.ready.ready:
+            deadline = min(deadline, self._drain_all(now))
+        return deadline
+
+    def _drain_all(self, now: float) -> float:
+        """Send to every node that has something to send; when one can that is not asked now, infinity for none."""
+        ready = self._accumulator.ready.ready
+        deadline = float("inf")
+        for node_id in list(ready):
             node = self.cluster.node(node_id)
             if node is None:
                 continue
             self._drain(node, now)
-            if node_id in accumulator.ready.ready:
+            if node_id in ready:
                 node.want_connection()
                 if now < node.throttled_until:
                     deadline = min(deadline, node.throttled_until)
@@ -340,16 +348,10 @@ class Sender(ProduceOwner):
             self._compress()
 
     def _send_batches(self, node: NodeConnection, batches: list[ProducerBatch], now: float) -> None:
-        topic_ids: dict[str, bytes | None] = {}
-        for batch in batches:
-            name = batch.topic_partition.topic
-            if name not in topic_ids:
-                topic = self._metadata.topic(name)
-                topic_ids[name] = None if topic is None else topic.topic_id
         try:
-            version = choose_version(node, batches, topic_ids)
-            request, keys = produce_request(batches, version, topic_ids, self._acks, self._request_timeout_ms)
-            context = produce_in_flight(self, batches, keys)
+            request = produce_request(batches, self._metadata, self._acks, self._request_timeout_ms)
+            version = choose_version(node, batches, request)
+            context = produce_in_flight(self, batches, request)
             written = node.send(request, context, now, version, self._acks != 0, None, decode_produced)
         except Exception as failure:
             error = failure
@@ -369,14 +371,15 @@ class Sender(ProduceOwner):
         metrics = self._metrics
         records = 0
         for batch in batches:
-            topic_partition = batch.topic_partition
+            queue = batch.queue
+            assert queue is not None
             record_count = batch.record_count
             size = batch.size()
             uncompressed_size = batch.uncompressed_size()
             queue_time_ms = (now - batch.created_at) * 1000
             records += record_count
             metrics.batch_sent(
-                topic_partition.topic,
+                queue.topic,
                 record_count,
                 size,
                 size / uncompressed_size,
@@ -385,7 +388,9 @@ class Sender(ProduceOwner):
                 now,
             )
             for on_batch_sent in self._on_batch_sent:
-                on_batch_sent(topic_partition, record_count, size, uncompressed_size, queue_time_ms, batch.attempts)
+                on_batch_sent(
+                    queue.topic_partition, record_count, size, uncompressed_size, queue_time_ms, batch.attempts
+                )
         metrics.request_filled(records, now)
 
     # What a produce request comes to; see ``ProduceOwner``
@@ -435,7 +440,6 @@ class Sender(ProduceOwner):
 
     def _settle(self, batch: ProducerBatch, verdict: Verdict, now: float) -> None:
         """Tell whom it concerns what became of a batch."""
-        error = verdict.error
         topic_partition = batch.topic_partition
         if verdict is ACKED:
             if self._on_batch_acked:
@@ -443,6 +447,7 @@ class Sender(ProduceOwner):
                 for on_batch_acked in self._on_batch_acked:
                     on_batch_acked(topic_partition, batch.record_count, offset, (now - batch.created_at) * 1000)
             return
+        error = verdict.error
         if verdict.refresh_metadata:
             self._metadata.request_update(now, f"{topic_partition}: {error}")
             self.wake()

@@ -8,7 +8,8 @@ cdef long long _LONGEST_FRAME
 cdef class PlainProduceRequest:
     cdef readonly object acks
     cdef readonly object timeout_ms
-    cdef readonly list topics
+    cdef readonly list places
+    cdef readonly list records
 
 
 cdef class Acknowledged:
@@ -24,10 +25,13 @@ cdef class Acknowledged:
     buffers=list,
     total=cython.longlong,
     size=cython.longlong,
-    topic=tuple,
+    places=list,
+    count=Py_ssize_t,
+    topics=Py_ssize_t,
+    number=Py_ssize_t,
+    left=Py_ssize_t,
+    where=tuple,
     name=bytes,
-    partitions=list,
-    partition=tuple,
     index=cython.longlong,
     records=list,
     first=bytes,
@@ -45,6 +49,8 @@ cdef list encode_plain_request(
     partitions_left=Py_ssize_t,
 )
 cdef Acknowledged decode_acknowledged(bytes frame, int version)
+
+cdef bint _other_topic(tuple one, tuple other) except -1
 
 @cython.locals(size=Py_ssize_t)
 cdef Py_ssize_t _add_piece(list buffers, unsigned char *begin, unsigned char *end) except -1

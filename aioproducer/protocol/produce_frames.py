@@ -50,49 +50,43 @@ _PARTITION_SIZE = 4 + 2 + 8 + 8 + 8 + 3
 class PlainProduceRequest:
     """A Produce request outside any transaction.
 
-    ``topics`` are triples of a topic's name, its id (``b""`` where it is not known) and its partitions, each a number
-    and the buffers of a record batch. ``acks`` and ``timeout_ms`` are those of ``ProduceRequest``.
+    ``places`` say of each record batch where it goes: a topic's name, its id (``b""`` where it is not known) and the
+    partition. All of a topic stand one behind the other. ``records`` are the buffers of the batches, in the same order.
+    ``acks`` and ``timeout_ms`` are those of ``ProduceRequest``.
     """
 
-    __slots__ = ("acks", "timeout_ms", "topics")
+    __slots__ = ("acks", "places", "records", "timeout_ms")
 
     schema = ProduceRequest.schema
 
     def __init__(
-        self, acks: int, timeout_ms: int, topics: list[tuple[str, bytes, list[tuple[int, list[Buffer]]]]]
+        self, acks: int, timeout_ms: int, places: list[tuple[str, bytes, int]], records: list[list[Buffer]]
     ) -> None:
         self.acks = acks
         self.timeout_ms = timeout_ms
-        self.topics = topics
+        self.places = places
+        self.records = records
 
     def message(self) -> ProduceRequest:
         """The same as a message."""
-        return ProduceRequest(
-            acks=self.acks,
-            timeout_ms=self.timeout_ms,
-            topic_data=[
-                TopicProduceData(
-                    name=name,
-                    topic_id=topic_id or ZERO_UUID,
-                    partition_data=[
-                        PartitionProduceData(index=index, records=records) for index, records in partitions
-                    ],
-                )
-                for name, topic_id, partitions in self.topics
-            ],
-        )
+        topics: list[TopicProduceData] = []
+        for (name, topic_id, index), records in zip(self.places, self.records, strict=True):
+            if not topics or topics[-1].name != name:
+                topics.append(TopicProduceData(name=name, topic_id=topic_id or ZERO_UUID, partition_data=[]))
+            topics[-1].partition_data.append(PartitionProduceData(index=index, records=records))
+        return ProduceRequest(acks=self.acks, timeout_ms=self.timeout_ms, topic_data=topics)
 
 
 class Acknowledged:
     """A Produce response without errors.
 
-    ``batches`` are triples of a partition (the topic's name, or from version 13 on its id, and the number), the offset
-    of the batch's first record and the time of its append, -1 unless timestamps are the broker's.
+    ``batches`` are tuples of a topic (its name, or from version 13 on its id), a partition, the offset of the batch's
+    first record and the time of its append, -1 unless timestamps are the broker's.
     """
 
     __slots__ = ("batches", "throttle_time_ms")
 
-    def __init__(self, throttle_time_ms: int, batches: list[tuple[tuple[str | bytes, int], int, int]]) -> None:
+    def __init__(self, throttle_time_ms: int, batches: list[tuple[str | bytes, int, int, int]]) -> None:
         self.throttle_time_ms = throttle_time_ms
         self.batches = batches
 
@@ -125,66 +119,79 @@ def encode_plain_request(
     place[1] = (acks >> 8) & 0xFF
     place[2] = acks & 0xFF
     place = _put_int32(place + 3, request.timeout_ms)
-    place = _put_length(place, len(request.topics))
+    places = request.places
+    count = len(places)
+    if not count or len(request.records) != count:
+        return None
+    topics = 0
+    for number in range(count):
+        if not number or _other_topic(places[number - 1], places[number]):
+            topics += 1
+    place = _put_length(place, topics)
     buffers: list[Any] = []
     total = 0
-    for topic in request.topics:
-        if version >= _IDS_FROM:
-            name = topic[1]
-            if len(name) != _ID_SIZE:
-                return None
-        else:
-            if not topic[0].isascii() or len(topic[0]) > _LARGEST_PIECE - 16:
-                return None
-            name = topic[0].encode()
-            place = _put_length(place, len(name))
-        if place >= end:
-            total += _add_piece(buffers, begin, place)
-            place = begin
-        memcpy(place, PyBytes_AS_STRING(name), PyBytes_GET_SIZE(name))
-        place += PyBytes_GET_SIZE(name)
-        partitions = topic[2]
-        place = _put_length(place, len(partitions))
-        for partition in partitions:
-            index = partition[0]
-            records = partition[1]
-            if not 0 <= index <= _LONGEST_FRAME:
-                return None
-            size = 0
-            for buffer in records:
-                if type(buffer) is bytes:
-                    size += PyBytes_GET_SIZE(buffer)
-                elif type(buffer) is memoryview:
-                    size += PyMemoryView_GET_BUFFER(buffer).len
-                else:
+    # Partitions of this topic to come.
+    left = 0
+    for number in range(count):
+        where = places[number]
+        records = request.records[number]
+        if not left:
+            if version >= _IDS_FROM:
+                name = where[1]
+                if len(name) != _ID_SIZE:
                     return None
-            if size + total > _LONGEST_FRAME - _ROOM:
-                return None
+            else:
+                if not where[0].isascii() or len(where[0]) > _LARGEST_PIECE - 16:
+                    return None
+                name = where[0].encode()
+                place = _put_length(place, len(name))
             if place >= end:
                 total += _add_piece(buffers, begin, place)
                 place = begin
-            place = _put_int32(place, index)
-            place = _put_length(place, size)
-            for buffer in records:
-                if type(buffer) is bytes:
-                    size = PyBytes_GET_SIZE(buffer)
-                    if size <= _LARGEST_COPIED and size <= end - place:
-                        memcpy(place, PyBytes_AS_STRING(buffer), size)
-                        place += size
-                        continue
-                else:
-                    size = PyMemoryView_GET_BUFFER(buffer).len
-                if place > begin:
-                    total += _add_piece(buffers, begin, place)
-                    place = begin
-                buffers.append(buffer)
-                total += size
-            place[0] = 0
-            place += 1
+            memcpy(place, PyBytes_AS_STRING(name), PyBytes_GET_SIZE(name))
+            place += PyBytes_GET_SIZE(name)
+            left = 1
+            while number + left < count and not _other_topic(where, places[number + left]):
+                left += 1
+            place = _put_length(place, left)
+        index = where[2]
+        if not 0 <= index <= _LONGEST_FRAME:
+            return None
+        size = 0
+        for buffer in records:
+            if type(buffer) is bytes:
+                size += PyBytes_GET_SIZE(buffer)
+            elif type(buffer) is memoryview:
+                size += PyMemoryView_GET_BUFFER(buffer).len
+            else:
+                return None
+        if size + total > _LONGEST_FRAME - _ROOM:
+            return None
+        if place >= end:
+            total += _add_piece(buffers, begin, place)
+            place = begin
+        place = _put_int32(place, index)
+        place = _put_length(place, size)
+        for buffer in records:
+            if type(buffer) is bytes:
+                size = PyBytes_GET_SIZE(buffer)
+                if size <= _LARGEST_COPIED and size <= end - place:
+                    memcpy(place, PyBytes_AS_STRING(buffer), size)
+                    place += size
+                    continue
+            else:
+                size = PyMemoryView_GET_BUFFER(buffer).len
+            if place > begin:
+                total += _add_piece(buffers, begin, place)
+                place = begin
+            buffers.append(buffer)
+            total += size
         place[0] = 0
         place += 1
-    if not request.topics:
-        return None
+        left -= 1
+        if not left:
+            place[0] = 0
+            place += 1
     place[0] = 0
     place += 1
     total += _add_piece(buffers, begin, place)
@@ -235,7 +242,7 @@ def decode_acknowledged(frame: bytes, version: int) -> Acknowledged | None:  # c
                 return None
             if place[_PARTITION_SIZE - 3] != 1 or place[_PARTITION_SIZE - 2] or place[_PARTITION_SIZE - 1]:
                 return None
-            batches.append(((topic, read_integer(place, 4)), read_integer(place + 6, 8), read_integer(place + 14, 8)))
+            batches.append((topic, read_integer(place, 4), read_integer(place + 6, 8), read_integer(place + 14, 8)))
             place += _PARTITION_SIZE
             partitions_left -= 1
         if partitions_left or end - place < 1 or place[0]:
@@ -245,6 +252,11 @@ def decode_acknowledged(frame: bytes, version: int) -> Acknowledged | None:  # c
     if end - place < _INT32_SIZE + 1 or place[_INT32_SIZE]:
         return None
     return Acknowledged(read_integer(place, 4), batches)
+
+
+def _other_topic(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:  # compiled only
+    """Whether two places are of different topics."""
+    return one[0] is not other[0] and one[0] != other[0]
 
 
 def _add_piece(buffers: list[Any], begin: Any, end: Any) -> int:  # compiled only

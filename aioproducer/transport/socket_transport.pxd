@@ -38,6 +38,7 @@ cdef class StreamTransport:
     cdef Py_ssize_t _writes_owed
     cdef bint _watching_writable
     cdef bint _is_called_once
+    cdef bint _sent
     cdef bint _reading_paused
     cdef object _receive_buffer
 
@@ -49,6 +50,7 @@ cdef class StreamTransport:
     cdef bint _has_unsent(self) except -1
     cdef bint _may_send(self) except -1
     cdef object _watch_writable(self)
+    @cython.locals(sent=Py_ssize_t)
     cdef Py_ssize_t _send_buffers(self, object buffers) except -1
     cdef object _send(self)
     cdef object _complete(self)

@@ -90,6 +90,8 @@ class StreamTransport:
         self._watching_writable = False
         self._is_called_once = not isinstance(loop, asyncio.BaseEventLoop)
         """Of a socket with an error uvloop tells once and no more, though there be data before the error to receive."""
+        self._sent = False
+        """Since something was received: the socket took it, so that it had no error."""
         self._reading_paused = False
         self._receive_buffer = memoryview(bytearray(RECEIVE_SIZE)) if receive_buffer is None else receive_buffer
         """What it holds counts only during one callback of the loop, so many connections may share it."""
@@ -209,10 +211,13 @@ class StreamTransport:
         """How many bytes the socket took of at most ``_IOV_MAX`` buffers."""
         try:
             if _HAS_SENDMSG and len(buffers) > 1:
-                return self._socket.sendmsg(buffers)
-            return self._socket.send(buffers[0])
+                sent = self._socket.sendmsg(buffers)
+            else:
+                sent = self._socket.send(buffers[0])
         except BlockingIOError:
             return 0
+        self._sent = True
+        return sent
 
     def _send(self) -> None:
         """Send some of what is unsent, once.
@@ -283,8 +288,9 @@ class StreamTransport:
             self._receiving_ended(with_peer(error, self._peer))
         else:
             if count:
+                self._sent = False
                 self._received(part_of(self._receive_buffer, 0, count))
-                if self._is_called_once and self._state is not _FAILED:
+                if self._is_called_once and not self._sent and self._state is not _FAILED:
                     self._look_for_reset()
             else:
                 self._end_of_stream()

@@ -35,7 +35,6 @@ else:
 
 if cython.compiled:
     from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize
-    from cython.cimports.cpython.memoryview import PyMemoryView_GET_BUFFER
 
 BATCH_HEADER_SIZE = 61
 _SHORT_BODY = 128
@@ -218,9 +217,9 @@ def write_header(
     end = _put(end, base_sequence, 4)
     end = _put(end, record_count, 4)
     checksum = _checksum_of(covered, end, 0)
-    if body_size <= _SHORT_BODY and len(body) == 1 and type(body[0]) is memoryview:
+    if body_size <= _SHORT_BODY and len(body) == 1 and type(body[0]) is bytes:
         # It is done before the library would have been called.
-        covered = cython.cast(cython.p_uchar, PyMemoryView_GET_BUFFER(body[0]).buf)
+        covered = cython.cast(cython.p_uchar, PyBytes_AS_STRING(body[0]))
         checksum = _checksum_of(covered, covered + body_size, checksum)
     else:
         checksum = crc32c(body, checksum)

@@ -552,7 +552,7 @@ async def test_several_callbacks_of_one_await_are_called_in_their_order_though_o
     assert awaiting.remove_done_callback(callbacks[0]) == 0
 
 
-def awaiters(batch: ProducerBatch, count: int, interrupting: int) -> list[int]:
+def awaiters(batch: ProducerBatch, count: int, interrupting: int = -1) -> list[int]:
     """Await the first ``count`` records; their places as they are called back, but for one, which ends the loop."""
     woken: list[int] = []
 
@@ -590,6 +590,30 @@ def test_resumed_awaiters_are_called_back_at_once_and_what_ends_the_loop_leaves_
     assert woken == [0]
     loop.run()
     assert sorted(woken) == [0, 2, 3]
+
+
+def test_a_loop_that_is_patched_to_nest_after_somebody_was_resumed_is_left_to_call_back() -> None:
+    class Loop(HandLoop):
+        run_forever = asyncio.BaseEventLoop.run_forever
+
+    loop = Loop()
+
+    def resumed() -> bool:
+        batch = make_batch(loop, 1)
+        woken = awaiters(batch, 1)
+        awaiting: Any = batch.awaiting
+        batch.awaiting = None
+        batch.succeed(40, -1)
+        resume(loop, awaiting)
+        at_once = bool(woken)
+        loop.run()
+        assert woken == [0]
+        return at_once
+
+    assert resumed()
+    assert resumed()
+    Loop.run_forever = lambda self: None  # type: ignore[method-assign]
+    assert not resumed()
 
 
 async def test_each_awaiter_has_a_future_of_its_own() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -72,11 +73,19 @@ MESSAGES = st.builds(
         max_size=4,
     ),
 )
+
+
+def _plain(acks: Any, timeout_ms: Any, batches: Sequence[tuple[str, bytes, int, list[Any]]]) -> PlainProduceRequest:
+    places = [(name, topic_id, partition) for name, topic_id, partition, _ in batches]
+    return PlainProduceRequest(acks, timeout_ms, places, [records for *_, records in batches])
+
+
+# Topics of which some come twice, one behind the other or not.
 REQUESTS = st.builds(
-    PlainProduceRequest,
-    acks=st.one_of(st.sampled_from([-1, 0, 1]), INT16),
-    timeout_ms=INT32,
-    topics=st.lists(st.tuples(NAMES, IDS, st.lists(st.tuples(INT32, RECORDS), max_size=4)), max_size=4),
+    _plain,
+    st.one_of(st.sampled_from([-1, 0, 1]), INT16),
+    INT32,
+    st.lists(st.tuples(st.one_of(st.sampled_from(["one", "other"]), NAMES), IDS, INT32, RECORDS), max_size=8),
 )
 
 
@@ -117,16 +126,14 @@ def test_a_message(request: ProduceRequest, version: int, correlation_id: int, c
 
 @given(REQUESTS, VERSIONS, st.integers(0, 2**31 - 1), st.one_of(st.none(), st.text(max_size=400)))
 @example(
-    PlainProduceRequest(
-        -1, 30_000, [("n" * 249, bytes(16), [(p, [b"x" * 200]) for p in range(200)]) for _ in range(200)]
-    ),
+    _plain(-1, 30_000, [(f"{t:249}", bytes(16), p, [b"x" * 200]) for t in range(200) for p in range(200)]),
     12,
     7,
     "aioproducer",
 )
-@example(PlainProduceRequest(1, 1, [("n" * 249, bytes(16), []) for _ in range(20)]), 12, 7, None)
-@example(PlainProduceRequest(-1, 1, [("topic", b"", [(0, [b"x"])])]), 12, 7, None)
-@example(PlainProduceRequest(-1, 1, [("topic", b"", [(0, [b"x"])])]), 13, 7, None)
+@example(_plain(1, 1, [(f"{t:249}", bytes(16), 0, [b"x"]) for t in range(20)]), 12, 7, None)
+@example(_plain(-1, 1, [("topic", b"", 0, [b"x"])]), 12, 7, None)
+@example(_plain(-1, 1, [("topic", b"", 0, [b"x"])]), 13, 7, None)
 def test_a_request(request: PlainProduceRequest, version: int, correlation_id: int, client_id: str | None) -> None:
     try:
         expected = _by_all_codecs(request.message(), version, correlation_id, client_id)
@@ -141,7 +148,7 @@ def test_a_request(request: PlainProduceRequest, version: int, correlation_id: i
 
 def test_records_of_a_request_are_given_by_reference() -> None:
     records = [bytes(600), memoryview(bytearray(b"records"))]
-    request = PlainProduceRequest(-1, 1, [("topic", bytes(16), [(3, records)])])
+    request = _plain(-1, 1, [("topic", bytes(16), 3, records)])
     _, header, body, _ = encode_request(request, 13, 1, "me")
     assert header is records[0]
     assert body is records[1]
@@ -149,9 +156,9 @@ def test_records_of_a_request_are_given_by_reference() -> None:
 
 @pytest.mark.skipif(not is_compiled(), reason="the sources have another way")
 def test_a_request_of_a_small_batch_is_one_piece() -> None:
-    request = PlainProduceRequest(-1, 1, [("topic", bytes(16), [(3, [b"header", b"records"])])])
+    request = _plain(-1, 1, [("topic", bytes(16), 3, [b"header", b"records"])])
     assert len(encode_request(request, 13, 1, "me")) == 1
-    request.topics[0][2][0][1][1] = memoryview(bytes(600))
+    request.records[0][1] = memoryview(bytes(600))
     assert [type(piece) for piece in encode_request(request, 13, 1, "me")] == [bytes, memoryview, bytes]
 
 
@@ -161,13 +168,13 @@ def test_a_request_of_a_small_batch_is_one_piece() -> None:
         ({"acks": 2**15}, "acks"),
         ({"acks": None}, "acks"),
         ({"timeout_ms": 2**31}, "timeout_ms"),
-        ({"topics": [("topic", b"short", [])]}, "not 16 bytes"),
-        ({"topics": [("topic", bytes(16), [(2**31, [])])]}, "index"),
+        ({"batches": [("topic", b"short", 0, [])]}, "not 16 bytes"),
+        ({"batches": [("topic", bytes(16), 2**31, [])]}, "index"),
     ],
 )
 def test_what_does_not_fit_is_refused(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(ProtocolError, match=message):
-        encode_request(PlainProduceRequest(**{"acks": -1, "timeout_ms": 1, "topics": []} | wrong), 13, 1, "me")
+        encode_request(_plain(**{"acks": -1, "timeout_ms": 1, "batches": []} | wrong), 13, 1, "me")
 
 
 @pytest.mark.parametrize(
@@ -258,11 +265,11 @@ def _assert_same(read: Acknowledged | ProduceResponse, expected: ProduceResponse
     assert read.throttle_time_ms == expected.throttle_time_ms
     assert not expected.node_endpoints
     answers = [
-        ((topic.topic_id if version >= 13 else topic.name, each.index), each)
+        (topic.topic_id if version >= 13 else topic.name, each)
         for topic in expected.responses
         for each in topic.partition_responses
     ]
-    assert read.batches == [(key, each.base_offset, each.log_append_time_ms) for key, each in answers]
+    assert read.batches == [(topic, each.index, each.base_offset, each.log_append_time_ms) for topic, each in answers]
     for _, each in answers:
         assert each == PartitionProduceResponse(
             index=each.index,
@@ -292,7 +299,7 @@ def test_a_version_that_nobody_has_described_is_refused(version: int) -> None:
     with pytest.raises(UnsupportedVersionError):
         encode_request(ProduceRequest(), version, 1, "me")
     with pytest.raises(UnsupportedVersionError):
-        encode_request(PlainProduceRequest(-1, 1, []), version, 1, "me")
+        encode_request(_plain(-1, 1, []), version, 1, "me")
     with pytest.raises(UnsupportedVersionError):
         decode_produced(version, frame)
 

@@ -249,6 +249,20 @@ async def test_a_reset_behind_data_in_which_the_handler_ends_or_pauses(listening
     assert isinstance(lost, ConnectionResetError) if how == "pause" else lost is None
 
 
+@pytest.mark.parametrize("size", [1, 400_000])
+async def test_a_reset_behind_data_that_the_handler_answers(listening, recorder, size, turns):
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1_000_000)
+    client, server = await accepted(listening, recorder, receive_buffer_bytes=1_000_000)
+    client.transport.pause_reading()
+    client.on_data = lambda _: client.transport.write([b"answer"])
+    server.sendall(bytes(size))
+    reset(server)
+    await turns(5)
+    client.transport.resume_reading()
+    assert isinstance(await client.until_lost(), ConnectionError)
+    assert len(client.received) == size
+
+
 async def test_readiness_without_data_is_nothing(listening, recorder):
     client, server = await accepted(listening, recorder)
     client.transport._on_readable()
