@@ -4,8 +4,9 @@
 fails. ``CC``, ``CFLAGS`` and ``LDFLAGS`` are the compiler's as ever.
 
 ``AIOPRODUCER_PROFILE_GUIDED=1`` compiles them twice: once so that they count which branches are taken while
-``training.py`` works with them, and once more with what was counted, which keeps together what is run together. That is
-for gcc, and where the package's dependencies are installed (pip's ``--no-build-isolation``); elsewhere it fails.
+``training.py`` works with them, and once more with what was counted, which keeps together what is run together: on
+Linux over all modules, in one library. That is for gcc, and where the package's dependencies are installed (pip's
+``--no-build-isolation``); elsewhere it fails.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import subprocess
 import sys
 import sysconfig
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from setuptools import Extension, setup
@@ -30,6 +32,8 @@ GUIDED = os.environ.get("AIOPRODUCER_PROFILE_GUIDED", "0") not in ("", "0")
 # Who wants the fastest is not to get the slowest, with a word that pip does not show.
 REQUIRED = GUIDED or os.environ.get("AIOPRODUCER_REQUIRE_COMPILED", "0") not in ("", "0")
 EXTENSION_SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")
+# What a profile-guided build has the modules' code in.
+LIBRARY = f"libaioproducer-{sysconfig.get_config_var('SOABI')}.so"
 
 DIRECTIVES = {
     "language_level": 3,
@@ -89,12 +93,19 @@ class CompileAllOrNone(build_ext):
             self._translate()
             if GUIDED:
                 self._train()
-            super().build_extensions()
+            if GUIDED and sys.platform == "linux":
+                self._build_library()
+            else:
+                super().build_extensions()
         except (NotCompiledError, BaseError, CCompilerError) as error:
             if REQUIRED:
                 raise
             print(f"aioproducer: its modules are not compiled and run slower: {error}", file=sys.stderr)
             self.extensions = []
+        paths = [Path(self.get_ext_fullpath(extension.name)) for extension in self.extensions]
+        if not GUIDED and all(path.stat().st_mtime_ns > began for path in paths):
+            # An earlier build's: none of the modules has its code there any more.
+            self._library().unlink(missing_ok=True)
         for extension in self.extensions:
             # As old as what was compiled: a source that changed meanwhile is newer.
             for made in (*map(Path, extension.sources), Path(self.get_ext_fullpath(extension.name))):
@@ -144,6 +155,60 @@ class CompileAllOrNone(build_ext):
         if not any(Path(self.build_temp).rglob("*.gcda")):
             raise NotCompiledError(f"nothing was counted in training: {self.compiler.compiler_so[0]} is not gcc")
 
+    def _build_library(self) -> None:
+        """Link all modules into one library, and for each module a file that has nothing but its name for Python.
+
+        The linker puts what gcc calls hot into one place, library by library. In 40 of them it is spread over as many,
+        each with its own table of what it calls: a send that is awaited alone meets all that cold.
+        """
+        library = self._library()
+        library.parent.mkdir(parents=True, exist_ok=True)
+        with ThreadPoolExecutor(self.parallel) as pool:
+            objects = [made for all_made in pool.map(self._compile_for_library, self.extensions) for made in all_made]
+        self.compiler.link_shared_object(objects, str(library), extra_postargs=[f"-Wl,-soname,{LIBRARY}"])
+        for extension in self.extensions:
+            source = Path(self.build_temp, "names", f"{extension.name}.c")
+            source.parent.mkdir(exist_ok=True)
+            own = _initializer(extension.name)
+            source.write_text(
+                f"#include <Python.h>\nPyMODINIT_FUNC {own}(void);\n"
+                f"PyMODINIT_FUNC {_python_s_initializer(extension.name)}(void) {{ return {own}(); }}\n"
+            )
+            path = Path(self.get_ext_fullpath(extension.name))
+            above = "/..".join(["$ORIGIN", *["" for _ in path.parent.relative_to(library.parent).parts]])
+            self.compiler.link_shared_object(
+                self.compiler.compile([str(source)], extra_postargs=COMPILER_OPTIONS),
+                str(path),
+                extra_postargs=[str(library), f"-Wl,-rpath,{above}"],
+            )
+
+    def _library(self) -> Path:
+        return Path(self.get_ext_fullpath("aioproducer.any")).with_name(LIBRARY)
+
+    def get_outputs(self) -> list[str]:
+        library = self._library()
+        return [*super().get_outputs(), *([str(library)] if library.exists() else [])]
+
+    def copy_extensions_to_source(self) -> None:
+        super().copy_extensions_to_source()
+        library, copy = self._library(), ROOT / "aioproducer" / LIBRARY
+        if library.exists():
+            # Not over one that is loaded.
+            copy.unlink(missing_ok=True)
+            self.copy_file(str(library), str(copy))
+
+    def _compile_for_library(self, extension: Extension) -> list[str]:
+        # Python's own name for it is made of the last part of the module's name, which two of them share.
+        renamed = [(_python_s_initializer(extension.name), _initializer(extension.name))]
+        made: list[str] = self.compiler.compile(
+            extension.sources,
+            output_dir=self.build_temp,
+            macros=renamed,
+            debug=self.debug,
+            extra_postargs=extension.extra_compile_args,
+        )
+        return made
+
     def _translate(self) -> None:
         """Have Cython write the modules in C, those of which a source has changed."""
         try:
@@ -177,6 +242,16 @@ class CompileAllOrNone(build_ext):
         for compiled in (folder / "aioproducer").rglob(f"*{EXTENSION_SUFFIX}"):
             if compiled not in made:
                 compiled.unlink()
+
+
+def _python_s_initializer(name: str) -> str:
+    """The function that Python looks for in a module's file."""
+    return f"PyInit_{name.rpartition('.')[2]}"
+
+
+def _initializer(name: str) -> str:
+    """The function that makes the module, in the library of all."""
+    return f"PyInit_{name.replace('.', '_')}"
 
 
 def extensions() -> list[Extension]:

@@ -171,6 +171,32 @@ def test_a_profile_guided_build_that_cannot_be_fails(sdist: Path, tmp_path: Path
     assert not list(tmp_path.rglob("*.whl"))
 
 
+@pytest.mark.interop
+@pytest.mark.soak
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere each module has its own code")
+def test_a_profile_guided_wheel_has_the_code_of_all_modules_in_one_library(sdist: Path, tmp_path: Path) -> None:
+    source = _copy(sdist, tmp_path)
+    options = {"CFLAGS": "-O0", "AIOPRODUCER_REQUIRE_COMPILED": "1"}
+    wheel, _ = _hook("build_wheel", source, tmp_path / "dist", **options, AIOPRODUCER_PROFILE_GUIDED="1")
+    with zipfile.ZipFile(wheel) as archive:
+        sizes = {each.filename: each.file_size for each in archive.infolist() if each.filename.endswith(".so")}
+    (library,) = sizes.keys() - COMPILED_FILES
+    assert library.startswith("aioproducer/libaioproducer-")
+    assert sizes.keys() >= COMPILED_FILES
+    assert sizes[library] > 1_000_000
+    assert max(sizes[name] for name in COMPILED_FILES) < 50_000
+    target = _install(wheel, tmp_path / "installed")
+    _check_round_trip(target, tmp_path, compiled=True)
+    _check_round_trip(target, tmp_path, compiled=False, AIOPRODUCER_PURE="1")
+
+    # A build without a profile in the same folder compiles what has changed: all of it, and the library is gone.
+    for declarations in source.rglob("*.pxd"):
+        declarations.touch()
+    wheel, _ = _hook("build_wheel", source, tmp_path / "plain", **options)
+    assert {name for name in _members(wheel) if name.endswith(".so")} == COMPILED_FILES
+    _check_round_trip(_install(wheel, tmp_path / "installed plain"), tmp_path, compiled=True)
+
+
 def test_without_cython_the_wheel_runs_uncompiled(sdist: Path, tmp_path: Path) -> None:
     source = _copy(sdist, tmp_path)
     (source / "Cython").mkdir()
