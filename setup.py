@@ -183,18 +183,20 @@ class CompileAllOrNone(build_ext):
             )
 
     def _library(self) -> Path:
-        return Path(self.get_ext_fullpath("aioproducer.any")).with_name(LIBRARY)
+        return Path(self.build_lib, "aioproducer", LIBRARY)
 
     def get_outputs(self) -> list[str]:
         library = self._library()
-        return [*super().get_outputs(), *([str(library)] if library.exists() else [])]
+        if not library.exists():
+            return list(super().get_outputs())
+        return [*super().get_outputs(), str(ROOT / "aioproducer" / LIBRARY if self.inplace else library)]
 
     def copy_extensions_to_source(self) -> None:
         super().copy_extensions_to_source()
         library, copy = self._library(), ROOT / "aioproducer" / LIBRARY
+        # Removed, and not written over: it may be loaded.
+        copy.unlink(missing_ok=True)
         if library.exists():
-            # Not over one that is loaded.
-            copy.unlink(missing_ok=True)
             self.copy_file(str(library), str(copy))
 
     def _compile_for_library(self, extension: Extension) -> list[str]:
