@@ -413,11 +413,16 @@ class ColumnsSender:
     async def settle_down_to(self, most: int) -> None:
         """Wait until no more than ``most`` of the batches that take no records any more are without an outcome."""
         while len(self._runs) > most:
-            self.settle_finished()
+            self._settle_first()
             closed = [batch for batch in self._runs if batch.closed]
             if len(closed) <= most:
                 return
-            await _wait_for_part(closed[-most - 1])
+            last = closed[-most - 1]
+            if last.is_finished():
+                # Behind one that is not: as a rule they end in the order in which they began.
+                self.settle_finished()
+            else:
+                await _wait_for_part(last)
 
     def _settle_first(self) -> None:
         """Count the batches that are done, from the first on, as many as one turn may."""

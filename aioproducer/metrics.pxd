@@ -22,6 +22,15 @@ cdef class Sensor:
     cpdef object record(self, double value, double now)
 
 
+cdef class Totals:
+    cdef readonly Py_ssize_t batches
+    cdef readonly Py_ssize_t records
+    cdef readonly Py_ssize_t acked_batches
+    cdef readonly Py_ssize_t acked_records
+    cdef readonly double latency_sum_ms
+    cdef public double latency_max_ms
+
+
 cdef class TopicMetrics:
     cdef readonly Sensor records
     cdef readonly Sensor bytes
@@ -44,6 +53,7 @@ cdef class Metrics:
     cdef dict _gauges
     cdef dict _topics
     cdef dict _nodes
+    cdef readonly Totals totals
     cdef readonly Sensor records_per_request
     cdef readonly Sensor record_retry
     cdef readonly Sensor record_error
@@ -80,8 +90,11 @@ cdef class Metrics:
         double compression_ratio,
         double queue_time_ms,
         Py_ssize_t max_record_size,
+        Py_ssize_t attempt,
         double now,
     )
+    @cython.locals(totals=Totals)
+    cpdef object batch_acked(self, Py_ssize_t records, double latency_ms)
     cpdef object request_filled(self, Py_ssize_t records, double now)
     cpdef object produce_response(self, NodeMetrics node, double latency_ms, double throttle_time_ms, double now)
     cpdef object request_sent(self, NodeMetrics node, Py_ssize_t size, double now)

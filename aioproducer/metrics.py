@@ -19,9 +19,6 @@ GaugeFunction: TypeAlias = Callable[[float], float]
 """Reads a value when it is asked for; called with ``now`` in seconds."""
 
 
-"""How many requests, batches, ... are noted before they go into their sensors."""
-
-
 class _Sample:
     """What happened in one window."""
 
@@ -117,6 +114,29 @@ class Sensor:
     def time_ratio(self, now: float) -> float:
         """Of values that are nanoseconds: the share of the recent time that they make up."""
         return self.rate(now) / 1e9
+
+
+class Totals:
+    """What no metric of Kafka's tells of, since the beginning.
+
+    batches, records
+        Those sent, each once however often it was sent again.
+    acked_batches, acked_records
+        Those acknowledged.
+    latency_sum_ms, latency_max_ms
+        From an acknowledged batch's first record until it was acknowledged. Whoever reads the largest may set it to 0,
+        to have that of the time from then on.
+    """
+
+    __slots__ = ("acked_batches", "acked_records", "batches", "latency_max_ms", "latency_sum_ms", "records")
+
+    def __init__(self) -> None:
+        self.batches = 0
+        self.records = 0
+        self.acked_batches = 0
+        self.acked_records = 0
+        self.latency_sum_ms = 0.0
+        self.latency_max_ms = 0.0
 
 
 class MetricSpec(NamedTuple):
@@ -330,6 +350,7 @@ class Metrics:
         self._gauges: dict[str, GaugeFunction] = {}
         self._topics: dict[str, TopicMetrics] = {}
         self._nodes: dict[int, NodeMetrics] = {}
+        self.totals = Totals()
         self.records_per_request = self._new_sensor()
         self.record_retry = self._new_sensor()
         self.record_error = self._new_sensor()
@@ -397,13 +418,17 @@ class Metrics:
         compression_ratio: float,
         queue_time_ms: float,
         max_record_size: int,
+        attempt: int,
         now: float,
     ) -> None:
-        """A batch went into a produce request, for the first time or again.
+        """A batch went into a produce request: for the first time (``attempt`` 1) or again.
 
         ``size`` is what goes over the wire, header and compression included; ``compression_ratio`` is the compressed
         size over the uncompressed one, 1.0 without compression; ``queue_time_ms`` is from the batch's creation.
         """
+        if attempt == 1:
+            self.totals.batches += 1
+            self.totals.records += records
         self.batch_size.record(size, now)
         self.queue_time.record(queue_time_ms, now)
         self.compression.record(compression_ratio, now)
@@ -412,6 +437,15 @@ class Metrics:
         of_topic.records.record(records, now)
         of_topic.bytes.record(size, now)
         of_topic.compression.record(compression_ratio, now)
+
+    def batch_acked(self, records: int, latency_ms: float) -> None:
+        """A batch was acknowledged, ``latency_ms`` after its first record."""
+        totals = self.totals
+        totals.acked_batches += 1
+        totals.acked_records += records
+        totals.latency_sum_ms += latency_ms
+        if latency_ms > totals.latency_max_ms:
+            totals.latency_max_ms = latency_ms
 
     def request_filled(self, records: int, now: float) -> None:
         """A produce request has that many records, of all its batches."""

@@ -485,3 +485,18 @@ async def test_settling_down_waits_for_as_many_filled_batches_as_there_are_too_m
         assert sender.acked == 30, "what still takes records is not waited for"
         await sender.settle_all()
         assert sender.acked == 32
+
+
+async def test_settling_down_passes_over_a_batch_that_is_tried_again(
+    kafka_cluster: EmbeddedCluster, topic: str
+) -> None:
+    kafka_cluster.fail(api="Produce", error="NOT_ENOUGH_REPLICAS", topic=topic, partition=0)
+    async with kafka_cluster.producer(linger_ms=60_000, batch_size=1000, retry_backoff_ms=500) as producer:
+        await producer.partitions_for(topic)
+        sender = ColumnsSender(producer)
+        await sender.send(topic, [b"x" * 900] * 2, partition=0)
+        await sender.send(topic, [b"x" * 900] * 21, partition=1)
+        await sender.settle_down_to(1)
+        assert sender.acked == 20
+        await sender.settle_all()
+        assert sender.acked == 23

@@ -123,9 +123,9 @@ def changed(metrics: Metrics, before: MetricsSnapshot, now: float) -> dict[str, 
 class TestMetrics:
     def test_a_batch_counts_for_the_producer_and_its_topic(self) -> None:
         metrics = Metrics()
-        metrics.batch_sent("clicks", 10, 600, 0.5, 4.0, 120, 10.0)
-        metrics.batch_sent("clicks", 30, 1000, 1.0, 8.0, 80, 10.0)
-        metrics.batch_sent("views", 1, 100, 1.0, 0.0, 40, 10.0)
+        metrics.batch_sent("clicks", 10, 600, 0.5, 4.0, 120, 1, 10.0)
+        metrics.batch_sent("clicks", 30, 1000, 1.0, 8.0, 80, 1, 10.0)
+        metrics.batch_sent("views", 1, 100, 1.0, 0.0, 40, 1, 10.0)
         metrics.records_per_request.record(41, 10.0)
         snapshot = metrics.snapshot(40.0)
         expected = {
@@ -265,7 +265,7 @@ class TestMetrics:
 
     def test_idle_topics_and_brokers_are_forgotten(self) -> None:
         metrics = Metrics()
-        metrics.batch_sent("clicks", 10, 600, 1.0, 4.0, 120, 0.0)
+        metrics.batch_sent("clicks", 10, 600, 1.0, 4.0, 120, 1, 0.0)
         metrics.bytes_written(metrics.node(1), 600, 0.0)
         metrics.forget_topic("clicks")
         metrics.forget_topic("never seen")
@@ -277,9 +277,9 @@ class TestMetrics:
 
     def test_a_snapshot_is_a_dict_of_floats_and_stays_as_it_was(self) -> None:
         metrics = Metrics()
-        metrics.batch_sent("clicks", 10, 600, 1.0, 4.0, 120, 0.0)
+        metrics.batch_sent("clicks", 10, 600, 1.0, 4.0, 120, 1, 0.0)
         snapshot = metrics.snapshot(0.0)
-        metrics.batch_sent("clicks", 10, 600, 1.0, 4.0, 120, 0.0)
+        metrics.batch_sent("clicks", 10, 600, 1.0, 4.0, 120, 1, 0.0)
         assert snapshot["bytes-sent-total"] == 600
         assert {type(value) for value in snapshot.values()} == {float}
         copied = pickle.loads(pickle.dumps(snapshot))
@@ -309,7 +309,7 @@ class TestMetrics:
             metrics.bytes_read(metrics.node(number % 2), 10, now)
             metrics.response_received(metrics.node(number % 2), number, now)
             metrics.produce_response(metrics.node(1), number, 0.0, now)
-            metrics.batch_sent("clicks", 2, number, number / 10, 1.0, 50, now)
+            metrics.batch_sent("clicks", 2, number, number / 10, 1.0, 50, 1, now)
             metrics.request_filled(2, now)
             sizes.record(number, now)
             latency.record(number, now)
@@ -336,7 +336,7 @@ class TestMetrics:
 
     def test_a_topic_or_broker_that_was_forgotten_is_counted_with_all(self) -> None:
         metrics = Metrics()
-        metrics.batch_sent("clicks", 2, 100, 1.0, 1.0, 50, 0.0)
+        metrics.batch_sent("clicks", 2, 100, 1.0, 1.0, 50, 1, 0.0)
         metrics.request_sent(metrics.node(1), 100, 0.0)
         metrics.forget_topic("clicks")
         metrics.forget_node(1)
@@ -452,3 +452,19 @@ def test_statistics_are_those_of_the_java_client(kafka_jars: Path, tmp_path: Pat
     assert len(java) == len(expected)
     for line, theirs, ours in zip(lines, java, expected, strict=True):
         assert ours == pytest.approx(theirs, nan_ok=True), line
+
+
+def test_totals_count_a_batch_once_however_often_it_was_sent() -> None:
+    metrics = Metrics(2, 30_000)
+    metrics.batch_sent("clicks", 10, 600, 1.0, 4.0, 120, 1, 0.0)
+    metrics.batch_sent("clicks", 10, 600, 1.0, 4.0, 120, 2, 1.0)
+    metrics.batch_sent("views", 5, 300, 1.0, 4.0, 120, 1, 1.0)
+    metrics.batch_acked(5, 2.5)
+    metrics.batch_acked(10, 1.5)
+    totals = metrics.totals
+    assert (totals.batches, totals.records) == (2, 15)
+    assert (totals.acked_batches, totals.acked_records) == (2, 15)
+    assert (totals.latency_sum_ms, totals.latency_max_ms) == (4.0, 2.5)
+    totals.latency_max_ms = 0.0
+    metrics.batch_acked(1, 1.0)
+    assert totals.latency_max_ms == 1.0

@@ -84,4 +84,5 @@ cdef class Sender(ProduceOwner):
     )
     cpdef object batch_refused(self, ProducerBatch batch, object answer, list endpoints, double now)
     cpdef object batch_failed(self, ProducerBatch batch, object error)
+    @cython.locals(latency_ms=double)
     cdef object _settle(self, ProducerBatch batch, object verdict, double now)

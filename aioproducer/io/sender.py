@@ -385,6 +385,7 @@ class Sender(ProduceOwner):
                 size / uncompressed_size,
                 queue_time_ms,
                 batch.max_record_size,
+                batch.attempts,
                 now,
             )
             for on_batch_sent in self._on_batch_sent:
@@ -442,10 +443,12 @@ class Sender(ProduceOwner):
         """Tell whom it concerns what became of a batch."""
         topic_partition = batch.topic_partition
         if verdict is ACKED:
+            latency_ms = (now - batch.created_at) * 1000
+            self._metrics.batch_acked(batch.record_count, latency_ms)
             if self._on_batch_acked:
                 offset = batch.base_offset if batch.base_offset >= 0 else None
                 for on_batch_acked in self._on_batch_acked:
-                    on_batch_acked(topic_partition, batch.record_count, offset, (now - batch.created_at) * 1000)
+                    on_batch_acked(topic_partition, batch.record_count, offset, latency_ms)
             return
         error = verdict.error
         if verdict.refresh_metadata:

@@ -1,7 +1,6 @@
 """What a task has sent, in figures: by the difference of what its producer's ``metrics()`` said before and after.
 
-Kafka's metrics count no batches, and their averages and maxima are those of the last minute. So the executor's
-producers count for themselves as well.
+Kafka's metrics count no batches, and their averages and maxima are those of the last minute: see ``Totals``.
 """
 
 from __future__ import annotations
@@ -11,9 +10,8 @@ from dataclasses import dataclass
 from typing import Self
 from weakref import WeakSet
 
-from aioproducer.metrics import MetricsSnapshot
+from aioproducer.metrics import Metrics, MetricsSnapshot
 from aioproducer.producer import Producer
-from aioproducer.record import TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,66 +58,16 @@ class Reading:
         "rows",
     )
 
-    def __init__(self) -> None:
-        self.rows = 0
-        self.acked = 0
-        self.bytes = 0
-        self.batches = 0
-        self.retries = 0
-        self.acked_batches = 0
-        self.latency_sum_ms = 0.0
+    def __init__(self, metrics: Metrics) -> None:
+        totals = metrics.totals
+        self.rows = totals.records
+        self.acked = totals.acked_records
+        self.bytes = int(metrics.batch_size.total)
+        self.batches = totals.batches
+        self.retries = int(metrics.record_retry.total)
+        self.acked_batches = totals.acked_batches
+        self.latency_sum_ms = totals.latency_sum_ms
         self.latency_max_ms = 0.0
-
-
-class Meter:
-    """Counts what a producer does, as a hook of it: ``Producer(hooks=[meter])``."""
-
-    def __init__(self) -> None:
-        # Its largest latency is that since the last reading.
-        self._totals = Reading()
-        self._readings: WeakSet[Reading] = WeakSet()
-
-    def read(self) -> Reading:
-        """The totals now. To be called on the producer's loop."""
-        totals = self._totals
-        for earlier in self._readings:
-            earlier.latency_max_ms = max(earlier.latency_max_ms, totals.latency_max_ms)
-        totals.latency_max_ms = 0.0
-        reading = Reading()
-        for name in ("rows", "acked", "bytes", "batches", "retries", "acked_batches", "latency_sum_ms"):
-            setattr(reading, name, getattr(totals, name))
-        self._readings.add(reading)
-        return reading
-
-    def on_batch_sent(
-        self,
-        topic_partition: TopicPartition,
-        record_count: int,
-        size: int,
-        uncompressed_size: int,
-        queue_time_ms: float,
-        attempt: int,
-    ) -> None:
-        totals = self._totals
-        totals.bytes += size
-        if attempt == 1:
-            totals.batches += 1
-            totals.rows += record_count
-
-    def on_batch_retried(
-        self, topic_partition: TopicPartition, record_count: int, attempt: int, error: BaseException
-    ) -> None:
-        self._totals.retries += record_count
-
-    def on_batch_acked(
-        self, topic_partition: TopicPartition, record_count: int, base_offset: int | None, latency_ms: float
-    ) -> None:
-        totals = self._totals
-        totals.acked += record_count
-        totals.acked_batches += 1
-        totals.latency_sum_ms += latency_ms
-        if latency_ms > totals.latency_max_ms:
-            totals.latency_max_ms = latency_ms
 
 
 class MeteredSnapshot(MetricsSnapshot):
@@ -133,18 +81,25 @@ class MeteredSnapshot(MetricsSnapshot):
 class MeteredProducer(Producer):
     """A producer whose ``metrics()`` can be compared by ``figures``."""
 
-    _meter: Meter
+    # Those of which somebody still wants to know the largest latency since.
+    _readings: WeakSet[Reading]
 
     @classmethod
     def metered(cls, config: Mapping[str, object]) -> Self:
         """As ``from_config``."""
-        meter = Meter()
-        producer = cls.from_config(config, hooks=[meter])
-        producer._meter = meter
+        producer = cls.from_config(config)
+        producer._readings = WeakSet()
         return producer
 
     def metrics(self) -> MeteredSnapshot:
-        return MeteredSnapshot(super().metrics(), self._meter.read())
+        snapshot = super().metrics()
+        metrics = self._running_parts().metrics
+        for earlier in self._readings:
+            earlier.latency_max_ms = max(earlier.latency_max_ms, metrics.totals.latency_max_ms)
+        metrics.totals.latency_max_ms = 0.0
+        reading = Reading(metrics)
+        self._readings.add(reading)
+        return MeteredSnapshot(snapshot, reading)
 
 
 def figures(before: MetricsSnapshot, after: MetricsSnapshot) -> Figures:
