@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 
 THREADS = 2
-# So many writes, of equal size, are the warm-up.
-WARM_UPS = 2
 # How often processes are looked for; their peaks are the kernel's, which no sample misses while they live.
 SAMPLE_EVERY = 0.2
 
@@ -75,13 +73,22 @@ def session(jars: Sequence[Path]) -> Iterator[SparkSession]:
         spark.stop()
 
 
+def warm_ups(job: Job) -> list[int]:
+    """How many rows each write of the warm-up has.
+
+    As many as the one that is measured, but for the first, which has the rest: their number stands in the code that
+    Spark makes of a query, and what the JVM has compiled of one is nothing to another.
+    """
+    rest = job.warm_up % job.records
+    return [rest] * bool(rest) + [job.records] * (job.warm_up // job.records)
+
+
 def measure(job: Job, write: Write, jars: Sequence[Path] = ()) -> Measurement:
     """Warm up, write, and say what the write took."""
     from pyspark import __version__
 
     with session(jars) as spark:
-        warm_up = max(job.warm_up // WARM_UPS, 1)
-        sent = sum(write(spark, warm_up) for _ in range(WARM_UPS))
+        sent = sum(write(spark, count) for count in warm_ups(job))
         with Processes(spark.sparkContext._gateway.proc.pid) as processes:
             began = time.perf_counter()
             sent += write(spark, job.records)

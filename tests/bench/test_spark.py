@@ -73,12 +73,12 @@ def check(found: dict[str, float]) -> None:
 
 @pytest.mark.interop
 def test_our_sink_writes_every_row(cluster: InProcessCluster) -> None:
-    job = Job("defaults", cluster.bootstrap_servers, "ours", partitions=2, records=3000, warm_up=200)
+    job = Job("defaults", cluster.bootstrap_servers, "ours", partitions=2, records=3000, warm_up=3200)
     looked_at, found = measured(cluster, "bench.spark_ours", job)
     check(found)
-    assert found["sent"] == 3200
-    records = [record for partition in cluster.read_back("ours", at_least=3200).values() for record in partition]
-    assert len(records) == 3200
+    assert found["sent"] == 6200
+    records = [record for partition in cluster.read_back("ours", at_least=6200).values() for record in partition]
+    assert len(records) == 6200
     assert len({record.key for record in records}) == 3000
     assert {(len(record.key), len(record.value)) for record in records} == {(16, 100)}
     (((key, value),),) = looked_at
@@ -88,7 +88,7 @@ def test_our_sink_writes_every_row(cluster: InProcessCluster) -> None:
 
 @pytest.mark.interop
 def test_the_ceiling_writes_as_many_rows_in_batches_of_the_scenarios_size(cluster: InProcessCluster) -> None:
-    job = Job("large_batches", cluster.bootstrap_servers, "ceiling", partitions=2, records=3000, warm_up=200)
+    job = Job("large_batches", cluster.bootstrap_servers, "ceiling", partitions=2, records=3000, warm_up=3200)
     job = Job(**{**asdict(job), "compression": "lz4", "batch_size": 16 * 1024})
     _, found = measured(cluster, "bench.spark_ceiling", job)
     check(found)
@@ -96,7 +96,7 @@ def test_the_ceiling_writes_as_many_rows_in_batches_of_the_scenarios_size(cluste
     assert sum(map(len, records.values())) == found["sent"]
     per_batch = found["records_a_batch"]
     # Each of the three writes ends with a whole request; compressed, more rows fit than 16 KiB of them.
-    assert 3200 <= found["sent"] < 3200 + 3 * 2 * per_batch
+    assert 6200 <= found["sent"] < 6200 + 3 * 2 * per_batch
     assert set(map(len, records.values())) == {found["sent"] // 2}
     assert per_batch > 16 * 1024 / 116
     assert {(len(record.key), len(record.value)) for one in records.values() for record in one} == {(16, 100)}
