@@ -49,7 +49,7 @@ cdef class Connection:
     cdef bint _uses_tls
     cdef object _next_correlation_id
     cdef long long _last_answered
-    cdef object _in_flight
+    cdef list _in_flight
     cdef dict _negotiated
     cdef bint _answered
     cdef list _output

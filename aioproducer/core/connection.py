@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import math
 import struct
-from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -203,7 +202,8 @@ class Connection:
         self._uses_tls: bool = uses_tls
         self._next_correlation_id: int = first_correlation_id
         self._last_answered: int = first_correlation_id - 1
-        self._in_flight: deque[InFlight] = deque()
+        # A list, and no deque: some five of them, and an element goes in and out of it at no call.
+        self._in_flight: list[InFlight] = []
         # What was asked of ``versions`` before, and its answer.
         self._negotiated: dict[int, int] = {}
         self._answered: bool = False
@@ -429,7 +429,7 @@ class Connection:
                 ProtocolError(f"{self.peer} answered {name} version {request.version} in bytes that are wrong: {error}")
             )
             return
-        self._in_flight.popleft()
+        del self._in_flight[0]
         self._last_answered = correlation_id
         self._answered = True
         throttle_time_ms: int = getattr(response, "throttle_time_ms", 0)

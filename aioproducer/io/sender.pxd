@@ -55,6 +55,8 @@ cdef class Sender(ProduceOwner):
     cdef bint _woken
     cdef bint _sends_at_once
 
+    @cython.locals(deadline=double)
+    cdef object _take_turn_at(self, double now)
     @cython.locals(is_due=cython.bint, more_fail=cython.bint, deadline=double)
     cpdef double _step(self, double now) except? -1
     @cython.locals(ready=dict, deadline=double, node=NodeConnection)
@@ -62,7 +64,7 @@ cdef class Sender(ProduceOwner):
     @cython.locals(sent=Py_ssize_t, batches=list)
     cpdef object _drain(self, NodeConnection node, double now)
     cdef object _wake_behind_woken(self)
-    @cython.locals(resumed=list, taken=cython.bint)
+    @cython.locals(resumed=list, turns=Turns, wanted=cython.bint)
     cpdef bint _answers_taken(self, NodeConnection node, double now) except -1
     @cython.locals(batch=ProducerBatch, request=PlainProduceRequest, context=ProduceInFlight, written=cython.bint)
     cdef object _send_batches(self, NodeConnection node, list batches, double now)

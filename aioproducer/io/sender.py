@@ -101,21 +101,18 @@ class Turns:
                 self.next = self._loop.call_soon(self._take, context=self._context)
 
     def hold(self) -> None:
-        """Ask the loop for nothing until ``release``, which takes the turn itself, if one is wanted by then."""
+        """Ask the loop for nothing until ``release``."""
         self._held = True
 
     def release(self) -> bool:
-        """Whether a turn was wanted, and is taken."""
+        """Whether a turn was wanted meanwhile: whoever held them takes it."""
         self._held = False
-        if not self._asked:
-            return False
-        self._asked = False
-        if self._take is not None:
-            self._take()
-        return True
+        asked, self._asked = self._asked, False
+        return asked
 
     def end(self) -> None:
         self._take = None
+        self._asked = False
         if self.next is not None:
             self.next.cancel()
 
@@ -223,8 +220,11 @@ class Sender(ProduceOwner):
 
     def _take_turn(self) -> None:
         self._turns.next = None
+        self._take_turn_at(self._loop.time())
+
+    def _take_turn_at(self, now: float) -> None:
         try:
-            deadline = self._step(self._loop.time())
+            deadline = self._step(now)
         except Exception:
             # Nobody else would go on sending: say it, and try again in a moment.
             logger.exception("The sender met an error that it should not")
@@ -309,16 +309,19 @@ class Sender(ProduceOwner):
         if not resumed:
             return False
         self._resumed = []
-        self._turns.hold()
+        turns = self._turns
+        turns.hold()
         try:
             resume(self._loop, resumed)
             if node.can_send(now):
                 self._drain(node, now)
         finally:
-            taken = self._turns.release()
-        if taken:
+            wanted = turns.release()
+            if wanted:
+                self._take_turn_at(now)
+        if wanted:
             self._wake_behind_woken()
-        return taken
+        return wanted
 
     def node_usable(self, node: NodeConnection, now: float) -> None:
         """The node can take a request."""
@@ -376,7 +379,8 @@ class Sender(ProduceOwner):
             record_count = batch.record_count
             size = batch.size()
             uncompressed_size = batch.uncompressed_size()
-            queue_time_ms = (now - batch.created_at) * 1000
+            # What a coroutine has sent that was resumed just now is newer than the answer it was resumed by.
+            queue_time_ms = max(now - batch.created_at, 0.0) * 1000
             records += record_count
             metrics.batch_sent(
                 queue.topic,
