@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import KafkaError, Message, Producer
 
 from tests.kafka import mock
-from tests.kafka.cluster import KafkaCluster
+from tests.kafka.cluster import KafkaCluster, free_ports
 from tests.kafka.consuming import StoredRecord
 from tests.kafka.dump import StoredBatch, check_batches
 from tests.kafka.ledger import Ledger, Place, verify
@@ -179,3 +179,11 @@ def test_check_batches_sees_gaps() -> None:
         check_batches([_batch(0, 0), _batch(10, 20)])
     with pytest.raises(AssertionError, match="offset 10 expected"):
         check_batches([_batch(0, 0), _batch(11, 10)])
+
+
+def test_no_port_is_given_to_two_listeners_of_one_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two sockets that do not listen yet were bound to one port, and a broker of the cluster did not start."""
+    candidates = iter([*free_ports(1) * 2, *free_ports(2)])
+    monkeypatch.setattr("random.randrange", lambda *_: next(candidates))
+    found = free_ports(2)
+    assert len(set(found)) == 2

@@ -95,6 +95,9 @@ def free_ports(count: int) -> list[int]:
     with ExitStack() as held:
         while len(found) < count:
             candidate = random.randrange(10_000 + 2_750 * process, 12_750 + 2_750 * process)
+            if candidate in found:
+                # Of sockets that do not listen yet Linux binds two to one port, with the option below.
+                continue
             listening = held.enter_context(socket.socket())
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
