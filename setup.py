@@ -106,9 +106,9 @@ class CompileAllOrNone(build_ext):
         if not GUIDED and all(path.stat().st_mtime_ns > began for path in paths):
             # An earlier build's: none of the modules has its code there any more.
             self._library().unlink(missing_ok=True)
-        for extension in self.extensions:
+        for extension, path in zip(self.extensions, paths, strict=True):
             # As old as what was compiled: a source that changed meanwhile is newer.
-            for made in (*map(Path, extension.sources), Path(self.get_ext_fullpath(extension.name))):
+            for made in (*map(Path, extension.sources), path):
                 if made.stat().st_mtime_ns > began:
                     os.utime(made, ns=(began, began))
 

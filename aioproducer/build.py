@@ -27,6 +27,7 @@ COMPILED_MODULES = (
     "aioproducer.core.delivery",
     "aioproducer.core.future_type",
     "aioproducer.core.incomplete",
+    "aioproducer.core.loops",
     "aioproducer.core.metadata",
     "aioproducer.core.partition_queue",
     "aioproducer.core.producer_state",

@@ -2,6 +2,7 @@ cimport cython
 from cpython.object cimport PyObject
 
 from aioproducer.core.future_type cimport FutureOfMetadata
+from aioproducer.core.loops cimport may_nest
 
 
 cdef extern from *:
@@ -101,10 +102,6 @@ cdef list _wake_all(list awaiting)
 
 
 cpdef object resume(object loop, list awaiting)
-
-cdef object _run_forever
-
-cdef bint _may_nest(object loop) except -1
 
 
 @cython.locals(place=Py_ssize_t, awaiting=Awaiting)

@@ -541,26 +541,10 @@ def resume(loop: FutureFactory, awaiting: list[Awaiting]) -> None:
     Where one of them may run the loop inside, that is left to the loop: it would wait for who called this.
     """
     woken = _wake_all(awaiting)
-    if _may_nest(loop):
+    if may_nest(loop):
         _call_back(loop, woken)
     else:
         _call_each(loop, woken)
-
-
-# The method of the last loop that did not nest: nearly always the next one's too.
-_run_forever: Any = None
-
-
-def _may_nest(loop: FutureFactory) -> bool:
-    """``may_nest``, at a fraction of what asking costs."""
-    global _run_forever
-    run_forever = getattr(type(loop), "run_forever", None)
-    if run_forever is not None and run_forever is _run_forever:
-        return False
-    if may_nest(loop):
-        return True
-    _run_forever = run_forever
-    return False
 
 
 def _call_each(loop: FutureFactory, woken: list[Awaiting]) -> None:

@@ -57,10 +57,8 @@ cdef class Sender(ProduceOwner):
 
     @cython.locals(deadline=double)
     cdef object _take_turn_at(self, double now)
-    @cython.locals(is_due=cython.bint, more_fail=cython.bint, deadline=double)
+    @cython.locals(is_due=cython.bint, more_fail=cython.bint, deadline=double, ready=dict, node=NodeConnection)
     cpdef double _step(self, double now) except? -1
-    @cython.locals(ready=dict, deadline=double, node=NodeConnection)
-    cpdef double _drain_all(self, double now) except? -1
     @cython.locals(sent=Py_ssize_t, batches=list)
     cpdef object _drain(self, NodeConnection node, double now)
     cdef object _wake_behind_woken(self)

@@ -273,15 +273,9 @@ class Sender(ProduceOwner):
         if accumulator.ready.leaderless:
             self._ask_for_leaders(now)
         deadline = min(accumulator.next_deadline(), self.cluster.send_due(now))
-        if accumulator.ready.ready:
-            deadline = min(deadline, self._drain_all(now))
-        return deadline
-
-    def _drain_all(self, now: float) -> float:
-        """Send to every node that has something to send; when one can that is not asked now, infinity for none."""
-        ready = self._accumulator.ready.ready
-        deadline = float("inf")
-        for node_id in list(ready):
+        ready = accumulator.ready.ready
+        # As a rule there is nothing, and then no list is made.
+        for node_id in list(ready) if ready else ():
             node = self.cluster.node(node_id)
             if node is None:
                 continue
