@@ -26,6 +26,8 @@ THROUGHPUT_RECORDS = 100_000
 
 WARM_UP = (Job("unkept", records=3_000_000), Job("alone", records=30_000, linger_ms=0))
 QUICK_WARM_UP = (Job("unkept", records=1_000_000), Job("alone", records=5_000, linger_ms=0))
+# Of text, in each codec of a scenario: what the broker looks through a compressed batch with is other code.
+TEXT_WARM_UP, QUICK_TEXT_WARM_UP = 2_000_000, 200_000
 
 Say = Callable[[str], None]
 
@@ -53,6 +55,12 @@ def order(of: list[Row], round_number: int) -> list[Row]:
     return sorted(turned, key=lambda row: bool(row.batches_of))
 
 
+def codecs(chosen: list[Scenario]) -> list[str]:
+    """The codecs in which these scenarios send text."""
+    options = [one.options | row.options for one in chosen if one.text for row in one.rows]
+    return sorted({one["compression"] for one in options if "compression" in one})
+
+
 def derived(measured: Measurement) -> Measurement:
     """With CPU time a record and records a second, where records were measured."""
     if not measured.get("records") or "user" not in measured:
@@ -76,6 +84,8 @@ def run(client_name: str, job: Job) -> Measurement:
     client = CLIENTS[client_name]
     command = command_for(client.module, replace(job, loop=client.loop))
     environment = {**os.environ, **client.environment}
+    # An installed package has its bytecode; a checkout's is written by whoever imports it first.
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
     try:
         finished = subprocess.run(
             command, capture_output=True, text=True, check=False, timeout=LONGEST_RUN, cwd=ROOT, env=environment
@@ -117,17 +127,19 @@ class Run:
             for count in sorted({scenario.brokers for scenario in chosen}):
                 self._say(f"starting Apache Kafka, brokers: {count}")
                 with brokers(count) as started:
-                    self._warm(started)
-                    outcomes += [
-                        self._scenario(started, scenario, values) for scenario in chosen if scenario.brokers == count
-                    ]
+                    here = [scenario for scenario in chosen if scenario.brokers == count]
+                    self._warm(started, here, values)
+                    outcomes += [self._scenario(started, scenario, values) for scenario in here]
         return outcomes
 
-    def _warm(self, started: Brokers) -> None:
+    def _warm(self, started: Brokers, chosen: list[Scenario], values: Path) -> None:
         """Nobody's numbers."""
+        jobs = [("confluent-kafka", job) for job in (QUICK_WARM_UP if self._quick else WARM_UP)]
+        text = Job("unkept", values_file=str(values), records=QUICK_TEXT_WARM_UP if self._quick else TEXT_WARM_UP)
+        jobs += [("aioproducer (uvloop)", replace(text, compression=codec)) for codec in codecs(chosen)]
         started.create("warm-up", 4)
-        for job in QUICK_WARM_UP if self._quick else WARM_UP:
-            run("confluent-kafka", replace(job, bootstrap=started.bootstrap, topic="warm-up"))
+        for client, job in jobs:
+            run(client, replace(job, bootstrap=started.bootstrap, topic="warm-up"))
         started.delete("warm-up")
 
     def _scenario(self, started: Brokers, scenario: Scenario, values: Path) -> Outcome:

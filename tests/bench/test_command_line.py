@@ -11,7 +11,7 @@ import pytest
 from bench import clients, report
 from bench.__main__ import main, parser
 from bench.plots import draw
-from bench.runner import Outcome, job_of, order
+from bench.runner import Outcome, codecs, job_of, order
 from bench.scenarios import SCENARIOS, rows, select
 from bench.verdicts import REQUIREMENTS, verdicts
 
@@ -162,3 +162,10 @@ def test_a_plot_is_svg_that_names_everybody_and_does_not_change(tmp_path) -> Non
     assert path.read_text() == first
     nothing = replace(_outcome(), results={})
     assert draw(nothing, surroundings, tmp_path) is None
+
+
+def test_the_broker_is_warmed_in_each_codec_that_is_measured_with_text() -> None:
+    assert codecs([BY_NAME["5-ticker"], BY_NAME["5-lz4"]]) == ["gzip", "lz4", "none", "zstd"]
+    assert codecs([BY_NAME["5-lz4"]]) == ["lz4"]
+    # Without text nothing is to be warmed.
+    assert codecs([BY_NAME["1a"], BY_NAME["spark-lz4"]]) == []

@@ -76,9 +76,10 @@ def test_our_sink_writes_every_row(cluster: InProcessCluster) -> None:
     job = Job("defaults", cluster.bootstrap_servers, "ours", partitions=2, records=3000, warm_up=3200)
     looked_at, found = measured(cluster, "bench.spark_ours", job)
     check(found)
-    assert found["sent"] == 6200
-    records = [record for partition in cluster.read_back("ours", at_least=6200).values() for record in partition]
-    assert len(records) == 6200
+    sent = 3200 + 3 * 3000
+    assert found["sent"] == sent
+    records = [record for partition in cluster.read_back("ours", at_least=sent).values() for record in partition]
+    assert len(records) == sent
     assert len({record.key for record in records}) == 3000
     assert {(len(record.key), len(record.value)) for record in records} == {(16, 100)}
     (((key, value),),) = looked_at
@@ -95,8 +96,8 @@ def test_the_ceiling_writes_as_many_rows_in_batches_of_the_scenarios_size(cluste
     records = cluster.read_back("ceiling", at_least=int(found["sent"]))
     assert sum(map(len, records.values())) == found["sent"]
     per_batch = found["records_a_batch"]
-    # Each of the three writes ends with a whole request; compressed, more rows fit than 16 KiB of them.
-    assert 6200 <= found["sent"] < 6200 + 3 * 2 * per_batch
+    # Each of the five writes ends with a whole request; compressed, more rows fit than 16 KiB of them.
+    assert 12_200 <= found["sent"] < 12_200 + 5 * 2 * per_batch
     assert set(map(len, records.values())) == {found["sent"] // 2}
     assert per_batch > 16 * 1024 / 116
     assert {(len(record.key), len(record.value)) for one in records.values() for record in one} == {(16, 100)}
