@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 COMPILED_MODULES = (
     "aioproducer.core.accumulator",
     "aioproducer.core.batch",
+    "aioproducer.core.batch_memory",
     "aioproducer.core.binary_column",
     "aioproducer.core.buffer_pool",
     "aioproducer.core.columns",

@@ -1,6 +1,7 @@
 cimport cython
 
 from aioproducer.core.batch cimport ProducerBatch, new_batch
+from aioproducer.core.batch_memory cimport BatchMemory
 from aioproducer.core.buffer_pool cimport Slab
 from aioproducer.core.delivery cimport Delivery, new_delivery
 from aioproducer.core.incomplete cimport IncompleteBatches
@@ -9,11 +10,9 @@ from aioproducer.partitioner cimport StickyPartitioner
 from aioproducer.wire.murmur2 cimport partition_for_key
 from aioproducer.wire.record cimport record_size_upper_bound
 
-cdef Py_ssize_t _LEAST_OF_THE_REST, _EXACT_PIECE, _INLINE_COMPRESSION_SIZE
+cdef Py_ssize_t _INLINE_COMPRESSION_SIZE
 
 
-@cython.locals(up=Py_ssize_t)
-cdef Py_ssize_t _near_power_of_two(Py_ssize_t size) except? -1
 cdef Py_ssize_t _size_of(object data) except? -1
 
 
@@ -27,13 +26,12 @@ cdef class RecordAccumulator(IncompleteBatches):
     cdef list _sent_meanwhile
     cdef readonly list refused
     cdef bint _ignore_keys
-    cdef Py_ssize_t _batch_size
     cdef Py_ssize_t _max_request_size
     cdef bint _one_in_flight
     cdef double _delivery_timeout
     cdef Py_ssize_t _size_limit
-    cdef Py_ssize_t _open_limit
     cdef bint _compresses
+    cdef BatchMemory _memory
     cdef Py_ssize_t _inline_size
     cdef Py_ssize_t _largest_plain
 
@@ -94,13 +92,10 @@ cdef class RecordAccumulator(IncompleteBatches):
     cpdef double next_deadline(self) except? -1
     cpdef list drain(self, object node_id, double now)
     cdef bint _grow(self, ProducerBatch batch, Py_ssize_t record_size) except -1
-    cdef Slab _take_memory(self, Py_ssize_t least, Py_ssize_t wanted)
-    @cython.locals(step=Py_ssize_t)
-    cdef Py_ssize_t _piece_for(self, Py_ssize_t expected, Py_ssize_t limit) except -1
     @cython.locals(slab=Slab)
     cdef bint _extend(self, ProducerBatch batch, Py_ssize_t record_size) except -1
     @cython.locals(
-        preferred=Py_ssize_t, slab=Slab, limit=Py_ssize_t, estimate=Py_ssize_t, batch=ProducerBatch
+        slab=Slab, limit=Py_ssize_t, estimate=Py_ssize_t, under_way=Py_ssize_t, batch=ProducerBatch
     )
     cdef ProducerBatch _open(
         self, TopicQueues topic, PartitionQueue queue, Py_ssize_t record_size, long long timestamp_ms, double now

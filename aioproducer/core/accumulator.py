@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from aioproducer.compression import Codec
 from aioproducer.core.batch import Header, ProducerBatch, new_batch
-from aioproducer.core.buffer_pool import BufferPool, Slab
+from aioproducer.core.batch_memory import BatchMemory
+from aioproducer.core.buffer_pool import BufferPool
 from aioproducer.core.delivery import Delivery, FutureFactory, new_delivery
 from aioproducer.core.incomplete import IncompleteBatches
 from aioproducer.core.lines import Lines
@@ -38,29 +39,12 @@ RATIO_SAFETY = 1.05
 LOAD_AGE = 0.005
 LOAD_AGE_PER_PARTITION = 0.0001
 
-# The part of the memory that open batches may take before there is anything in them, as its reciprocal.
-OPEN_SHARE = 4
-
 # Who gets in line has so many in front served, where they could be: if that were the sender's alone, as many might come
 # each turn as it serves, such as those whose records it has just sent, and the line would go on for ever.
 ADMITTED_BY_EACH = 2
 
-# With less memory than this left, and batches under way, records wait.
-_LEAST_OF_THE_REST = 65536
-
-# Batches up to this size take a piece of memory of just their size.
-_EXACT_PIECE = 16384
-
 # Batches up to this size are compressed at once where that is quick; a thread takes longer to wake.
 _INLINE_COMPRESSION_SIZE = 4096
-
-
-def _near_power_of_two(size: int) -> int:
-    """The next one up where that is at most an eighth more than is needed, or the one below."""
-    up = 1
-    while up < size:
-        up <<= 1
-    return up if up - size <= up >> 3 else up >> 1
 
 
 def _size_of(data: Buffer | None) -> int:
@@ -115,15 +99,14 @@ class RecordAccumulator(IncompleteBatches):
         self.choose_partition = choose_partition
         self.rack_of = rack_of
         self._ignore_keys = settings.ignore_keys
-        self._batch_size = settings.batch_size
         self._max_request_size = settings.max_request_size
         self._one_in_flight = settings.one_in_flight_per_partition
         self._delivery_timeout = settings.delivery_timeout
         # No more than a request may have: then append need not ask whether a record is too large for one.
         # Where not even a header has room, each record is a batch.
         self._size_limit = max(min(settings.batch_size, settings.max_request_size) - BATCH_HEADER_SIZE, 0)
-        self._open_limit = pool.total_memory // OPEN_SHARE
         self._compresses = settings.codec is not None
+        self._memory = BatchMemory(pool, batch_size=settings.batch_size, compresses=self._compresses)
         # Batches up to this size are compressed at once, if any.
         self._inline_size = 0
         if settings.codec is not None and settings.codec.is_quick(settings.compression_level):
@@ -488,17 +471,8 @@ class RecordAccumulator(IncompleteBatches):
             self._close(queue, batch, now, True)
         return new_delivery(batch, index)
 
-    def _take_memory(self, least: int, wanted: int) -> Slab | None:
-        """``BufferPool.take``, or ``None`` though there is some: batches made of crumbs cost more than to wait.
-
-        What waits has the open batches sent at once, and where none is on its way nothing is waited for.
-        """
-        if self.pool.available_memory < min(wanted, _LEAST_OF_THE_REST) and self.incomplete.count > self._open_batches:
-            return None
-        return self.pool.take(least, wanted)
-
     def _extend(self, batch: ProducerBatch, record_size: int) -> bool:
-        slab = self._take_memory(record_size, _near_power_of_two(batch.next_slab_size(record_size)))
+        slab = self._memory.next(batch, record_size, self.incomplete.count - self._open_batches)
         if slab is None:
             return False
         batch.add_slab(slab)
@@ -512,12 +486,8 @@ class RecordAccumulator(IncompleteBatches):
             # As many uncompressed bytes as will probably make a batch, but no more than a request may have.
             estimate = int(limit / (self._ratios.estimate(topic.name) * RATIO_SAFETY))
             limit = min(estimate, self._max_request_size - BATCH_HEADER_SIZE)
-        preferred = record_size
-        if self._open_batches * self._batch_size <= self._open_limit:
-            # As much as the partition's last batch took: one piece to take, to checksum and to send. Where so many
-            # batches are open that most of the memory would be room in them, they grow from small.
-            preferred = max(record_size, self._piece_for(queue.last_batch_size, limit))
-        slab = self._take_memory(record_size, preferred)
+        under_way = self.incomplete.count - self._open_batches
+        slab = self._memory.first(record_size, queue.last_batch_size, limit, self._open_batches, under_way)
         if slab is None:
             return None
         self._batch_number += 1
@@ -525,23 +495,6 @@ class RecordAccumulator(IncompleteBatches):
         batch.base_timestamp = timestamp_ms
         batch.add_slab(slab)
         return batch
-
-    def _piece_for(self, expected: int, limit: int) -> int:
-        """How large a piece of memory to take for a batch of ``expected`` bytes, ``limit`` being the most.
-
-        With pieces of just what is expected, which differs from batch to batch, a full buffer would soon be nothing but
-        gaps that no other size fits. Of small batches there are as many sizes as kibibytes, and of those that are more
-        than half full eight: none wastes much, and most take one and the same. Others take powers of two, which fit
-        where others were; so do batches that are compressed, whose limits differ too.
-        """
-        expected = min(expected, limit)
-        if not self._compresses:
-            if expected <= _EXACT_PIECE:
-                return expected
-            if expected > limit >> 1:
-                step = limit >> 4
-                return limit - (limit - expected) // step * step
-        return _near_power_of_two(expected)
 
     def _note_new_batch(self, queue: PartitionQueue, batch: ProducerBatch, now: float) -> None:
         queue.open_batch = batch
