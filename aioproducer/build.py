@@ -20,6 +20,7 @@ COMPILED_MODULES = (
     "aioproducer.core.accumulator",
     "aioproducer.core.batch",
     "aioproducer.core.batch_memory",
+    "aioproducer.core.batch_runs",
     "aioproducer.core.binary_column",
     "aioproducer.core.buffer_pool",
     "aioproducer.core.columns",

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import cycle, islice, repeat, takewhile
+from itertools import cycle, islice, repeat
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
@@ -22,6 +22,7 @@ from aioproducer.arrow import (
     record_columns,
 )
 from aioproducer.core.batch import ProducerBatch
+from aioproducer.core.batch_runs import BatchRuns, parts
 from aioproducer.core.binary_column import BinaryColumn
 from aioproducer.core.delivery import Delivery
 from aioproducer.core.record_columns import HeaderColumn, TimestampColumn
@@ -41,6 +42,11 @@ LONGEST_TURN = 0.0005
 CHUNK_ROWS = 1000
 # And so many are sent before the columns behind them are tried again.
 MOST_ROWS = 64
+# So many filled batches wait to be sent at most. More make nothing faster: what the caches forget of a batch before it
+# is sent, and the garbage collector's looking through all of them, cost a sixth.
+WAITING_TO_BE_SENT = 256
+# How long one of them is waited for before others are looked at, in seconds.
+LOOK_AGAIN = 0.05
 # So many batches are settled between two turns for others; no more are filled in one.
 SETTLED_AT_ONCE = 100
 
@@ -225,26 +231,29 @@ def _length(name: str, column: Any) -> int:
 class ColumnsSender:
     """Sends columns, one call after the other, counts outcomes, and gathers offsets into ranges where they are wanted.
 
-    Records are remembered by batch, as runs of places in it: memory goes with the batches under way, not with the
-    records. A record that is in line has its Delivery kept until it is in a batch.
+    A record that is in line has its Delivery kept until it is in a batch.
 
     count
         How many records were accepted.
-    acked
-        How many of them are known to be delivered.
-    errors
-        The first error of each partition, as far as known.
     """
 
     def __init__(self, producer: Sends, *, keep_offsets: bool = False) -> None:
         self.count = 0
-        self.acked = 0
-        self.errors: dict[TopicPartition, KafkaError] = {}
         self._producer = producer
-        self._offsets: dict[int, list[range]] | None = {} if keep_offsets else None
-        # Starts and ends of runs, in turn, for each batch; batches in the order of their first records.
-        self._runs: dict[ProducerBatch, list[int]] = {}
+        self._runs = BatchRuns(keep_offsets=keep_offsets)
         self._in_line: deque[Delivery] = deque()
+        # Of many quick calls each is too short for others to get a turn.
+        self._turn_began = perf_counter()
+
+    @property
+    def acked(self) -> int:
+        """How many of them are known to be delivered."""
+        return self._runs.acked
+
+    @property
+    def errors(self) -> Mapping[TopicPartition, KafkaError]:
+        """The first error of each partition, as far as known."""
+        return self._runs.errors
 
     async def send(
         self,
@@ -278,8 +287,6 @@ class ColumnsSender:
             raise
 
     async def _send(self, topic: str, partition: int | None, chunks: Iterator[_Chunk]) -> None:
-        producer = self._producer
-        turn_began = perf_counter()
         for chunk in chunks:
             place = 0
             # Where whole columns do not get in, some rows are tried before columns are again.
@@ -289,27 +296,25 @@ class ColumnsSender:
                 place = self._append_column(topic, partition, chunk, place)
                 most_rows = 1 if place > first else min(2 * most_rows, MOST_ROWS)
                 first = place
-                place, waits = await self._send_rows(topic, partition, chunk, place, most_rows, turn_began)
+                place, waits = await self._send_rows(topic, partition, chunk, place, most_rows)
                 # Those behind were read for nothing, and large ones take long to read.
                 most_rows = max(place - first, 1)
-                if waits or perf_counter() - turn_began >= LONGEST_TURN:
-                    await producer.drain()
-                    self._settle_first()
-                    turn_began = perf_counter()
+                if waits or perf_counter() - self._turn_began >= LONGEST_TURN:
+                    await self._producer.drain()
+                    await self._settle_down()
+                    self._turn_began = perf_counter()
 
     async def _send_rows(
-        self, topic: str, partition: int | None, chunk: _Chunk, place: int, most: int, turn_began: float
+        self, topic: str, partition: int | None, chunk: _Chunk, place: int, most: int
     ) -> tuple[int, bool]:
         """Send rows that have to wait, or need more than the short way has; the place behind them, and if they wait."""
         producer = self._producer
         send = producer.send
-        batch: object = None
-        run = [0]
         first = place
         for value, key, timestamp_ms, row_headers in chunk.rows(place, place + most):
             headers = () if row_headers is None else row_headers
             # However long it took to read them, one goes on its way: nothing else has metadata asked for.
-            if place > first and perf_counter() - turn_began >= LONGEST_TURN:
+            if place > first and perf_counter() - self._turn_began >= LONGEST_TURN:
                 break
             try:
                 delivery = send(topic, value, key, partition=partition, timestamp_ms=timestamp_ms, headers=headers)
@@ -319,15 +324,11 @@ class ColumnsSender:
                 )
                 delivery = await self._send_with_room(again)
             place += 1
-            if delivery._group is batch and delivery._index == run[-1]:
-                # Behind the last one, as nearly all are.
-                run[-1] += 1
-                self.count += 1
-                continue
-            if self._note(delivery):
+            self.count += 1
+            # Behind one that is in line all are: their order stays.
+            if self._in_line or not self._runs.add_delivery(delivery):
+                self._in_line.append(delivery)
                 return place, True
-            batch = delivery._group
-            run = self._runs[batch]  # type: ignore[index]  # it is in a batch, or it would wait
         return place, False
 
     async def _send_with_room(self, send_row: Callable[[], Delivery]) -> Delivery:
@@ -360,76 +361,41 @@ class ColumnsSender:
                 topic, partition, chunk.keys, chunk.values, chunk.timestamps_ms, chunk.headers, place, touched
             )
         finally:
-            for batch in touched:
-                start, batch.column_start = batch.column_start, -1
-                self.count += batch.record_count - start
-                self._note_in_batch(batch, start, batch.record_count)
-
-    def _note(self, delivery: Delivery) -> bool:
-        """Remember a record; True where it is in line, so that its sender should look for room."""
-        self.count += 1
-        if not self._in_line:
-            group = delivery._group
-            if isinstance(group, ProducerBatch):
-                self._note_in_batch(group, delivery._index, delivery._index + 1)
-                return False
-        self._in_line.append(delivery)
-        return True
-
-    def _note_in_batch(self, batch: ProducerBatch, start: int, stop: int) -> None:
-        runs = self._runs.get(batch)
-        if runs is None:
-            self._runs[batch] = [start, stop]
-        elif runs[-1] == start:
-            runs[-1] = stop
-        else:
-            runs += start, stop
+            self.count += self._runs.add_columns(touched)
 
     def _move_up(self) -> None:
         """Take those out of the line that have come into batches, or failed; the line keeps its order."""
         line = self._in_line
         while line:
             delivery = line[0]
-            group = delivery._group
-            if isinstance(group, ProducerBatch):
-                self._note_in_batch(group, delivery._index, delivery._index + 1)
-            elif delivery.done():
-                self._note_error(delivery.topic_partition, delivery.exception())
-            else:
-                return
+            if not self._runs.add_delivery(delivery):
+                if not delivery.done():
+                    return
+                self._runs.note_error(delivery.topic_partition, delivery.exception())
             line.popleft()
 
     def unfinished(self) -> list[TopicPartition]:
         """Where records are under way to; the partition is -1 where none has been chosen yet."""
-        found = [delivery.topic_partition for delivery in self._in_line]
-        return sorted({*found, *[batch.topic_partition for batch in self._runs]})
+        return sorted({*self._runs.topic_partitions(), *[delivery.topic_partition for delivery in self._in_line]})
 
     def settle_finished(self) -> None:
         """Count every batch that is done, also behind one that is not: a failure is seen at once."""
         self._move_up()
-        for batch in list(filter(_is_over, self._runs)):
-            self._settle(batch, self._runs.pop(batch))
+        self._runs.settle_finished()
 
-    async def settle_down_to(self, most: int) -> None:
-        """Wait until no more than ``most`` of the batches that take no records any more are without an outcome."""
-        while len(self._runs) > most:
-            self._settle_first()
-            closed = [batch for batch in self._runs if batch.closed]
-            if len(closed) <= most:
-                return
-            last = closed[-most - 1]
-            if last.is_finished():
-                # Behind one that is not: as a rule they end in the order in which they began.
-                self.settle_finished()
-            else:
-                await _wait_for_part(last)
+    async def _settle_down(self) -> None:
+        """Count what is done, and wait until few enough of the batches that were filled wait to be sent."""
+        self._settle_first()
+        while len(self._runs) > WAITING_TO_BE_SENT and (batch := self._runs.beyond(WAITING_TO_BE_SENT)) is not None:
+            if not batch.is_finished():
+                # As a rule they end in the order in which they began, but one may be tried again for long.
+                await _wait_for_part(batch, LOOK_AGAIN)
+            self.settle_finished()
 
     def _settle_first(self) -> None:
         """Count the batches that are done, from the first on, as many as one turn may."""
         self._move_up()
-        # In one go: to look for the first one again each time takes the longer, the more were there before it.
-        for batch in list(islice(takewhile(_is_over, self._runs), SETTLED_AT_ONCE)):
-            self._settle(batch, self._runs.pop(batch))
+        self._runs.settle_first(SETTLED_AT_ONCE)
 
     async def settle_all(self) -> None:
         """Wait for all, none of which waits out its linger, and count them."""
@@ -440,12 +406,12 @@ class ColumnsSender:
         turn_began = perf_counter()
         while True:
             self._move_up()
-            if self._runs:
-                batch = next(iter(self._runs))
+            batch = self._runs.first()
+            if batch is not None:
                 while not batch.is_finished():
                     await _wait_for_part(batch)
-                # Somebody else may have settled it meanwhile.
-                self._settle(batch, self._runs.pop(batch, []))
+                # Unless somebody else has meanwhile.
+                self._runs.settle(batch)
                 self._settle_first()
             elif self._in_line:
                 await asyncio.wait([self._in_line[0]])
@@ -455,66 +421,20 @@ class ColumnsSender:
                 await asyncio.sleep(0)
                 turn_began = perf_counter()
 
-    def _settle(self, batch: ProducerBatch, runs: list[int]) -> None:
-        if self._offsets is None and batch.stored_error is None and batch.children is None:
-            # As nearly all are.
-            self.acked += sum(runs[1::2]) - sum(runs[::2])
-            return
-        for first, part in _parts(batch):
-            end = first + part.record_count
-            for start, stop in zip(runs[::2], runs[1::2], strict=True):
-                start, stop = max(start, first), min(stop, end)
-                if start < stop:
-                    self._settle_run(part, start - first, stop - start)
-
-    def _settle_run(self, batch: ProducerBatch, index: int, count: int) -> None:
-        blamed = batch.record_errors or ()
-        # Of those that the broker blames, if any (KIP-467): the others had only the same batch.
-        error = batch.error(min([each for each in blamed if index <= each < index + count], default=index))
-        if error is not None:
-            self._note_error(batch.topic_partition, error)
-            return
-        self.acked += count
-        offset = None if self._offsets is None else batch.metadata(index).offset
-        if self._offsets is None or offset is None:
-            return
-        ranges = self._offsets.setdefault(batch.topic_partition.partition, [])
-        if ranges and ranges[-1].stop == offset:
-            ranges[-1] = range(ranges[-1].start, offset + count)
-        else:
-            ranges.append(range(offset, offset + count))
-
-    def _note_error(self, topic_partition: TopicPartition, error: BaseException | None) -> None:
-        if isinstance(error, KafkaError):
-            self.errors.setdefault(topic_partition, error)
-
     def result(self) -> SendManyResult:
         """The whole outcome.
 
         Raises:
             SendManyError: not all were delivered.
         """
-        result = SendManyResult(self.count, self.acked, self._offsets or {})
-        if self.errors:
-            raise SendManyError(result, self.errors)
+        runs = self._runs
+        result = SendManyResult(self.count, runs.acked, runs.offsets or {})
+        if runs.errors:
+            raise SendManyError(result, runs.errors)
         return result
 
 
-def _is_over(batch: ProducerBatch) -> bool:
-    """Whether nothing is added any more, and the outcome is known."""
-    return batch.closed and batch.is_finished()
-
-
-def _parts(batch: ProducerBatch, first: int = 0) -> Iterator[tuple[int, ProducerBatch]]:
-    """The batch, or those it was split into, each with its first record's place."""
-    if batch.children is None:
-        yield first, batch
-        return
-    for offset, child in batch.children:
-        yield from _parts(child, first + offset)
-
-
-async def _wait_for_part(batch: ProducerBatch) -> None:
+async def _wait_for_part(batch: ProducerBatch, timeout: float | None = None) -> None:
     """Wait for the first of those into which the batch was split, if it was, that is without an outcome."""
-    first_undone = next(first for first, part in _parts(batch) if not part.is_finished())
-    await asyncio.wait([Delivery(batch, first_undone)])
+    first_undone = next(first for first, part in parts(batch) if not part.is_finished())
+    await asyncio.wait([Delivery(batch, first_undone)], timeout=timeout)

@@ -27,6 +27,8 @@ from tests.waiting import know_topic
 
 pytestmark = pytest.mark.kafka_cluster(transport="memory")
 
+MAX_IN_FLIGHT = 5
+"""Kafka's ``max.in.flight.requests.per.connection``."""
 HEADER_TYPE = pyarrow.list_(pyarrow.struct([("key", pyarrow.string()), ("value", pyarrow.binary())]))
 
 
@@ -467,36 +469,40 @@ async def test_settling_that_was_cancelled_forgets_nothing(kafka_cluster: Embedd
         assert sender.acked == 1
 
 
-async def test_settling_down_waits_for_as_many_filled_batches_as_there_are_too_many(
-    kafka_cluster: EmbeddedCluster, topic: str
+async def test_filled_batches_that_wait_to_be_sent_are_bounded(
+    kafka_cluster: EmbeddedCluster, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kafka_cluster.delay(api="Produce", delay_ms=20)
+    monkeypatch.setattr("aioproducer.bulk.WAITING_TO_BE_SENT", 10)
+    monkeypatch.setattr("aioproducer.bulk.LONGEST_TURN", 0)
+    kafka_cluster.delay(api="Produce", delay_ms=20, times=None)
     async with kafka_cluster.producer(linger_ms=60_000, batch_size=1000) as producer:
         await producer.partitions_for(topic)
         sender = ColumnsSender(producer)
-        # One in each batch, the last of which takes more.
-        await sender.send(topic, [b"x" * 900] * 31, partition=0)
-        await sender.settle_down_to(30)
+        # One in each batch.
+        await sender.send(topic, [b"x" * 900] * 10, partition=0)
         assert sender.acked == 0
-        await sender.settle_down_to(10)
-        assert sender.acked >= 20
-        await sender.send(topic, [b"lingers"], partition=1)
-        await sender.settle_down_to(0)
-        assert sender.acked == 30, "what still takes records is not waited for"
+        for number in range(2, 5):
+            # With others, which would be sent first if all that were filled were.
+            producer.send(topic, b"lingers", partition=1)
+            await sender.send(topic, [b"x" * 900] * 10, partition=0)
+            assert sender.count - sender.acked <= 10 + 1 + MAX_IN_FLIGHT
+            assert sender.count == 10 * number
         await sender.settle_all()
-        assert sender.acked == 32
+        assert sender.acked == 40
 
 
-async def test_settling_down_passes_over_a_batch_that_is_tried_again(
-    kafka_cluster: EmbeddedCluster, topic: str
+async def test_a_batch_that_is_tried_again_holds_up_none_of_another_partition(
+    kafka_cluster: EmbeddedCluster, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("aioproducer.bulk.WAITING_TO_BE_SENT", 2)
+    monkeypatch.setattr("aioproducer.bulk.LONGEST_TURN", 0)
     kafka_cluster.fail(api="Produce", error="NOT_ENOUGH_REPLICAS", topic=topic, partition=0)
-    async with kafka_cluster.producer(linger_ms=60_000, batch_size=1000, retry_backoff_ms=500) as producer:
+    async with kafka_cluster.producer(linger_ms=60_000, batch_size=1000, retry_backoff_ms=2000) as producer:
         await producer.partitions_for(topic)
         sender = ColumnsSender(producer)
         await sender.send(topic, [b"x" * 900] * 2, partition=0)
-        await sender.send(topic, [b"x" * 900] * 21, partition=1)
-        await sender.settle_down_to(1)
-        assert sender.acked == 20
+        await sender.send(topic, [b"x" * 900] * 40, partition=1)
+        assert sender.acked >= 20
+        assert not kafka_cluster.records(topic, 0)
         await sender.settle_all()
-        assert sender.acked == 23
+        assert sender.acked == 42

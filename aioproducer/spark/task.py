@@ -33,9 +33,6 @@ logger = logging.getLogger("aioproducer.spark")
 # So many Arrow batches, and so many bytes of them, wait to become records at most; one alone may be larger.
 BATCHES_AHEAD = 3
 BYTES_AHEAD = 16 << 20
-# So many filled batches of a task are without an acknowledgement at most. More make nothing faster: what the caches
-# forget of a batch before it is sent, and the garbage collector's looking through all of them, cost a sixth.
-BATCHES_UNDER_WAY = 256
 # How often it is looked for failures while rows wait for room or are flushed, in seconds.
 LOOK_EVERY = 0.05
 # So many partitions are named in an error.
@@ -185,9 +182,6 @@ class PartitionSender:
             pieces, size = self._waiting[0]
             for piece in pieces:
                 await self._send(piece)
-                # Small pieces are each too quick for ``send`` to give others a turn.
-                await self._producer.drain()
-                await self._sender.settle_down_to(BATCHES_UNDER_WAY)
                 self._raise_failure()
             self._waiting.popleft()
             self._bytes_waiting -= size

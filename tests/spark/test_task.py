@@ -12,16 +12,19 @@ from collections.abc import Callable, Iterator
 import pyarrow
 import pytest
 
+from aioproducer.bulk import WAITING_TO_BE_SENT
 from aioproducer.metrics import MetricsSnapshot
 from aioproducer.producer import Producer
 from aioproducer.record import TopicPartition
 from aioproducer.spark import SinkOptions, close_executor, run
 from aioproducer.spark.columns import SinkColumns
 from aioproducer.spark.executor import Executor
-from aioproducer.spark.task import BATCHES_AHEAD, BATCHES_UNDER_WAY, SparkTaskError, TaskOutcome, write_partition
+from aioproducer.spark.task import BATCHES_AHEAD, SparkTaskError, TaskOutcome, write_partition
 from aioproducer.testing import EmbeddedClusterThread
 
 ROWS = 500
+MAX_IN_FLIGHT = 5
+"""Kafka's ``max.in.flight.requests.per.connection``."""
 
 
 @pytest.fixture(scope="module")
@@ -161,8 +164,7 @@ def test_filled_batches_that_wait_are_bounded_while_brokers_stall(cluster: Embed
             kafka__linger__ms=0,
         )
     # A row takes 18 bytes at least, its key of one byte included.
-    in_batches = BATCHES_UNDER_WAY * (1000 // 18) // ROWS
-    # Their last Arrow batch is sent whole.
+    in_batches = (WAITING_TO_BE_SENT + MAX_IN_FLIGHT) * (1000 // 18) // ROWS
     assert len(pulled) <= in_batches + 1 + BATCHES_AHEAD + 2
 
 
