@@ -22,10 +22,11 @@ from aioproducer.arrow import (
     record_columns,
 )
 from aioproducer.core.batch import ProducerBatch
-from aioproducer.core.batch_runs import BatchRuns, parts
+from aioproducer.core.batch_runs import BatchRuns
 from aioproducer.core.binary_column import BinaryColumn
 from aioproducer.core.delivery import Delivery
 from aioproducer.core.record_columns import HeaderColumn, TimestampColumn
+from aioproducer.core.split import parts
 from aioproducer.errors import BufferExhaustedError, KafkaError, SendManyError
 from aioproducer.record import TopicPartition
 
@@ -308,8 +309,7 @@ class ColumnsSender:
         self, topic: str, partition: int | None, chunk: _Chunk, place: int, most: int
     ) -> tuple[int, bool]:
         """Send rows that have to wait, or need more than the short way has; the place behind them, and if they wait."""
-        producer = self._producer
-        send = producer.send
+        send = self._producer.send
         first = place
         for value, key, timestamp_ms, row_headers in chunk.rows(place, place + most):
             headers = () if row_headers is None else row_headers
@@ -386,7 +386,7 @@ class ColumnsSender:
     async def _settle_down(self) -> None:
         """Count what is done, and wait until few enough of the batches that were filled wait to be sent."""
         self._settle_first()
-        while len(self._runs) > WAITING_TO_BE_SENT and (batch := self._runs.beyond(WAITING_TO_BE_SENT)) is not None:
+        while (batch := self._runs.beyond(WAITING_TO_BE_SENT)) is not None:
             if not batch.is_finished():
                 # As a rule they end in the order in which they began, but one may be tried again for long.
                 await _wait_for_part(batch, LOOK_AGAIN)

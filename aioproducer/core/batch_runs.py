@@ -5,10 +5,9 @@ Records are remembered by batch, as runs of places in it: memory goes with the b
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from aioproducer.core.batch import ProducerBatch
 from aioproducer.core.delivery import Delivery
+from aioproducer.core.split import parts
 from aioproducer.errors import KafkaError
 from aioproducer.record import TopicPartition
 
@@ -71,10 +70,12 @@ class BatchRuns:
         return next(iter(self._runs), None)
 
     def beyond(self, most: int) -> ProducerBatch | None:
-        """The batch to wait for until, of those that take no more records, ``most`` wait to be sent; ``None`` if none.
+        """What to wait for while more than ``most`` batches that take no more records wait to be sent, or ``None``.
 
         What is on the wire does not count: where answers take long that may be many.
         """
+        if len(self._runs) <= most:
+            return None
         closed: list[ProducerBatch] = []
         allowed = most
         for batch in self._runs:
@@ -148,12 +149,3 @@ class BatchRuns:
 def _is_over(batch: ProducerBatch) -> bool:
     """Whether nothing is added any more, and the outcome is known."""
     return batch.closed and batch.is_finished()
-
-
-def parts(batch: ProducerBatch, first: int = 0) -> Iterator[tuple[int, ProducerBatch]]:
-    """The batch, or those it was split into, each with its first record's place."""
-    if batch.children is None:
-        yield first, batch
-        return
-    for offset, child in batch.children:
-        yield from parts(child, first + offset)

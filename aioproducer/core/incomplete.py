@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from itertools import islice, takewhile
 from typing import TYPE_CHECKING
 
-from aioproducer.core.batch import PENDING, SPLIT, ProducerBatch
+from aioproducer.core.batch import PENDING, ProducerBatch
 from aioproducer.core.buffer_pool import BufferPool
 from aioproducer.core.compression_ratio import CompressionRatios
 from aioproducer.core.delivery import FutureFactory
@@ -15,6 +15,7 @@ from aioproducer.core.partition_queue import PartitionQueue
 from aioproducer.core.pending import PendingRecord
 from aioproducer.core.producer_state import ProducerState
 from aioproducer.core.ready import BatchFinisher, ReadyPartitions
+from aioproducer.core.split import parts
 from aioproducer.core.watches import Watches
 
 if TYPE_CHECKING:
@@ -299,10 +300,7 @@ class IncompleteBatches(BatchFinisher):
 
 
 def _unfinished_parts(batch: ProducerBatch) -> list[ProducerBatch]:
-    if batch.outcome == SPLIT:
-        assert batch.children is not None
-        return [part for _, child in batch.children for part in _unfinished_parts(child)]
-    return [batch] if batch.outcome == PENDING else []
+    return [part for _, part in parts(batch) if part.outcome == PENDING]
 
 
 def _insert(queue: PartitionQueue, batches: list[ProducerBatch]) -> None:

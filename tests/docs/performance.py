@@ -1,11 +1,12 @@
 """The tables of docs/performance.md and of the README, made of the last recorded bench.
 
-``python -m tests.docs.performance`` puts them into docs/performance.md.
+``python -m tests.docs.performance`` puts them into both.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import statistics
 from typing import Any
 
@@ -13,6 +14,7 @@ from tests.docs.blocks import ROOT
 
 RECORDED = ROOT / "bench" / "recorded" / "results.json"
 PAGE = ROOT / "docs" / "performance.md"
+README = ROOT / "README.md"
 
 # Scenario, heading, and the figures shown: key, title, form.
 SCENARIOS = {
@@ -95,5 +97,25 @@ def filled(page: str) -> str:
     return page
 
 
+def compared() -> dict[str, tuple[str, ...]]:
+    """The README's rows that the bench shows, by their first cell: ours, aiokafka's and confluent-kafka's figures."""
+    results = recorded()["scenarios"]["1a"]["results"]
+    names = ("aioproducer (uvloop)", "aiokafka (uvloop)", "confluent-kafka")
+    return {
+        "records/s": tuple(f"{median(results[name], 'rate'):,.0f}" for name in names),
+        "CPU µs/record": tuple(f"{median(results[name], 'cpu_us'):.2f}" for name in names),
+    }
+
+
+def with_compared(readme: str) -> str:
+    """The README with these rows in their places."""
+    for label, cells in compared().items():
+        row = f"| {label} | {' | '.join(cells)} | `make bench` |"
+        readme, found = re.subn(rf"^\| {re.escape(label)} \|.*$", row, readme, flags=re.MULTILINE)
+        assert found == 1, label
+    return readme
+
+
 if __name__ == "__main__":
     PAGE.write_text(filled(PAGE.read_text()))
+    README.write_text(with_compared(README.read_text()))

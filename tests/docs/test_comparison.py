@@ -26,7 +26,7 @@ from aioproducer.errors import UnsupportedSecurityProtocolError
 from aioproducer.testing import EmbeddedClusterThread
 from aioproducer.wire.murmur2 import murmur2
 from tests.docs.blocks import ROOT
-from tests.docs.performance import median, recorded
+from tests.docs.performance import compared
 
 CLIENTS = ("aioproducer", "aiokafka", "confluent-kafka")
 
@@ -56,10 +56,9 @@ def test_each_row_names_what_shows_it() -> None:
 
 def test_bench() -> None:
     """The figures are those of the last `make bench`, as far as it has been recorded."""
-    results = recorded()["scenarios"]["1a"]["results"]
-    names = ("aioproducer (uvloop)", "aiokafka (uvloop)", "confluent-kafka")
-    assert TABLE["records/s"] == tuple(f"{median(results[name], 'rate'):,.0f}" for name in names)
-    assert TABLE["CPU µs/record"] == tuple(f"{median(results[name], 'cpu_us'):.2f}" for name in names)
+    figures = compared()
+    assert TABLE["records/s"] == figures["records/s"]
+    assert TABLE["CPU µs/record"] == figures["CPU µs/record"]
 
 
 _THREADS = """
