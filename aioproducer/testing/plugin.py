@@ -71,8 +71,12 @@ async def producer(kafka_cluster: EmbeddedCluster) -> AsyncIterator[Producer]:
 
 @pytest.fixture(scope="session")
 def kafka_cluster_session() -> Iterator[EmbeddedClusterThread]:
-    """One ``EmbeddedClusterThread`` for all tests of the run: let each use topics of its own."""
+    """One ``EmbeddedClusterThread`` for all tests of the run: let each use topics of its own.
+
+    It keeps records whatever their timestamps. Kafka's default would remove those that say they are older than a week,
+    every five minutes: a test that writes fixed timestamps would miss its records in one run of many.
+    """
     from aioproducer.testing.thread import EmbeddedClusterThread
 
-    with EmbeddedClusterThread() as cluster:
+    with EmbeddedClusterThread(properties={"log.retention.ms": "-1"}) as cluster:
         yield cluster

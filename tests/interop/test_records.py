@@ -10,6 +10,7 @@ import confluent_kafka
 import pytest
 
 from aioproducer import Producer
+from aioproducer.admin import Admin
 from aioproducer.errors import MetadataTimeoutError, RecordTooLargeError
 from tests.kafka.cluster import KafkaCluster
 from tests.kafka.consuming import read_back_topics
@@ -121,6 +122,14 @@ async def test_given_timestamps_are_kept(cluster: Cluster, topic: str) -> None:
     if not isinstance(cluster, MockCluster):
         # The mock answers every request with a log append time of 1234.
         assert [outcome.timestamp_ms for outcome in [*outcomes, now]] == [record.timestamp_ms for record in stored]
+
+
+async def test_records_of_another_year_stay_for_as_long_as_the_tests_run(one_broker: Broker, topic: str) -> None:
+    """Every five minutes a broker removes what retention takes for old, by the records' own timestamps."""
+    await asyncio.to_thread(one_broker.create_topic, topic)
+    async with Admin(bootstrap_servers=one_broker.bootstrap_servers) as admin:
+        entries = {entry.name: entry.value for entry in await admin.topic_config(topic)}
+    assert entries["retention.ms"] == "-1"
 
 
 async def test_brokers_own_timestamps_are_reported(one_broker: Broker, topic: str) -> None:

@@ -35,7 +35,12 @@ _LOGGING = {
 # kafka-server 4.x brings log4j's API without a configuration of its own.
 _LOGGING_OPTIONS = tuple(f"-D{key}={value}" for key, value in _LOGGING.items())
 
+# Tests write timestamps of any year, which the default retention takes for old at its next look, every five minutes:
+# some of what a test wrote would be gone, in one run of many.
+KEEP_RECORDS = {"log.retention.ms": "-1"}
+
 _DEFAULTS = {
+    **KEEP_RECORDS,
     "process.roles": "broker,controller",
     "controller.listener.names": "CONTROLLER",
     "inter.broker.listener.name": "PLAINTEXT",
@@ -46,8 +51,6 @@ _DEFAULTS = {
     "offsets.topic.num.partitions": "1",
     "transaction.state.log.num.partitions": "1",
     "log.cleaner.enable": "false",
-    # Tests write timestamps of any year, which the default retention would take for old.
-    "log.retention.ms": "-1",
     "auto.leader.rebalance.enable": "false",
     # A killed broker is noticed after seconds instead of Kafka's 9 s, and a dead controller replaced at once.
     "broker.session.timeout.ms": "3000",

@@ -16,7 +16,7 @@ from typing import Self
 from confluent_kafka import KafkaError, KafkaException
 
 from tests.kafka import admin, consuming, dump
-from tests.kafka.cluster import ClusterError, free_ports
+from tests.kafka.cluster import KEEP_RECORDS, ClusterError, free_ports
 from tests.kafka.process import Process, Startable
 
 _SCRIPT = Path(__file__).with_name("embedded_process.py")
@@ -33,7 +33,7 @@ class EmbeddedProcess(Startable):
         self.folder = Path(tempfile.mkdtemp(prefix="aioproducer-embedded-"))
         self.data = self.folder / "data" if on_disk else None
         self.ports = free_ports(nodes)
-        self.properties = dict(properties or {})
+        self.properties = {**KEEP_RECORDS, **(properties or {})}
         self._process: Process | None = None
 
     @property

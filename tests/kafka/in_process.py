@@ -11,6 +11,7 @@ from typing import Self
 
 from aioproducer.testing import EmbeddedClusterThread
 from tests.kafka import consuming, dump
+from tests.kafka.cluster import KEEP_RECORDS
 from tests.kafka.mock import API_VERSIONS, DISCONNECT, INIT_PRODUCER_ID, METADATA, PRODUCE
 
 _NAMES = {
@@ -26,7 +27,9 @@ class InProcessCluster:
 
     def __init__(self, nodes: int = 1, *, properties: Mapping[str, str] | None = None) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="aioproducer-embedded-"))
-        self.embedded = EmbeddedClusterThread(nodes, properties=properties, data_dir=self.folder)
+        self.embedded = EmbeddedClusterThread(
+            nodes, properties={**KEEP_RECORDS, **(properties or {})}, data_dir=self.folder
+        )
 
     def __enter__(self) -> Self:
         self.embedded.start()

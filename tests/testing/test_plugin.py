@@ -18,6 +18,7 @@ STRICT = f"[pytest]\nfilterwarnings = error\nasyncio_mode = strict\n{SCOPE}funct
 
 SERVICE = """
 import pytest
+from aioproducer.admin import Admin
 
 @pytest.mark.asyncio
 async def test_one(kafka_cluster, producer):
@@ -42,6 +43,12 @@ def test_session(kafka_cluster_session):
 
 def test_session_again(kafka_cluster_session):
     assert kafka_cluster_session.topics() == ["shared"]
+
+@pytest.mark.asyncio
+async def test_session_keeps_records_with_old_timestamps(kafka_cluster_session):
+    async with Admin(bootstrap_servers=kafka_cluster_session.bootstrap_servers) as admin:
+        entries = {entry.name: entry.value for entry in await admin.topic_config("shared")}
+    assert entries["retention.ms"] == "-1"
 """
 
 
@@ -68,7 +75,7 @@ def test_fixtures_in_both_modes_of_pytest_asyncio(tmp_path: Path, settings: str)
     (tmp_path / "pytest.ini").write_text(settings)
     (tmp_path / "test_service.py").write_text(SERVICE)
     run = _pytest(tmp_path)
-    assert _outcome(run) == "5 passed", run.stdout
+    assert _outcome(run) == "6 passed", run.stdout
 
 
 def test_loops_of_session_scope(tmp_path: Path) -> None:
@@ -76,7 +83,7 @@ def test_loops_of_session_scope(tmp_path: Path) -> None:
     (tmp_path / "pytest.ini").write_text(settings)
     (tmp_path / "test_service.py").write_text(SERVICE)
     run = _pytest(tmp_path)
-    assert _outcome(run) == "5 passed", run.stdout
+    assert _outcome(run) == "6 passed", run.stdout
 
 
 def test_a_fault_that_lasts_holds_no_test_up(tmp_path: Path) -> None:
