@@ -245,6 +245,7 @@ def _set_gauges(metrics: Metrics, accumulator: RecordAccumulator, metadata: Clus
     pool = accumulator.pool
     metrics.set_gauge("buffer-total-bytes", lambda now: float(pool.total_memory))
     metrics.set_gauge("buffer-available-bytes", lambda now: float(max(pool.available_memory, 0)))
+    metrics.set_gauge("metadata-wait-time-ns-total", lambda now: accumulator.lines.metadata_wait * 1e9)
     metrics.set_gauge("waiting-threads", lambda now: float(len(accumulator.lines.waiting.records)))
     metrics.set_gauge(
         "requests-in-flight", lambda now: float(sum(node.in_flight for node in sender.cluster.nodes.values()))

@@ -67,7 +67,6 @@ cdef class Metrics:
     cdef readonly Sensor buffer_exhausted
     cdef readonly Sensor buffer_wait
     cdef readonly Sensor flush
-    cdef readonly Sensor metadata_wait
     cdef readonly Sensor connection_creation
     cdef readonly Sensor connection_close
     cdef readonly Sensor authentication_success

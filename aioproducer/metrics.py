@@ -198,7 +198,6 @@ PRODUCER_METRICS: tuple[MetricSpec, ...] = (
         "Time that records waited for room, per time: above 1 where several wait at once.",
     ),
     _total("flush-time-ns", "flush", "Nanoseconds spent in flush()."),
-    _total("metadata-wait-time-ns", "metadata_wait", "Nanoseconds that sends waited for a topic's metadata."),
     *_event_meter("connection-creation", "connection_creation", "Connections opened"),
     *_event_meter("connection-close", "connection_close", "Connections closed"),
     *_event_meter("successful-authentication", "authentication_success", "Connections authenticated"),
@@ -245,6 +244,7 @@ GAUGES: dict[str, str] = {
     "buffer-total-bytes": "The most memory the buffer may take.",
     "buffer-available-bytes": "Memory of the buffer not in use.",
     "connection-count": "Connections that are open.",
+    "metadata-wait-time-ns-total": "Nanoseconds that sends waited for a topic's metadata.",
 }
 """Metrics of the group ``producer-metrics`` that are read where they live, by `Metrics.set_gauge`: name and meaning."""
 
@@ -364,7 +364,6 @@ class Metrics:
         self.buffer_exhausted = self._new_sensor()
         self.buffer_wait = self._new_sensor()
         self.flush = self._new_sensor()
-        self.metadata_wait = self._new_sensor()
         self.connection_creation = self._new_sensor()
         self.connection_close = self._new_sensor()
         self.authentication_success = self._new_sensor()

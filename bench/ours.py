@@ -225,7 +225,8 @@ async def memory(job: Job) -> Measurement:
         failures.check()
         delivery = producer.send(job.topic, VALUE)
         await delivery
-        return measured | watched.summary() | {"sent": filling + job.records + 2, "delivery_bytes": sys.getsizeof(delivery)}
+        sent = filling + job.records + 2
+        return measured | watched.summary() | {"sent": sent, "delivery_bytes": sys.getsizeof(delivery)}
 
 
 async def spread(job: Job) -> Measurement:

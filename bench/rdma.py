@@ -6,6 +6,10 @@ speed.
 
     python -m bench.rdma --double
 
+How late a timer of the loop is meanwhile, while all of the producer's memory is registered, connected and sent:
+
+    python -m bench.rdma --ticker --mebibytes 64
+
 With two machines, each with a card: latency of one message and its answer, and throughput of a stream, over both, with
 a checksum of what was sent at both ends. TCP is at the port after RDMA's.
 
@@ -17,6 +21,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import json
 import statistics
 import sys
@@ -228,6 +233,31 @@ def double(works: Sequence[Work], rounds: int) -> dict[str, dict[str, dict[str, 
     return found
 
 
+def ticker(buffer_memory: int, rounds: int) -> dict[str, list[Measurement]]:
+    """How late the producer's loop is over both transports, in another order each round.
+
+    A round before them, which nobody sees, makes what a process makes once: message codecs, on both sides.
+    """
+    from aioproducer.testing.verbs import SimulatedFabric
+    from aioproducer.transport.rdma import RdmaConnector
+    from aioproducer.transport.stream import StreamConnector
+    from bench import rdma_ticker
+
+    found: dict[str, list[Measurement]] = {name: [] for name in TRANSPORTS}
+    with rdma_ticker.quick_switches():
+        for number in range(rounds + 1):
+            for transport in TRANSPORTS[:: 1 if number % 2 else -1]:
+                fabric = SimulatedFabric()
+                connector = RdmaConnector(fabric) if transport == "rdma" else StreamConnector()
+                with broker(transport, fabric) as address:
+                    # What the round before has left is nobody's to look through now.
+                    gc.collect()
+                    late = asyncio.run(rdma_ticker.late_while_sending(address, connector, buffer_memory))
+                if number:
+                    found[transport].append(late)
+    return found
+
+
 def table(found: dict[str, dict[str, dict[str, float]]]) -> str:
     """As docs/rdma.md has it."""
     lines = [
@@ -260,6 +290,7 @@ def parser() -> argparse.ArgumentParser:
     )
     kind = found.add_mutually_exclusive_group(required=True)
     kind.add_argument("--double", action="store_true", help="what the code costs, without a card")
+    kind.add_argument("--ticker", action="store_true", help="how late the loop is meanwhile, without a card")
     kind.add_argument("--server", metavar="HOST:PORT", help="answer clients until Ctrl-C; TCP at the next port")
     kind.add_argument("--client", metavar="HOST:PORT", help="measure against a server")
     found.add_argument("--rounds", type=int, default=5, help="runs of each (%(default)s)")
@@ -267,7 +298,7 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--work", default="", metavar="TEXT", help="with --double: what has this in its name")
     found.add_argument("--device", help="RDMA device (the first that works)")
     found.add_argument("--gid", help="of the device's addresses (the first that works)")
-    found.add_argument("--mebibytes", type=int, default=1024, help="of each stream (%(default)s)")
+    found.add_argument("--mebibytes", type=int, default=1024, help="of each stream, or of memory (%(default)s)")
     found.add_argument("--echoes", type=int, default=2000, help="messages of each size (%(default)s)")
     found.add_argument("--unchecked", action="store_true", help="no checksums: they may be slower than the network")
     found.add_argument("--output", type=Path, metavar="FILE", help="all figures as JSON")
@@ -289,6 +320,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         counted = double(works, chosen.rounds)
         print(table(counted))
         text = json.dumps(counted, indent=2)
+    elif chosen.ticker:
+        from bench import rdma_ticker
+
+        late = ticker(chosen.mebibytes * 2**20, chosen.rounds)
+        print(rdma_ticker.table(late))
+        text = json.dumps(late, indent=2)
     else:
         from bench import rdma_link
 

@@ -110,6 +110,9 @@ def _requirements() -> list[Requirement]:
         add(Requirement("3", f"{loop}: CPU a record, 10,000 coroutines to 1,000", tenfold, 1.2))
         add(Requirement("4", f"{loop}: p50 to the raw socket's", ratio(("4", us), ("4", "raw socket"), "p50_us"), 1.5))
         add(Requirement("4", f"{loop}: CPU a send", figure("4", us, "cpu_us"), 50, unit="µs"))
+        # The same limit, where the machine is slower for all: it was set beside an aiokafka that took 125 µs.
+        beside = ratio(("4", us), ("4", aiokafka), "cpu_us")
+        add(Requirement("4", f"{loop}: CPU a send to aiokafka's on {loop}", beside, 50 / 125))
         for codec in ("none", "lz4", "zstd", "gzip"):
             where = f"5-{codec}"
             over = difference((where, us), (where, f"{codec} alone"), "cpu_us")

@@ -223,13 +223,11 @@ class TestMetrics:
         before = metrics.snapshot(0.0)
         metrics.buffer_wait.record(3_000_000_000, 0.0)
         metrics.flush.record(5_000, 0.0)
-        metrics.metadata_wait.record(7_000, 0.0)
         metrics.bytes_copied.record(11, 0.0)
         assert changed(metrics, before, 30.0) == {
             "bufferpool-wait-time-ns-total": 3_000_000_000,
             "bufferpool-wait-ratio": 0.1,
             "flush-time-ns-total": 5_000,
-            "metadata-wait-time-ns-total": 7_000,
             "bytes-copied-total": 11,
         }
 

@@ -17,7 +17,7 @@ from aioproducer.core.pending import Header, PendingRecord, WaitingLine
 from aioproducer.wire.record_batch import Buffer
 
 # So many of a line move up at once, when what they waited for is there: some tenths of a millisecond.
-MOVED_UP_AT_ONCE = 400
+MOVED_UP_AT_ONCE = 200
 
 
 class Lines:
@@ -48,6 +48,8 @@ class Lines:
         self.memory_line: OrderedDict[PendingRecord, None] = OrderedDict()
         # Topics in whose line somebody waits for more than memory.
         self.blocked: dict[str, TopicQueues] = {}
+        # How many seconds those who want memory by now waited for their topics' metadata, all together.
+        self.metadata_wait = 0.0
         # Topics whose line somebody has left, who may have kept others waiting, or where very many move up.
         self._moved_up: dict[str, TopicQueues] = {}
         self._loop = loop
@@ -112,7 +114,7 @@ class Lines:
             moved += 1
             del line[pending]
             if topic.has_partition(pending.partition):
-                self._want_memory(pending, now)
+                self._want_memory(topic, pending, now)
             else:
                 topic.line_length -= 1
                 aside[pending] = None
@@ -122,6 +124,7 @@ class Lines:
 
     def partitions_changed(self, topic: TopicQueues, now: float) -> None:
         """Let those who stand aside join the line for memory whose partitions are there now, and then ``advance``."""
+        topic.sized_at = now
         back = [each for each in topic.aside if topic.has_partition(each.partition)]
         if back:
             first = back[0].number
@@ -129,13 +132,15 @@ class Lines:
             for pending in back:
                 del topic.aside[pending]
                 topic.line_length += 1
-                self._want_memory(pending, now)
+                self._want_memory(topic, pending, now)
             # Those who came after them stay behind them.
             for pending in sorted([*back, *later], key=lambda each: each.number):
                 self.memory_line.move_to_end(pending)
         self.advance(topic, now)
 
-    def _want_memory(self, pending: PendingRecord, now: float) -> None:
+    def _want_memory(self, topic: TopicQueues, pending: PendingRecord, now: float) -> None:
+        # Each says it for itself: all at once, when metadata comes, would be a sum over the whole line.
+        self.metadata_wait += max(topic.sized_at - pending.since, 0.0)
         if not self.memory_line:
             self._hurry(now)
         pending.wants_memory = True

@@ -34,6 +34,7 @@ cdef class TopicQueues:
     cdef public StickyPartitioner sticky
     cdef public double load_at
     cdef public double noted_at
+    cdef public double sized_at
     cdef list _led
     cdef list _available
     cdef readonly object line

@@ -94,6 +94,7 @@ class TopicQueues:
         "noted_at",
         "partitions",
         "retired",
+        "sized_at",
         "sticky",
     )
 
@@ -107,6 +108,8 @@ class TopicQueues:
         self.made: list[PartitionQueue] = []
         self.sticky: StickyPartitioner | None = None
         self.load_at = 0.0
+        # When metadata last said how many partitions there are.
+        self.sized_at = 0.0
         # When metadata was last told that the topic is in use.
         self.noted_at = float("-inf")
         # The partitions that have a leader, and their numbers; None where that has to be looked up again.

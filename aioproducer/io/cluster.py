@@ -355,7 +355,6 @@ class Cluster(NodeOwner):
         for name in sized:
             topic = self.metadata.topic(name)
             if topic is not None:
-                self._note_metadata_wait(name, now)
                 accumulator.set_partition_count(name, len(topic.partitions), now)
         for name in change.recreated_topics:
             accumulator.topic_recreated(name)
@@ -387,12 +386,6 @@ class Cluster(NodeOwner):
                 self._topic_refused(name, broker_error(code))
                 yield
         yield
-
-    def _note_metadata_wait(self, name: str, now: float) -> None:
-        waiting = self._accumulator.waiting_for_topic(name)
-        waited = sum([now - pending.since for pending in waiting])
-        if waited > 0:
-            self._metrics.metadata_wait.record(waited * 1e9, now)
 
     def _producer_id_answered(self, completed: Completed) -> None:
         now = self._loop.time()

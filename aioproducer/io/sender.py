@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("aioproducer")
 
 # How many waiting records are served in one turn, so that no turn takes long.
-ADMITTED_PER_TURN = 200
+ADMITTED_PER_TURN = 100
 
 # After so many batches the rest waits for the next turn, for the same reason.
 BATCHES_PER_TURN = 16

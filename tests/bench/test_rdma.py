@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 
@@ -48,6 +49,18 @@ def test_an_awaited_record_is_a_request(capsys, tmp_path):
     assert of["signals_a_request"] < 0.1
     assert 1 <= of["completions_a_request"] < 1.1
     assert of["bytes_copied_a_request"] == of["bytes_sent_a_request"]
+
+
+def test_how_late_the_loop_is_is_told_of_both_transports_and_nothing_else_is_changed(capsys, tmp_path):
+    before = sys.getswitchinterval()
+    output = tmp_path / "figures.json"
+    assert rdma.main(["--ticker", "--mebibytes", "2", "--rounds", "2", "--output", str(output)]) == 0
+    rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| ")]
+    assert [row.split()[1] for row in rows] == ["transport", "TCP", "RDMA"]
+    found = json.loads(output.read_text())
+    assert {name: len(rounds) for name, rounds in found.items()} == {"tcp": 2, "rdma": 2}
+    assert all(one["ticks"] > 1 and one["late_max_ms"] > 0 for rounds in found.values() for one in rounds)
+    assert sys.getswitchinterval() == before
 
 
 def test_the_layers_share_is_told_without_the_clocks_and_what_calls_them():
@@ -162,7 +175,7 @@ async def test_a_stranger_is_sent_away(served, name):
         (["--double", "--work", "nine"], "no work has 'nine' in its name; there are: batches of 16 KiB"),
         (["--double", "--rounds", "0"], "are at least 1"),
         (["--client", "nowhere"], "give HOST:PORT, not 'nowhere'"),
-        ([], "one of the arguments --double --server --client is required"),
+        ([], "one of the arguments --double --ticker --server --client is required"),
     ],
 )
 def test_a_mistake_on_the_command_line_ends_with_a_hint(capsys, arguments, hint):

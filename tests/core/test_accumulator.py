@@ -411,6 +411,31 @@ def test_all_of_a_long_line_moved_up_at_once_when_its_topic_came() -> None:
     assert sent_values(bench) == [*values, b"last"]
 
 
+def test_how_long_a_long_line_waited_for_metadata_was_summed_at_once_when_it_came() -> None:
+    """Of as many records of a kilobyte as 64 MiB hold that took eight milliseconds of one step."""
+    bench = Bench(topics={})
+    count = 2 * MOVED_UP_AT_ONCE + 7
+    for number in range(count):
+        bench.send(b"%d" % number, topic="t")
+    lines = bench.accumulator.lines
+    bench.accumulator.set_partition_count("t", 1, 2)
+    assert lines.metadata_wait == 2 * MOVED_UP_AT_ONCE
+    bench.accumulator.set_leader("t", 0, NODE, 2)
+    while lines.waiting.records:
+        # That they wait for each other now is nothing that metadata could help.
+        bench.accumulator.admit(5, 100)
+    assert lines.metadata_wait == 2 * count
+
+
+def test_who_waits_for_one_partition_alone_has_waited_for_metadata_until_it_is_there() -> None:
+    bench = Bench(topics={"t": 1})
+    bench.send(b"1", partition=1)
+    bench.send(b"0", partition=0)
+    assert bench.accumulator.lines.metadata_wait == 0
+    bench.accumulator.set_partition_count("t", 2, 3)
+    assert bench.accumulator.lines.metadata_wait == 3
+
+
 def test_a_record_for_a_partition_that_is_not_there_waits_for_it() -> None:
     bench = Bench(topics={"t": 1})
     waiting = bench.send(b"1", partition=1)
