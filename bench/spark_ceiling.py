@@ -1,10 +1,11 @@
 """The ceiling of any sink of Python's: Spark hands all rows to workers that drop them, while a raw socket in this
 process sends the broker record batches, made beforehand, of as many such rows. The later of the two ends the run.
 
-Every row costs Spark's way into Python and the broker's work, and nothing between. Batches are of the same rows, with
-the scenario's codec, and as large as its batch size; each request has one for every partition, as a producer's have
-that is never idle. Requests keep step with the rows, a request with the rows that it has as many of, so that Spark and
-the broker work side by side from the first row to the last, as they do where rows are sent.
+Every row costs Spark's way into Python, the codec's work and the broker's, and nothing between: where batches are
+compressed, the codec is given each one anew, as by any producer, before it is sent as it was. Batches are of the same
+rows, with the scenario's codec, and as large as its batch size; each request has one for every partition, as a
+producer's have that is never idle. Requests keep step with the rows, a request with the rows that it has as many of, so
+that Spark and the broker work side by side from the first row to the last, as they do where rows are sent.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from __future__ import annotations
 import tempfile
 import threading
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
 
 from bench import spark_parts
 from bench.job import Job, Measurement
@@ -26,6 +28,14 @@ if TYPE_CHECKING:
 SAMPLE = 1000
 # Seconds between two looks at how many rows have come.
 LOOK_EVERY = 0.001
+
+
+class Replayed(NamedTuple):
+    """The request that is sent again and again, how many rows each of its batches has, and the codec's work on it."""
+
+    frame: bytes
+    per_batch: int
+    compress: Callable[[], object]
 
 
 def batch_of_rows(spark: SparkSession, job: Job) -> tuple[bytes, int]:
@@ -42,6 +52,18 @@ def batch_of_rows(spark: SparkSession, job: Job) -> tuple[bytes, int]:
     while len(batch := batch_of(count)) > job.batch_size:
         count -= max(count // 100, 1)
     return batch, count
+
+
+def compressing(job: Job, batch: bytes) -> Callable[[], object]:
+    """What does the codec's work on one request; nothing where batches are not compressed."""
+    from aioproducer.compression import codec
+    from aioproducer.wire.record_batch import BATCH_HEADER_SIZE
+
+    if job.compression == "none":
+        return lambda: None
+    of_scenario = codec(job.compression)
+    records = of_scenario.decompress(memoryview(batch)[BATCH_HEADER_SIZE:])
+    return lambda: [of_scenario.compress([records]) for _ in range(job.partitions)]
 
 
 def frame_of(job: Job, batch: bytes) -> bytes:
@@ -69,17 +91,17 @@ def check_responses(frames: list[bytes]) -> None:
 
 def run(job: Job) -> Measurement:
     """With the pyspark that this process has."""
-    frame = b""
-    per_batch = 0
+    replayed: Replayed | None = None
 
     def write(spark: SparkSession, count: int) -> int:
         from bench.spark_null import NullDataSource, rows_so_far
 
-        nonlocal frame, per_batch
-        if not frame:
+        nonlocal replayed
+        if replayed is None:
             spark.dataSource.register(NullDataSource)
             batch, per_batch = batch_of_rows(spark, job)
-            frame = frame_of(job, batch)
+            replayed = Replayed(frame_of(job, batch), per_batch, compressing(job, batch))
+        frame, per_batch, compress = replayed
         per_request = per_batch * job.partitions
         requests = -(-count // per_request)
         found: list[bytes] = []
@@ -89,6 +111,7 @@ def run(job: Job) -> Measurement:
             def keep_step(number: int) -> None:
                 while number * per_request >= rows_so_far(counts.fileno()) and not all_came.wait(LOOK_EVERY):
                     pass
+                compress()
 
             sending = threading.Thread(
                 target=lambda: found.extend(replay(sock, [frame], requests, before=keep_step)), name="bench-replay"
@@ -106,7 +129,9 @@ def run(job: Job) -> Measurement:
         return requests * per_batch * job.partitions
 
     with connect(job.bootstrap) as sock:
-        return measure(job, write) | {"records_a_batch": per_batch}
+        measured = measure(job, write)
+    assert replayed is not None
+    return measured | {"records_a_batch": replayed.per_batch}
 
 
 def defaults(job: Job) -> Measurement:
