@@ -221,12 +221,12 @@ async def memory(job: Job) -> Measurement:
             if number % every < len(values):
                 watched.sample()
         await producer.flush()
-        measured = watch.stop(job.records, sent=filling + job.records + 1, build=_build())
+        sent = 1 + filling + job.records
+        measured = watch.stop(job.records, sent=sent, build=_build())
         failures.check()
         delivery = producer.send(job.topic, VALUE)
         await delivery
-        sent = filling + job.records + 2
-        return measured | watched.summary() | {"sent": sent, "delivery_bytes": sys.getsizeof(delivery)}
+        return measured | watched.summary() | {"sent": sent + 1, "delivery_bytes": sys.getsizeof(delivery)}
 
 
 async def spread(job: Job) -> Measurement:

@@ -6,7 +6,7 @@ speed.
 
     python -m bench.rdma --double
 
-How late a timer of the loop is meanwhile, while all of the producer's memory is registered, connected and sent:
+How late a timer of the loop is while all of the producer's memory is registered, connected and sent:
 
     python -m bench.rdma --ticker --mebibytes 64
 
@@ -104,24 +104,34 @@ def broker(transport: str, fabric: SimulatedFabric) -> Iterator[str]:
         thread.join()
 
 
-def run_once(work: Work, transport: str, *, timed: bool) -> Measurement:
-    """One run of one transport; with ``timed`` the calls of the layer below are timed, which costs time itself."""
+@contextmanager
+def both_sides(transport: str, layer: Layer | None = None) -> Iterator[tuple[str, RdmaConnector | StreamConnector]]:
+    """A broker's address, and what connects to it; with a ``layer`` the calls below the transport are timed.
+
+    Raises:
+        RuntimeError: over RDMA something was sent that nobody was ready for.
+    """
     from aioproducer.testing.verbs import SimulatedFabric
     from aioproducer.transport.rdma import RdmaConnector
     from aioproducer.transport.stream import StreamConnector
 
     fabric = SimulatedFabric()
-    layer = Layer()
     connector: RdmaConnector | StreamConnector
     if transport == "rdma":
-        connector = RdmaConnector(TimedVerbs(fabric, layer) if timed else fabric)
+        connector = RdmaConnector(TimedVerbs(fabric, layer) if layer else fabric)
     else:
-        connector = TimedConnector(layer) if timed else StreamConnector()
+        connector = TimedConnector(layer) if layer else StreamConnector()
     with broker(transport, fabric) as address:
-        measured = asyncio.run(_client(work, address, connector, layer))
+        yield address, connector
     if fabric.receiver_not_ready:
         raise RuntimeError("a receiver was not ready")
-    return measured
+
+
+def run_once(work: Work, transport: str, *, timed: bool) -> Measurement:
+    """One run of one transport; with ``timed`` the calls of the layer below are timed, which costs time itself."""
+    layer = Layer()
+    with both_sides(transport, layer if timed else None) as (address, connector):
+        return asyncio.run(_client(work, address, connector, layer))
 
 
 async def _client(work: Work, address: str, connector: RdmaConnector | StreamConnector, layer: Layer) -> Measurement:
@@ -238,18 +248,13 @@ def ticker(buffer_memory: int, rounds: int) -> dict[str, list[Measurement]]:
 
     A round before them, which nobody sees, makes what a process makes once: message codecs, on both sides.
     """
-    from aioproducer.testing.verbs import SimulatedFabric
-    from aioproducer.transport.rdma import RdmaConnector
-    from aioproducer.transport.stream import StreamConnector
     from bench import rdma_ticker
 
     found: dict[str, list[Measurement]] = {name: [] for name in TRANSPORTS}
     with rdma_ticker.quick_switches():
         for number in range(rounds + 1):
             for transport in TRANSPORTS[:: 1 if number % 2 else -1]:
-                fabric = SimulatedFabric()
-                connector = RdmaConnector(fabric) if transport == "rdma" else StreamConnector()
-                with broker(transport, fabric) as address:
+                with both_sides(transport) as (address, connector):
                     # What the round before has left is nobody's to look through now.
                     gc.collect()
                     late = asyncio.run(rdma_ticker.late_while_sending(address, connector, buffer_memory))
@@ -290,7 +295,7 @@ def parser() -> argparse.ArgumentParser:
     )
     kind = found.add_mutually_exclusive_group(required=True)
     kind.add_argument("--double", action="store_true", help="what the code costs, without a card")
-    kind.add_argument("--ticker", action="store_true", help="how late the loop is meanwhile, without a card")
+    kind.add_argument("--ticker", action="store_true", help="how late the loop is, without a card")
     kind.add_argument("--server", metavar="HOST:PORT", help="answer clients until Ctrl-C; TCP at the next port")
     kind.add_argument("--client", metavar="HOST:PORT", help="measure against a server")
     found.add_argument("--rounds", type=int, default=5, help="runs of each (%(default)s)")

@@ -91,19 +91,19 @@ def take_compiled(path: Path) -> None:
 
 def run(work: Counted, transport: str, loop: str) -> int:
     """Send it over a transport, on a loop of that name; how many requests that were."""
-    from aioproducer.testing.verbs import SimulatedFabric
-    from aioproducer.transport.rdma import RdmaConnector, channel
-    from bench.rdma import broker
-    from bench.rdma_timing import Layer, TimedConnector, TimedVerbs
+    from aioproducer.transport.rdma import channel
+    from bench.rdma import both_sides
+    from bench.rdma_timing import Layer
 
     channel._MEMORY_BACK = 3600  # type: ignore[misc]
     # The other thread would have to give up the GIL in the middle, more often than it does without callgrind.
     sys.setswitchinterval(1)
     gc.disable()
-    fabric = SimulatedFabric()
     layer = Layer()
-    connector = RdmaConnector(TimedVerbs(fabric, layer)) if transport == "rdma" else TimedConnector(layer)
-    with broker(transport, fabric) as address, asyncio.Runner(loop_factory=loop_factory(loop)) as runner:
+    with (
+        both_sides(transport, layer) as (address, connector),
+        asyncio.Runner(loop_factory=loop_factory(loop)) as runner,
+    ):
         return runner.run(_client(work, address, connector, layer))
 
 

@@ -268,9 +268,7 @@ class RecordAccumulator(IncompleteBatches):
         finally:
             self.not_busy()
 
-    def waiting_for_topic(
-        self, name: str, last_number: int | None = None, most: int | None = None
-    ) -> list[PendingRecord]:
+    def waiting_for_topic(self, name: str, last_number: int, most: int) -> list[PendingRecord]:
         """See ``Lines``."""
         self.busy = True
         try:

@@ -195,14 +195,10 @@ class Lines:
             self.leave_line(pending)
         return expired
 
-    def waiting_for_topic(
-        self, name: str, last_number: int | None = None, most: int | None = None
-    ) -> list[PendingRecord]:
-        """The records in line that need the topic's metadata: those up to a number, or ``most`` of them."""
+    def waiting_for_topic(self, name: str, last_number: int, most: int) -> list[PendingRecord]:
+        """The records in line that need the topic's metadata: those up to a number, ``most`` of them at most."""
         topic = self.blocked.get(name)
         if topic is None:
             return []
-        if last_number is None:
-            last_number = self.waiting.last_number
         parts = [takewhile(lambda each: each.number <= last_number, part) for part in (topic.line, topic.aside)]
         return list(islice(chain(*parts), most))

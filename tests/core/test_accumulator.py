@@ -343,9 +343,9 @@ def test_one_topic_without_metadata_holds_up_no_other() -> None:
     waiting = bench.send(topic="unknown")
     assert list(bench.accumulator.lines.blocked) == ["unknown"]
     assert isinstance(bench.send(topic="known")._group, ProducerBatch)
-    assert bench.accumulator.lines.waiting_for_topic("unknown") == [waiting._group]
-    assert bench.accumulator.lines.waiting_for_topic("known") == []
-    assert bench.accumulator.lines.waiting_for_topic("never heard of") == []
+    assert bench.accumulator.lines.waiting_for_topic("unknown", 10, 10) == [waiting._group]
+    assert bench.accumulator.lines.waiting_for_topic("known", 10, 10) == []
+    assert bench.accumulator.lines.waiting_for_topic("never heard of", 10, 10) == []
     bench.accumulator.set_partition_count("unknown", 1, 0)
     bench.accumulator.set_leader("unknown", 0, NODE, 0)
     assert not bench.accumulator.lines.blocked
@@ -979,7 +979,7 @@ def test_pt25_the_next_deadline_is_the_nearest_of_all() -> None:
     bench.refuse(batch, 19)
     assert accumulator.next_deadline() == 1.6
     bench.later(0.1)
-    bench.accumulator.lines.waiting_for_topic("unknown")[0].delivery.cancel()
+    bench.accumulator.lines.waiting_for_topic("unknown", 10, 10)[0].delivery.cancel()
     assert accumulator.next_deadline() == 101.0
     bench.ack(bench.drain_one())
     assert accumulator.next_deadline() == float("inf")
