@@ -27,7 +27,7 @@ import statistics
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -73,8 +73,11 @@ WORKS = (
 
 
 @contextmanager
-def broker(transport: str, fabric: SimulatedFabric) -> Iterator[str]:
-    """The address of an embedded broker in a thread of its own: the double joins what is in one process alone."""
+def broker(transport: str, fabric: SimulatedFabric, begin: Callable[[], None]) -> Iterator[str]:
+    """The address of an embedded broker in a thread of its own: the double joins what is in one process alone.
+
+    The thread begins with ``begin``.
+    """
     from aioproducer.testing import EmbeddedCluster
 
     started: Future[str] = Future()
@@ -89,6 +92,7 @@ def broker(transport: str, fabric: SimulatedFabric) -> Iterator[str]:
 
     def main() -> None:
         try:
+            begin()
             asyncio.run(run())
         except BaseException as error:
             if started.done():
@@ -105,8 +109,12 @@ def broker(transport: str, fabric: SimulatedFabric) -> Iterator[str]:
 
 
 @contextmanager
-def both_sides(transport: str, layer: Layer | None = None) -> Iterator[tuple[str, RdmaConnector | StreamConnector]]:
+def both_sides(
+    transport: str, layer: Layer | None = None, begin: Callable[[], None] = lambda: None
+) -> Iterator[tuple[str, RdmaConnector | StreamConnector]]:
     """A broker's address, and what connects to it; with a ``layer`` the calls below the transport are timed.
+
+    The broker's thread begins with ``begin``.
 
     Raises:
         RuntimeError: over RDMA something was sent that nobody was ready for.
@@ -121,7 +129,7 @@ def both_sides(transport: str, layer: Layer | None = None) -> Iterator[tuple[str
         connector = RdmaConnector(TimedVerbs(fabric, layer) if layer else fabric)
     else:
         connector = TimedConnector(layer) if layer else StreamConnector()
-    with broker(transport, fabric) as address:
+    with broker(transport, fabric, begin) as address:
         yield address, connector
     if fabric.receiver_not_ready:
         raise RuntimeError("a receiver was not ready")
@@ -244,22 +252,18 @@ def double(works: Sequence[Work], rounds: int) -> dict[str, dict[str, dict[str, 
 
 
 def ticker(buffer_memory: int, rounds: int) -> dict[str, list[Measurement]]:
-    """How late the producer's loop is over both transports, in another order each round.
-
-    A round before them, which nobody sees, makes what a process makes once: message codecs, on both sides.
-    """
+    """How late the producer's loop is over both transports, in another order each round."""
     from bench import rdma_ticker
 
     found: dict[str, list[Measurement]] = {name: [] for name in TRANSPORTS}
-    with rdma_ticker.quick_switches():
-        for number in range(rounds + 1):
-            for transport in TRANSPORTS[:: 1 if number % 2 else -1]:
-                with both_sides(transport) as (address, connector):
+    with rdma_ticker.one_processor(), rdma_ticker.quick_switches():
+        for number in range(rounds):
+            for transport in TRANSPORTS[:: -1 if number % 2 else 1]:
+                with both_sides(transport, begin=rdma_ticker.give_way) as (address, connector):
                     # What the round before has left is nobody's to look through now.
                     gc.collect()
                     late = asyncio.run(rdma_ticker.late_while_sending(address, connector, buffer_memory))
-                if number:
-                    found[transport].append(late)
+                found[transport].append(late)
     return found
 
 

@@ -1,8 +1,9 @@
 """Makes of a declaration what reads and writes one version of it, when that version is first used.
 
-A message's codec is a pair of functions written for it: a line for each field, or for several neighbours whose sizes
-are fixed, and a loop for each array, with the lines of the structs in it. Reading takes a buffer and a position and
-returns what was read and the position behind it; writing puts a value behind what an ``Output`` has.
+A message's codec is two functions written for it, each when it is first used: a line for each field, or for several
+neighbours whose sizes are fixed, and a loop for each array, with the lines of the structs in it. Reading takes a buffer
+and a position and returns what was read and the position behind it; writing puts a value behind what an ``Output``
+has.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import functools
 import itertools
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, cast
 
 from aioproducer.errors import ProtocolError, UnsupportedVersionError
@@ -60,9 +61,14 @@ def struct_codec(message_class: type[Message], version: int, flexible: bool) -> 
     return _CodecWriter(version, flexible).of_struct(message_class)
 
 
-def field_codec(message_class: type[Message], version: int, flexible: bool, field: Field) -> ValueCodec:
-    """The codec of a field's value by itself."""
-    return _CodecWriter(version, flexible).of_field(message_class, field)
+def fields_reader(
+    message_class: type[Message], version: int, flexible: bool, fields: Sequence[Field]
+) -> Callable[[memoryview, int, Message], int]:
+    """What reads neighbours among a struct's fields, none of them tagged, into a message.
+
+    Takes a buffer, a position and the message, and returns the position behind them.
+    """
+    return _CodecWriter(version, flexible).of_fields(message_class, fields)
 
 
 class _Code(NamedTuple):
@@ -97,24 +103,42 @@ class _CodecWriter:
     def of_struct(self, message_class: type[Message]) -> StructCodec:
         """The functions for a message or struct."""
         code = self._struct(message_class, "value")
-        return StructCodec(*self._compile(code, message_class.__name__), code.minimum_size)
+        what = message_class.__name__
+        return StructCodec(
+            functools.partial(self._reader, code.reading, what),
+            functools.partial(self._writer, code.writing, what),
+            code.minimum_size,
+        )
 
-    def of_field(self, message_class: type[Message], field: Field) -> ValueCodec:
+    def of_fields(
+        self, message_class: type[Message], fields: Sequence[Field]
+    ) -> Callable[[memoryview, int, Message], int]:
+        """The function that reads some fields of a message."""
+        reading = [line for piece in self._fields(message_class, fields, "value") for line in piece.reading]
+        lines = ["def read(buffer, position, value):", *_indented(reading), " return position"]
+        what = f"{message_class.__name__}.{fields[0].name}" if fields else message_class.__name__
+        return cast("Callable[[memoryview, int, Message], int]", self._made("read", lines, what))
+
+    def of_tagged(self, message_class: type[Message], field: Field) -> ValueCodec:
         """The functions for the value of a field."""
         code = self._field(message_class, field, "value")
-        return ValueCodec(*self._compile(code, f"{message_class.__name__}.{field.name}"), code.minimum_size)
+        what = f"{message_class.__name__}.{field.name}"
+        return ValueCodec(self._reader(code.reading, what), self._writer(code.writing, what), code.minimum_size)
 
-    def _compile(
-        self, code: _Code, what: str
-    ) -> tuple[Callable[[memoryview, int], tuple[Value, int]], Callable[[Output, Value], None]]:
-        """Make functions of the code for what goes by the name ``value``."""
-        reading = ["def read(buffer, position):", *_indented(code.reading), " return value, position"]
-        writing = ["def write(output, value):", " tail = output.tail", *_indented(code.writing)]
-        source = "\n".join([*reading, *writing])
-        exec(compile(source, f"<{what} version {self.version}>", "exec"), self._names)
-        read = cast("Callable[[memoryview, int], tuple[Value, int]]", self._names["read"])
-        write = cast("Callable[[Output, Value], None]", self._names["write"])
-        return read, write
+    def _reader(self, reading: list[str], what: str) -> Callable[[memoryview, int], tuple[Value, int]]:
+        """A function of lines that leave what they read under the name ``value``."""
+        lines = ["def read(buffer, position):", *_indented(reading), " return value, position"]
+        return cast("Callable[[memoryview, int], tuple[Value, int]]", self._made("read", lines, what))
+
+    def _writer(self, writing: list[str], what: str) -> Callable[[Output, Value], None]:
+        """A function of lines that write what goes by the name ``value``."""
+        lines = ["def write(output, value):", " tail = output.tail", *_indented(writing)]
+        return cast("Callable[[Output, Value], None]", self._made("write", lines, what))
+
+    def _made(self, name: str, lines: list[str], what: str) -> object:
+        """The function of that name that the lines define."""
+        exec(compile("\n".join(lines), f"<{what} version {self.version}>", "exec"), self._names)
+        return self._names[name]
 
     def _new_name(self, stem: str) -> str:
         self._count += 1
@@ -136,16 +160,10 @@ class _CodecWriter:
             if self.version not in field.versions:
                 reading += self._default(field, variable)
                 writing += self._refusal(message_class, field, variable)
-        plain = [field for field in present if field.tag is None]
-        for is_fixed, neighbours in itertools.groupby(plain, key=lambda field: field.struct_format != ""):
-            if is_fixed:
-                pieces = [self._fixed_fields(message_class, list(neighbours), variable)]
-            else:
-                pieces = [self._field(message_class, field, f"{variable}.{field.name}") for field in list(neighbours)]
-            for piece in pieces:
-                reading += piece.reading
-                writing += piece.writing
-                minimum_size += piece.minimum_size
+        for piece in self._fields(message_class, [field for field in present if field.tag is None], variable):
+            reading += piece.reading
+            writing += piece.writing
+            minimum_size += piece.minimum_size
         if self.flexible:
             tagged = [field for field in present if field.tag is not None]
             for field in tagged:
@@ -160,6 +178,15 @@ class _CodecWriter:
             )
             minimum_size += 1
         return _Code(reading, writing or ["pass"], minimum_size)
+
+    def _fields(self, message_class: type[Message], fields: Sequence[Field], variable: str) -> Iterator[_Code]:
+        """Fields that are there, none of them tagged, of the struct that goes by the name ``variable``."""
+        for is_fixed, neighbours in itertools.groupby(fields, key=lambda field: field.struct_format != ""):
+            if is_fixed:
+                yield self._fixed_fields(message_class, list(neighbours), variable)
+            else:
+                for field in neighbours:
+                    yield self._field(message_class, field, f"{variable}.{field.name}")
 
     def _default(self, field: Field, variable: str) -> list[str]:
         """Lines that set a field to its default."""
@@ -329,7 +356,8 @@ class Tags:
     def _codec(self, field: Field) -> ValueCodec:
         codec = self._codecs.get(field.name)
         if codec is None:
-            codec = self._codecs[field.name] = field_codec(self._message_class, self._version, True, field)
+            writer = _CodecWriter(self._version, flexible=True)
+            codec = self._codecs[field.name] = writer.of_tagged(self._message_class, field)
         return codec
 
     def read(self, buffer: memoryview, position: int, message: Message) -> int:

@@ -8,10 +8,10 @@ from __future__ import annotations
 import functools
 import struct
 from collections.abc import Callable, Iterator
-from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 from aioproducer.errors import ProtocolError, UnsupportedVersionError
-from aioproducer.protocol.codec import Tags, field_codec, struct_codec, where_of
+from aioproducer.protocol.codec import Tags, fields_reader, struct_codec, where_of
 from aioproducer.protocol.frames import _decode_prefix, _response_header_version, _view
 from aioproducer.protocol.messages.headers import ResponseHeader
 from aioproducer.protocol.schema import Buffer, Field, Message, Response, Scalar, Struct
@@ -23,17 +23,17 @@ ElementT = TypeVar("ElementT", bound=Struct)
 ELEMENTS_PER_STEP: Final = 16
 """So many structs inside an element are read between two steps: about 0.05 ms."""
 
-_Read: TypeAlias = Callable[[memoryview, int], tuple[Any, int]]
+_ReadFields: TypeAlias = Callable[[memoryview, int, Message], int]
 
 
 class _Plan(NamedTuple):
     """How a struct is read around one of its arrays."""
 
-    before: list[tuple[str, _Read]]
+    before: _ReadFields
     array: Field
     length: Length
     where: str
-    after: list[tuple[str, _Read]]
+    after: _ReadFields
     tags: Tags | None
 
 
@@ -43,16 +43,12 @@ def _plan(message_class: type[Message], array_name: str, version: int, flexible:
     plain = [field for field in present if field.tag is None]
     place = next(place for place, field in enumerate(plain) if field.name == array_name)
     tagged = [field for field in present if field.tag is not None]
-
-    def reads(fields: list[Field]) -> list[tuple[str, _Read]]:
-        return [(field.name, field_codec(message_class, version, flexible, field).read) for field in fields]
-
     return _Plan(
-        reads(plain[:place]),
+        fields_reader(message_class, version, flexible, plain[:place]),
         plain[place],
         COMPACT_LENGTH if flexible else INT32_LENGTH,
         where_of(message_class, version, plain[place]),
-        reads(plain[place + 1 :]),
+        fields_reader(message_class, version, flexible, plain[place + 1 :]),
         Tags(message_class, version, tagged) if flexible else None,
     )
 
@@ -91,7 +87,7 @@ class ResponseInParts(Generic[ResponseT, ElementT]):
         self.head: Final = response_class()
         """The response, without the elements; what stands behind them is in it when they have been read."""
         try:
-            self._position = _read_fields(self.head, self._plan.before, self._view, position)
+            self._position = self._plan.before(self._view, position, self.head)
         except (IndexError, struct.error) as error:
             raise self._cut_short() from error
 
@@ -128,7 +124,7 @@ class ResponseInParts(Generic[ResponseT, ElementT]):
         count, position = _read_count(plan, outer_codec, view, self._position)
         for _ in range(count):
             element = element_class()
-            position = _read_fields(element, inner.before, view, position)
+            position = inner.before(view, position, element)
             inner_count, position = _read_count(inner, inner_codec, view, position)
             values = []
             for number in range(1, inner_count + 1):
@@ -142,15 +138,8 @@ class ResponseInParts(Generic[ResponseT, ElementT]):
         self._position = _read_rest(self.head, plan, view, position)
 
 
-def _read_fields(message: Message, reads: list[tuple[str, _Read]], view: memoryview, position: int) -> int:
-    for name, read in reads:
-        value, position = read(view, position)
-        setattr(message, name, value)
-    return position
-
-
 def _read_rest(message: Message, plan: _Plan, view: memoryview, position: int) -> int:
-    position = _read_fields(message, plan.after, view, position)
+    position = plan.after(view, position, message)
     if plan.tags is None:
         return position
     return plan.tags.read(view, position, message) if view[position] else position + 1

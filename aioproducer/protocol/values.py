@@ -7,6 +7,7 @@ that are there, and an array's against the smallest size that so many elements c
 
 from __future__ import annotations
 
+import functools
 import struct
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -67,12 +68,32 @@ class ValueCodec(NamedTuple):
     minimum_size: int
 
 
-class StructCodec(NamedTuple):
-    """Reads and writes one version of a message or struct."""
+class StructCodec:
+    """Reads and writes one version of a message or struct.
 
-    read: Callable[[memoryview, int], tuple[Message, int]]
-    write: Callable[[Output, Message], None]
-    minimum_size: int
+    Each of the two functions is made when it is first used, as most are needed in one direction only: a client writes
+    requests and reads responses.
+    """
+
+    def __init__(
+        self,
+        make_read: Callable[[], Callable[[memoryview, int], tuple[Message, int]]],
+        make_write: Callable[[], Callable[[Output, Message], None]],
+        minimum_size: int,
+    ) -> None:
+        self._make_read = make_read
+        self._make_write = make_write
+        self.minimum_size: Final = minimum_size
+
+    @functools.cached_property
+    def read(self) -> Callable[[memoryview, int], tuple[Message, int]]:
+        """Takes a buffer and a position, and returns the message and the position behind it."""
+        return self._make_read()
+
+    @functools.cached_property
+    def write(self) -> Callable[[Output, Message], None]:
+        """Puts a message behind what an ``Output`` has."""
+        return self._make_write()
 
 
 class Length(NamedTuple):

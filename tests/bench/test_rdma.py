@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 
 import pytest
@@ -52,7 +53,7 @@ def test_an_awaited_record_is_a_request(capsys, tmp_path):
 
 
 def test_how_late_the_loop_is_is_told_of_both_transports_and_nothing_else_is_changed(capsys, tmp_path):
-    before = sys.getswitchinterval()
+    before = sys.getswitchinterval(), os.sched_getaffinity(0), os.sched_getscheduler(0)
     output = tmp_path / "figures.json"
     assert rdma.main(["--ticker", "--mebibytes", "2", "--rounds", "2", "--output", str(output)]) == 0
     rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| ")]
@@ -60,7 +61,7 @@ def test_how_late_the_loop_is_is_told_of_both_transports_and_nothing_else_is_cha
     found = json.loads(output.read_text())
     assert {name: len(rounds) for name, rounds in found.items()} == {"tcp": 2, "rdma": 2}
     assert all(one["ticks"] > 1 and one["late_max_ms"] > 0 for rounds in found.values() for one in rounds)
-    assert sys.getswitchinterval() == before
+    assert (sys.getswitchinterval(), os.sched_getaffinity(0), os.sched_getscheduler(0)) == before
 
 
 def test_the_layers_share_is_told_without_the_clocks_and_what_calls_them():

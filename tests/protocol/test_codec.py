@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from aioproducer.errors import ProtocolError, UnsupportedVersionError
-from aioproducer.protocol import Message, Records, decode, encode
+from aioproducer.protocol import Message, Records, codec, decode, encode
 from aioproducer.protocol.messages import (
     ApiVersionsResponse,
     DescribeTopicPartitionsRequest,
@@ -325,3 +325,22 @@ def test_a_buffer_of_any_shape_is_read() -> None:
 
 def test_an_empty_message_has_a_buffer() -> None:
     assert encode(MetadataRequest(topics=None), 1) == [b"\xff\xff\xff\xff"]
+
+
+def test_what_is_written_only_has_no_reader_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client writes requests and reads responses: making the other functions too held its loop twice as long."""
+    made: list[str] = []
+
+    def noted(source: str, filename: str, mode: str) -> Any:
+        made.append(source.partition("(")[0])
+        return compile(source, filename, mode)
+
+    monkeypatch.setattr(codec, "compile", noted, raising=False)
+    codec.struct_codec.cache_clear()
+    codec.message_codec.cache_clear()
+    request = encode(MetadataRequest(topics=[MetadataRequestTopic(name="t")]), 13)
+    assert made == ["def write"]
+    encode(MetadataRequest(topics=[]), 13)
+    assert made == ["def write"]
+    assert decode(MetadataRequest, 13, b"".join(request)).topics == [MetadataRequestTopic(name="t")]
+    assert made == ["def write", "def read"]
