@@ -14,7 +14,7 @@ cdef class Sensor:
     cdef readonly Py_ssize_t total_events
     cdef Py_ssize_t _windows
     cdef double _sample_window
-    cdef list _samples
+    cdef tuple _samples
     cdef _Sample _current
     cdef double _window_end
 

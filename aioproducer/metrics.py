@@ -47,7 +47,8 @@ class Sensor:
         self.total_events = 0
         self._windows = num_samples
         self._sample_window = sample_window
-        self._samples: list[_Sample] = []
+        # The collector has nothing to look for in a tuple of these.
+        self._samples: tuple[_Sample, ...] = ()
         self._current = _Sample(-math.inf)
         self._window_end = -math.inf
 
@@ -67,7 +68,7 @@ class Sensor:
     def _begin_window(self, now: float) -> None:
         self._current = _Sample(now)
         self._window_end = now + self._sample_window
-        self._samples = [*self._recent(now), self._current][-(self._windows + 1) :]
+        self._samples = (*self._recent(now), self._current)[-(self._windows + 1) :]
 
     def _recent(self, now: float) -> list[_Sample]:
         oldest = now - self._windows * self._sample_window

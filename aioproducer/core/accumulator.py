@@ -603,7 +603,7 @@ class RecordAccumulator(IncompleteBatches):
             return True
         if not topic.is_idle():
             return False
-        for queue in (*topic.partitions, *topic.retired):
+        for queue in (*topic.partitions, *topic.spare):
             self.ready.forget(queue)
         del self.topics[name]
         self._last_name = self._last_topic = None

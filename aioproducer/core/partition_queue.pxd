@@ -29,8 +29,7 @@ cdef class PartitionQueue:
 cdef class TopicQueues:
     cdef readonly str name
     cdef readonly list partitions
-    cdef readonly list retired
-    cdef readonly list made
+    cdef readonly list spare
     cdef public StickyPartitioner sticky
     cdef public double load_at
     cdef public double noted_at

@@ -89,12 +89,11 @@ class TopicQueues:
         "line",
         "line_length",
         "load_at",
-        "made",
         "name",
         "noted_at",
         "partitions",
-        "retired",
         "sized_at",
+        "spare",
         "sticky",
     )
 
@@ -102,10 +101,8 @@ class TopicQueues:
         self.name = name
         # Empty until metadata has come.
         self.partitions: list[PartitionQueue] = []
-        # Partitions that the topic no longer has, where it was re-created with fewer; they may come back.
-        self.retired: list[PartitionQueue] = []
-        # Partitions that it will have, behind all these.
-        self.made: list[PartitionQueue] = []
+        # Those behind them that the topic does not have yet, or no longer, where it was re-created with fewer.
+        self.spare: list[PartitionQueue] = []
         self.sticky: StickyPartitioner | None = None
         self.load_at = 0.0
         # When metadata last said how many partitions there are.
@@ -130,9 +127,9 @@ class TopicQueues:
         self, partition_count: int, sequences: Callable[[TopicPartition], PartitionSequences], most: int
     ) -> bool:
         """Make what ``resize`` will want, at most so many; whether it will want more."""
-        first = len(self.partitions) + len(self.retired) + len(self.made)
+        first = len(self.partitions) + len(self.spare)
         for number in range(first, min(partition_count, first + most)):
-            self.made.append(self._new_partition(number, sequences))
+            self.spare.append(self._new_partition(number, sequences))
         return first + most < partition_count
 
     def _new_partition(self, number: int, sequences: Callable[[TopicPartition], PartitionSequences]) -> PartitionQueue:
@@ -142,23 +139,19 @@ class TopicQueues:
     def resize(self, partition_count: int, sequences: Callable[[TopicPartition], PartitionSequences]) -> None:
         """Let the topic have this many partitions."""
         self.leaders_changed()
-        partitions, retired = self.partitions, self.retired
-        while len(partitions) > partition_count:
-            retired.append(partitions.pop())
-        while len(partitions) < partition_count:
-            if retired:
-                partitions.append(retired.pop())
-            elif self.made:
-                missing = partition_count - len(partitions)
-                partitions.extend(self.made[:missing])
-                del self.made[:missing]
-            else:
-                partitions.append(self._new_partition(len(partitions), sequences))
+        partitions, spare = self.partitions, self.spare
+        spare[:0] = partitions[partition_count:]
+        del partitions[partition_count:]
+        missing = partition_count - len(partitions)
+        partitions += spare[:missing]
+        del spare[:missing]
+        for number in range(len(partitions), partition_count):
+            partitions.append(self._new_partition(number, sequences))
 
     def is_idle(self) -> bool:
         """Whether nothing of the topic waits, here or at a broker."""
         return not (self.line_length or self.aside) and not any(
-            queue.batches or queue.on_wire or queue.sequences.in_flight for queue in (*self.partitions, *self.retired)
+            queue.batches or queue.on_wire or queue.sequences.in_flight for queue in (*self.partitions, *self.spare)
         )
 
     def leaders_changed(self) -> None:

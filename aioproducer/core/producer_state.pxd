@@ -15,7 +15,7 @@ cdef class PartitionSequences:
     cdef public bint unresolved
     cdef public bint bump_wanted
     cdef public bint log_is_new
-    cdef public list sent_to_old_log
+    cdef public tuple sent_to_old_log
 
 
 cdef class ProducerState:

@@ -74,7 +74,7 @@ class PartitionSequences:
         # The topic was made anew, and nothing sent since is acknowledged.
         self.log_is_new = False
         # What was on the wire then: its acknowledgement says nothing of the new log.
-        self.sent_to_old_log: list[ProducerBatch] = []
+        self.sent_to_old_log: tuple[ProducerBatch, ...] = ()
 
 
 class ProducerState:
@@ -146,8 +146,9 @@ class ProducerState:
                 sequences.acked_early += 1
             sequences.in_flight.remove(batch)
             if sequences.log_is_new:
-                if batch in sequences.sent_to_old_log:
-                    sequences.sent_to_old_log.remove(batch)
+                old = sequences.sent_to_old_log
+                if batch in old:
+                    sequences.sent_to_old_log = (*[other for other in old if other is not batch],)
                 else:
                     self._set_log_is_new(sequences, False)
             last = (batch.base_sequence + batch.record_count - 1) & _MASK
@@ -160,7 +161,7 @@ class ProducerState:
 
     def _set_log_is_new(self, sequences: PartitionSequences, is_new: bool) -> None:
         sequences.log_is_new = is_new
-        sequences.sent_to_old_log = [batch for batch in sequences.in_flight if batch.on_wire] if is_new else []
+        sequences.sent_to_old_log = tuple(batch for batch in sequences.in_flight if batch.on_wire) if is_new else ()
 
     def is_first_in_flight(self, batch: ProducerBatch, sequences: PartitionSequences) -> bool:
         return bool(sequences.in_flight) and sequences.in_flight[0] is batch

@@ -90,7 +90,7 @@ def test_all_partitions_of_a_topic_were_made_in_one_turn():
 
         def tick():
             topic = producer._accumulator.topics.get("big")
-            made.append(0 if topic is None else len(topic.made) + len(topic.partitions))
+            made.append(0 if topic is None else len(topic.spare) + len(topic.partitions))
 
         count = 5 * cluster_module.PARTITIONS_PER_STEP - 1
         world.cluster.create_topic("big", count)
@@ -98,7 +98,7 @@ def test_all_partitions_of_a_topic_were_made_in_one_turn():
             deliveries = [producer.send("big", b"x", partition=partition) for partition in range(count)]
             assert [metadata.partition for metadata in await asyncio.gather(*deliveries)] == list(range(count))
             assert max(after - before for before, after in pairwise(made)) == cluster_module.PARTITIONS_PER_STEP
-            assert not producer._accumulator.topics["big"].made
+            assert not producer._accumulator.topics["big"].spare
 
     run(scenario)
 
@@ -111,7 +111,7 @@ def test_what_an_answer_had_changed_was_forgotten_when_it_was_given_up():
         begun = asyncio.Event()
 
         def tick():
-            if "big" in producer._accumulator.topics and producer._accumulator.topics["big"].made:
+            if "big" in producer._accumulator.topics and producer._accumulator.topics["big"].spare:
                 begun.set()
 
         async with ticking(world, tick) as (producer, _):
