@@ -6,6 +6,7 @@ from aioproducer.core.buffer_pool cimport Slab
 from aioproducer.core.delivery cimport Delivery, new_delivery
 from aioproducer.core.incomplete cimport IncompleteBatches
 from aioproducer.core.partition_queue cimport PartitionQueue, TopicQueues
+from aioproducer.core.topics cimport Topics
 from aioproducer.partitioner cimport StickyPartitioner
 from aioproducer.wire.murmur2 cimport partition_for_key
 from aioproducer.wire.record cimport record_size_upper_bound
@@ -18,8 +19,7 @@ cdef Py_ssize_t _size_of(object data) except? -1
 
 cdef class RecordAccumulator(IncompleteBatches):
     cdef readonly object choose_partition
-    cdef public object rack_of
-    cdef readonly dict topics
+    cdef readonly Topics topics
     cdef object _last_name
     cdef TopicQueues _last_topic
     cdef public bint busy
@@ -67,7 +67,7 @@ cdef class RecordAccumulator(IncompleteBatches):
         double now,
         bint first,
     )
-    @cython.locals(topic=TopicQueues, sticky=StickyPartitioner, fullness=double)
+    @cython.locals(fullness=double)
     cpdef object _close(self, PartitionQueue queue, ProducerBatch batch, double now, bint full)
     cpdef bint admit(self, double now, Py_ssize_t limit) except -1
     cdef bint _admit(self, double now, Py_ssize_t limit) except -1

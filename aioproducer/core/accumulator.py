@@ -21,9 +21,9 @@ from aioproducer.core.partition_queue import PartitionChoice, PartitionQueue, To
 from aioproducer.core.pending import PendingRecord, payload_size
 from aioproducer.core.producer_state import ProducerState
 from aioproducer.core.retry import ExponentialBackoff
+from aioproducer.core.topics import Topics
 from aioproducer.errors import KafkaError
 from aioproducer.partitioner import StickyPartitioner
-from aioproducer.record import TopicPartition
 from aioproducer.wire.murmur2 import partition_for_key
 from aioproducer.wire.record import MAX_RECORD_OVERHEAD
 from aioproducer.wire.record_batch import BATCH_HEADER_SIZE, Buffer, record_size_upper_bound
@@ -33,11 +33,6 @@ if TYPE_CHECKING:
 
 # What Kafka adds to the estimated compressed size (COMPRESSION_RATE_ESTIMATION_FACTOR).
 RATIO_SAFETY = 1.05
-
-# Seconds between two looks at the queue sizes of a topic, at least, and for each of its partitions: so that the look,
-# however many partitions there are, takes no more than about a hundredth of the time.
-LOAD_AGE = 0.005
-LOAD_AGE_PER_PARTITION = 0.0001
 
 # Who gets in line has so many in front served, where they could be: if that were the sender's alone, as many might come
 # each turn as it serves, such as those whose records it has just sent, and the line would go on for ever.
@@ -80,7 +75,7 @@ class RecordAccumulator(IncompleteBatches):
         loop: makes futures for those who wait.
         wake: called when something is ready or a deadline has come nearer; cheap, and may be called often.
         choose_partition: a user's partitioner, or ``None`` for Kafka's own rule.
-        rack_of: the rack of a node by its id, for rack-aware partitioning.
+        rack_of: see ``Topics``.
     """
 
     def __init__(
@@ -97,7 +92,6 @@ class RecordAccumulator(IncompleteBatches):
     ) -> None:
         super().__init__(loop, pool, producer_state, settings, wake=wake, random=random)
         self.choose_partition = choose_partition
-        self.rack_of = rack_of
         self._ignore_keys = settings.ignore_keys
         self._max_request_size = settings.max_request_size
         self._one_in_flight = settings.one_in_flight_per_partition
@@ -113,13 +107,13 @@ class RecordAccumulator(IncompleteBatches):
             self._inline_size = _INLINE_COMPRESSION_SIZE
         # Less than what a record may have at most, by its sizes' varints: who is near that is looked at closely.
         self._largest_plain = min(settings.max_request_size, pool.total_memory) - BATCH_HEADER_SIZE - 3 * 5
-        self.topics: dict[str, TopicQueues] = {}
+        self.topics = Topics(self.ready, producer_state, settings, random, rack_of)
         # The topic of the last record, under the very string it was named by.
         self._last_name: str | None = None
         self._last_topic: TopicQueues | None = None
         self.lines = Lines(
             loop,
-            topic=self.topic,
+            topic=self.topics.begin,
             size_limit=pool.total_memory,
             max_block=settings.max_block,
             wake=wake,
@@ -218,7 +212,7 @@ class RecordAccumulator(IncompleteBatches):
             return pending.delivery
         self.busy = True
         try:
-            topic = self.topic(topic_name)
+            topic = self.topics.begin(topic_name)
             if not topic.line_length and topic.has_partition(partition):
                 partition = self._choose(topic, partition, key, value)
                 if topic.has_partition(partition):
@@ -252,7 +246,7 @@ class RecordAccumulator(IncompleteBatches):
             self.refused.append((pending, error))
             self.wake()
             return
-        self._advance(self.topic(pending.topic), pending.since)
+        self._advance(self.topics.begin(pending.topic), pending.since)
 
     def _advance(self, topic: TopicQueues, now: float) -> None:
         """Somebody has joined the topic's line, who may not have to wait."""
@@ -326,13 +320,6 @@ class RecordAccumulator(IncompleteBatches):
         if size > self._largest_plain:
             return None
         return self._place(topic, partition, key, value, headers, timestamp_ms, now, True)
-
-    def topic(self, name: str) -> TopicQueues:
-        """The topic's queues; its partitions are empty until metadata has come."""
-        topic = self.topics.get(name)
-        if topic is None:
-            topic = self.topics[name] = TopicQueues(name)
-        return topic
 
     def admit(self, now: float, limit: int) -> bool:
         """Serve the line for memory, at most ``limit`` records; True when more could be served at once."""
@@ -512,22 +499,13 @@ class RecordAccumulator(IncompleteBatches):
             self._open_batches -= 1
         queue.last_batch_size = batch.used_before
         self.ready.closed(batch)
-        topic = self.topics[queue.topic]
-        sticky = topic.sticky
-        if sticky is not None and sticky.partition == queue.partition:
-            if now >= topic.load_at and topic.partitions:
-                self._refresh_load(topic, now)
-            sticky.update(int(fullness * sticky.sticky_size))
+        self.topics.closed(queue, fullness, now)
         if full:
             if self._compresses:
                 self._begin_compression(batch)
             self.ready.update(queue, now)
 
-    # Partitions and leaders
-
-    def make_partitions(self, name: str, partition_count: int, most: int) -> bool:
-        """Make ready for ``set_partition_count`` with that, at most so many partitions; whether there is more to do."""
-        return self.topic(name).make_partitions(partition_count, self.producer_state.sequences, most)
+    # What metadata says, where that concerns those in line
 
     def set_partition_count(self, name: str, partition_count: int, now: float) -> None:
         """The topic has this many partitions.
@@ -537,36 +515,22 @@ class RecordAccumulator(IncompleteBatches):
         """
         self.busy = True
         try:
-            topic = self.topic(name)
+            topic = self.topics.begin(name)
             shrinks = partition_count < len(topic.partitions)
-            topic.resize(partition_count, self.producer_state.sequences)
+            self.topics.resize(topic, partition_count, now)
             if shrinks:
                 self.lines.step_back(topic)
-            if partition_count:
-                self._refresh_load(topic, now)
             self.lines.partitions_changed(topic, now)
         finally:
             self.not_busy()
 
-    def has_partition(self, topic_partition: TopicPartition) -> bool:
-        """Whether metadata names it."""
-        topic = self.topics.get(topic_partition.topic)
-        return topic is not None and topic.has_partition(topic_partition.partition)
-
-    def topic_recreated(self, name: str) -> None:
-        """The topic was deleted and created anew: its logs know nothing of what was sent before."""
-        for queue in self.topic(name).partitions:
-            self.producer_state.topic_recreated(queue.sequences)
-
-    def set_leader(self, name: str, partition: int, node_id: int, now: float) -> None:
-        """The partition's leader is ``node_id``, or nobody (-1). One that is not there yet is told when it is."""
-        topic = self.topic(name)
-        if partition >= len(topic.partitions):
-            return
-        if self.ready.set_leader(topic.partitions[partition], node_id, now):
-            topic.leaders_changed()
-            if node_id < 0:
-                self._end_turn(topic, partition, now)
+    def forget_topic(self, name: str) -> bool:
+        """Metadata no longer follows the topic: drop what is kept of it, unless something waits there."""
+        if not self.topics.forget(name):
+            return False
+        self._last_name = self._last_topic = None
+        self._ratios.forget(name)
+        return True
 
     def withdraw(self, batch: ProducerBatch, now: float) -> None:
         """See ``IncompleteBatches.withdraw``."""
@@ -574,55 +538,8 @@ class RecordAccumulator(IncompleteBatches):
         queues = self.topics.get(topic)
         if queues is not None and not batch.closed:
             # It was never full, so nothing was counted: the turn would go on for ever where nothing gets out.
-            self._end_turn(queues, partition, now)
+            self.topics.end_turn(queues, partition, now)
         IncompleteBatches.withdraw(self, batch, now)
-
-    def _end_turn(self, topic: TopicQueues, partition: int, now: float) -> None:
-        """Let keyless records go elsewhere, if they go to this partition."""
-        sticky = topic.sticky
-        if sticky is None or sticky.partition != partition or not topic.partitions:
-            return
-        if now >= topic.load_at:
-            self._refresh_load(topic, now)
-        sticky.switch()
-
-    def leaders_known(self, name: str, now: float) -> None:
-        """The leaders of a topic's new partitions have been set: choose by them, where no record has been before."""
-        topic = self.topic(name)
-        sticky = topic.sticky
-        if sticky is None or now < topic.load_at:
-            return
-        self._refresh_load(topic, now)
-        if not sticky.produced_bytes and not topic.partitions[sticky.partition].batches:
-            sticky.switch()
-
-    def forget_topic(self, name: str) -> bool:
-        """Metadata no longer follows the topic: drop its queues, unless something waits there."""
-        topic = self.topics.get(name)
-        if topic is None:
-            return True
-        if not topic.is_idle():
-            return False
-        for queue in (*topic.partitions, *topic.spare):
-            self.ready.forget(queue)
-        del self.topics[name]
-        self._last_name = self._last_topic = None
-        self._ratios.forget(name)
-        return True
-
-    def _refresh_load(self, topic: TopicQueues, now: float) -> None:
-        settings = self.settings
-        load = topic.load(
-            now,
-            adaptive=settings.adaptive_partitioning,
-            availability_timeout=settings.availability_timeout,
-            rack_of=None if settings.rack is None else self.rack_of,
-        )
-        if topic.sticky is None:
-            topic.sticky = StickyPartitioner(max(settings.batch_size, 1), load, self.random, settings.rack)
-        else:
-            topic.sticky.refresh(load)
-        topic.load_at = now + max(LOAD_AGE, LOAD_AGE_PER_PARTITION * len(topic.partitions))
 
     # Ready and drain
 

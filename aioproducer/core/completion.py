@@ -188,7 +188,7 @@ class Completion:
                 batch.record_count,
                 (now - batch.created_at) * 1000,
                 sent=batch.attempts > 0,
-                gone=not self._accumulator.has_partition(batch.topic_partition),
+                gone=not self._accumulator.topics.has_partition(batch.topic_partition),
                 last_error=batch.last_error,
             )
             self.fail(batch, error, now)

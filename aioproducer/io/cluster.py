@@ -341,6 +341,7 @@ class Cluster(NodeOwner):
     def _apply(self, change: MetadataChange, now: float) -> Iterator[None]:
         """The steps of ``apply``."""
         accumulator = self._accumulator
+        topics = accumulator.topics
         for node in change.nodes_removed:
             self._retire(node.id)
         for node in change.nodes_moved:
@@ -350,24 +351,24 @@ class Cluster(NodeOwner):
         sized = [*change.new_topics, *change.recreated_topics, *grown]
         for name in sized:
             topic = self.metadata.topic(name)
-            while topic is not None and accumulator.make_partitions(name, len(topic.partitions), PARTITIONS_PER_STEP):
+            while topic is not None and topics.make_partitions(name, len(topic.partitions), PARTITIONS_PER_STEP):
                 yield
         for name in sized:
             topic = self.metadata.topic(name)
             if topic is not None:
                 accumulator.set_partition_count(name, len(topic.partitions), now)
         for name in change.recreated_topics:
-            accumulator.topic_recreated(name)
+            topics.recreated(name)
         # No step before this: what waits for a topic goes to partitions that are near, or have a leader at all.
         for number, leader in enumerate(change.leaders, start=1):
             # The leader of now: between two steps a hint may have named another one.
             node_id = self.metadata.leader(leader.topic, leader.partition)
-            accumulator.set_leader(leader.topic, leader.partition, node_id, now)
+            topics.set_leader(leader.topic, leader.partition, node_id, now)
             if number % PARTITIONS_PER_STEP == 0:
                 yield
         for name in sized:
             if self.metadata.topic(name) is not None:
-                accumulator.leaders_known(name, now)
+                topics.leaders_known(name, now)
         for name in change.lost_topics:
             if self.metadata.topic(name) is None:
                 accumulator.set_partition_count(name, 0, now)

@@ -87,7 +87,7 @@ class Bench:
         for name, count in ({"t": 1} if topics is None else topics).items():
             self.accumulator.set_partition_count(name, count, self.now)
             for partition in range(count):
-                self.accumulator.set_leader(name, partition, NODE, self.now)
+                self.accumulator.topics.set_leader(name, partition, NODE, self.now)
 
     def _wake(self) -> None:
         self.wakes += 1

@@ -347,7 +347,7 @@ def test_one_topic_without_metadata_holds_up_no_other() -> None:
     assert bench.accumulator.lines.waiting_for_topic("known", 10, 10) == []
     assert bench.accumulator.lines.waiting_for_topic("never heard of", 10, 10) == []
     bench.accumulator.set_partition_count("unknown", 1, 0)
-    bench.accumulator.set_leader("unknown", 0, NODE, 0)
+    bench.accumulator.topics.set_leader("unknown", 0, NODE, 0)
     assert not bench.accumulator.lines.blocked
     bench.turn()
     assert isinstance(waiting._group, ProducerBatch)
@@ -361,7 +361,7 @@ def test_what_waits_in_line_is_a_copy() -> None:
     for each in (value, key, header):
         each[:] = b"#" * len(each)
     bench.accumulator.set_partition_count("t", 1, 0)
-    bench.accumulator.set_leader("t", 0, NODE, 0)
+    bench.accumulator.topics.set_leader("t", 0, NODE, 0)
     bench.turn()
     bench.accumulator.ready.hurry(0)
     batch = bench.drain_one()
@@ -397,7 +397,7 @@ def test_all_of_a_long_line_moved_up_at_once_when_its_topic_came() -> None:
         bench.send(value, topic="t")
     lines = bench.accumulator.lines
     bench.accumulator.set_partition_count("t", 1, 0)
-    bench.accumulator.set_leader("t", 0, NODE, 0)
+    bench.accumulator.topics.set_leader("t", 0, NODE, 0)
     moved = [len(lines.memory_line)]
     while lines.waiting.records:
         before = len(lines.memory_line)
@@ -420,7 +420,7 @@ def test_how_long_a_long_line_waited_for_metadata_was_summed_at_once_when_it_cam
     lines = bench.accumulator.lines
     bench.accumulator.set_partition_count("t", 1, 2)
     assert lines.metadata_wait == 2 * MOVED_UP_AT_ONCE
-    bench.accumulator.set_leader("t", 0, NODE, 2)
+    bench.accumulator.topics.set_leader("t", 0, NODE, 2)
     while lines.waiting.records:
         # That they wait for each other now is nothing that metadata could help.
         bench.accumulator.admit(5, 100)
@@ -442,7 +442,7 @@ def test_a_record_for_a_partition_that_is_not_there_waits_for_it() -> None:
     behind = bench.send(b"0", partition=0)
     assert list(bench.accumulator.lines.blocked) == ["t"]
     bench.accumulator.set_partition_count("t", 2, 0)
-    bench.accumulator.set_leader("t", 1, NODE, 0)
+    bench.accumulator.topics.set_leader("t", 1, NODE, 0)
     bench.turn()
     assert sorted(sent_values(bench)) == [b"0", b"1"]
     assert waiting.done()
@@ -474,7 +474,7 @@ def test_a_record_being_serialized_keeps_its_place() -> None:
     first.value = b"first"
     first.serialized = True
     accumulator.lines.waiting.recharge(first)
-    accumulator.lines.advance(accumulator.topic("t"), bench.now)
+    accumulator.lines.advance(accumulator.topics.begin("t"), bench.now)
     bench.turn()
     assert sent_values(bench) == [b"first", b"second"]
     assert accumulator.lines.waiting.size == 0
@@ -528,7 +528,7 @@ def test_a_record_in_line_whose_partition_went_away_stopped_everything() -> None
     stays = bench.send(b"stays", partition=0)
     other = bench.send(b"other", topic="u")
     bench.accumulator.set_partition_count("t", 1, bench.now)
-    bench.accumulator.set_leader("t", 0, NODE, bench.now)
+    bench.accumulator.topics.set_leader("t", 0, NODE, bench.now)
     bench.ack(bench.drain_one())
     bench.turn()
     assert isinstance(other._group, ProducerBatch)
@@ -537,7 +537,7 @@ def test_a_record_in_line_whose_partition_went_away_stopped_everything() -> None
     assert list(bench.accumulator.lines.blocked) == ["t"]
     assert list(bench.accumulator.topics["t"].aside) == [gone._group]
     bench.accumulator.set_partition_count("t", 3, bench.now)
-    bench.accumulator.set_leader("t", 2, NODE, bench.now)
+    bench.accumulator.topics.set_leader("t", 2, NODE, bench.now)
     bench.turn()
     assert sorted(sent_values(bench)) == [b"gone", b"other", b"stays"]
 
@@ -554,7 +554,7 @@ def test_a_partition_that_does_not_exist_holds_up_nobody_but_who_wants_it() -> N
     assert missing[0].withdrawn
     missing.append(bench.send(b"2", partition=7))
     bench.accumulator.set_partition_count("t", 8, bench.now)
-    bench.accumulator.set_leader("t", 7, NODE, bench.now)
+    bench.accumulator.topics.set_leader("t", 7, NODE, bench.now)
     behind = bench.send(b"3", partition=7)
     bench.turn()
     assert [delivery.topic_partition.partition for delivery in (*missing[1:], behind)] == [7, 7, 7]
@@ -638,7 +638,7 @@ def test_a_line_ended_never_where_as_many_came_each_turn_as_were_served() -> Non
     for value in sent:
         bench.send(value)
     bench.accumulator.set_partition_count("t", 1, bench.now)
-    bench.accumulator.set_leader("t", 0, NODE, bench.now)
+    bench.accumulator.topics.set_leader("t", 0, NODE, bench.now)
     turns = 0
     while bench.accumulator.lines.memory_line:
         turns += 1
@@ -666,7 +666,7 @@ def test_a_partitioner_that_sends_for_a_record_in_line_gets_no_record_placed_twi
     for value in list(sent):
         bench.send(value, partition=None)
     bench.accumulator.set_partition_count("t", 1, bench.now)
-    bench.accumulator.set_leader("t", 0, NODE, bench.now)
+    bench.accumulator.topics.set_leader("t", 0, NODE, bench.now)
     sent.append(b"after")
     bench.send(b"after", partition=None)
     while bench.accumulator.admit(bench.now, 3):
@@ -687,95 +687,6 @@ def test_a_topic_that_lost_all_its_partitions_takes_records_into_line() -> None:
     bench.accumulator.set_partition_count("t", 2, 0)
     bench.turn()
     assert not bench.accumulator.lines.memory_line
-
-
-def test_a_topic_is_forgotten_when_nothing_of_it_is_left() -> None:
-    bench = Bench(topics={"t": 1}, idempotent=False)
-    assert bench.accumulator.forget_topic("never heard of")
-    bench.send_batch()
-    assert not bench.accumulator.forget_topic("t")
-    batch = bench.drain_one()
-    assert not bench.accumulator.forget_topic("t")
-    bench.ack(batch)
-    assert bench.accumulator.forget_topic("t")
-    waiting = bench.send(topic="t")
-    assert not bench.accumulator.forget_topic("t")
-    waiting.cancel()
-    assert bench.accumulator.forget_topic("t")
-
-
-def test_a_topic_with_a_batch_on_the_wire_was_forgotten() -> None:
-    """Without sequences and muting nothing told of it; its retry then had no leader until it expired."""
-    bench = Bench(idempotent=False)
-    bench.send_batch()
-    batch = bench.drain_one()
-    assert not bench.accumulator.forget_topic("t")
-    bench.refuse(batch, 19)
-    bench.later(0.1)
-    assert bench.drain_one() is batch
-
-
-def test_a_slow_broker_gets_fewer_of_the_records_without_key() -> None:
-    """KIP-794: its queue grows, and with a bound on availability it gets none."""
-    bench = Bench(
-        topics={"t": 2}, batch_size=500, linger=0, memory=1 << 22, availability_timeout=1.0, max_request_size=600
-    )
-    bench.accumulator.set_leader("t", 1, 2, 0)
-    for _ in range(50):
-        bench.send(b"x" * 200, partition=None)
-        for batch in bench.drain(1):
-            bench.ack(batch)
-    bench.now = 10.0
-    before = len(bench.queue("t", 1).batches)
-    assert before
-    for _ in range(100):
-        bench.now += 0.1
-        bench.send(b"x" * 200, partition=None)
-        for batch in bench.drain(1):
-            bench.ack(batch)
-    assert len(bench.queue("t", 1).batches) <= before + 2
-
-
-def test_leaders_in_the_clients_rack_are_preferred() -> None:
-    bench = Bench(topics={}, batch_size=300, linger=0, rack="b")
-    bench.accumulator.rack_of = lambda node_id: {1: "a", 2: "b"}.get(node_id)
-    bench.accumulator.set_partition_count("t", 2, 0)
-    for partition in range(2):
-        bench.accumulator.set_leader("t", partition, partition + 1, 0)
-    for _ in range(10):
-        bench.send(b"x" * 200, partition=None)
-    batches = len(bench.queue("t", 0).batches)
-    for _ in range(30):
-        bench.now += 1
-        bench.send(b"x" * 200, partition=None)
-    assert len(bench.queue("t", 0).batches) <= batches + 1
-
-
-def test_the_first_record_goes_to_a_leader_in_the_clients_rack() -> None:
-    """Partitions are there before their leaders: what was drawn then counts only where a record went."""
-    for _ in range(10):
-        bench = Bench(topics={}, batch_size=300, linger=0, rack="b")
-        bench.accumulator.rack_of = lambda node_id: {1: "a", 2: "b"}.get(node_id)
-        bench.accumulator.set_partition_count("t", 8, 0)
-        for partition in range(8):
-            bench.accumulator.set_leader("t", partition, 2 if partition == 5 else 1, 0)
-        bench.accumulator.leaders_known("t", 0)
-        bench.send(b"x", partition=None)
-        assert bench.queue("t", 5).batches
-
-
-def test_leaders_that_become_known_do_not_end_a_turn_that_has_begun() -> None:
-    bench = Bench(topics={}, batch_size=300, linger=1.0, rack="b")
-    bench.accumulator.rack_of = lambda node_id: {1: "a", 2: "b"}.get(node_id)
-    bench.accumulator.set_partition_count("t", 8, 0)
-    bench.send(b"x", partition=None)
-    (begun,) = [partition for partition in range(8) if bench.queue("t", partition).batches]
-    for partition in range(8):
-        bench.accumulator.set_leader("t", partition, 1 if partition == begun else 2, 0)
-    bench.accumulator.leaders_known("t", 0)
-    bench.send(b"y", partition=None)
-    assert [len(queue.batches) for queue in bench.accumulator.topics["t"].partitions].count(1) == 1
-    assert bench.queue("t", begun).batches[0].record_count == 2
 
 
 def test_partitions_without_a_record_share_one_empty_queue() -> None:
@@ -828,10 +739,10 @@ def test_small_batches_were_compressed_at_once_however_long_that_takes(
 
 def test_a_full_batch_is_compressed_without_waiting_for_its_broker() -> None:
     bench = Bench(codec=codec("lz4"), batch_size=2000, linger=100.0)
-    bench.accumulator.set_leader("t", 0, -1, 0)
+    bench.accumulator.topics.set_leader("t", 0, -1, 0)
     bench.send(b"x" * 3000)
     assert len(bench.compress()) == 1
-    bench.accumulator.set_leader("t", 0, NODE, 0)
+    bench.accumulator.topics.set_leader("t", 0, NODE, 0)
     assert values_of(bench.drain_one()) == [b"x" * 3000]
 
 
@@ -987,7 +898,7 @@ def test_pt25_the_next_deadline_is_the_nearest_of_all() -> None:
 
 def test_pt25_a_partition_without_leader_keeps_nobody_busy() -> None:
     bench = Bench(linger=0.5, delivery_timeout=100.0)
-    bench.accumulator.set_leader("t", 0, -1, 0)
+    bench.accumulator.topics.set_leader("t", 0, -1, 0)
     bench.send()
     bench.later(0.5)
     assert bench.accumulator.next_deadline() == 100.0

@@ -318,7 +318,7 @@ def test_pt38_what_is_due_at_the_next_deadline_is_done_then(created_at: float) -
     for timeout in (0.1, 0.7, 30.3, 120.0):
         bench = Bench(delivery_timeout=timeout)
         bench.now = created_at
-        bench.accumulator.set_leader("t", 0, -1, bench.now)
+        bench.accumulator.topics.set_leader("t", 0, -1, bench.now)
         (delivery,) = bench.send_batch()
         bench.later(bench.accumulator.next_deadline() - bench.now)
         bench.now = max(bench.now, created_at + timeout)

@@ -374,11 +374,11 @@ class ExactlyOnce(RuleBasedStateMachine):
 
     @rule(partition=st.sampled_from(PARTITIONS))
     def learn_leader(self, partition: int) -> None:
-        self.accumulator.set_leader("t", partition, self.partitions[partition].leader, self.bench.now)
+        self.accumulator.topics.set_leader("t", partition, self.partitions[partition].leader, self.bench.now)
 
     @rule(partition=st.sampled_from(PARTITIONS))
     def lose_leader(self, partition: int) -> None:
-        self.accumulator.set_leader("t", partition, -1, self.bench.now)
+        self.accumulator.topics.set_leader("t", partition, -1, self.bench.now)
 
     @rule()
     def forget_topic(self) -> None:

@@ -139,7 +139,7 @@ def test_pt29_a_broker_had_forgotten_a_batch_that_others_had_overtaken() -> None
     """It was on the wire to the old leader, the new one acknowledged those behind it: its retry was written again."""
     bench = begun()
     slow = bench.send_and_drain()
-    bench.accumulator.set_leader("t", 0, 2, 0)
+    bench.accumulator.topics.set_leader("t", 0, 2, 0)
     for _ in range(8):
         bench.send_batch()
     sent = 1
@@ -159,7 +159,7 @@ def test_a_forgotten_topic_that_comes_back_goes_on_counting() -> None:
     bench.ack(bench.send_and_drain(3))
     assert bench.accumulator.forget_topic("t")
     bench.accumulator.set_partition_count("t", 1, 0)
-    bench.accumulator.set_leader("t", 0, 1, 0)
+    bench.accumulator.topics.set_leader("t", 0, 1, 0)
     assert bench.send_and_drain().base_sequence == 3
 
 
@@ -172,7 +172,7 @@ def test_a_partition_that_comes_back_goes_on_counting() -> None:
     for count in (1, 2, 0, 3):
         bench.accumulator.set_partition_count("t", count, 0)
     for partition in range(3):
-        bench.accumulator.set_leader("t", partition, 1, 0)
+        bench.accumulator.topics.set_leader("t", partition, 1, 0)
         bench.send_batch(partition=partition)
     assert {batch.topic_partition.partition: batch.base_sequence for batch in bench.drain()} == {0: 1, 1: 2, 2: 3}
 

@@ -53,7 +53,7 @@ def test_pt20_ready_truth_table(state: str) -> None:
             if state == "backing off":
                 bench.refuse(batch, NOT_ENOUGH_REPLICAS)
         elif state == "leaderless":
-            accumulator.set_leader("t", 0, -1, bench.now)
+            accumulator.topics.set_leader("t", 0, -1, bench.now)
         accumulator.closing = is_true["closing"]
         accumulator.flushing = int(is_true["flushing"])
         if not is_true["empty"]:
@@ -161,7 +161,7 @@ def test_pt21_kafka_13834_a_node_that_fills_up_early_starves_no_partition() -> N
     """One index over all nodes, advanced when a request was full, left some partitions out for ever."""
     bench = Bench(topics={"t": 6}, memory=1 << 22, batch_size=1000, max_request_size=1500, linger=0)
     for partition in range(6):
-        bench.accumulator.set_leader("t", partition, 1 + partition % 2, 0)
+        bench.accumulator.topics.set_leader("t", partition, 1 + partition % 2, 0)
         for _ in range(4):
             full_batch(bench, partition)
     order: dict[int, list[int]] = {1: [], 2: []}
@@ -178,7 +178,7 @@ def test_pt21_a_node_without_partitions_has_nothing() -> None:
     bench = Bench()
     assert bench.drain(99) == []
     bench.send_batch()
-    bench.accumulator.set_leader("t", 0, 2, 0)
+    bench.accumulator.topics.set_leader("t", 0, 2, 0)
     assert bench.drain(NODE) == []
     assert len(bench.drain(2)) == 1
     assert bench.drain(2) == []
@@ -219,7 +219,7 @@ def test_a_partition_that_moved_to_and_fro_is_drained_once() -> None:
     bench.send_batch()
     bench.send_batch()
     for node in (2, 1, 2, 1):
-        bench.accumulator.set_leader("t", 0, node, 0)
+        bench.accumulator.topics.set_leader("t", 0, node, 0)
     assert bench.drain(2) == []
     assert len(bench.drain(1)) == 1
     assert len(bench.drain(1)) == 1
@@ -258,21 +258,21 @@ def test_how_long_a_node_has_kept_batches_waiting() -> None:
 def test_pt24_a_topic_is_reported_while_it_has_something_to_send_and_no_leader() -> None:
     bench = Bench(topics={"t": 2, "u": 1})
     ready = bench.accumulator.ready
-    bench.accumulator.set_leader("t", 1, -1, 0)
-    bench.accumulator.set_leader("u", 0, -1, 0)
+    bench.accumulator.topics.set_leader("t", 1, -1, 0)
+    bench.accumulator.topics.set_leader("u", 0, -1, 0)
     assert ready.unknown_leader_topics() == set()
     bench.send_batch(partition=1)
     assert ready.unknown_leader_topics() == {"t"}
     assert bench.accumulator.next_deadline() == bench.accumulator.settings.delivery_timeout
     assert not ready.ready
-    bench.accumulator.set_leader("t", 1, 2, 0)
+    bench.accumulator.topics.set_leader("t", 1, 2, 0)
     assert ready.unknown_leader_topics() == set()
     assert len(bench.drain(2)) == 1
 
 
 def test_pt24_what_expired_without_a_leader_is_reported_no_more() -> None:
     bench = Bench(delivery_timeout=1.0)
-    bench.accumulator.set_leader("t", 0, -1, 0)
+    bench.accumulator.topics.set_leader("t", 0, -1, 0)
     (delivery,) = bench.send_batch()
     bench.later(1.0)
     assert "They were never sent" in str(delivery.exception())
@@ -284,7 +284,7 @@ def test_every_turn_looked_at_all_partitions_without_a_leader() -> None:
     for count in (10, 1000):
         bench = Bench(topics={"t": count}, linger=0)
         for partition in range(count):
-            bench.accumulator.set_leader("t", partition, -1, 0)
+            bench.accumulator.topics.set_leader("t", partition, -1, 0)
             bench.send(partition=partition)
         ready = bench.accumulator.ready
         assert ready.unknown_leader_topics() == {"t"}
@@ -295,10 +295,10 @@ def test_every_turn_looked_at_all_partitions_without_a_leader() -> None:
 def test_a_leader_lost_and_back_finds_everything_in_order() -> None:
     bench = Bench()
     first = bench.send_batch()
-    bench.accumulator.set_leader("t", 0, -1, 0)
+    bench.accumulator.topics.set_leader("t", 0, -1, 0)
     second = bench.send_batch()
     assert bench.drain() == []
-    bench.accumulator.set_leader("t", 0, NODE, 0)
+    bench.accumulator.topics.set_leader("t", 0, NODE, 0)
     bench.ack(bench.drain_one(), 0)
     bench.ack(bench.drain_one(), 1)
     assert [delivery.result().offset for delivery in first + second] == [0, 1]
@@ -361,10 +361,10 @@ def test_pt39_a_retry_need_not_wait_for_a_leader_that_is_not_asked_again() -> No
     batch = bench.drain_one()
     bench.refuse(batch, 6)
     assert bench.drain() == []
-    bench.accumulator.set_leader("t", 0, 2, 0)
+    bench.accumulator.topics.set_leader("t", 0, 2, 0)
     assert bench.drain_one(2) is batch
     # Known already when the answer of the old one comes.
-    bench.accumulator.set_leader("t", 0, 3, 0)
+    bench.accumulator.topics.set_leader("t", 0, 3, 0)
     bench.refuse(batch, 6)
     assert bench.drain_one(3) is batch
 
