@@ -1,8 +1,10 @@
 """RDMA beside TCP in instructions, which no neighbour on the machine disturbs: `python -m bench.rdma_instructions`.
 
-callgrind counts those of the producer's thread, in a process that has an embedded broker in another thread, and leaves
-out the layer, from the call of its functions to their return: ``bench.rdma_timing`` stands around the socket and around
-the double, and says when to begin and to end. It is compiled for this, so that callgrind knows its functions by name.
+callgrind counts those of the producer's thread outside the kernel, in a process that has an embedded broker in another
+thread, and leaves out the double of the verbs, from the call of its functions to their return: it stands for the card.
+CPython's own part of ``sendmsg`` and ``recv_into`` counts: it gathers a request's buffers and hands over what came, as
+the RDMA transport does itself. ``bench.rdma_timing`` stands around the double, and says when to begin and to end. It is
+compiled for this, so that callgrind knows its functions by name.
 
 Everything is some fifty times slower under callgrind, so the timer of 2 ms that looks for memory to give back is left
 out: it would run with every request, where it runs once in many. Of the rounds of a work the one with the fewest
@@ -34,8 +36,8 @@ if TYPE_CHECKING:
     from bench.rdma_timing import Layer
 
 ROOT = Path(__file__).resolve().parent.parent
-LAYER = re.compile(r"__pyx_pw_\w+\d_Timed(Socket|QueuePair)_\w+")
-"""What Cython calls the layer's functions."""
+LAYER = re.compile(r"__pyx_pw_\w+\d_TimedQueuePair_\w+")
+"""What Cython calls the functions around the double."""
 ENDS = re.compile(r"__pyx_pw_\w+_5Layer_\d+(begin|end)")
 """And what is called before and behind of what is counted."""
 TRANSPORTS = ("tcp", "rdma")
@@ -101,7 +103,7 @@ def run(work: Counted, transport: str, loop: str) -> int:
     gc.disable()
     layer = Layer()
     with (
-        both_sides(transport, layer) as (address, connector),
+        both_sides(transport, layer if transport == "rdma" else None) as (address, connector),
         asyncio.Runner(loop_factory=loop_factory(loop)) as runner,
     ):
         return runner.run(_client(work, address, connector, layer))
@@ -139,7 +141,7 @@ async def _send(producer: Producer, work: Counted, times: int) -> None:
 
 
 def layer_options(names: Sequence[str]) -> list[str]:
-    """What tells callgrind of the layer, of all the names there are in ``bench.rdma_timing``."""
+    """What tells callgrind of the double, of all the names there are in ``bench.rdma_timing``."""
     # One by one: of two patterns that begin alike callgrind may take the first for both.
     found = [f"--dump-before={name}" for name in names if ENDS.fullmatch(name)]
     found += [f"--toggle-collect={name}" for name in names if LAYER.fullmatch(name)]

@@ -46,8 +46,7 @@ cdef class NodeConnection:
     cdef tuple _on_throttle
     cdef object _random
     cdef object _attempts
-    cdef object _setups
-    cdef list _addresses
+    cdef object _dialer
     cdef Connection _connection
     cdef object _transport
     cdef double _connected_at

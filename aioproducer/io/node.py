@@ -18,9 +18,10 @@ from aioproducer.core.cluster import NodeCandidate, NodeState
 from aioproducer.core.connection import Completed, Connection, InFlight, ReadResponse
 from aioproducer.core.connection_state import ConnectionState
 from aioproducer.core.retry import Attempts, ExponentialBackoff
-from aioproducer.diagnosis import connection_failed, tls_failed
-from aioproducer.errors import ConnectionFailedError, KafkaError, NetworkError, RequestTimedOutError
+from aioproducer.diagnosis import tls_failed
+from aioproducer.errors import KafkaError, NetworkError, RequestTimedOutError
 from aioproducer.hooks import Hooks
+from aioproducer.io.dialing import Dialer
 from aioproducer.metrics import Metrics
 from aioproducer.protocol import Buffer, Request, Response, frame_size
 from aioproducer.record import Node
@@ -150,9 +151,7 @@ class NodeConnection:
         if past is None:
             past = Past(Attempts(settings.reconnect_backoff, random), 0, None)
         self._attempts = past.attempts
-        self._setups = past.setups
-        # What is left to try of the addresses of the node's name, each with the name that a certificate must bear.
-        self._addresses: list[tuple[str, str]] = []
+        self._dialer = Dialer(loop, node, connector, settings, random, past.setups)
         self._connection: Connection | None = None
         self._transport: Transport | None = None
         self._connected_at = 0.0
@@ -248,7 +247,7 @@ class NodeConnection:
     def set_address(self, node: Node) -> None:
         """The broker has moved: the next connection goes there, and this one ends."""
         self.node = node
-        self._addresses = []
+        self._dialer = Dialer(self._loop, node, self._connector, self._settings, self._random)
         self._attempts.succeeded()
         self._moved.set()
         if self._transport is not None:
@@ -330,7 +329,7 @@ class NodeConnection:
         self._wanted.clear()
         if self._attempts.failures:
             node = self.node
-            self._owner.pasts[node.id, node.host, node.port] = Past(self._attempts, self._setups, self._logged)
+            self._owner.pasts[node.id, node.host, node.port] = Past(self._attempts, self._dialer.setups, self._logged)
         if self.in_flight == 0 and not self._unwritten:
             self.close()
 
@@ -388,56 +387,19 @@ class NodeConnection:
         began = self.last_attempt = loop.time()
         node = self.node
         self._moved.clear()
-        host, port = node.host, node.port
-        timeout = self._settings.setup_timeout.delay(self._setups, self._random)
-        address = host
-        error: KafkaError
         try:
-            async with asyncio.timeout(timeout) as deadline:
-                addresses = self._addresses
-                if not addresses:
-                    canonical = self._settings.canonical_bootstrap and self.id < 0
-                    addresses = await self._resolve(host, port, canonical=canonical)
-                    if self.node is node:
-                        self._addresses = addresses
-                address, name = addresses.pop(0)
-                transport = await self._connector.connect(address, port, self, server_hostname=name)
-        except OSError as failure:
-            # asyncio.TimeoutError is an OSError too, and so is that of a socket whose connection timed out.
-            if deadline.expired():
-                self._setups += 1
-                error = ConnectionFailedError(
-                    f"{_at(host, address, port)} did not take a connection within {timeout * 1000:.0f} ms "
-                    f"(socket_connection_setup_timeout_ms): check host and port, and what filters the network between."
-                )
-            else:
-                error = connection_failed(
-                    f"{_at(host, address, port)}",
-                    failure,
-                    uses_tls=self._settings.uses_tls,
-                    broker=self.id if self.id >= 0 else None,
-                )
-        except Exception as failure:
-            # The loop's, a connector's or the machine's fault; trying goes on, since it may pass.
-            logger.exception("Connecting to broker %s failed", node)
-            error = ConnectionFailedError(f"Connecting to {_at(host, address, port)} failed: {failure!r}")
-        else:
-            self._setups = 0
-            self._established(transport, began)
-            if self.node is not node:
-                self._poison(_has_moved(self.node))
+            transport = await self._dialer.connect(self)
+        except KafkaError as failure:
+            # Without the frames in which it was raised, as it is kept.
+            error = failure.fresh()
+            for on_connect in self._hooks.connect:
+                on_connect(node, (loop.time() - began) * 1000, error)
+            if self.node is node:
+                self._failed_to_connect(error, loop.time())
             return
-        for on_connect in self._hooks.connect:
-            on_connect(node, (loop.time() - began) * 1000, error)
-        if self.node is node:
-            self._failed_to_connect(error, loop.time())
-
-    async def _resolve(self, host: str, port: int, *, canonical: bool) -> list[tuple[str, str]]:
-        """All addresses of ``host``, in the resolver's order, each with the name to verify."""
-        addresses = await self._connector.resolve(host, port)
-        if not canonical:
-            return [(address, host) for address in addresses]
-        return [(address, (await self._loop.getnameinfo((address, port)))[0]) for address in addresses]
+        self._established(transport, began)
+        if self.node is not node:
+            self._poison(_has_moved(self.node))
 
     def _established(self, transport: Transport, began: float) -> None:
         now = self._loop.time()
@@ -462,7 +424,7 @@ class NodeConnection:
 
     def _failed_to_connect(self, error: KafkaError, now: float) -> None:
         self.last_error = error
-        if not self._addresses:
+        if not self._dialer.has_more:
             # All addresses of the name were tried: now wait, and ask for them again.
             self._attempts.failed(now)
         if str(error) != self._logged:
@@ -541,9 +503,8 @@ class NodeConnection:
     def _release_unwritten(self, count: int, error: KafkaError | None) -> bool:
         """The oldest ``count`` are read no more; whether that was the end of any."""
         ended = False
-        released = self._unwritten[:count]
         # First: whoever hears of it may send.
-        del self._unwritten[:count]
+        released, self._unwritten = self._unwritten[:count], self._unwritten[count:]
         for context in released:
             context.released()
             if self._write_deadlines.pop(context, None) is not None:
@@ -572,8 +533,7 @@ class NodeConnection:
         self._overdue = []
         self._connection = None
         self._transport = None
-        # Where a connection was good, the name may lead elsewhere by now.
-        self._addresses = []
+        self._dialer.forget_addresses()
         self._disarm()
         self._metrics.connection_close.record(1, now)
         if not was_our_wish and not self._moved.is_set():
@@ -650,7 +610,3 @@ class NodeConnection:
 
 def _has_moved(node: Node) -> NetworkError:
     return NetworkError(f"broker {node.id} has moved to {peer_name(node.host, node.port)}")
-
-
-def _at(host: str, address: str, port: int) -> str:
-    return peer_name(host, port) if address == host else f"{host} ({address}):{port}"

@@ -85,7 +85,7 @@ def test_the_ratio_is_of_runs_of_one_round():
     assert rdma.own_ratios(rounds, 200) == pytest.approx([1.1, 1.0])
 
 
-def test_what_callgrind_is_told_of_the_layer():
+def test_what_callgrind_is_told_of_the_double():
     names = [
         "__pyx_pw_5bench_11rdma_timing_5Layer_3begin",
         "__pyx_pw_5bench_11rdma_timing_5Layer_5end",
@@ -98,7 +98,6 @@ def test_what_callgrind_is_told_of_the_layer():
     assert rdma_instructions.layer_options(names) == [
         f"--dump-before={names[0]}",
         f"--dump-before={names[1]}",
-        f"--toggle-collect={names[3]}",
         f"--toggle-collect={names[4]}",
         "--collect-atstart=yes",
     ]

@@ -1,0 +1,99 @@
+"""How a broker's connection is made: to one of the addresses of its name after the other, each in a bounded time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from aioproducer.diagnosis import connection_failed
+from aioproducer.errors import ConnectionFailedError
+from aioproducer.transport.addresses import peer_name
+
+if TYPE_CHECKING:
+    from random import Random
+
+    from aioproducer.io.node import NodeSettings
+    from aioproducer.record import Node
+    from aioproducer.transport.base import Connector, Transport, TransportHandler
+
+logger = logging.getLogger("aioproducer")
+
+
+class Dialer:
+    """Makes connections to one broker, at one host and port.
+
+    Args:
+        setups: how many attempts in a row have taken too long; the next ones may take longer (KIP-601).
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        node: Node,
+        connector: Connector,
+        settings: NodeSettings,
+        random: Random,
+        setups: int = 0,
+    ) -> None:
+        self.setups = setups
+        self._loop = loop
+        self._node = node
+        self._connector = connector
+        self._settings = settings
+        self._random = random
+        # What is left to try, each with the name that a certificate must bear.
+        self._addresses: list[tuple[str, str]] = []
+
+    @property
+    def has_more(self) -> bool:
+        """Whether the name has addresses that were not tried."""
+        return bool(self._addresses)
+
+    def forget_addresses(self) -> None:
+        """The name may lead elsewhere by now."""
+        self._addresses = []
+
+    async def connect(self, handler: TransportHandler) -> Transport:
+        """A connection to the next address.
+
+        Raises:
+            KafkaError: there is none, and why.
+        """
+        host, port = self._node.host, self._node.port
+        timeout = self._settings.setup_timeout.delay(self.setups, self._random)
+        address = host
+        try:
+            async with asyncio.timeout(timeout) as deadline:
+                if not self._addresses:
+                    self._addresses = await self._resolve(host, port)
+                address, name = self._addresses.pop(0)
+                transport = await self._connector.connect(address, port, handler, server_hostname=name)
+        except OSError as failure:
+            # asyncio.TimeoutError is an OSError too, and so is that of a socket whose connection timed out.
+            if deadline.expired():
+                self.setups += 1
+                raise ConnectionFailedError(
+                    f"{_at(host, address, port)} did not take a connection within {timeout * 1000:.0f} ms "
+                    f"(socket_connection_setup_timeout_ms): check host and port, and what filters the network between."
+                ) from None
+            broker = self._node.id if self._node.id >= 0 else None
+            uses_tls = self._settings.uses_tls
+            raise connection_failed(_at(host, address, port), failure, uses_tls=uses_tls, broker=broker) from None
+        except Exception as failure:
+            # The loop's, a connector's or the machine's fault; trying goes on, since it may pass.
+            logger.exception("Connecting to broker %s failed", self._node)
+            raise ConnectionFailedError(f"Connecting to {_at(host, address, port)} failed: {failure!r}") from None
+        self.setups = 0
+        return transport
+
+    async def _resolve(self, host: str, port: int) -> list[tuple[str, str]]:
+        """All addresses of ``host``, in the resolver's order, each with the name to verify."""
+        addresses = await self._connector.resolve(host, port)
+        if not self._settings.canonical_bootstrap or self._node.id >= 0:
+            return [(address, host) for address in addresses]
+        return [(address, (await self._loop.getnameinfo((address, port)))[0]) for address in addresses]
+
+
+def _at(host: str, address: str, port: int) -> str:
+    return peer_name(host, port) if address == host else f"{host} ({address}):{port}"
