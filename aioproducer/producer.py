@@ -15,6 +15,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from random import Random
 from threading import get_ident
 from time import perf_counter, perf_counter_ns
 from types import TracebackType
@@ -182,9 +183,6 @@ class Producer(RecordEntry):
             return
         if self._refusal != callers.NOT_STARTED:
             raise callers.refusal(self._refusal)
-        # A millisecond that an import of this module need not take.
-        from random import Random
-
         loop = asyncio.get_running_loop()
         parts = assemble(self.config, loop, self._connector, self._hooks, self._note_failure, Random())
         cluster = parts.sender.cluster

@@ -184,7 +184,7 @@ def reproducible(loop: VirtualLoop, random: Random) -> Iterator[None]:
         time.monotonic: loop.time,
     }
     with ExitStack() as patches:
-        patches.enter_context(mock.patch("random.Random", make_random))
+        patches.enter_context(mock.patch("aioproducer.producer.Random", make_random))
         for module in [module for name, module in sys.modules.items() if name.startswith("aioproducer.")]:
             for name, clock in _clocks_of(module):
                 patches.enter_context(mock.patch.object(module, name, clocks[clock]))
