@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from bench.rdma_timing import Layer
 
 ROOT = Path(__file__).resolve().parent.parent
-LAYER = re.compile(r"__pyx_pw_\w+\d_TimedQueuePair_\w+")
+DOUBLE = re.compile(r"__pyx_pw_\w+\d_TimedQueuePair_\w+")
 """What Cython calls the functions around the double."""
 ENDS = re.compile(r"__pyx_pw_\w+_5Layer_\d+(begin|end)")
 """And what is called before and behind of what is counted."""
@@ -140,11 +140,11 @@ async def _send(producer: Producer, work: Counted, times: int) -> None:
         await deliveries[-1]
 
 
-def layer_options(names: Sequence[str]) -> list[str]:
+def double_options(names: Sequence[str]) -> list[str]:
     """What tells callgrind of the double, of all the names there are in ``bench.rdma_timing``."""
     # One by one: of two patterns that begin alike callgrind may take the first for both.
     found = [f"--dump-before={name}" for name in names if ENDS.fullmatch(name)]
-    found += [f"--toggle-collect={name}" for name in names if LAYER.fullmatch(name)]
+    found += [f"--toggle-collect={name}" for name in names if DOUBLE.fullmatch(name)]
     # Behind the others, which say no.
     return [*found, "--collect-atstart=yes"]
 
@@ -158,7 +158,7 @@ def cost_of(number: int, transport: str, loop: str, timing: Path, found: Path, s
     # Each file is to be read by itself.
     command += ["--compress-strings=no", "--compress-pos=no"]
     names = subprocess.run(["nm", str(timing)], check=True, capture_output=True, text=True).stdout.split()
-    command += layer_options(names)
+    command += double_options(names)
     command += [sys.executable, "-m", "bench.rdma_instructions", "--child", str(timing), str(number), transport, loop]
     command.append(str(shift))
     environment = os.environ | {"PYTHONHASHSEED": "0"}

@@ -148,6 +148,7 @@ class ProducerState:
             if sequences.log_is_new:
                 old = sequences.sent_to_old_log
                 if batch in old:
+                    # No generator: a compiled method takes none.
                     sequences.sent_to_old_log = (*[other for other in old if other is not batch],)
                 else:
                     self._set_log_is_new(sequences, False)

@@ -54,6 +54,10 @@ class Dialer:
         """The name may lead elsewhere by now."""
         self._addresses = []
 
+    def moved(self, node: Node) -> Dialer:
+        """One for the place where the broker is now."""
+        return Dialer(self._loop, node, self._connector, self._settings, self._random)
+
     async def connect(self, handler: TransportHandler) -> Transport:
         """A connection to the next address.
 

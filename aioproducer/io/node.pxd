@@ -34,7 +34,6 @@ cdef class NodeConnection:
     cdef readonly object task
     cdef object _loop
     cdef NodeOwner _owner
-    cdef object _connector
     cdef object _settings
     cdef double _request_timeout
     cdef bint _uses_tls
@@ -44,7 +43,6 @@ cdef class NodeConnection:
     cdef tuple _on_request_written
     cdef tuple _on_response_read
     cdef tuple _on_throttle
-    cdef object _random
     cdef object _attempts
     cdef object _dialer
     cdef Connection _connection

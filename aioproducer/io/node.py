@@ -136,7 +136,6 @@ class NodeConnection:
         self.last_error: KafkaError | None = None
         self._loop = loop
         self._owner = owner
-        self._connector = connector
         self._settings = settings
         self._request_timeout = settings.request_timeout
         self._uses_tls = settings.uses_tls
@@ -146,7 +145,6 @@ class NodeConnection:
         self._on_request_written = hooks.request_written
         self._on_response_read = hooks.response_read
         self._on_throttle = hooks.throttle
-        self._random = random
         past = owner.pasts.pop((node.id, node.host, node.port), None)
         if past is None:
             past = Past(Attempts(settings.reconnect_backoff, random), 0, None)
@@ -247,7 +245,7 @@ class NodeConnection:
     def set_address(self, node: Node) -> None:
         """The broker has moved: the next connection goes there, and this one ends."""
         self.node = node
-        self._dialer = Dialer(self._loop, node, self._connector, self._settings, self._random)
+        self._dialer = self._dialer.moved(node)
         self._attempts.succeeded()
         self._moved.set()
         if self._transport is not None:

@@ -12,7 +12,7 @@ import functools
 import itertools
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple, cast
+from typing import NamedTuple, TypeAlias, cast
 
 from aioproducer.errors import ProtocolError, UnsupportedVersionError
 from aioproducer.protocol.schema import BYTES, STRING, UUID, Field, Message, Scalar
@@ -22,9 +22,11 @@ from aioproducer.protocol.values import (
     INT32_LENGTH,
     SMALL_COMPACT,
     Output,
+    Read,
     StructCodec,
     Value,
     ValueCodec,
+    Write,
     binary_codec,
     fixed_array_codec,
     fixed_codec,
@@ -61,13 +63,12 @@ def struct_codec(message_class: type[Message], version: int, flexible: bool) -> 
     return _CodecWriter(version, flexible).of_struct(message_class)
 
 
-def fields_reader(
-    message_class: type[Message], version: int, flexible: bool, fields: Sequence[Field]
-) -> Callable[[memoryview, int, Message], int]:
-    """What reads neighbours among a struct's fields, none of them tagged, into a message.
+ReadFields: TypeAlias = Callable[[memoryview, int, Message], int]
+"""Takes a buffer, a position and a message, fills fields of it, and returns the position behind them."""
 
-    Takes a buffer, a position and the message, and returns the position behind them.
-    """
+
+def fields_reader(message_class: type[Message], version: int, flexible: bool, fields: Sequence[Field]) -> ReadFields:
+    """What reads neighbours among a struct's fields, none of them tagged."""
     return _CodecWriter(version, flexible).of_fields(message_class, fields)
 
 
@@ -110,14 +111,12 @@ class _CodecWriter:
             code.minimum_size,
         )
 
-    def of_fields(
-        self, message_class: type[Message], fields: Sequence[Field]
-    ) -> Callable[[memoryview, int, Message], int]:
+    def of_fields(self, message_class: type[Message], fields: Sequence[Field]) -> ReadFields:
         """The function that reads some fields of a message."""
         reading = [line for piece in self._fields(message_class, fields, "value") for line in piece.reading]
         lines = ["def read(buffer, position, value):", *_indented(reading), " return position"]
         what = f"{message_class.__name__}.{fields[0].name}" if fields else message_class.__name__
-        return cast("Callable[[memoryview, int, Message], int]", self._made("read", lines, what))
+        return cast("ReadFields", self._made("read", lines, what))
 
     def of_tagged(self, message_class: type[Message], field: Field) -> ValueCodec:
         """The functions for the value of a field."""
@@ -125,15 +124,15 @@ class _CodecWriter:
         what = f"{message_class.__name__}.{field.name}"
         return ValueCodec(self._reader(code.reading, what), self._writer(code.writing, what), code.minimum_size)
 
-    def _reader(self, reading: list[str], what: str) -> Callable[[memoryview, int], tuple[Value, int]]:
+    def _reader(self, reading: list[str], what: str) -> Read:
         """A function of lines that leave what they read under the name ``value``."""
         lines = ["def read(buffer, position):", *_indented(reading), " return value, position"]
-        return cast("Callable[[memoryview, int], tuple[Value, int]]", self._made("read", lines, what))
+        return cast("Read", self._made("read", lines, what))
 
-    def _writer(self, writing: list[str], what: str) -> Callable[[Output, Value], None]:
+    def _writer(self, writing: list[str], what: str) -> Write:
         """A function of lines that write what goes by the name ``value``."""
         lines = ["def write(output, value):", " tail = output.tail", *_indented(writing)]
-        return cast("Callable[[Output, Value], None]", self._made("write", lines, what))
+        return cast("Write", self._made("write", lines, what))
 
     def _made(self, name: str, lines: list[str], what: str) -> object:
         """The function of that name that the lines define."""

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import functools
 import struct
-from collections.abc import Callable, Iterator
-from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar
+from collections.abc import Iterator
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from aioproducer.errors import ProtocolError, UnsupportedVersionError
-from aioproducer.protocol.codec import Tags, fields_reader, struct_codec, where_of
+from aioproducer.protocol.codec import ReadFields, Tags, fields_reader, struct_codec, where_of
 from aioproducer.protocol.frames import _decode_prefix, _response_header_version, _view
 from aioproducer.protocol.messages.headers import ResponseHeader
 from aioproducer.protocol.schema import Buffer, Field, Message, Response, Scalar, Struct
@@ -23,17 +23,15 @@ ElementT = TypeVar("ElementT", bound=Struct)
 ELEMENTS_PER_STEP: Final = 16
 """So many structs inside an element are read between two steps: about 0.05 ms."""
 
-_ReadFields: TypeAlias = Callable[[memoryview, int, Message], int]
-
 
 class _Plan(NamedTuple):
     """How a struct is read around one of its arrays."""
 
-    before: _ReadFields
+    before: ReadFields
     array: Field
     length: Length
     where: str
-    after: _ReadFields
+    after: ReadFields
     tags: Tags | None
 
 

@@ -60,11 +60,18 @@ Value: TypeAlias = Any
 """What a field holds; its type is known to the field's declaration only."""
 
 
+Read: TypeAlias = Callable[[memoryview, int], tuple[Value, int]]
+"""Takes a buffer and a position, and returns the value and the position behind it."""
+
+Write: TypeAlias = Callable[[Output, Value], None]
+"""Puts a value behind what an ``Output`` has."""
+
+
 class ValueCodec(NamedTuple):
     """Reads and writes one value; no encoding of it takes fewer bytes than ``minimum_size``."""
 
-    read: Callable[[memoryview, int], tuple[Value, int]]
-    write: Callable[[Output, Value], None]
+    read: Read
+    write: Write
     minimum_size: int
 
 
@@ -75,24 +82,19 @@ class StructCodec:
     requests and reads responses.
     """
 
-    def __init__(
-        self,
-        make_read: Callable[[], Callable[[memoryview, int], tuple[Message, int]]],
-        make_write: Callable[[], Callable[[Output, Message], None]],
-        minimum_size: int,
-    ) -> None:
+    def __init__(self, make_read: Callable[[], Read], make_write: Callable[[], Write], minimum_size: int) -> None:
         self._make_read = make_read
         self._make_write = make_write
         self.minimum_size: Final = minimum_size
 
     @functools.cached_property
-    def read(self) -> Callable[[memoryview, int], tuple[Message, int]]:
-        """Takes a buffer and a position, and returns the message and the position behind it."""
+    def read(self) -> Read:
+        """What reads the message."""
         return self._make_read()
 
     @functools.cached_property
-    def write(self) -> Callable[[Output, Message], None]:
-        """Puts a message behind what an ``Output`` has."""
+    def write(self) -> Write:
+        """What writes it."""
         return self._make_write()
 
 

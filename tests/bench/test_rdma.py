@@ -95,7 +95,7 @@ def test_what_callgrind_is_told_of_the_double():
         "__pyx_pw_5bench_11rdma_timing_12_TimedDevice_5register",
         "__pyx_pf_5bench_11rdma_timing_12_TimedSocket_sendmsg",
     ]
-    assert rdma_instructions.layer_options(names) == [
+    assert rdma_instructions.double_options(names) == [
         f"--dump-before={names[0]}",
         f"--dump-before={names[1]}",
         f"--toggle-collect={names[4]}",

@@ -391,8 +391,4 @@ class SendQueue:
             self.lent -= returned
             for _ in range(returned):
                 self._lent_from.take()
-            if self.lent:
-                del self._held[:returned]
-            else:
-                # As a rule, and without a slice that would have to be made.
-                self._held = []
+            self._held = self._held[returned:]
