@@ -49,6 +49,7 @@ COMPILED_MODULES = (
     "aioproducer.protocol.produce_frames",
     "aioproducer.record",
     "aioproducer.transport.buffers",
+    "aioproducer.transport.rdma.answers",
     "aioproducer.transport.rdma.channel",
     "aioproducer.transport.rdma.counters",
     "aioproducer.transport.rdma.gathering",

@@ -35,6 +35,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench.job import CHUNK, VALUE, Measurement
+from bench.processors import give_way, one_processor, quick_switches
 from bench.rdma_timing import Layer, TimedConnector, TimedVerbs, clock_cost
 
 if TYPE_CHECKING:
@@ -138,7 +139,7 @@ def both_sides(
 def run_once(work: Work, transport: str, *, timed: bool) -> Measurement:
     """One run of one transport; with ``timed`` the calls of the layer below are timed, which costs time itself."""
     layer = Layer()
-    with both_sides(transport, layer if timed else None) as (address, connector):
+    with both_sides(transport, layer if timed else None, begin=give_way) as (address, connector):
         return asyncio.run(_client(work, address, connector, layer))
 
 
@@ -226,6 +227,7 @@ def own_ratios(rounds: Sequence[dict[str, tuple[Measurement, Measurement]]], tic
     return found
 
 
+@one_processor()
 def double(works: Sequence[Work], rounds: int) -> dict[str, dict[str, dict[str, float]]]:
     """Every work over both transports, in another order each round."""
     found: dict[str, dict[str, dict[str, float]]] = {}
@@ -251,19 +253,20 @@ def double(works: Sequence[Work], rounds: int) -> dict[str, dict[str, dict[str, 
     return found
 
 
+@one_processor()
+@quick_switches()
 def ticker(buffer_memory: int, rounds: int) -> dict[str, list[Measurement]]:
     """How late the producer's loop is over both transports, in another order each round."""
     from bench import rdma_ticker
 
     found: dict[str, list[Measurement]] = {name: [] for name in TRANSPORTS}
-    with rdma_ticker.one_processor(), rdma_ticker.quick_switches():
-        for number in range(rounds):
-            for transport in TRANSPORTS[:: -1 if number % 2 else 1]:
-                with both_sides(transport, begin=rdma_ticker.give_way) as (address, connector):
-                    # What the round before has left is nobody's to look through now.
-                    gc.collect()
-                    late = asyncio.run(rdma_ticker.late_while_sending(address, connector, buffer_memory))
-                found[transport].append(late)
+    for number in range(rounds):
+        for transport in TRANSPORTS[:: -1 if number % 2 else 1]:
+            with both_sides(transport, begin=give_way) as (address, connector):
+                # What the round before has left is nobody's to look through now.
+                gc.collect()
+                late = asyncio.run(rdma_ticker.late_while_sending(address, connector, buffer_memory))
+            found[transport].append(late)
     return found
 
 

@@ -6,8 +6,8 @@ CPython's own part of ``sendmsg`` and ``recv_into`` counts: it gathers a request
 the RDMA transport does itself. ``bench.rdma_timing`` stands around the double, and says when to begin and to end. It is
 compiled for this, so that callgrind knows its functions by name.
 
-Everything is some fifty times slower under callgrind, so the timer of 2 ms that looks for memory to give back is left
-out: it would run with every request, where it runs once in many. Of the rounds of a work the one with the fewest
+Everything is some fifty times slower under callgrind, so the timer that looks for memory to give back is left out: it
+would run with every few requests, where it runs once in many. Of the rounds of a work the one with the fewest
 instructions is shown: CPython looks attributes up in a table by addresses, where some are in each other's way in one
 round and others in the next. Needs valgrind.
 """
@@ -93,11 +93,11 @@ def take_compiled(path: Path) -> None:
 
 def run(work: Counted, transport: str, loop: str) -> int:
     """Send it over a transport, on a loop of that name; how many requests that were."""
-    from aioproducer.transport.rdma import channel
+    from aioproducer.transport.rdma import answers
     from bench.rdma import both_sides
     from bench.rdma_timing import Layer
 
-    channel._MEMORY_BACK = 3600  # type: ignore[misc]
+    answers._MEMORY_BACK = answers._MEMORY_BACK_WITH_ANSWERS = 3600  # type: ignore[misc]
     # The other thread would have to give up the GIL in the middle, more often than it does without callgrind.
     sys.setswitchinterval(1)
     gc.disable()

@@ -88,5 +88,5 @@ cdef class NodeConnection:
     cdef object _answered(self, Completed completed, double now)
     @cython.locals(changed=cython.bint)
     cpdef object write_completed(self, Py_ssize_t count)
-    @cython.locals(released=list, context=RequestContext, ended=cython.bint)
+    @cython.locals(context=RequestContext, ended=cython.bint)
     cdef bint _release_unwritten(self, Py_ssize_t count, object error) except -1

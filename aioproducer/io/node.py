@@ -160,7 +160,7 @@ class NodeConnection:
         self._write_deadlines: dict[RequestContext, float] = {}
         # The first of them.
         self._write_deadline = _NEVER
-        # Nothing could be sent behind the last of them.
+        # Somebody would have sent, and could not for them.
         self._held_up = False
         # Taken out of the connection by its time-out, until the transport has ended.
         self._overdue: list[InFlight] = []
@@ -198,7 +198,10 @@ class NodeConnection:
         if connection is None or self._retired or self._closing or not connection.can_send(now):
             return False
         # Asked only while something is unwritten: else there is nothing that could wait.
-        return not self._unwritten or self._is_writable()
+        if not self._unwritten or self._is_writable():
+            return True
+        self._held_up = True
+        return False
 
     def _is_writable(self) -> bool:
         return self._transport is not None and self._transport.is_writable
@@ -304,8 +307,6 @@ class NodeConnection:
             deadline = self._write_deadlines[context] = now + self._request_timeout
             if deadline < self._write_deadline:
                 self._write_deadline = deadline
-        if not transport.is_writable:
-            self._held_up = True
         return False
 
     def _count_written(self, size: int, now: float) -> None:
@@ -501,9 +502,9 @@ class NodeConnection:
     def _release_unwritten(self, count: int, error: KafkaError | None) -> bool:
         """The oldest ``count`` are read no more; whether that was the end of any."""
         ended = False
-        # First: whoever hears of it may send.
-        released, self._unwritten = self._unwritten[:count], self._unwritten[count:]
-        for context in released:
+        for _ in range(count):
+            # First: whoever hears of it may send.
+            context = self._unwritten.pop(0)
             context.released()
             if self._write_deadlines.pop(context, None) is not None:
                 ended = True

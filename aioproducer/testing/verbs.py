@@ -58,7 +58,7 @@ class SimulatedFabric:
 
     def __init__(self, devices: dict[str, str] | None = None) -> None:
         self._addresses = dict(devices) if devices is not None else {"simulated0": "127.0.0.1"}
-        self._lock = threading.RLock()
+        self._lock = _FabricLock()
         self._keys = itertools.count(0x1001)
         self._numbers = itertools.count(17)
         self._holding = False
@@ -163,6 +163,35 @@ class SimulatedFabric:
         """A queue pair takes more, or none any more: what waited for it may go on."""
         if not self._holding:
             self._deliver(None)
+
+
+class _FabricLock:
+    """What every verb is called with; whoever has it may take it again.
+
+    Events of completions are made when it is given up: whoever is woken takes it at once.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._depth = 0
+        self._to_tell: list[SimulatedQueuePair] = []
+
+    def tell(self, queue_pair: SimulatedQueuePair) -> None:
+        """Something has completed that ``queue_pair`` is to make an event of; by whoever has the lock."""
+        self._to_tell.append(queue_pair)
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+        self._depth += 1
+
+    def __exit__(self, *_: object) -> None:
+        self._depth -= 1
+        to_tell: list[SimulatedQueuePair] = []
+        if not self._depth:
+            to_tell, self._to_tell = self._to_tell, to_tell
+        self._lock.release()
+        for queue_pair in to_tell:
+            queue_pair._tell()
 
 
 class SimulatedDevice:
@@ -333,6 +362,8 @@ class SimulatedQueuePair:
         self._cut = False
         self._readable, self._writable = os.pipe()
         os.set_blocking(self._readable, False)
+        # Held while something is written there, and while both are closed.
+        self._telling = threading.Lock()
 
     @property
     def facts(self) -> QueuePairFacts:
@@ -457,8 +488,9 @@ class SimulatedQueuePair:
             del self._fabric._queue_pairs[self._facts.number]
             self._fabric._under_way = deque(other for other in self._fabric._under_way if other is not self)
             self._device._children.discard(self)
-            os.close(self._readable)
-            os.close(self._writable)
+            with self._telling:
+                os.close(self._readable)
+                os.close(self._writable)
             self._fabric._changed()
 
     def _check_open(self) -> None:
@@ -538,7 +570,13 @@ class SimulatedQueuePair:
         wanted = self._notification
         if wanted is _ANY or (wanted is _SOLICITED and completion.received):
             self._notification = _NONE
-            os.write(self._writable, b"\0")
+            self._fabric._lock.tell(self)
+
+    def _tell(self) -> None:
+        """Make an event; without the fabric's lock."""
+        with self._telling:
+            if self._state is not _CLOSED:
+                os.write(self._writable, b"\0")
 
 
 def _gid(address: str) -> bytes:

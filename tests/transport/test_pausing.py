@@ -38,7 +38,8 @@ async def test_pause_from_inside_data_received(wire, turns):
         await turns(3)
         assert len(sizes) == seen + 1
     assert client.received == data
-    assert max(sizes) <= 256 * 1024
+    # What came over RDMA is handed over where it lies; from a socket it is read first.
+    assert max(sizes) <= (512 if wire.kind == "rdma" else 256) * 1024
 
 
 async def test_pausing_twice_and_resuming_twice_is_as_once(wire, turns):

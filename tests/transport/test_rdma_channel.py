@@ -11,7 +11,7 @@ import threading
 import pytest
 
 from aioproducer.testing.verbs import SimulatedFabric
-from aioproducer.transport.rdma import RdmaConnector, RdmaListener, channel
+from aioproducer.transport.rdma import RdmaConnector, RdmaListener, answers
 from aioproducer.transport.rdma.ring import MessageKind, RingError, encode_immediate
 from aioproducer.transport.rdma.verbs import VerbsError
 from tests.transport.numbered import numbered
@@ -350,12 +350,18 @@ async def until_registered(connector, memory, *, refused=False):
     assert (id(memory) in shared.memories) is not refused
 
 
+def stop_timers(monkeypatch):
+    """What is lent from now on is not looked for because of the time."""
+    for name in ("_MEMORY_BACK", "_MEMORY_BACK_WITH_ANSWERS"):
+        monkeypatch.setattr(answers, name, 3600)
+
+
 class TestNotification:
     """What wakes the loop. Where the timer would never come, nothing may depend on it."""
 
     @pytest.fixture
     def no_timer(self, monkeypatch):
-        monkeypatch.setattr(channel, "_MEMORY_BACK", 3600)
+        stop_timers(monkeypatch)
 
     async def open(self, pairs, arena, **options):
         """A connection over which something has come already, so that only what is received wakes the client."""
@@ -426,7 +432,7 @@ class TestNotification:
         for _ in range(2):
             assert not client.write_lent([memoryview(arena)[:1000]], [bytearray(1)])
             await client.until_completed()
-        monkeypatch.setattr(channel, "_MEMORY_BACK", 3600)
+        stop_timers(monkeypatch)
         for _ in range(200):
             assert not client.write_lent([memoryview(arena)[:1000]], [bytearray(1)])
             await client.until_completed()
@@ -449,7 +455,7 @@ class TestNotification:
             await client.until_completed()
             server.write(b"answer")
             await client.until_received(5 + 6 * (number + 1))
-        monkeypatch.setattr(channel, "_MEMORY_BACK", 3600)
+        stop_timers(monkeypatch)
         assert not client.write_lent([memoryview(arena)[:1000]], [bytearray(1)])
         await turns(20)
         assert len(client.completions) == 4
@@ -472,6 +478,18 @@ class TestNotification:
         pairs.fabric.release()
         await client.until_completed()
         assert len(await server.until_received(9000)) == 9000
+
+    async def test_many_writes_whose_memory_is_lent_need_no_timer(self, pairs, arena, no_timer, turns):
+        """Answers that take long would have all of a producer's memory, a tenth of a second each time."""
+        client, server = await self.open(pairs, arena)
+        for _ in range(16):
+            assert not client.write_lent([memoryview(arena)[:1000]], [bytearray(1)])
+        await server.until_received(16_000)
+        await turns(20)
+        assert client.completions == []
+        assert not client.write_lent([memoryview(arena)[:1000]], [bytearray(1)])
+        await client.until_completed()
+        assert sum(client.completions) == 17
 
     async def test_closing_needs_no_timer(self, pairs, arena, no_timer):
         client, server = await self.open(pairs, arena)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import weakref
 from collections import deque
 
 import pytest
@@ -353,6 +354,23 @@ def test_what_is_lent_is_counted_until_completed():
     queue.completed(last)
     queue.completed(last)
     assert queue.lent == queue.under_way == 0
+
+
+def test_what_is_lent_is_kept_alive_until_completed_and_no_longer_round_and_round():
+    class Memory:
+        pass
+
+    queue = SendQueue(4, 0, 10)
+    known = []
+    for number in range(11):
+        memory = Memory()
+        known.append(weakref.ref(memory))
+        queue.posted(0, 0, memory, True)
+        del memory
+        alive = [index for index, of in enumerate(known) if of() is not None]
+        assert alive == list(range(max(number - 2, 0), number + 1))
+        if number >= 2:
+            queue.completed(number - 2)
 
 
 def test_work_requests_are_kept_for_controls_and_the_goodbye():

@@ -1,5 +1,6 @@
 cimport cython
 
+from aioproducer.transport.rdma.answers cimport Answers
 from aioproducer.transport.rdma.counters cimport Counters
 from aioproducer.transport.rdma.gathering cimport Unsent
 from aioproducer.transport.rdma.ring cimport PeerRing, ReceiveRing, SendQueue, decode_immediate, encode_immediate
@@ -15,7 +16,7 @@ cdef long _SUCCESS
 cdef long _DATA
 cdef long _CREDITS
 cdef long _GOODBYE
-cdef Py_ssize_t _COMPLETIONS_PER_POLL, _DELIVERED_PER_TURN
+cdef Py_ssize_t _COMPLETIONS_PER_POLL, _DELIVERED_PER_TURN, _MANY_LENT
 
 
 cdef class RdmaTransport:
@@ -39,6 +40,7 @@ cdef class RdmaTransport:
     cdef ReceiveRing _receive_ring
     cdef object _received
     cdef SendQueue _queue
+    cdef Answers _answers
     cdef Py_ssize_t _largest
     cdef object _state
     cdef readonly Unsent _unsent
@@ -52,10 +54,6 @@ cdef class RdmaTransport:
     cdef bint _watching
     cdef bint _all_wanted
     cdef Py_ssize_t _held_up_to
-    cdef bint _one_way
-    cdef bint _data_came
-    cdef bint _was_late
-    cdef object _memory_timer
     cdef bint _turn_scheduled
     cdef object _failure
     cdef bint _stopped
@@ -87,7 +85,6 @@ cdef class RdmaTransport:
     cpdef object _take_completions(self)
     cdef bint _needs_all(self) except -1
     cdef object _watch_sends(self)
-    cpdef object _memory_is_late(self)
     @cython.locals(completions=list, completion=Completion, polls=Py_ssize_t)
     cdef object _poll(self, object most)
     cdef object _completed(self, Completion completion)

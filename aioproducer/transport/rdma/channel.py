@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 from aioproducer.transport.base import Buffer, TransportHandler
+from aioproducer.transport.rdma.answers import Answers
 from aioproducer.transport.rdma.counters import Counters
 from aioproducer.transport.rdma.executor import RECEIVE_ID, DevicePool, Link, SharedDevice
 from aioproducer.transport.rdma.failures import named, reset, status_error
@@ -42,13 +43,13 @@ from aioproducer.views import part_of
 
 _logger = logging.getLogger(__name__)
 
-LARGEST_MESSAGE: Final = 256 * 1024
-"""Bytes of one write, and so of one ``data_received``."""
+LARGEST_MESSAGE: Final = 512 * 1024
+"""Bytes of one write, and so of one ``data_received``: a request of several batches is seldom more."""
 _DELIVERED_PER_TURN: Final = 256 * 1024
 _COMPLETIONS_PER_POLL: Final = 32
 _POLLS_PER_TURN: Final = 8
-_MEMORY_BACK: Final = 0.002
-"""Seconds that lent memory waits for something to be received, before it is looked for without."""
+_MANY_LENT: Final = 16
+"""Writes that wait for what is received to give their memory back; with more of them none does."""
 
 
 class Control(Protocol):
@@ -122,6 +123,7 @@ class RdmaTransport:
         self._receive_ring = ReceiveRing(sizes.ring_bytes, sizes.slots, sizes.controls)
         self._received = memoryview(link.receive_memory)
         self._queue = SendQueue(sizes.send_depth, sizes.send_reserve, sizes.ring_bytes)
+        self._answers = Answers(self._loop, self._queue, self._take_completions)
         self._unsent = Unsent(
             self._queue,
             link.send_memory,
@@ -151,13 +153,6 @@ class RdmaTransport:
         """Every completion makes an event; otherwise those of receives alone."""
         self._held_up_to = 0
         """A write that ends here, or before, had to wait: its caller may have stopped until it is done."""
-        self._one_way = False
-        """Writes complete and nothing comes back."""
-        self._data_came = False
-        """Since the timer was started."""
-        self._was_late = False
-        """Nothing has come since the timer ended the last time."""
-        self._memory_timer: asyncio.TimerHandle | None = None
         self._turn_scheduled = False
         self._failure: Exception | None = None
         self._stopped = False
@@ -330,14 +325,15 @@ class RdmaTransport:
     def _needs_all(self) -> bool:
         """Whether something waits for sends to complete.
 
-        Otherwise nothing but lent memory does, which the timer is for. A failure shows by the receives that are flushed
-        with it: there are some until the peer has said goodbye.
+        Otherwise nothing but lent memory does, which ``Answers`` is for. A failure shows by the receives that are
+        flushed with it: there are some until the peer has said goodbye.
         """
         return (
             self._state is not _OPEN
-            or self._one_way
+            or self._answers.missing
             or self._peer_shut
             or self._unsent.waiting
+            or self._queue.lent > _MANY_LENT
             or self._queue.done_to() < self._held_up_to
             or self._receive_ring.owes_credits()
         )
@@ -350,22 +346,8 @@ class RdmaTransport:
             self._all_wanted = True
             # Asks for the event, and finds what came before it.
             self._loop.call_soon(self._take_completions)
-        elif self._queue.lent and self._memory_timer is None:
-            self._data_came = False
-            self._memory_timer = self._loop.call_later(_MEMORY_BACK, self._memory_is_late)
-
-    def _memory_is_late(self) -> None:
-        self._memory_timer = None
-        if not self._queue.lent:
-            return
-        if self._data_came:
-            # What has completed was found with it; the timer was that of an earlier write.
-            self._watch_sends()
-            return
-        # Once is an answer that takes long.
-        self._one_way = self._was_late
-        self._was_late = True
-        self._take_completions()
+        elif self._queue.lent:
+            self._answers.wait()
 
     def _poll(self, most: int | None) -> Exception | None:
         """Poll until nothing is left, or ``most`` times and then in another turn; what failed, if anything.
@@ -418,8 +400,7 @@ class RdmaTransport:
         if self._peer_shut and kind != _CREDITS:
             raise RingError("a message after its goodbye")
         if kind == _DATA:
-            self._data_came = True
-            self._was_late = self._one_way = False
+            self._answers.came()
             self._receive_ring.arrived(length)
             return
         if length:
@@ -578,9 +559,7 @@ class RdmaTransport:
         if self._watching:
             self._watching = False
             self._loop.remove_reader(self._queue_pair.completion_fd)
-        if self._memory_timer is not None:
-            self._memory_timer.cancel()
-            self._memory_timer = None
+        self._answers.stop()
 
     def _lose(self, exception: Exception | None, *, reset: bool = False) -> None:
         """End it: the TCP connection first, so that the peer knows, and the queue pair in the thread."""

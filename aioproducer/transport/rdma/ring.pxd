@@ -89,6 +89,7 @@ cdef class SendQueue:
     cdef Fifo _lending
     cdef Py_ssize_t _unsignaled_lending
     cdef list _held
+    cdef Py_ssize_t _first_held
     cdef Py_ssize_t _done
     cdef readonly Py_ssize_t lent
     cdef Fifo _lent_from

@@ -283,8 +283,9 @@ class SendQueue:
         """The ids before it are done with."""
         self.lent = 0
         """How many of those under way read what was lent."""
-        self._held: list[object] = []
-        """What that is."""
+        self._held: list[object] = [None] * depth
+        """What that is, round and round; and where the oldest of it is:"""
+        self._first_held = 0
         self._lent_from = Fifo()
         """Of each of those: where in the stream it begins."""
         self.written_to = 0
@@ -365,10 +366,10 @@ class SendQueue:
         work_request_id = self._next_id
         self._next_id += 1
         if lent is not None:
+            self._held[(self._first_held + self.lent) % self._depth] = lent
             self.lent += 1
             self._lent_from.append(self.posted_to)
             self._unsignaled_lending += 1
-            self._held.append(lent)
         self.posted_to += length
         signaled = wanted or self._unsignaled >= self._interval or self._unsignaled_bytes * 2 >= self._ring_size
         if signaled:
@@ -387,8 +388,8 @@ class SendQueue:
             self._done = self._signaled.take() + 1
             self.room += self._copied.take()
             returned += self._lending.take()
-        if returned:
-            self.lent -= returned
-            for _ in range(returned):
-                self._lent_from.take()
-            self._held = self._held[returned:]
+        self.lent -= returned
+        for _ in range(returned):
+            self._lent_from.take()
+            self._held[self._first_held] = None
+            self._first_held = (self._first_held + 1) % self._depth
