@@ -295,11 +295,13 @@ class ColumnsSender:
             while place < len(chunk):
                 first = place
                 place = self._append_column(topic, partition, chunk, place)
-                most_rows = 1 if place > first else min(2 * most_rows, MOST_ROWS)
-                first = place
-                place, waits = await self._send_rows(topic, partition, chunk, place, most_rows)
-                # Those behind were read for nothing, and large ones take long to read.
-                most_rows = max(place - first, 1)
+                waits = False
+                if place > first:
+                    most_rows = 1
+                else:
+                    place, waits = await self._send_rows(topic, partition, chunk, place, most_rows)
+                    # Twice as many the next time, unless those behind were read for nothing: large ones take long.
+                    most_rows = min(2 * max(place - first, 1), MOST_ROWS)
                 if waits or perf_counter() - self._turn_began >= LONGEST_TURN:
                     await self._producer.drain()
                     await self._settle_down()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from aioproducer.compression.base import READ_SIZE, Buffer, Codec, Output, byte_view, joined
+from aioproducer.compression.base import READ_SIZE, Buffer, Codec, Output, byte_view
 
 _BLOCK_SIZE = 64 * 1024
 _FRAME_OVERHEAD = 7 + 4
@@ -40,16 +40,26 @@ class Lz4Codec(Codec):
     def compress(self, buffers: Sequence[Buffer], level: int | None = None) -> bytes:
         level = self._level(level)
         self.load()
-        from lz4.frame import BLOCKSIZE_MAX64KB, compress
+        from lz4.frame import BLOCKSIZE_MAX64KB, LZ4FrameCompressor, compress
 
-        compressed: bytes = compress(
-            joined(buffers),
-            block_size=BLOCKSIZE_MAX64KB,
-            block_linked=False,
-            compression_level=_FASTEST if level == self.default_level else max(level, _LEAST_HIGH_COMPRESSION),
-            store_size=False,
+        compression_level = _FASTEST if level == self.default_level else max(level, _LEAST_HIGH_COMPRESSION)
+        if len(buffers) == 1:
+            compressed: bytes = compress(
+                buffers[0],
+                block_size=BLOCKSIZE_MAX64KB,
+                block_linked=False,
+                compression_level=compression_level,
+                store_size=False,
+            )
+            return compressed
+        # The same bytes come of it, without a copy of the whole.
+        compressor = LZ4FrameCompressor(
+            block_size=BLOCKSIZE_MAX64KB, block_linked=False, compression_level=compression_level
         )
-        return compressed
+        pieces = [compressor.begin()]
+        pieces += [compressor.compress(buffer) for buffer in buffers]
+        pieces.append(compressor.flush())
+        return b"".join(pieces)
 
     def is_quick(self, level: int | None = None) -> bool:
         return self._level(level) <= _LAST_QUICK_LEVEL

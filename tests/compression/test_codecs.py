@@ -151,6 +151,28 @@ def test_the_default_level_of_lz4_is_the_fast_compressor_as_in_java() -> None:
     assert len(codec("lz4").compress([MIXED], 1)) < len(fastest)
 
 
+@pytest.mark.parametrize("level", [None, 1, 12])
+@given(buffers=BUFFERS)
+@settings(deadline=None)
+def test_lz4_of_several_buffers_is_that_of_them_joined(level: int | None, buffers: list[bytes]) -> None:
+    compressed = codec("lz4").compress(buffers, level)
+    assert compressed == codec("lz4").compress([b"".join(buffers)], level)
+    assert len(compressed) <= codec("lz4").compress_bound(sum(map(len, buffers)))
+
+
+def test_lz4_of_several_buffers_takes_no_memory_for_them_together() -> None:
+    """They were copied into one before they were compressed."""
+    codec("lz4").load()
+    buffers = [bytes(500_000)] * 8
+    tracemalloc.start()
+    try:
+        codec("lz4").compress(buffers)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 1_000_000
+
+
 def test_lz4_frames_are_as_java_demands() -> None:
     compressed = codec("lz4").compress([MIXED])
     info = lz4.frame.get_frame_info(compressed)
