@@ -13,7 +13,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+if TYPE_CHECKING:
+    import cython
+else:
+    from aioproducer.uncompiled import cython
 
 GaugeFunction: TypeAlias = Callable[[float], float]
 """Reads a value when it is asked for; called with ``now`` in seconds."""
@@ -32,6 +37,9 @@ class _Sample:
         self.maximum = -math.inf
 
 
+# Of numbers, and of what has numbers: nothing for the collector to look through, and each topic has five.
+@cython.no_gc
+@cython.cclass
 class Sensor:
     """Values of one kind as they come in: for a few windows back, and in total.
 
@@ -307,6 +315,8 @@ class MetricsSnapshot(dict[str, float]):
         self.nodes = nodes
 
 
+@cython.no_gc
+@cython.cclass
 class TopicMetrics:
     """The sensors of one topic."""
 
@@ -320,6 +330,8 @@ class TopicMetrics:
         self.errors = new_sensor()
 
 
+@cython.no_gc
+@cython.cclass
 class NodeMetrics:
     """The sensors of one broker."""
 

@@ -35,7 +35,7 @@ ARROWS: dict[str, set[str]] = {
     "serializers": _ERRORS | {"record"},
     "interceptors": _ERRORS | {"record", "outgoing"},
     "hooks": _ERRORS | {"record"},
-    "metrics": _ERRORS | {"record"},
+    "metrics": _ERRORS | {"record", "uncompiled"},
     "config": _ERRORS | _PLUGINS | {"record", "compression"},
     "security": _ERRORS | {"config"},
     "core": _ERRORS | _FORMATS | {"record", "partitioner", "uncompiled", "views"},

@@ -484,7 +484,7 @@ class RecordAccumulator(IncompleteBatches):
     def _note_new_batch(self, queue: PartitionQueue, batch: ProducerBatch, now: float) -> None:
         queue.open_batch = batch
         self._open_batches += 1
-        queue.add(batch)
+        queue.own_batches().append(batch)
         self.incomplete.add(batch)
         self.ready.opened(queue, batch, now, self.flushing > 0 or self.closing or bool(self._memory_line))
         if self.incomplete.count == 1:

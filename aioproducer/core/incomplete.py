@@ -231,8 +231,8 @@ class IncompleteBatches(BatchFinisher):
             del self.to_compress[batch]
             batch.compressing = False
             batch.readers -= 1
-        if not batch.on_wire and batch in queue.batches:
-            queue.batches.remove(batch)
+        if not batch.on_wire:
+            queue.remove(batch)
 
     def all_incomplete(self, most: int | None = None) -> list[ProducerBatch]:
         """Every batch without its outcome, the parts of split ones in their place.
@@ -311,7 +311,7 @@ def _insert(queue: PartitionQueue, batches: list[ProducerBatch]) -> None:
     def place(each: ProducerBatch) -> tuple[int, tuple[int, ...]]:
         return places.get(id(each), len(in_flight)), each.order
 
-    waiting = queue.batches
+    waiting = queue.own_batches()
     for batch in sorted(batches, key=place, reverse=True):
         # A few: of those that wait only what was sent before comes before it.
         before = []

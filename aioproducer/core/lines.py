@@ -91,7 +91,7 @@ class Lines:
         """
         self.waiting.add(pending, size)
         topic = self._topic(pending.topic)
-        topic.line[pending] = None
+        topic.own_line()[pending] = None
         topic.line_length += 1
         self.blocked[pending.topic] = topic
         self._wake()
@@ -101,7 +101,7 @@ class Lines:
 
         Of very many it is the first ones, and ``move_up`` goes on.
         """
-        line, aside = topic.line, topic.aside
+        line = topic.line
         moved = 0
         while line and topic.partitions:
             if moved == MOVED_UP_AT_ONCE:
@@ -117,8 +117,9 @@ class Lines:
                 self._want_memory(topic, pending, now)
             else:
                 topic.line_length -= 1
-                aside[pending] = None
-        if not line and not aside:
+                topic.own_aside()[pending] = None
+        if not line and not topic.aside:
+            topic.line_ended()
             self.blocked.pop(topic.name, None)
         return moved
 
@@ -163,7 +164,7 @@ class Lines:
         for pending in reversed(back):
             del line[pending]
             pending.wants_memory = False
-            topic.line[pending] = None
+            topic.own_line()[pending] = None
             topic.line.move_to_end(pending, last=False)
         if topic.line:
             self.blocked[topic.name] = topic
@@ -180,6 +181,7 @@ class Lines:
             if topic.line:
                 self._moved_up[pending.topic] = topic
             elif not topic.aside:
+                topic.line_ended()
                 self.blocked.pop(pending.topic, None)
             self.memory_line.pop(pending, None)
             self._left()

@@ -23,21 +23,26 @@ cdef class PartitionQueue:
     cdef public double backoff_until
     cdef public Py_ssize_t last_batch_size
 
-    cpdef object add(self, ProducerBatch batch)
+    cpdef object own_batches(self)
+    cpdef object take(self)
+    cpdef object remove(self, ProducerBatch batch)
 
 
 cdef class TopicQueues:
     cdef readonly str name
     cdef readonly list partitions
-    cdef readonly list spare
+    cdef readonly tuple spare
     cdef public StickyPartitioner sticky
     cdef public double load_at
     cdef public double noted_at
     cdef public double sized_at
     cdef list _led
-    cdef list _available
+    cdef object _available
     cdef readonly object line
     cdef readonly object aside
     cdef public Py_ssize_t line_length
 
+    cpdef object own_line(self)
+    cpdef object own_aside(self)
+    cpdef object line_ended(self)
     cpdef bint has_partition(self, object partition) except -1

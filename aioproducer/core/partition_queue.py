@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Final
 
 from aioproducer.core.batch import ProducerBatch
 from aioproducer.core.pending import PendingRecord
@@ -15,8 +16,10 @@ from aioproducer.wire.record_batch import Buffer
 # (topic, key, value) -> partition, or None to leave the choice to the sticky partitioner.
 PartitionChoice = Callable[[str, Buffer | None, Buffer | None], int | None]
 
-# The batches of all partitions that never had one; a deque of its own is most of what a partition takes.
+# The batches of all partitions that have none; a deque of its own is most of what a partition takes.
 NO_BATCHES: deque[ProducerBatch] = deque(maxlen=0)
+# The line of all topics in which nobody waits: read only.
+NO_LINE: Final[OrderedDict[PendingRecord, None]] = OrderedDict()
 
 
 class NodeQueue:
@@ -58,6 +61,7 @@ class PartitionQueue:
         # The two of it, which are asked for with every batch.
         self.topic, self.partition = topic_partition
         self.sequences = sequences
+        # Those of its own while there are some; ``own_batches`` makes them.
         self.batches = NO_BATCHES
         self.open_batch: ProducerBatch | None = None
         self.node: NodeQueue | None = None
@@ -69,11 +73,24 @@ class PartitionQueue:
         # Bytes of records in the batch that was closed last: about as many as the next will have.
         self.last_batch_size = 0
 
-    def add(self, batch: ProducerBatch) -> None:
-        """Put a new batch behind all others."""
+    def own_batches(self) -> deque[ProducerBatch]:
+        """What batches can be put into."""
         if self.batches is NO_BATCHES:
             self.batches = deque()
-        self.batches.append(batch)
+        return self.batches
+
+    def take(self) -> None:
+        """Take the oldest batch out."""
+        self.batches.popleft()
+        if not self.batches:
+            self.batches = NO_BATCHES
+
+    def remove(self, batch: ProducerBatch) -> None:
+        """Take a batch out, wherever it stands, if it is there."""
+        if batch in self.batches:
+            self.batches.remove(batch)
+            if not self.batches:
+                self.batches = NO_BATCHES
 
     def __repr__(self) -> str:
         return f"<PartitionQueue {self.topic_partition}: {len(self.batches)} batches>"
@@ -102,7 +119,7 @@ class TopicQueues:
         # Empty until metadata has come.
         self.partitions: list[PartitionQueue] = []
         # Those behind them that the topic does not have yet, or no longer, where it was re-created with fewer.
-        self.spare: list[PartitionQueue] = []
+        self.spare: tuple[PartitionQueue, ...] = ()
         self.sticky: StickyPartitioner | None = None
         self.load_at = 0.0
         # When metadata last said how many partitions there are.
@@ -111,13 +128,29 @@ class TopicQueues:
         self.noted_at = float("-inf")
         # The partitions that have a leader, and their numbers; None where that has to be looked up again.
         self._led: list[PartitionQueue] | None = None
-        self._available: list[int] = []
+        self._available: Sequence[int] = ()
         # Records that wait for metadata or an async serializer, and how many wait here or for memory: while there is
         # one, later records of the topic join it.
-        self.line: OrderedDict[PendingRecord, None] = OrderedDict()
+        self.line = NO_LINE
         self.line_length = 0
         # Records for partitions that the topic does not have, or not yet: they are in nobody's way.
-        self.aside: OrderedDict[PendingRecord, None] = OrderedDict()
+        self.aside = NO_LINE
+
+    def own_line(self) -> OrderedDict[PendingRecord, None]:
+        """The line, to be joined."""
+        if self.line is NO_LINE:
+            self.line = OrderedDict()
+        return self.line
+
+    def own_aside(self) -> OrderedDict[PendingRecord, None]:
+        """Where records stand aside, for one more."""
+        if self.aside is NO_LINE:
+            self.aside = OrderedDict()
+        return self.aside
+
+    def line_ended(self) -> None:
+        """Nobody waits any more."""
+        self.line = self.aside = NO_LINE
 
     def has_partition(self, partition: int | None) -> bool:
         """Whether metadata has come, and names this partition (``None``: any)."""
@@ -128,8 +161,8 @@ class TopicQueues:
     ) -> bool:
         """Make what ``resize`` will want, at most so many; whether it will want more."""
         first = len(self.partitions) + len(self.spare)
-        for number in range(first, min(partition_count, first + most)):
-            self.spare.append(self._new_partition(number, sequences))
+        numbers = range(first, min(partition_count, first + most))
+        self.spare += tuple([self._new_partition(number, sequences) for number in numbers])
         return first + most < partition_count
 
     def _new_partition(self, number: int, sequences: Callable[[TopicPartition], PartitionSequences]) -> PartitionQueue:
@@ -139,12 +172,12 @@ class TopicQueues:
     def resize(self, partition_count: int, sequences: Callable[[TopicPartition], PartitionSequences]) -> None:
         """Let the topic have this many partitions."""
         self.leaders_changed()
-        partitions, spare = self.partitions, self.spare
-        spare[:0] = partitions[partition_count:]
+        partitions = self.partitions
+        spare = (*partitions[partition_count:], *self.spare)
         del partitions[partition_count:]
         missing = partition_count - len(partitions)
         partitions += spare[:missing]
-        del spare[:missing]
+        self.spare = spare[missing:]
         for number in range(len(partitions), partition_count):
             partitions.append(self._new_partition(number, sequences))
 
@@ -165,8 +198,13 @@ class TopicQueues:
         """What the choice of a partition is made from (KIP-794, KIP-1123)."""
         led = self._led
         if led is None:
-            led = self._led = [queue for queue in self.partitions if queue.node is not None]
-            self._available = [queue.topic_partition.partition for queue in led]
+            led = [queue for queue in self.partitions if queue.node is not None]
+            if len(led) == len(self.partitions):
+                # As a rule. Nothing more for the collector to look through.
+                led, self._available = self.partitions, range(len(led))
+            else:
+                self._available = tuple([queue.topic_partition.partition for queue in led])
+            self._led = led
         queue_sizes: list[int] | None = None
         slow: set[int] = set()
         if adaptive and led:

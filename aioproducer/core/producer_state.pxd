@@ -3,6 +3,7 @@ cimport cython
 from aioproducer.core.batch cimport ProducerBatch
 
 cdef long long _MASK, _NO_SEQUENCE
+cdef list _NOTHING
 
 
 cdef class PartitionSequences:
@@ -35,6 +36,7 @@ cdef class ProducerState:
     cpdef object abandoned(self, ProducerBatch batch, PartitionSequences sequences)
     @cython.locals(batch=ProducerBatch)
     cpdef bint settle(self, PartitionSequences sequences) except -1
+    cdef object _left(self, ProducerBatch batch, PartitionSequences sequences)
     cdef bint _is_current(self, PartitionSequences sequences)
     cdef object _begin_epoch(self, PartitionSequences sequences)
 

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from aioproducer.core.batch import ProducerBatch
 
 LAST_EPOCH = 32767
+# What is in flight of all partitions that have nothing in flight: read only.
+_NOTHING: list[ProducerBatch] = []
 # How many batches of a producer and partition a broker knows again.
 BATCHES_REMEMBERED = 5
 # Sequences are modulo 2**31. Private: the compiled module has them as C's integers.
@@ -66,7 +68,7 @@ class PartitionSequences:
         self.producer_epoch = NO_PRODUCER_EPOCH
         self.next_sequence = 0
         self.last_acked = _NO_SEQUENCE
-        self.in_flight: list[ProducerBatch] = []
+        self.in_flight = _NOTHING
         # How many were acknowledged before the first in flight, which the broker must not forget for them.
         self.acked_early = 0
         self.unresolved = False
@@ -137,14 +139,17 @@ class ProducerState:
             self._begin_epoch(sequences)
         batch.set_sequence(sequences.producer_id, sequences.producer_epoch, sequences.next_sequence)
         sequences.next_sequence = (sequences.next_sequence + batch.record_count) & _MASK
-        sequences.in_flight.append(batch)
+        if sequences.in_flight:
+            sequences.in_flight.append(batch)
+        else:
+            sequences.in_flight = [batch]
 
     def acked(self, batch: ProducerBatch, sequences: PartitionSequences) -> None:
         """The broker has the batch (also one that was failed here meanwhile)."""
         if batch in sequences.in_flight:
             if not self.is_first_in_flight(batch, sequences):
                 sequences.acked_early += 1
-            sequences.in_flight.remove(batch)
+            self._left(batch, sequences)
             if sequences.log_is_new:
                 old = sequences.sent_to_old_log
                 if batch in old:
@@ -185,7 +190,14 @@ class ProducerState:
         if batch in sequences.in_flight:
             sequences.unresolved = True
             if not batch.on_wire:
-                sequences.in_flight.remove(batch)
+                self._left(batch, sequences)
+
+    def _left(self, batch: ProducerBatch, sequences: PartitionSequences) -> None:
+        """Its fate is known."""
+        sequences.in_flight.remove(batch)
+        if not sequences.in_flight:
+            # Of very many partitions most have nothing in flight: one list less for the collector.
+            sequences.in_flight = _NOTHING
 
     def split(self, batch: ProducerBatch, children: list[ProducerBatch], sequences: PartitionSequences) -> None:
         """Children take over the sequences of a batch that was too large for the broker."""

@@ -229,7 +229,7 @@ class ReadyPartitions:
                 queue.in_ready = True
                 break
             room -= size
-            queue.batches.popleft()
+            queue.take()
             self.producer_state.assign(head, queue.sequences)
             head.on_wire = True
             queue.on_wire += 1
