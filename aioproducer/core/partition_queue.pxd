@@ -31,7 +31,7 @@ cdef class PartitionQueue:
 cdef class TopicQueues:
     cdef readonly str name
     cdef readonly list partitions
-    cdef readonly tuple spare
+    cdef readonly list spare
     cdef public StickyPartitioner sticky
     cdef public double load_at
     cdef public double noted_at

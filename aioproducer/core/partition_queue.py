@@ -18,7 +18,8 @@ PartitionChoice = Callable[[str, Buffer | None, Buffer | None], int | None]
 
 # The batches of all partitions that have none; a deque of its own is most of what a partition takes.
 NO_BATCHES: deque[ProducerBatch] = deque(maxlen=0)
-# The line of all topics in which nobody waits: read only.
+# What topics share, read only: no partitions that they lack, and no line where nobody waits.
+_NO_SPARE: list[PartitionQueue] = []
 NO_LINE: Final[OrderedDict[PendingRecord, None]] = OrderedDict()
 
 
@@ -119,7 +120,7 @@ class TopicQueues:
         # Empty until metadata has come.
         self.partitions: list[PartitionQueue] = []
         # Those behind them that the topic does not have yet, or no longer, where it was re-created with fewer.
-        self.spare: tuple[PartitionQueue, ...] = ()
+        self.spare = _NO_SPARE
         self.sticky: StickyPartitioner | None = None
         self.load_at = 0.0
         # When metadata last said how many partitions there are.
@@ -161,8 +162,10 @@ class TopicQueues:
     ) -> bool:
         """Make what ``resize`` will want, at most so many; whether it will want more."""
         first = len(self.partitions) + len(self.spare)
-        numbers = range(first, min(partition_count, first + most))
-        self.spare += tuple([self._new_partition(number, sequences) for number in numbers])
+        if not self.spare:
+            self.spare = []
+        for number in range(first, min(partition_count, first + most)):
+            self.spare.append(self._new_partition(number, sequences))
         return first + most < partition_count
 
     def _new_partition(self, number: int, sequences: Callable[[TopicPartition], PartitionSequences]) -> PartitionQueue:
@@ -173,11 +176,11 @@ class TopicQueues:
         """Let the topic have this many partitions."""
         self.leaders_changed()
         partitions = self.partitions
-        spare = (*partitions[partition_count:], *self.spare)
+        spare = partitions[partition_count:] + self.spare
         del partitions[partition_count:]
         missing = partition_count - len(partitions)
         partitions += spare[:missing]
-        self.spare = spare[missing:]
+        self.spare = spare[missing:] or _NO_SPARE
         for number in range(len(partitions), partition_count):
             partitions.append(self._new_partition(number, sequences))
 

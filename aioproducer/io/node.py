@@ -193,7 +193,10 @@ class NodeConnection:
         return float("-inf") if self._connection is None else self._connection.throttled_until
 
     def can_send(self, now: float) -> bool:
-        """Whether ``send`` may be called: ready, room in flight, not throttled, and it would go out at once."""
+        """Whether ``send`` may be called: ready, room in flight, not throttled, and it would go out at once.
+
+        Where that is not so, ``node_changed`` tells when it is, or ``retry_at``.
+        """
         connection = self._connection
         if connection is None or self._retired or self._closing or not connection.can_send(now):
             return False
