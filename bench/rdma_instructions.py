@@ -97,6 +97,7 @@ def run(work: Counted, transport: str, loop: str) -> int:
     from bench.rdma import both_sides
     from bench.rdma_timing import Layer
 
+    # No timer, as the module says. They are Final: nobody but whoever counts changes them.
     answers._MEMORY_BACK = answers._MEMORY_BACK_WITH_ANSWERS = 3600  # type: ignore[misc]
     # The other thread would have to give up the GIL in the middle, more often than it does without callgrind.
     sys.setswitchinterval(1)

@@ -42,20 +42,16 @@ class Lz4Codec(Codec):
         self.load()
         from lz4.frame import BLOCKSIZE_MAX64KB, LZ4FrameCompressor, compress
 
-        compression_level = _FASTEST if level == self.default_level else max(level, _LEAST_HIGH_COMPRESSION)
+        options = {
+            "block_size": BLOCKSIZE_MAX64KB,
+            "block_linked": False,
+            "compression_level": _FASTEST if level == self.default_level else max(level, _LEAST_HIGH_COMPRESSION),
+        }
         if len(buffers) == 1:
-            compressed: bytes = compress(
-                buffers[0],
-                block_size=BLOCKSIZE_MAX64KB,
-                block_linked=False,
-                compression_level=compression_level,
-                store_size=False,
-            )
+            compressed: bytes = compress(buffers[0], store_size=False, **options)
             return compressed
         # The same bytes come of it, without a copy of the whole.
-        compressor = LZ4FrameCompressor(
-            block_size=BLOCKSIZE_MAX64KB, block_linked=False, compression_level=compression_level
-        )
+        compressor = LZ4FrameCompressor(**options)
         pieces = [compressor.begin()]
         pieces += [compressor.compress(buffer) for buffer in buffers]
         pieces.append(compressor.flush())
