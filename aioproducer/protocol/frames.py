@@ -243,10 +243,11 @@ def encode_version_prefixed(message: Data, version: int) -> bytes:
     return b"".join([_INT16.pack(version), *encode(message, version)])
 
 
-def decode_version_prefixed(data_class: type[DataT], buffer: Buffer) -> DataT:
+def decode_version_prefixed(data_class: type[DataT], buffer: Buffer, as_version: int | None = None) -> DataT:
     """The reverse of ``encode_version_prefixed``.
 
-    A version newer than ours is read as our newest and what follows is left alone (Kafka's ``ConsumerProtocol``).
+    A version newer than ours is read as our newest and what follows is left alone (Kafka's ``ConsumerProtocol``);
+    with ``as_version`` it is read as that one, whatever version it says it is.
 
     Raises:
         ProtocolError: the bytes are not such a message.
@@ -254,10 +255,13 @@ def decode_version_prefixed(data_class: type[DataT], buffer: Buffer) -> DataT:
     view = _view(buffer)
     if len(view) < _INT16.size:
         raise ProtocolError(f"{len(view)} bytes are too short for the version of a {data_class.__name__}")
-    (version,) = _INT16.unpack_from(view)
-    if version < 0:
-        raise ProtocolError(f"{data_class.__name__} cannot have the version {version}")
-    message, _ = _decode_prefix(data_class, min(version, data_class.schema.versions[-1]), view, _INT16.size)
+    version = as_version
+    if version is None:
+        (said,) = _INT16.unpack_from(view)
+        if said < 0:
+            raise ProtocolError(f"{data_class.__name__} cannot have the version {said}")
+        version = min(said, data_class.schema.versions[-1])
+    message, _ = _decode_prefix(data_class, version, view, _INT16.size)
     return message
 
 

@@ -190,6 +190,13 @@ class TestVersionPrefixed:
         newer = b"\0\x09" + encode_version_prefixed(self.subscription, 3)[2:] + b"what is new"
         assert decode_version_prefixed(ConsumerProtocolSubscription, newer) == self.subscription
 
+    def test_read_as_a_version_that_it_does_not_say_it_is(self) -> None:
+        said = encode_version_prefixed(self.subscription, 3)
+        first = decode_version_prefixed(ConsumerProtocolSubscription, said, as_version=0)
+        assert first.topics == self.subscription.topics
+        assert first == decode_version_prefixed(ConsumerProtocolSubscription, b"\0\0" + said[2:])
+        assert first == decode_version_prefixed(ConsumerProtocolSubscription, b"\xff\xff" + said[2:], as_version=0)
+
     def test_malformed(self) -> None:
         with pytest.raises(
             ProtocolError, match="1 bytes are too short for the version of a ConsumerProtocolAssignment"

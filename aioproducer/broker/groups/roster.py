@@ -147,13 +147,17 @@ class Roster:
     def subscriptions(self, protocol_name: str | None) -> set[str]:
         """The topics that consumers say they read, of what they say to their assignor.
 
+        Version 0 of it, which all others begin with, is all that is read (Kafka's ``ClassicGroup``): some clients write
+        a later one without what it has beyond that.
+
         Raises:
             ProtocolError: what one says is no subscription; the text names the member.
         """
         topics: set[str] = set()
         for member in self.members.values():
             try:
-                said = decode_version_prefixed(ConsumerProtocolSubscription, member.metadata(protocol_name))
+                metadata = member.metadata(protocol_name)
+                said = decode_version_prefixed(ConsumerProtocolSubscription, metadata, as_version=0)
             except ProtocolError as error:
                 raise ProtocolError(f"{member.member_id}: {error}") from error
             topics.update(said.topics)

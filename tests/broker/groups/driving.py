@@ -28,9 +28,9 @@ WALL_MS = 1_700_000_000_000
 NEWEST = 9
 
 
-def subscription(*topics: str) -> bytes:
+def subscription(*topics: str, version: int = 1) -> bytes:
     """What a consumer that reads ``topics`` says to its assignor."""
-    return encode_version_prefixed(ConsumerProtocolSubscription(topics=list(topics)), 1)
+    return encode_version_prefixed(ConsumerProtocolSubscription(topics=list(topics)), version)
 
 
 def protocols(*names: str, metadata: bytes | None = None) -> list[JoinGroupRequestProtocol]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+
 import pytest
 
 from aioproducer.broker.groups.codes import Code
@@ -612,6 +614,15 @@ def test_commits_keep_a_session_alive() -> None:
         driver.group.committed_offsets(own.answer.member_id, driver.moment)
     assert own.answer.member_id in driver.group.members
     driver.group.committed_offsets("nobody", driver.moment)
+
+
+@pytest.mark.parametrize("version", [-1, 1, 3, 9])
+def test_what_members_read_is_known_where_a_later_version_has_what_version_0_has(version: int) -> None:
+    driver = Driver()
+    driver.enter(metadata=struct.pack(">h", version) + subscription("orders", version=0)[2:])
+    driver.settle()
+    assert driver.group.subscribed_topics == {"orders"}
+    assert not driver.group.is_subscribed_to("anything")
 
 
 def test_what_members_read_is_unknown_where_it_cannot_be_read() -> None:

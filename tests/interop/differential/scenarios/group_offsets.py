@@ -186,10 +186,10 @@ def _delete_offsets(group: str, *topics: tuple[str, Sequence[int]]) -> OffsetDel
     )
 
 
-def _subscription(*topics: str) -> bytes:
-    """As a consumer writes it, version 0."""
+def _subscription(*topics: str, version: int = 0) -> bytes:
+    """As a consumer writes version 0, and as some write later ones."""
     names = b"".join(struct.pack(">h", len(name)) + name.encode() for name in topics)
-    return struct.pack(">hi", 0, len(topics)) + names + struct.pack(">i", -1)
+    return struct.pack(">hi", version, len(topics)) + names + struct.pack(">i", -1)
 
 
 @scenario()
@@ -220,6 +220,28 @@ async def offsets_are_deleted(run: Run) -> None:
         await run.quietly(leave(name, (member, None)))
         await run.ask(f"{kind} when empty", _delete_offsets(name, (read.name, [0]), (left.name, [0])))
         await run.ask(f"{kind} is left with nothing", _fetch(9, name, None), 9)
+
+
+@scenario()
+async def offsets_are_deleted_beside_any_subscription(run: Run) -> None:
+    await coordinator(run)
+    read, left = await run.create("read"), await run.create("left")
+    for what, metadata in (
+        ("version 1", _subscription(read.name, version=1)),
+        ("version 9", _subscription(read.name, version=9)),
+        ("no version", _subscription(read.name, version=-1)),
+        ("more behind it", _subscription(read.name, version=3) + b"more"),
+        ("cut off", _subscription(read.name)[:-3]),
+        ("none", b""),
+    ):
+        group = run.name(what.replace(" ", "-"))
+        member = await member_id(run, join(group, metadata=metadata))
+        first = await joined(run, f"{what} joins", join(group, member, metadata=metadata))
+        await run.ask(f"{what} syncs", sync(group, first.generation_id, member, [(member, b"a")]))
+        for topic in (read, left):
+            await run.quietly(_commit(group, topic, member=member, generation=first.generation_id), 9)
+        await run.ask(f"{what}: deleted", _delete_offsets(group, (read.name, [0]), (left.name, [0])))
+        await run.ask(f"{what}: left", _fetch(9, group, None), 9)
 
 
 @scenario()
