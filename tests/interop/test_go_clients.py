@@ -1,0 +1,131 @@
+"""Clients written in Go on the embedded broker, and the producer on franz-go's fake of a cluster.
+
+They read the protocol in their own way: kafka-go writes what no other client does, Sarama speaks old versions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+from aioproducer import Producer
+from tests.kafka import go
+from tests.kafka.embedded import EmbeddedProcess
+
+pytestmark = pytest.mark.soak
+
+TOPIC: Final = "written-in-go"
+PARTITIONS: Final = 6
+COUNT: Final = 600
+CLIENTS: Final = ("franz-go", "kafka-go", "sarama")
+CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
+
+Records = list[tuple[int, str]]
+"""Partition and value of each."""
+
+
+@pytest.fixture(scope="module")
+def program() -> Path:
+    return go.program(Path(__file__).parent / "go", "go-clients")
+
+
+def _run(program: Path, *arguments: str, text: str = "") -> str:
+    run = subprocess.run([program, *arguments], input=text, capture_output=True, text=True, timeout=90, check=False)
+    assert run.returncode == 0, run.stderr[-3000:]
+    return run.stdout
+
+
+def _records(writer: str) -> Records:
+    return [(number % PARTITIONS, f"{writer}:{number:04}") for number in range(COUNT)]
+
+
+def _write(program: Path, client: str, bootstrap_servers: str, codec: str) -> Records:
+    records = _records(f"{client}-{codec}")
+    lines = "".join(f"{partition}\t{value}\n" for partition, value in records)
+    _run(program, "write", client, bootstrap_servers, TOPIC, codec, text=lines)
+    return records
+
+
+def _read(program: Path, client: str, bootstrap_servers: str, count: int) -> Records:
+    """As a member of a group of the client's name."""
+    found: Records = []
+    for line in _run(program, "read", client, bootstrap_servers, TOPIC, client, str(count)).splitlines():
+        partition, value = line.split("\t")
+        found.append((int(partition), value))
+    return found
+
+
+def _committed(bootstrap_servers: str, group: str) -> list[int]:
+    """Of each partition."""
+    consumer = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": group})
+    try:
+        places = consumer.committed([TopicPartition(TOPIC, partition) for partition in range(PARTITIONS)], timeout=30)
+        return [place.offset for place in places]
+    finally:
+        consumer.close()
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[EmbeddedProcess]:
+    properties = {"min.insync.replicas": "2", "group.initial.rebalance.delay.ms": "0"}
+    with EmbeddedProcess(3, properties=properties) as cluster:
+        cluster.create_topic(TOPIC, PARTITIONS)
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def written(program: Path, cluster: EmbeddedProcess) -> Records:
+    """What each client wrote with each codec, one after the other."""
+    return [
+        record
+        for client in CLIENTS
+        for codec in CODECS
+        for record in _write(program, client, cluster.bootstrap_servers, codec)
+    ]
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_each_reads_what_all_wrote(program: Path, cluster: EmbeddedProcess, written: Records, client: str) -> None:
+    found = _read(program, client, cluster.bootstrap_servers, len(written))
+    # Of each partition in the order in which they stand there.
+    for partition in range(PARTITIONS):
+        assert [one for one in found if one[0] == partition] == [one for one in written if one[0] == partition]
+    assert _committed(cluster.bootstrap_servers, client) == [len(written) // PARTITIONS] * PARTITIONS
+    # Warnings and errors would stand there.
+    assert not [line for line in cluster.output.splitlines() if not line.startswith(("process ", "ready "))]
+
+
+async def test_producer_while_leaders_move_and_requests_are_refused(program: Path) -> None:
+    """Each record is there once, and those of a partition in the order in which they were sent."""
+    serving = await asyncio.create_subprocess_exec(
+        program, "serve", TOPIC, str(PARTITIONS), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert serving.stdin is not None
+    assert serving.stdout is not None
+    try:
+        async with asyncio.timeout(120):
+            bootstrap_servers = (await serving.stdout.readline()).decode().strip()
+            expected: Records = []
+            async with Producer(bootstrap_servers=bootstrap_servers, linger_ms=2) as producer:
+                sent = []
+                for burst in range(200):
+                    for partition, value in _records(f"burst-{burst}"):
+                        sent.append(producer.send(TOPIC, value.encode(), partition=partition))
+                        expected.append((partition, value))
+                    # So that there are many requests.
+                    await asyncio.sleep(0.01)
+                await asyncio.gather(*sent)
+            serving.stdin.write(b"settle\n")
+            assert await serving.stdout.readline() == b"settled\n"
+            found = await asyncio.to_thread(_read, program, "franz-go", bootstrap_servers, len(expected))
+    finally:
+        serving.stdin.close()
+        await serving.wait()
+    for partition in range(PARTITIONS):
+        assert [one for one in found if one[0] == partition] == [one for one in expected if one[0] == partition]
