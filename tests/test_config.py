@@ -84,6 +84,30 @@ def test_an_unknown_key_names_the_nearest(name: str, nearest: str) -> None:
         config(**{name: 1})
 
 
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("message.timeout.ms", "here it is 'delivery.timeout.ms'"),
+        ("message_timeout_ms", "here it is 'delivery_timeout_ms'"),
+        ("queue.buffering.max.kbytes", "here it is 'buffer.memory', in bytes"),
+        ("max_batch_size", "here it is 'batch_size'"),
+        ("ssl_cafile", "here it is 'ssl_truststore_location'"),
+        ("ssl_certfile", "here it is 'ssl_keystore_location', one file with the key and the certificates"),
+    ],
+)
+def test_a_name_of_another_client_is_told_from_a_mistyped_one(name: str, hint: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        config(**{name: 1})
+    assert str(caught.value) == f"unknown configuration key: '{name}' ({hint})"
+
+
+def test_names_of_other_clients_stand_for_keys_and_are_none() -> None:
+    for name, (here, _remark) in CONFIG_DEF.other_names.items():
+        assert here in CONFIG_DEF.keys
+        assert name not in CONFIG_DEF.keys
+        assert name.replace(".", "_") not in [key.attribute for key in CONFIG_DEF.keys.values()]
+
+
 def test_unknown_keys_are_all_named_at_once() -> None:
     with pytest.raises(ConfigurationError, match="'xyzzy', 'group_id'"):
         config(xyzzy=1, group_id=2)

@@ -10,6 +10,7 @@ import enum
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Final, TypeAlias
 
 from aioproducer.diagnosis import nearest
@@ -216,14 +217,19 @@ class ConfigKey:
 class ConfigDef:
     """A set of keys in the order of their names."""
 
-    __slots__ = ("keys",)
+    __slots__ = ("keys", "other_names")
 
-    def __init__(self, keys: Mapping[str, ConfigKey]) -> None:
+    def __init__(self, keys: Mapping[str, ConfigKey], other_names: Mapping[str, tuple[str, str]]) -> None:
         self.keys: Final = keys
+        self.other_names: Final = other_names
 
     @classmethod
-    def of(cls, keys: Iterable[ConfigKey]) -> ConfigDef:
+    def of(
+        cls, keys: Iterable[ConfigKey], other_names: Mapping[str, tuple[str, str]] = MappingProxyType({})
+    ) -> ConfigDef:
         """A definition of ``keys``.
+
+        ``other_names`` are no keys, but what they are called elsewhere: the name of each here, and a remark.
 
         Raises:
             ConfigurationError: two have the same name.
@@ -233,7 +239,7 @@ class ConfigDef:
             if key.name in by_name:
                 raise ConfigurationError(f"{key.name} is defined twice")
             by_name[key.name] = key
-        return cls(by_name)
+        return cls(by_name, other_names)
 
     def defaults(self) -> dict[str, Value]:
         """The default of every key that has one."""
@@ -252,9 +258,7 @@ class ConfigDef:
         for name in given:
             dotted = known.get(name)
             if dotted is None:
-                # The nearest name in the spelling of the one that was given.
-                alike = [other for other in known if ("." in other) == ("." in name)]
-                hint = nearest(name, alike)
+                hint = self._hint(name, known)
                 unknown.append(f"{name!r} ({hint})" if hint else f"{name!r}")
             elif dotted in found.values():
                 raise ConfigurationError(f"{dotted} is given twice, in dotted and in snake_case spelling")
@@ -263,6 +267,15 @@ class ConfigDef:
         if unknown:
             raise ConfigurationError(f"unknown configuration key: {', '.join(unknown)}")
         return found
+
+    def _hint(self, name: str, known: Iterable[str]) -> str:
+        """Which name is meant by one that is unknown, in its spelling; or an empty string."""
+        elsewhere = self.other_names.get(name if "." in name else name.replace("_", "."))
+        if elsewhere is None:
+            return nearest(name, [other for other in known if ("." in other) == ("." in name)])
+        here, remark = elsewhere
+        spelt = here if "." in name else self.keys[here].attribute
+        return f"here it is {spelt!r}{', ' if remark else ''}{remark}"
 
     def parse(self, given: Mapping[str, object]) -> dict[str, Value]:
         """The value of every key: parsed and validated where ``given``, else its default.

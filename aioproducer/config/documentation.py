@@ -14,7 +14,7 @@ Every key of the producer of Apache Kafka 4.4 is here, under its own name. A `Pr
 in snake_case (`linger_ms=10`), `Producer.from_config` as a mapping in dotted or snake_case spelling
 (`{"linger.ms": 10}`), `Producer.from_properties` as a Java properties file, which is read as Java reads it (ISO 8859-1,
 `\\uXXXX`). Values may be strings, as in such a file, or Python's own types. An unknown key is an error that names the
-nearest one. Names ending in `ms` are milliseconds; sizes are bytes.
+nearest one, or the one that another client calls so. Names ending in `ms` are milliseconds; sizes are bytes.
 
 Between keys:
 
@@ -65,6 +65,14 @@ def _row(key: ConfigKey) -> str:
     return f"| {name} | {type_} | {_shown(key.default)} | {valid} | {key.importance.value} | {doc} |"
 
 
+def _other_names() -> str:
+    """A line for each key that is called otherwise elsewhere."""
+    lines: dict[str, list[str]] = {}
+    for name, (here, remark) in sorted(CONFIG_DEF.other_names.items()):
+        lines.setdefault(here, []).append(f"`{name}`{f' (here: {remark})' if remark else ''}")
+    return "\n".join(f"- `{here}`: {', '.join(names)}" for here, names in sorted(lines.items()))
+
+
 def configuration_page() -> str:
     """The text of docs/configuration.md."""
     head = "| key | type | default | valid values | importance | meaning |\n|---|---|---|---|---|---|\n"
@@ -85,4 +93,10 @@ def configuration_page() -> str:
             head.replace("| meaning |", "| meaning | why |").replace("\n|---", "\n|---|---", 1),
         ]
         parts += ["\n".join(f"{_row(key)} {key.reason} |" for key in chosen), "\n\n"]
+    parts += [
+        "## Coming from another client\n\n",
+        "What librdkafka, kafka-python and aiokafka (which have `_` for `.`) call these keys; here those names are "
+        "errors that say so.\n\n",
+        _other_names(),
+    ]
     return "".join(parts).rstrip("\n") + "\n"

@@ -1,0 +1,45 @@
+"""What other clients call Kafka's keys, so that whoever comes from one of them is told the name here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+OTHER_NAMES: Final[Mapping[str, tuple[str, str]]] = {
+    # librdkafka and what is built on it.
+    "compression.codec": ("compression.type", ""),
+    "compression.level": ("compression.zstd.level", "each codec has its own"),
+    "max.in.flight": ("max.in.flight.requests.per.connection", ""),
+    "message.max.bytes": ("max.request.size", ""),
+    "message.send.max.retries": ("retries", ""),
+    "message.timeout.ms": ("delivery.timeout.ms", ""),
+    "metadata.broker.list": ("bootstrap.servers", ""),
+    "partitioner": ("partitioner.class", ""),
+    "queue.buffering.max.kbytes": ("buffer.memory", "in bytes"),
+    "queue.buffering.max.ms": ("linger.ms", ""),
+    "request.required.acks": ("acks", ""),
+    "sasl.mechanisms": ("sasl.mechanism", ""),
+    "sasl.password": ("sasl.jaas.config", ""),
+    "sasl.username": ("sasl.jaas.config", ""),
+    "socket.receive.buffer.bytes": ("receive.buffer.bytes", ""),
+    "socket.send.buffer.bytes": ("send.buffer.bytes", ""),
+    "socket.timeout.ms": ("request.timeout.ms", ""),
+    "ssl.ca.location": ("ssl.truststore.location", ""),
+    "ssl.ca.pem": ("ssl.truststore.certificates", ""),
+    "ssl.certificate.location": ("ssl.keystore.location", "one file with the key and the certificates"),
+    "ssl.certificate.pem": ("ssl.keystore.certificate.chain", ""),
+    "ssl.key.location": ("ssl.keystore.location", "one file with the key and the certificates"),
+    "ssl.key.pem": ("ssl.keystore.key", ""),
+    "topic.metadata.refresh.interval.ms": ("metadata.max.age.ms", ""),
+    # kafka-python and aiokafka, without what is as above.
+    "max.batch.size": ("batch.size", ""),
+    "sasl.plain.password": ("sasl.jaas.config", ""),
+    "sasl.plain.username": ("sasl.jaas.config", ""),
+    "ssl.cafile": ("ssl.truststore.location", ""),
+    "ssl.certfile": ("ssl.keystore.location", "one file with the key and the certificates"),
+    "ssl.check.hostname": ("ssl.endpoint.identification.algorithm", "empty for no check"),
+    "ssl.ciphers": ("ssl.cipher.suites", ""),
+    "ssl.keyfile": ("ssl.keystore.location", "one file with the key and the certificates"),
+    "ssl.password": ("ssl.key.password", ""),
+}
+"""The dotted name elsewhere -> Kafka's, and what else is different, if anything."""
