@@ -6,8 +6,9 @@ They read the protocol in their own way: kafka-go writes what no other client do
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import subprocess
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -15,6 +16,7 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from aioproducer import Producer
+from aioproducer.errors import UnsupportedCompressionTypeError
 from tests.kafka import go
 from tests.kafka.embedded import EmbeddedProcess
 
@@ -101,31 +103,64 @@ def test_each_reads_what_all_wrote(program: Path, cluster: EmbeddedProcess, writ
     assert not [line for line in cluster.output.splitlines() if not line.startswith(("process ", "ready "))]
 
 
-async def test_producer_while_leaders_move_and_requests_are_refused(program: Path) -> None:
-    """Each record is there once, and those of a partition in the order in which they were sent."""
+@contextlib.asynccontextmanager
+async def _serving(program: Path, *version: str) -> AsyncIterator[tuple[str, asyncio.subprocess.Process]]:
+    """franz-go's fake of a cluster: where it listens, and its process."""
     serving = await asyncio.create_subprocess_exec(
-        program, "serve", TOPIC, str(PARTITIONS), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        program,
+        "serve",
+        TOPIC,
+        str(PARTITIONS),
+        *version,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
     )
     assert serving.stdin is not None
     assert serving.stdout is not None
     try:
         async with asyncio.timeout(120):
-            bootstrap_servers = (await serving.stdout.readline()).decode().strip()
-            expected: Records = []
-            async with Producer(bootstrap_servers=bootstrap_servers, linger_ms=2) as producer:
-                sent = []
-                for burst in range(200):
-                    for partition, value in _records(f"burst-{burst}"):
-                        sent.append(producer.send(TOPIC, value.encode(), partition=partition))
-                        expected.append((partition, value))
-                    # So that there are many requests.
-                    await asyncio.sleep(0.01)
-                await asyncio.gather(*sent)
-            serving.stdin.write(b"settle\n")
-            assert await serving.stdout.readline() == b"settled\n"
-            found = await asyncio.to_thread(_read, program, "franz-go", bootstrap_servers, len(expected))
+            yield (await serving.stdout.readline()).decode().strip(), serving
     finally:
         serving.stdin.close()
         await serving.wait()
+
+
+async def test_producer_while_leaders_move_and_requests_are_refused(program: Path) -> None:
+    """Each record is there once, and those of a partition in the order in which they were sent."""
+    expected: Records = []
+    async with _serving(program) as (bootstrap_servers, serving):
+        async with Producer(bootstrap_servers=bootstrap_servers, linger_ms=2) as producer:
+            sent = []
+            for burst in range(200):
+                for partition, value in _records(f"burst-{burst}"):
+                    sent.append(producer.send(TOPIC, value.encode(), partition=partition))
+                    expected.append((partition, value))
+                # So that there are many requests.
+                await asyncio.sleep(0.01)
+            await asyncio.gather(*sent)
+        assert serving.stdin is not None
+        assert serving.stdout is not None
+        serving.stdin.write(b"settle\n")
+        assert await serving.stdout.readline() == b"settled\n"
+        found = await asyncio.to_thread(_read, program, "franz-go", bootstrap_servers, len(expected))
+    for partition in range(PARTITIONS):
+        assert [one for one in found if one[0] == partition] == [one for one in expected if one[0] == partition]
+
+
+@pytest.mark.parametrize("version", ["v0.11.0", "v1.0", "v2.0", "v2.1", "v2.4", "v2.8", "v3.0", "v3.5", "v3.9", "v4.0"])
+async def test_producer_on_an_old_version_of_the_protocol(program: Path, version: str) -> None:
+    expected: Records = []
+    has_zstd = version not in ("v0.11.0", "v1.0", "v2.0")
+    async with _serving(program, version) as (bootstrap_servers, _):
+        for codec in CODECS:
+            async with Producer(bootstrap_servers=bootstrap_servers, compression_type=codec) as producer:
+                records = _records(codec)
+                if codec == "zstd" and not has_zstd:
+                    with pytest.raises(UnsupportedCompressionTypeError, match=r"is older than Kafka 2\.1"):
+                        await producer.send(TOPIC, b"zstd")
+                    continue
+                await asyncio.gather(*(producer.send(TOPIC, value.encode(), partition=at) for at, value in records))
+                expected += records
+        found = await asyncio.to_thread(_read, program, "franz-go", bootstrap_servers, len(expected))
     for partition in range(PARTITIONS):
         assert [one for one in found if one[0] == partition] == [one for one in expected if one[0] == partition]

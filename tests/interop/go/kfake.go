@@ -12,6 +12,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kmsg"
+	"github.com/twmb/franz-go/pkg/kversion"
 )
 
 const (
@@ -30,29 +31,33 @@ var retriable = []*kerr.Error{
 }
 
 // serve is a cluster whose leaders move all the time, and that hangs up, refuses and delays one in ten of the requests
-// to produce. After a line on its stdin leaders stay where they are.
-func serve(topic string, partitions int32) error {
-	cluster, err := kfake.NewCluster(
+// to produce. After a line on its stdin leaders stay where they are. With a version of Kafka it does none of that, and
+// speaks what that version does.
+func serve(topic string, partitions int32, version string) error {
+	options := []kfake.Opt{
 		kfake.NumBrokers(nodes),
 		kfake.SeedTopics(partitions, topic),
 		kfake.WithLogger(kfake.BasicLogger(os.Stderr, kfake.LogLevelWarn)),
-	)
+	}
+	if version != "" {
+		versions := kversion.FromString(version)
+		if versions == nil {
+			return fmt.Errorf("no version %q of Kafka", version)
+		}
+		options = append(options, kfake.MaxVersions(versions))
+	}
+	cluster, err := kfake.NewCluster(options...)
 	if err != nil {
 		return err
 	}
 	defer cluster.Close()
-	cluster.ControlKey(int16(kmsg.Produce), func(request kmsg.Request) (kmsg.Response, error, bool) {
-		cluster.KeepControl()
-		switch rand.Intn(40) {
-		case 0:
-			return nil, errors.New("hung up on purpose"), true
-		case 1, 2:
-			return refusal(request.(*kmsg.ProduceRequest)), nil, true
-		case 3:
-			cluster.SleepControl(func() { time.Sleep(time.Duration(rand.Int63n(int64(longestDelay)))) })
-		}
-		return nil, nil, false
-	})
+	moves := time.NewTicker(leadersMove)
+	defer moves.Stop()
+	if version == "" {
+		disturb(cluster)
+	} else {
+		moves.Stop()
+	}
 	fmt.Println(strings.Join(cluster.ListenAddrs(), ","))
 
 	said := make(chan struct{})
@@ -62,8 +67,6 @@ func serve(topic string, partitions int32) error {
 		}
 		close(said)
 	}()
-	moves := time.NewTicker(leadersMove)
-	defer moves.Stop()
 	for {
 		select {
 		case _, open := <-said:
@@ -76,6 +79,21 @@ func serve(topic string, partitions int32) error {
 			cluster.ShufflePartitionLeaders()
 		}
 	}
+}
+
+func disturb(cluster *kfake.Cluster) {
+	cluster.ControlKey(int16(kmsg.Produce), func(request kmsg.Request) (kmsg.Response, error, bool) {
+		cluster.KeepControl()
+		switch rand.Intn(40) {
+		case 0:
+			return nil, errors.New("hung up on purpose"), true
+		case 1, 2:
+			return refusal(request.(*kmsg.ProduceRequest)), nil, true
+		case 3:
+			cluster.SleepControl(func() { time.Sleep(time.Duration(rand.Int63n(int64(longestDelay)))) })
+		}
+		return nil, nil, false
+	})
 }
 
 // refusal is one error, that another try may not meet, for all partitions of the request.

@@ -2,7 +2,8 @@
 //
 //	clients write CLIENT BOOTSTRAP TOPIC CODEC  < lines of a partition, a tab and a value
 //	clients read CLIENT BOOTSTRAP TOPIC GROUP COUNT  > the same of COUNT records, as a member of GROUP, which commits
-//	clients serve TOPIC PARTITIONS  > bootstrap servers; its leaders stay after a line on stdin, with which it ends
+//	clients serve TOPIC PARTITIONS [VERSION]  > bootstrap servers; its leaders stay after a line on stdin, with which it
+//		ends; with VERSION it is a quiet cluster that speaks as that version of Kafka does
 package main
 
 import (
@@ -68,12 +69,12 @@ func run(arguments []string) error {
 		return chosen.read(ctx, strings.Split(arguments[2], ","), arguments[3], arguments[4], count, func(r record) {
 			fmt.Fprintf(out, "%d\t%s\n", r.partition, r.value)
 		})
-	case len(arguments) == 3 && arguments[0] == "serve":
+	case (len(arguments) == 3 || len(arguments) == 4) && arguments[0] == "serve":
 		partitions, err := strconv.ParseInt(arguments[2], 10, 32)
 		if err != nil {
 			return err
 		}
-		return serve(arguments[1], int32(partitions))
+		return serve(arguments[1], int32(partitions), strings.Join(arguments[3:], ""))
 	}
 	return fmt.Errorf("not understood: %q", arguments)
 }
