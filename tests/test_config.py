@@ -102,7 +102,7 @@ def test_a_name_of_another_client_is_told_from_a_mistyped_one(name: str, hint: s
 
 
 def test_names_of_other_clients_stand_for_keys_and_are_none() -> None:
-    for name, (here, _remark) in CONFIG_DEF.other_names.items():
+    for name, (here, _remark) in CONFIG_DEF.other_names().items():
         assert here in CONFIG_DEF.keys
         assert name not in CONFIG_DEF.keys
         assert name.replace(".", "_") not in [key.attribute for key in CONFIG_DEF.keys.values()]

@@ -10,7 +10,6 @@ import enum
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping
-from types import MappingProxyType
 from typing import Final, TypeAlias
 
 from aioproducer.diagnosis import nearest
@@ -219,17 +218,17 @@ class ConfigDef:
 
     __slots__ = ("keys", "other_names")
 
-    def __init__(self, keys: Mapping[str, ConfigKey], other_names: Mapping[str, tuple[str, str]]) -> None:
+    def __init__(self, keys: Mapping[str, ConfigKey], other_names: Callable[[], Mapping[str, tuple[str, str]]]) -> None:
         self.keys: Final = keys
         self.other_names: Final = other_names
 
     @classmethod
     def of(
-        cls, keys: Iterable[ConfigKey], other_names: Mapping[str, tuple[str, str]] = MappingProxyType({})
+        cls, keys: Iterable[ConfigKey], other_names: Callable[[], Mapping[str, tuple[str, str]]] = dict
     ) -> ConfigDef:
         """A definition of ``keys``.
 
-        ``other_names`` are no keys, but what they are called elsewhere: the name of each here, and a remark.
+        ``other_names`` gives, where one is wanted, what keys are called elsewhere: the name here, and a remark.
 
         Raises:
             ConfigurationError: two have the same name.
@@ -270,7 +269,7 @@ class ConfigDef:
 
     def _hint(self, name: str, known: Iterable[str]) -> str:
         """Which name is meant by one that is unknown, in its spelling; or an empty string."""
-        elsewhere = self.other_names.get(name if "." in name else name.replace("_", "."))
+        elsewhere = self.other_names().get(name if "." in name else name.replace("_", "."))
         if elsewhere is None:
             return nearest(name, [other for other in known if ("." in other) == ("." in name)])
         here, remark = elsewhere

@@ -68,7 +68,7 @@ def _row(key: ConfigKey) -> str:
 def _other_names() -> str:
     """A line for each key that is called otherwise elsewhere."""
     lines: dict[str, list[str]] = {}
-    for name, (here, remark) in sorted(CONFIG_DEF.other_names.items()):
+    for name, (here, remark) in sorted(CONFIG_DEF.other_names().items()):
         lines.setdefault(here, []).append(f"`{name}`{f' (here: {remark})' if remark else ''}")
     return "\n".join(f"- `{here}`: {', '.join(names)}" for here, names in sorted(lines.items()))
 

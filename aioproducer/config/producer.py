@@ -10,14 +10,21 @@ from typing import TYPE_CHECKING, Never, Self
 from aioproducer.config import rules
 from aioproducer.config.definition import ConfigDef, Password, Status, logger
 from aioproducer.config.keys import KEYS, PROVIDERS_PREFIX
-from aioproducer.config.other_clients import OTHER_NAMES
 from aioproducer.config.properties import load_properties
 from aioproducer.config.security_keys import SASL_KEYS, SSL_KEYS
 
 if TYPE_CHECKING:
     import ssl
 
-CONFIG_DEF = ConfigDef.of((*KEYS, *SSL_KEYS, *SASL_KEYS), OTHER_NAMES)
+
+def _other_names() -> Mapping[str, tuple[str, str]]:
+    # For an error and the documentation alone.
+    from aioproducer.config.other_clients import OTHER_NAMES
+
+    return OTHER_NAMES
+
+
+CONFIG_DEF = ConfigDef.of((*KEYS, *SSL_KEYS, *SASL_KEYS), _other_names)
 """Every key of the producer of Kafka 4.4."""
 
 SSL_CONTEXT = "ssl_context"

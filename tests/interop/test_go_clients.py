@@ -63,6 +63,11 @@ def _read(program: Path, client: str, bootstrap_servers: str, count: int) -> Rec
     return found
 
 
+def _by_partition(records: Records) -> list[Records]:
+    """Those of each partition, in their order."""
+    return [[record for record in records if record[0] == partition] for partition in range(PARTITIONS)]
+
+
 def _committed(bootstrap_servers: str, group: str) -> list[int]:
     """Of each partition."""
     consumer = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": group})
@@ -95,33 +100,27 @@ def written(program: Path, cluster: EmbeddedProcess) -> Records:
 @pytest.mark.parametrize("client", CLIENTS)
 def test_each_reads_what_all_wrote(program: Path, cluster: EmbeddedProcess, written: Records, client: str) -> None:
     found = _read(program, client, cluster.bootstrap_servers, len(written))
-    # Of each partition in the order in which they stand there.
-    for partition in range(PARTITIONS):
-        assert [one for one in found if one[0] == partition] == [one for one in written if one[0] == partition]
+    assert _by_partition(found) == _by_partition(written)
     assert _committed(cluster.bootstrap_servers, client) == [len(written) // PARTITIONS] * PARTITIONS
     # Warnings and errors would stand there.
     assert not [line for line in cluster.output.splitlines() if not line.startswith(("process ", "ready "))]
 
 
 @contextlib.asynccontextmanager
-async def _serving(program: Path, *version: str) -> AsyncIterator[tuple[str, asyncio.subprocess.Process]]:
+async def _serving(program: Path, version: str = "") -> AsyncIterator[tuple[str, asyncio.subprocess.Process]]:
     """franz-go's fake of a cluster: where it listens, and its process."""
     serving = await asyncio.create_subprocess_exec(
-        program,
-        "serve",
-        TOPIC,
-        str(PARTITIONS),
-        *version,
+        *(program, "serve", TOPIC, str(PARTITIONS), version),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
     )
-    assert serving.stdin is not None
     assert serving.stdout is not None
     try:
         async with asyncio.timeout(120):
             yield (await serving.stdout.readline()).decode().strip(), serving
     finally:
-        serving.stdin.close()
+        if serving.returncode is None:
+            serving.kill()
         await serving.wait()
 
 
@@ -143,8 +142,7 @@ async def test_producer_while_leaders_move_and_requests_are_refused(program: Pat
         serving.stdin.write(b"settle\n")
         assert await serving.stdout.readline() == b"settled\n"
         found = await asyncio.to_thread(_read, program, "franz-go", bootstrap_servers, len(expected))
-    for partition in range(PARTITIONS):
-        assert [one for one in found if one[0] == partition] == [one for one in expected if one[0] == partition]
+    assert _by_partition(found) == _by_partition(expected)
 
 
 @pytest.mark.parametrize("version", ["v0.11.0", "v1.0", "v2.0", "v2.1", "v2.4", "v2.8", "v3.0", "v3.5", "v3.9", "v4.0"])
@@ -162,5 +160,4 @@ async def test_producer_on_an_old_version_of_the_protocol(program: Path, version
                 await asyncio.gather(*(producer.send(TOPIC, value.encode(), partition=at) for at, value in records))
                 expected += records
         found = await asyncio.to_thread(_read, program, "franz-go", bootstrap_servers, len(expected))
-    for partition in range(PARTITIONS):
-        assert [one for one in found if one[0] == partition] == [one for one in expected if one[0] == partition]
+    assert _by_partition(found) == _by_partition(expected)

@@ -51,12 +51,11 @@ func serve(topic string, partitions int32, version string) error {
 		return err
 	}
 	defer cluster.Close()
-	moves := time.NewTicker(leadersMove)
-	defer moves.Stop()
+	// Of nil nothing ever comes.
+	var moves <-chan time.Time
 	if version == "" {
 		disturb(cluster)
-	} else {
-		moves.Stop()
+		moves = time.Tick(leadersMove)
 	}
 	fmt.Println(strings.Join(cluster.ListenAddrs(), ","))
 
@@ -73,9 +72,9 @@ func serve(topic string, partitions int32, version string) error {
 			if !open {
 				return nil
 			}
-			moves.Stop()
+			moves = nil
 			fmt.Println("settled")
-		case <-moves.C:
+		case <-moves:
 			cluster.ShufflePartitionLeaders()
 		}
 	}

@@ -2,8 +2,8 @@
 //
 //	clients write CLIENT BOOTSTRAP TOPIC CODEC  < lines of a partition, a tab and a value
 //	clients read CLIENT BOOTSTRAP TOPIC GROUP COUNT  > the same of COUNT records, as a member of GROUP, which commits
-//	clients serve TOPIC PARTITIONS [VERSION]  > bootstrap servers; its leaders stay after a line on stdin, with which it
-//		ends; with VERSION it is a quiet cluster that speaks as that version of Kafka does
+//	clients serve TOPIC PARTITIONS VERSION  > bootstrap servers; its leaders stay after a line on stdin, with which it
+//		ends; where VERSION is not empty it is a quiet cluster that speaks as that version of Kafka does
 package main
 
 import (
@@ -46,9 +46,9 @@ func run(arguments []string) error {
 	defer cancel()
 	switch {
 	case len(arguments) == 5 && arguments[0] == "write":
-		chosen, known := clients[arguments[1]]
-		if !known {
-			return fmt.Errorf("no client %q", arguments[1])
+		chosen, err := named(arguments[1])
+		if err != nil {
+			return err
 		}
 		records, err := parse()
 		if err != nil {
@@ -56,9 +56,9 @@ func run(arguments []string) error {
 		}
 		return chosen.write(ctx, strings.Split(arguments[2], ","), arguments[3], arguments[4], records)
 	case len(arguments) == 6 && arguments[0] == "read":
-		chosen, known := clients[arguments[1]]
-		if !known {
-			return fmt.Errorf("no client %q", arguments[1])
+		chosen, err := named(arguments[1])
+		if err != nil {
+			return err
 		}
 		count, err := strconv.Atoi(arguments[5])
 		if err != nil {
@@ -69,14 +69,22 @@ func run(arguments []string) error {
 		return chosen.read(ctx, strings.Split(arguments[2], ","), arguments[3], arguments[4], count, func(r record) {
 			fmt.Fprintf(out, "%d\t%s\n", r.partition, r.value)
 		})
-	case (len(arguments) == 3 || len(arguments) == 4) && arguments[0] == "serve":
+	case len(arguments) == 4 && arguments[0] == "serve":
 		partitions, err := strconv.ParseInt(arguments[2], 10, 32)
 		if err != nil {
 			return err
 		}
-		return serve(arguments[1], int32(partitions), strings.Join(arguments[3:], ""))
+		return serve(arguments[1], int32(partitions), arguments[3])
 	}
 	return fmt.Errorf("not understood: %q", arguments)
+}
+
+func named(name string) (client, error) {
+	chosen, known := clients[name]
+	if !known {
+		return client{}, fmt.Errorf("no client %q", name)
+	}
+	return chosen, nil
 }
 
 func parse() ([]record, error) {
