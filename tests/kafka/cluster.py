@@ -319,7 +319,11 @@ class KafkaCluster(Startable):
     ) -> str:
         """Create a topic, wait until every running broker knows a leader for each partition, and return the name."""
         replicas = min(3, len(self.nodes)) if replication_factor is None else replication_factor
-        admin.create_topic(self.bootstrap_servers, name, partitions, replicas, config or {})
+        try:
+            admin.create_topic(self.bootstrap_servers, name, partitions, replicas, config or {})
+        except TimeoutError as error:
+            logs = "\n".join(self._log_with_threads(node) for node in self.nodes.values())
+            raise ClusterError(f"topic {name} was not created in time: {logs}") from error
         self._wait_known(name, partitions)
         return name
 
