@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import datetime
 from random import Random
@@ -22,9 +23,11 @@ from aioproducer.core.cluster import NO_LEADER
 from aioproducer.core.metadata import ClusterMetadata
 from aioproducer.core.retry import ExponentialBackoff
 from aioproducer.errors import (
-    BrokerError,
+    ConnectionFailedError,
     KafkaError,
     LeaderNotAvailableError,
+    NetworkError,
+    NotControllerError,
     UnknownTopicOrPartitionError,
     broker_error,
 )
@@ -43,13 +46,14 @@ from aioproducer.protocol.messages.topics import CreatableTopic, CreatableTopicC
 from aioproducer.record import Node
 from aioproducer.transport.base import Connector
 
+logger = logging.getLogger("aioproducer")
+
 T = TypeVar("T")
 
 OffsetSpec: TypeAlias = Literal["earliest", "latest"] | datetime
 """Which offset of a partition: its first, the one behind its last record, or that of the first record not older than a
 time; a naive one is local time."""
 
-NOT_CONTROLLER = 41
 UNKNOWN_TOPIC_OR_PARTITION = UnknownTopicOrPartitionError.code
 _NOTHING_THERE = -1
 _LATEST, _EARLIEST = -1, -2
@@ -60,6 +64,8 @@ _DELETE_TOPICS_BY_NAME = 5
 _DYNAMIC_TOPIC_CONFIG = 1
 # A deadline is over when no more than this is left of it, in seconds: clocks and timers are not exact.
 _OUT_OF_TIME = 0.002
+# Brokers learn of a new topic one by one, mostly within milliseconds; one that hangs holds up nobody for longer.
+_SPREADING = 5.0
 
 
 class NoSuchTopicError(UnknownTopicOrPartitionError):
@@ -198,6 +204,9 @@ class Admin:
     ) -> None:
         """Create a topic, and wait until its partitions have leaders; -1 leaves a number to the cluster.
 
+        Each broker is asked, as whoever uses the topic next may come to another one. One that does not know it after
+        5 s, or cannot be reached, is named in a warning; the topic is there.
+
         Raises:
             TopicExistsError, InvalidTopicError, InvalidPartitionsError, InvalidReplicationFactorError,
             InvalidConfigurationError, PolicyViolationError, TopicAuthorizationError: the cluster refuses.
@@ -221,15 +230,35 @@ class Admin:
                 if result.error_code:
                     raise broker_error(result.error_code, result.error_message)
 
-        async def be_led(timeout: float) -> None:
-            (topic,) = await self._describe([name], timeout)
+        async def be_led(timeout: float, node_id: int | None = None) -> list[int]:
+            if node_id is not None and metadata.node(node_id) is None:
+                # The cluster has given it up meanwhile.
+                return []
+            response = await self._metadata([name], timeout, node_id)
+            (topic,) = _descriptions(response, [name])
             if any(partition.leader is None for partition in topic.partitions):
                 raise LeaderNotAvailableError(
                     f"The topic {name} was created, but not all partitions have a leader yet."
                 )
+            return [broker.node_id for broker in response.brokers]
 
+        async def be_known(node_id: int) -> None:
+            try:
+                if metadata.node(node_id) is None:
+                    await self.client.renew_metadata(deadline - loop.time())
+                await self._retrying(lambda timeout: be_led(timeout, node_id), also=NoSuchTopicError, deadline=deadline)
+            except NoSuchTopicError:
+                logger.warning("The topic %s was created, but broker %d does not know it yet", name, node_id)
+            except KafkaError as error:
+                logger.warning("The topic %s was created, but broker %d does not say so: %s", name, node_id, error)
+
+        loop, metadata = asyncio.get_running_loop(), self.client.metadata
         await self._retrying(create)
-        await self._retrying(be_led, also=NoSuchTopicError)
+        brokers = await self._retrying(be_led, also=NoSuchTopicError)
+        deadline = loop.time() + min(self._timeout, _SPREADING)
+        async with asyncio.TaskGroup() as group:
+            for broker in brokers:
+                group.create_task(be_known(broker))
 
     async def delete_topic(self, name: str) -> None:
         """Delete a topic and its records.
@@ -270,7 +299,11 @@ class Admin:
             InvalidTopicError, TopicAuthorizationError: the cluster refuses to tell.
         """
         wanted = list(names)
-        return await self._retrying(lambda timeout: self._describe(wanted, timeout))
+
+        async def ask(timeout: float) -> list[TopicDescription]:
+            return _descriptions(await self._metadata(wanted, timeout), wanted)
+
+        return await self._retrying(ask)
 
     async def describe_cluster(self) -> ClusterDescription:
         """The cluster's nodes."""
@@ -392,38 +425,15 @@ class Admin:
 
     # Asking
 
-    async def _metadata(self, names: list[str] | None, timeout: float) -> MetadataResponse:
+    async def _metadata(self, names: list[str] | None, timeout: float, node_id: int | None = None) -> MetadataResponse:
         request = MetadataRequest(
             topics=None if names is None else [MetadataRequestTopic(name=name) for name in names],
             allow_auto_topic_creation=False,
         )
-        response = await self.client.request(request, timeout=timeout)
+        response = await self.client.request(request, node_id=node_id, timeout=timeout)
         if response.error_code:
             raise broker_error(response.error_code)
         return response
-
-    async def _describe(self, names: list[str], timeout: float) -> list[TopicDescription]:
-        response = await self._metadata(names, timeout)
-        topics = {}
-        for topic in response.topics:
-            if topic.error_code:
-                if topic.error_code == UNKNOWN_TOPIC_OR_PARTITION:
-                    raise NoSuchTopicError.of(topic.name or "")
-                raise broker_error(topic.error_code)
-            partitions = (
-                PartitionDescription(
-                    each.partition_index,
-                    each.leader_id if each.leader_id >= 0 else None,
-                    tuple(each.replica_nodes),
-                    tuple(each.isr_nodes),
-                )
-                for each in topic.partitions
-            )
-            topic_id = topic.topic_id if any(topic.topic_id) else None
-            topics[topic.name] = TopicDescription(
-                topic.name or "", topic_id, topic.is_internal, tuple(sorted(partitions))
-            )
-        return [topics[name] for name in names]
 
     def _controller(self) -> int | None:
         """The node to ask for changes; only brokers before KRaft care (NOT_CONTROLLER), and then it is known."""
@@ -463,7 +473,8 @@ class Admin:
             final = not last.retriable and not (also is not None and isinstance(last, also))
             if final or loop.time() + wait >= deadline:
                 raise last
-            if isinstance(last, BrokerError) and last.code == NOT_CONTROLLER:
+            if isinstance(last, ConnectionFailedError | NotControllerError | NetworkError):
+                # The node to ask may be another one now.
                 await self.client.renew_metadata(deadline - loop.time())
             attempt += 1
             await asyncio.sleep(wait)
@@ -481,6 +492,33 @@ async def partition_count(client: BrokerClient, topic: str, timeout: float) -> i
         return await client.partition_count(topic, timeout)
     except UnknownTopicOrPartitionError:
         raise NoSuchTopicError.of(topic) from None
+
+
+def _descriptions(response: MetadataResponse, names: list[str]) -> list[TopicDescription]:
+    """The topics of these names.
+
+    Raises:
+        NoSuchTopicError: the broker knows none of a name.
+        BrokerError: what else it says of one.
+    """
+    topics = {}
+    for topic in response.topics:
+        if topic.error_code:
+            if topic.error_code == UNKNOWN_TOPIC_OR_PARTITION:
+                raise NoSuchTopicError.of(topic.name or "")
+            raise broker_error(topic.error_code)
+        partitions = (
+            PartitionDescription(
+                each.partition_index,
+                each.leader_id if each.leader_id >= 0 else None,
+                tuple(each.replica_nodes),
+                tuple(each.isr_nodes),
+            )
+            for each in topic.partitions
+        )
+        topic_id = topic.topic_id if any(topic.topic_id) else None
+        topics[topic.name] = TopicDescription(topic.name or "", topic_id, topic.is_internal, tuple(sorted(partitions)))
+    return [topics[name] for name in names]
 
 
 def _timestamp(spec: OffsetSpec) -> int:

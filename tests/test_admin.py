@@ -17,6 +17,7 @@ from aioproducer.errors import (
     error_class,
 )
 from aioproducer.testing import EmbeddedCluster
+from tests.waiting import until
 
 INVALID_REPLICATION_FACTOR = 38
 
@@ -140,10 +141,54 @@ async def test_what_may_pass_is_tried_again(error):
 
 
 async def test_a_new_topic_is_waited_for_until_all_brokers_know_it():
-    async with EmbeddedCluster(transport="memory") as cluster, administer(cluster) as admin:
-        cluster.fail("Metadata", "UNKNOWN_TOPIC_OR_PARTITION", topic="a", times=2)
+    async with EmbeddedCluster(3, transport="memory") as cluster, administer(cluster) as admin:
+        for node in cluster.nodes:
+            cluster.fail("Metadata", "UNKNOWN_TOPIC_OR_PARTITION", topic="a", node=node, times=2)
+        cluster.fail("Metadata", "LEADER_NOT_AVAILABLE", topic="a", node=2)
         await admin.create_topic("a")
         assert cluster.pending_faults() == []
+
+
+def reached_by_node_1(cluster, timeout):
+    return Admin(
+        bootstrap_servers=cluster.bootstrap_servers.split(",")[0],
+        transport=cluster.transport,
+        timeout=timeout,
+        retry_backoff_ms=5,
+    )
+
+
+async def test_a_topic_is_created_although_brokers_do_not_say_so(caplog):
+    async with EmbeddedCluster(3, transport="memory") as cluster, reached_by_node_1(cluster, 0.3) as admin:
+        cluster.delay("Metadata", 60_000, node=2)
+        cluster.fail("Metadata", "UNKNOWN_TOPIC_OR_PARTITION", topic="a", node=3, times=None)
+        await admin.create_topic("a")
+        assert cluster.topics() == ["a"]
+        hanging, late = sorted(caplog.messages, key=lambda line: "does not know" in line)
+        assert "The topic a was created, but broker 2 does not say so: No broker answered within" in hanging
+        assert late == "The topic a was created, but broker 3 does not know it yet"
+
+
+@pytest.mark.parametrize("transport", ["memory", "tcp"])
+async def test_a_broker_that_dies_while_a_topic_is_created_is_not_waited_for(transport, caplog):
+    async with EmbeddedCluster(3, transport=transport) as cluster, reached_by_node_1(cluster, 60) as admin:
+        cluster.delay("Metadata", 60_000, node=2)
+        creating = asyncio.ensure_future(admin.create_topic("a"))
+        await until(lambda: not cluster.pending_faults())
+        await cluster.kill(2)
+        # Shorter than anything of this waits for a broker that hangs.
+        async with asyncio.timeout(4):
+            await creating
+        assert [line for line in caplog.messages if "was created" in line] == []
+
+
+async def test_a_controller_that_died_is_not_asked_for_all_of_the_time():
+    async with EmbeddedCluster(3, transport="memory") as cluster, administer(cluster) as admin:
+        await admin.create_topic("a")
+        await cluster.kill(admin.client.metadata.controller_id)
+        await admin.create_topic("b", replication_factor=2)
+        await admin.delete_topic("a")
+        assert cluster.topics() == ["b"]
 
 
 async def test_what_does_not_pass_is_raised_at_once_and_what_does_not_end_in_time():
