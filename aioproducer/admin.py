@@ -224,23 +224,20 @@ class Admin:
             timeout_ms=self._timeout_ms(),
         )
 
-        async def create(timeout: float) -> None:
-            response = await self.client.request(request, node_id=self._controller(), timeout=timeout)
-            for result in response.topics:
-                if result.error_code:
-                    raise broker_error(result.error_code, result.error_message)
+        async def create(timeout: float) -> bytes:
+            (result,) = (await self.client.request(request, node_id=self._controller(), timeout=timeout)).topics
+            if result.error_code:
+                raise broker_error(result.error_code, result.error_message)
+            return result.topic_id
+
+        topic_id = await self._retrying(create)
 
         async def be_led(timeout: float, node_id: int | None = None) -> list[int]:
-            if node_id is not None and metadata.node(node_id) is None:
-                # The cluster has given it up meanwhile.
-                return []
-            response = await self._metadata([name], timeout, node_id)
-            (topic,) = _descriptions(response, [name])
-            if any(partition.leader is None for partition in topic.partitions):
-                raise LeaderNotAvailableError(
-                    f"The topic {name} was created, but not all partitions have a leader yet."
-                )
-            return [broker.node_id for broker in response.brokers]
+            return await self._brokers_where_led(name, topic_id, timeout, node_id)
+
+        brokers = await self._retrying(be_led, also=NoSuchTopicError)
+        loop, metadata = asyncio.get_running_loop(), self.client.metadata
+        deadline = loop.time() + min(self._timeout, _SPREADING)
 
         async def be_known(node_id: int) -> None:
             try:
@@ -252,13 +249,29 @@ class Admin:
             except KafkaError as error:
                 logger.warning("The topic %s was created, but broker %d does not say so: %s", name, node_id, error)
 
-        loop, metadata = asyncio.get_running_loop(), self.client.metadata
-        await self._retrying(create)
-        brokers = await self._retrying(be_led, also=NoSuchTopicError)
-        deadline = loop.time() + min(self._timeout, _SPREADING)
         async with asyncio.TaskGroup() as group:
             for broker in brokers:
                 group.create_task(be_known(broker))
+
+    async def _brokers_where_led(self, name: str, topic_id: bytes, timeout: float, node_id: int | None) -> list[int]:
+        """The ids of all brokers, once a broker knows the topic of this id and a leader of each of its partitions.
+
+        None, where that broker was named and the cluster has given it up.
+
+        Raises:
+            NoSuchTopicError: it knows none, or one of this name that was deleted.
+            LeaderNotAvailableError: there are partitions without a leader.
+        """
+        if node_id is not None and self.client.metadata.node(node_id) is None:
+            return []
+        response = await self._metadata([name], timeout, node_id)
+        (topic,) = _descriptions(response, [name])
+        # Old brokers tell no ids, of what they create or of what they have.
+        if any(topic_id) and topic.topic_id not in (None, topic_id):
+            raise NoSuchTopicError.of(name)
+        if any(partition.leader is None for partition in topic.partitions):
+            raise LeaderNotAvailableError(f"The topic {name} was created, but not all partitions have a leader yet.")
+        return [broker.node_id for broker in response.brokers]
 
     async def delete_topic(self, name: str) -> None:
         """Delete a topic and its records.
