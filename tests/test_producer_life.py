@@ -29,10 +29,10 @@ from aioproducer.errors import (
     WrongCallerError,
 )
 from aioproducer.testing import EmbeddedCluster, EmbeddedClusterThread
+from tests.leaks import own_objects
 from tests.waiting import know_topic
 
 NOWHERE = "127.0.0.1:1"
-CLUSTER = ("aioproducer.broker.", "aioproducer.testing.")
 
 
 pytestmark = pytest.mark.kafka_cluster(transport="memory")
@@ -553,14 +553,6 @@ async def test_hooks_hear_of_batches(kafka_cluster: EmbeddedCluster, topic: str)
 # What is left
 
 
-def _own_objects() -> Counter[str]:
-    gc.collect()
-    counts = Counter(map(type, gc.get_objects()))
-    # What the cluster keeps of every producer is its own.
-    own = [kind for kind in counts if str(kind.__module__).startswith("aioproducer.")]
-    return Counter({kind.__qualname__: counts[kind] for kind in own if not kind.__module__.startswith(CLUSTER)})
-
-
 async def _trouble(kafka_cluster: EmbeddedCluster, topic: str) -> list[weakref.ref[BaseException]]:
     references: list[weakref.ref[BaseException]] = []
     async with kafka_cluster.producer(linger_ms=0, compression_type="gzip", max_block_ms=50) as producer:
@@ -596,10 +588,10 @@ async def test_nothing_is_left_of_a_closed_producer(
     # What is logged is kept until the end of the test.
     caplog.set_level(logging.CRITICAL, "aioproducer")
     await _trouble(kafka_cluster, topic)
-    objects, tasks, threads = _own_objects(), asyncio.all_tasks(), threading.active_count()
+    objects, tasks, threads = own_objects(), asyncio.all_tasks(), threading.active_count()
     references = [*await _trouble(kafka_cluster, topic), *await _trouble(kafka_cluster, topic)]
     await asyncio.sleep(0)
-    assert _own_objects() - objects == Counter()
+    assert own_objects() - objects == Counter()
     assert [reference() for reference in references if reference() is not None] == []
     assert asyncio.all_tasks() == tasks
     assert threading.active_count() == threads

@@ -60,7 +60,7 @@ def test_how_late_the_loop_is_is_told_of_both_transports_and_nothing_else_is_cha
     assert [row.split()[1] for row in rows] == ["transport", "TCP", "RDMA"]
     found = json.loads(output.read_text())
     assert {name: len(rounds) for name, rounds in found.items()} == {"tcp": 2, "rdma": 2}
-    assert all(one["ticks"] > 1 and one["late_max_ms"] >= 0 for rounds in found.values() for one in rounds)
+    assert all(one["ticks"] > 1 and one["late_max_ms"] > 0 for rounds in found.values() for one in rounds)
     assert (sys.getswitchinterval(), os.sched_getaffinity(0), os.sched_getscheduler(0)) == before
 
 
@@ -129,11 +129,10 @@ async def test_two_machines_in_one(served):
     )
     labels = {f"echo of {size} bytes" for size in rdma_link.SIZES} | {"stream"}
     assert found.keys() == {f"{label}, {name}" for label in labels for name in ("RDMA", "TCP")}
-    for figures in found.values():
-        late = figures.pop("loop_late_max_ms")
-        # Not late at all, where every timer fired as early as a loop may.
-        assert late >= 0
-        assert all(value > 0 for name, value in figures.items() if "cpu" not in name)
+    late = [figures.pop("loop_late_max_ms") for figures in found.values()]
+    # Here and there every timer fired as early as a loop may.
+    assert any(late)
+    assert all(value > 0 for of in found.values() for name, value in of.items() if "cpu" not in name)
     # Gathered from where it lies; the echoes' requests and the server's answers are not.
     counters = connectors["rdma"].counters
     assert counters.bytes_sent > 6_000_000

@@ -18,6 +18,7 @@ from tests.kafka.cluster import KafkaCluster
 from tests.kafka.in_process import InProcessCluster
 from tests.kafka.ledger import Ledger, verify
 from tests.kafka.mock import DISCONNECT, PRODUCE, MockCluster
+from tests.leaks import own_objects
 
 
 async def test_many_coroutines_await_their_own_records(one_node: KafkaCluster, topic: str) -> None:
@@ -152,21 +153,7 @@ async def test_closed_producer_takes_nothing(mock_cluster: MockCluster, topic: s
 
 
 # Embedded brokers of other tests run in this process, and what they ask each other is there for a long poll.
-_OF_BROKERS = ("aioproducer.broker", "aioproducer.testing", "aioproducer.protocol.messages")
-
-
-def _own_objects() -> Counter[str]:
-    """How many instances of the classes that a producer is made of the collector knows."""
-    gc.collect()
-    kinds = Counter(map(type, gc.get_objects()))
-    modules = {kind: str(kind.__module__) for kind in kinds}
-    return Counter(
-        {
-            kind.__qualname__: count
-            for kind, count in kinds.items()
-            if modules[kind].startswith("aioproducer") and not modules[kind].startswith(_OF_BROKERS)
-        }
-    )
+_OF_BROKERS = ("aioproducer.protocol.messages.fetch", "aioproducer.protocol.messages.headers")
 
 
 async def _trouble(cluster: MockCluster, topic: str) -> list[weakref.ref[object]]:
@@ -212,13 +199,13 @@ async def test_nothing_is_left_of_a_closed_producer(
     mock_cluster.create_topic(topic, 2, 3)
     # The first pass fills caches.
     await _trouble(mock_cluster, topic)
-    objects, tasks = _own_objects(), asyncio.all_tasks()
+    objects, tasks = own_objects(without=_OF_BROKERS), asyncio.all_tasks()
     for _ in range(2):
         references = await _trouble(mock_cluster, topic)
         await asyncio.sleep(0)
         gc.collect()
         assert [reference() for reference in references if reference() is not None] == []
-    assert _own_objects() - objects == Counter()
+    assert own_objects(without=_OF_BROKERS) - objects == Counter()
     assert asyncio.all_tasks() == tasks
     # By the remote port: the mock's own sides of the connections are in this process too.
     brokers = {int(address.rpartition(":")[2]) for address in mock_cluster.bootstrap_servers.split(",")}
