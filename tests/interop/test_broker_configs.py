@@ -14,6 +14,7 @@ from aioproducer.broker import BrokerCluster
 from aioproducer.broker.config import SERVER_CONFIG_DEF, TOPIC_KEYS
 from aioproducer.broker.config.server_keys import why_meaningless
 from aioproducer.config import Type
+from aioproducer.errors import UnknownTopicOrPartitionError
 from aioproducer.protocol import Request, Response, decode_response, encode_request
 from aioproducer.protocol.messages.configs import (
     AlterableConfig,
@@ -147,7 +148,12 @@ async def describe(client: Client, kind: int, name: str) -> dict[str, dict[str, 
         include_synonyms=True,
         include_documentation=True,
     )
-    (result,) = (await client.ask(request, 4)).results
+    async with asyncio.timeout(DEADLINE_S):
+        (result,) = (await client.ask(request, 4)).results
+        # A broker learns of a topic a moment after the controller has made it.
+        while result.error_code == UnknownTopicOrPartitionError.code:
+            await asyncio.sleep(0.01)
+            (result,) = (await client.ask(request, 4)).results
     assert (result.error_code, result.error_message) == (0, "")
     assert (result.resource_type, result.resource_name) == (kind, name)
     return {config.name: told(config) for config in result.configs}

@@ -134,6 +134,15 @@ class Judged:
                     return
                 await asyncio.sleep(0.05)
 
+    async def state(self, client: PeerClient, group: str, state: str) -> None:
+        """Wait until a group is in a state: what brings it there is asked over another connection."""
+        async with asyncio.timeout(TIMEOUT):
+            while True:
+                described = await client.request(DescribeGroupsRequest(groups=[group]), 6, TIMEOUT)
+                if described.groups[0].group_state == state:
+                    return
+                await asyncio.sleep(0.01)
+
     async def topic_id(self, client: PeerClient) -> bytes:
         response = await client.request(MetadataRequest(topics=[MetadataRequestTopic(name="t")]), 12, TIMEOUT)
         return response.topics[0].topic_id
@@ -307,7 +316,7 @@ async def scenario(judged: Judged) -> None:
     # two members
     r1 = await others[0].request(join(mid=""), 7, 10)
     t1 = asyncio.create_task(others[0].request(join(mid=r1.member_id), 7, 20))
-    await asyncio.sleep(0.3)
+    await judged.state(c, "ga", "PreparingRebalance")
     await ask("hb preparing", HeartbeatRequest(group_id="ga", generation_id=gen, member_id=m), 4)
     await ask("sync preparing", SyncGroupRequest(group_id="ga", generation_id=gen, member_id=m), 3)
     await ask("commit preparing", commit(gen=gen, mid=m), 8)

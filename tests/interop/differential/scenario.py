@@ -15,8 +15,10 @@ from aioproducer.protocol.messages import (
     ApiVersionsResponse,
     CreateTopicsRequest,
     DeleteTopicsRequest,
+    DescribeConfigsRequest,
     FetchRequest,
     FetchResponse,
+    IncrementalAlterConfigsRequest,
     InitProducerIdResponse,
     ListOffsetsRequest,
     MetadataRequest,
@@ -24,6 +26,7 @@ from aioproducer.protocol.messages import (
     ProduceRequest,
     ProduceResponse,
 )
+from aioproducer.protocol.messages.configs import AlterableConfig, AlterConfigsResource, DescribeConfigsResource
 from aioproducer.protocol.messages.fetch import FetchPartition, FetchTopic
 from aioproducer.protocol.messages.metadata import MetadataRequestTopic, MetadataResponseTopic
 from aioproducer.protocol.messages.offsets import ListOffsetsPartition, ListOffsetsTopic
@@ -40,6 +43,10 @@ from tests.interop.differential.wire import Connection, Nodes, Outcome
 R = TypeVar("R", bound=Response)
 
 _PATIENCE_SECONDS = 30
+
+# DescribeConfigs' and AlterConfigs' number for a topic, and the key that tells how far a broker has read the metadata.
+_TOPIC = 2
+_MARK = "retention.ms"
 
 
 class Topic(NamedTuple):
@@ -79,6 +86,8 @@ class Run:
         self.prefix = prefix
         self.names = Names({node: port for node, (_, port) in nodes.addresses.items()})
         self.observed: dict[str, Tree] = {}
+        self._marker: Topic | None = None
+        self._marked = 0
 
     # Asking
 
@@ -201,6 +210,29 @@ class Run:
 
             await self.eventually(leads, f"leader of {name}-{partition.partition_index}")
         return found
+
+    async def metadata_caught_up(self) -> None:
+        """Until node 1 describes all that the controller has written so far.
+
+        The controller answers when a change is in the log of the metadata; a broker reads that log a moment later,
+        and in order. So a further change is made, of a topic that is there for nothing else, and waited for.
+        """
+        if self._marker is None:
+            self._marker = await self.create("marker")
+        self._marked += 1
+        name, value = self._marker.name, str(self._marked)
+        change = AlterConfigsResource(
+            resource_type=_TOPIC, resource_name=name, configs=[AlterableConfig(name=_MARK, value=value)]
+        )
+        altered = await self.surely(IncrementalAlterConfigsRequest(resources=[change]))
+        assert altered.responses[0].error_code == 0, altered
+        mark = DescribeConfigsResource(resource_type=_TOPIC, resource_name=name, configuration_keys=[_MARK])
+
+        async def described() -> bool:
+            answer = await self.surely(DescribeConfigsRequest(resources=[mark]))
+            return [config.value for config in answer.results[0].configs] == [value]
+
+        await self.eventually(described, f"{_MARK}={value} of {name}")
 
     async def eventually(self, condition: Callable[[], Awaitable[bool]], what: str) -> None:
         """Until ``condition`` holds."""

@@ -82,19 +82,11 @@ async def alter_topic_configs(run: Run) -> None:
         for version in versions(IncrementalAlterConfigsRequest):
             request = _alter(topic.name, *changes, validate=validate)
             await run.ask(f"version {version} {label}", request, version)
-
-            async def told() -> list[tuple[str, str | None, int]]:
-                keys = ["retention.ms", "cleanup.policy", "segment.bytes", "max.message.bytes", "flush.ms"]
-                answer = await run.surely(_describe(topic.name, keys))
-                return [(found.name, found.value, found.config_source) for found in answer.results[0].configs]
-
-            # A broker learns of the change a moment later.
-            before, same = await told(), 0
-            while same < 3:
-                now = await told()
-                same = same + 1 if now == before else 0
-                before = now
-            run.observe(f"version {version} {label}, then", {key: f"{value} {source}" for key, value, source in before})
+            await run.metadata_caught_up()
+            keys = ["retention.ms", "cleanup.policy", "segment.bytes", "max.message.bytes", "flush.ms"]
+            answer = await run.surely(_describe(topic.name, keys))
+            told = {found.name: f"{found.value} {found.config_source}" for found in answer.results[0].configs}
+            run.observe(f"version {version} {label}, then", told)
 
     await altered("set", (SET, "retention.ms", "88"))
     await altered("validated", (SET, "retention.ms", "99"), validate=True)

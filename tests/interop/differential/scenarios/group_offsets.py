@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import struct
-import time
 from collections.abc import Sequence
 
 from aioproducer.protocol.messages import (
@@ -146,13 +144,13 @@ async def offsets_of_a_deleted_topic(run: Run) -> None:
     group = run.name("g")
     await run.ask("commit", _commit(group, topic), 9)
     await run.delete(topic)
-    # The coordinator drops the offsets some time after the topic.
-    deadline = time.monotonic() + 3
-    while time.monotonic() < deadline:
+
+    async def dropped() -> bool:
         answer = await run.surely(_fetch(9, group, topic, 0), 9)
-        if answer.groups[0].topics[0].partitions[0].committed_offset == -1:
-            break
-        await asyncio.sleep(0.02)
+        return answer.groups[0].topics[0].partitions[0].committed_offset == -1
+
+    # The coordinator drops the offsets some time after the topic.
+    await run.eventually(dropped, f"offset of the deleted {topic.name}")
     for version in (1, 9, 10):
         await run.ask(f"fetch {version}", _fetch(version, group, topic, 0), version)
     await run.ask("commit of a deleted id", _commit(group, topic), 10)
