@@ -13,6 +13,7 @@ from aioproducer.error_texts import broker_text
 from aioproducer.errors import BrokerError, KafkaError, UnknownServerError, UnsupportedVersionError
 from aioproducer.protocol import ZERO_UUID, ApiKey, Request, Response
 from aioproducer.protocol.messages import (
+    AlterConfigsResponse,
     ApiVersionsRequest,
     ApiVersionsResponse,
     CreatePartitionsResponse,
@@ -32,7 +33,6 @@ from aioproducer.protocol.messages import (
     FetchResponse,
     FindCoordinatorRequest,
     FindCoordinatorResponse,
-    IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
     InitProducerIdResponse,
     JoinGroupRequest,
@@ -257,20 +257,23 @@ def _describe_configs(
     )
 
 
-def _incremental_alter_configs(
-    request: IncrementalAlterConfigsRequest, version: int, code: int, message: str | None
-) -> IncrementalAlterConfigsResponse:
-    return IncrementalAlterConfigsResponse(
-        responses=[
-            AlterConfigsResourceResponse(
-                error_code=code,
-                error_message=message,
-                resource_type=resource.resource_type,
-                resource_name=resource.resource_name,
-            )
-            for resource in request.resources
-        ]
-    )
+def _alter_configs(
+    response_class: type[AlterConfigsResponse | IncrementalAlterConfigsResponse],
+) -> Callable[[Part, int, int, str | None], Response]:
+    def make(request: Part, version: int, code: int, message: str | None) -> Response:
+        return response_class(
+            responses=[
+                AlterConfigsResourceResponse(
+                    error_code=code,
+                    error_message=message,
+                    resource_type=resource.resource_type,
+                    resource_name=resource.resource_name,
+                )
+                for resource in request.resources
+            ]
+        )
+
+    return make
 
 
 def _create_topics(request: Part, version: int, code: int, message: str | None) -> CreateTopicsResponse:
@@ -330,7 +333,8 @@ _ERROR_RESPONSES: Final[dict[int, Callable[[Part, int, int, str | None], Respons
     ApiKey.DELETE_GROUPS: _delete_groups,
     ApiKey.INIT_PRODUCER_ID: _init_producer_id,
     ApiKey.DESCRIBE_CONFIGS: _describe_configs,
-    ApiKey.INCREMENTAL_ALTER_CONFIGS: _incremental_alter_configs,
+    ApiKey.ALTER_CONFIGS: _alter_configs(AlterConfigsResponse),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: _alter_configs(IncrementalAlterConfigsResponse),
     ApiKey.CREATE_TOPICS: _create_topics,
     ApiKey.CREATE_PARTITIONS: _create_partitions,
     ApiKey.DELETE_TOPICS: _delete_topics,

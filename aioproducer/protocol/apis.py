@@ -199,6 +199,7 @@ APIS: Final[Mapping[ApiKey, Api]] = _Apis(
         ApiKey.WRITE_TXN_MARKERS: "WriteTxnMarkersRequest",
         ApiKey.TXN_OFFSET_COMMIT: "TxnOffsetCommitRequest",
         ApiKey.DESCRIBE_CONFIGS: "DescribeConfigsRequest",
+        ApiKey.ALTER_CONFIGS: "AlterConfigsRequest",
         ApiKey.SASL_AUTHENTICATE: "SaslAuthenticateRequest",
         ApiKey.CREATE_PARTITIONS: "CreatePartitionsRequest",
         ApiKey.DELETE_GROUPS: "DeleteGroupsRequest",

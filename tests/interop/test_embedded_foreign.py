@@ -10,8 +10,10 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 
 import aiokafka
+import aiokafka.admin.config_resource
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka.admin import AdminClient, ConfigResource, ConfigSource, ResourceType
 
 from tests.kafka import jars
 from tests.kafka.embedded import EmbeddedProcess
@@ -298,3 +300,50 @@ def test_groups_offsets_are_read_by_another_client(written: Written) -> None:
         assert {place.partition: other.committed(place) for place in places} == ends
     finally:
         other.close()
+
+
+# Who sets a topic's configurations by AlterConfigs, which takes away what is not named.
+
+
+def _confluent_sets(bootstrap_servers: str, topic: str, configs: dict[str, str]) -> None:
+    resource = ConfigResource(ResourceType.TOPIC, topic, set_config=configs)
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+    with pytest.warns(DeprecationWarning, match="incremental_alter_configs"):
+        (outcome,) = admin.alter_configs([resource]).values()
+    outcome.result(30)
+
+
+def _aiokafka_sets(bootstrap_servers: str, topic: str, configs: dict[str, str]) -> None:
+    async def alter() -> None:
+        admin = aiokafka.admin.AIOKafkaAdminClient(bootstrap_servers=bootstrap_servers)
+        await admin.start()
+        try:
+            resource = aiokafka.admin.config_resource.ConfigResource(
+                aiokafka.admin.config_resource.ConfigResourceType.TOPIC, topic, configs
+            )
+            (response,) = await admin.alter_configs([resource])
+        finally:
+            await admin.close()
+        assert [answer[0] for answer in response.resources] == [0], response
+
+    asyncio.run(alter())
+
+
+@pytest.mark.parametrize("setter", [_confluent_sets, _aiokafka_sets])
+def test_configurations_are_set_by_clients_that_know_alter_configs_alone(
+    setter: Callable[[str, str, dict[str, str]], None],
+) -> None:
+    with EmbeddedProcess(1) as cluster:
+        cluster.create_topic("t", 1)
+
+        def told() -> dict[str, str]:
+            resource = ConfigResource(ResourceType.TOPIC, "t")
+            admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+            (outcome,) = admin.describe_configs([resource]).values()
+            set_for_topic = ConfigSource.DYNAMIC_TOPIC_CONFIG.value
+            return {name: entry.value for name, entry in outcome.result(30).items() if entry.source == set_for_topic}
+
+        setter(cluster.bootstrap_servers, "t", {"retention.ms": "86400000", "flush.ms": "7"})
+        assert told() == {"retention.ms": "86400000", "flush.ms": "7"}
+        setter(cluster.bootstrap_servers, "t", {"flush.ms": "8"})
+        assert told() == {"flush.ms": "8"}

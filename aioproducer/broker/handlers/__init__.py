@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from aioproducer.broker.handlers import (
+    alter_configs,
     api_versions,
     create_partitions,
     create_topics,
@@ -82,6 +83,7 @@ HANDLERS: Final[dict[ApiKey, Handler]] = {
     ApiKey.INIT_PRODUCER_ID: Handler(init_producer_id.VERSIONS, init_producer_id.handle),
     ApiKey.OFFSET_FOR_LEADER_EPOCH: Handler(offset_for_leader_epoch.VERSIONS, offset_for_leader_epoch.handle),
     ApiKey.DESCRIBE_CONFIGS: Handler(describe_configs.VERSIONS, describe_configs.handle),
+    ApiKey.ALTER_CONFIGS: Handler(alter_configs.VERSIONS, alter_configs.handle),
     ApiKey.CREATE_PARTITIONS: Handler(create_partitions.VERSIONS, create_partitions.handle),
     ApiKey.DELETE_GROUPS: Handler(delete_groups.VERSIONS, delete_groups.handle),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: Handler(incremental_alter_configs.VERSIONS, incremental_alter_configs.handle),

@@ -58,6 +58,10 @@ if TYPE_CHECKING:
         RequestHeader,
         ResponseHeader,
     )
+    from aioproducer.protocol.messages.legacy_configs import (
+        AlterConfigsRequest,
+        AlterConfigsResponse,
+    )
     from aioproducer.protocol.messages.metadata import (
         DescribeTopicPartitionsRequest,
         DescribeTopicPartitionsResponse,
@@ -120,6 +124,8 @@ __all__ = [
     "AddOffsetsToTxnResponse",
     "AddPartitionsToTxnRequest",
     "AddPartitionsToTxnResponse",
+    "AlterConfigsRequest",
+    "AlterConfigsResponse",
     "ApiVersionsRequest",
     "ApiVersionsResponse",
     "ConsumerProtocolAssignment",
@@ -201,6 +207,8 @@ _HOMES = {
     "AddOffsetsToTxnResponse": "transactions",
     "AddPartitionsToTxnRequest": "transactions",
     "AddPartitionsToTxnResponse": "transactions",
+    "AlterConfigsRequest": "legacy_configs",
+    "AlterConfigsResponse": "legacy_configs",
     "ApiVersionsRequest": "api_versions",
     "ApiVersionsResponse": "api_versions",
     "ConsumerProtocolAssignment": "consumer_protocol",

@@ -43,6 +43,8 @@ KNOWN: tuple[Difference, ...] = (
     Difference("describe_configs", "version * kind *.results[x].error_message", "the text names the type"),
     Difference("alter_topic_configs", "version * unknown operation.responses[*].error_*", _FAILED),
     Difference("alter_broker_configs", "broker * log.retention.ms=0.*.error_message", "the text names all keys"),
+    Difference("set_broker_configs", "broker * log.retention.ms=0.*.error_message", "the text names all keys"),
+    Difference("set_configs_errors", "twice*", "Kafka never answers"),
     Difference("create_topics_counts", "*.error_message", "no log directory can be cordoned here"),
     Difference("topics_on_three_nodes", "4 replicas.*.error_message", "no log directory can be cordoned here"),
     Difference("fetch_limits", "*.records.bytes of a batch cut off", _WHOLE),

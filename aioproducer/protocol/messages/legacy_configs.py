@@ -1,0 +1,38 @@
+"""Setting the whole configuration of a resource (KIP-133), which KIP-339's changes have followed.
+
+Apart from those because Kafka gives the structs of both the same names.
+"""
+
+from __future__ import annotations
+
+from aioproducer.protocol.messages.configs import AlterConfigsResourceResponse
+from aioproducer.protocol.schema import Request, Response, Struct, array, boolean, int8, int32, string
+
+
+class AlterConfigsResponse(Response, api_key=33, versions="0-2", flexible="2+"):
+    """Whether each resource was changed."""
+
+    throttle_time_ms: int = int32("0+")
+    responses: list[AlterConfigsResourceResponse] = array(AlterConfigsResourceResponse, "0+")
+
+
+class AlterableConfig(Struct):
+    """A key and the value that it is to have."""
+
+    name: str = string("0+")
+    value: str | None = string("0+", nullable="0+")
+
+
+class AlterConfigsResource(Struct):
+    """One resource, and all that is to be set for it."""
+
+    resource_type: int = int8("0+")
+    resource_name: str = string("0+")
+    configs: list[AlterableConfig] = array(AlterableConfig, "0+")
+
+
+class AlterConfigsRequest(Request[AlterConfigsResponse], api_key=33, versions="0-2", flexible="2+"):
+    """Set these keys of some resources and take away all others."""
+
+    resources: list[AlterConfigsResource] = array(AlterConfigsResource, "0+")
+    validate_only: bool = boolean("0+")
