@@ -233,6 +233,51 @@ def test_what_foreign_clients_read_through_gateways(cluster, gateways, topic, re
     assert gateways.total("responses_shortened") == 0
 
 
+@pytest.mark.parametrize("group_protocol", ["classic", "consumer"])
+def test_transactions_from_topic_to_topic(cluster, gateways, topic, group_protocol):
+    """Offsets and records go together, by the coordinators of both; ``consumer`` is the group protocol of KIP-848."""
+    confluent_write(cluster.bootstrap_servers, topic)
+    results = cluster.create_topic(f"{topic}-results", PARTITIONS)
+    servers = gateways.address(1)
+    group = uuid.uuid4().hex
+    producer = confluent_kafka.Producer({"bootstrap.servers": servers, "transactional.id": group})
+    producer.init_transactions(60)
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": servers,
+            "group.id": group,
+            "group.protocol": group_protocol,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+        }
+    )
+    try:
+        consumer.subscribe([topic])
+        done, deadline = 0, time.monotonic() + 60
+        while done < COUNT and time.monotonic() < deadline:
+            messages = consumer.consume(COUNT // 4, 1)
+            if messages:
+                producer.begin_transaction()
+                for message in messages:
+                    assert message.error() is None
+                    producer.produce(results, message.value(), partition=message.partition())
+                positions = consumer.position(consumer.assignment())
+                producer.send_offsets_to_transaction(positions, consumer.consumer_group_metadata(), 60)
+                producer.commit_transaction(60)
+                done += len(messages)
+        committed = consumer.committed([confluent_kafka.TopicPartition(topic, n) for n in range(PARTITIONS)], 60)
+    finally:
+        consumer.close()
+    producer.begin_transaction()
+    producer.produce(results, b"aborted", partition=0)
+    assert producer.flush(60) == 0
+    producer.abort_transaction(60)
+    assert [partition.offset for partition in committed] == [COUNT // PARTITIONS] * PARTITIONS
+    # Read without gateways, and to the end: what was aborted is not there, and nothing is there twice.
+    assert sorted(read_all(cluster.bootstrap_servers, results)) == VALUES
+    assert gateways.total("addresses_unmapped") == 0
+
+
 def test_an_administrator_sees_gateways(gateways):
     admin = AdminClient({"bootstrap.servers": gateways.address(3)})
     described = admin.describe_cluster(request_timeout=30).result(30)
@@ -275,12 +320,12 @@ def test_a_broker_that_is_killed_under_its_clients(cluster, topic):
         writing.join(120)
         assert not writing.is_alive()
         assert gateways.total("addresses_unmapped") == 0
-    found = sorted(read_all(cluster.bootstrap_servers, topic, 2 * COUNT))
+    found = sorted(read_all(cluster.bootstrap_servers, topic))
     assert found == sorted(VALUES * 2)
 
 
-def read_all(servers: str, topic: str, count: int) -> list[bytes]:
-    """All that is in the topic: exactly ``count`` records, or what there is."""
+def read_all(servers: str, topic: str) -> list[bytes]:
+    """All that is in the topic and not aborted."""
     consumer = confluent_kafka.Consumer(
         {"bootstrap.servers": servers, "group.id": "reading", "enable.partition.eof": True}
     )
