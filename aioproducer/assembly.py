@@ -59,15 +59,17 @@ def connector_for(config: ProducerConfig, transport: str | Connector) -> Connect
     """The connector that ``Producer(transport=...)`` names, or is.
 
     Raises:
-        ConfigurationError: there is no such transport, or the TLS settings are wrong.
+        ConfigurationError: there is no such transport, it is not for this ``security_protocol``, or the TLS settings
+            are wrong.
     """
     if not isinstance(transport, str):
+        _check_connector(config, transport)
         return transport
     names = tuple([name.strip() for name in transport.split(",")])
     if names not in (("tcp",), ("rdma",), ("rdma", "tcp")):
         raise ConfigurationError(
             f"transport {transport!r} does not exist: give 'tcp', 'rdma', 'rdma,tcp' (RDMA where it is to be had, TCP "
-            "where not), or an object with connect()"
+            "where not), or a connector"
         )
     if names == ("rdma",):
         return _rdma_connector(config, None)
@@ -77,6 +79,22 @@ def connector_for(config: ProducerConfig, transport: str | Connector) -> Connect
         receive_buffer_bytes=config.receive_buffer_bytes,
     )
     return stream if names == ("tcp",) else _rdma_connector(config, stream)
+
+
+def _check_connector(config: ProducerConfig, connector: Connector) -> None:
+    """A connector that is given makes its connections by itself: what keys say of them would go unheard."""
+    missing = [name for name in ("resolve", "connect") if not callable(getattr(connector, name, None))]
+    if missing or isinstance(connector, type):
+        what = "is a class: give an object of it" if isinstance(connector, type) else f"has no {missing[0]}()"
+        raise ConfigurationError(
+            f"transport {connector!r} {what}; give 'tcp', 'rdma', 'rdma,tcp', or a connector "
+            "(aioproducer.transport.base.Connector)"
+        )
+    if config.security_protocol != "PLAINTEXT":
+        raise ConfigurationError(
+            f"security_protocol {config.security_protocol} is for transport 'tcp': a {type(connector).__name__} makes "
+            "its connections by itself, and would not encrypt them for it"
+        )
 
 
 def _rdma_connector(config: ProducerConfig, otherwise: StreamConnector | None) -> Connector:

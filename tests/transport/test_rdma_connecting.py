@@ -10,6 +10,7 @@ import socket
 import struct
 import sys
 import threading
+from types import SimpleNamespace
 
 import pytest
 
@@ -20,6 +21,7 @@ from aioproducer.errors import ConfigurationError, MetadataTimeoutError
 from aioproducer.testing import EmbeddedCluster
 from aioproducer.testing.verbs import SimulatedFabric
 from aioproducer.transport.listening import StreamListener
+from aioproducer.transport.memory import MemoryNetwork
 from aioproducer.transport.rdma import (
     FallbackConnector,
     HandshakeError,
@@ -583,6 +585,24 @@ class TestTransportArgument:
     def test_tls_is_not_for_rdma(self):
         with pytest.raises(ConfigurationError, match="RDMA writes are neither encrypted nor authenticated"):
             connector_for(self.config(security_protocol="SSL"), "rdma,tcp")
+
+    @pytest.mark.parametrize("connector", [RdmaConnector(SimulatedFabric()), MemoryNetwork(), StreamConnector()])
+    def test_tls_that_was_asked_for_was_left_out_by_a_connector_that_was_given(self, connector):
+        with pytest.raises(ConfigurationError, match=f"a {type(connector).__name__} makes its connections by itself"):
+            Producer(bootstrap_servers="localhost:9092", security_protocol="SSL", transport=connector)
+
+    @pytest.mark.parametrize(
+        ("transport", "text"),
+        [
+            (3, r"transport 3 has no resolve\(\); give 'tcp'"),
+            (None, r"transport None has no resolve\(\)"),
+            (SimpleNamespace(resolve=print), r"has no connect\(\)"),
+            (StreamConnector, "is a class: give an object of it"),
+        ],
+    )
+    def test_what_is_no_connector_was_found_out_when_it_was_to_connect(self, transport, text):
+        with pytest.raises(ConfigurationError, match=text):
+            Producer(bootstrap_servers="localhost:9092", transport=transport)
 
 
 async def test_a_kafka_client_that_speaks_tcp_is_told_what_listens_there(place):
