@@ -19,7 +19,7 @@ from random import Random
 from threading import get_ident
 from time import perf_counter, perf_counter_ns
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from aioproducer import callers
 from aioproducer.assembly import MemoryRegistry, Parts, assemble, connector_for
@@ -604,6 +604,12 @@ class Producer(RecordEntry):
 
     def __repr__(self) -> str:
         return f"<Producer {self.config.client_id}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a producer cannot be pickled or copied: make one in the process that sends "
+            "(in a Spark task: aioproducer.spark.executor_producer)"
+        )
 
 
 def _shorten(timeout: asyncio.Timeout, deadline: float) -> None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import gc
 import logging
+import pickle
 import subprocess
 import sys
 import threading
 import time
 import weakref
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -233,6 +236,16 @@ def test_a_forked_child_is_refused_and_does_not_harm_the_parent(kafka_cluster_se
         timeout=60,
     )
     assert (run.returncode, run.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("take", [pickle.dumps, copy.copy, copy.deepcopy])
+async def test_a_producer_in_the_closure_of_a_spark_task_was_a_matter_of_mmap(
+    kafka_cluster: EmbeddedCluster, take: Callable[[object], object]
+) -> None:
+    async with kafka_cluster.producer() as started:
+        for producer in (Producer(bootstrap_servers=NOWHERE), started):
+            with pytest.raises(TypeError, match="make one in the process that sends"):
+                take(producer)
 
 
 async def test_who_stops_waiting_for_metadata_leaves_nothing_behind() -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import ipaddress
 import itertools
 import mmap
 import os
@@ -20,6 +19,7 @@ from collections.abc import Callable, Sequence
 from enum import Enum, auto
 from typing import NamedTuple
 
+from aioproducer.transport.rdma.ports import gid_of
 from aioproducer.transport.rdma.verbs import (
     CompletionStatus,
     QueuePairFacts,
@@ -77,13 +77,13 @@ class SimulatedFabric:
         with self._lock:
             if not self._addresses:
                 raise RdmaUnavailableError("there is no RDMA device: the simulated fabric was made without one")
-            names = [name for name, address in self._addresses.items() if gid is None or _gid(address) == _gid(gid)]
+            names = [name for name, address in self._addresses.items() if gid is None or gid_of(address) == gid_of(gid)]
             if device is not None and device not in self._addresses:
                 raise RdmaUnavailableError(f"there is no RDMA device {device}; there are: {', '.join(self._addresses)}")
             found = next((name for name in names if device in (None, name)), None)
             if found is None:
                 raise RdmaUnavailableError(f"no port of {device or 'any RDMA device'} has the address {gid}")
-            opened = SimulatedDevice(self, found, _gid(self._addresses[found]))
+            opened = SimulatedDevice(self, found, gid_of(self._addresses[found]))
             self._devices.add(opened)
             return opened
 
@@ -577,9 +577,3 @@ class SimulatedQueuePair:
         with self._telling:
             if self._state is not _CLOSED:
                 os.write(self._writable, b"\0")
-
-
-def _gid(address: str) -> bytes:
-    """16 bytes: an IPv4 address is mapped into IPv6, as RoCE does."""
-    parsed = ipaddress.ip_address(address)
-    return parsed.packed if parsed.version == 6 else b"\0" * 10 + b"\xff\xff" + parsed.packed

@@ -582,6 +582,11 @@ class TestTransportArgument:
         monkeypatch.setattr("aioproducer.transport.rdma.connecting.default_verbs", SimulatedFabric)
         assert isinstance(connector_for(self.config(), name), kind)
 
+    @pytest.mark.parametrize("make", [RdmaConnector, RdmaListener])
+    def test_a_gid_that_is_no_address_was_found_out_at_each_connection(self, make):
+        with pytest.raises(ConfigurationError, match="gid must be the IP address of an RDMA port, not 'broker-1'"):
+            make(SimulatedFabric(), gid="broker-1")
+
     def test_tls_is_not_for_rdma(self):
         with pytest.raises(ConfigurationError, match="RDMA writes are neither encrypted nor authenticated"):
             connector_for(self.config(security_protocol="SSL"), "rdma,tcp")

@@ -23,6 +23,7 @@ from aioproducer.transport.rdma.control import Control, ControlConnector, Contro
 from aioproducer.transport.rdma.counters import Counters
 from aioproducer.transport.rdma.executor import DevicePool, Link, RingSizes, SharedDevice
 from aioproducer.transport.rdma.handshake import TOKEN_SIZE, Facts, HandshakeError, Kind, Message, Ready
+from aioproducer.transport.rdma.ports import gid_of
 from aioproducer.transport.rdma.verbs import Verbs
 
 _logger = logging.getLogger(__name__)
@@ -61,6 +62,9 @@ class _Endpoint:
         zero_copy: bool,
         linger_timeout: float,
     ) -> None:
+        if gid is not None:
+            # What is no address at all is said here, and not at each connection.
+            gid_of(gid)
         self.devices = DevicePool(default_verbs() if verbs is None else verbs, device, gid)
         self.counters = Counters()
         self.given_up: set[asyncio.Future[None]] = set()
@@ -216,6 +220,7 @@ class RdmaConnector:
         linger_timeout: seconds that a closed connection waits, after everything was sent, for the peer to end its side.
 
     Raises:
+        ConfigurationError: ``gid`` is no address.
         RdmaUnavailableError: no ``verbs`` were given, and pyverbs is not installed or this machine has no device.
     """
 

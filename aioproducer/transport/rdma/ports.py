@@ -9,6 +9,7 @@ import ipaddress
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from aioproducer.errors import ConfigurationError
 from aioproducer.transport.rdma.verbs import RdmaUnavailableError
 
 _PORT_ACTIVE = 4
@@ -90,11 +91,15 @@ def ports_of(name: str, context: Any, problems: list[str]) -> Iterator[Port]:
 
 
 def gid_of(gid: str) -> bytes:
-    """The 16 bytes of a GID's text; an IPv4 address stands for the one that is mapped into IPv6."""
+    """The 16 bytes of a GID's text; an IPv4 address stands for the one that is mapped into IPv6.
+
+    Raises:
+        ConfigurationError: it is no address.
+    """
     try:
         address = ipaddress.ip_address(gid)
-    except ValueError as error:
-        raise RdmaUnavailableError(f"not an address of an RDMA port (GID): {error}") from error
+    except ValueError:
+        raise ConfigurationError(f"gid must be the IP address of an RDMA port, not {gid!r}") from None
     return address.packed if address.version == 6 else b"\0" * 10 + b"\xff\xff" + address.packed
 
 
