@@ -310,7 +310,10 @@ class Admin:
         Raises:
             NoSuchTopicError: there is none of a name.
             InvalidTopicError, TopicAuthorizationError: the cluster refuses to tell.
+            TypeError: ``names`` is one name.
         """
+        if isinstance(names, str):
+            raise TypeError(f"names must be several names, not one: [{names!r}]")
         wanted = list(names)
 
         async def ask(timeout: float) -> list[TopicDescription]:

@@ -446,7 +446,13 @@ class Producer(RecordEntry):
         Raises:
             KeyError: there is no such column.
             SendManyError: some failed.
+            TypeError: ``batch`` is nothing of Arrow's.
         """
+        if not hasattr(batch, "column"):
+            raise TypeError(
+                f"batch must be a pyarrow RecordBatch or Table, not {type(batch).__name__}: make one of it, of a "
+                "DataFrame by pyarrow.Table.from_pandas"
+            )
         columns = [None if name is None else batch.column(name) for name in (key, timestamp_ms, headers)]
         return await self.send_many(
             topic,

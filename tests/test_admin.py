@@ -77,6 +77,8 @@ async def test_what_is_not_there_is_said_and_not_created():
         with pytest.raises(NoSuchTopicError, match="Topic a has no partition 2: it has 2, which count from 0"):
             await admin.list_offsets("a", {2: "latest"})
         assert await admin.list_topics() == ["a"]
+        with pytest.raises(TypeError, match=r"names must be several names, not one: \['a'\]"):
+            await admin.describe_topics("a")
 
 
 async def test_the_cluster():

@@ -337,6 +337,8 @@ async def test_arrow_columns(kafka_cluster: EmbeddedCluster, topic: str) -> None
         assert (await producer.send_arrow(topic, pyarrow.table({"value": [b"4"]}), partition=2)).acked == 1
         with pytest.raises(KeyError, match="nothing"):
             await producer.send_arrow(topic, batch, value="nothing")
+        with pytest.raises(TypeError, match=r"RecordBatch or Table, not list: make one of it, of a DataFrame by"):
+            await producer.send_arrow(topic, [b"5"])
     stored = kafka_cluster.records(topic, 2)
     assert [record[3:] for record in stored[:3]] == [
         (1, b"a", b"1", (("h", b"1"),)),
