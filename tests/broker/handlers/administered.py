@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import TypeVar
 
 from aioproducer.broker.config import BrokerConfig
-from aioproducer.broker.controller import Controller
+from aioproducer.broker.controller import Controller, TopicSpec
 from aioproducer.broker.image import ClusterImage, NodeState
 from aioproducer.broker.journal import Journal
 from aioproducer.broker.log.storage import MemoryStorage
@@ -49,6 +49,15 @@ def administered(nodes: int = 1, properties: Mapping[str, object] | None = None)
         *(NodeState(node_id, "here", 9091 + node_id, None, is_alive=True, epoch=-1) for node_id in range(1, nodes + 1))
     )
     return Node(1, image, controller, config)
+
+
+def with_topics(*names: str, **configs: str | None) -> Node:
+    """Node 1 of 2 with these topics; of keys, ``_`` stands for a dot."""
+    node = administered(2)
+    overrides = {name.replace("_", "."): value for name, value in configs.items()}
+    for name in names:
+        node.controller.create_topic(TopicSpec(name, configs=overrides))
+    return node
 
 
 async def ask(node: Node, handler: ModuleType, request: Request[ResponseT], version: int | None = None) -> ResponseT:

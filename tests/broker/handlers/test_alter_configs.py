@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from aioproducer.broker.controller import TopicSpec
 from aioproducer.broker.handlers import alter_configs
 from aioproducer.protocol.messages.legacy_configs import AlterableConfig, AlterConfigsRequest, AlterConfigsResource
-from tests.broker.handlers.administered import Node, administered, ask
+from tests.broker.handlers.administered import Node, administered, ask, with_topics
 
 TOPIC, BROKER = 2, 4
 
@@ -34,14 +33,6 @@ async def set_to(
         (kind, name) for kind, name, _ in resources
     ]
     return [(result.error_code, result.error_message) for result in response.responses]
-
-
-def with_topics(*names: str, **configs: str | None) -> Node:
-    node = administered(2)
-    overrides = {name.replace("_", "."): value for name, value in configs.items()}
-    for name in names:
-        node.controller.create_topic(TopicSpec(name, configs=overrides))
-    return node
 
 
 @pytest.mark.parametrize("version", alter_configs.VERSIONS)

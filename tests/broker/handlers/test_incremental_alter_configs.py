@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 
 from aioproducer.broker import BrokerCluster
-from aioproducer.broker.controller import TopicSpec
 from aioproducer.broker.handlers import incremental_alter_configs
 from aioproducer.protocol.messages.configs import AlterableConfig, AlterConfigsResource, IncrementalAlterConfigsRequest
 from aioproducer.transport.memory import MemoryNetwork
-from tests.broker.handlers.administered import Node, administered, ask
+from tests.broker.handlers.administered import Node, administered, ask, with_topics
 
 TOPIC, BROKER = 2, 4
 SET, DELETE, APPEND, SUBTRACT = range(4)
@@ -37,14 +36,6 @@ async def alter(
         (kind, name) for kind, name, _ in resources
     ]
     return [(result.error_code, result.error_message) for result in response.responses]
-
-
-def with_topics(*names: str, **configs: str | None) -> Node:
-    node = administered(2)
-    overrides = {name.replace("_", "."): value for name, value in configs.items()}
-    for name in names:
-        node.controller.create_topic(TopicSpec(name, configs=overrides))
-    return node
 
 
 @pytest.mark.parametrize("version", incremental_alter_configs.VERSIONS)
