@@ -367,6 +367,16 @@ def test_an_ssl_context_implies_ssl_and_excludes_the_ssl_keys() -> None:
             config(**given_keys)
 
 
+def test_a_trust_store_without_security_protocol_ssl_was_left_out_in_silence(caplog: pytest.LogCaptureFixture) -> None:
+    config(security_protocol="SSL", ssl_truststore_location="x")
+    assert not caplog.records
+    config(ssl_truststore_location="x", ssl_keystore_location="y")
+    assert (
+        "security.protocol is PLAINTEXT: connections are not encrypted; "
+        "without effect: ssl.keystore.location, ssl.truststore.location"
+    ) in caplog.text
+
+
 def test_tls_versions_and_host_name_check() -> None:
     with pytest.raises(ConfigurationError, match=r"ssl\.enabled\.protocols must be out of .*, not SSLv3"):
         config(ssl_enabled_protocols="TLSv1.2,SSLv3")

@@ -92,6 +92,15 @@ def resolve_security(values: Values, explicit: Container[str], context: object) 
         clash = [name for name in _SSL_STORE_KEYS if name in explicit]
         if clash:
             raise ConfigurationError(f"ssl_context takes the place of {', '.join(clash)}: give one or the other")
+    elif protocol != "SSL":
+        # No error: files that several clients share have such keys.
+        idle = [name for name in _SSL_STORE_KEYS if name in explicit]
+        if idle:
+            logger.warning(
+                "security.protocol is %s: connections are not encrypted; without effect: %s",
+                protocol,
+                ", ".join(idle),
+            )
     values["security.protocol"] = protocol
     unknown = [version for version in strings(values, "ssl.enabled.protocols") if version not in _TLS_VERSIONS]
     if unknown:
