@@ -113,9 +113,7 @@ class ConfigEntry(NamedTuple):
     is_set: bool
 
 
-def make_client(
-    config: ProducerConfig, loop: asyncio.AbstractEventLoop, transport: str | Connector = "tcp"
-) -> BrokerClient:
+def make_client(config: ProducerConfig, loop: asyncio.AbstractEventLoop, connector: Connector) -> BrokerClient:
     """A client of single requests, with a producer's configuration; it never creates topics by asking for them."""
     metadata = ClusterMetadata(
         config.bootstrap_addresses,
@@ -128,7 +126,7 @@ def make_client(
         metadata_recovery_rebootstrap_trigger_ms=config.metadata_recovery_rebootstrap_trigger_ms,
         allow_auto_topic_creation=False,
     )
-    return BrokerClient(loop, metadata, connector_for(config, transport), node_settings(config), random=Random())
+    return BrokerClient(loop, metadata, connector, node_settings(config), random=Random())
 
 
 class Admin:
@@ -140,7 +138,7 @@ class Admin:
         config: a producer's keys in snake_case; those about connections matter.
 
     Raises:
-        ConfigurationError: a key is unknown, or a value is wrong.
+        ConfigurationError: a key is unknown, a value is wrong, or the transport cannot be used.
     """
 
     def __init__(self, *, timeout: float = 30.0, transport: str | Connector = "tcp", **config: object) -> None:
@@ -157,7 +155,7 @@ class Admin:
 
     def _configure(self, config: ProducerConfig, timeout: float, transport: str | Connector) -> None:
         self._config = config
-        self._transport = transport
+        self._connector = connector_for(config, transport)
         self._timeout = timeout
         self._backoff = ExponentialBackoff(config.retry_backoff_ms, config.retry_backoff_max_ms)
         self._random = Random()
@@ -168,7 +166,7 @@ class Admin:
     async def start(self) -> None:
         """Begin; nothing is connected to before the first call."""
         if self._client is None:
-            self._client = make_client(self._config, asyncio.get_running_loop(), self._transport)
+            self._client = make_client(self._config, asyncio.get_running_loop(), self._connector)
 
     async def close(self) -> None:
         """End every connection."""

@@ -289,3 +289,8 @@ async def test_configuration_and_life():
     await admin.start()
     await admin.close()
     await admin.close()
+
+
+def test_a_transport_that_does_not_exist_was_found_out_at_the_start():
+    with pytest.raises(ConfigurationError, match="transport 'udp' does not exist"):
+        Admin(bootstrap_servers="localhost:9092", transport="udp")

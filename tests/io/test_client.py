@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from aioproducer.admin import make_client
+from aioproducer.assembly import connector_for
 from aioproducer.config import ProducerConfig
 from aioproducer.errors import (
     ConnectionFailedError,
@@ -22,7 +23,7 @@ def client_of(cluster, **config):
     config = ProducerConfig.from_kwargs(
         bootstrap_servers=cluster.bootstrap_servers, retry_backoff_ms=5, reconnect_backoff_ms=5, **config
     )
-    return make_client(config, asyncio.get_running_loop(), cluster.transport)
+    return make_client(config, asyncio.get_running_loop(), connector_for(config, cluster.transport))
 
 
 async def test_any_node_answers_before_and_after_the_cluster_is_known():
