@@ -83,11 +83,11 @@ def connector_for(config: ProducerConfig, transport: str | Connector) -> Connect
 
 def _check_connector(config: ProducerConfig, connector: Connector) -> None:
     """A connector that is given makes its connections by itself: what keys say of them would go unheard."""
-    missing = [name for name in ("resolve", "connect") if not callable(getattr(connector, name, None))]
-    if missing or isinstance(connector, type):
-        what = "is a class: give an object of it" if isinstance(connector, type) else f"has no {missing[0]}()"
+    missing = [f"has no {name}()" for name in ("resolve", "connect") if not callable(getattr(connector, name, None))]
+    problems = ["is a class: give an object of it"] if isinstance(connector, type) else missing
+    if problems:
         raise ConfigurationError(
-            f"transport {connector!r} {what}; give 'tcp', 'rdma', 'rdma,tcp', or a connector "
+            f"transport {connector!r} {problems[0]}; give 'tcp', 'rdma', 'rdma,tcp', or a connector "
             "(aioproducer.transport.base.Connector)"
         )
     if config.security_protocol != "PLAINTEXT":

@@ -346,7 +346,7 @@ class Controller:
             InvalidConfigurationError: a key or value is wrong.
         """
         topic = self.image.topic(name)
-        after = _merged(topic.configs, configs)
+        after = merged(topic.configs, configs)
         validate_topic_configs(after, self.config)
         if not validate_only and after != topic.configs:
             self._commit([TopicConfigs(topic.topic_id, after)])
@@ -363,7 +363,7 @@ class Controller:
         """
         node = CLUSTER_DEFAULT if node_id is None else str(node_id)
         before = self.image.node_configs.get(node, {})
-        after = _merged(before, configs)
+        after = merged(before, configs)
         configs_of_all = after if node_id is None else self.image.node_configs.get(CLUSTER_DEFAULT, {})
         try:
             self._static_config.with_dynamic(configs_of_all, after)
@@ -532,6 +532,7 @@ def _check_size(changes: int) -> None:
         raise PolicyViolationError("Unable to perform excessively large batch operation.")
 
 
-def _merged(before: Mapping[str, str], changes: Mapping[str, str | None]) -> dict[str, str]:
+def merged(before: Mapping[str, str], changes: Mapping[str, str | None]) -> dict[str, str]:
+    """Configurations after ``changes``, of which ``None`` takes a key away."""
     after = {**before, **changes}
     return {key: value for key, value in after.items() if value is not None}

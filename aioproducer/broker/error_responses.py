@@ -23,7 +23,6 @@ from aioproducer.protocol.messages import (
     DeleteRecordsResponse,
     DeleteTopicsRequest,
     DeleteTopicsResponse,
-    DescribeConfigsRequest,
     DescribeConfigsResponse,
     DescribeGroupsRequest,
     DescribeGroupsResponse,
@@ -241,41 +240,6 @@ def _init_producer_id(
     return InitProducerIdResponse(error_code=code, producer_id=-1, producer_epoch=-1)
 
 
-def _describe_configs(
-    request: DescribeConfigsRequest, version: int, code: int, message: str | None
-) -> DescribeConfigsResponse:
-    return DescribeConfigsResponse(
-        results=[
-            DescribeConfigsResult(
-                error_code=code,
-                error_message=message,
-                resource_type=resource.resource_type,
-                resource_name=resource.resource_name,
-            )
-            for resource in request.resources
-        ]
-    )
-
-
-def _alter_configs(
-    response_class: type[AlterConfigsResponse | IncrementalAlterConfigsResponse],
-) -> Callable[[Part, int, int, str | None], Response]:
-    def make(request: Part, version: int, code: int, message: str | None) -> Response:
-        return response_class(
-            responses=[
-                AlterConfigsResourceResponse(
-                    error_code=code,
-                    error_message=message,
-                    resource_type=resource.resource_type,
-                    resource_name=resource.resource_name,
-                )
-                for resource in request.resources
-            ]
-        )
-
-    return make
-
-
 def _create_topics(request: Part, version: int, code: int, message: str | None) -> CreateTopicsResponse:
     topics = [CreatableTopicResult(name=topic.name, error_code=code, error_message=message) for topic in request.topics]
     return CreateTopicsResponse(topics=topics)
@@ -321,6 +285,30 @@ def _of_partitions(
     return make
 
 
+def _of_resources(
+    response_class: type[Response],
+    results: str,
+    result_class: type[DescribeConfigsResult | AlterConfigsResourceResponse],
+) -> Callable[[Part, int, int, str | None], Response]:
+    """For responses with an error code for each resource, in the list of the name ``results``."""
+
+    def make(request: Part, version: int, code: int, message: str | None) -> Response:
+        fields = {
+            results: [
+                result_class(
+                    error_code=code,
+                    error_message=message,
+                    resource_type=resource.resource_type,
+                    resource_name=resource.resource_name,
+                )
+                for resource in request.resources
+            ]
+        }
+        return response_class(**fields)
+
+    return make
+
+
 _ERROR_RESPONSES: Final[dict[int, Callable[[Part, int, int, str | None], Response | None]]] = {
     ApiKey.PRODUCE: _produce,
     ApiKey.FETCH: _fetch,
@@ -332,9 +320,11 @@ _ERROR_RESPONSES: Final[dict[int, Callable[[Part, int, int, str | None], Respons
     ApiKey.DESCRIBE_GROUPS: _describe_groups,
     ApiKey.DELETE_GROUPS: _delete_groups,
     ApiKey.INIT_PRODUCER_ID: _init_producer_id,
-    ApiKey.DESCRIBE_CONFIGS: _describe_configs,
-    ApiKey.ALTER_CONFIGS: _alter_configs(AlterConfigsResponse),
-    ApiKey.INCREMENTAL_ALTER_CONFIGS: _alter_configs(IncrementalAlterConfigsResponse),
+    ApiKey.DESCRIBE_CONFIGS: _of_resources(DescribeConfigsResponse, "results", DescribeConfigsResult),
+    ApiKey.ALTER_CONFIGS: _of_resources(AlterConfigsResponse, "responses", AlterConfigsResourceResponse),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: _of_resources(
+        IncrementalAlterConfigsResponse, "responses", AlterConfigsResourceResponse
+    ),
     ApiKey.CREATE_TOPICS: _create_topics,
     ApiKey.CREATE_PARTITIONS: _create_partitions,
     ApiKey.DELETE_TOPICS: _delete_topics,

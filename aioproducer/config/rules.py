@@ -80,6 +80,7 @@ def resolve_security(values: Values, explicit: Container[str], context: object) 
             f"security.protocol {protocol}: SASL comes in a later release; until then the broker needs a listener "
             f"without it, to use with security.protocol {instead}"
         )
+    stores = ", ".join(name for name in _SSL_STORE_KEYS if name in explicit)
     if context is not None:
         import ssl
 
@@ -89,18 +90,11 @@ def resolve_security(values: Values, explicit: Container[str], context: object) 
             protocol = "SSL"
         elif protocol != "SSL":
             raise ConfigurationError(f"ssl_context needs security.protocol SSL, not {protocol}")
-        clash = [name for name in _SSL_STORE_KEYS if name in explicit]
-        if clash:
-            raise ConfigurationError(f"ssl_context takes the place of {', '.join(clash)}: give one or the other")
-    elif protocol != "SSL":
+        if stores:
+            raise ConfigurationError(f"ssl_context takes the place of {stores}: give one or the other")
+    elif protocol != "SSL" and stores:
         # No error: files that several clients share have such keys.
-        idle = [name for name in _SSL_STORE_KEYS if name in explicit]
-        if idle:
-            logger.warning(
-                "security.protocol is %s: connections are not encrypted; without effect: %s",
-                protocol,
-                ", ".join(idle),
-            )
+        logger.warning("security.protocol is %s: connections are not encrypted; without effect: %s", protocol, stores)
     values["security.protocol"] = protocol
     unknown = [version for version in strings(values, "ssl.enabled.protocols") if version not in _TLS_VERSIONS]
     if unknown:

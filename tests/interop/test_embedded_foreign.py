@@ -302,7 +302,7 @@ def test_groups_offsets_are_read_by_another_client(written: Written) -> None:
         other.close()
 
 
-# Who sets a topic's configurations by AlterConfigs, which takes away what is not named.
+# Who sets a topic's configurations by AlterConfigs, which takes away what is not named; aiokafka knows no other way.
 
 
 def _confluent_sets(bootstrap_servers: str, topic: str, configs: dict[str, str]) -> None:
@@ -330,7 +330,7 @@ def _aiokafka_sets(bootstrap_servers: str, topic: str, configs: dict[str, str]) 
 
 
 @pytest.mark.parametrize("setter", [_confluent_sets, _aiokafka_sets])
-def test_configurations_are_set_by_clients_that_know_alter_configs_alone(
+def test_configurations_are_set_by_alter_configs(
     setter: Callable[[str, str, dict[str, str]], None],
 ) -> None:
     with EmbeddedProcess(1) as cluster:

@@ -26,7 +26,8 @@ async def handle(context: RequestContext, request: AlterConfigsRequest) -> Alter
     def alter(resource: AlterConfigsResource) -> None:
         given = {config.name: config.value for config in resource.configs}
         check_keys(
-            [config.name for config in resource.configs], [name for name, value in given.items() if value is None]
+            [config.name for config in resource.configs],
+            [config.name for config in resource.configs if config.value is None],
         )
         changes = dict.fromkeys(configs_of(broker, resource)) | given
         make_changes(broker, resource, changes, validate_only=request.validate_only)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from aioproducer.broker.config.server_keys import DYNAMIC_KEYS, SERVER_CONFIG_DEF, why_meaningless
 from aioproducer.broker.config.topics import validate_topic_configs
 from aioproducer.broker.config.values import parse_as_kafka
+from aioproducer.broker.controller import merged
 from aioproducer.broker.error_responses import error_code, error_message
 from aioproducer.broker.handlers.places import places_of
 from aioproducer.broker.handlers.resources import BROKER, TOPIC
@@ -94,7 +95,7 @@ def make_changes(broker: Broker, resource: Resource, changes: Mapping[str, str |
     Raises:
         KafkaError: they cannot.
     """
-    after = _merged(configs_of(broker, resource), changes)
+    after = merged(configs_of(broker, resource), changes)
     if resource.resource_type == TOPIC:
         name = resource.resource_name
         if not name:
@@ -151,7 +152,3 @@ def _check_dynamic(changes: Mapping[str, str | None]) -> None:
 
 def _is_known(name: str) -> bool:
     return name in SERVER_CONFIG_DEF.keys or bool(why_meaningless(name))
-
-
-def _merged(before: Mapping[str, str], changes: Mapping[str, str | None]) -> dict[str, str]:
-    return {name: value for name, value in {**before, **changes}.items() if value is not None}

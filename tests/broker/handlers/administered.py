@@ -13,6 +13,7 @@ from aioproducer.broker.image import ClusterImage, NodeState
 from aioproducer.broker.journal import Journal
 from aioproducer.broker.log.storage import MemoryStorage
 from aioproducer.protocol import Request, Response, decode, encode
+from aioproducer.protocol.messages import AlterConfigsRequest, IncrementalAlterConfigsRequest
 
 ResponseT = TypeVar("ResponseT", bound=Response)
 
@@ -58,6 +59,20 @@ def with_topics(*names: str, **configs: str | None) -> Node:
     for name in names:
         node.controller.create_topic(TopicSpec(name, configs=overrides))
     return node
+
+
+async def altered(
+    node: Node,
+    handler: ModuleType,
+    request: AlterConfigsRequest | IncrementalAlterConfigsRequest,
+    version: int,
+) -> list[tuple[int, str | None]]:
+    """Code and text of each resource of ``request``; the answer has them in its order."""
+    response = await ask(node, handler, request, version)
+    assert [(result.resource_type, result.resource_name) for result in response.responses] == [
+        (resource.resource_type, resource.resource_name) for resource in request.resources
+    ]
+    return [(result.error_code, result.error_message) for result in response.responses]
 
 
 async def ask(node: Node, handler: ModuleType, request: Request[ResponseT], version: int | None = None) -> ResponseT:

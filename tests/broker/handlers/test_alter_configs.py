@@ -6,7 +6,7 @@ import pytest
 
 from aioproducer.broker.handlers import alter_configs
 from aioproducer.protocol.messages.legacy_configs import AlterableConfig, AlterConfigsRequest, AlterConfigsResource
-from tests.broker.handlers.administered import Node, administered, ask, with_topics
+from tests.broker.handlers.administered import Node, administered, altered, with_topics
 
 TOPIC, BROKER = 2, 4
 
@@ -28,11 +28,7 @@ async def set_to(
         ],
         validate_only=validate_only,
     )
-    response = await ask(node, alter_configs, request, version)
-    assert [(result.resource_type, result.resource_name) for result in response.responses] == [
-        (kind, name) for kind, name, _ in resources
-    ]
-    return [(result.error_code, result.error_message) for result in response.responses]
+    return await altered(node, alter_configs, request, version)
 
 
 @pytest.mark.parametrize("version", alter_configs.VERSIONS)

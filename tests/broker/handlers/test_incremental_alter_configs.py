@@ -8,7 +8,7 @@ from aioproducer.broker import BrokerCluster
 from aioproducer.broker.handlers import incremental_alter_configs
 from aioproducer.protocol.messages.configs import AlterableConfig, AlterConfigsResource, IncrementalAlterConfigsRequest
 from aioproducer.transport.memory import MemoryNetwork
-from tests.broker.handlers.administered import Node, administered, ask, with_topics
+from tests.broker.handlers.administered import Node, administered, altered, with_topics
 
 TOPIC, BROKER = 2, 4
 SET, DELETE, APPEND, SUBTRACT = range(4)
@@ -31,11 +31,7 @@ async def alter(
         ],
         validate_only=validate_only,
     )
-    response = await ask(node, incremental_alter_configs, request, version)
-    assert [(result.resource_type, result.resource_name) for result in response.responses] == [
-        (kind, name) for kind, name, _ in resources
-    ]
-    return [(result.error_code, result.error_message) for result in response.responses]
+    return await altered(node, incremental_alter_configs, request, version)
 
 
 @pytest.mark.parametrize("version", incremental_alter_configs.VERSIONS)

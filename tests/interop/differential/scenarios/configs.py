@@ -13,7 +13,7 @@ from aioproducer.protocol.messages import (
 from aioproducer.protocol.messages.configs import AlterableConfig, AlterConfigsResource, DescribeConfigsResource
 from aioproducer.protocol.messages.legacy_configs import AlterableConfig as Setting
 from aioproducer.protocol.messages.legacy_configs import AlterConfigsResource as Settings
-from tests.interop.differential.scenario import Run, scenario, versions
+from tests.interop.differential.scenario import Run, Topic, scenario, versions
 
 _TOPIC = 2
 _BROKER = 4
@@ -77,6 +77,15 @@ def _alter(
     )
 
 
+async def _observe_configs(run: Run, label: str, topic: Topic) -> None:
+    """Write down what a topic's configurations are after all that was asked before."""
+    await run.metadata_caught_up()
+    keys = ["retention.ms", "cleanup.policy", "segment.bytes", "max.message.bytes", "flush.ms"]
+    answer = await run.surely(_describe(topic.name, keys))
+    told = {found.name: f"{found.value} {found.config_source}" for found in answer.results[0].configs}
+    run.observe(label, told)
+
+
 @scenario()
 async def alter_topic_configs(run: Run) -> None:
     topic = await run.create(configs={"retention.ms": "77", "cleanup.policy": "compact"})
@@ -85,11 +94,7 @@ async def alter_topic_configs(run: Run) -> None:
         for version in versions(IncrementalAlterConfigsRequest):
             request = _alter(topic.name, *changes, validate=validate)
             await run.ask(f"version {version} {label}", request, version)
-            await run.metadata_caught_up()
-            keys = ["retention.ms", "cleanup.policy", "segment.bytes", "max.message.bytes", "flush.ms"]
-            answer = await run.surely(_describe(topic.name, keys))
-            told = {found.name: f"{found.value} {found.config_source}" for found in answer.results[0].configs}
-            run.observe(f"version {version} {label}, then", told)
+            await _observe_configs(run, f"version {version} {label}, then", topic)
 
     await altered("set", (SET, "retention.ms", "88"))
     await altered("validated", (SET, "retention.ms", "99"), validate=True)
@@ -162,11 +167,7 @@ async def set_topic_configs(run: Run) -> None:
     async def set_to(label: str, *configs: tuple[str, str | None], validate: bool = False) -> None:
         for version in versions(AlterConfigsRequest):
             await run.ask(f"version {version} {label}", _set(topic.name, *configs, validate=validate), version)
-            await run.metadata_caught_up()
-            keys = ["retention.ms", "cleanup.policy", "segment.bytes", "flush.ms"]
-            answer = await run.surely(_describe(topic.name, keys))
-            told = {found.name: f"{found.value} {found.config_source}" for found in answer.results[0].configs}
-            run.observe(f"version {version} {label}, then", told)
+            await _observe_configs(run, f"version {version} {label}, then", topic)
 
     await set_to("others", ("retention.ms", "88"), ("segment.bytes", "1048576"))
     await set_to("validated", ("retention.ms", "99"), validate=True)
