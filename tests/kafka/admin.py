@@ -6,7 +6,8 @@ import time
 import warnings
 from collections.abc import Callable, Mapping
 
-from confluent_kafka.admin import AdminClient, NewTopic
+import confluent_kafka as ck
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 with warnings.catch_warnings():
     # kafka-python 3.0 reads its message schemas by a function of importlib.resources that CPython 3.11 deprecated.
@@ -15,6 +16,12 @@ with warnings.catch_warnings():
     from kafka.protocol.admin import AlterClientQuotasRequest, ElectionType
 
 _TIMEOUT = 30.0
+_NOT_SERVED_YET = (
+    ck.KafkaError.NOT_LEADER_FOR_PARTITION,
+    ck.KafkaError.UNKNOWN_TOPIC_OR_PART,
+    ck.KafkaError.LEADER_NOT_AVAILABLE,
+    ck.KafkaError.OFFSET_NOT_AVAILABLE,
+)
 
 
 def _client(bootstrap_servers: str) -> AdminClient:
@@ -50,6 +57,28 @@ def wait_for_leaders(bootstrap_servers: str, name: str, partitions: int) -> None
         )
 
     _eventually(known, f"leaders of {name}")
+
+
+def wait_until_served(bootstrap_servers: str, name: str, partitions: int) -> None:
+    """Wait until the leader of each partition answers ListOffsets.
+
+    A broker names itself as the leader before its replica manager has the partition. It drops an acks=0 request that
+    arrives in between and closes the connection, since no response could carry the error.
+    """
+    client = _client(bootstrap_servers)
+    asked = {ck.TopicPartition(name, partition): OffsetSpec.latest() for partition in range(partitions)}
+
+    def served() -> bool:
+        try:
+            for answer in client.list_offsets(asked, request_timeout=_TIMEOUT).values():
+                answer.result(_TIMEOUT)
+        except ck.KafkaException as error:
+            if error.args[0].code() not in _NOT_SERVED_YET:
+                raise
+            return False
+        return True
+
+    _eventually(served, f"leaders that serve {name}")
 
 
 def delete_topic(bootstrap_servers: str, name: str) -> None:

@@ -317,7 +317,7 @@ class KafkaCluster(Startable):
         replication_factor: int | None = None,
         config: Mapping[str, str] | None = None,
     ) -> str:
-        """Create a topic, wait until every running broker knows a leader for each partition, and return the name."""
+        """Create a topic; return its name when all running brokers know the leaders and the leaders serve it."""
         replicas = min(3, len(self.nodes)) if replication_factor is None else replication_factor
         try:
             admin.create_topic(self.bootstrap_servers, name, partitions, replicas, config or {})
@@ -325,6 +325,7 @@ class KafkaCluster(Startable):
             logs = "\n".join(self._log_with_threads(node) for node in self.nodes.values())
             raise ClusterError(f"topic {name} was not created in time: {logs}") from error
         self._wait_known(name, partitions)
+        admin.wait_until_served(self.bootstrap_servers, name, partitions)
         return name
 
     def _wait_known(self, name: str, partitions: int) -> None:
