@@ -36,6 +36,7 @@ COMPILED_MODULES = (
     "aioproducer.core.ready",
     "aioproducer.core.record_columns",
     "aioproducer.core.retry",
+    "aioproducer.core.slots",
     "aioproducer.core.topics",
     "aioproducer.core.watches",
     "aioproducer.entry",

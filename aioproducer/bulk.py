@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import cycle, islice, repeat
@@ -43,6 +43,8 @@ LONGEST_TURN = 0.0005
 CHUNK_ROWS = 1000
 # And so many are sent before the columns behind them are tried again.
 MOST_ROWS = 64
+# Of rows that have to wait so many bytes are put in line at once.
+MOST_BYTES_IN_LINE = 16 * 1024
 # So many filled batches wait to be sent at most. More make nothing faster: what the caches forget of a batch before it
 # is sent, and the garbage collector's looking through all of them, cost a sixth.
 WAITING_TO_BE_SENT = 256
@@ -313,6 +315,9 @@ class ColumnsSender:
         """Send rows that have to wait, or need more than the short way has; the place behind them, and if they wait."""
         send = self._producer.send
         first = place
+        waits = False
+        # Some at once: each time that the line for memory is served costs the others' time as well.
+        in_line = 0
         for value, key, timestamp_ms, row_headers in chunk.rows(place, place + most):
             headers = () if row_headers is None else row_headers
             # However long it took to read them, one goes on its way: nothing else has metadata asked for.
@@ -330,8 +335,11 @@ class ColumnsSender:
             # Behind one that is in line all are: their order stays.
             if self._in_line or not self._runs.add_delivery(delivery):
                 self._in_line.append(delivery)
-                return place, True
-        return place, False
+                waits = True
+                in_line += sum(len(each) for each in (value, key) if isinstance(each, Sized))
+                if in_line >= MOST_BYTES_IN_LINE:
+                    break
+        return place, waits
 
     async def _send_with_room(self, send_row: Callable[[], Delivery]) -> Delivery:
         """Send a row for which the lines were too full.
@@ -342,10 +350,11 @@ class ColumnsSender:
         producer = self._producer
         clock = asyncio.get_running_loop().time
         ends = clock() + producer.config.max_block_ms / 1000
-        # Of those who wait by drain the next goes on only while there is room; a row may want more than what is room to
-        # drain, and has it when all that is in line has gone.
+        # A row may want more room than there is when drain returns: it has it when all that is in line has gone.
         for wait in cycle((producer.drain, producer.flush)):
-            await wait()
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(ends):
+                    await wait()
             try:
                 return send_row()
             except BufferExhaustedError:

@@ -14,7 +14,7 @@ import os
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from random import Random
 from threading import get_ident
 from time import perf_counter, perf_counter_ns
@@ -466,8 +466,10 @@ class Producer(RecordEntry):
     async def drain(self) -> None:
         """Wait for room, and give others a turn where the caller has held the loop for half a millisecond.
 
-        Await it between sends in a loop, as ``StreamWriter.drain``. When the producer is closed meanwhile, it returns,
-        and the next ``send`` raises.
+        Await it between sends in a loop, as ``StreamWriter.drain``. It takes a place in the line for memory, in which
+        records wait as well, first come, first served: it returns when all records before it have their memory or have
+        failed, so after at most ``max_block_ms``, and never raises for the time. When the producer is closed meanwhile,
+        it returns, and the next ``send`` raises.
         """
         if self._owner_thread != get_ident():
             raise callers.refusal(self._refusal_here())
@@ -480,8 +482,8 @@ class Producer(RecordEntry):
             self._check_loop()
             began = perf_counter_ns()
             # Room comes from what is sent: nothing may linger while somebody waits for it.
-            with self.hurrying():
-                while not accumulator.has_room():
+            with self.hurrying(), suppress(TimeoutError):
+                async with asyncio.timeout(self.config.max_block_ms / 1000):
                     await accumulator.watch_room()
             self._running_parts().metrics.buffer_wait.record(perf_counter_ns() - began, self._loop.time())
             self._turn_began = perf_counter()

@@ -38,6 +38,7 @@ cdef class IncompleteBatches(BatchFinisher):
     cdef Py_ssize_t _open_batches
     cdef readonly object _ratios
     cdef Watches _watches
+    cdef readonly object _drains
 
     cpdef object _begin_compression(self, ProducerBatch batch)
     cpdef object _set_compressed(self, ProducerBatch batch, bytes data)
@@ -48,3 +49,5 @@ cdef class IncompleteBatches(BatchFinisher):
     @cython.locals(part=ProducerBatch, parent=ProducerBatch)
     cdef object _forget(self, ProducerBatch batch)
     cpdef bint has_room(self) except -1
+    cpdef bint _lines_have_room(self) except -1
+    cpdef bint _has_ample_memory(self) except -1

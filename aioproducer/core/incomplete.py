@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import islice, takewhile
 from typing import TYPE_CHECKING
@@ -16,7 +17,7 @@ from aioproducer.core.pending import PendingRecord
 from aioproducer.core.producer_state import ProducerState
 from aioproducer.core.ready import BatchFinisher, ReadyPartitions
 from aioproducer.core.split import parts
-from aioproducer.core.watches import Watches
+from aioproducer.core.watches import DrainWaiter, Watches
 
 if TYPE_CHECKING:
     from asyncio import Future
@@ -115,11 +116,12 @@ class IncompleteBatches(BatchFinisher):
         # Batches that still take records.
         self._open_batches = 0
         self._ratios = CompressionRatios()
+        # First come, first served: the numbers of each are no lower than those of the one before.
+        self._drains: deque[DrainWaiter] = deque()
         self._watches = Watches(
             loop,
             first_batch=self._first_batch_number,
             first_in_line=self._first_in_line,
-            has_room=self._has_ample_room,
         )
 
     # Compression
@@ -179,7 +181,7 @@ class IncompleteBatches(BatchFinisher):
         if batch.outcome != PENDING and batch.readers == 0:
             batch.release_memory(self.pool)
             self._watches.check()
-            if self._memory_line:
+            if self._memory_line or self._drains:
                 self.wake()
 
     def reenqueue(self, batch: ProducerBatch, now: float, *, backoff: bool = True) -> None:
@@ -268,24 +270,86 @@ class IncompleteBatches(BatchFinisher):
         return self._watches.line(self.lines.waiting.last_number)
 
     def watch_room(self) -> Future[None]:
-        """A future that is done when there is room again, and not just for the next few records."""
-        return self._watches.room()
+        """A future that is done when a ``drain`` that comes now may go on; see ``_may_go_on``."""
+        future: Future[None] = self.loop.create_future()
+        lines = self.lines
+        last_in_line = lines.waiting.last_number
+        behind_records = bool(self._memory_line)
+        self._drains.append(
+            DrainWaiter(future, lines.last_memory_number, last_in_line, self._batch_number, behind_records)
+        )
+        self.wake()
+        return future
 
     def has_room(self) -> bool:
         """Whether a well-behaved sender should go on: no one waits for memory, nor do the lines fill up."""
-        if self._memory_line or self.pool.available_memory <= 0:
+        if self._memory_line or self.pool.available_memory <= 0 or not self._lines_have_room():
             return False
+        return not self._drains or self._has_ample_memory()
+
+    def _lines_have_room(self) -> bool:
         return self.lines.waiting.size * 2 <= self.lines.waiting.size_limit
 
-    def _has_ample_room(self) -> bool:
-        """Whether to let those go on who waited for room.
+    def _has_ample_memory(self) -> bool:
+        """Whether a useful part of the memory is free, or all that there will be.
 
-        With each kibibyte that comes free they would fill it and wait again, and records go the long way in: they wait
-        for a part of the memory, or for all that there will be.
+        With each kibibyte that comes free those who waited for room would fill it and wait again, and records go the
+        long way in.
         """
-        if not self.has_room():
-            return False
         return self.pool.available_memory * AMPLE_SHARE >= self.pool.total_memory or not self.incomplete.count
+
+    def _may_go_on(self, waiter: DrainWaiter) -> bool:
+        """Whether a ``drain`` has waited long enough.
+
+        All records before it in the line for memory have their memory or have failed. The lines are less than half
+        full; or all records that stood in them have left, and the largest record has room there.
+
+        One that had no record before it waits for ample memory besides, at most until a record joins the line behind
+        it or all batches made before have ended. Otherwise coroutines that await their sends could take all memory
+        that comes free, for ever.
+        """
+        lines = self.lines
+        waiting = lines.waiting
+        if lines.first_memory_number() <= waiter.memory_number:
+            return False
+        if not self._lines_have_room():
+            has_room = waiting.size + self.settings.max_request_size <= waiting.size_limit
+            if not has_room or waiting.first_number() <= waiter.line_number:
+                return False
+        return (
+            waiter.behind_records
+            or self._has_ample_memory()
+            or lines.last_memory_number > waiter.memory_number
+            or self._first_batch_number() > waiter.batch_number
+        )
+
+    def end_drains(self, most: int) -> bool:
+        """Let each ``drain`` go on that has waited long enough; return whether there are more than ``most``.
+
+        And no more than may each send a large record and not fill the lines: how large theirs are is not known.
+        """
+        waiting = self.lines.waiting
+        spare = waiting.size_limit // 2 - waiting.size
+        most = max(min(spare // self.settings.max_request_size, most), 1)
+        return self._end_drains(most, False)
+
+    def end_all_drains(self, most: int) -> bool:
+        """Let each ``drain`` go on, whatever it waits for, at most so many; return whether there are more."""
+        return self._end_drains(most, True)
+
+    def _end_drains(self, most: int, whatever: bool) -> bool:
+        drains = self._drains
+        while drains:
+            waiter = drains[0]
+            if not waiter.future.done():
+                if not (whatever or self._may_go_on(waiter)):
+                    return False
+                if most <= 0:
+                    return True
+                most -= 1
+                waiter.future.set_result(None)
+            drains.popleft()
+        return False
 
     def _first_in_line(self) -> int:
         return self.lines.waiting.first_number()

@@ -46,6 +46,8 @@ class Lines:
         # Everybody, and those who lack nothing but memory.
         self.waiting = WaitingLine(size_limit)
         self.memory_line: OrderedDict[PendingRecord, None] = OrderedDict()
+        # The number of the record that joined the line for memory last.
+        self.last_memory_number = 0
         # Topics in whose line somebody waits for more than memory.
         self.blocked: dict[str, TopicQueues] = {}
         # How many seconds those who want memory by now waited for their topics' metadata, all together.
@@ -137,6 +139,7 @@ class Lines:
             # Those who came after them stay behind them.
             for pending in sorted([*back, *later], key=lambda each: each.number):
                 self.memory_line.move_to_end(pending)
+                self._number(pending)
         self.advance(topic, now)
 
     def _want_memory(self, topic: TopicQueues, pending: PendingRecord, now: float) -> None:
@@ -146,7 +149,17 @@ class Lines:
             self._hurry(now)
         pending.wants_memory = True
         self.memory_line[pending] = None
+        self._number(pending)
         self._wake()
+
+    def _number(self, pending: PendingRecord) -> None:
+        self.last_memory_number += 1
+        pending.memory_number = self.last_memory_number
+
+    def first_memory_number(self) -> int:
+        """The number of the record at the head of the line for memory, or of the next to join it."""
+        line = self.memory_line
+        return next(iter(line)).memory_number if line else self.last_memory_number + 1
 
     def move_up(self, now: float) -> None:
         """Let those advance who stood behind somebody that has left, or behind all who could move at once."""

@@ -26,6 +26,7 @@ cdef class ClusterMetadata:
     cdef bint _told_news
     cdef double _last_full_update
     cdef object _attempt_started
+    cdef set _failed_nodes
     cdef bint _rebootstrap_required
     cdef Attempts _failed
     cdef Attempts _fruitless

@@ -131,6 +131,8 @@ class ClusterMetadata:
         self._told_news: bool = False
         self._last_full_update: float = -math.inf
         self._attempt_started: float | None = None
+        # The nodes that this attempt has asked in vain, or could not connect to.
+        self._failed_nodes: set[int] = set()
         self._rebootstrap_required: bool = False
         backoff = ExponentialBackoff(retry_backoff_ms, retry_backoff_max_ms)
         self._failed = Attempts(backoff, random)
@@ -250,6 +252,12 @@ class ClusterMetadata:
         """
         if self._attempt_started is None:
             self._attempt_started = now
+            self._failed_nodes.clear()
+
+    def node_failed(self, node_id: int) -> None:
+        """A node could not be connected to, or has answered the request with an error or not at all."""
+        if self._attempt_started is not None:
+            self._failed_nodes.add(node_id)
 
     def build_request(self, now: float) -> MetadataRequest:
         """The request to send now; from here on it is in flight, until its response or failure is handed in.
@@ -280,10 +288,20 @@ class ClusterMetadata:
         )
 
     def _take_names(self, full: bool) -> dict[str, None]:
-        """What to ask for next: new topics, and in a full update what is left of the others."""
+        """What to ask for next: new topics, and in a full update what is left of the others.
+
+        In a full update the others have at least half of the request: new topics could come as fast as they are
+        asked for.
+        """
         names: dict[str, None] = {}
-        for waiting in (self._new_topics, self._left_to_ask) if full else (self._new_topics,):
-            names.update(dict.fromkeys(islice(waiting, TOPICS_PER_REQUEST - len(names))))
+
+        def take(waiting: dict[str, None], most: int) -> None:
+            names.update(dict.fromkeys(list(islice((name for name in waiting if name not in names), most))))
+
+        if full:
+            take(self._new_topics, TOPICS_PER_REQUEST // 2)
+            take(self._left_to_ask, TOPICS_PER_REQUEST - len(names))
+        take(self._new_topics, TOPICS_PER_REQUEST - len(names))
         for name in names:
             self._new_topics.pop(name, None)
             self._left_to_ask.pop(name, None)
@@ -446,19 +464,41 @@ class ClusterMetadata:
         """A broker answered ApiVersions with REBOOTSTRAP_REQUIRED: it is not the one meant (KIP-1102, KIP-1242)."""
         self._rebootstrap_required = True
 
-    def needs_rebootstrap(self, now: float, *, node_available: bool) -> bool:
+    def needs_rebootstrap(
+        self,
+        now: float,
+        *,
+        node_available: bool,
+        ready: Iterable[int] = (),
+        connecting: Iterable[int] = (),
+        connecting_timeout: float = 0.0,
+    ) -> bool:
         """Whether to forget the known nodes and go back to the bootstrap addresses.
 
-        ``node_available``: the caller could send to or connect to at least one known node. True with
-        ``metadata_recovery_strategy=rebootstrap`` when it could not, when a broker demanded it, or when attempts have
-        failed for ``metadata_recovery_rebootstrap_trigger_ms``. Never while the bootstrap addresses are all there is,
-        and not again before a backoff has passed, unless a broker that they named was reached.
+        True with ``metadata_recovery_strategy=rebootstrap`` when no node is available, when a broker demanded it, or
+        when an attempt has failed for ``metadata_recovery_rebootstrap_trigger_ms`` (KIP-1102). Never while the
+        bootstrap addresses are all there is, and not again before a backoff has passed, unless a broker that they
+        named was reached.
+
+        A node that this attempt has not asked yet is not given up for the trigger alone. A trigger shorter than the
+        time that connecting takes would otherwise close each connection to a healthy cluster before it is used.
+
+        Args:
+            node_available: the caller could send to or connect to at least one known node.
+            ready: the ids of nodes that can be asked, as soon as they have a free slot.
+            connecting: the ids of nodes that are being connected to.
+            connecting_timeout: seconds that connecting may take; an attempt waits no longer past the trigger for it.
         """
         if not self._may_rebootstrap or not self.bootstrapped or self._rebootstraps.delay(now) > 0:
             return False
         if self._rebootstrap_required or not node_available:
             return True
-        return self._attempt_started is not None and now - self._attempt_started > self._rebootstrap_trigger
+        if self._attempt_started is None:
+            return False
+        late = now - self._attempt_started - self._rebootstrap_trigger
+        if late <= 0 or not self._failed_nodes.issuperset(ready):
+            return False
+        return late > connecting_timeout or self._failed_nodes.issuperset(connecting)
 
     def rebootstrap(self, now: float) -> MetadataChange:
         """Drop all known nodes for the bootstrap addresses; the topics stay, without leaders. An update is due at once.

@@ -33,6 +33,7 @@ class PendingRecord(Withdrawable):
         "headers",
         "key",
         "leave",
+        "memory_number",
         "number",
         "partition",
         "serialized",
@@ -73,6 +74,8 @@ class PendingRecord(Withdrawable):
         self.wants_memory = False
         self.charged = 0
         self.number = 0
+        # Its place in the line for memory, counted over all that ever joined that.
+        self.memory_number = 0
         self.stored_error: KafkaError | None = None
         # Let go of when there is an outcome: the two hold each other.
         self._delivery: Delivery | None = Delivery(self, 0)

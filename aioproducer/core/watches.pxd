@@ -7,11 +7,9 @@ cdef class Watched
 cdef class Watches:
     cdef readonly Watched _batches
     cdef Watched _line
-    cdef Watched _room
     cdef object _loop
     cdef object _first_batch
     cdef object _first_in_line
-    cdef object _has_room
     cdef bint _to_go_on
 
     @cython.locals(more=cython.bint)

@@ -1,4 +1,4 @@
-"""Futures for those who wait for many: ``flush``, ``close`` and ``drain``."""
+"""Futures for those who wait for many (``flush`` and ``close``), or for room (``drain``)."""
 
 from __future__ import annotations
 
@@ -24,10 +24,9 @@ class Watches:
     Args:
         first_batch: the number of the oldest batch without an outcome, or of the next to come.
         first_in_line: the same of the records in line.
-        has_room: whether a sender should go on.
     """
 
-    __slots__ = ("_batches", "_first_batch", "_first_in_line", "_has_room", "_line", "_loop", "_room", "_to_go_on")
+    __slots__ = ("_batches", "_first_batch", "_first_in_line", "_line", "_loop", "_to_go_on")
 
     def __init__(
         self,
@@ -35,15 +34,12 @@ class Watches:
         *,
         first_batch: Callable[[], int],
         first_in_line: Callable[[], int],
-        has_room: Callable[[], bool],
     ) -> None:
         self._loop = loop
         self._first_batch = first_batch
         self._first_in_line = first_in_line
-        self._has_room = has_room
         self._batches = Watched()
         self._line = Watched()
-        self._room = Watched()
         # Whether the loop will check again, since more have to be ended than one turn may.
         self._to_go_on = False
 
@@ -55,10 +51,6 @@ class Watches:
         """A future that is done when all records up to a number have left the line, into batches or failed."""
         return self._watch(self._line, last_number)
 
-    def room(self) -> Future[None]:
-        """A future that is done when there is room."""
-        return self._watch(self._room, 0)
-
     def _watch(self, watched: Watched, number: int) -> Future[None]:
         future: Future[None] = self._loop.create_future()
         watched.add(number, future)
@@ -66,14 +58,12 @@ class Watches:
         return future
 
     def check(self) -> None:
-        """End the watches whose time has come; to be called when a batch ends, a line shortens or memory returns."""
+        """End the watches whose time has come; to be called when a batch ends or a line shortens."""
         more = False
         if self._batches.waiting:
             more = self._batches.end(self._first_batch())
         if self._line.waiting:
             more = self._line.end(self._first_in_line()) or more
-        if self._room.waiting and self._has_room():
-            more = self._room.end(1) or more
         if more and not self._to_go_on:
             self._to_go_on = True
             self._loop.call_soon(self._go_on)
@@ -114,3 +104,26 @@ class Watched:
                 future.set_result(None)
             waiting.popleft()
         return False
+
+
+class DrainWaiter:
+    """A ``drain`` that waits for room; the numbers are of the last that was there when it came.
+
+    memory_number, line_number
+        Of the records in the line for memory, and in any line.
+    batch_number
+        Of the batches.
+    behind_records
+        Whether records stood in the line for memory.
+    """
+
+    __slots__ = ("batch_number", "behind_records", "future", "line_number", "memory_number")
+
+    def __init__(
+        self, future: Future[None], memory_number: int, line_number: int, batch_number: int, behind_records: bool
+    ) -> None:
+        self.future = future
+        self.memory_number = memory_number
+        self.line_number = line_number
+        self.batch_number = batch_number
+        self.behind_records = behind_records

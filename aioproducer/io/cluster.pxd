@@ -4,6 +4,7 @@ from aioproducer.core.accumulator cimport RecordAccumulator
 from aioproducer.core.metadata cimport ClusterMetadata
 from aioproducer.core.producer_state cimport ProducerState
 from aioproducer.core.retry cimport Attempts
+from aioproducer.core.slots cimport InternalQueue
 from aioproducer.io.node cimport NodeConnection, NodeOwner
 from aioproducer.metrics cimport Metrics
 
@@ -23,6 +24,7 @@ cdef class Cluster(NodeOwner):
     cdef object _node_usable
     cdef object _wake
     cdef object _topic_refused
+    cdef InternalQueue _internal
     cdef bint _producer_id_asked
     cdef Attempts _producer_id_attempts
     cdef readonly dict _metadata_watches
@@ -35,7 +37,9 @@ cdef class Cluster(NodeOwner):
     cpdef object expected_cluster_id(self)
     cpdef object want_topic(self, object name, double now)
     cpdef NodeConnection node(self, object node_id)
-    cdef bint _is_due(self, double now) except -1
+    cpdef bint is_due(self, double now) except -1
     cdef bint _producer_id_due(self, double now) except -1
-    @cython.locals(deadline=double, node=NodeConnection)
+    @cython.locals(node=NodeConnection)
+    cpdef bint send_internal(self, double now) except -1
+    @cython.locals(deadline=double, delay=double)
     cpdef double send_due(self, double now) except? -1

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator
+from enum import Enum
 from functools import partial
 from itertools import chain, repeat
 from time import perf_counter
@@ -18,6 +19,7 @@ from aioproducer.core.connection import Completed, ReadResponse
 from aioproducer.core.metadata import REBOOTSTRAP_REQUIRED, REFUSED_TOPIC_CODES, ClusterMetadata
 from aioproducer.core.producer_state import ProducerState
 from aioproducer.core.retry import Attempts, ExponentialBackoff
+from aioproducer.core.slots import InternalQueue
 from aioproducer.diagnosis import topic_unknown
 from aioproducer.errors import BrokerError, KafkaError, NetworkError, ProtocolError, broker_error
 from aioproducer.hooks import Hooks
@@ -42,6 +44,17 @@ logger = logging.getLogger("aioproducer")
 LONGEST_TURN = 0.0005
 # How many partitions are made, or change their leader, between two looks at the clock.
 PARTITIONS_PER_STEP = 256
+
+
+class Internal(Enum):
+    """The kinds of internal requests; at most one of each is in flight."""
+
+    METADATA = "metadata"
+    PRODUCER_ID = "producer id"
+
+
+_METADATA = Internal.METADATA
+_PRODUCER_ID = Internal.PRODUCER_ID
 
 
 class Cluster(NodeOwner):
@@ -87,6 +100,7 @@ class Cluster(NodeOwner):
         self._node_usable = node_usable
         self._wake = wake
         self._topic_refused = topic_refused
+        self._internal = InternalQueue()
         self._producer_id_asked = False
         self._producer_id_attempts = Attempts(retry_backoff, random)
         self._metadata_watches: dict[asyncio.Future[None], None] = {}
@@ -108,13 +122,12 @@ class Cluster(NodeOwner):
         if self._answers_taken(node, now):
             return
         if node.can_send(now):
-            if self._is_due(now):
-                self.send_due(now)
             self._node_usable(node, now)
             return
         if not node.connected:
             self._forget_if_retired(node)
             if node.last_error is not None:
+                self.metadata.node_failed(node.id)
                 self._note_lost(node.last_error, now)
         self._wake()
 
@@ -161,15 +174,18 @@ class Cluster(NodeOwner):
             node.task.cancel()
 
     def _least_loaded(self, now: float) -> NodeConnection | None:
-        """A node that can take a request now; where there is none, one is connected to, or the bootstrap addresses."""
+        """Return a node whose next slot an internal request may take, or None.
+
+        Without one, connect to the most promising node, or go back to the bootstrap addresses.
+        """
         # Nodes that were never needed cost nothing until one is chosen.
         candidates = [
-            NodeCandidate(node_id, NodeState.CAN_CONNECT) if node is None else node.candidate(now)
+            NodeCandidate(node_id, NodeState.CAN_CONNECT) if node is None else self._candidate(node, now)
             for node_id, node in ((node_id, self.nodes.get(node_id)) for node_id in self.metadata.nodes)
         ]
         chosen = least_loaded_node(candidates, self._random)
         usable = chosen is not None or any(node.connected for node in self.nodes.values())
-        if self.metadata.needs_rebootstrap(now, node_available=usable):
+        if self._needs_rebootstrap(now, usable):
             if not self.metadata.rebootstraps:
                 logger.warning("No known broker can be reached: going back to the bootstrap addresses")
             if self._metadata_request is not None:
@@ -188,10 +204,39 @@ class Cluster(NodeOwner):
         node.want_connection()
         return None
 
+    def _candidate(self, node: NodeConnection, now: float) -> NodeCandidate:
+        candidate = node.candidate(now)
+        if candidate.state is NodeState.READY and not node.slots.is_for_internal(
+            node.id in self._accumulator.ready.ready
+        ):
+            # Data goes first this time; it is sent in this pass, and the slots behind it are looked at again.
+            return candidate._replace(state=NodeState.BACKING_OFF)
+        return candidate
+
+    def _needs_rebootstrap(self, now: float, usable: bool) -> bool:
+        metadata = self.metadata
+        nodes = [(node_id, node) for node_id in metadata.nodes if (node := self.nodes.get(node_id)) is not None]
+        return metadata.needs_rebootstrap(
+            now,
+            node_available=usable,
+            ready=[node_id for node_id, node in nodes if node.is_ready],
+            connecting=[node_id for node_id, node in nodes if node.is_connecting],
+            connecting_timeout=self._node_settings.setup_timeout.maximum,
+        )
+
     # Metadata and the producer id
 
-    def _is_due(self, now: float) -> bool:
+    def is_due(self, now: float) -> bool:
+        """Whether an internal request waits for a slot."""
         return self.metadata.next_update_delay(now) <= 0 or self._producer_id_due(now)
+
+    def _due(self, now: float) -> list[Internal]:
+        due = []
+        if self.metadata.next_update_delay(now) <= 0:
+            due.append(_METADATA)
+        if self._producer_id_due(now):
+            due.append(_PRODUCER_ID)
+        return due
 
     def _producer_id_due(self, now: float) -> bool:
         state = self._producer_state
@@ -200,31 +245,39 @@ class Cluster(NodeOwner):
         return self._accumulator.has_undelivered() or self.metadata.bootstrapped
 
     def send_due(self, now: float) -> float:
-        """Send what the producer itself wants to know, ahead of all records; returns when more will be due."""
-        deadline = now + self.metadata.next_update_delay(now)
-        if deadline <= now:
-            self.metadata.begin_attempt(now)
-            node = self._least_loaded(now)
-            if node is None:
-                deadline = self._next_reconnect(now)
-            else:
-                self._metadata_request = InternalRequest(partial(self._metadata_answered, node), self._metadata_failed)
-                request = self.metadata.build_request(now)
-                self._ask(node, self._metadata_request, request, now, _read_metadata)
-                deadline = now + self.metadata.next_update_delay(now)
-        if self._producer_id_due(now):
-            node = self._least_loaded(now)
-            if node is None:
-                deadline = min(deadline, self._next_reconnect(now))
-            else:
-                self._producer_id_asked = True
-                ask = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=2**31 - 1)
-                self._ask(node, InternalRequest(self._producer_id_answered, self._producer_id_failed), ask, now)
-        elif self._producer_state.needs_producer_id() and not self._producer_id_asked:
+        """Send the internal requests that are due and may take a slot; return when to look again."""
+        while self.is_due(now) and self.send_internal(now):
+            continue
+        delay = self.metadata.next_update_delay(now)
+        deadline = now + delay if delay > 0 else float("inf")
+        if self.is_due(now):
+            return min(deadline, self._next_reconnect(now))
+        if self._producer_state.needs_producer_id() and not self._producer_id_asked:
             retry = self._producer_id_attempts.retry_at
             if retry > now:
                 deadline = min(deadline, retry)
         return deadline
+
+    def send_internal(self, now: float) -> bool:
+        """Send the internal request that has been due longest, if a node has a slot for it; return whether it left."""
+        due = self._due(now)
+        if _METADATA in due:
+            self.metadata.begin_attempt(now)
+        kind = self._internal.oldest(due)
+        if kind is None:
+            return False
+        node = self._least_loaded(now)
+        if node is None:
+            return False
+        self._internal.sent(kind)
+        if kind is _METADATA:
+            self._metadata_request = InternalRequest(
+                partial(self._metadata_answered, node), partial(self._metadata_failed, node)
+            )
+            return self._ask(node, self._metadata_request, self.metadata.build_request(now), now, _read_metadata)
+        self._producer_id_asked = True
+        request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=2**31 - 1)
+        return self._ask(node, InternalRequest(self._producer_id_answered, self._producer_id_failed), request, now)
 
     def _ask(
         self,
@@ -233,11 +286,14 @@ class Cluster(NodeOwner):
         request: Request[Response],
         now: float,
         read_response: ReadResponse | None = None,
-    ) -> None:
+    ) -> bool:
         try:
             node.send(request, context, now, read_response=read_response)
         except KafkaError as error:
             context.failed(node, error)
+            return False
+        node.slots.internal_sent()
+        return True
 
     def _next_reconnect(self, now: float) -> float:
         """When a node that backs off may be tried again; nodes that connect wake the task themselves."""
@@ -297,7 +353,9 @@ class Cluster(NodeOwner):
                 if topic is not None and queues.aside:
                     metadata.request_update(now, f"topic {name} lacks a partition that records wait for")
                 yield
-        if failure is None:
+        if failure is not None:
+            metadata.node_failed(node.id)
+        else:
             for on_metadata_updated in self._hooks.metadata_updated:
                 on_metadata_updated(list(metadata.nodes.values()), names)
         self._end_watches()
@@ -309,7 +367,8 @@ class Cluster(NodeOwner):
             if not watch.done():
                 watch.set_result(None)
 
-    def _metadata_failed(self, error: KafkaError) -> None:
+    def _metadata_failed(self, node: NodeConnection, error: KafkaError) -> None:
+        self.metadata.node_failed(node.id)
         self.metadata.handle_failure(error, self._loop.time())
         self._wake()
 

@@ -1,6 +1,7 @@
 cimport cython
 
 from aioproducer.core.connection cimport Completed, Connection
+from aioproducer.core.slots cimport RequestSlots
 from aioproducer.metrics cimport Metrics, NodeMetrics
 from aioproducer.protocol.frames cimport frame_size
 
@@ -31,6 +32,7 @@ cdef class NodeConnection:
     cdef readonly int id
     cdef readonly double last_attempt
     cdef readonly object last_error
+    cdef readonly RequestSlots slots
     cdef readonly object task
     cdef object _loop
     cdef NodeOwner _owner

@@ -18,6 +18,7 @@ from aioproducer.core.cluster import NodeCandidate, NodeState
 from aioproducer.core.connection import Completed, Connection, InFlight, ReadResponse
 from aioproducer.core.connection_state import ConnectionState
 from aioproducer.core.retry import Attempts, ExponentialBackoff
+from aioproducer.core.slots import RequestSlots
 from aioproducer.diagnosis import tls_failed
 from aioproducer.errors import KafkaError, NetworkError, RequestTimedOutError
 from aioproducer.hooks import Hooks
@@ -134,6 +135,7 @@ class NodeConnection:
         self.id = node.id
         self.last_attempt = float("-inf")
         self.last_error: KafkaError | None = None
+        self.slots = RequestSlots()
         self._loop = loop
         self._owner = owner
         self._settings = settings
@@ -185,6 +187,17 @@ class NodeConnection:
         return self._transport is not None
 
     @property
+    def is_ready(self) -> bool:
+        """Whether requests can be sent as soon as there is a free slot and no throttling."""
+        connection = self._connection
+        return connection is not None and connection.state is _READY and not (self._retired or self._closing)
+
+    @property
+    def is_connecting(self) -> bool:
+        """Whether a connection is being made, or is not ready yet."""
+        return self._connecting or (self._connection is not None and self._connection.state is not _READY)
+
+    @property
     def in_flight(self) -> int:
         return 0 if self._connection is None else self._connection.in_flight
 
@@ -213,7 +226,7 @@ class NodeConnection:
         """This node as the choice of the least loaded one sees it."""
         if self.can_send(now):
             state = NodeState.READY
-        elif self._connecting or (self._connection is not None and self._connection.state is not ConnectionState.READY):
+        elif self.is_connecting:
             state = NodeState.CONNECTING
         elif self._is_ending_idle() or (self._connection is None and self._attempts.delay(now) == 0):
             state = NodeState.CAN_CONNECT

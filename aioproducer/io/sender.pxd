@@ -49,6 +49,7 @@ cdef class Sender(ProduceOwner):
     cdef readonly Turns _turns
     cdef readonly object _timer
     cdef readonly double _timer_due
+    cdef double _expiry_postponed_at
     cdef list _resumed
     cdef Py_ssize_t _resumable
     cdef Py_ssize_t _resumed_at_once
@@ -57,9 +58,9 @@ cdef class Sender(ProduceOwner):
 
     @cython.locals(deadline=double)
     cdef object _take_turn_at(self, double now)
-    @cython.locals(is_due=cython.bint, more_fail=cython.bint, deadline=double, ready=dict, node=NodeConnection)
+    @cython.locals(is_due=cython.bint, served=cython.bint, more_fail=cython.bint, deadline=double, ready=dict, node=NodeConnection)
     cpdef double _step(self, double now) except? -1
-    @cython.locals(sent=Py_ssize_t, batches=list)
+    @cython.locals(sent=Py_ssize_t, batches=list, ready=dict, cluster=Cluster, internal=cython.bint, data_waits=cython.bint)
     cpdef object _drain(self, NodeConnection node, double now)
     cdef object _wake_behind_woken(self)
     @cython.locals(resumed=list, turns=Turns, wanted=cython.bint)

@@ -51,10 +51,14 @@ BATCHES_PER_TURN = 16
 # And so many are failed in one, and so many records in line.
 BATCHES_FAILED_PER_TURN = 32
 RECORDS_FAILED_PER_TURN = 300
+# Seconds that records in line may outlive their time while records before them are served.
+LONGEST_POSTPONED_EXPIRY = 0.5
 
 # So many coroutines go on in the very callback that reads the answers they wait for; more than that, and the loop calls
 # them back when it comes to it, as it does with everybody else.
 RESUMED_AT_ONCE = 8
+
+_NEVER = float("inf")
 
 NOT_LEADER_OR_FOLLOWER = 6
 FENCED_LEADER_EPOCH = 74
@@ -165,7 +169,9 @@ class Sender(ProduceOwner):
         # Turns are taken while the task runs.
         self._turns = turns
         self._timer: asyncio.TimerHandle | None = None
-        self._timer_due = float("inf")
+        self._timer_due = _NEVER
+        # Since when records in line that are over their time have waited for others to be served.
+        self._expiry_postponed_at = _NEVER
         # A loop in debug mode tells which task was slow: none is to be taken for a callback of ours.
         self._resumed_at_once = 0 if loop.get_debug() else RESUMED_AT_ONCE
         # Those who wait for what a node is just saying and are resumed behind that, and how many more may be.
@@ -252,14 +258,22 @@ class Sender(ProduceOwner):
             self._expire_batches(now)
         if fatal_error is not None:
             more_fail = self._fail_some(fatal_error, now)
+            more_fail = accumulator.end_all_drains(ADMITTED_PER_TURN) or more_fail
         elif self._refused:
             more_fail = self._fail_refused()
         if is_due:
             accumulator.ready.poll(now)
-        if fatal_error is None and accumulator.admit(now, ADMITTED_PER_TURN):
+        served = fatal_error is None and accumulator.admit(now, ADMITTED_PER_TURN)
+        if accumulator.end_drains(ADMITTED_PER_TURN) or served:
             self.wake()
-        elif is_due:
-            # Behind those that are served: where a loop was held up, what a record waited for may be here all the same.
+        if not is_due:
+            self._expiry_postponed_at = _NEVER
+        elif served and now <= self._expiry_postponed_at + LONGEST_POSTPONED_EXPIRY:
+            # Where a loop was held up, what a record waited for may be here all the same: those that can be served
+            # come first. Not for ever: records behind them may wait for something else.
+            self._expiry_postponed_at = min(self._expiry_postponed_at, now)
+        else:
+            self._expiry_postponed_at = _NEVER
             more_fail = self._expire_waiting(now) or more_fail
         if accumulator.refused:
             for pending, error in accumulator.take_refused():
@@ -303,6 +317,9 @@ class Sender(ProduceOwner):
         if not resumed:
             return False
         self._resumed = []
+        if self.cluster.is_due(now):
+            # In front of the coroutines: what they send would take each slot that their answers free.
+            self.cluster.send_due(now)
         turns = self._turns
         turns.hold()
         try:
@@ -329,18 +346,30 @@ class Sender(ProduceOwner):
             self.wake()
 
     def _drain(self, node: NodeConnection, now: float) -> None:
-        """Send requests to the node while it takes them and there is something to send; the next turn goes on."""
+        """Fill the node's free slots while something waits for one; after many batches the next turn goes on.
+
+        Who takes a slot is decided by ``RequestSlots``.
+        """
         accumulator = self._accumulator
+        ready = accumulator.ready.ready
+        cluster = self.cluster
+        internal = True
         sent = 0
-        while node.id in accumulator.ready.ready and node.can_send(now):
+        while node.can_send(now):
+            data_waits = node.id in ready
+            if internal and cluster.is_due(now) and node.slots.is_for_internal(data_waits):
+                internal = cluster.send_internal(now)
+                continue
+            if not data_waits:
+                break
             if sent >= BATCHES_PER_TURN:
                 self.wake()
                 break
             batches = accumulator.drain(node.id, now)
-            if not batches:
-                break
-            self._send_batches(node, batches, now)
-            sent += len(batches)
+            # None where all that is ready is held back; then it is no longer ready.
+            if batches:
+                self._send_batches(node, batches, now)
+                sent += len(batches)
         if accumulator.to_compress:
             self._compress()
 
@@ -350,6 +379,7 @@ class Sender(ProduceOwner):
             version = choose_version(node, batches, request)
             context = produce_in_flight(self, batches, request)
             written = node.send(request, context, now, version, self._acks != 0, None, decode_produced)
+            node.slots.data_sent()
         except Exception as failure:
             error = failure
             if not isinstance(error, KafkaError):
@@ -556,6 +586,8 @@ class Sender(ProduceOwner):
     def fail_everything(self, error: KafkaError, now: float) -> None:
         """Fail every record that has no outcome yet."""
         while self._fail_some(error, now):
+            continue
+        while self._accumulator.end_all_drains(ADMITTED_PER_TURN):
             continue
         self._tell_lost(now)
 

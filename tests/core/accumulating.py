@@ -160,6 +160,7 @@ class Bench:
             pending.fail(KafkaError("waited too long"))
         self.accumulator.ready.poll(self.now)
         self.accumulator.admit(self.now, 1000)
+        self.accumulator.end_drains(1000)
         for pending, error in self.accumulator.take_refused():
             pending.fail(error)
 

@@ -244,3 +244,21 @@ def test_an_answer_that_says_what_is_known_makes_no_objects_that_stay() -> None:
     assert not answer_all(metadata, list(wanted), 20.0)
     assert metadata.topic(wanted[0]) is known
     assert known.partitions[0] is before
+
+
+def test_new_topics_that_never_end_leave_known_topics_half_of_each_request() -> None:
+    """New topics filled every request, and no topic that was known was asked for again."""
+    metadata, wanted = many_topics()
+    now = 0.0
+    ask_all(metadata, now)
+    now += 1
+    metadata.request_update(now, "test")
+    still_to_ask = set(wanted)
+    for turn in range(MANY // (TOPICS_PER_REQUEST // 2) + 1):
+        for number in range(TOPICS_PER_REQUEST):
+            metadata.add_topic(f"new-{turn}-{number}", now)
+        asked = names(metadata.build_request(now))
+        assert len(asked) == TOPICS_PER_REQUEST
+        still_to_ask.difference_update(name for name in asked if name is not None)
+        answer_all(metadata, asked, now)
+    assert not still_to_ask
