@@ -59,10 +59,10 @@ def _shown(value: object) -> str:
 
 def _row(key: ConfigKey) -> str:
     type_ = "string" if key.type is Type.PASSWORD else key.type.value
-    valid = f"`{key.validator.description}`" if key.validator and key.validator.description else ""
-    doc = f"{key.doc} {key.reason}" if key.status is Status.SUPPORTED and key.reason else key.doc
+    valid = f" `{key.validator.description}`" if key.validator and key.validator.description else ""
+    doc = f"{key.doc} {key.reason}" if key.reason else key.doc
     name = f"`{key.name}`{' (internal)' if key.internal else ''}"
-    return f"| {name} | {type_} | {_shown(key.default)} | {valid} | {key.importance.value} | {doc} |"
+    return f"| {name} | {_shown(key.default)} | {doc}<br>*{type_}{valid}, {key.importance.value} importance* |"
 
 
 def _other_names() -> str:
@@ -75,7 +75,8 @@ def _other_names() -> str:
 
 def configuration_page() -> str:
     """The text of docs/configuration.md."""
-    head = "| key | type | default | valid values | importance | meaning |\n|---|---|---|---|---|---|\n"
+    # Few columns: the longest key takes a third of the page.
+    head = "| key | default | meaning, *type, valid values and importance* |\n|---|---|---|\n"
     keys = CONFIG_DEF.keys.values()
     supported = "\n".join(_row(key) for key in keys if key.status is Status.SUPPORTED)
     parts = [_INTRODUCTION, "## Supported\n\n", head, supported, "\n\n"]
@@ -88,11 +89,7 @@ def configuration_page() -> str:
         (Status.REFUSED, "Refused", "Any value but the default is an error."),
     ):
         chosen = [key for key in keys if key.status is status]
-        parts += [
-            f"## {title}\n\n{sentence}\n\n",
-            head.replace("| meaning |", "| meaning | why |").replace("\n|---", "\n|---|---", 1),
-        ]
-        parts += ["\n".join(f"{_row(key)} {key.reason} |" for key in chosen), "\n\n"]
+        parts += [f"## {title}\n\n{sentence}\n\n", head, "\n".join(_row(key) for key in chosen), "\n\n"]
     parts += [
         "## Coming from another client\n\n",
         "What librdkafka, kafka-python and aiokafka (which have `_` for `.`) call these keys; here those names are "
