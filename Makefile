@@ -74,9 +74,10 @@ $(BIN)/python:
 	@echo '*' > $(VENV)/.gitignore
 
 # The modules are compiled by a rule of their own, not by pip, which would start from nothing each time.
-$(STAMP): pyproject.toml | $(BIN)/python
+$(STAMP): pyproject.toml website/requirements.txt | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	AIOPRODUCER_PURE=1 $(BIN)/python -m pip install --quiet --editable '.[test,lint,bench,docs]'
+	$(BIN)/python -m pip install --quiet --no-deps --requirement website/requirements.txt
 	touch $@
 
 compiled: $(COMPILED_STAMP)

@@ -21,6 +21,14 @@ def test_what_is_drawn_as_deciding_does() -> None:
     assert {room for group in drawn for room in GROUPS.get(group, (group,))} <= SANS_IO
 
 
+def test_no_diagram_has_a_semicolon() -> None:
+    """One ends the statement: Mermaid drew nothing of a sequence in which a message had one."""
+    blocks = [block for page in sorted(DOCUMENT.parent.glob("*.md")) for block in blocks_of(page)]
+    diagrams = [block for block in blocks if block.language == "mermaid"]
+    assert len(diagrams) > 1
+    assert not [block for block in diagrams if ";" in block.text]
+
+
 def test_every_room_of_the_picture_is_explained() -> None:
     rows = [line.split("|")[1] for line in DOCUMENT.read_text().splitlines() if line.startswith("| ")]
     named = {name.strip("` ") for row in rows for name in row.split(",")}

@@ -1,34 +1,125 @@
-"""The documentation is built as ``make docs`` builds it: no broken link, no page left out."""
+"""The documentation is built as ``make docs`` builds it: no broken link, no page left out, nothing from other hosts."""
 
 from __future__ import annotations
 
+import os
+import re
+import runpy
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
+from mkdocs.exceptions import PluginError
 
 from tests.docs.blocks import ROOT
+from tests.docs.site import Page
+
+# What the theme's script fetches from another host: Mermaid, unless the page has loaded it, and something that every
+# browser has had since 2020.
+FETCHED_UNLESS_THERE = {"mermaid", "resize-observer-polyfill"}
+
+# A page of 1,200 pixels has 926 for its text; a character of code in a table takes 6.6, a column's margins 31.
+WIDTH_OF_A_TABLE = 926
 
 
 def _build(site: Path, configuration: Path = ROOT / "mkdocs.yml") -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(site)]
+    environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
     return subprocess.run(
-        [*command, "--config-file", str(configuration)], capture_output=True, text=True, timeout=120, check=False
+        [*command, "--config-file", str(configuration)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env=environment,
     )
 
 
-def test_site_is_built(tmp_path: Path) -> None:
-    run = _build(tmp_path / "site")
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("documentation") / "site"
+    run = _build(folder)
     assert run.returncode == 0, run.stderr
-    pages = {page.parent.name for page in (tmp_path / "site").rglob("index.html")}
-    assert {page.stem for page in (ROOT / "docs").glob("*.md")} - {"index"} <= pages
+    return folder
 
 
-@pytest.mark.parametrize("text", ["[gone](gone.md)", "[gone](index.md#gone)"])
-def test_broken_links_are_found(tmp_path: Path, text: str) -> None:
+@pytest.fixture(scope="module")
+def pages(site: Path) -> list[Page]:
+    return [Page(path) for path in sorted(site.rglob("*.html"))]
+
+
+def test_every_document_is_a_page(pages: list[Page]) -> None:
+    assert {document.stem for document in (ROOT / "docs").glob("*.md")} <= {page.path.stem for page in pages}
+
+
+def test_pages_load_nothing_from_other_hosts(pages: list[Page], site: Path) -> None:
+    for page in pages:
+        # A server gives 404.html for any path, so that its addresses begin at the site's root.
+        base = site if page.path.name == "404.html" else page.path.parent
+        assert page.loads, page.path.name
+        for address in page.loads:
+            assert not urlsplit(address).netloc, f"{page.path.name} loads {address}"
+            assert (base / urlsplit(address).path.removeprefix("/")).is_file(), f"{page.path.name} loads {address}"
+
+
+def test_style_sheets_load_nothing_from_other_hosts(site: Path) -> None:
+    sheets = sorted(site.rglob("*.css"))
+    assert sheets
+    for sheet in sheets:
+        loaded = re.findall(r"""url\(\s*["']?([^"')]+)|@import\s+["']([^"']+)""", sheet.read_text(encoding="utf-8"))
+        assert not [address for address in map("".join, loaded) if urlsplit(address).netloc], sheet
+
+
+def test_scripts_of_the_theme_fetch_only_what_a_browser_lacks(site: Path) -> None:
+    scripts = sorted((site / "assets").rglob("*.js"))
+    assert scripts
+    packages = {
+        package
+        for script in scripts
+        for package in re.findall(r"//(?:unpkg\.com|cdn[\w.]*)/([a-z-]+)", script.read_text(encoding="utf-8"))
+    }
+    assert packages <= FETCHED_UNLESS_THERE
+
+
+def test_pages_with_diagrams_bring_mermaid(pages: list[Page]) -> None:
+    with_diagrams = {page.path.stem for page in pages if page.diagrams}
+    assert with_diagrams == {
+        document.stem for document in (ROOT / "docs").glob("*.md") if "```mermaid" in document.read_text()
+    }
+    assert with_diagrams == {page.path.stem for page in pages if "javascripts/mermaid.min.js" in page.loads}
+
+
+def test_missing_package_of_mermaid_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    on_files = runpy.run_path(str(ROOT / "website" / "hooks.py"))["on_files"]
+    monkeypatch.setitem(on_files.__globals__, "find_spec", lambda name: None)
+    with pytest.raises(PluginError, match=r"pip install --no-deps --requirement website/requirements\.txt"):
+        on_files([], None)
+
+
+def test_keys_in_tables_are_not_broken(pages: list[Page]) -> None:
+    [configuration] = [page for page in pages if page.path.stem == "configuration"]
+    assert "stylesheets/site.css" in configuration.loads
+    keys = {key for table in configuration.tables for key in table.keys}
+    assert "max.in.flight.requests.per.connection" in keys
+
+
+def test_tables_fit_a_page_of_1200_pixels(pages: list[Page]) -> None:
+    for page in pages:
+        for table in page.tables:
+            width = sum(6.6 * longest + 31 for longest in table.columns)
+            assert width <= WIDTH_OF_A_TABLE, (page.path.name, table.keys[:3])
+
+
+@pytest.mark.parametrize("link", ["gone.md", "index.md#gone"])
+def test_broken_links_are_found(tmp_path: Path, link: str) -> None:
     (tmp_path / "docs").mkdir()
-    (tmp_path / "docs" / "index.md").write_text(f"# Page\n\n{text}\n")
+    (tmp_path / "docs" / "index.md").write_text(f"# Page\n\n[text]({link})\n")
+    shutil.copytree(ROOT / "website", tmp_path / "website")
     settings = (ROOT / "mkdocs.yml").read_text()
     (tmp_path / "mkdocs.yml").write_text(settings[: settings.index("nav:")] + settings[settings.index("validation:") :])
-    assert _build(tmp_path / "site", tmp_path / "mkdocs.yml").returncode != 0
+    run = _build(tmp_path / "site", tmp_path / "mkdocs.yml")
+    assert run.returncode != 0
+    assert link in run.stderr

@@ -1,0 +1,52 @@
+"""What mkdocs.yml adds to the site.
+
+- Mermaid comes with the pages: the theme fetches it from another host unless the page has loaded it already.
+- Long names in tables can be broken after a dot or an underscore: see docs/stylesheets/site.css.
+"""
+
+from __future__ import annotations
+
+import re
+from importlib.util import find_spec
+from pathlib import Path
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+from mkdocs.utils import get_relative_url
+
+MERMAID = "javascripts/mermaid.min.js"
+
+# All but the first of a row.
+_CELL = re.compile(r"(?<!<tr>\n)<t[dh]\b.*?</t[dh]>", re.DOTALL)
+_CODE = re.compile(r"<code>.*?</code>", re.DOTALL)
+_BREAK = re.compile(r"(?<=[._])(?=\w)")
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Put Mermaid among the files of the site.
+
+    Raises:
+        PluginError: the package that bears it is not installed.
+    """
+    package = find_spec("mermaidx")
+    if package is None or not package.submodule_search_locations:
+        raise PluginError(
+            "The package mermaidx is not installed: pip install --no-deps --requirement website/requirements.txt"
+        )
+    script = Path(package.submodule_search_locations[0], "assets", "mermaid.js")
+    files.append(File.generated(config, MERMAID, abs_src_path=str(script)))
+    return files
+
+
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Allow line breaks within the names in tables."""
+    return _CELL.sub(lambda cell: _CODE.sub(lambda code: _BREAK.sub("<wbr>", code[0]), cell[0]), html)
+
+
+def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
+    """Load Mermaid, which is several megabytes, where there is something to draw."""
+    if 'class="mermaid"' not in output:
+        return output
+    return output.replace("</body>", f'<script src="{get_relative_url(MERMAID, page.url)}"></script></body>')
