@@ -9,7 +9,7 @@ import os
 import socket
 import ssl
 
-from aioproducer.transport.addresses import check_loop, not_a_host_name, peer_name, resolve
+from aioproducer.transport.addresses import Address, check_loop, not_a_host_name, peer_name, resolve
 from aioproducer.transport.base import TransportHandler
 from aioproducer.transport.socket_transport import StreamTransport
 
@@ -96,7 +96,7 @@ class StreamConnector:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
                 for option, size in self._buffer_options:
                     sock.setsockopt(socket.SOL_SOCKET, option, size)
-                await loop.sock_connect(sock, sockaddr)
+                await _connect(loop, sock, sockaddr)
             except OSError as error:
                 sock.close()
                 failure = error
@@ -109,3 +109,28 @@ class StreamConnector:
             raise OSError(errno.EADDRNOTAVAIL, f"cannot connect to {peer}: the name has no address")
         reason = os.strerror(failure.errno) if failure.errno else str(failure)
         raise type(failure)(failure.errno, f"cannot connect to {peer}: {reason}") from failure
+
+
+async def _connect(loop: asyncio.AbstractEventLoop, sock: socket.socket, sockaddr: Address) -> None:
+    """Connect ``sock``, as ``loop.sock_connect`` does, without a thread: uvloop's resolves even an address in one.
+
+    Raises:
+        OSError: no connection could be made.
+    """
+    try:
+        sock.connect(sockaddr)
+    except BlockingIOError:
+        writable: asyncio.Future[None] = loop.create_future()
+        loop.add_writer(sock, _set_writable, writable)
+        try:
+            await writable
+        finally:
+            loop.remove_writer(sock)
+        number = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if number:
+            raise OSError(number, os.strerror(number)) from None
+
+
+def _set_writable(writable: asyncio.Future[None]) -> None:
+    if not writable.done():
+        writable.set_result(None)

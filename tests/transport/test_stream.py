@@ -10,6 +10,7 @@ import socket
 import struct
 import weakref
 
+import psutil
 import pytest
 
 from aioproducer.transport.stream import StreamConnector
@@ -74,11 +75,11 @@ async def test_ipv6(recorder):
 
 
 async def resolving(monkeypatch, *addresses):
-    """Let ``broker.example`` have these addresses; uvloop asks for that of an address too."""
+    """Let ``broker.example`` have these addresses."""
 
     async def getaddrinfo(host, port, **_):
-        found = addresses if host == "broker.example" else [host]
-        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in found]
+        assert host == "broker.example"
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in addresses]
 
     monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", getaddrinfo)
 
@@ -103,6 +104,19 @@ async def test_a_name_without_addresses(recorder, monkeypatch):
     await resolving(monkeypatch)
     with pytest.raises(OSError, match=r"cannot connect to broker.example:1: the name has no address"):
         await StreamConnector().connect("broker.example", 1, recorder())
+
+
+async def test_an_address_takes_no_thread(listening, recorder):
+    before = psutil.Process().num_threads()
+    connector, client = StreamConnector(), recorder()
+    port = listening.getsockname()[1]
+    [address] = await connector.resolve("127.0.0.1", port)
+    client.transport = await connector.connect(address, port, client)
+    with pytest.raises(ConnectionRefusedError):
+        await connector.connect("127.0.0.1", 1, recorder())
+    assert psutil.Process().num_threads() <= before
+    client.abort()
+    await client.until_lost()
 
 
 async def test_localhost(listening, recorder):
