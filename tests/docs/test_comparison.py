@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import itertools
+import os
 import re
 import struct
 import subprocess
@@ -62,10 +63,13 @@ def test_bench() -> None:
 
 
 _THREADS = """
-import asyncio, sys, psutil
+import asyncio, os, sys, psutil
 from time import monotonic, sleep
+# As many processors as the benches have: on more of them more threads compress.
+os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])
 before = psutil.Process().num_threads()
-client, address = sys.argv[1:]
+client, address, compression, count = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
+value = bytes(1000)
 
 def threads_that_stay():
     # librdkafka's thread for the bootstrap address ends only after the first record is delivered.
@@ -78,24 +82,26 @@ def threads_that_stay():
 
 async def aioproducer():
     from aioproducer import Producer
-    async with Producer(bootstrap_servers=address) as producer:
-        await producer.send("threads", b"value")
+    async with Producer(bootstrap_servers=address, compression_type=compression) as producer:
+        await asyncio.gather(*(producer.send("threads", value) for _ in range(count)))
         return threads_that_stay()
 
 async def aiokafka():
     from aiokafka import AIOKafkaProducer
-    producer = AIOKafkaProducer(bootstrap_servers=address)
+    codec = None if compression == "none" else compression
+    producer = AIOKafkaProducer(bootstrap_servers=address, compression_type=codec)
     await producer.start()
     try:
-        await producer.send_and_wait("threads", b"value")
+        await asyncio.gather(*[await producer.send("threads", value) for _ in range(count)])
         return threads_that_stay()
     finally:
         await producer.stop()
 
 async def confluent():
     from confluent_kafka import Producer
-    producer = Producer({"bootstrap.servers": address})
-    producer.produce("threads", b"value")
+    producer = Producer({"bootstrap.servers": address, "compression.type": compression})
+    for _ in range(count):
+        producer.produce("threads", value)
     assert producer.flush(30) == 0
     return threads_that_stay()
 
@@ -104,20 +110,30 @@ print(asyncio.run(clients[client]()) - before)
 """
 
 
+def _threads(address: str, compression: str, count: int) -> tuple[str, ...]:
+    """How many threads each client has beside the caller's after ``count`` records of 1,000 bytes."""
+    return tuple(
+        subprocess.run(
+            [sys.executable, "-c", _THREADS, client, address, compression, str(count)],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        ).stdout.strip()
+        for client in CLIENTS
+    )
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="processes cannot be held to two processors")
 def test_threads() -> None:
     with EmbeddedClusterThread() as cluster:
         cluster.create_topic("threads")
-        measured = [
-            subprocess.run(
-                [sys.executable, "-c", _THREADS, client, cluster.bootstrap_servers],
-                capture_output=True,
-                text=True,
-                timeout=60,
-                check=True,
-            ).stdout.strip()
-            for client in CLIENTS
-        ]
-    assert TABLE["threads beside the caller's, one broker"] == tuple(measured)
+        host, _, port = cluster.bootstrap_servers.rpartition(":")
+        assert host == "127.0.0.1"
+        by_address = _threads(cluster.bootstrap_servers, "none", 200)
+        by_name = _threads(f"localhost:{port}", "lz4", 200)
+    assert TABLE["threads beside the caller's, one broker by address"] == by_address
+    assert TABLE["the same by host name, with lz4"] == by_name
 
 
 class _Proxy:

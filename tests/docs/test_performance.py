@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
+from aioproducer.compression import lz4, zstd
+from aioproducer.core import accumulator
+from aioproducer.io import offload
 from tests.docs.performance import PAGE, SCENARIOS, filled, tables
 
 
@@ -13,3 +18,11 @@ def test_the_page_shows_the_recorded_bench() -> None:
 
 def test_no_run_of_the_recorded_bench_lost_a_client() -> None:
     assert all(table.count("\n") >= 3 for name, table in tables().items() if name in SCENARIOS)
+
+
+def test_limits_of_the_threads_are_those_of_the_code() -> None:
+    [row] = re.findall(r"^\| compress a batch \|.*", PAGE.read_text(), re.MULTILINE)
+    assert f"larger than {accumulator._INLINE_COMPRESSION_SIZE // 1024} KiB" in row
+    assert f"at most {offload.MOST_WORKERS} |" in row
+    assert lz4._LAST_QUICK_LEVEL == zstd._LAST_QUICK_LEVEL
+    assert f"lz4 or zstd above level {lz4._LAST_QUICK_LEVEL} every" in row
