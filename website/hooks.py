@@ -1,7 +1,8 @@
 """What mkdocs.yml adds to the site.
 
 - Mermaid comes with the pages: the theme fetches it from another host unless the page has loaded it already.
-- Long names in tables can be broken after a dot or an underscore: see docs/stylesheets/site.css.
+- Long names in tables can break after a dot, an underscore or a comma; options such as ``--listen`` cannot break after
+  their dashes. docs/stylesheets/site.css does the rest.
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ MERMAID = "javascripts/mermaid.min.js"
 # All but the first of a row.
 _CELL = re.compile(r"(?<!<tr>\n)<t[dh]\b.*?</t[dh]>", re.DOTALL)
 _CODE = re.compile(r"<code>.*?</code>", re.DOTALL)
-_BREAK = re.compile(r"(?<=[._])(?=\w)")
+_BREAK = re.compile(r"(?<=[._,])(?=[^\W\d])")
+# Of code in a sentence; that of a block comes after <pre> and an empty <span>.
+_INLINE = re.compile(r"(?<!<pre>)(?<!</span>)<code>.*?</code>", re.DOTALL)
+_OPTION = re.compile(r"(?<![\w-])--[a-z-]+")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -41,7 +45,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Allow line breaks within the names in tables."""
+    """Decide where names and options may break."""
+    html = _INLINE.sub(lambda code: _OPTION.sub(r'<span class="option">\g<0></span>', code[0]), html)
     return _CELL.sub(lambda cell: _CODE.sub(lambda code: _BREAK.sub("<wbr>", code[0]), cell[0]), html)
 
 

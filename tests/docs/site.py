@@ -18,6 +18,7 @@ class Table:
     columns: list[int] = field(default_factory=list)
     keys: list[str] = field(default_factory=list)
     """The text of each row's first cell."""
+    head: list[str] = field(default_factory=list)
 
 
 class Page(HTMLParser):
@@ -72,6 +73,8 @@ class Page(HTMLParser):
             table = self.tables[-1]
             if self._column == 0:
                 table.keys.append(self._cell)
+            if tag == "th":
+                table.head.append(self._cell)
             # Not at no-break spaces, as str.split() alone would.
             longest = max(map(len, self._cell.replace("\n", " ").split(" ")))
             table.columns += [0] * (self._column + 1 - len(table.columns))

@@ -106,6 +106,25 @@ def test_keys_in_tables_are_not_broken(pages: list[Page]) -> None:
     assert "max.in.flight.requests.per.connection" in keys
 
 
+def test_names_in_tables_break_between_words_and_options_not_at_all() -> None:
+    on_page_content = runpy.run_path(str(ROOT / "website" / "hooks.py"))["on_page_content"]
+
+    def content(html: str) -> str:
+        return on_page_content(html, None, None, None)
+
+    row = "<tr>\n<td><code>a.key_of</code></td>\n<td><code>TLSv1.2,TLSv1.3 use_all.x</code> a.word</td>\n</tr>"
+    assert content(row) == row.replace("2,TLS", "2,<wbr>TLS").replace("use_all.x", "use_<wbr>all.<wbr>x")
+    assert content("<p><code>run --no-x a-b</code></p>") == (
+        '<p><code>run <span class="option">--no-x</span> a-b</code></p>'
+    )
+    block = "<pre><span></span><code>run --no-x</code></pre>"
+    assert content(block) == block
+
+
+def test_no_table_has_an_empty_head(pages: list[Page]) -> None:
+    assert not [(page.path.name, table.keys) for page in pages for table in page.tables if not any(table.head)]
+
+
 def test_tables_fit_a_page_of_1200_pixels(pages: list[Page]) -> None:
     for page in pages:
         for table in page.tables:
