@@ -33,6 +33,9 @@ MEMORY_PORT = 9092
 
 _EVERYWHERE = ("", "0.0.0.0", "::")
 
+_RACK_KEY = "broker.rack"
+_RACK_SPELLINGS = {_RACK_KEY, "broker_rack"}
+
 _memory_addresses = itertools.count(1)
 
 
@@ -78,7 +81,7 @@ class BrokerCluster:
             data_dir: Where logs and the controller's journal are; ``None`` for memory.
             properties: Kafka's server keys, for all nodes.
             node_properties: More of them, by node id.
-            racks: One for each node.
+            racks: One for each node: its ``broker.rack``, ``None`` for none.
             network: A network without sockets to listen in; ``None`` for TCP.
             ssl_context: The servers' side of TLS; ``None`` for plain connections.
             listener: What takes the nodes' connections instead of TCP's (RDMA's, which knows its own settings).
@@ -110,6 +113,13 @@ class BrokerCluster:
         unknown = [node_id for node_id in node_properties if not 1 <= node_id <= nodes]
         if unknown:
             raise ConfigurationError(f"node_properties for nodes {unknown}: node ids go from 1 to {nodes}")
+        if racks is not None:
+            if any(not _RACK_SPELLINGS.isdisjoint(given) for given in (properties or {}, *node_properties.values())):
+                raise ConfigurationError("racks is broker.rack of each node: give one of them, not both")
+            node_properties = {
+                node_id: {**node_properties.get(node_id, {}), **({} if rack is None else {_RACK_KEY: rack})}
+                for node_id, rack in enumerate(racks, start=1)
+            }
         self.brokers: dict[int, Broker] = {}
         """By node id; also those that are down."""
         self.faults = Faults()
@@ -124,7 +134,6 @@ class BrokerCluster:
             for node_id in self._node_ids
         }
         self._storage: Storage = MemoryStorage() if data_dir is None else DirectoryStorage(Path(data_dir))
-        self._racks = racks
         self._network = network
         self._ssl_context = ssl_context
         self._listener = listener
@@ -242,7 +251,6 @@ class BrokerCluster:
                 port=self._ports.get(node_id, default_port),
                 advertised_host=self._advertised_host or self._hosts[node_id],
                 peers=peers,
-                rack=self._configs[node_id].broker_rack if self._racks is None else self._racks[node_id - 1],
                 wall_ms=self._wall_ms,
             )
             for node_id in self._node_ids

@@ -69,7 +69,6 @@ class Broker:
         port: int,
         advertised_host: str,
         peers: MemoryNetwork,
-        rack: str | None,
         wall_ms: Callable[[], int],
     ) -> None:
         """A node that does not run yet.
@@ -95,7 +94,6 @@ class Broker:
         self._host = host
         self._is_port_given = port != 0
         self._peers = peers
-        self._rack = rack
         self._stage = _Stage.DOWN
         self._servers: list[Server] = []
         self._groups: GroupCoordinator | None = None
@@ -221,7 +219,7 @@ class Broker:
 
     def node_state(self) -> NodeState:
         """What it registers with the controller."""
-        return NodeState(self.node_id, self.host, self.port, self._rack, is_alive=True, epoch=-1)
+        return NodeState(self.node_id, self.host, self.port, self.config.broker_rack, is_alive=True, epoch=-1)
 
     def join(self) -> None:
         """Follow the image, and from now on the controller."""

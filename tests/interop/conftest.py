@@ -42,8 +42,9 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
 
 @pytest.fixture(scope="session")
 def one_node() -> Iterator[KafkaCluster]:
-    """One broker that creates topics on demand, with TLS listeners."""
-    with KafkaCluster(1, tls=True, properties={"auto.create.topics.enable": "true"}) as cluster:
+    """One broker in a rack that creates topics on demand, with TLS listeners."""
+    properties = {"auto.create.topics.enable": "true", "broker.rack": "east"}
+    with KafkaCluster(1, tls=True, properties=properties) as cluster:
         yield cluster
 
 

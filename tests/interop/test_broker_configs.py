@@ -49,6 +49,7 @@ PROPERTIES = {
     "log.retention.ms": "-1",
     "auto.create.topics.enable": "true",
 }
+RACK = "east"
 
 # Key: what is not compared, and why.
 DIFFERENT: Mapping[str, tuple[set[str], str]] = {
@@ -100,7 +101,7 @@ async def connected(address: str) -> AsyncIterator[Client]:
 async def both(kafka: KafkaCluster) -> AsyncIterator[tuple[Client, Client]]:
     """A connection to the embedded broker and one to Apache Kafka."""
     async with (
-        BrokerCluster(properties=PROPERTIES) as cluster,
+        BrokerCluster(racks=[RACK], properties=PROPERTIES) as cluster,
         connected(cluster.bootstrap_servers) as ours,
         connected(kafka.bootstrap_servers) as theirs,
     ):
@@ -200,6 +201,7 @@ async def test_a_broker_is_described_as_by_kafka(one_node: KafkaCluster) -> None
     assert unexplained == [], "every key of Kafka is either accepted or refused with a reason"
     same = here.keys() & there.keys()
     assert compared(here, same) == compared(there, same)
+    assert here["broker.rack"]["value"] == RACK
 
 
 NUMBERS = ["-3", "-2", "-1", "0", "1", "3", "10", "18", "23", "2147483648", "9223372036854775808", "0.5", "1e3"]

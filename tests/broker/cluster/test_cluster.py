@@ -14,7 +14,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 import trustme
@@ -37,12 +37,15 @@ from aioproducer.errors import (
 from aioproducer.protocol import Request, Response
 from aioproducer.protocol.messages import (
     ApiVersionsRequest,
+    DescribeClusterRequest,
+    DescribeConfigsRequest,
     FetchRequest,
     FindCoordinatorRequest,
     InitProducerIdRequest,
     MetadataRequest,
     ProduceRequest,
 )
+from aioproducer.protocol.messages.configs import DescribeConfigsResource
 from aioproducer.protocol.messages.fetch import FetchPartition, FetchTopic
 from aioproducer.protocol.messages.metadata import MetadataRequestTopic
 from aioproducer.protocol.messages.produce import PartitionProduceData, TopicProduceData
@@ -245,6 +248,8 @@ async def test_in_memory_a_port_may_be_fixed_and_the_network_shared() -> None:
         ({"nodes": 0}, "a cluster has at least one node, not 0"),
         ({"nodes": 2, "ports": [0]}, "ports must have one item for each of the 2 node(s), not 1"),
         ({"nodes": 1, "racks": ["a", "b"]}, "racks must have one item for each of the 1 node(s), not 2"),
+        ({"racks": ["a"], "properties": {"broker.rack": "b"}}, "racks is broker.rack of each node: give one of them"),
+        ({"racks": [None], "node_properties": {1: {"broker_rack": "b"}}}, "racks is broker.rack of each node"),
         ({"node_properties": {2: {}}}, "node_properties for nodes [2]: node ids go from 1 to 1"),
         ({"properties": {"num.partitionz": 1}}, "num.partitions"),
         ({"host": "0.0.0.0"}, "clients cannot connect to '0.0.0.0': advertised_host must say"),
@@ -261,6 +266,43 @@ async def test_clients_may_be_told_another_host() -> None:
         assert cluster.bootstrap_servers == f"localhost:{cluster.brokers[1].port}"
         answer = await client.ask(1, MetadataRequest(topics=[]), 9)
         assert answer.brokers[0].host == "localhost"
+
+
+async def told_racks(client: Client, node_id: int) -> tuple[dict[int, str | None], dict[int, str | None], object]:
+    """The racks in Metadata and in DescribeCluster, and what DescribeConfigs tells of the node's own."""
+    metadata = await client.ask(node_id, MetadataRequest(topics=[]), 12)
+    cluster = await client.ask(node_id, DescribeClusterRequest(), 1)
+    asked = DescribeConfigsResource(resource_type=4, resource_name=str(node_id), configuration_keys=["broker.rack"])
+    (result,) = (await client.ask(node_id, DescribeConfigsRequest(resources=[asked], include_synonyms=True), 4)).results
+    (config,) = result.configs
+    return (
+        {node.node_id: node.rack for node in metadata.brokers},
+        {node.broker_id: node.rack for node in cluster.brokers},
+        (
+            config.value,
+            config.config_source,
+            config.read_only,
+            [(origin.name, origin.value, origin.source) for origin in config.synonyms],
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"racks": ["a", None, "b"]},
+        {"node_properties": {1: {"broker.rack": "a"}, 3: {"broker_rack": "b"}}},
+        {"racks": ["a", None, "b"], "node_properties": {1: {"num.partitions": 2}}},
+    ],
+)
+async def test_a_rack_is_told_alike_by_every_request(arguments: dict[str, Any]) -> None:
+    cluster = BrokerCluster(3, network=(network := MemoryNetwork()), **arguments)
+    async with cluster, client_of(cluster, network) as client:
+        racks = {1: "a", 2: None, 3: "b"}
+        for node_id, rack in racks.items():
+            # STATIC_BROKER where it was given, DEFAULT_CONFIG where not; it cannot be changed while the broker runs.
+            config = (None, 5, True, []) if rack is None else (rack, 4, True, [("broker.rack", rack, 4)])
+            assert await told_racks(client, node_id) == (racks, racks, config)
 
 
 async def test_racks_and_properties_of_nodes() -> None:

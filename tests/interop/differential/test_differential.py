@@ -32,6 +32,7 @@ PROPERTIES = {
     1: {
         **_BOTH,
         "auto.create.topics.enable": "true",
+        "broker.rack": "east",
         "default.replication.factor": "1",
         "offsets.topic.replication.factor": "1",
     },

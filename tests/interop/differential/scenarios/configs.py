@@ -57,7 +57,14 @@ async def describe_configs(run: Run) -> None:
 
 @scenario()
 async def describe_broker_configs(run: Run) -> None:
-    keys = ["log.retention.ms", "num.partitions", "auto.create.topics.enable", "message.max.bytes", "no.such.key"]
+    keys = [
+        "log.retention.ms",
+        "num.partitions",
+        "auto.create.topics.enable",
+        "message.max.bytes",
+        "broker.rack",
+        "no.such.key",
+    ]
     for version in versions(DescribeConfigsRequest):
         for name in ("1", "", "7", "x", "-1"):
             request = _describe(name, keys, kind=_BROKER, synonyms=True)
@@ -144,6 +151,7 @@ async def alter_broker_configs(run: Run) -> None:
             ("message.max.bytes", "x"),
             ("num.partitions", "5"),
             ("node.id", "5"),
+            ("broker.rack", "west"),
             ("log.retention.ms", "0"),
             ("no.such.key", "5"),
         ):
