@@ -64,6 +64,7 @@ COMPILED_MODULES = (
     "aioproducer.wire.murmur2",
     "aioproducer.wire.record",
     "aioproducer.wire.record_batch",
+    "aioproducer.wire.record_survey",
     "aioproducer.wire.varint",
 )
 

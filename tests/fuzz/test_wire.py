@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioproducer.errors import ProtocolError
-from aioproducer.wire import murmur2, record, record_batch, varint
+from aioproducer.wire import murmur2, record, record_batch, record_survey, varint
 from aioproducer.wire.crc32c import crc32c
 from aioproducer.wire.record_batch import BATCH_HEADER_SIZE, SimpleRecord, encode_batch
 from tests.fuzz import shapes
@@ -122,6 +122,43 @@ def test_batches(sent: list[shapes.Sent], codec: str, changes: list[tuple[int, b
     outcome = _both(record_batch, lambda module: _read(module, changed))
     if not changes:
         assert outcome == [None, [(index, sent[index].timestamp_ms, 0, *sent[index][:3]) for index in range(len(sent))]]
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(-2, 3), st.integers(-(2**63), 2**63 - 1) | st.integers(-3, 3), shapes.nullable),
+        max_size=4,
+    ),
+    st.lists(st.tuples(st.integers(0, 60), st.binary(max_size=4), st.integers(0, 4)), max_size=3),
+    st.integers(-1, 5) | st.just(None),
+    st.sampled_from([0, -1, 1_700_000_000_000, 2**63 - 1, -(2**63)]),
+    shapes.shapes,
+)
+def test_surveys_of_records(
+    sent: list[tuple[int, int, bytes | None]],
+    changes: list[tuple[int, bytes, int]],
+    count: int | None,
+    base_timestamp: int,
+    shape: Callable[[bytes], Any],
+) -> None:
+    data = bytearray().join(
+        record.encode_record(index + off, timestamp, key, b"value", [("name", None)] * (index % 2))
+        for index, (off, timestamp, key) in enumerate(sent)
+    )
+    for place, inserted, removed in changes:
+        data[place : place + removed] = inserted
+    stated = len(sent) if count is None else count
+    outcome = _both(record_survey, lambda module: module.survey_records(shape(bytes(data)), stated, base_timestamp))
+    if not changes and count is None:
+        times = [record_survey.as_int64(base_timestamp + timestamp) for _, timestamp, _ in sent]
+        assert outcome == (
+            min([time for time in times if time != -1], default=2**63 - 1),
+            max([-1, *times]),
+            not any(off for off, _, _ in sent),
+            all(key is not None for _, _, key in sent),
+        )
+    else:
+        assert len(outcome) == 4 or outcome[0] == ProtocolError.__name__
 
 
 @given(shapes.contents, shapes.shapes, st.integers(1, 2**31 - 1))

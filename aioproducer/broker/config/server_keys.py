@@ -8,6 +8,7 @@ from aioproducer.broker.config.topic_keys import TOPIC_KEYS
 from aioproducer.broker.config.values import INT_MAX, at_least
 from aioproducer.config import ConfigDef, ConfigKey, Importance, Type, Validator
 from aioproducer.config.definition import Value
+from aioproducer.wire.record_survey import IS_COMPILED
 
 VALIDATE_RECORDS = "aioproducer.validate.records"
 
@@ -49,11 +50,11 @@ _KEYS = (
     _key(
         VALIDATE_RECORDS,
         Type.BOOLEAN,
-        False,
+        IS_COMPILED,
         None,
         (
-            "Whether every record of a batch is read and checked, decompressing it, as Apache Kafka does; otherwise "
-            "the batch's header and checksum are. Not a key of Apache Kafka."
+            "Whether the broker decompresses a batch and checks every record, as Apache Kafka does, or only the header "
+            "and the checksum. True by default where aioproducer's modules are compiled. Not a key of Apache Kafka."
         ),
     ),
     _key(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from aioproducer.wire.record_survey import IS_COMPILED
 from aioproducer.wire.varint import INT64_MAX
 
 _DAY_MS = 24 * 60 * 60 * 1000
@@ -37,8 +38,8 @@ class LogConfig:
     unclean_leader_election_enable: bool = False
     delete_retention_ms: int = _DAY_MS
     producer_id_expiration_ms: int = _DAY_MS
-    validate_records: bool = False
-    """Not Kafka's: read every record of every batch that a client appends, as Kafka does, not the header alone."""
+    validate_records: bool = IS_COMPILED
+    """Check every record of a batch that is appended, as Kafka does, not the header alone. Not a key of Kafka."""
 
     @property
     def deletes(self) -> bool:

@@ -20,6 +20,7 @@ from aioproducer.errors import (
     UnsupportedCompressionTypeError,
 )
 from aioproducer.wire.crc32c import crc32c
+from aioproducer.wire.record import decode_record
 from aioproducer.wire.record_batch import (
     ATTRIBUTES_OFFSET,
     BATCH_HEADER_SIZE,
@@ -35,11 +36,10 @@ from aioproducer.wire.record_batch import (
     NO_TIMESTAMP,
     TIMESTAMP_TYPE_FLAG,
     TRANSACTIONAL_FLAG,
-    BatchRecord,
-    RecordBatch,
     SimpleRecord,
     encode_batch,
 )
+from aioproducer.wire.record_survey import RecordSurvey, as_int64, survey_records
 
 MAX_DECOMPRESSED_BYTES = 64 * 1024 * 1024
 """The most bytes a client's batch may be when decompressed, where its records must be looked at."""
@@ -214,9 +214,9 @@ def validate_for_leader(
 ) -> Validated:
     """Check what a client, or the coordinator of this node, wants to append; stamp the append's time if asked to.
 
-    The header is checked; the records are read only where the topic is compacted (each needs a key), is stored with
-    another codec than it came with, or ``validate_records`` is set. Kafka reads them always, so it also finds records
-    that contradict their batch's header. What is read is bounded by ``MAX_DECOMPRESSED_BYTES``.
+    The header is always checked. The records are read, as Kafka reads them, where ``validate_records`` is set, and
+    otherwise only where the topic is compacted (each needs a key) or stores another codec than the batch came with.
+    Compressed records are read up to ``MAX_DECOMPRESSED_BYTES``.
 
     Raises:
         CorruptRecordError: checksum or lengths are wrong.
@@ -327,13 +327,14 @@ def _check_timestamps(header: BatchHeader, config: LogConfig, now_ms: int, topic
 
 
 def _range_error(offset: int, timestamp: int, config: LogConfig, now_ms: int) -> str | None:
-    earliest = now_ms - config.message_timestamp_before_max_ms
-    latest = now_ms + config.message_timestamp_after_max_ms
-    if earliest <= timestamp <= latest:
+    # In the arithmetic of Java's longs, as LogValidator.recordHasInvalidTimestamp.
+    age_ms = as_int64(now_ms - timestamp)
+    if age_ms <= config.message_timestamp_before_max_ms and as_int64(-age_ms) <= config.message_timestamp_after_max_ms:
         return None
     return (
-        f"Timestamp {timestamp} of message with offset {offset} is out of range. "
-        f"The timestamp should be within [{earliest}, {latest}]"
+        f"Timestamp {timestamp} of message with offset {offset} is out of range. The timestamp should be within "
+        f"[{as_int64(now_ms - config.message_timestamp_before_max_ms)}, "
+        f"{as_int64(now_ms + config.message_timestamp_after_max_ms)}]"
     )
 
 
@@ -359,44 +360,102 @@ def _refused(error_class: type[InvalidRecordsError | InvalidTimestampsError], er
 def _check_records(
     header: BatchHeader, view: memoryview, config: LogConfig, now_ms: int, target: int, topic_partition: str
 ) -> tuple[BatchHeader, memoryview]:
-    """Read every record; write the batch anew where its codec is not ``target`` or its offset deltas have holes."""
+    """Read every record; write the batch anew where its codec is not ``target``."""
+    source = header.attributes & COMPRESSION_CODEC_MASK
+    body: Buffer = view[BATCH_HEADER_SIZE:]
     try:
-        records = list(RecordBatch(view).records(MAX_DECOMPRESSED_BYTES))
+        if source:
+            body = CODECS[source].decompress(body, MAX_DECOMPRESSED_BYTES)
+        survey = survey_records(body, header.record_count, header.base_timestamp)
     except ProtocolError as malformed:
         raise InvalidRecordError(f"{malformed} in topic partition {topic_partition}") from None
-    source = header.attributes & COMPRESSION_CODEC_MASK
-    is_stamped = bool(header.attributes & TIMESTAMP_TYPE_FLAG)
-    errors: list[RecordError] = []
-    timestamp_errors: list[RecordError] = []
-    for index, record in enumerate(records):
-        if config.compacts and record.key is None:
-            message = f"Compacted topic cannot accept message without key in topic partition {topic_partition}"
-            errors.append(RecordError(index, message))
-            continue
-        if config.message_timestamp_type == "CreateTime" and record.timestamp != NO_TIMESTAMP:
-            text = _range_error(record.offset, record.timestamp, config, now_ms)
-        elif is_stamped:
-            # Kafka does not look at keys and values of a batch that stays compressed as it is.
-            text = _type_error(_description(record, is_partial=target == source != 0))
-        else:
-            text = None
-        if text is not None:
-            timestamp_errors.append(RecordError(index, text))
-    if timestamp_errors:
-        raise _refused(InvalidTimestampsError, sorted(errors + timestamp_errors))
-    if errors:
-        raise _refused(InvalidRecordsError, errors)
-    dense = all(record.offset - header.base_offset == index for index, record in enumerate(records))
-    if target != source or not dense:
-        return _write_anew(header, records, target, config, topic_partition)
-    max_timestamp = max((record.timestamp for record in records), default=NO_TIMESTAMP)
-    if config.message_timestamp_type == "CreateTime" and max_timestamp != header.max_timestamp:
-        _INT64.pack_into(view, MAX_TIMESTAMP_OFFSET, max_timestamp)
-        header = _with_checksum(header._replace(max_timestamp=max_timestamp), view)
+    if header.attributes & TIMESTAMP_TYPE_FLAG:
+        # The time of an append is that of every record.
+        latest = max(header.max_timestamp, NO_TIMESTAMP)
+        survey = survey._replace(earliest=header.max_timestamp, latest=latest)
+    if _is_suspect(survey, header, config, now_ms):
+        _refuse_bad_records(header, body, config, now_ms, target, topic_partition)
+    if target == source != 0 and not survey.is_dense:
+        # Kafka would write the batch anew, and fails as it has not read keys and values.
+        raise InvalidRecordError(
+            f"Offset deltas of a compressed record batch are not in order in topic partition {topic_partition}"
+        )
+    if target != source:
+        return _write_anew(header, body, survey.latest, target, config, topic_partition)
+    if config.message_timestamp_type == "CreateTime" and survey.latest != header.max_timestamp:
+        _INT64.pack_into(view, MAX_TIMESTAMP_OFFSET, survey.latest)
+        header = _with_checksum(header._replace(max_timestamp=survey.latest), view)
     return header, view
 
 
-def _description(record: BatchRecord, *, is_partial: bool) -> str:
+def _is_suspect(survey: RecordSurvey, header: BatchHeader, config: LogConfig, now_ms: int) -> bool:
+    """Whether a record may be one that is refused; False only where none is."""
+    if config.compacts and not survey.has_keys:
+        return True
+    is_stamped = bool(header.attributes & TIMESTAMP_TYPE_FLAG)
+    if config.message_timestamp_type != "CreateTime":
+        return is_stamped
+    return (
+        survey.earliest < now_ms - config.message_timestamp_before_max_ms
+        or survey.latest > now_ms + config.message_timestamp_after_max_ms
+        or (is_stamped and header.max_timestamp == NO_TIMESTAMP)
+    )
+
+
+class _Record(NamedTuple):
+    """A record of a batch that is refused or written anew."""
+
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+
+
+def _read_records(header: BatchHeader, body: Buffer) -> Iterator[_Record]:
+    """The records of a batch that was surveyed."""
+    append_time = header.max_timestamp if header.attributes & TIMESTAMP_TYPE_FLAG else None
+    data = bytes(body)
+    position = 0
+    for _ in range(header.record_count):
+        record = decode_record(data, position)
+        position = record.end
+        yield _Record(
+            header.base_offset + record.offset_delta,
+            as_int64(header.base_timestamp + record.timestamp_delta) if append_time is None else append_time,
+            record.key,
+            record.value,
+            record.headers,
+        )
+
+
+def _refuse_bad_records(
+    header: BatchHeader, body: Buffer, config: LogConfig, now_ms: int, target: int, topic_partition: str
+) -> None:
+    """Raise what names each record that is not valid (``LogValidator.validateRecord``), if there is one."""
+    source = header.attributes & COMPRESSION_CODEC_MASK
+    is_stamped = bool(header.attributes & TIMESTAMP_TYPE_FLAG)
+    errors: list[RecordError] = []
+    are_timestamps_wrong = False
+    for index, record in enumerate(_read_records(header, body)):
+        if config.compacts and record.key is None:
+            text: str | None = f"Compacted topic cannot accept message without key in topic partition {topic_partition}"
+        else:
+            if config.message_timestamp_type == "CreateTime" and record.timestamp != NO_TIMESTAMP:
+                text = _range_error(record.offset, record.timestamp, config, now_ms)
+            elif is_stamped:
+                # Kafka does not look at keys and values of a batch that stays compressed as it is.
+                text = _type_error(_description(record, is_partial=target == source != 0))
+            else:
+                text = None
+            are_timestamps_wrong = are_timestamps_wrong or text is not None
+        if text is not None:
+            errors.append(RecordError(index, text))
+    if errors:
+        raise _refused(InvalidTimestampsError if are_timestamps_wrong else InvalidRecordsError, errors)
+
+
+def _description(record: _Record, *, is_partial: bool) -> str:
     """The record as Kafka's texts name it."""
     key = -1 if record.key is None else len(record.key)
     value = -1 if record.value is None else len(record.value)
@@ -407,11 +466,18 @@ def _description(record: BatchRecord, *, is_partial: bool) -> str:
 
 
 def _write_anew(
-    header: BatchHeader, records: list[BatchRecord], target: int, config: LogConfig, topic_partition: str
+    header: BatchHeader, body: Buffer, latest: int, target: int, config: LogConfig, topic_partition: str
 ) -> tuple[BatchHeader, memoryview]:
+    records = list(_read_records(header, body))
+    first = records[0].timestamp
     batch = encode_batch(
-        [SimpleRecord(record.timestamp, record.key, record.value, record.headers) for record in records],
+        [
+            # The difference from the first is what is written; it wraps around as that in Java.
+            SimpleRecord(first + as_int64(record.timestamp - first), record.key, record.value, record.headers)
+            for record in records
+        ],
         compression_type=CODECS[target].name,
+        max_timestamp=latest,
         producer_id=header.producer_id,
         producer_epoch=header.producer_epoch,
         base_sequence=header.base_sequence,

@@ -11,6 +11,7 @@ from aioproducer.broker.config import SERVER_CONFIG_DEF, TOPIC_KEYS, BrokerConfi
 from aioproducer.broker.config.server_keys import DYNAMIC_KEYS, why_meaningless
 from aioproducer.config import Status, Type
 from aioproducer.errors import ConfigurationError
+from aioproducer.producer import Producer
 
 _PYTHON_TYPES = {
     Type.BOOLEAN: bool,
@@ -33,7 +34,7 @@ def test_defaults_are_kafkas() -> None:
     assert config.group_max_session_timeout_ms == 1800000
     assert config.offsets_topic_replication_factor == 3
     assert config.broker_rack is None
-    assert config.aioproducer_validate_records is False
+    assert config.aioproducer_validate_records is Producer.compiled
     assert config.given == {}
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import gzip
 from struct import pack_into
 from typing import Any
 
@@ -26,6 +28,7 @@ from aioproducer.errors import (
     RecordTooLargeError,
     UnsupportedCompressionTypeError,
 )
+from aioproducer.producer import Producer
 from aioproducer.wire.control_batch import ControlRecordType, encode_control_batch
 from aioproducer.wire.crc32c import crc32c
 from aioproducer.wire.record_batch import CREATE_TIME, LOG_APPEND_TIME, RecordBatch, SimpleRecord, encode_batch
@@ -53,6 +56,14 @@ def plain(data: bytearray, *edits: tuple[str, int, int]) -> bytearray:
     for layout, offset, value in edits:
         pack_into(layout, data, offset, value)
     return data
+
+
+def out_of_order() -> bytearray:
+    """Two records at the offset deltas 0 and 3."""
+    data = batch(2)
+    second = 61 + (len(data) - 61) // 2
+    data[second + 3] = 6  # as a zigzag varint
+    return edited(data)
 
 
 REFUSED: list[tuple[str, bytes | bytearray, type[KafkaError], str]] = [
@@ -102,7 +113,7 @@ def test_any_bytes_are_refused_with_an_error_of_the_protocol(data: bytes) -> Non
     except KafkaError:
         assert log.log_end_offset == 0
     else:
-        assert [record.offset for each in stored(log) for record in each.records()] == list(range(log.log_end_offset))
+        assert sum(len(list(each.records())) for each in stored(log)) == log.log_end_offset
 
 
 def _one(position: int, value: int) -> bytes:
@@ -194,11 +205,15 @@ def test_the_only_record_of_a_batch_is_named_once(thorough: bool) -> None:
     with pytest.raises(InvalidTimestampError) as caught:
         log.append_as_leader(batch(timestamp=NOW + 2 * HOUR), 0)
     assert [error.batch_index for error in record_errors(caught.value)] == [0]
-    # Whichever of the header's two times is wrong.
-    for offset, index in ((27, 0), (35, 0)):
-        with pytest.raises(InvalidTimestampError) as caught:
-            open_log().append_as_leader(edited(batch(), (">q", offset, NOW + 2 * HOUR)), 0)
-        assert [error.batch_index for error in record_errors(caught.value)] == [index]
+
+
+@pytest.mark.parametrize("offset", [27, 35])
+def test_the_header_is_believed_where_records_are_not_read(offset: int) -> None:
+    """Whichever of its two times is wrong."""
+    log = open_log(config=LogConfig(validate_records=False))
+    with pytest.raises(InvalidTimestampError) as caught:
+        log.append_as_leader(edited(batch(), (">q", offset, NOW + 2 * HOUR)), 0)
+    assert [error.batch_index for error in record_errors(caught.value)] == [0]
 
 
 def test_every_record_that_is_too_late_is_named_where_records_are_read() -> None:
@@ -258,6 +273,35 @@ def test_a_timestamp_between_the_headers_is_found_where_records_are_read() -> No
     with pytest.raises(InvalidTimestampError) as caught:
         open_log(config=config).append_as_leader(data, 0)
     assert [error.batch_index for error in record_errors(caught.value)] == [1]
+
+
+def test_records_are_read_by_default_where_that_is_compiled() -> None:
+    lying = edited(batch(3), (">q", 35, NOW + 77))
+    assert open_log().append_as_leader(lying, 0).max_timestamp == (NOW + 2 if Producer.compiled else NOW + 77)
+
+
+@pytest.mark.parametrize("compression_type", ["producer", "gzip"])
+def test_a_sum_of_times_that_overflows_is_a_time_far_away(compression_type: str) -> None:
+    """Java's longs wrap around: such a record has a time before 1970, and not a malformed one."""
+    data = bytes(edited(batch(2), (">q", 27, 2**63 - 1)))
+    config = LogConfig(compression_type=compression_type, validate_records=True)
+    with pytest.raises(InvalidTimestampError) as caught:
+        open_log(config=config).append_as_leader(data, 0)
+    assert [error.batch_index for error in record_errors(caught.value)] == [0, 1]
+    assert f"Timestamp {-(2**63)} of message with offset 1" in record_errors(caught.value)[1].message
+    stamping = dataclasses.replace(config, message_timestamp_type="LogAppendTime")
+    log = open_log(config=stamping)
+    log.append_as_leader(data, 0)
+    assert [record.timestamp for record in stored(log)[0].records()] == [NOW, NOW]
+    widest = dataclasses.replace(config, message_timestamp_after_max_ms=2**63 - 1)
+    log = open_log(config=widest)
+    assert log.append_as_leader(data, 0).max_timestamp == 2**63 - 1
+
+
+def test_times_of_no_record_are_not_before_minus_1() -> None:
+    """Kafka's greatest timestamp counts from -1 upwards, which stands for none."""
+    log = open_log(config=LogConfig(validate_records=True))
+    assert log.append_as_leader(batch(2, timestamp=-9), 0).max_timestamp == -1
 
 
 @pytest.mark.parametrize("codec", CODECS)
@@ -324,16 +368,32 @@ def test_records_that_are_not_what_the_header_says_are_found_where_they_are_read
     assert log.append_as_leader(lying, 0).max_timestamp == NOW + 2
     stored(log)[0].validate()
     assert stored(log)[0].max_timestamp == NOW + 2
-    holes = batch(2)
-    record = (len(holes) - 61) // 2
-    holes[61 + record + 3] = 6  # the second record's offset delta, as a zigzag varint: 3
-    log = open_log(config=config)
-    log.append_as_leader(edited(holes), 0)
+
+
+@pytest.mark.parametrize("thorough", [False, True])
+def test_offset_deltas_that_are_not_in_order_are_kept_in_an_uncompressed_batch(thorough: bool) -> None:
+    log = open_log(config=LogConfig(validate_records=thorough))
+    assert log.append_as_leader(out_of_order(), 0).last_offset == 1
+    assert [found.offset for found in stored(log)[0].records()] == [0, 3]
+
+
+def test_offset_deltas_that_are_not_in_order_are_put_in_order_where_the_codec_changes() -> None:
+    log = open_log(config=LogConfig(compression_type="gzip"))
+    log.append_as_leader(out_of_order(), 0)
     assert [found.offset for found in stored(log)[0].records()] == [0, 1]
 
 
+def test_offset_deltas_that_are_not_in_order_are_refused_in_a_compressed_batch() -> None:
+    data = out_of_order()
+    whole = data[:61] + gzip.compress(data[61:])
+    sealed = edited(whole, (">i", 8, len(whole) - 12), (">h", 21, 1))
+    log = open_log(config=LogConfig(validate_records=True))
+    with pytest.raises(InvalidRecordError, match="Offset deltas of a compressed record batch are not in order"):
+        log.append_as_leader(sealed, 0)
+
+
 def test_a_header_that_lies_about_its_time_finds_no_record() -> None:
-    log = open_log()
+    log = open_log(config=LogConfig(validate_records=False))
     log.append_as_leader(edited(batch(3), (">q", 35, NOW + 77)), 0)
     assert log.max_timestamp_offset() is None
     assert log.offset_for_timestamp(NOW + 50) is None

@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import NamedTuple, Protocol, TypeVar
 
 from aioproducer.errors import UnknownTopicOrPartitionError, UnsupportedVersionError
@@ -317,12 +316,11 @@ def partition_data(answer: FetchResponse | Outcome) -> object:
 
 @dataclass(frozen=True)
 class Scenario:
-    """``play`` asks a cluster of ``nodes`` nodes; ``properties`` are what the embedded one is set to besides."""
+    """``play`` asks a cluster of ``nodes`` nodes."""
 
     name: str
     nodes: int
     play: Callable[[Run], Awaitable[None]]
-    properties: Mapping[str, str]
 
 
 SCENARIOS: dict[str, Scenario] = {}
@@ -330,15 +328,13 @@ SCENARIOS: dict[str, Scenario] = {}
 Play = TypeVar("Play", bound=Callable[[Run], Awaitable[None]])
 
 
-def scenario(
-    nodes: int = 1, name: str | None = None, properties: Mapping[str, str] = MappingProxyType({})
-) -> Callable[[Play], Play]:
-    """Marks a coroutine function as a scenario under its name or another."""
+def scenario(nodes: int = 1) -> Callable[[Play], Play]:
+    """Marks a coroutine function as a scenario under its name."""
 
-    def add(play: Play, name: str | None = name) -> Play:
-        name = name or play.__name__
+    def add(play: Play) -> Play:
+        name = play.__name__
         assert name not in SCENARIOS, f"there are two scenarios {name}"
-        SCENARIOS[name] = Scenario(name, nodes, play, properties)
+        SCENARIOS[name] = Scenario(name, nodes, play)
         return play
 
     return add

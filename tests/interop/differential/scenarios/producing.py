@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
 import time
 from collections.abc import Mapping, Sequence
 
 from aioproducer.protocol.messages import MetadataRequest, ProduceRequest
 from aioproducer.protocol.messages.produce import PartitionProduceData, TopicProduceData
-from aioproducer.wire.record_batch import ATTRIBUTES_OFFSET, BATCH_HEADER_SIZE
+from aioproducer.wire.record_batch import ATTRIBUTES_OFFSET, BATCH_HEADER_SIZE, SimpleRecord, encode_batch
 from tests.interop.differential.batches import TIMESTAMP, batch, old_message, patched
 from tests.interop.differential.scenario import (
     Run,
@@ -217,10 +218,16 @@ async def produce_bad_batches(run: Run) -> None:
     await _each_to_its_partition(run, cases, (7, 9, 13))
 
 
-@scenario(name="produce_bad_records_validated", properties={"aioproducer.validate.records": "true"})
+def _gzipped(data: bytes) -> bytes:
+    """A batch with its records, and what stands behind them, compressed."""
+    whole = data[:BATCH_HEADER_SIZE] + gzip.compress(data[BATCH_HEADER_SIZE:])
+    return patched(patched(whole, 8, ">i", len(whole) - 12), ATTRIBUTES_OFFSET, ">h", 1)
+
+
 @scenario()
 async def produce_bad_records(run: Run) -> None:
     good = batch(2)
+    compressed = _gzipped(good)
     cases = {
         "count and delta three": patched(patched(good, _RECORD_COUNT, ">i", 3), _LAST_OFFSET_DELTA, ">i", 2),
         "a record longer than the batch": patched(good, BATCH_HEADER_SIZE, ">B", 0x7E),
@@ -233,6 +240,16 @@ async def produce_bad_records(run: Run) -> None:
         "max timestamp -1": patched(good, _MAX_TIMESTAMP, ">q", -1),
         "base timestamp -1": patched(good, _BASE_TIMESTAMP, ">q", -1),
         "base timestamp -2": patched(good, _BASE_TIMESTAMP, ">q", -2),
+        "base timestamp overflows": patched(good, _BASE_TIMESTAMP, ">q", 2**63 - 1),
+        "compressed, count and delta three": patched(
+            patched(compressed, _RECORD_COUNT, ">i", 3), _LAST_OFFSET_DELTA, ">i", 2
+        ),
+        "compressed, a record longer than the batch": _gzipped(patched(good, BATCH_HEADER_SIZE, ">B", 0x7E)),
+        "compressed, a record of no length": _gzipped(patched(good, BATCH_HEADER_SIZE, ">B", 0)),
+        "compressed, offset deltas not in order": _gzipped(patched(good, BATCH_HEADER_SIZE + 3, ">B", 4)),
+        "compressed, bytes behind the records": _gzipped(good + b"xx"),
+        "compressed, max timestamp too large": patched(compressed, _MAX_TIMESTAMP, ">q", TIMESTAMP + 5000),
+        "compressed, base timestamp overflows": patched(compressed, _BASE_TIMESTAMP, ">q", 2**63 - 1),
         "gzip of garbage": patched(good, ATTRIBUTES_OFFSET, ">h", 1),
         "snappy of garbage": patched(good, ATTRIBUTES_OFFSET, ">h", 2),
         "lz4 of garbage": patched(good, ATTRIBUTES_OFFSET, ">h", 3),
@@ -258,7 +275,6 @@ async def produce_sizes(run: Run) -> None:
     await run.ask("above the default limit", produce(usual, batch([b""], size=1_048_600)), 9)
 
 
-@scenario(name="produce_timestamps_validated", properties={"aioproducer.validate.records": "true"})
 @scenario()
 async def produce_timestamps(run: Run) -> None:
     topic = await run.create()
@@ -289,7 +305,6 @@ async def produce_timestamps(run: Run) -> None:
     await run.ask("narrow compressed", produce(narrow, batch(2, timestamp=now - 90_000, compression_type="lz4")), 13)
 
 
-@scenario(name="produce_log_append_time_validated", properties={"aioproducer.validate.records": "true"})
 @scenario()
 async def produce_log_append_time(run: Run) -> None:
     topic = await run.create(configs={"message.timestamp.type": "LogAppendTime"})
@@ -316,6 +331,17 @@ async def produce_to_compacted_topic(run: Run) -> None:
                 ("tombstone", batch([None], compression_type=codec)),
             ):
                 await run.ask(f"{codec} version {version} {label}", produce(topic, records), version)
+    future = int(time.time() * 1000) + 2 * _HOUR_MS
+    for codec in ("none", "lz4"):
+        for label, keys, times in (
+            ("second and fourth without key", (b"a", None, b"c", None), (0, 0, 0, 0)),
+            ("first without key, second too late", (None, b"b", b"c"), (0, future, 0)),
+            ("first without key and too late", (None, b"b"), (future, 0)),
+        ):
+            records = [SimpleRecord(at or TIMESTAMP, key, b"v") for key, at in zip(keys, times, strict=True)]
+            mixed = b"".join(encode_batch(records, compression_type=codec))
+            for version in (7, 8, 13):
+                await run.ask(f"{codec} version {version} {label}", produce(topic, mixed), version)
     both = await run.create("both", configs={"cleanup.policy": "compact,delete"})
     await run.ask("compact and delete without key", produce(both, batch(key=None)))
     await _log(run, "log", topic)
