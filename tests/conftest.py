@@ -8,6 +8,7 @@ test (tests/builds/test_modules.py). --hypothesis-profile=soak has the fuzzers t
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import sys
@@ -74,6 +75,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.programs)
     # What takes minutes comes first: while one process is at it, others take the rest.
     items.sort(key=lambda item: item.get_closest_marker("fresh_root") is None)
+
+
+def pytest_collection_finish() -> None:
+    """Hide the collected items from the garbage collector: thousands of them would make each full collection slow."""
+    gc.collect()
+    gc.freeze()
 
 
 def _is_below(item: pytest.Item, places: tuple[str, ...]) -> bool:
