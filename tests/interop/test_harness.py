@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import time
 
+import psutil
 import pytest
 from confluent_kafka import KafkaError, Message, Producer
 
@@ -134,6 +136,14 @@ def _settled() -> tuple[Ledger, list[bytes]]:
     for offset, value in enumerate(values):
         ledger.ack(value, Place(0, offset))
     return ledger, values
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/PID/maps")
+def test_a_broker_maps_its_classes_from_an_archive(one_node: KafkaCluster) -> None:
+    properties = str(one_node.nodes[1].properties_path)
+    (broker,) = [each for each in psutil.Process().children() if properties in each.cmdline()]
+    (option,) = [each for each in broker.cmdline() if each.startswith("-XX:SharedArchiveFile=")]
+    assert option.partition("=")[2] in {mapped.path for mapped in broker.memory_maps()}
 
 
 def test_verify_accepts_what_agrees() -> None:

@@ -20,7 +20,7 @@ from typing import Self
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from tests.kafka import admin, consuming, dump, jars
+from tests.kafka import admin, class_archive, consuming, dump, jars
 from tests.kafka.certificates import Certificates
 from tests.kafka.process import Process, Startable
 
@@ -223,8 +223,14 @@ class KafkaCluster(Startable):
         node.process = self._java(classpath, node, "kafka.Kafka", [str(node.properties_path)])
 
     def _java(self, classpath: str, node: Node, main: str, arguments: Sequence[str]) -> Process:
-        options = (*self._jvm_options, *_LOGGING_OPTIONS)
+        options = (*self._jvm_options, *self._sharing(), *_LOGGING_OPTIONS)
         return Process([jars.java(), *options, "-cp", classpath, main, *arguments], node.server_log)
+
+    def _sharing(self) -> tuple[str, ...]:
+        """Class sharing options for the version that most tests start, with the JVM options of tests."""
+        if self.version != jars.NEWEST or self._jvm_options != QUICK_JVM:
+            return ()
+        return class_archive.options(jars.resolve(jars.BROKER[self.version]), _record_classes)
 
     def _check_running(self, node: Node) -> None:
         if not node.running:
@@ -367,3 +373,24 @@ class KafkaCluster(Startable):
         """The batches in the leader's log, as Kafka's own DumpLogSegments sees them."""
         node = self.nodes[self.leader(topic, partition)]
         return dump.dump_log(node.log_dir / f"{topic}-{partition}")
+
+
+class _RecordedCluster(KafkaCluster):
+    """A broker that writes the classes it has loaded to ``archive`` when it ends."""
+
+    def __init__(self, archive: Path) -> None:
+        super().__init__()
+        self._archive = archive
+
+    def _sharing(self) -> tuple[str, ...]:
+        return (f"-XX:ArchiveClassesAtExit={self._archive}",)
+
+
+def _record_classes(archive: Path) -> None:
+    with _RecordedCluster(archive) as cluster:
+        process = cluster.nodes[1].process
+        assert process is not None
+        # Formatting has left one of its own classes.
+        archive.unlink(missing_ok=True)
+        process.send_signal(signal.SIGTERM)
+        process.wait(60)
