@@ -12,7 +12,7 @@ from aioproducer.wire.record import is_number
 # No thread has this identity.
 NO_THREAD = 0
 
-NOT_STARTED, RUNNING, CLOSED, FORKED, OTHER_THREAD, OTHER_LOOP = range(6)
+NOT_STARTED, RUNNING, CLOSED, FORKED, OTHER_THREAD, OTHER_LOOP, LOOP_CLOSED = range(7)
 
 # What an append raises where an argument is wrong.
 WRONG_ARGUMENTS = (TypeError, ValueError, AttributeError, OverflowError, BufferError)
@@ -32,6 +32,11 @@ def refusal(reason: int) -> KafkaError:
         return WrongCallerError("this producer belongs to the parent process: make one in this process, after the fork")
     if reason == OTHER_LOOP:
         return WrongCallerError("this producer belongs to another event loop: make one on this loop")
+    if reason == LOOP_CLOSED:
+        return ProducerClosedError(
+            "this producer's event loop is closed, so that no record can be sent any more: make a new producer on a "
+            "running loop, and close it before its loop (`async with Producer(...)`)"
+        )
     return WrongCallerError(
         "this producer belongs to another thread: call producer.threadsafe() there, once, and use that"
     )

@@ -55,6 +55,8 @@ OnError = Callable[[TopicPartition, int, KafkaError], None]
 LONGEST_TURN = 0.0005
 # What is left to send gets this long when ``async with`` is left by an exception, in seconds.
 GRACE_AFTER_EXCEPTION = 1.0
+# Seconds until the timer that a closed loop drops is set again: asyncio waits no longer for a timer either.
+LOOP_WATCH_PERIOD = 86400.0
 
 _producers: weakref.WeakSet[Producer] = weakref.WeakSet()
 
@@ -161,6 +163,7 @@ class Producer(RecordEntry):
         self._task: asyncio.Task[None] | None = None
         self._delivering: asyncio.Timeout | None = None
         self._closed: asyncio.Future[None] | None = None
+        self._loop_watch: weakref.ref[asyncio.TimerHandle] | None = None
         self._turn_began = 0.0
         self._parts: Parts | None = None
         self._threadsafe: weakref.WeakSet[ThreadsafeProducer] = weakref.WeakSet()
@@ -202,8 +205,49 @@ class Producer(RecordEntry):
         )
         self._owner_thread = get_ident()
         self._refusal = callers.RUNNING
+        self._watch_loop()
         _producers.add(self)
         self._task = loop.create_task(parts.sender.run(), name=f"aioproducer-sender-{self.config.client_id}")
+
+    def _watch_loop(self) -> None:
+        """Refuse records from the moment in which the loop is closed.
+
+        asyncio does not tell when a loop is closed, and to ask with every record would cost as much as a tenth of it. A
+        closed loop drops its timers: this one does nothing but to be dropped.
+        """
+        this = weakref.ref(self)
+        loop = self._loop
+
+        def watch_on() -> None:
+            producer = this()
+            if producer is not None:
+                producer._watch_loop()
+
+        def dropped(_: weakref.ref[asyncio.TimerHandle]) -> None:
+            producer = this()
+            if producer is not None and loop.is_closed():
+                producer._loop_closed()
+
+        self._loop_watch = weakref.ref(loop.call_later(LOOP_WATCH_PERIOD, watch_on), dropped)
+
+    def _unwatch_loop(self) -> None:
+        timer = None if self._loop_watch is None else self._loop_watch()
+        self._loop_watch = None
+        if timer is not None:
+            timer.cancel()
+
+    def _loop_closed(self) -> None:
+        if self._refusal != callers.RUNNING:
+            return
+        self._owner_thread = callers.NO_THREAD
+        self._refusal = callers.LOOP_CLOSED
+        if self._accumulator.has_undelivered():
+            logger.error(
+                "The event loop was closed before the producer: records that were not delivered yet are lost. Close "
+                "the producer first (`async with Producer(...)`, or await close())"
+            )
+        for threadsafe in self._threadsafe:
+            threadsafe.refuse(callers.LOOP_CLOSED)
 
     async def wait_ready(self, timeout: float) -> None:
         """Wait until a broker has told about the cluster, at most ``timeout`` seconds.
@@ -248,9 +292,10 @@ class Producer(RecordEntry):
 
         Raises:
             WrongCallerError: the producer belongs to another loop or process.
+            ProducerClosedError: its loop is closed.
         """
-        if self._refusal == callers.FORKED:
-            raise callers.refusal(callers.FORKED)
+        if self._refusal in (callers.FORKED, callers.LOOP_CLOSED):
+            raise callers.refusal(self._refusal)
         if self._task is None:
             self._refusal = callers.CLOSED
             return
@@ -262,6 +307,7 @@ class Producer(RecordEntry):
             return
         self._owner_thread = callers.NO_THREAD
         self._refusal = callers.CLOSED
+        self._unwatch_loop()
         for threadsafe in self._threadsafe:
             threadsafe.refuse(callers.CLOSED)
         self._closed = self._loop.create_future()
@@ -329,7 +375,7 @@ class Producer(RecordEntry):
         await self.close(None if exception is None else GRACE_AFTER_EXCEPTION)
 
     def __del__(self) -> None:
-        if self._refusal == callers.RUNNING:
+        if self._refusal in (callers.RUNNING, callers.LOOP_CLOSED):
             warnings.warn(f"{self!r} was not closed: use `async with`, or await close()", ResourceWarning, 2, self)
 
     # Sending
@@ -514,7 +560,9 @@ class Producer(RecordEntry):
 
     @property
     def is_usable(self) -> bool:
-        """Whether records can be sent: it was started, was not closed, and has met no fatal error. For any thread."""
+        """Whether records can be sent: the producer was started, neither it nor its loop was closed, and it has met no
+        fatal error. For any thread.
+        """
         if self._refusal != callers.RUNNING or self._task is None or self._task.done():
             return False
         return self._accumulator.producer_state.fatal_error is None

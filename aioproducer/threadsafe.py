@@ -31,6 +31,11 @@ _T = TypeVar("_T")
 # What a call on its way to the loop holds besides its record.
 CALL_OVERHEAD = 1024
 
+_LOOP_CLOSED_MEANWHILE = (
+    "the producer's event loop was closed before this was done; records may have been written all the same. Close the "
+    "producer before its loop (`async with Producer(...)`)"
+)
+
 
 class ThreadsafeFuture(concurrent.futures.Future[_T]):
     """A ``concurrent.futures.Future`` whose ``result`` and ``exception`` do not wait in the loop's own thread.
@@ -77,6 +82,8 @@ class ThreadsafeProducer:
         self._size = 0
         # On their way to the loop, which does not come to them where it ends before.
         self._on_the_way: set[ThreadsafeFuture[Any]] = set()
+        # Those behind them, that the loop has begun.
+        self._begun: set[ThreadsafeFuture[Any]] = set()
         self._refusal = callers.RUNNING
 
     def refuse(self, reason: int) -> None:
@@ -87,11 +94,17 @@ class ThreadsafeProducer:
             self._size = 0
         for future in on_the_way:
             _end(future, callers.refusal(reason))
+        if reason == callers.LOOP_CLOSED:
+            # No callback ends them any more, and threads may wait for them.
+            begun, self._begun = self._begun, set()
+            for future in begun:
+                _end(future, ProducerClosedError(_LOOP_CLOSED_MEANWHILE))
 
     def disown_after_fork(self) -> None:
         """In the child: refuse all. Whoever held the lock, or waits for a future, is in the parent."""
         self._lock = Lock()
         self._on_the_way = set()
+        self._begun = set()
         self.refuse(callers.FORKED)
 
     def send(
@@ -119,6 +132,8 @@ class ThreadsafeProducer:
         future: ThreadsafeFuture[_T] = ThreadsafeFuture(self._loop_thread)
         with self._lock:
             count = len(self._on_the_way)
+            if self._refusal == callers.LOOP_CLOSED:
+                raise callers.refusal(self._refusal)
             if self._refusal != callers.RUNNING:
                 future.set_exception(callers.refusal(self._refusal))
                 return future
@@ -132,7 +147,7 @@ class ThreadsafeProducer:
         except RuntimeError as error:
             with self._lock:
                 self._on_the_way.discard(future)
-            raise ProducerClosedError("this producer's event loop is closed") from error
+            raise callers.refusal(callers.LOOP_CLOSED) from error
         return future
 
     def _begin(self, future: ThreadsafeFuture[_T], begin: Callable[[], asyncio.Future[_T]], size: int) -> None:
@@ -151,8 +166,13 @@ class ThreadsafeProducer:
             _end(future, error)
             return
         # Until it has ended the future is pending, and can be cancelled.
-        outcome.add_done_callback(lambda outcome: _copy(outcome, future))
+        self._begun.add(future)
+        outcome.add_done_callback(lambda outcome: self._finish(outcome, future))
         future.add_done_callback(lambda future: self._cancel(outcome) if future.cancelled() else None)
+
+    def _finish(self, outcome: asyncio.Future[_T], future: ThreadsafeFuture[_T]) -> None:
+        self._begun.discard(future)
+        _copy(outcome, future)
 
     def _cancel(self, outcome: asyncio.Future[_T]) -> None:
         """In the thread that has cancelled."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import copy
 import gc
 import logging
@@ -11,15 +12,17 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 import weakref
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
 import pytest
+import uvloop
 
-from aioproducer import Producer, TopicPartition
+from aioproducer import Producer, RecordMetadata, TopicPartition
 from aioproducer.core.delivery import Delivery
 from aioproducer.core.pending import PendingRecord
 from aioproducer.errors import (
@@ -32,8 +35,9 @@ from aioproducer.errors import (
     WrongCallerError,
 )
 from aioproducer.testing import EmbeddedCluster, EmbeddedClusterThread
+from aioproducer.threadsafe import ThreadsafeProducer
 from tests.leaks import own_objects
-from tests.waiting import know_topic
+from tests.waiting import know_topic, until
 
 NOWHERE = "127.0.0.1:1"
 
@@ -179,6 +183,96 @@ async def test_tasks_that_begin_at_once(transport: str) -> None:
             assert await producer.send("t", b"500")
             await asyncio.gather(*deliveries)
         assert sorted(int(record.value or b"") for record in cluster.records("t")) == list(range(501))
+
+
+@pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def own_loop(request: pytest.FixtureRequest) -> Iterator[asyncio.AbstractEventLoop]:
+    """A loop that the test closes under a producer, whose warnings end here."""
+    loop: asyncio.AbstractEventLoop = request.param()
+    yield loop
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        loop.close()
+        gc.collect()
+
+
+async def _begin_a_batch(producer: Producer, cluster: EmbeddedClusterThread, topic: str) -> Delivery:
+    cluster.create_topic(topic)
+    await producer.start()
+    await producer.send_many(topic, [b"v"])
+    return producer.send(topic, b"in a batch that takes more")
+
+
+def test_no_record_is_accepted_once_the_loop_is_closed(
+    kafka_cluster_session: EmbeddedClusterThread,
+    own_loop: asyncio.AbstractEventLoop,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """An open batch takes records without a word to the loop: they were accepted, and nobody would ever send them."""
+    servers = kafka_cluster_session.bootstrap_servers
+    producer = Producer(bootstrap_servers=servers, linger_ms=100_000, max_block_ms=30_000)
+    topic = f"closed-under-it-{type(own_loop).__module__}"
+    delivery = own_loop.run_until_complete(_begin_a_batch(producer, kafka_cluster_session, topic))
+    assert producer.is_usable
+    own_loop.close()
+    assert not producer.is_usable
+    assert not delivery.done()
+    with pytest.raises(ProducerClosedError, match=r"event loop is closed.*make a new producer on a running loop"):
+        producer.send(topic, b"never sent")
+    assert [record.levelname for record in caplog.records if "records that were not delivered" in record.message] == [
+        "ERROR"
+    ]
+    for call in (
+        producer.drain,
+        producer.flush,
+        producer.start,
+        producer.close,
+        lambda: producer.send_many(topic, [b"v"]),
+        lambda: producer.partitions_for(topic),
+        lambda: producer.wait_ready(1),
+    ):
+        with pytest.raises(ProducerClosedError, match="event loop is closed"):
+            asyncio.run(call())
+    with pytest.raises(ProducerClosedError, match="event loop is closed"):
+        producer.threadsafe()
+    with pytest.warns(ResourceWarning, match="was not closed"):
+        producer.__del__()
+
+
+def test_threads_learn_that_the_loop_is_closed(own_loop: asyncio.AbstractEventLoop) -> None:
+    producer = Producer(bootstrap_servers=NOWHERE)
+    own_loop.run_until_complete(producer.start())
+
+    async def hand_over() -> list[concurrent.futures.Future[RecordMetadata]]:
+        begun = threadsafe.send("t", b"waits for metadata")
+        await asyncio.sleep(0.01)
+        return [begun, threadsafe.send("t", b"on its way")]
+
+    async def get() -> ThreadsafeProducer:
+        return producer.threadsafe()
+
+    threadsafe = own_loop.run_until_complete(get())
+    futures = own_loop.run_until_complete(hand_over())
+    own_loop.close()
+    for future in futures:
+        with pytest.raises(ProducerClosedError, match="event loop"):
+            future.result(0)
+    for call in (lambda: threadsafe.send("t", b"v"), threadsafe.flush, lambda: threadsafe.send_many("t", [b"v"])):
+        with pytest.raises(ProducerClosedError, match="event loop is closed"):
+            call()
+
+
+async def test_a_loop_is_watched_for_as_long_as_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("aioproducer.producer.LOOP_WATCH_PERIOD", 0.001)
+    async with Producer(bootstrap_servers=NOWHERE) as producer:
+        first = producer._loop_watch
+        await until(lambda: producer._loop_watch is not first)
+        assert producer.is_usable
+        assert producer._loop_watch is not None
+        timer = producer._loop_watch()
+        assert timer is not None
+    assert timer.cancelled()
+    assert producer._loop_watch is None
 
 
 FORKING = """
