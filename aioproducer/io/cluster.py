@@ -452,8 +452,12 @@ class Cluster(NodeOwner):
         response = completed.response
         assert isinstance(response, InitProducerIdResponse)
         self._producer_id_asked = False
-        if response.error_code == 0 and response.producer_id < 0:
-            logger.warning("A broker gave the producer the id %d, which is none", response.producer_id)
+        if response.error_code == 0 and (response.producer_id < 0 or response.producer_epoch < 0):
+            logger.warning(
+                "A broker gave the producer the id %d with epoch %d, and neither may be negative: it is asked again",
+                response.producer_id,
+                response.producer_epoch,
+            )
             self._producer_id_attempts.failed(now)
         elif response.error_code == 0:
             self._producer_id_attempts.succeeded()

@@ -45,6 +45,26 @@ def test_an_answer_without_an_id_was_asked_for_again_at_once():
     assert 10 <= len(world.events(ApiKey.INIT_PRODUCER_ID)) <= 20
 
 
+def test_an_answer_without_an_epoch_is_asked_for_again(caplog):
+    """It was adopted: every batch then had a producer id and no epoch, which no broker takes."""
+
+    async def scenario(world):
+        world.cluster.create_topic("clicks")
+        world.cluster.next_producer_epoch = -1
+        async with world.producer() as producer:
+            delivery = producer.send("clicks", b"value")
+            await asyncio.sleep(10)
+            assert not delivery.done()
+            world.cluster.next_producer_epoch = 0
+            await delivery
+
+    _, world = run(scenario)
+    asked = world.events(ApiKey.INIT_PRODUCER_ID)
+    assert 10 <= len(asked) <= 20
+    told = [message for message in caplog.messages if "with epoch -1, and neither may be negative" in message]
+    assert len(told) == len(asked) - 1
+
+
 @pytest.mark.parametrize("code", [CLUSTER_AUTHORIZATION_FAILED, TRANSACTIONAL_ID_AUTHORIZATION_FAILED])
 def test_a_producer_id_that_is_refused_fails_everything_now_and_later(code):
     async def scenario(world):
