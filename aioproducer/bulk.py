@@ -29,6 +29,7 @@ from aioproducer.core.record_columns import HeaderColumn, TimestampColumn
 from aioproducer.core.split import parts
 from aioproducer.errors import BufferExhaustedError, KafkaError, SendManyError
 from aioproducer.record import TopicPartition
+from aioproducer.texts import counted, were
 
 if TYPE_CHECKING:
     import pyarrow
@@ -278,14 +279,15 @@ class ColumnsSender:
         count = _length("values", values)
         for name, column in (("keys", keys), ("timestamps_ms", timestamps_ms), ("headers", headers)):
             if column is not None and _length(name, column) != count:
-                raise ValueError(f"{name} has {_length(name, column)} entries for {count} values")
+                raise ValueError(f"{name} has {_length(name, column)} entries for {counted(count, 'value')}")
         accepted_before = self.count
         try:
             await self._send(topic, partition, _chunks(self._producer, values, keys, timestamps_ms, headers))
         except BaseException as error:
+            accepted = self.count - accepted_before
             error.add_note(
-                f"{self.count - accepted_before} of {count} records of this send_many for topic {topic!r} were "
-                "accepted before; they are delivered as ever"
+                f"{accepted} of {counted(count, 'record')} of this send_many for topic {topic!r} {were(accepted)} "
+                "accepted before; their delivery goes on"
             )
             raise
 

@@ -21,6 +21,7 @@ from aioproducer.errors import (
     RecordTooLargeError,
     TlsError,
 )
+from aioproducer.texts import counted, were
 
 _ADVERTISED = (
     " The cluster itself gave this address for broker {broker} (advertised.listeners of that broker), after a "
@@ -237,8 +238,8 @@ def record_too_large(topic: str, size: int, limit: int, limit_key: str) -> Recor
 def buffer_full(size: int, buffer_memory: int, waited_ms: float, waiters: int) -> BufferExhaustedError:
     """No room for ``size`` bytes came free while a send waited ``max_block_ms``, with ``waiters`` sends in line."""
     return BufferExhaustedError(
-        f"No room for {size} bytes in buffer_memory ({buffer_memory} bytes) within {waited_ms:.0f} ms (max_block_ms), "
-        f"with {waiters} sends in line: records come faster than the brokers take them. "
+        f"No room for {counted(size, 'byte')} in buffer_memory ({buffer_memory} bytes) within {waited_ms:.0f} ms "
+        f"(max_block_ms), with {counted(waiters, 'send')} in line: records come faster than the brokers take them. "
         "Call `await producer.drain()` between sends, raise buffer_memory, or look at the brokers."
     )
 
@@ -246,8 +247,9 @@ def buffer_full(size: int, buffer_memory: int, waited_ms: float, waiters: int) -
 def line_full(size: int, waiting_bytes: int, buffer_memory: int, waiters: int) -> BufferExhaustedError:
     """The sends in line hold ``waiting_bytes``, so that not even a place in line is left for ``size`` bytes more."""
     return BufferExhaustedError(
-        f"{waiters} sends with {waiting_bytes} bytes wait for room or for metadata already, and {size} bytes more are "
-        f"over buffer_memory ({buffer_memory} bytes): await the sends, or call `await producer.drain()` between them."
+        f"No place in line for {counted(size, 'byte')}: {counted(waiters, 'send')} with {waiting_bytes} bytes already "
+        f"{'waits' if waiters == 1 else 'wait'} for room or for metadata (buffer_memory: {buffer_memory} bytes). "
+        "Await the sends, or call `await producer.drain()` between them."
     )
 
 
@@ -278,7 +280,7 @@ def delivery_timed_out(
         )
     because = f" The last error was: {last_error}" if last_error is not None else ""
     error = DeliveryTimeoutError(
-        f"{count} records for {topic_partition} were not acknowledged within {elapsed_ms:.0f} ms "
+        f"{counted(count, 'record')} for {topic_partition} {were(count)} not acknowledged within {elapsed_ms:.0f} ms "
         f"(delivery_timeout_ms). {fate}{because}"
     )
     error.__cause__ = last_error

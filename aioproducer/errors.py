@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from aioproducer.error_codes import ABORTABLE, CODES, FATAL, RETRIABLE_GROUPS
+from aioproducer.texts import counted, were
 
 if TYPE_CHECKING:
     from typing import Protocol
@@ -164,8 +165,9 @@ class SendManyError(KafkaError):
         """The first error of each partition that had one."""
         failed = result.count - result.acked
         first = next(iter(self.errors.items()), None)
-        where = f" The first of {len(self.errors)} failed partitions is {first[0]}: {first[1]}" if first else ""
-        super().__init__(f"{failed} of {result.count} records were not acknowledged.{where}")
+        which = "failed partition" if len(self.errors) == 1 else f"first of {len(self.errors)} failed partitions"
+        where = f" The {which} is {first[0]}: {first[1]}" if first else ""
+        super().__init__(f"{failed} of {counted(result.count, 'record')} {were(failed)} not acknowledged.{where}")
 
 
 class BrokerError(KafkaError):

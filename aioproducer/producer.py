@@ -37,6 +37,7 @@ from aioproducer.hooks import Hooks
 from aioproducer.metrics import MetricsSnapshot
 from aioproducer.preparation import Admission, Preparation, abandon, finish
 from aioproducer.record import PartitionInfo, RecordHeader, TopicPartition
+from aioproducer.texts import counted
 from aioproducer.transport.base import Connector
 from aioproducer.wire.record_batch import Buffer
 
@@ -632,7 +633,7 @@ class Producer(RecordEntry):
             raise callers.refusal(callers.OTHER_LOOP)
 
     def _note_failure(self, topic_partition: TopicPartition, count: int, error: KafkaError) -> None:
-        logger.error("%d record(s) for %s failed: %s", count, topic_partition, error)
+        logger.error("%s for %s failed: %s", counted(count, "record"), topic_partition, error)
         if self._on_error is not None:
             try:
                 self._on_error(topic_partition, count, error.fresh())

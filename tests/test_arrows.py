@@ -12,7 +12,7 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "aioproducer"
 
-_ERRORS = {"errors", "error_codes", "error_texts", "diagnosis"}
+_ERRORS = {"errors", "error_codes", "error_texts", "diagnosis", "texts"}
 _PLUGINS = {"serializers", "partitioner", "interceptors", "hooks", "metrics"}
 _FORMATS = {"wire", "protocol", "compression"}
 _CLIENT = _ERRORS | _PLUGINS | _FORMATS | {"record", "config", "security", "core", "transport", "io"}
@@ -26,8 +26,9 @@ ARROWS: dict[str, set[str]] = {
     "error_texts": {"error_codes"},
     "record": {"uncompiled"},
     "outgoing": {"record"},
-    "errors": {"error_codes", "error_texts", "record"},
-    "diagnosis": {"errors", "error_codes", "record"},
+    "texts": set(),
+    "errors": {"error_codes", "error_texts", "record", "texts"},
+    "diagnosis": {"errors", "error_codes", "record", "texts"},
     "compression": _ERRORS,
     "wire": _ERRORS | {"compression", "uncompiled"},
     "protocol": _ERRORS | {"wire", "compression", "record", "uncompiled"},
@@ -61,7 +62,7 @@ ARROWS: dict[str, set[str]] = {
 }
 
 # Time and bytes come in as arguments, nothing waits.
-SANS_IO = _FORMATS | {"core", "partitioner", "record", "metrics", "errors", "error_codes", "error_texts"}
+SANS_IO = _FORMATS | {"core", "partitioner", "record", "metrics", "errors", "error_codes", "error_texts", "texts"}
 WAITING = {"asyncio", "selectors", "select", "socket", "ssl", "threading", "concurrent", "subprocess", "time", "uvloop"}
 
 

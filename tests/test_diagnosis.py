@@ -176,7 +176,7 @@ def test_a_full_buffer_says_how_long_and_how_many_wait() -> None:
     assert "(33554432 bytes) within 60000 ms (max_block_ms), with 12 sends in line" in str(error)
     error = diagnosis.line_full(100, 33554400, 33554432, 12)
     assert isinstance(error, BufferExhaustedError)
-    assert "12 sends with 33554400 bytes wait" in str(error)
+    assert "12 sends with 33554400 bytes already wait" in str(error)
 
 
 @pytest.mark.parametrize(("sent", "fate"), [(True, "may be in the log all the same"), (False, "were never sent")])

@@ -205,7 +205,7 @@ def test_send_many_error_counts_and_shows_the_first_partition() -> None:
     error = errors.SendManyError(Result(10, 7), {("t", 4): broker_error(19), ("t", 5): broker_error(6)})
     assert str(error).startswith("3 of 10 records were not acknowledged. The first of 2 failed partitions is")
     assert "NOT_ENOUGH_REPLICAS" in str(error)
-    assert str(errors.SendManyError(Result(1, 0), {})) == "1 of 1 records were not acknowledged."
+    assert str(errors.SendManyError(Result(1, 0), {})) == "1 of 1 record was not acknowledged."
 
 
 def test_a_pickled_class_made_on_demand_is_found_in_a_process_that_never_asked_for_it() -> None:

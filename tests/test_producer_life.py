@@ -572,7 +572,7 @@ async def test_a_failed_batch_is_told_once_with_its_count(
         (TopicPartition(topic, 0), 10, "TopicAuthorizationError")
     ]
     messages = [record.getMessage() for record in caplog.records]
-    assert sum(f"10 record(s) for {topic}-0 failed" in message for message in messages) == 1
+    assert sum(f"10 records for {topic}-0 failed" in message for message in messages) == 1
     assert messages.count("on_error failed") == 1
 
 

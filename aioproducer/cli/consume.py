@@ -16,13 +16,14 @@ from aioproducer.cli.existing import describe_topic
 from aioproducer.cli.exits import EXPLANATION, SUCCEEDED, CommandError, CommandUsageError
 from aioproducer.cli.options import client_config, cluster_options, diagnosis_options
 from aioproducer.cli.positions import parse_position
-from aioproducer.cli.progress import Reporter, human_count
+from aioproducer.cli.progress import Reporter, human_counted
 from aioproducer.cli.reading import FORMATS, guess_format
 from aioproducer.cli.running import Interruption, run
 from aioproducer.cli.worker import WholeWrites, Worker
 from aioproducer.cli.writing import DEFAULT_FIELDS, FIELDS, Writer, writer_for
 from aioproducer.consumer import ConsumedRecord, Position, Reader
 from aioproducer.diagnosis import nearest
+from aioproducer.texts import are
 
 T = TypeVar("T")
 
@@ -237,7 +238,8 @@ async def _consume(job: Job, reporter: Reporter, interruption: Interruption) -> 
     finally:
         output.end()
     if job.output != STDOUT:
-        reporter.say(f"{human_count(output.written)} records are in {job.output}")
+        written = f"{human_counted(output.written, 'record')}"
+        reporter.say(f"{written} {are(output.written)} in {job.output}")
     return interruption.exit_code if finished is None else SUCCEEDED
 
 

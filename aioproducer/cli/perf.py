@@ -19,7 +19,7 @@ from aioproducer.cli.existing import require_topic
 from aioproducer.cli.exits import EXPLANATION, SUCCEEDED, CommandError, missing
 from aioproducer.cli.options import client_config, cluster_options, diagnosis_options
 from aioproducer.cli.output import print_json
-from aioproducer.cli.progress import human_bytes, human_count
+from aioproducer.cli.progress import human_bytes, human_count, human_counted
 from aioproducer.cli.running import Interruption, run
 from aioproducer.cli.tally import Latencies, Tally, rounded
 from aioproducer.errors import KafkaError
@@ -198,7 +198,7 @@ async def _measure(
         draw(meter.intervals, plot, f"{load.topic}: {load.size} bytes a record")
     if tally.failed:
         error: KafkaError | None = tally.grave_error or tally.first_error
-        raise CommandError(f"{human_count(tally.failed)} of {human_count(tally.accepted)} records failed. {error}")
+        raise CommandError(f"{human_count(tally.failed)} of {human_counted(tally.accepted, 'record')} failed. {error}")
     return interruption.exit_code if sent_all is None else SUCCEEDED
 
 
@@ -269,7 +269,7 @@ def _print_total(load: Load, tally: Tally, meter: Meter, seconds: float, as_json
         )
     )
     print(
-        f"total: {human_count(tally.acked)} records in {seconds:.2f} s, {human_count(rate)} records/s, "
+        f"total: {human_counted(tally.acked, 'record')} in {seconds:.2f} s, {human_count(rate)} records/s, "
         f"{human_bytes(rate * load.size)}/s; latency in ms: {shown}"
     )
 

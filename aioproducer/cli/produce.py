@@ -20,13 +20,14 @@ from aioproducer.cli.exits import EXPLANATION, FAILED, PARTLY_REJECTED, SUCCEEDE
 from aioproducer.cli.feeding import Feeder, Piece
 from aioproducer.cli.options import client_config, cluster_options, diagnosis_options, pairs
 from aioproducer.cli.output import print_json
-from aioproducer.cli.progress import Reporter, Stopwatch, human_bytes, human_count
+from aioproducer.cli.progress import Reporter, Stopwatch, human_bytes, human_count, human_counted
 from aioproducer.cli.reading import FORMATS, Reading, Row, guess_format, rows
 from aioproducer.cli.running import Interruption, run
 from aioproducer.cli.tally import Tally
 from aioproducer.config import ProducerConfig
 from aioproducer.errors import KafkaError
 from aioproducer.producer import Producer
+from aioproducer.texts import are, were
 
 STDIN = "-"
 # A line may be longer than the record that is made of a column of it, and no line takes all memory.
@@ -266,9 +267,10 @@ async def _produce(job: Job, reporter: Reporter, interruption: Interruption) -> 
                     failure = error
                 if run.interrupted:
                     left = tally.accepted - tally.acked - tally.failed
+                    accepted = f"{human_counted(tally.accepted, 'record')} {were(tally.accepted)} accepted"
                     reporter.say(
-                        f"interrupted: {human_count(tally.accepted)} records were accepted, and the last "
-                        f"{human_count(left)} are being delivered; interrupt again to give them up"
+                        f"interrupted: {accepted}, and the last {human_count(left)} {are(left)} being delivered; "
+                        "interrupt again to give them up"
                     )
                 await producer.flush()
         except asyncio.CancelledError:
@@ -314,7 +316,7 @@ def _why_failed(run: Run) -> str:
     tally = run.tally
     error = tally.grave_error or tally.first_error
     stopped = "" if run.read_all else "; the rest of the input was not sent"
-    return f"{human_count(tally.failed)} of {human_count(tally.accepted)} records failed{stopped}. {error}"
+    return f"{human_count(tally.failed)} of {human_counted(tally.accepted, 'record')} failed{stopped}. {error}"
 
 
 def _print_summary(run: Run) -> None:

@@ -13,6 +13,7 @@ from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Ta
 from rich.text import Text
 
 from aioproducer.cli.output import note
+from aioproducer.texts import plural
 
 # How often the line is drawn, in seconds.
 _INTERVAL = 0.2
@@ -21,6 +22,11 @@ _INTERVAL = 0.2
 def human_count(count: float) -> str:
     """``336776`` as ``336,776``."""
     return f"{count:,.0f}"
+
+
+def human_counted(count: int, noun: str) -> str:
+    """``1 record``, ``336,776 records``."""
+    return f"{human_count(count)} {plural(count, noun)}"
 
 
 def human_bytes(count: float) -> str:

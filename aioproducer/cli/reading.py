@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 from aioproducer.cli.columns import BadRowError, Columns, Outgoing
 from aioproducer.cli.exits import CommandError, missing
 from aioproducer.diagnosis import nearest
+from aioproducer.texts import counted
 
 if TYPE_CHECKING:
     import pyarrow
@@ -278,7 +279,7 @@ class CsvReader:
 
     def _row(self, names: list[str], cells: list[str], number: int, raw: bytes) -> Row:
         if len(cells) != len(names):
-            return BadLine(number, f"it has {len(cells)} columns, not {len(names)}", raw)
+            return BadLine(number, f"it has {counted(len(cells), 'column')}, not {len(names)}", raw)
         try:
             return self._columns.record(dict(zip(names, cells, strict=True)))
         except BadRowError as error:

@@ -13,6 +13,7 @@ from aioproducer.cli.options import client_config, cluster_options, diagnosis_op
 from aioproducer.cli.output import print_json, print_table
 from aioproducer.cli.running import run_briefly
 from aioproducer.errors import TopicExistsError
+from aioproducer.texts import counted
 
 F = TypeVar("F", bound=Callable[..., Any])  # Any: click passes options as keyword arguments of every type
 
@@ -130,7 +131,9 @@ def describe(
             if position:
                 print()
             configs = " ".join(f"{key}={value}" for key, value in topic["configs"].items())
-            print(f"{topic['topic']}: {len(topic['partitions'])} partition(s){', ' + configs if configs else ''}")
+            print(
+                f"{topic['topic']}: {counted(len(topic['partitions']), 'partition')}{', ' + configs if configs else ''}"
+            )
             columns = ["partition", "leader", "replicas", "in sync", "first offset", "end offset", "records"]
             rows = [
                 (

@@ -10,6 +10,7 @@ from aioproducer.core.buffer_pool import SMALLEST_SLAB, BufferPool, Slab
 from aioproducer.core.delivery import DeliveryGroup, FutureFactory, Waiter
 from aioproducer.errors import KafkaError
 from aioproducer.record import RecordMetadata, TopicPartition, new_record_metadata
+from aioproducer.texts import counted
 from aioproducer.wire.record import encode_record
 from aioproducer.wire.record_batch import (
     BATCH_HEADER_SIZE,
@@ -593,9 +594,8 @@ class ProducerBatch(DeliveryGroup):
     def __repr__(self) -> str:
         outcome = ("pending", "succeeded", "failed", "split")[self.outcome]
         sequence = f", sequence {self.base_sequence}" if self.base_sequence >= 0 else ""
-        return (
-            f"<ProducerBatch {self.topic_partition} #{self.number}: {self.record_count} records{sequence}, {outcome}>"
-        )
+        records = counted(self.record_count, "record")
+        return f"<ProducerBatch {self.topic_partition} #{self.number}: {records}{sequence}, {outcome}>"
 
 
 def new_batch(

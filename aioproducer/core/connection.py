@@ -48,6 +48,7 @@ from aioproducer.protocol import (
     messages,
 )
 from aioproducer.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from aioproducer.texts import counted
 from aioproducer.views import is_of_bytes
 
 if TYPE_CHECKING:
@@ -402,7 +403,8 @@ class Connection:
 
     def _receive_frame(self, frame: Buffer, now: float, completed: list[Completed]) -> None:
         if len(frame) < _CORRELATION_ID.size:
-            self._fail(ProtocolError(f"{self.peer} sent a response of {len(frame)} bytes: too short to be one."))
+            length = counted(len(frame), "byte")
+            self._fail(ProtocolError(f"{self.peer} sent a response of {length}: too short to be one."))
             return
         if cython.compiled and type(frame) is bytes:  # compiled only
             correlation_id = read_integer(cython.cast(cython.p_uchar, PyBytes_AS_STRING(frame)), _SIZE_OF_SIZE)
@@ -577,8 +579,8 @@ class Connection:
                 "or a listener that does not fit is the usual reason."
             )
         if self._frame is not None or self._frame_start:
-            got = len(self._frame_start) + len(self._frame or b"")
-            return NetworkError(f"{self.peer} ended the connection{because} in a response, of which {got} bytes came.")
+            got = counted(len(self._frame_start) + len(self._frame or b""), "byte")
+            return NetworkError(f"{self.peer} ended the connection{because} in a response, after {got} of it.")
         return NetworkError(f"{self.peer} ended the connection{because}.")
 
 

@@ -11,6 +11,7 @@ from aioproducer.core.pending import PendingRecord
 from aioproducer.core.producer_state import PartitionSequences
 from aioproducer.partitioner import PartitionLoad, StickyPartitioner
 from aioproducer.record import TopicPartition
+from aioproducer.texts import counted
 from aioproducer.wire.record_batch import Buffer
 
 # (topic, key, value) -> partition, or None to leave the choice to the sticky partitioner.
@@ -94,7 +95,7 @@ class PartitionQueue:
                 self.batches = NO_BATCHES
 
     def __repr__(self) -> str:
-        return f"<PartitionQueue {self.topic_partition}: {len(self.batches)} batches>"
+        return f"<PartitionQueue {self.topic_partition}: {counted(len(self.batches), 'batch')}>"
 
 
 class TopicQueues:

@@ -11,6 +11,7 @@ from typing import Self
 
 from aioproducer.gateway.addresses import Address, AddressMap
 from aioproducer.gateway.session import Session
+from aioproducer.texts import counted
 from aioproducer.transport.base import Connector, Listener, Listening, Transport, TransportHandler
 
 _logger = logging.getLogger(__name__)
@@ -104,7 +105,7 @@ class Gateway:
             async with asyncio.timeout(timeout):
                 await self._all_ended.wait()
         except TimeoutError:
-            _logger.warning("%d connections were not done after %g s and are reset", len(self._sessions), timeout)
+            _logger.warning("Not done after %g s, and reset: %s", timeout, counted(len(self._sessions), "connection"))
         finally:
             for session in list(self._sessions):
                 session.abort()

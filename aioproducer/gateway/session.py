@@ -18,6 +18,7 @@ from typing import Final, Protocol
 from aioproducer.gateway.requests import Exchange, RequestStream
 from aioproducer.gateway.responses import ResponseStream
 from aioproducer.gateway.rewriting import Translate
+from aioproducer.texts import counted
 from aioproducer.transport.base import Buffer, Transport, TransportHandler
 
 _logger = logging.getLogger(__name__)
@@ -288,8 +289,8 @@ class Session:
 
     def _broker_is_silent(self) -> None:
         _logger.warning(
-            "The broker has answered none of %d requests of %s for %g s; the connection is reset",
-            self._unanswered,
+            "The broker has not answered %s of %s for %g s; the connection is reset",
+            counted(self._unanswered, "request"),
             self.peer,
             self._limits.stall_timeout,
         )

@@ -11,6 +11,7 @@ from aioproducer.diagnosis import nearest
 from aioproducer.errors import ConfigurationError
 from aioproducer.spark.formats import FORMATS, JSON, SqlType, converted, decoded, obstacle
 from aioproducer.spark.options import SinkOptions
+from aioproducer.texts import counted
 
 if TYPE_CHECKING:
     import pyarrow
@@ -174,8 +175,8 @@ def _grouped(
     if topics is not None:
         if topics.null_count:
             raise ValueError(
-                f"null topic present in the data, in {topics.null_count} of {len(topics)} rows of a batch: give every "
-                "row a topic, or all of them one by the option topic"
+                f"null topic present in the data, in {topics.null_count} of {counted(len(topics), 'row')} of a batch: "
+                "give every row a topic, or all of them one by the option topic"
             )
         numbered = topics.dictionary_encode()
         names = numbered.dictionary.to_pylist()

@@ -14,6 +14,7 @@ from aioproducer.bulk import ColumnsSender, SendManyResult
 from aioproducer.errors import BufferExhaustedError, KafkaError, ProducerClosedError, SendManyError
 from aioproducer.record import RecordHeader, TopicPartition
 from aioproducer.spark.figures import Figures, figures
+from aioproducer.texts import are, counted
 
 if TYPE_CHECKING:
     from aioproducer.producer import Producer
@@ -47,8 +48,8 @@ class RowsFailedError(SendManyError):
 
 def what_became(rows: int, acked: int) -> str:
     return (
-        f"Of {rows} rows sent {acked} are known to be acknowledged; of the other {rows - acked} some may be in the log "
-        "all the same."
+        f"Of {counted(rows, 'row')} sent {acked} {are(acked)} known to be acknowledged; of the other {rows - acked} "
+        "some may be in the log all the same."
     )
 
 

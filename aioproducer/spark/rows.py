@@ -19,6 +19,7 @@ from aioproducer.record import RecordHeader, normalise_headers
 from aioproducer.spark.executor import Executor
 from aioproducer.spark.figures import Figures
 from aioproducer.spark.intake import CHUNK_BYTES, FLUSH_MARGIN_MS, LOOP_CLOSED, Columns, Intake, because, what_became
+from aioproducer.texts import counted
 
 logger = logging.getLogger("aioproducer.spark")
 
@@ -346,7 +347,7 @@ def _check_columns(columns: Mapping[str, Any]) -> None:
     count = lengths.get("values")
     for name, length in lengths.items():
         if count is not None and length != count:
-            raise ValueError(f"{name} has {length} entries for {count} values")
+            raise ValueError(f"{name} has {length} entries for {counted(count, 'value')}")
 
 
 def _slice(column: Any, start: int, count: int) -> Any:

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from aioproducer.spark.columns import SinkColumns
     from aioproducer.spark.options import SinkOptions
 
+from aioproducer.texts import are, counted
+
 logger = logging.getLogger("aioproducer.spark")
 
 # What Spark calls them in a task's local properties.
@@ -211,7 +213,8 @@ def write_task(batches: Iterable[pyarrow.RecordBatch], columns: SinkColumns, opt
     where = "" if message.batch_id is None else _micro_batch(message.query_id, message.batch_id)
     log(
         f"{where}partition {message.partition_id}, attempt {message.attempt_number} (task "
-        f"{message.task_attempt_id}): {message.rows} rows, {_producer_figures([message])}, {message.seconds:.3f} s"
+        f"{message.task_attempt_id}): {counted(message.rows, 'row')}, {_producer_figures([message])}, "
+        f"{message.seconds:.3f} s"
     )
     return message
 
@@ -244,7 +247,8 @@ def log_job(what: str, messages: Sequence[WriterCommitMessage | None], batch_id:
         batch_id = found[0].batch_id
     where = "" if batch_id is None else _micro_batch(found[0].query_id if found else None, batch_id)
     rows = sum(message.rows for message in found)
-    log(f"{where}{what}; {rows} rows of {len(found)} finished tasks are in the topic, {_producer_figures(found)}")
+    stored = f"{counted(rows, 'row')} of {counted(len(found), 'finished task')} {are(rows)} in the topic"
+    log(f"{where}{what}; {stored}, {_producer_figures(found)}")
 
 
 def _micro_batch(query_id: str | None, batch_id: int) -> str:
@@ -255,8 +259,8 @@ def _producer_figures(messages: Sequence[SinkCommitMessage]) -> str:
     batches = sum(message.batches for message in messages)
     latency = sum(message.latency_avg_ms * message.batches for message in messages) / max(batches, 1)
     return (
-        f"{sum(message.bytes for message in messages)} bytes in {batches} batches, "
-        f"{sum(message.retries for message in messages)} retries, latency {latency:.1f} ms, at most "
+        f"{counted(sum(message.bytes for message in messages), 'byte')} in {counted(batches, 'batch')}, "
+        f"{counted(sum(message.retries for message in messages), 'retry')}, latency {latency:.1f} ms, at most "
         f"{max((message.latency_max_ms for message in messages), default=0):.1f} ms"
     )
 

@@ -19,6 +19,7 @@ from aioproducer.errors import KafkaError
 from aioproducer.spark.executor import Executor
 from aioproducer.spark.figures import Figures, figures
 from aioproducer.spark.intake import because
+from aioproducer.texts import are, counted, were
 
 if TYPE_CHECKING:
     import pyarrow
@@ -49,8 +50,8 @@ class SparkTaskError(KafkaError):
 
     def __init__(self, reason: str, rows: int, acked: int, topic_partition: TopicPartition | None = None) -> None:
         super().__init__(
-            f"{reason} Of {rows} rows sent in this attempt {acked} are known to be acknowledged; of the other "
-            f"{rows - acked} some may be in the log all the same."
+            f"{reason} Of {counted(rows, 'row')} sent in this attempt {acked} {are(acked)} known to be acknowledged; "
+            f"of the other {rows - acked} some may be in the log all the same."
         )
         self.rows = rows
         """How many rows the producer had taken."""
@@ -243,7 +244,8 @@ def write_partition(batches: Iterable[pyarrow.RecordBatch], columns: SinkColumns
         return executor.run(sender.finish(timeout), timeout + GRACE)
     except BaseException as error:
         if sender.rows and not isinstance(error, SparkTaskError):
-            error.add_note(f"{sender.rows} rows of this task were sent before, and may be in the log.")
+            rows = counted(sender.rows, "row")
+            error.add_note(f"{rows} of this task {were(sender.rows)} sent before, and may be in the log.")
         _abandon(executor, sender)
         raise
 

@@ -17,6 +17,7 @@ from aioproducer.compression import codec
 from aioproducer.compression.base import Buffer as Buffer
 from aioproducer.compression.base import byte_view, size_of
 from aioproducer.errors import ProtocolError
+from aioproducer.texts import counted
 from aioproducer.wire.crc32c import crc32c
 from aioproducer.wire.record import Header as Header
 from aioproducer.wire.record import SimpleRecord as SimpleRecord
@@ -514,7 +515,7 @@ class RecordBatch:
         codec(self.compression_id)
         if not 0 <= self.record_count <= self.last_offset_delta + 1:
             raise ProtocolError(
-                f"the record batch at offset {self.base_offset} states {self.record_count} records "
+                f"the record batch at offset {self.base_offset} states {counted(self.record_count, 'record')} "
                 f"and last offset delta {self.last_offset_delta}"
             )
 
@@ -534,7 +535,7 @@ class RecordBatch:
         timestamp_type = self.timestamp_type
         append_time = self.max_timestamp if timestamp_type == LOG_APPEND_TIME else None
         if count < 0:
-            raise ProtocolError(f"the record batch at offset {base_offset} states {count} records")
+            raise ProtocolError(f"the record batch at offset {base_offset} states {counted(count, 'record')}")
         data = codec(self.compression_id).decompress(self._view[BATCH_HEADER_SIZE:], max_size)
         position = 0
         for _ in range(count):
@@ -546,8 +547,8 @@ class RecordBatch:
             yield BatchRecord(offset, timestamp, timestamp_type, key, value, headers)
         if position != len(data):
             raise ProtocolError(
-                f"the record batch at offset {base_offset} states {count} records, "
-                f"behind which {len(data) - position} bytes are left"
+                f"the record batch at offset {base_offset} states {counted(count, 'record')}, "
+                f"with {counted(len(data) - position, 'byte')} left behind the last"
             )
 
     def restamp(self, *, base_offset: int | None = None, partition_leader_epoch: int | None = None) -> None:
@@ -575,7 +576,7 @@ class RecordBatch:
 
     def __repr__(self) -> str:
         return (
-            f"<RecordBatch offsets {self.base_offset} to {self.last_offset}, {self.record_count} records, "
+            f"<RecordBatch offsets {self.base_offset} to {self.last_offset}, {counted(self.record_count, 'record')}, "
             f"{self.size_in_bytes} bytes>"
         )
 

@@ -99,7 +99,7 @@ def test_a_second_signal_gives_up(commands, cluster, topic):
         # "sending again" has been said.
         assert b"sending again" in process.stderr.readline()
         process.send_signal(signal.SIGINT)
-        assert b"interrupted: 1 records were accepted, and the last 1 are being delivered" in process.stderr.readline()
+        assert b"interrupted: 1 record was accepted, and the last 1 is being delivered" in process.stderr.readline()
         process.send_signal(signal.SIGINT)
         assert process.wait(20) == 130
         process.stdin.close()

@@ -21,10 +21,10 @@ def test_topics_come_are_shown_and_go(call, cluster, topic):
     assert {name, f"{name}-2"} <= set(call("topics", "list").out.split("\n"))
     assert name in json.loads(call("topics", "list", "--json", "--internal").out)
     lines = call("topics", "describe", name, topic).out.splitlines()
-    assert lines[0] == f"{name}: 3 partition(s), retention.ms=5000"
+    assert lines[0] == f"{name}: 3 partitions, retention.ms=5000"
     assert " ".join(lines[1].split()) == "partition leader replicas in sync first offset end offset records"
     assert [line.split() for line in lines[2:5]] == [[str(each), "1", "1", "1", "0", "0", "0"] for each in range(3)]
-    assert lines[5:7] == ["", f"{topic}: 2 partition(s)"]
+    assert lines[5:7] == ["", f"{topic}: 2 partitions"]
     (described,) = json.loads(call("topics", "describe", name, "--json").out)
     assert described["configs"] == {"retention.ms": "5000"}
     assert [each["end_offset"] for each in described["partitions"]] == [0, 0, 0]
@@ -62,7 +62,7 @@ def test_perf_for_scripts_counts_what_the_broker_has(call, cluster, topic):
     assert len(cluster.records(topic)) == 200
     cluster.fail("Produce", "TOPIC_AUTHORIZATION_FAILED", topic=topic)
     ended = call("perf", topic, "-n", 1, "--json")
-    assert (ended.code, "1 of 1 records failed" in ended.err) == (FAILED, True)
+    assert (ended.code, "1 of 1 record failed" in ended.err) == (FAILED, True)
 
 
 @pytest.mark.parametrize(

@@ -332,7 +332,7 @@ def test_the_line_expires_in_its_order_and_the_deadline_is_known() -> None:
 def test_the_line_has_an_end_and_the_text_says_what_to_do() -> None:
     bench = Bench(topics={}, memory=4096)
     bench.send(b"x" * 3000, topic="unknown")
-    with pytest.raises(BufferExhaustedError, match=r"await the sends, or call `await producer\.drain\(\)`"):
+    with pytest.raises(BufferExhaustedError, match=r"Await the sends, or call `await producer\.drain\(\)`"):
         bench.send(b"x" * 1000, topic="other")
     assert bench.accumulator.lines.waiting.size == 3000 + PENDING_OVERHEAD
     assert len(bench.accumulator.lines.waiting.records) == 1

@@ -305,7 +305,7 @@ def test_pt37_a_batch_fails_at_its_deadline_and_not_before() -> None:
     ((batch, error),) = bench.completion.expire(bench.now)
     assert isinstance(error, DeliveryTimeoutError)
     assert batch.record_count == 1
-    assert "1 records for t-0 were not acknowledged within 10000 ms (delivery_timeout_ms)" in str(error)
+    assert "1 record for t-0 was not acknowledged within 10000 ms (delivery_timeout_ms)" in str(error)
     assert isinstance(delivery.exception(), DeliveryTimeoutError)
     assert bench.completion.expire(bench.now) == []
     assert bench.accumulator.next_deadline() == float("inf")

@@ -755,13 +755,13 @@ def test_pt43_an_end_between_and_inside_frames() -> None:
     data = frame(metadata_response(1), 12, send(connection, "a"))
     connection.receive_data(data[:3], 0.0)
     connection.eof()
-    assert "in a response, of which 3 bytes came" in str(connection.error)
+    assert "in a response, after 3 bytes of it" in str(connection.error)
 
     connection = make_ready()
     data = frame(metadata_response(1), 12, send(connection, "a"))
     connection.receive_data(data[:10], 0.0)
     connection.eof(ConnectionResetError("reset by peer"))
-    assert "(reset by peer) in a response, of which 10 bytes came" in str(connection.error)
+    assert "(reset by peer) in a response, after 10 bytes of it" in str(connection.error)
 
 
 def test_an_end_for_a_reason_of_ours_keeps_it() -> None:

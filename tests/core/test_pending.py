@@ -48,10 +48,11 @@ def test_the_line_has_an_end() -> None:
     line = WaitingLine(2000)
     first = make()
     line.add(first, 500)
-    with pytest.raises(BufferExhaustedError, match="await the sends, or call") as caught:
+    with pytest.raises(BufferExhaustedError, match="Await the sends, or call") as caught:
         line.add(make(), 1000)
-    assert "1 sends with 1012 bytes wait" in str(caught.value)
-    assert "1000 bytes more are over buffer_memory (2000 bytes)" in str(caught.value)
+    assert "1 send with 1012 bytes already waits" in str(caught.value)
+    assert "No place in line for 1000 bytes" in str(caught.value)
+    assert "(buffer_memory: 2000 bytes)" in str(caught.value)
     assert len(line.records) == 1
     assert line.size == 500 + PENDING_OVERHEAD
     line.add(make(), 2000 - line.size - PENDING_OVERHEAD)

@@ -11,7 +11,7 @@ from tests.test_arrows import ARROWS, PACKAGE
 
 # Rooms that are one to somebody who looks for the first time.
 GROUPS = {
-    "errors": ("errors", "error_codes", "error_texts", "diagnosis", "record", "outgoing", "views"),
+    "errors": ("errors", "error_codes", "error_texts", "diagnosis", "record", "outgoing", "views", "texts"),
     "plug-ins": ("serializers", "partitioner", "interceptors", "hooks", "metrics"),
     "producer": ("producer", "entry", "callers", "bulk", "arrow", "threadsafe", "preparation"),
     "wire": ("wire", "compression"),

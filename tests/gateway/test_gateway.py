@@ -177,7 +177,7 @@ async def test_a_broker_that_never_answers_is_left(scene, caplog):
     await client.end()
     await broker.end()
     await until(lambda: not gateway.metrics()["connections"])
-    assert "The broker has answered none of 5 requests of" in caplog.text
+    assert "The broker has not answered 5 requests of" in caplog.text
     assert "for 0.1 s; the connection is reset" in caplog.text
 
 
@@ -266,7 +266,7 @@ def test_each_answer_gives_the_broker_its_time_again(caplog):
         await asyncio.sleep(101)
         assert client.lost
         assert gateway.metrics()["connections"] == 0
-        assert "The broker has answered none of 2 requests" in caplog.text
+        assert "The broker has not answered 2 requests" in caplog.text
         caplog.clear()
 
         client, broker = await scene.pair(gateway)
@@ -441,7 +441,7 @@ async def test_a_broker_that_falls_silent_in_an_answer_after_a_bad_request(scene
     broker.send(heartbeat_response(1)[:10])
     await client.end()
     await broker.end()
-    assert "The broker has answered none of 1 requests of" in caplog.text
+    assert "The broker has not answered 1 request of" in caplog.text
 
 
 async def test_a_broker_that_never_answers_what_was_before_a_bad_request(scene, caplog):
@@ -452,7 +452,7 @@ async def test_a_broker_that_never_answers_what_was_before_a_bad_request(scene, 
     await client.end()
     await broker.end()
     await until(lambda: not gateway.metrics()["connections"])
-    assert "The broker has answered none of 1 requests of" in caplog.text
+    assert "The broker has not answered 1 request of" in caplog.text
 
 
 async def test_responses_before_a_bad_one_reach_the_client(scene, caplog):
@@ -643,7 +643,7 @@ async def test_stopping_has_a_deadline(scene, caplog):
     await gateway.stop(0.05)
     await client.end()
     await broker.end()
-    assert "1 connections were not done after 0.05 s and are reset" in caplog.text
+    assert "Not done after 0.05 s, and reset: 1 connection" in caplog.text
 
 
 async def test_stopping_while_the_broker_is_being_connected(scene):

@@ -132,7 +132,7 @@ MESSAGES = [
             "written",
             [SinkCommitMessage(0, 0, 1, None, None, 10, 200, 1, 0, 4.0, 4.0, 0.1)],
             None,
-            "written; 10 rows of 1 finished tasks are in the topic, 200 bytes in 1 batches, 0 retries, latency 4.0 ms, "
+            "written; 10 rows of 1 finished task are in the topic, 200 bytes in 1 batch, 0 retries, latency 4.0 ms, "
             "at most 4.0 ms",
         ),
         (

@@ -832,7 +832,7 @@ def test_what_a_serializer_raises_comes_back(config: dict[str, object], topic: s
         executor_producer({**config, "value.serializer": str.encode}) as producer,
     ):
         producer.send(topic, 5)
-    assert "0 of 1 records" in raised.value.__notes__[0]
+    assert "0 of 1 record of" in raised.value.__notes__[0]
 
 
 def test_a_flush_without_any_time_tells_whether_all_is_acknowledged(
@@ -857,7 +857,7 @@ def test_the_flush_has_a_deadline(cluster: EmbeddedClusterThread, config: dict[s
         cluster.delay("Produce", 1500)
         producer.send(topic, b"2", partition=0)
         with pytest.raises(
-            KafkaTimeoutError, match=r"not every row was acknowledged within 0.2 s. Of 2 rows sent 1 are known"
+            KafkaTimeoutError, match=r"not every row was acknowledged within 0.2 s. Of 2 rows sent 1 is known"
         ):
             producer.flush(0.2)
         # They are sent on, and the next flush knows of them.
@@ -885,7 +885,7 @@ def test_leaving_has_a_deadline_and_the_next_task_a_producer(
 
 def test_a_dead_cluster_is_named_when_the_time_is_over() -> None:
     with (
-        pytest.raises(KafkaTimeoutError, match=r"Of 1 rows sent 0 .* The last error was: .*127.0.0.1:1\b"),
+        pytest.raises(KafkaTimeoutError, match=r"Of 1 row sent 0 .* The last error was: .*127.0.0.1:1\b"),
         executor_producer({"bootstrap.servers": "127.0.0.1:1"}, flush_timeout=0.3) as producer,
     ):
         producer.send("t", b"v")
@@ -906,7 +906,7 @@ def test_an_exception_goes_on_and_takes_no_more_than_its_grace(
         task()
     assert time.monotonic() - began < 30
     assert raised.value.__notes__ == [
-        "Of 1 rows sent 0 are known to be acknowledged; of the other 1 some may be in the log all the same."
+        "Of 1 row sent 0 are known to be acknowledged; of the other 1 some may be in the log all the same."
     ]
 
 

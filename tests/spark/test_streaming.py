@@ -81,7 +81,7 @@ def test_micro_batches_arrive_and_a_restart_goes_on_at_the_checkpoint(
         wait_for_line(
             spark_log, where + rf"partition 0, attempt 0 \(task \d+\): 10 rows, {figures}, [\d.]+ s\n", written
         )
-        wait_for_line(spark_log, where + f"written; 10 rows of 1 finished tasks are in the topic, {figures}\n", written)
+        wait_for_line(spark_log, where + f"written; 10 rows of 1 finished task are in the topic, {figures}\n", written)
     # What a Python sink can put into the progress.
     progress = again.lastProgress
     assert progress is not None

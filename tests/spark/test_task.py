@@ -313,7 +313,7 @@ def test_rows_that_cannot_be_read_end_the_task(cluster: EmbeddedClusterThread, t
 
     with pytest.raises(ValueError, match="null topic") as raised:
         write_partition(batches(), columns, options)
-    assert raised.value.__notes__ == ["1 rows of this task were sent before, and may be in the log."]
+    assert raised.value.__notes__ == ["1 row of this task was sent before, and may be in the log."]
     assert tasks_on_loop() == []
 
 
