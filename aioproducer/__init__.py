@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from aioproducer.errors import KafkaError, SendManyError
     from aioproducer.outgoing import Record
     from aioproducer.producer import Producer
-    from aioproducer.record import Node, PartitionInfo, RecordMetadata, TopicPartition
+    from aioproducer.record import Node, PartitionInfo, RecordHeader, RecordMetadata, TopicPartition
 
 __version__ = "0.1.0"
 
@@ -29,6 +29,7 @@ __all__ = [
     "Producer",
     "ProducerConfig",
     "Record",
+    "RecordHeader",
     "RecordMetadata",
     "SendManyError",
     "SendManyResult",
@@ -45,6 +46,7 @@ _HOMES = {
     "Producer": "aioproducer.producer",
     "ProducerConfig": "aioproducer.config",
     "Record": "aioproducer.outgoing",
+    "RecordHeader": "aioproducer.record",
     "RecordMetadata": "aioproducer.record",
     "SendManyError": "aioproducer.errors",
     "SendManyResult": "aioproducer.bulk",

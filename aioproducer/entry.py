@@ -17,7 +17,7 @@ from aioproducer.core.binary_column import BinaryColumn
 from aioproducer.core.columns import append_rows
 from aioproducer.core.delivery import Delivery
 from aioproducer.core.record_columns import HeaderColumn, TimestampColumn
-from aioproducer.record import RecordHeader, normalise_headers
+from aioproducer.record import HeaderPair, normalise_headers
 from aioproducer.wire.record_batch import Buffer
 
 if TYPE_CHECKING:
@@ -67,8 +67,8 @@ class RecordEntry:
     _plain: bool
     # Those that only serializers have to touch.
     _serializes: bool
-    _serialize_key: Callable[[str, object, list[RecordHeader]], Any]
-    _serialize_value: Callable[[str, object, list[RecordHeader]], Any]
+    _serialize_key: Callable[[str, object, list[HeaderPair]], Any]
+    _serialize_value: Callable[[str, object, list[HeaderPair]], Any]
     # Nothing is configured for keys, or values: bytes need not be looked at.
     _keys_are_bytes: bool
     _values_are_bytes: bool
@@ -137,7 +137,7 @@ class RecordEntry:
         key: Any,
         partition: int | None,
         timestamp_ms: int | None,
-        headers: list[RecordHeader],
+        headers: list[HeaderPair],
     ) -> Delivery:
         """Take what the serializers make, of the key first; they may add to ``headers`` until they are done.
 
@@ -328,7 +328,7 @@ class RecordEntry:
         partition: int | None,
         key: Any,
         value: Any,
-        headers: list[RecordHeader],
+        headers: list[HeaderPair],
         timestamp_ms: int,
         given: tuple[Any, Any],
     ) -> Delivery:

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
-from aioproducer.record import RecordHeader, RecordMetadata
+from aioproducer.record import HeaderPair, RecordMetadata
 
 if TYPE_CHECKING:
     from aioproducer.outgoing import Record
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 _OnSend: TypeAlias = Callable[["Record"], object]
-_OnAcknowledgement: TypeAlias = Callable[[RecordMetadata, BaseException | None, Sequence[RecordHeader]], object]
+_OnAcknowledgement: TypeAlias = Callable[[RecordMetadata, BaseException | None, Sequence[HeaderPair]], object]
 
 _UNKNOWN_PARTITION = -1
 
@@ -42,7 +42,7 @@ class ProducerInterceptor:
         self,
         metadata: RecordMetadata,
         exception: BaseException | None,
-        headers: Sequence[RecordHeader],
+        headers: Sequence[HeaderPair],
     ) -> None:
         """See how a record ended: acknowledged (``exception`` is None) or failed.
 
@@ -128,7 +128,7 @@ class InterceptorChain:
         self,
         metadata: RecordMetadata,
         exception: BaseException | None,
-        headers: Sequence[RecordHeader] = (),
+        headers: Sequence[HeaderPair] = (),
     ) -> None:
         """Tell all of a record's outcome, in their order; one that raises is logged and keeps no other from hearing."""
         for name, acknowledge in self._on_acknowledgement:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from aioproducer.record import RecordHeader, normalise_headers
+from aioproducer.record import HeaderPair, normalise_headers
 
 
 def _check_not_negative(name: str, value: object) -> None:
@@ -32,7 +32,7 @@ class Record:
     key: object = None
     partition: int | None = None
     timestamp_ms: int | None = None
-    headers: Sequence[RecordHeader] = ()
+    headers: Sequence[HeaderPair] = ()
 
     def __post_init__(self) -> None:
         if not isinstance(self.topic, str):

@@ -15,7 +15,7 @@ from aioproducer.core.pending import PENDING_OVERHEAD, PendingRecord, payload_si
 from aioproducer.diagnosis import line_full, record_too_large
 from aioproducer.errors import InvalidTopicError, KafkaError, SerializationError, broker_error
 from aioproducer.interceptors import InterceptorChain
-from aioproducer.record import RecordHeader, RecordMetadata, TopicPartition, normalise_headers
+from aioproducer.record import HeaderPair, RecordMetadata, TopicPartition, normalise_headers
 from aioproducer.serializers import BytesSerializer, resolve
 from aioproducer.wire.record import MAX_RECORD_OVERHEAD
 from aioproducer.wire.record_batch import BATCH_HEADER_SIZE, Buffer, estimate_size_in_bytes_upper_bound
@@ -56,7 +56,7 @@ class Preparation:
         """Tell the interceptors that the record was not accepted."""
         self._chain.on_send_error(record, record.partition, error)
 
-    def report_outcome(self, delivery: Delivery, headers: Sequence[RecordHeader]) -> None:
+    def report_outcome(self, delivery: Delivery, headers: Sequence[HeaderPair]) -> None:
         """Tell the interceptors once, when the record is delivered, has failed or was withdrawn."""
 
         def tell(delivery: Delivery) -> None:
@@ -197,7 +197,7 @@ class Admission:
         topic: str,
         partition: int | None,
         coroutine: Coroutine[Any, Any, Serialized],
-        headers: Sequence[RecordHeader],
+        headers: Sequence[HeaderPair],
         timestamp_ms: int,
         size_hint: int,
     ) -> Delivery:
@@ -228,7 +228,7 @@ class Admission:
         return delivery
 
     async def _finish(
-        self, pending: PendingRecord, coroutine: Coroutine[Any, Any, Serialized], headers: Sequence[RecordHeader]
+        self, pending: PendingRecord, coroutine: Coroutine[Any, Any, Serialized], headers: Sequence[HeaderPair]
     ) -> None:
         accumulator = self._accumulator
         error: KafkaError | None
@@ -255,7 +255,7 @@ class Admission:
             accumulator.lines.advance(topic, self._loop.time())
 
     def _admit(
-        self, pending: PendingRecord, key: Buffer | None, value: Buffer | None, headers: Sequence[RecordHeader]
+        self, pending: PendingRecord, key: Buffer | None, value: Buffer | None, headers: Sequence[HeaderPair]
     ) -> KafkaError | None:
         """Take in what the serializer has made, or say why not."""
         error = self._refusal(pending.topic, key, value, headers)

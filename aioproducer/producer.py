@@ -36,7 +36,7 @@ from aioproducer.errors import (
 from aioproducer.hooks import Hooks
 from aioproducer.metrics import MetricsSnapshot
 from aioproducer.preparation import Admission, Preparation, abandon, finish
-from aioproducer.record import PartitionInfo, RecordHeader, TopicPartition
+from aioproducer.record import HeaderPair, PartitionInfo, TopicPartition
 from aioproducer.texts import counted
 from aioproducer.transport.base import Connector
 from aioproducer.wire.record_batch import Buffer
@@ -434,7 +434,7 @@ class Producer(RecordEntry):
         partition: int | None,
         key: Any,
         value: Any,
-        headers: list[RecordHeader],
+        headers: list[HeaderPair],
         timestamp_ms: int,
         given: tuple[Any, Any],
     ) -> Delivery:

@@ -13,8 +13,15 @@ else:
 if cython.compiled:
     from cython.cimports.aioproducer.record import OFFSET_IN_RECORD_METADATA, set_member
 
-RecordHeader: TypeAlias = tuple[str, bytes | None]
-"""A record header: its key and its value. A key may occur more than once; order is kept."""
+HeaderPair: TypeAlias = tuple[str, bytes | None]
+"""A record header as a plain pair, or a ``RecordHeader``. A key may occur more than once; order is kept."""
+
+
+class RecordHeader(NamedTuple):
+    """A record header. Wherever headers are taken, ``("key", b"value")`` does as well; the two are equal."""
+
+    key: str
+    value: bytes | None
 
 
 class TopicPartition(NamedTuple):
@@ -156,7 +163,7 @@ class PartitionInfo(NamedTuple):
     offline_replicas: tuple[int, ...] = ()
 
 
-def normalise_headers(headers: Iterable[tuple[str, bytes | bytearray | memoryview | None]]) -> tuple[RecordHeader, ...]:
+def normalise_headers(headers: Iterable[tuple[str, bytes | bytearray | memoryview | None]]) -> tuple[HeaderPair, ...]:
     """Headers as a tuple of ``(str, bytes | None)``; a mapping, a str key's bytes or anything else raises TypeError."""
     if isinstance(headers, tuple) and not headers:
         return ()
@@ -167,7 +174,7 @@ def normalise_headers(headers: Iterable[tuple[str, bytes | bytearray | memoryvie
     return tuple(_normalise_header(header) for header in headers)
 
 
-def _normalise_header(header: object) -> RecordHeader:
+def _normalise_header(header: object) -> HeaderPair:
     if not isinstance(header, tuple | list) or len(header) != 2:
         raise TypeError(f"a header must be a (str, bytes or None) pair, not {header!r}")
     key, value = header

@@ -14,12 +14,12 @@ from collections.abc import Awaitable, Callable
 from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
 from aioproducer.errors import SerializationError
-from aioproducer.record import RecordHeader
+from aioproducer.record import HeaderPair
 
 Serialized: TypeAlias = bytes | bytearray | memoryview | None
 """What a serializer makes: bytes in some form, or None for none."""
 
-SerializerFunction: TypeAlias = Callable[[str, object, list[RecordHeader]], Serialized | Awaitable[Serialized]]
+SerializerFunction: TypeAlias = Callable[[str, object, list[HeaderPair]], Serialized | Awaitable[Serialized]]
 """``(topic, value, headers) -> bytes``, or an awaitable of it."""
 
 
@@ -27,7 +27,7 @@ SerializerFunction: TypeAlias = Callable[[str, object, list[RecordHeader]], Seri
 class Serializer(Protocol):
     """An object that turns keys or values into bytes."""
 
-    def serialize(self, topic: str, value: object, headers: list[RecordHeader]) -> Serialized | Awaitable[Serialized]:
+    def serialize(self, topic: str, value: object, headers: list[HeaderPair]) -> Serialized | Awaitable[Serialized]:
         """``value`` as bytes, or None for a null. May append to ``headers``, which then go out with the record.
 
         Called in the caller's task: it must not block, but may return an awaitable. The record keeps its place in line
@@ -48,7 +48,7 @@ def _describe(value: object) -> str:
 class BytesSerializer:
     """Bytes as they are: bytes, bytearray, memoryview, or whatever has its bytes in a buffer (``array``, numpy)."""
 
-    def serialize(self, topic: str, value: object, headers: list[RecordHeader]) -> Serialized:
+    def serialize(self, topic: str, value: object, headers: list[HeaderPair]) -> Serialized:
         if value is None or isinstance(value, bytes | bytearray):
             return value
         if isinstance(value, str):
@@ -69,7 +69,7 @@ class StringSerializer:
         "".encode(encoding)
         self.encoding = encoding
 
-    def serialize(self, topic: str, value: object, headers: list[RecordHeader]) -> Serialized:
+    def serialize(self, topic: str, value: object, headers: list[HeaderPair]) -> Serialized:
         if value is None:
             return None
         if not isinstance(value, str):
@@ -83,7 +83,7 @@ class _StructSerializer:
     _struct: struct.Struct
     _expected: str
 
-    def serialize(self, topic: str, value: object, headers: list[RecordHeader]) -> Serialized:
+    def serialize(self, topic: str, value: object, headers: list[HeaderPair]) -> Serialized:
         if value is None:
             return None
         if isinstance(value, bool):
@@ -132,7 +132,7 @@ class DoubleSerializer(_StructSerializer):
 class BooleanSerializer:
     """True as the byte 1, False as the byte 0."""
 
-    def serialize(self, topic: str, value: object, headers: list[RecordHeader]) -> Serialized:
+    def serialize(self, topic: str, value: object, headers: list[HeaderPair]) -> Serialized:
         if value is None:
             return None
         if not isinstance(value, bool):
@@ -150,7 +150,7 @@ class UUIDSerializer:
         self.encoding = encoding
         self._uuid_class = UUID
 
-    def serialize(self, topic: str, value: object, headers: list[RecordHeader]) -> Serialized:
+    def serialize(self, topic: str, value: object, headers: list[HeaderPair]) -> Serialized:
         if value is None:
             return None
         if not isinstance(value, self._uuid_class):
@@ -161,7 +161,7 @@ class UUIDSerializer:
 class VoidSerializer:
     """None only: for topics whose records have no key, or no value."""
 
-    def serialize(self, topic: str, value: object, headers: list[RecordHeader]) -> Serialized:
+    def serialize(self, topic: str, value: object, headers: list[HeaderPair]) -> Serialized:
         if value is not None:
             raise _refuse(self, "None only", value)
         return None
@@ -181,7 +181,7 @@ class JsonSerializer:
             ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=default, sort_keys=sort_keys
         ).encode
 
-    def serialize(self, topic: str, value: object, headers: list[RecordHeader]) -> Serialized:
+    def serialize(self, topic: str, value: object, headers: list[HeaderPair]) -> Serialized:
         if value is None:
             return None
         try:
@@ -245,7 +245,7 @@ def resolve(serializer: object, field: Literal["key", "value"]) -> SerializerFun
         except Exception as error:
             raise failed(topic, error) from error
 
-    def resolved(topic: str, value: object, headers: list[RecordHeader]) -> Serialized | Awaitable[Serialized]:
+    def resolved(topic: str, value: object, headers: list[HeaderPair]) -> Serialized | Awaitable[Serialized]:
         try:
             if serialize is not None:
                 result = serialize(topic, value, headers)

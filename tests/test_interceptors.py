@@ -10,7 +10,7 @@ import pytest
 
 from aioproducer.interceptors import InterceptorChain, ProducerInterceptor
 from aioproducer.outgoing import Record
-from aioproducer.record import RecordHeader, RecordMetadata
+from aioproducer.record import HeaderPair, RecordMetadata
 
 RECORD = Record("clicks", "v", headers=[("h", b"1")])
 METADATA = RecordMetadata("clicks", 0, 5, 1)
@@ -49,10 +49,10 @@ class Witness:
 
 class HeaderWitness:
     def __init__(self) -> None:
-        self.seen: list[Sequence[RecordHeader]] = []
+        self.seen: list[Sequence[HeaderPair]] = []
 
     def on_acknowledgement(
-        self, metadata: RecordMetadata, exception: BaseException | None, headers: Sequence[RecordHeader]
+        self, metadata: RecordMetadata, exception: BaseException | None, headers: Sequence[HeaderPair]
     ) -> None:
         self.seen.append(headers)
 

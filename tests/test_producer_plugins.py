@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from aioproducer import Producer, Record, RecordMetadata
+from aioproducer import Producer, Record, RecordHeader, RecordMetadata
 from aioproducer.errors import (
     BufferExhaustedError,
     KafkaError,
@@ -20,7 +20,7 @@ from aioproducer.errors import (
     SerializationError,
     TopicAuthorizationError,
 )
-from aioproducer.record import RecordHeader
+from aioproducer.record import HeaderPair
 from aioproducer.testing import EmbeddedCluster
 from tests.waiting import know_topic
 
@@ -47,12 +47,12 @@ class SlowSerializer:
         self.may_go = asyncio.Event()
         self.ended: list[object] = []
 
-    def serialize(self, topic: str, value: Any, headers: list[RecordHeader]) -> Any:
+    def serialize(self, topic: str, value: Any, headers: list[HeaderPair]) -> Any:
         if value is None or isinstance(value, bytes):
             return value
         return self._serialize(value, headers)
 
-    async def _serialize(self, value: str, headers: list[RecordHeader]) -> bytes:
+    async def _serialize(self, value: str, headers: list[HeaderPair]) -> bytes:
         try:
             await self.may_go.wait()
             if value == "fail":
@@ -105,13 +105,13 @@ async def test_serializers_add_headers_key_first(
             self.name = name
             self.later = later
 
-        def serialize(self, topic: str, value: Any, headers: list[RecordHeader]) -> Any:
+        def serialize(self, topic: str, value: Any, headers: list[HeaderPair]) -> Any:
             if self.later:
                 return self.finish(headers)
             headers.append((self.name, None))
             return b""
 
-        async def finish(self, headers: list[RecordHeader]) -> bytes:
+        async def finish(self, headers: list[HeaderPair]) -> bytes:
             await asyncio.sleep(0)
             headers.append((self.name, None))
             return b""
@@ -395,7 +395,7 @@ class Recorder:
 
     def __init__(self, name: bytes = b"") -> None:
         self.name = name
-        self.seen: list[tuple[RecordMetadata, type | None, Sequence[RecordHeader]]] = []
+        self.seen: list[tuple[RecordMetadata, type | None, Sequence[HeaderPair]]] = []
         self.closed = 0
 
     def on_send(self, record: Record) -> Record:
@@ -403,7 +403,7 @@ class Recorder:
         return dataclasses.replace(record, value=(record.value or b"") + self.name)
 
     def on_acknowledgement(
-        self, metadata: RecordMetadata, exception: BaseException | None, headers: Sequence[RecordHeader]
+        self, metadata: RecordMetadata, exception: BaseException | None, headers: Sequence[HeaderPair]
     ) -> None:
         self.seen.append((metadata, None if exception is None else type(exception), headers))
 
@@ -495,6 +495,50 @@ async def test_outcomes_of_a_closed_producer_are_told() -> None:
     told = {metadata.partition: kind for metadata, kind, _ in recorder.seen}
     assert told == {3: ProducerClosedError, -1: asyncio.CancelledError}
     assert len(recorder.seen) == 2
+
+
+class AddingSerializer:
+    """Adds a ``RecordHeader``, at once or later."""
+
+    def __init__(self, *, later: bool) -> None:
+        self._later = later
+
+    def serialize(self, topic: str, value: bytes, headers: list[HeaderPair]) -> Any:
+        if self._later:
+            return self._add(value, headers)
+        headers.append(RecordHeader("sync", b"1"))
+        return value
+
+    async def _add(self, value: bytes, headers: list[HeaderPair]) -> bytes:
+        await asyncio.sleep(0)
+        headers.append(RecordHeader("async", None))
+        return value
+
+
+@pytest.mark.parametrize("intercepts", [False, True])
+async def test_a_record_header_is_taken_wherever_a_pair_is(
+    kafka_cluster: EmbeddedCluster, topic: str, intercepts: bool
+) -> None:
+    """``RecordHeader`` was a name for the type of the pair alone: calling it made ``tuple`` raise a TypeError."""
+
+    class Interceptor:
+        def on_send(self, record: Record) -> Record:
+            return dataclasses.replace(record, headers=[*record.headers, RecordHeader("intercepted", b"2")])
+
+    interceptors = [Interceptor()] if intercepts else []
+    sent = RecordHeader("sent", b"0")
+    expected = [("sent", b"0"), *([("intercepted", b"2")] if intercepts else [])]
+    for later, added in ((False, ("sync", b"1")), (True, ("async", None))):
+        async with kafka_cluster.producer(
+            value_serializer=AddingSerializer(later=later), interceptor_classes=interceptors
+        ) as producer:
+            await producer.send(topic, b"v", headers=[sent])
+        assert kafka_cluster.records(topic, 0)[-1].headers == (*expected, added)
+    async with kafka_cluster.producer() as producer:
+        await producer.send(topic, b"v", headers=(sent,))
+        await producer.send_record(Record(topic, b"v", headers=[sent]))
+        await producer.send_many(topic, [b"v"], headers=[[sent]])
+    assert [record.headers for record in kafka_cluster.records(topic, 0)[-3:]] == [(sent,)] * 3
 
 
 async def test_headers_that_serializers_add_are_told(kafka_cluster: EmbeddedCluster, topic: str) -> None:

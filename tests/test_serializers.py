@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from aioproducer import serializers
 from aioproducer.errors import SerializationError
-from aioproducer.record import RecordHeader
+from aioproducer.record import HeaderPair
 from aioproducer.serializers import (
     JAVA_CLASS_NAMES,
     BooleanSerializer,
@@ -162,7 +162,7 @@ def test_kafkas_classes_have_their_equals() -> None:
 
 
 class Stamping:
-    def serialize(self, topic: str, value: object, headers: list[RecordHeader]) -> Serialized:
+    def serialize(self, topic: str, value: object, headers: list[HeaderPair]) -> Serialized:
         headers.append(("schema", topic.encode()))
         return bytearray(str(value), "ascii")
 
@@ -171,7 +171,7 @@ class Asynchronous:
     def __init__(self, result: object) -> None:
         self.result = result
 
-    async def serialize(self, topic: str, value: object, headers: list[RecordHeader]) -> object:
+    async def serialize(self, topic: str, value: object, headers: list[HeaderPair]) -> object:
         if isinstance(self.result, Exception):
             raise self.result
         return self.result
@@ -179,7 +179,7 @@ class Asynchronous:
 
 class TestResolve:
     def test_an_object_sees_topic_and_headers_and_may_add_some(self) -> None:
-        headers: list[RecordHeader] = [("a", b"1")]
+        headers: list[HeaderPair] = [("a", b"1")]
         assert resolve(Stamping(), "value")("clicks", 5, headers) == b"5"
         assert headers == [("a", b"1"), ("schema", b"clicks")]
 

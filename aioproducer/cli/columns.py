@@ -11,7 +11,7 @@ from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from typing import NamedTuple
 
-from aioproducer.record import RecordHeader
+from aioproducer.record import HeaderPair
 
 LATEST_TIMESTAMP = 2**63 - 1
 
@@ -25,7 +25,7 @@ class Outgoing(NamedTuple):
 
     value: bytes | None
     key: bytes | None
-    headers: tuple[RecordHeader, ...]
+    headers: tuple[HeaderPair, ...]
     timestamp_ms: int | None
 
 
@@ -37,7 +37,7 @@ class Columns:
     value: str | None = None
     headers: str | None = None
     timestamp: str | None = None
-    fixed_headers: tuple[RecordHeader, ...] = ()
+    fixed_headers: tuple[HeaderPair, ...] = ()
 
     @property
     def names(self) -> list[str]:
@@ -161,7 +161,7 @@ def _without_nan(value: object) -> object:
     return value
 
 
-def as_headers(cell: object, column: str) -> list[RecordHeader]:
+def as_headers(cell: object, column: str) -> list[HeaderPair]:
     """Headers of an object (name to value), or of an array of pairs or of objects with ``key`` and ``value``.
 
     A value may be an object with the one field ``base64``.
@@ -183,7 +183,7 @@ def as_headers(cell: object, column: str) -> list[RecordHeader]:
     raise BadRowError(f"{column!r} holds no headers, but {_shortly(cell)}")
 
 
-def _header(cell: object, column: str) -> RecordHeader:
+def _header(cell: object, column: str) -> HeaderPair:
     if isinstance(cell, Mapping) and "key" in cell:
         return str(cell["key"]), _header_value(cell.get("value"))
     if isinstance(cell, list | tuple) and len(cell) == 2:

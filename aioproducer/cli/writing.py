@@ -12,7 +12,7 @@ from typing import Any, BinaryIO, Protocol, TypeAlias
 from aioproducer.cli.columns import base64_name
 from aioproducer.cli.exits import CommandError, missing
 from aioproducer.consumer import ConsumedRecord
-from aioproducer.record import RecordHeader
+from aioproducer.record import HeaderPair
 
 FIELDS = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
 DEFAULT_FIELDS = ("partition", "offset", "timestamp", "key", "value", "headers")
@@ -21,7 +21,7 @@ DEFAULT_FIELDS = ("partition", "offset", "timestamp", "key", "value", "headers")
 GROUP_ROWS = 50_000
 GROUP_BYTES = 16 * 1024 * 1024
 
-Cell: TypeAlias = str | int | bytes | tuple[RecordHeader, ...] | None
+Cell: TypeAlias = str | int | bytes | tuple[HeaderPair, ...] | None
 
 
 class Writer(Protocol):
@@ -77,7 +77,7 @@ def _line_cell(cell: Cell) -> bytes:
     return (_json_headers(cell) if isinstance(cell, tuple) else str(cell)).encode()
 
 
-def _header_pairs(headers: tuple[RecordHeader, ...]) -> list[list[object]]:
+def _header_pairs(headers: tuple[HeaderPair, ...]) -> list[list[object]]:
     pairs: list[list[object]] = []
     for name, value in headers:
         try:
@@ -87,7 +87,7 @@ def _header_pairs(headers: tuple[RecordHeader, ...]) -> list[list[object]]:
     return pairs
 
 
-def _json_headers(headers: tuple[RecordHeader, ...]) -> str:
+def _json_headers(headers: tuple[HeaderPair, ...]) -> str:
     return json.dumps(_header_pairs(headers), ensure_ascii=False, separators=(",", ":"))
 
 

@@ -31,7 +31,7 @@ from aioproducer.errors import (
 )
 from aioproducer.io.client import BrokerClient
 from aioproducer.protocol.messages.fetch import FetchResponse, PartitionData
-from aioproducer.record import RecordHeader
+from aioproducer.record import HeaderPair
 from aioproducer.transport.base import Connector
 
 logger = logging.getLogger("aioproducer")
@@ -65,7 +65,7 @@ class ConsumedRecord(NamedTuple):
     timestamp_ms: int
     key: bytes | None
     value: bytes | None
-    headers: tuple[RecordHeader, ...]
+    headers: tuple[HeaderPair, ...]
 
 
 class Reader:

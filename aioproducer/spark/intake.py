@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from aioproducer.bulk import ColumnsSender, SendManyResult
 from aioproducer.errors import BufferExhaustedError, KafkaError, ProducerClosedError, SendManyError
-from aioproducer.record import RecordHeader, TopicPartition
+from aioproducer.record import HeaderPair, TopicPartition
 from aioproducer.spark.figures import Figures, figures
 from aioproducer.texts import are, counted
 
@@ -33,7 +33,7 @@ FLUSH_MARGIN_MS = 10_000
 
 LOOP_CLOSED = "the executor's event loop was closed meanwhile: what was not flushed may be lost"
 
-Row: TypeAlias = "tuple[str, Any, Any, int | None, int | None, Sequence[RecordHeader], int]"
+Row: TypeAlias = "tuple[str, Any, Any, int | None, int | None, Sequence[HeaderPair], int]"
 """Topic, value, key, partition, timestamp, headers, and the bytes that it counts for."""
 
 

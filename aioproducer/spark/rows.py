@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from aioproducer import callers
 from aioproducer.arrow import encoded, header_pairs, in_milliseconds, is_arrow, items
 from aioproducer.errors import KafkaError, KafkaTimeoutError, ProducerClosedError
-from aioproducer.record import RecordHeader, normalise_headers
+from aioproducer.record import HeaderPair, normalise_headers
 from aioproducer.spark.executor import Executor
 from aioproducer.spark.figures import Figures
 from aioproducer.spark.intake import CHUNK_BYTES, FLUSH_MARGIN_MS, LOOP_CLOSED, Columns, Intake, because, what_became
@@ -34,7 +34,7 @@ SHORTEST_FLUSH = 0.02
 # Letting go of the loop takes one turn of it. Where it takes longer, nobody waits for it, in seconds.
 CLOSE_TIMEOUT = 5.0
 
-_NO_HEADERS: tuple[RecordHeader, ...] = ()
+_NO_HEADERS: tuple[HeaderPair, ...] = ()
 _MISSING = object()
 
 
@@ -76,7 +76,7 @@ class ExecutorProducer:
         *,
         partition: int | None = None,
         timestamp_ms: int | None = None,
-        headers: Sequence[RecordHeader] = _NO_HEADERS,
+        headers: Sequence[HeaderPair] = _NO_HEADERS,
     ) -> None:
         """Send a row; the arguments are those of ``Producer.send``. Without a timestamp it has that of its batching.
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from aioproducer.broker.controller import TopicSpec
 from aioproducer.broker.image import GROUP_METADATA_TOPIC, PartitionState
 from aioproducer.errors import KafkaError
-from aioproducer.record import RecordHeader
+from aioproducer.record import HeaderPair
 from aioproducer.wire.record_batch import iter_batches
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class StoredRecord(NamedTuple):
     """Milliseconds since the epoch: the record's own, or the broker's with ``message.timestamp.type=LogAppendTime``."""
     key: bytes | None
     value: bytes | None
-    headers: tuple[RecordHeader, ...]
+    headers: tuple[HeaderPair, ...]
 
 
 class ClusterControl(ABC):
