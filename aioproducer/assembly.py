@@ -186,6 +186,7 @@ def assemble(
         random=random,
         report_failure=report_failure,
     )
+    accumulator.lines.memory_waited = lambda seconds, now: metrics.buffer_wait.record(seconds * 1e9, now)
     _set_gauges(metrics, accumulator, metadata, sender)
     if isinstance(connector, MemoryRegistry):
         _set_rdma_gauges(metrics, connector.counters)

@@ -195,7 +195,7 @@ class RecordEntry:
             # A class of the caller's may say one length and give another; a batch would be malformed for it.
             headers = normalise_headers(headers)
         if partition is None and self._accumulator.choose_partition is not None:
-            partition = self._accumulator.chosen_partition(topic, key, value)
+            partition = self._chosen_partition(topic, key, value)
         return self._put(topic, partition, key, value, headers, milliseconds)
 
     def _put(
@@ -320,6 +320,10 @@ class RecordEntry:
         headers: Sequence[tuple[str, Buffer | None]],
     ) -> Delivery:
         """Refuse the caller, or send what interceptors make of the record."""
+        raise AssertionError("the producer says")
+
+    def _chosen_partition(self, topic: str, key: Buffer | None, value: Buffer | None) -> int | None:
+        """``RecordAccumulator.chosen_partition``, whose errors count."""
         raise AssertionError("the producer says")
 
     def _put_made(

@@ -15,6 +15,8 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
+from aioproducer.errors import BufferExhaustedError, KafkaError
+
 if TYPE_CHECKING:
     import cython
 else:
@@ -472,6 +474,12 @@ class Metrics:
         """That many records ended in an error."""
         self.record_error.record(records, now)
         self.topic(topic).errors.record(records, now)
+
+    def send_raised(self, error: KafkaError, now: float) -> None:
+        """``send`` raised ``error``: the record was not accepted. As in ``KafkaProducer.doSend`` no topic counts it."""
+        self.record_error.record(1, now)
+        if isinstance(error, BufferExhaustedError):
+            self.buffer_exhausted.record(1, now)
 
     def produce_response(self, node: NodeMetrics, latency_ms: float, throttle_time_ms: float, now: float) -> None:
         """A produce response came; ``throttle_time_ms`` is what it says, 0 included."""

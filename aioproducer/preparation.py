@@ -36,12 +36,15 @@ Serialized = tuple[Buffer | None, Buffer | None]
 class Preparation:
     """The configured interceptors and serializers."""
 
-    def __init__(self, config: ProducerConfig) -> None:
+    def __init__(self, config: ProducerConfig, note_raised: Callable[[KafkaError], None]) -> None:
+        """``note_raised`` is called with each error that a serializer makes ``send`` raise."""
         self._chain = InterceptorChain(config.interceptor_classes)
         self.keys_are_bytes = config.key_serializer is None
         self.values_are_bytes = config.value_serializer is None
-        self.serialize_key = resolve(BytesSerializer() if self.keys_are_bytes else config.key_serializer, "key")
-        self.serialize_value = resolve(BytesSerializer() if self.values_are_bytes else config.value_serializer, "value")
+        key_serializer = BytesSerializer() if self.keys_are_bytes else config.key_serializer
+        value_serializer = BytesSerializer() if self.values_are_bytes else config.value_serializer
+        self.serialize_key = resolve(key_serializer, "key", note_raised)
+        self.serialize_value = resolve(value_serializer, "value", note_raised)
         self.wants_acknowledgements = self._chain.wants_acknowledgements
         self.intercepts = self._chain.wants_records or self._chain.wants_acknowledgements
         self.is_idle = self.keys_are_bytes and self.values_are_bytes and not self.intercepts
@@ -99,6 +102,7 @@ class Admission:
         want: told of each topic, and partition, that records are for; gives the loop's time.
         want_topic: the same where the time is known.
         note_refused: told of each record that failed by itself.
+        note_raised: called with each error that ``send`` raises for a record that is not accepted.
     """
 
     def __init__(
@@ -111,6 +115,7 @@ class Admission:
         want: Callable[[str, int | None], float],
         want_topic: Callable[[str, float], None],
         note_refused: Callable[[TopicPartition, KafkaError], None],
+        note_raised: Callable[[KafkaError], None],
     ) -> None:
         self._limits = (
             (config.max_request_size, "max_request_size"),
@@ -123,6 +128,7 @@ class Admission:
         self._want = want
         self._want_topic = want_topic
         self._note_refused = note_refused
+        self._note_raised = note_raised
         # Async serializers at work.
         self.serializing: set[asyncio.Task[None]] = set()
 
@@ -148,13 +154,17 @@ class Admission:
         else:
             # What nearly every record is; a linger of 0 brings all of them here.
             callers.check_place(topic, partition)
-        error = self._refusal(topic, key, value, headers)
-        if error is not None:
-            where = TopicPartition(topic, -1 if partition is None else partition)
-            self._note_refused(where, error)
-            return _failed(self._loop, where, error)
-        now = self._want(topic, partition)
-        return self._accumulator.enqueue(topic, partition, key, value, headers, timestamp_ms, now)
+        try:
+            error = self._refusal(topic, key, value, headers)
+            if error is not None:
+                where = TopicPartition(topic, -1 if partition is None else partition)
+                self._note_refused(where, error)
+                return _failed(self._loop, where, error)
+            now = self._want(topic, partition)
+            return self._accumulator.enqueue(topic, partition, key, value, headers, timestamp_ms, now)
+        except KafkaError as raised:
+            self._note_raised(raised)
+            raise
 
     def _refusal(
         self,
@@ -214,8 +224,10 @@ class Admission:
             pending = lines.make(topic, partition, None, None, (), timestamp_ms, now)
             # Its bytes are not known yet.
             lines.join(pending, size_hint + SERIALIZER_OVERHEAD)
-        except BaseException:
+        except BaseException as error:
             abandon(coroutine, self._loop)
+            if isinstance(error, KafkaError):
+                self._note_raised(error)
             raise
         pending.serialized = False
         delivery = pending.delivery

@@ -27,10 +27,12 @@ from aioproducer.config import ProducerConfig
 from aioproducer.core.delivery import Delivery
 from aioproducer.entry import RecordEntry, is_compiled
 from aioproducer.errors import (
+    BufferExhaustedError,
     InvalidTopicError,
     KafkaError,
     MetadataTimeoutError,
     ProducerClosedError,
+    WrongCallerError,
     broker_error,
 )
 from aioproducer.hooks import Hooks
@@ -151,7 +153,7 @@ class Producer(RecordEntry):
         self._connector = connector_for(config, transport)
         self._on_error = on_error
         self._hooks = Hooks(hooks)
-        self._preparation = Preparation(config)
+        self._preparation = Preparation(config, self._note_raised)
         self._keys_are_bytes = self._preparation.keys_are_bytes
         self._values_are_bytes = self._preparation.values_are_bytes
         self._serialize_key = self._preparation.serialize_key
@@ -203,6 +205,7 @@ class Producer(RecordEntry):
             want=self._want,
             want_topic=cluster.want_topic,
             note_refused=self._note_refused,
+            note_raised=self._note_raised,
         )
         self._owner_thread = get_ident()
         self._refusal = callers.RUNNING
@@ -428,6 +431,13 @@ class Producer(RecordEntry):
             preparation.report_outcome(delivery, added_to)
         return delivery
 
+    def _chosen_partition(self, topic: str, key: Buffer | None, value: Buffer | None) -> int | None:
+        try:
+            return self._accumulator.chosen_partition(topic, key, value)
+        except KafkaError as error:
+            self._note_raised(error)
+            raise
+
     def _put_made(
         self,
         topic: str,
@@ -642,11 +652,18 @@ class Producer(RecordEntry):
 
     def _note_refused(self, topic_partition: TopicPartition, error: KafkaError) -> None:
         """Note a record that failed by itself; those of one turn are told together."""
+        if isinstance(error, BufferExhaustedError):
+            self._running_parts().metrics.buffer_exhausted.record(1, self._loop.time())
         if not self._refused:
             self._loop.call_soon(self._report_refused)
         kind = topic_partition, type(error)
         first, count = self._refused.get(kind, (error, 0))
         self._refused[kind] = first, count + 1
+
+    def _note_raised(self, error: KafkaError) -> None:
+        """Count an error that ``send`` raises for a record that is not accepted, as Kafka's ``doSend`` does."""
+        if not isinstance(error, WrongCallerError | ProducerClosedError):
+            self._running_parts().metrics.send_raised(error, self._loop.time())
 
     def _report_refused(self) -> None:
         refused, self._refused = self._refused, {}

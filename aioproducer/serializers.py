@@ -13,7 +13,7 @@ import struct
 from collections.abc import Awaitable, Callable
 from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
-from aioproducer.errors import SerializationError
+from aioproducer.errors import KafkaError, SerializationError
 from aioproducer.record import HeaderPair
 
 Serialized: TypeAlias = bytes | bytearray | memoryview | None
@@ -208,14 +208,16 @@ JAVA_CLASS_NAMES: dict[str, type[Serializer]] = {
 inner serializer it uses stands in keys of its own."""
 
 
-def resolve(serializer: object, field: Literal["key", "value"]) -> SerializerFunction:
+def resolve(
+    serializer: object, field: Literal["key", "value"], note_raised: Callable[[KafkaError], None] = lambda error: None
+) -> SerializerFunction:
     """The function to call for a configured serializer: an object or class with ``serialize``, or a function.
 
     A class is instantiated without arguments. A function of the value alone is not called for None: None stays None.
 
     The result raises SerializationError, and nothing else, when the serializer raises or makes something other than
     bytes; the text names ``field``, the topic and the cause. It returns an awaitable where the serializer does, which
-    raises likewise.
+    raises likewise. ``note_raised`` is called with what the function raises, not with what the awaitable does.
 
     Raises TypeError when ``serializer`` is neither.
     """
@@ -259,6 +261,8 @@ def resolve(serializer: object, field: Literal["key", "value"]) -> SerializerFun
                 return finish(topic, result)
             return checked(result)
         except Exception as error:
-            raise failed(topic, error) from error
+            refusal = failed(topic, error)
+            note_raised(refusal)
+            raise refusal from error
 
     return resolved

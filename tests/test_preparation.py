@@ -11,7 +11,8 @@ from aioproducer.preparation import Preparation, abandon
 
 
 def _preparation(**configuration: Any) -> Preparation:
-    return Preparation(ProducerConfig.from_kwargs(bootstrap_servers="127.0.0.1:1", **configuration))
+    config = ProducerConfig.from_kwargs(bootstrap_servers="127.0.0.1:1", **configuration)
+    return Preparation(config, lambda error: None)
 
 
 class OnSend:

@@ -373,6 +373,7 @@ class RecordAccumulator(IncompleteBatches):
                 continue
             if delivery is None:
                 return False
+            lines.end_memory_wait(pending, now)
             lines.leave_line(pending)
             pending.hand_over(delivery)
             limit -= 1

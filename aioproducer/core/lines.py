@@ -52,6 +52,8 @@ class Lines:
         self.blocked: dict[str, TopicQueues] = {}
         # How many seconds those who want memory by now waited for their topics' metadata, all together.
         self.metadata_wait = 0.0
+        self.memory_waited: Callable[[float, float], None] = lambda seconds, now: None
+        """Called with each record that leaves the line for memory, for a batch or because its time is over."""
         # Topics whose line somebody has left, who may have kept others waiting, or where very many move up.
         self._moved_up: dict[str, TopicQueues] = {}
         self._loop = loop
@@ -148,6 +150,7 @@ class Lines:
         if not self.memory_line:
             self._hurry(now)
         pending.wants_memory = True
+        pending.wants_memory_since = now
         self.memory_line[pending] = None
         self._number(pending)
         self._wake()
@@ -207,8 +210,14 @@ class Lines:
         """
         expired = self.waiting.expired(now, most)
         for pending in expired:
+            self.end_memory_wait(pending, now)
             self.leave_line(pending)
         return expired
+
+    def end_memory_wait(self, pending: PendingRecord, now: float) -> None:
+        """The record leaves the line for memory, if it stands there."""
+        if pending.wants_memory:
+            self.memory_waited(max(now - pending.wants_memory_since, 0.0), now)
 
     def waiting_for_topic(self, name: str, last_number: int, most: int) -> list[PendingRecord]:
         """The records in line that need the topic's metadata: those up to a number, ``most`` of them at most."""

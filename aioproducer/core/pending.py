@@ -43,6 +43,7 @@ class PendingRecord(Withdrawable):
         "topic",
         "value",
         "wants_memory",
+        "wants_memory_since",
     )
 
     def __init__(
@@ -72,6 +73,8 @@ class PendingRecord(Withdrawable):
         self.serialized = True
         # Whether memory is all that it lacks.
         self.wants_memory = False
+        # Since when, in seconds.
+        self.wants_memory_since = 0.0
         self.charged = 0
         self.number = 0
         # Its place in the line for memory, counted over all that ever joined that.

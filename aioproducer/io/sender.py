@@ -25,7 +25,7 @@ from aioproducer.core.pending import PendingRecord
 from aioproducer.core.producer_state import ProducerState
 from aioproducer.core.retry import ExponentialBackoff
 from aioproducer.diagnosis import buffer_full, held_up, partition_unknown, serializer_late
-from aioproducer.errors import KafkaError, ProducerClosedError
+from aioproducer.errors import BufferExhaustedError, KafkaError, ProducerClosedError
 from aioproducer.hooks import Hooks
 from aioproducer.io.cluster import Cluster
 from aioproducer.io.node import NodeConnection, NodeSettings
@@ -277,6 +277,8 @@ class Sender(ProduceOwner):
             more_fail = self._expire_waiting(now) or more_fail
         if accumulator.refused:
             for pending, error in accumulator.take_refused():
+                if isinstance(error, BufferExhaustedError):
+                    self._metrics.buffer_exhausted.record(1, now)
                 self._fail_waiting([pending], error)
         if more_fail:
             self.wake()
@@ -524,6 +526,8 @@ class Sender(ProduceOwner):
             kind = (pending.topic, pending.partition, pending.wants_memory, pending.serialized)
             groups.setdefault(kind, []).append(pending)
         for records in groups.values():
+            for _ in records if records[0].wants_memory else ():
+                self._metrics.buffer_exhausted.record(1, now)
             self._fail_waiting(records, self._why_waiting(records[0], now))
         return len(expired) == RECORDS_FAILED_PER_TURN
 
@@ -542,7 +546,6 @@ class Sender(ProduceOwner):
         if pending.wants_memory:
             pool = self._accumulator.pool
             waiting = self._accumulator.lines.waiting
-            self._metrics.buffer_exhausted.record(1, now)
             return buffer_full(pending.charged, pool.total_memory, waited_ms, len(waiting.records) + 1)
         if not pending.serialized:
             return serializer_late(pending.topic, waited_ms)

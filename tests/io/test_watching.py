@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from aioproducer.errors import KafkaError
+from aioproducer.errors import BufferExhaustedError, KafkaError, ProducerClosedError, SerializationError
 from aioproducer.protocol import ApiKey
 from aioproducer.record import Node, TopicPartition
 from tests.io.recording import Recording
@@ -184,6 +184,68 @@ def test_metrics_of_what_goes_wrong():
     assert metrics["record-error-total"] == 1
     [(where, count, _)] = world.failures
     assert (where, count) == (TopicPartition("clicks", -1), 1)
+
+
+def test_errors_that_send_raises_count():
+    """They left every total at 0; Kafka's ``doSend`` counts them, for no topic."""
+
+    def refuse(topic, key, value, view):
+        raise KafkaError("no partition")
+
+    async def scenario(world):
+        async with world.producer(buffer_memory=4096, max_block_ms=100) as producer:
+            producer.send("missing", bytes(3500))
+            for _ in range(2):
+                with pytest.raises(BufferExhaustedError, match="No place in line"):
+                    producer.send("missing", bytes(3500))
+            with pytest.raises(TypeError):
+                producer.send("missing", "text")
+            full = producer.metrics()
+            await producer.close(0)
+            with pytest.raises(ProducerClosedError):
+                producer.send("missing", b"v")
+        async with world.producer(value_serializer=str.encode) as producer:
+            with pytest.raises(SerializationError):
+                producer.send("missing", b"v")
+            serialized = producer.metrics()
+        world.cluster.create_topic("clicks")
+        async with world.producer(partitioner_class=refuse) as producer:
+            await producer.partitions_for("clicks")
+            with pytest.raises(KafkaError, match="no partition"):
+                producer.send("clicks", b"v")
+            chosen = producer.metrics()
+        return full, serialized, chosen
+
+    (full, serialized, chosen), _ = run(scenario)
+    assert (full["buffer-exhausted-total"], full["record-error-total"]) == (2, 2)
+    assert (serialized["buffer-exhausted-total"], serialized["record-error-total"]) == (0, 1)
+    assert (chosen["buffer-exhausted-total"], chosen["record-error-total"]) == (0, 1)
+    assert full.topics == serialized.topics == chosen.topics == {}
+
+
+def test_the_wait_for_memory_of_records_in_line_counts():
+    """``bufferpool-wait-time`` was that of ``drain`` alone: of records that stood in line for memory it was 0."""
+
+    async def scenario(world):
+        world.cluster.create_topic("clicks", leaders=[1])
+        config = {"buffer_memory": 4096, "max_block_ms": 5000, "linger_ms": 0}
+        async with world.producer(**config) as producer:
+            await producer.partitions_for("clicks")
+            world.cluster.faults.append(Fault(api=ApiKey.PRODUCE, answer_delay=2, times=1))
+            sent = [producer.send("clicks", bytes(3500)) for _ in range(2)]
+            await asyncio.gather(*sent)
+            served = producer.metrics()
+            world.cluster.faults.append(Fault(api=ApiKey.PRODUCE, answer_delay=20))
+            producer.send("clicks", bytes(3500))
+            late = [producer.send("clicks", bytes(600)) for _ in range(3)]
+            assert all(isinstance(each, TimeoutError) for each in await asyncio.gather(*late, return_exceptions=True))
+            return served, producer.metrics()
+
+    (served, late), _ = run(scenario)
+    assert 1.99e9 <= served["bufferpool-wait-time-ns-total"] <= 2.01e9
+    assert served["bufferpool-wait-ratio"] > 0
+    assert 3 * 4.99e9 <= late["bufferpool-wait-time-ns-total"] - served["bufferpool-wait-time-ns-total"] <= 3 * 5.01e9
+    assert late["buffer-exhausted-total"] == 3
 
 
 def test_metadata_age_is_unknown_before_there_is_any():
