@@ -21,7 +21,7 @@ from aioproducer.errors import (
     RecordTooLargeError,
     TlsError,
 )
-from aioproducer.texts import counted, were
+from aioproducer.texts import counted, printable, were
 
 _ADVERTISED = (
     " The cluster itself gave this address for broker {broker} (advertised.listeners of that broker), after a "
@@ -124,8 +124,8 @@ def tls_failed(address: str, error: OSError) -> TlsError:
 
     if isinstance(error, ssl.SSLCertVerificationError):
         hint = _CERTIFICATE_HINTS.get(error.verify_code, "look at the certificate and at the trust store")
-        return TlsError(f"The certificate of {address} was refused ({error.verify_message}): {hint}.")
-    reason = (isinstance(error, ssl.SSLError) and error.reason) or str(error)
+        return TlsError(f"The certificate of {address} was refused ({printable(error.verify_message)}): {hint}.")
+    reason = printable((isinstance(error, ssl.SSLError) and error.reason) or str(error))
     for parts, hint in _TLS_HINTS:
         if any(part in reason for part in parts):
             return TlsError(f"The TLS handshake with {address} failed ({reason}). {hint}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from aioproducer.error_codes import CODES, RETRIABLE_GROUPS
+from aioproducer.texts import printable
 
 SUMMARIES: dict[int, str] = {
     -1: "The broker met an error that it has no code for.",
@@ -243,7 +244,7 @@ def broker_text(code: int, broker_message: str | None) -> str:
     """The sentences for ``code``: what happened, what the broker adds, what to do, and the name and code to look up."""
     known = code in CODES
     summary = SUMMARIES[code] if known else "The broker answered with an error code that this version does not know."
-    said = f' The broker says: "{broker_message}".' if broker_message else ""
+    said = f' The broker says: "{printable(broker_message)}".' if broker_message else ""
     hint = HINTS.get(code)
     if hint is None and known and CODES[code][2] in RETRIABLE_GROUPS:
         hint = "It may pass by itself: try again."

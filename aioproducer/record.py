@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+from aioproducer.texts import printable
+
 if TYPE_CHECKING:
     import cython
 else:
@@ -143,8 +145,8 @@ class Node(NamedTuple):
     rack: str | None = None
 
     def __str__(self) -> str:
-        rack = "" if self.rack is None else f" (rack {self.rack})"
-        host = f"[{self.host}]" if ":" in self.host else self.host
+        rack = "" if self.rack is None else f" (rack {printable(self.rack)})"
+        host = printable(f"[{self.host}]" if ":" in self.host else self.host)
         return f"{host}:{self.port} (id {self.id}){rack}"
 
 

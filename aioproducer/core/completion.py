@@ -27,6 +27,7 @@ from aioproducer.errors import (
     UnsupportedVersionError,
     broker_error,
 )
+from aioproducer.texts import printable
 
 NONE = 0
 MESSAGE_TOO_LARGE = 10
@@ -108,7 +109,7 @@ class Completion:
         error = broker_error(code, message)
         if isinstance(error, _SEQUENCE_ERRORS) and _whole_may_be_stored(batch):
             told = "an earlier attempt, in a larger batch, may have written these records"
-            error = broker_error(code, f"{message} ({told})" if message else told)
+            error = broker_error(code, f"{told}; {message}" if message else told)
         if batch.outcome == PENDING:
             if code == MESSAGE_TOO_LARGE and batch.record_count > 1:
                 return self._split(batch, error, now)
@@ -122,7 +123,7 @@ class Completion:
             # Of several it is not told which of them the code means (Kafka's Sender).
             alone = len(record_messages) == 1
             record_errors = {
-                index: broker_error(code, text or message) if alone else InvalidRecordError(text or message)
+                index: broker_error(code, text or message) if alone else _invalid_record(text or message)
                 for index, text in record_messages.items()
             }
         return self._unsuccessful(batch, error, now, retriable=error.retriable, record_errors=record_errors)
@@ -209,6 +210,10 @@ class Completion:
         for batch in batches:
             self.fail(batch, error, now)
         return batches
+
+
+def _invalid_record(message: str | None) -> InvalidRecordError:
+    return InvalidRecordError(None if message is None else printable(message))
 
 
 def _whole_may_be_stored(part: ProducerBatch) -> bool:

@@ -48,7 +48,7 @@ from aioproducer.protocol import (
     messages,
 )
 from aioproducer.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from aioproducer.texts import counted
+from aioproducer.texts import counted, printable
 from aioproducer.views import is_of_bytes
 
 if TYPE_CHECKING:
@@ -506,7 +506,7 @@ class Connection:
     def _handle_handshake(self, response: messages.SaslHandshakeResponse, now: float) -> None:
         assert self._authenticator is not None
         if response.error_code == _UNSUPPORTED_SASL_MECHANISM:
-            offered = ", ".join(response.mechanisms) or "none"
+            offered = printable(", ".join(response.mechanisms)) or "none"
             raise error_class(response.error_code)(
                 f"The broker {self.peer} does not accept the SASL mechanism {self._authenticator.mechanism}; "
                 f"it offers: {offered}. Set sasl_mechanism to one of these."

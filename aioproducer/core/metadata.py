@@ -45,6 +45,7 @@ from aioproducer.protocol.messages.metadata import (
     MetadataResponseTopic,
 )
 from aioproducer.record import Node
+from aioproducer.texts import printable
 
 if TYPE_CHECKING:
     from random import Random
@@ -551,8 +552,8 @@ class ClusterMetadata:
         if self._is_other_cluster(response) and not in_flight.full:
             self.request_update(now, "the cluster id changed")
             return KafkaError(
-                f"The brokers now belong to cluster {response.cluster_id}, before to {self.cluster_id}: "
-                "all topics are asked for anew."
+                f"The brokers now belong to cluster {printable(str(response.cluster_id))}, before to "
+                f"{printable(str(self.cluster_id))}: all topics are asked for anew."
             )
         return None
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from aioproducer.diagnosis import connection_failed
 from aioproducer.errors import ConnectionFailedError
+from aioproducer.texts import printable
 from aioproducer.transport.addresses import peer_name
 
 if TYPE_CHECKING:
@@ -100,4 +101,4 @@ class Dialer:
 
 
 def _at(host: str, address: str, port: int) -> str:
-    return peer_name(host, port) if address == host else f"{host} ({address}):{port}"
+    return peer_name(host, port) if address == host else f"{printable(host)} ({printable(address)}):{port}"

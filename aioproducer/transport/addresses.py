@@ -6,11 +6,14 @@ import asyncio
 import errno
 import socket
 
+from aioproducer.texts import printable
+
 Address = tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]
 
 
 def peer_name(host: str, port: int) -> str:
-    """``host:port``, with an IPv6 address in brackets."""
+    """``host:port`` as people should read it, with an IPv6 address in brackets; brokers name hosts too."""
+    host = printable(host)
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 

@@ -273,11 +273,11 @@ def test_authentication_goes_through_the_mechanisms_steps() -> None:
 
 def test_a_mechanism_the_broker_lacks_poisons_and_names_those_it_has() -> None:
     connection = start_authentication(Script())
-    answer_own(connection, SaslHandshakeResponse(error_code=33, mechanisms=["PLAIN", "SCRAM-SHA-256"]))
+    answer_own(connection, SaslHandshakeResponse(error_code=33, mechanisms=["PLAIN", "SCRAM-SHA-256", "\x1b[2J"]))
     assert connection.state is ConnectionState.CLOSED
     assert isinstance(connection.error, type(broker_error(33)))
     assert str(connection.error) == (
-        "The broker broker:9092 does not accept the SASL mechanism SCRIPT; it offers: PLAIN, SCRAM-SHA-256. "
+        "The broker broker:9092 does not accept the SASL mechanism SCRIPT; it offers: PLAIN, SCRAM-SHA-256, \\x1b[2J. "
         "Set sasl_mechanism to one of these."
     )
 

@@ -236,9 +236,9 @@ class TestStrangersAtAConnector:
         assert "it said b'HTTP/1.1 400" in str(error)
 
     async def test_a_refusal(self, place, recorder):
-        async with Imposter(encode(Refusal("it is full"))) as port:
+        async with Imposter(encode(Refusal("it is full\n"))) as port:
             error = await self.refused(place, recorder, port)
-        assert f"127.0.0.1:{port} refused the RDMA connection: it is full" in str(error)
+        assert f"127.0.0.1:{port} refused the RDMA connection: it is full\\n" in str(error)
         assert not isinstance(error, NotRdmaError)
 
     async def test_a_refusal_behind_the_welcome(self, place, recorder):

@@ -11,6 +11,7 @@ import errno
 import socket
 from typing import Final
 
+from aioproducer.texts import printable
 from aioproducer.transport.addresses import Address
 from aioproducer.transport.base import Buffer, Transport
 from aioproducer.transport.listening import StreamListener
@@ -111,7 +112,8 @@ class Control:
         if isinstance(message, HandshakeError):
             raise message
         if isinstance(message, Refusal):
-            raise HandshakeError(errno.ECONNREFUSED, f"{self._peer} refused the RDMA connection: {message.reason}")
+            reason = printable(message.reason)
+            raise HandshakeError(errno.ECONNREFUSED, f"{self._peer} refused the RDMA connection: {reason}")
         return message
 
     def _said_late(self, owner: RdmaTransport, data: Buffer) -> None:
