@@ -10,7 +10,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import datetime
 from random import Random
@@ -18,6 +17,7 @@ from types import TracebackType
 from typing import Literal, NamedTuple, Self, TypeAlias, TypeVar
 
 from aioproducer.assembly import connector_for, node_settings
+from aioproducer.client_log import ClientLog
 from aioproducer.config import ProducerConfig
 from aioproducer.core.cluster import NO_LEADER
 from aioproducer.core.metadata import ClusterMetadata
@@ -45,8 +45,6 @@ from aioproducer.protocol.messages.offsets import ListOffsetsPartition, ListOffs
 from aioproducer.protocol.messages.topics import CreatableTopic, CreatableTopicConfig
 from aioproducer.record import Node
 from aioproducer.transport.base import Connector
-
-logger = logging.getLogger("aioproducer")
 
 T = TypeVar("T")
 
@@ -113,7 +111,9 @@ class ConfigEntry(NamedTuple):
     is_set: bool
 
 
-def make_client(config: ProducerConfig, loop: asyncio.AbstractEventLoop, connector: Connector) -> BrokerClient:
+def make_client(
+    config: ProducerConfig, loop: asyncio.AbstractEventLoop, connector: Connector, log: ClientLog
+) -> BrokerClient:
     """A client of single requests, with a producer's configuration; it never creates topics by asking for them."""
     metadata = ClusterMetadata(
         config.bootstrap_addresses,
@@ -126,7 +126,7 @@ def make_client(config: ProducerConfig, loop: asyncio.AbstractEventLoop, connect
         metadata_recovery_rebootstrap_trigger_ms=config.metadata_recovery_rebootstrap_trigger_ms,
         allow_auto_topic_creation=False,
     )
-    return BrokerClient(loop, metadata, connector, node_settings(config), random=Random())
+    return BrokerClient(loop, metadata, connector, node_settings(config, log), random=Random())
 
 
 class Admin:
@@ -155,18 +155,25 @@ class Admin:
 
     def _configure(self, config: ProducerConfig, timeout: float, transport: str | Connector) -> None:
         self._config = config
+        self.log = ClientLog("AdminClient", config.client_id)
+        """Names the client in each of its lines; a ``Reader`` puts its own in the place."""
         self._connector = connector_for(config, transport)
         self._timeout = timeout
         self._backoff = ExponentialBackoff(config.retry_backoff_ms, config.retry_backoff_max_ms)
         self._random = Random()
         self._client: BrokerClient | None = None
 
+    @property
+    def client_id(self) -> str:
+        """``client_id``, or the one made up for it."""
+        return self._config.client_id
+
     # Life
 
     async def start(self) -> None:
         """Begin; nothing is connected to before the first call."""
         if self._client is None:
-            self._client = make_client(self._config, asyncio.get_running_loop(), self._connector)
+            self._client = make_client(self._config, asyncio.get_running_loop(), self._connector, self.log)
 
     async def close(self) -> None:
         """End every connection."""
@@ -243,9 +250,9 @@ class Admin:
                     await self.client.renew_metadata(deadline - loop.time())
                 await self._retrying(lambda timeout: be_led(timeout, node_id), also=NoSuchTopicError, deadline=deadline)
             except NoSuchTopicError:
-                logger.warning("The topic %s was created, but broker %d does not know it yet", name, node_id)
+                self.log.warning("The topic %s was created, but broker %d does not know it yet", name, node_id)
             except KafkaError as error:
-                logger.warning("The topic %s was created, but broker %d does not say so: %s", name, node_id, error)
+                self.log.warning("The topic %s was created, but broker %d does not say so: %s", name, node_id, error)
 
         async with asyncio.TaskGroup() as group:
             for broker in brokers:

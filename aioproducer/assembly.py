@@ -6,6 +6,7 @@ import asyncio
 import mmap
 from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
+from aioproducer.client_log import ClientLog
 from aioproducer.compression import codec
 from aioproducer.core.accumulator import AccumulatorSettings, RecordAccumulator
 from aioproducer.core.buffer_pool import BufferPool
@@ -131,6 +132,7 @@ def assemble(
     hooks: Hooks,
     report_failure: ReportFailure,
     random: Random,
+    log: ClientLog,
 ) -> Parts:
     """Make and connect the parts. Nothing runs yet."""
     retry_backoff = ExponentialBackoff(config.retry_backoff_ms, config.retry_backoff_max_ms)
@@ -174,7 +176,7 @@ def assemble(
             acks=config.acks,
             request_timeout_ms=config.request_timeout_ms,
             retry_backoff=retry_backoff,
-            node=node_settings(config),
+            node=node_settings(config, log),
         ),
         accumulator,
         metadata,
@@ -222,11 +224,12 @@ def accumulator_settings(config: ProducerConfig, retry_backoff: ExponentialBacko
     )
 
 
-def node_settings(config: ProducerConfig) -> NodeSettings:
+def node_settings(config: ProducerConfig, log: ClientLog) -> NodeSettings:
     """What connections keep to, in their units."""
     idle = config.connections_max_idle_ms
     return NodeSettings(
         client_id=config.client_id,
+        log=log,
         max_in_flight=config.max_in_flight_requests_per_connection,
         request_timeout=config.request_timeout_ms / 1000,
         reconnect_backoff=ExponentialBackoff(config.reconnect_backoff_ms, config.reconnect_backoff_max_ms),

@@ -16,9 +16,10 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import ParamSpec, Protocol, runtime_checkable
 
+from aioproducer.client_log import Log
 from aioproducer.record import Node, TopicPartition
 
-_logger = logging.getLogger(__name__)
+_logger = logging.getLogger("aioproducer")
 
 _P = ParamSpec("_P")
 
@@ -187,27 +188,31 @@ class Hooks:
         "throttle",
     )
 
-    def __init__(self, hooks: Iterable[object] = ()) -> None:
+    def __init__(self, hooks: Iterable[object] = (), log: Log = _logger) -> None:
         """Raises TypeError for an object without any hook's method, and for coroutine functions."""
+
+        def guard(method: Callable[_P, None]) -> Callable[_P, None]:
+            return _guard(method, log)
+
         given = tuple(hooks)
         for hook in given:
             _check(hook)
-        self.connect = tuple(_guard(hook.on_connect) for hook in given if isinstance(hook, OnConnect))
-        self.ready = tuple(_guard(hook.on_ready) for hook in given if isinstance(hook, OnReady))
-        self.disconnect = tuple(_guard(hook.on_disconnect) for hook in given if isinstance(hook, OnDisconnect))
+        self.connect = tuple(guard(hook.on_connect) for hook in given if isinstance(hook, OnConnect))
+        self.ready = tuple(guard(hook.on_ready) for hook in given if isinstance(hook, OnReady))
+        self.disconnect = tuple(guard(hook.on_disconnect) for hook in given if isinstance(hook, OnDisconnect))
         self.request_written = tuple(
-            _guard(hook.on_request_written) for hook in given if isinstance(hook, OnRequestWritten)
+            guard(hook.on_request_written) for hook in given if isinstance(hook, OnRequestWritten)
         )
-        self.response_read = tuple(_guard(hook.on_response_read) for hook in given if isinstance(hook, OnResponseRead))
-        self.throttle = tuple(_guard(hook.on_throttle) for hook in given if isinstance(hook, OnThrottle))
+        self.response_read = tuple(guard(hook.on_response_read) for hook in given if isinstance(hook, OnResponseRead))
+        self.throttle = tuple(guard(hook.on_throttle) for hook in given if isinstance(hook, OnThrottle))
         self.metadata_updated = tuple(
-            _guard(hook.on_metadata_updated) for hook in given if isinstance(hook, OnMetadataUpdated)
+            guard(hook.on_metadata_updated) for hook in given if isinstance(hook, OnMetadataUpdated)
         )
-        self.batch_sent = tuple(_guard(hook.on_batch_sent) for hook in given if isinstance(hook, OnBatchSent))
-        self.batch_retried = tuple(_guard(hook.on_batch_retried) for hook in given if isinstance(hook, OnBatchRetried))
-        self.batch_split = tuple(_guard(hook.on_batch_split) for hook in given if isinstance(hook, OnBatchSplit))
-        self.batch_acked = tuple(_guard(hook.on_batch_acked) for hook in given if isinstance(hook, OnBatchAcked))
-        self.batch_failed = tuple(_guard(hook.on_batch_failed) for hook in given if isinstance(hook, OnBatchFailed))
+        self.batch_sent = tuple(guard(hook.on_batch_sent) for hook in given if isinstance(hook, OnBatchSent))
+        self.batch_retried = tuple(guard(hook.on_batch_retried) for hook in given if isinstance(hook, OnBatchRetried))
+        self.batch_split = tuple(guard(hook.on_batch_split) for hook in given if isinstance(hook, OnBatchSplit))
+        self.batch_acked = tuple(guard(hook.on_batch_acked) for hook in given if isinstance(hook, OnBatchAcked))
+        self.batch_failed = tuple(guard(hook.on_batch_failed) for hook in given if isinstance(hook, OnBatchFailed))
 
 
 def _method_names() -> list[str]:
@@ -228,7 +233,7 @@ def _check(hook: object) -> None:
             raise TypeError(f"{kind}.{name} must not be a coroutine function: nobody awaits it")
 
 
-def _guard(method: Callable[_P, None]) -> Callable[_P, None]:
+def _guard(method: Callable[_P, None], log: Log) -> Callable[_P, None]:
     """The method as a function that logs what it raises."""
 
     def guarded(*args: _P.args, **kwargs: _P.kwargs) -> None:
@@ -236,6 +241,6 @@ def _guard(method: Callable[_P, None]) -> Callable[_P, None]:
             method(*args, **kwargs)
         except (Exception, asyncio.CancelledError):
             owner = type(getattr(method, "__self__", method)).__qualname__
-            _logger.exception("hook %s.%s failed", owner, getattr(method, "__name__", method))
+            log.exception("hook %s.%s failed", owner, getattr(method, "__name__", method))
 
     return guarded

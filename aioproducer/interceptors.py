@@ -12,12 +12,13 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
+from aioproducer.client_log import Log
 from aioproducer.record import HeaderPair, RecordMetadata
 
 if TYPE_CHECKING:
     from aioproducer.outgoing import Record
 
-_logger = logging.getLogger(__name__)
+_logger = logging.getLogger("aioproducer")
 
 _OnSend: TypeAlias = Callable[["Record"], object]
 _OnAcknowledgement: TypeAlias = Callable[[RecordMetadata, BaseException | None, Sequence[HeaderPair]], object]
@@ -61,9 +62,17 @@ class InterceptorChain:
     both are False, and the caller can spare itself the `Record`.
     """
 
-    __slots__ = ("_close", "_on_acknowledgement", "_on_send", "record_class", "wants_acknowledgements", "wants_records")
+    __slots__ = (
+        "_close",
+        "_log",
+        "_on_acknowledgement",
+        "_on_send",
+        "record_class",
+        "wants_acknowledgements",
+        "wants_records",
+    )
 
-    def __init__(self, interceptors: Iterable[object] = ()) -> None:
+    def __init__(self, interceptors: Iterable[object] = (), log: Log = _logger) -> None:
         """Classes among ``interceptors`` are instantiated without arguments.
 
         Raises TypeError for an object that has neither ``on_send`` nor ``on_acknowledgement``, and for coroutine
@@ -87,6 +96,7 @@ class InterceptorChain:
                 on_acknowledgement.append((name, _with_headers(acknowledge)))
             if (end := _method(interceptor, "close")) is not None:
                 close.append((name, end))
+        self._log = log
         # Only who has interceptors pays for the import, and once: it takes a microsecond where all is there already.
         self.record_class: type[Record] | None = None
         if on_send or on_acknowledgement:
@@ -115,7 +125,7 @@ class InterceptorChain:
                     raise TypeError(f"{name}.on_send must return a Record, not {type(answer).__name__}")
                 record = answer
             except (Exception, asyncio.CancelledError):
-                _logger.warning(
+                self._log.warning(
                     "interceptor %s failed in on_send of a record for topic %s, partition %s; it is passed over",
                     name,
                     record.topic,
@@ -135,7 +145,7 @@ class InterceptorChain:
             try:
                 acknowledge(metadata, exception, headers)
             except (Exception, asyncio.CancelledError):
-                _logger.warning("interceptor %s failed in on_acknowledgement of %s", name, metadata, exc_info=True)
+                self._log.warning("interceptor %s failed in on_acknowledgement of %s", name, metadata, exc_info=True)
 
     def on_send_error(self, record: Record, partition: int | None, exception: BaseException) -> None:
         """Tell all that ``record`` failed before it was in a batch; ``partition`` is the one chosen, if any."""
@@ -149,7 +159,7 @@ class InterceptorChain:
             try:
                 close()
             except (Exception, asyncio.CancelledError):
-                _logger.exception("interceptor %s failed in close", name)
+                self._log.exception("interceptor %s failed in close", name)
 
 
 def _method(interceptor: object, name: str) -> Callable[..., object] | None:

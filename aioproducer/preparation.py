@@ -8,6 +8,7 @@ from inspect import iscoroutine
 from typing import TYPE_CHECKING, Any
 
 from aioproducer import callers
+from aioproducer.client_log import ClientLog
 from aioproducer.core.accumulator import RecordAccumulator
 from aioproducer.core.delivery import Delivery
 from aioproducer.core.metadata import ClusterMetadata
@@ -36,9 +37,9 @@ Serialized = tuple[Buffer | None, Buffer | None]
 class Preparation:
     """The configured interceptors and serializers."""
 
-    def __init__(self, config: ProducerConfig, note_raised: Callable[[KafkaError], None]) -> None:
+    def __init__(self, config: ProducerConfig, note_raised: Callable[[KafkaError], None], log: ClientLog) -> None:
         """``note_raised`` is called with each error that a serializer makes ``send`` raise."""
-        self._chain = InterceptorChain(config.interceptor_classes)
+        self._chain = InterceptorChain(config.interceptor_classes, log)
         self.keys_are_bytes = config.key_serializer is None
         self.values_are_bytes = config.value_serializer is None
         key_serializer = BytesSerializer() if self.keys_are_bytes else config.key_serializer

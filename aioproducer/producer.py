@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import logging
 import os
 import warnings
 import weakref
@@ -23,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from aioproducer import callers
 from aioproducer.assembly import MemoryRegistry, Parts, assemble, connector_for
+from aioproducer.client_log import ClientLog
 from aioproducer.config import ProducerConfig
 from aioproducer.core.delivery import Delivery
 from aioproducer.entry import RecordEntry, is_compiled
@@ -49,8 +49,6 @@ if TYPE_CHECKING:
     from aioproducer.bulk import Column, SendManyResult
     from aioproducer.outgoing import Record
     from aioproducer.threadsafe import ThreadsafeProducer
-
-logger = logging.getLogger("aioproducer")
 
 OnError = Callable[[TopicPartition, int, KafkaError], None]
 
@@ -150,10 +148,11 @@ class Producer(RecordEntry):
         if on_error is not None and (not callable(on_error) or inspect.iscoroutinefunction(on_error)):
             raise TypeError(f"on_error must be a plain function: nobody awaits it; got {on_error!r}")
         self.config = config
+        self._log = ClientLog("Producer", config.client_id)
         self._connector = connector_for(config, transport)
         self._on_error = on_error
-        self._hooks = Hooks(hooks)
-        self._preparation = Preparation(config, self._note_raised)
+        self._hooks = Hooks(hooks, self._log)
+        self._preparation = Preparation(config, self._note_raised, self._log)
         self._keys_are_bytes = self._preparation.keys_are_bytes
         self._values_are_bytes = self._preparation.values_are_bytes
         self._serialize_key = self._preparation.serialize_key
@@ -190,7 +189,7 @@ class Producer(RecordEntry):
         if self._refusal != callers.NOT_STARTED:
             raise callers.refusal(self._refusal)
         loop = asyncio.get_running_loop()
-        parts = assemble(self.config, loop, self._connector, self._hooks, self._note_failure, Random())
+        parts = assemble(self.config, loop, self._connector, self._hooks, self._note_failure, Random(), self._log)
         cluster = parts.sender.cluster
         self._loop = self._owner_loop = loop
         self._parts = parts
@@ -246,7 +245,7 @@ class Producer(RecordEntry):
         self._owner_thread = callers.NO_THREAD
         self._refusal = callers.LOOP_CLOSED
         if self._accumulator.has_undelivered():
-            logger.error(
+            self._log.error(
                 "The event loop was closed before the producer: records that were not delivered yet are lost. Close "
                 "the producer first (`async with Producer(...)`, or await close())"
             )
@@ -335,7 +334,7 @@ class Producer(RecordEntry):
                     if serializing:
                         await asyncio.wait(serializing)
         except TimeoutError:
-            logger.debug("close: giving up what is not delivered in time")
+            self._log.debug("close: giving up what is not delivered in time")
         finally:
             self._delivering = None
 
@@ -643,12 +642,12 @@ class Producer(RecordEntry):
             raise callers.refusal(callers.OTHER_LOOP)
 
     def _note_failure(self, topic_partition: TopicPartition, count: int, error: KafkaError) -> None:
-        logger.error("%s for %s failed: %s", counted(count, "record"), topic_partition, error)
+        self._log.error("%s for %s failed: %s", counted(count, "record"), topic_partition, error)
         if self._on_error is not None:
             try:
                 self._on_error(topic_partition, count, error.fresh())
             except (Exception, asyncio.CancelledError):
-                logger.exception("on_error failed")
+                self._log.exception("on_error failed")
 
     def _note_refused(self, topic_partition: TopicPartition, error: KafkaError) -> None:
         """Note a record that failed by itself; those of one turn are told together."""

@@ -12,7 +12,7 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "aioproducer"
 
-_ERRORS = {"errors", "error_codes", "error_texts", "diagnosis", "texts"}
+_ERRORS = {"errors", "error_codes", "error_texts", "diagnosis", "texts", "client_log"}
 _PLUGINS = {"serializers", "partitioner", "interceptors", "hooks", "metrics"}
 _FORMATS = {"wire", "protocol", "compression"}
 _CLIENT = _ERRORS | _PLUGINS | _FORMATS | {"record", "config", "security", "core", "transport", "io"}
@@ -27,6 +27,7 @@ ARROWS: dict[str, set[str]] = {
     "record": {"texts", "uncompiled"},
     "outgoing": {"record"},
     "texts": set(),
+    "client_log": {"texts"},
     "errors": {"error_codes", "error_texts", "record", "texts"},
     "diagnosis": {"errors", "error_codes", "record", "texts"},
     "compression": _ERRORS,

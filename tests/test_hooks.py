@@ -79,7 +79,7 @@ def test_all_are_told_in_order_though_one_raises(caplog: pytest.LogCaptureFixtur
         "last lost 1: None",
     ]
     (entry,) = caplog.records
-    assert (entry.name, entry.getMessage()) == ("aioproducer.hooks", "hook Failing.on_batch_acked failed")
+    assert (entry.name, entry.getMessage()) == ("aioproducer", "hook Failing.on_batch_acked failed")
     assert entry.exc_info is not None
 
 

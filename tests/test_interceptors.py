@@ -73,7 +73,7 @@ def test_records_pass_through_in_order() -> None:
 
 def test_one_that_raises_is_passed_over_and_logged_by_name(caplog: pytest.LogCaptureFixture) -> None:
     chain = InterceptorChain([Appending("1"), Failing(), Appending("2")])
-    with caplog.at_level(logging.WARNING, "aioproducer.interceptors"):
+    with caplog.at_level(logging.WARNING, "aioproducer"):
         assert chain.on_send(RECORD).value == "v12"
     (entry,) = caplog.records
     assert "interceptor Failing failed in on_send of a record for topic clicks, partition None" in entry.getMessage()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from aioproducer.client_log import ClientLog
 from aioproducer.config import ProducerConfig
 from aioproducer.outgoing import Record
 from aioproducer.preparation import Preparation, abandon
@@ -12,7 +13,7 @@ from aioproducer.preparation import Preparation, abandon
 
 def _preparation(**configuration: Any) -> Preparation:
     config = ProducerConfig.from_kwargs(bootstrap_servers="127.0.0.1:1", **configuration)
-    return Preparation(config, lambda error: None)
+    return Preparation(config, lambda error: None, ClientLog("Producer", "p"))
 
 
 class OnSend:

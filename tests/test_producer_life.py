@@ -573,7 +573,7 @@ async def test_a_failed_batch_is_told_once_with_its_count(
     ]
     messages = [record.getMessage() for record in caplog.records]
     assert sum(f"10 records for {topic}-0 failed" in message for message in messages) == 1
-    assert messages.count("on_error failed") == 1
+    assert sum(message.endswith("on_error failed") for message in messages) == 1
 
 
 async def test_close_goes_on_though_on_error_meets_a_cancelled_future() -> None:

@@ -7,7 +7,6 @@ time; while its answer is handed on, the next is under way, and no more than tha
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from datetime import datetime
@@ -18,6 +17,7 @@ from types import TracebackType
 from typing import Literal, NamedTuple, Self, TypeAlias
 
 from aioproducer.admin import Admin, NoSuchTopicError, OffsetSpec, partition_count
+from aioproducer.client_log import ClientLog
 from aioproducer.consumer.fetching import FetchLimits, Found, Progress, answers, fetch_request, take
 from aioproducer.core.cluster import NO_LEADER
 from aioproducer.core.retry import Attempts, ExponentialBackoff
@@ -33,8 +33,6 @@ from aioproducer.io.client import BrokerClient
 from aioproducer.protocol.messages.fetch import FetchResponse, PartitionData
 from aioproducer.record import HeaderPair
 from aioproducer.transport.base import Connector
-
-logger = logging.getLogger("aioproducer")
 
 Position: TypeAlias = Literal["beginning", "end"] | int | datetime
 """A place in a partition: its first record, behind its last one, an offset, or the first record not older than a time
@@ -160,6 +158,8 @@ class Reader:
         limits: FetchLimits,
     ) -> None:
         self._admin = admin
+        # Connections and metadata are the Admin's.
+        self._log = admin.log = ClientLog("Consumer", admin.client_id)
         self._topic = topic
         self._wanted = None if partitions is None else sorted(set(partitions))
         for name, position in (("start", start), ("stop", stop)):
@@ -415,7 +415,7 @@ class Reader:
                 # As long as fetching fails it is asked again; what fetching met says more in the end.
                 if not error.retriable:
                     raise
-                logger.info("Metadata of topic %s: %s", self._topic, error)
+                self._log.info("Metadata of topic %s: %s", self._topic, error)
             code = self._admin.client.metadata.topic_error(self._topic)
             if code == UNKNOWN_TOPIC_OR_PARTITION:
                 raise NoSuchTopicError(f"Topic {self._topic!r} was deleted.")
@@ -472,7 +472,7 @@ class Reader:
         failing = progress.failed(asyncio.get_running_loop().time())
         if failing >= self._timeout:
             raise error
-        logger.info("Partition %d of topic %s: %s", progress.partition, self._topic, error)
+        self._log.info("Partition %d of topic %s: %s", progress.partition, self._topic, error)
         if self._renewal is None:
             self._renewal = asyncio.get_running_loop().create_task(
                 self._admin.client.renew_metadata(self._timeout), name="aioproducer-reader-metadata"
@@ -492,7 +492,7 @@ class Reader:
                 f"Partition {partition} of topic {self._topic} has no offset {progress.position}: it has "
                 f"{earliest} to {latest}."
             )
-        logger.warning(
+        self._log.warning(
             "Partition %d of topic %s: offsets %d to %d were deleted before they could be read",
             partition,
             self._topic,

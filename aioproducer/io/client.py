@@ -7,7 +7,6 @@ node that takes it, and gets the response. Nodes, their connections and backoffs
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 from random import Random
 from typing import TypeVar
@@ -32,8 +31,6 @@ from aioproducer.protocol import ApiKey, Request, Response
 from aioproducer.protocol.messages.metadata import MetadataResponse
 from aioproducer.transport.base import Connector
 
-logger = logging.getLogger("aioproducer")
-
 R = TypeVar("R", bound=Response)
 
 
@@ -57,6 +54,7 @@ class BrokerClient(NodeOwner):
         self._loop = loop
         self._connector = connector
         self._settings = settings
+        self._log = settings.log
         self._random = random
         self._metrics = Metrics(2, 30_000)
         self._hooks = Hooks()
@@ -206,7 +204,7 @@ class BrokerClient(NodeOwner):
         usable = chosen is not None or any(node.connected for node in self._nodes.values())
         if self.metadata.needs_rebootstrap(now, node_available=usable):
             if not self.metadata.rebootstraps:
-                logger.warning("No known broker can be reached: going back to the bootstrap addresses")
+                self._log.warning("No known broker can be reached: going back to the bootstrap addresses")
             self._apply(self.metadata.rebootstrap(now))
             return self._least_loaded(now)
         node = None if chosen is None else self.node(chosen)
@@ -311,4 +309,4 @@ class BrokerClient(NodeOwner):
         nodes = [*self._nodes.values(), *self._retired]
         self._nodes.clear()
         self._retired.clear()
-        await close_nodes(nodes)
+        await close_nodes(nodes, self._log)

@@ -17,6 +17,7 @@ cdef class Cluster(NodeOwner):
     cdef ProducerState _producer_state
     cdef object _connector
     cdef object _node_settings
+    cdef object _log
     cdef Metrics _metrics
     cdef object _hooks
     cdef object _random

@@ -6,7 +6,6 @@ Metadata and the producer id are asked for here, ahead of all records, of whiche
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Iterator
 from enum import Enum
 from functools import partial
@@ -37,8 +36,6 @@ if TYPE_CHECKING:
     from random import Random
 
     from aioproducer.core.accumulator import RecordAccumulator
-
-logger = logging.getLogger("aioproducer")
 
 # How long a metadata response is taken in, in seconds, before the loop has a turn.
 LONGEST_TURN = 0.0005
@@ -93,6 +90,7 @@ class Cluster(NodeOwner):
         self._producer_state = producer_state
         self._connector = connector
         self._node_settings = node_settings
+        self._log = node_settings.log
         self._metrics = metrics
         self._hooks = hooks
         self._random = random
@@ -187,7 +185,7 @@ class Cluster(NodeOwner):
         usable = chosen is not None or any(node.connected for node in self.nodes.values())
         if self._needs_rebootstrap(now, usable):
             if not self.metadata.rebootstraps:
-                logger.warning("No known broker can be reached: going back to the bootstrap addresses")
+                self._log.warning("No known broker can be reached: going back to the bootstrap addresses")
             if self._metadata_request is not None:
                 self._metadata_request.give_up()
             self._begin_intake(
@@ -342,7 +340,7 @@ class Cluster(NodeOwner):
             failure = ProtocolError(
                 f"Broker {node.node} answered METADATA version {version} in bytes that are wrong: {error}"
             )
-            logger.warning("%s", failure)
+            self._log.warning("%s", failure)
             metadata.handle_failure(failure, now)
             node.poison(failure)
         for name in list(self._accumulator.lines.blocked):
@@ -453,7 +451,7 @@ class Cluster(NodeOwner):
         assert isinstance(response, InitProducerIdResponse)
         self._producer_id_asked = False
         if response.error_code == 0 and (response.producer_id < 0 or response.producer_epoch < 0):
-            logger.warning(
+            self._log.warning(
                 "A broker gave the producer the id %d with epoch %d, and neither may be negative: it is asked again",
                 response.producer_id,
                 response.producer_epoch,
@@ -506,7 +504,7 @@ class Cluster(NodeOwner):
             watch.cancel()
         self._metadata_watches.clear()
         try:
-            await close_nodes(nodes)
+            await close_nodes(nodes, self._log)
         finally:
             self.nodes.clear()
             self._retired.clear()

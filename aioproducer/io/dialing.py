@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from typing import TYPE_CHECKING
 
 from aioproducer.diagnosis import connection_failed
@@ -17,8 +16,6 @@ if TYPE_CHECKING:
     from aioproducer.io.node import NodeSettings
     from aioproducer.record import Node
     from aioproducer.transport.base import Connector, Transport, TransportHandler
-
-logger = logging.getLogger("aioproducer")
 
 
 class Dialer:
@@ -87,7 +84,7 @@ class Dialer:
             raise connection_failed(_at(host, address, port), failure, uses_tls=uses_tls, broker=broker) from None
         except Exception as failure:
             # The loop's, a connector's or the machine's fault; trying goes on, since it may pass.
-            logger.exception("Connecting to broker %s failed", self._node)
+            self._settings.log.exception("Connecting to broker %s failed", self._node)
             raise ConnectionFailedError(f"Connecting to {_at(host, address, port)} failed: {failure!r}") from None
         self.setups = 0
         return transport

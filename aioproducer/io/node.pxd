@@ -37,6 +37,7 @@ cdef class NodeConnection:
     cdef object _loop
     cdef NodeOwner _owner
     cdef object _settings
+    cdef object _log
     cdef double _request_timeout
     cdef bint _uses_tls
     cdef Metrics _metrics

@@ -8,12 +8,12 @@ turn in which they come, so that a record pays for no hand-over between tasks.
 from __future__ import annotations
 
 import asyncio
-import logging
 import ssl
 import struct
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from aioproducer.client_log import ClientLog
 from aioproducer.core.cluster import NodeCandidate, NodeState
 from aioproducer.core.connection import Completed, Connection, InFlight, ReadResponse
 from aioproducer.core.connection_state import ConnectionState
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from random import Random
 
     from aioproducer.protocol.produce_frames import PlainProduceRequest
-
-logger = logging.getLogger("aioproducer")
 
 # How a request begins: size, API key, version, correlation id.
 _HEADER_START = struct.Struct(">ihhi")
@@ -106,6 +104,7 @@ class NodeSettings(NamedTuple):
     """What every connection keeps to. Times are in seconds."""
 
     client_id: str
+    log: ClientLog
     max_in_flight: int
     request_timeout: float
     reconnect_backoff: ExponentialBackoff
@@ -139,6 +138,7 @@ class NodeConnection:
         self._loop = loop
         self._owner = owner
         self._settings = settings
+        self._log = settings.log
         self._request_timeout = settings.request_timeout
         self._uses_tls = settings.uses_tls
         self._metrics = metrics
@@ -444,7 +444,7 @@ class NodeConnection:
             self._attempts.failed(now)
         if str(error) != self._logged:
             self._logged = str(error)
-            logger.warning("Broker %s: %s", self.node, error)
+            self._log.warning("Broker %s: %s", self.node, error)
 
     # The transport's handler
 
@@ -467,7 +467,7 @@ class NodeConnection:
                     self._answered(each, now)
                 except (Exception, asyncio.CancelledError):
                     # A fault in here must not keep the answers behind it from those who wait for them.
-                    logger.exception("The answer of broker %s to %s met an error", self.node, each.context)
+                    self._log.exception("The answer of broker %s to %s met an error", self.node, each.context)
         finally:
             if connection.error is not None:
                 transport.abort()
@@ -481,7 +481,7 @@ class NodeConnection:
         self._was_ready = True
         self.last_error = None
         self._logged = None
-        logger.debug("Broker %s is ready", self.node)
+        self._log.debug("Broker %s is ready", self.node)
         self._owner.node_ready(self)
         for on_ready in self._hooks.ready:
             on_ready(self.node, (now - self._connected_at) * 1000)
@@ -556,7 +556,7 @@ class NodeConnection:
             self.last_error = error
             if not (was_idle and had_been_ready) and str(error) != self._logged:
                 self._logged = str(error)
-                logger.warning("Broker %s: %s", self.node, error)
+                self._log.warning("Broker %s: %s", self.node, error)
         for on_disconnect in self._hooks.disconnect:
             on_disconnect(self.node, None if was_our_wish else error)
         self._release_unwritten(len(self._unwritten), error)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextvars import copy_context
 from typing import TYPE_CHECKING
 
+from aioproducer.client_log import Log
 from aioproducer.compression import Codec
 from aioproducer.core.batch import ProducerBatch
 from aioproducer.io.scheduling import give_way
@@ -43,11 +44,13 @@ class Compressor:
         codec: Codec,
         level: int | None,
         done: Callable[[ProducerBatch, bytes | BaseException], None],
+        log: Log = _logger,
     ) -> None:
         self._loop = loop
         self._codec = codec
         self._level = level
         self._done = done
+        self._log = log
         self._executor: ThreadPoolExecutor | None = None
         # One processor is left to the loop, which would wait whole slices of the scheduler's for one of its own.
         self._most_workers = max(1, min(MOST_WORKERS, _processors() - 1))
@@ -82,7 +85,7 @@ class Compressor:
             if not self._workers:
                 if not self._is_told_why:
                     self._is_told_why = True
-                    _logger.warning("No threads to compress batches, so the event loop does: %s", error)
+                    self._log.warning("No threads to compress batches, so the event loop does: %s", error)
                 self._loop.call_soon(self._work_here)
             return
         self._workers.add(worker)

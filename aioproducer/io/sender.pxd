@@ -32,6 +32,7 @@ cdef class Sender(ProduceOwner):
     cdef readonly Cluster cluster
     cdef object _loop
     cdef object _settings
+    cdef object _log
     cdef RecordAccumulator _accumulator
     cdef ClusterMetadata _metadata
     cdef ProducerState _producer_state

@@ -9,7 +9,6 @@ that response they run in between, and what they send next leaves with no turn o
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from contextvars import copy_context
 from itertools import islice
@@ -40,8 +39,6 @@ from aioproducer.transport.base import Connector
 if TYPE_CHECKING:
     from contextvars import Context
     from random import Random
-
-logger = logging.getLogger("aioproducer")
 
 # How many waiting records are served in one turn, so that no turn takes long.
 ADMITTED_PER_TURN = 100
@@ -147,6 +144,7 @@ class Sender(ProduceOwner):
     ) -> None:
         self._loop = loop
         self._settings = settings
+        self._log = settings.node.log
         self._accumulator = accumulator
         self._metadata = metadata
         self._producer_state = producer_state
@@ -165,7 +163,9 @@ class Sender(ProduceOwner):
         self._compressor: Compressor | None = None
         codec = accumulator.settings.codec
         if codec is not None:
-            self._compressor = Compressor(loop, codec, accumulator.settings.compression_level, self._compressed)
+            self._compressor = Compressor(
+                loop, codec, accumulator.settings.compression_level, self._compressed, self._log
+            )
         # Turns are taken while the task runs.
         self._turns = turns
         self._timer: asyncio.TimerHandle | None = None
@@ -233,7 +233,7 @@ class Sender(ProduceOwner):
             deadline = self._step(now)
         except Exception:
             # Nobody else would go on sending: say it, and try again in a moment.
-            logger.exception("The sender met an error that it should not")
+            self._log.exception("The sender met an error that it should not")
             deadline = self._loop.time() + self._settings.retry_backoff.maximum
         # A timer that is too early stays: a turn for nothing now and then is cheaper than a new timer every turn.
         if deadline < self._timer_due:
@@ -385,7 +385,7 @@ class Sender(ProduceOwner):
         except Exception as failure:
             error = failure
             if not isinstance(error, KafkaError):
-                logger.exception("A produce request for broker %s could not be made", node.node)
+                self._log.exception("A produce request for broker %s could not be made", node.node)
                 error = KafkaError(f"The request for broker {node.node} could not be made: {failure!r}")
             for batch in batches:
                 self._settle(batch, self._completion.unsendable(batch, error, now), now)
@@ -490,13 +490,13 @@ class Sender(ProduceOwner):
             # It fails all the others too, in the next turn.
             self.wake()
         if verdict.fate is Fate.RETRIED:
-            logger.debug("%s: attempt %d failed, trying again: %s", topic_partition, batch.attempts, error)
+            self._log.debug("%s: attempt %d failed, trying again: %s", topic_partition, batch.attempts, error)
             self._metrics.records_retried(topic_partition.topic, batch.record_count, now)
             for on_batch_retried in self._hooks.batch_retried:
                 on_batch_retried(topic_partition, batch.record_count, batch.attempts, error)
         elif verdict.fate is Fate.SPLIT:
             parts = len(batch.children or ())
-            logger.info("%s: the broker calls a batch too large; sending it in %d parts", topic_partition, parts)
+            self._log.info("%s: the broker calls a batch too large; sending it in %d parts", topic_partition, parts)
             self._metrics.batch_split.record(1, now)
             for on_batch_split in self._hooks.batch_split:
                 on_batch_split(topic_partition, batch.record_count, parts)

@@ -11,7 +11,17 @@ from tests.test_arrows import ARROWS, PACKAGE
 
 # Rooms that are one to somebody who looks for the first time.
 GROUPS = {
-    "errors": ("errors", "error_codes", "error_texts", "diagnosis", "record", "outgoing", "views", "texts"),
+    "errors": (
+        "errors",
+        "error_codes",
+        "error_texts",
+        "diagnosis",
+        "record",
+        "outgoing",
+        "views",
+        "texts",
+        "client_log",
+    ),
     "plug-ins": ("serializers", "partitioner", "interceptors", "hooks", "metrics"),
     "producer": ("producer", "entry", "callers", "bulk", "arrow", "threadsafe", "preparation"),
     "wire": ("wire", "compression"),

@@ -8,6 +8,7 @@ import pytest
 
 from aioproducer.admin import make_client
 from aioproducer.assembly import connector_for
+from aioproducer.client_log import ClientLog
 from aioproducer.config import ProducerConfig
 from aioproducer.errors import (
     ConnectionFailedError,
@@ -18,12 +19,14 @@ from aioproducer.errors import (
 from aioproducer.protocol.messages import DescribeClusterRequest, MetadataRequest
 from aioproducer.testing import EmbeddedCluster
 
+LOG = ClientLog("AdminClient", "tests")
+
 
 def client_of(cluster, **config):
     config = ProducerConfig.from_kwargs(
         bootstrap_servers=cluster.bootstrap_servers, retry_backoff_ms=5, reconnect_backoff_ms=5, **config
     )
-    return make_client(config, asyncio.get_running_loop(), connector_for(config, cluster.transport))
+    return make_client(config, asyncio.get_running_loop(), connector_for(config, cluster.transport), LOG)
 
 
 async def test_any_node_answers_before_and_after_the_cluster_is_known():

@@ -356,9 +356,8 @@ def test_brokers_that_are_named_and_not_reached_had_the_bootstrap_asked_nine_tim
     # reconnect.backoff.max.ms and retry.backoff.max.ms are a second, less jitter.
     assert set(attempts) == {"broker1", "wrong-broker1", "wrong-broker2", "wrong-broker3"}
     assert max(attempts.values()) <= 50 / 0.8 + 1
-    assert [record.message for record in caplog.records].count(
-        "No known broker can be reached: going back to the bootstrap addresses"
-    ) == 1
+    gone_back = "No known broker can be reached: going back to the bootstrap addresses"
+    assert sum(record.message.endswith(gone_back) for record in caplog.records) == 1
     assert len(caplog.records) < 10
 
 

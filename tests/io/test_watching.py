@@ -274,6 +274,6 @@ def test_a_hook_that_fails_disturbs_nothing(caplog):
 
     run(scenario)
     assert {record.getMessage() for record in caplog.records} == {
-        "hook Failing.on_batch_acked failed",
-        "hook Failing.on_connect failed",
+        "[Producer clientId=simulated] hook Failing.on_batch_acked failed",
+        "[Producer clientId=simulated] hook Failing.on_connect failed",
     }
