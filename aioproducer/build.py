@@ -71,6 +71,19 @@ COMPILED_MODULES = (
 PURE_VARIABLE = "AIOPRODUCER_PURE"
 
 
+_REINSTALL = (
+    "install a C compiler and Python's headers (Debian, Ubuntu: apt install gcc python3-dev), then the package again: "
+    "pip install --force-reinstall --no-deps --no-cache-dir --no-binary aioproducer aioproducer"
+)
+_OUT_OF_ZIP = (
+    "from a zip file nothing compiled can be loaded: install the package on this machine instead, for instance by an "
+    "environment in an archive (docs/spark.md)"
+)
+
+# The processes in which the warning was taken, by their ids: a forked child has its parent's entries, and not its id.
+_warned: dict[int, object] = {}
+
+
 def is_pure_wanted() -> bool:
     """Whether the environment asks for the uncompiled modules."""
     return os.environ.get(PURE_VARIABLE, "0") not in ("", "0")
@@ -98,3 +111,19 @@ def prefer_sources() -> None:
     """Let modules of this package that are imported from now on run uncompiled."""
     if SourceFinder not in sys.meta_path:
         sys.meta_path.insert(0, SourceFinder)
+
+
+def take_uncompiled_warning() -> str | None:
+    """What to warn of where this is the uncompiled build and nobody asked for it; to one caller in each process.
+
+    The caller knows that it is uncompiled.
+    """
+    mine = object()
+    # Threads may make their producers side by side.
+    if is_pure_wanted() or _warned.setdefault(os.getpid(), mine) is not mine:
+        return None
+    cure = _REINSTALL if os.path.isfile(__file__) else _OUT_OF_ZIP
+    return (
+        "aioproducer runs uncompiled in this process, which takes 3.5 to 8 times the CPU. To have it compiled, "
+        f"{cure}. {PURE_VARIABLE}=1 in the environment accepts it as it is, without this warning."
+    )

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from aioproducer import callers
 from aioproducer.assembly import MemoryRegistry, Parts, assemble, connector_for
+from aioproducer.build import take_uncompiled_warning
 from aioproducer.client_log import ClientLog
 from aioproducer.config import ProducerConfig
 from aioproducer.core.delivery import Delivery
@@ -149,6 +150,7 @@ class Producer(RecordEntry):
             raise TypeError(f"on_error must be a plain function: nobody awaits it; got {on_error!r}")
         self.config = config
         self._log = ClientLog("Producer", config.client_id)
+        self._warn_of_uncompiled()
         self._connector = connector_for(config, transport)
         self._on_error = on_error
         self._hooks = Hooks(hooks, self._log)
@@ -171,6 +173,11 @@ class Producer(RecordEntry):
         self._threadsafe: weakref.WeakSet[ThreadsafeProducer] = weakref.WeakSet()
         # Records that failed by themselves in this turn, to be told together: first error and count.
         self._refused: dict[tuple[TopicPartition, type[KafkaError]], tuple[KafkaError, int]] = {}
+
+    def _warn_of_uncompiled(self) -> None:
+        warning = None if self.compiled else take_uncompiled_warning()
+        if warning is not None:
+            self._log.warning("%s", warning)
 
     # Life
 

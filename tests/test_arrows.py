@@ -50,7 +50,7 @@ ARROWS: dict[str, set[str]] = {
     "preparation": _ERRORS | {"record", "core", "wire", "config", "interceptors", "serializers", "callers", "outgoing"},
     "assembly": _CLIENT,
     "entry": _ERRORS | {"record", "wire", "core", "callers", "uncompiled"},
-    "producer": _CLIENT | {"entry", "callers", "bulk", "threadsafe", "preparation", "assembly", "outgoing"},
+    "producer": _CLIENT | {"build", "entry", "callers", "bulk", "threadsafe", "preparation", "assembly", "outgoing"},
     "admin": _CLIENT | {"assembly"},
     "consumer": _CLIENT | {"admin"},
     "broker": _ERRORS | _FORMATS | {"record", "transport", "security", "config"},

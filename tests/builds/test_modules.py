@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -76,3 +77,65 @@ def test_sources_in_a_zip_file_are_run_where_sources_are_asked_for(tmp_path: Pat
         [sys.executable, "-c", script], env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=60
     )
     assert (found.stdout, found.stderr) == ("False\n", "")
+
+
+WARNING = """
+import logging, os, sys, threading
+sys.path.insert(0, sys.argv[1])
+from aioproducer import Producer
+logging.basicConfig(format="%(levelname)s %(name)s %(process)d %(message)s")
+
+def make(client_id):
+    return Producer(bootstrap_servers="localhost:1", client_id=client_id)
+
+threads = [threading.Thread(target=make, args=[f"p{number}"]) for number in range(8)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+if not (child := os.fork()):
+    make("child"), make("child")
+    os._exit(0)
+os.waitpid(child, 0)
+print(os.getpid(), child)
+"""
+
+
+@pytest.mark.parametrize("zipped", [False, True])
+@pytest.mark.parametrize("pure", ["0", "1"])
+def test_the_first_uncompiled_producer_of_a_process_warns(tmp_path: Path, pure: str, zipped: bool) -> None:
+    """pip installs the uncompiled build without a word where it finds no C compiler."""
+    place = tmp_path / "package.zip"
+    if zipped:
+        with zipfile.ZipFile(place, "w") as writer:
+            for source in PACKAGE.rglob("*.py"):
+                writer.write(source, source.relative_to(PACKAGE.parent))
+    else:
+        shutil.copytree(PACKAGE, place / PACKAGE.name, ignore=shutil.ignore_patterns("*.so", "*.pyd", "__pycache__"))
+    found = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", WARNING, str(place)],
+        env={**os.environ, PURE_VARIABLE: pure},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert found.returncode == 0, found.stderr
+    if pure == "1":
+        assert found.stderr == ""
+        return
+    lines = found.stderr.splitlines()
+    processes = found.stdout.split()
+    assert [line.split()[:3] for line in lines] == [["WARNING", "aioproducer", process] for process in processes]
+    cure = "install the package on this machine" if zipped else "--force-reinstall --no-deps --no-cache-dir --no-binary"
+    for line in lines:
+        assert "runs uncompiled in this process, which takes 3.5 to 8 times the CPU" in line
+        assert cure in line
+        assert "AIOPRODUCER_PURE=1 in the environment accepts it" in line
+
+
+def test_a_compiled_producer_does_not_warn(caplog: pytest.LogCaptureFixture) -> None:
+    if not aioproducer.Producer.compiled:
+        pytest.skip("the sources are under test")
+    aioproducer.Producer(bootstrap_servers="localhost:1")
+    assert "uncompiled" not in caplog.text
