@@ -181,23 +181,23 @@ def unexpected_frame(address: str, start: bytes, limit: int) -> ProtocolError | 
 
 
 def topic_unknown(
-    topic: str, waited_ms: float, *, metadata_seen: bool, cause: KafkaError | None = None
+    topic: str, waited_ms: float, *, metadata_seen: bool, throttling: str = "", cause: KafkaError | None = None
 ) -> MetadataTimeoutError:
     """The partitions of ``topic`` did not become known while a send waited ``max_block_ms``.
 
     ``metadata_seen``: the cluster has answered, so the topic is what is missing; otherwise no broker was reached and
-    ``cause`` is the last reason.
+    ``cause`` is the last reason. ``throttling``: what ``throttled`` says of a broker, where all throttle.
     """
     because = f" The last error was: {cause}" if cause is not None else ""
     if metadata_seen:
         error = MetadataTimeoutError(
             f"Topic {topic!r} was not found in the cluster within {waited_ms:.0f} ms (max_block_ms): check "
-            f"the spelling, create it, or set auto.create.topics.enable on the brokers.{because}"
+            f"the spelling, create it, or set auto.create.topics.enable on the brokers.{throttling}{because}"
         )
     else:
         error = MetadataTimeoutError(
             f"No broker told the partitions of topic {topic!r} within {waited_ms:.0f} ms (max_block_ms): check that "
-            f"the cluster can be reached.{because}"
+            f"the cluster can be reached.{throttling}{because}"
         )
     error.__cause__ = cause
     return error
@@ -235,12 +235,18 @@ def record_too_large(topic: str, size: int, limit: int, limit_key: str) -> Recor
     )
 
 
-def buffer_full(size: int, buffer_memory: int, waited_ms: float, waiters: int) -> BufferExhaustedError:
-    """No room for ``size`` bytes came free while a send waited ``max_block_ms``, with ``waiters`` sends in line."""
+def buffer_full(
+    size: int, buffer_memory: int, waited_ms: float, waiters: int, throttling: str = ""
+) -> BufferExhaustedError:
+    """No room for ``size`` bytes came free while a send waited ``max_block_ms``, with ``waiters`` sends in line.
+
+    ``throttling``: what ``throttled`` says of a broker that throttles, if one does.
+    """
     return BufferExhaustedError(
         f"No room for {counted(size, 'byte')} in buffer_memory ({buffer_memory} bytes) within {waited_ms:.0f} ms "
         f"(max_block_ms), with {counted(waiters, 'send')} in line: records come faster than the brokers take them. "
         "Call `await producer.drain()` between sends, raise buffer_memory, or look at the brokers."
+        f"{throttling}"
     )
 
 
@@ -253,6 +259,14 @@ def line_full(size: int, waiting_bytes: int, buffer_memory: int, waiters: int) -
     )
 
 
+def throttled(broker: object, left_ms: float) -> str:
+    """A sentence, with a space in front: the broker takes no request of this client for so long (KIP-219)."""
+    return (
+        f" Broker {broker} throttles this client, for another {left_ms:.0f} ms: send less, or raise the quota of this "
+        "client or user (producer_byte_rate, request_percentage)."
+    )
+
+
 def delivery_timed_out(
     topic_partition: object,
     count: int,
@@ -260,11 +274,13 @@ def delivery_timed_out(
     *,
     sent: bool,
     gone: bool = False,
+    throttling: str = "",
     last_error: KafkaError | None = None,
 ) -> DeliveryTimeoutError:
     """``count`` records of one batch were not acknowledged in time.
 
-    ``sent``: they went out at least once. ``gone``: the cluster no longer has the partition.
+    ``sent``: they went out at least once. ``gone``: the cluster no longer has the partition. ``throttling``: what
+    ``throttled`` says of its leader, if that throttles.
     """
     if gone:
         fate = (
@@ -273,6 +289,8 @@ def delivery_timed_out(
         )
     elif sent:
         fate = "They were sent, so they may be in the log all the same."
+    elif throttling:
+        fate = "They were never sent."
     else:
         fate = (
             "They were never sent: the partition's leader could not be reached, earlier batches held them up, or no "
@@ -281,7 +299,7 @@ def delivery_timed_out(
     because = f" The last error was: {last_error}" if last_error is not None else ""
     error = DeliveryTimeoutError(
         f"{counted(count, 'record')} for {topic_partition} {were(count)} not acknowledged within {elapsed_ms:.0f} ms "
-        f"(delivery_timeout_ms). {fate}{because}"
+        f"(delivery_timeout_ms). {fate}{throttling}{because}"
     )
     error.__cause__ = last_error
     return error

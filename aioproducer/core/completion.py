@@ -6,7 +6,7 @@ not, or nobody knows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import NamedTuple
 
@@ -180,16 +180,23 @@ class Completion:
         self._accumulator.split(batch, parts, now)
         return Verdict(Fate.SPLIT, error)
 
-    def expire(self, now: float, most: int | None = None) -> list[tuple[ProducerBatch, KafkaError]]:
-        """Fail every batch whose ``delivery_timeout`` has passed, or ``most``, and return them with their errors."""
+    def expire(
+        self, now: float, most: int | None = None, throttling: Callable[[int], str] = lambda node_id: ""
+    ) -> list[tuple[ProducerBatch, KafkaError]]:
+        """Fail every batch whose ``delivery_timeout`` has passed, or ``most``, and return them with their errors.
+
+        ``throttling`` is a sentence about a node that throttles this client, empty of one that does not.
+        """
         expired: list[tuple[ProducerBatch, KafkaError]] = []
         for batch in self._accumulator.expired(now, most):
+            node = None if batch.queue is None else batch.queue.node
             error = delivery_timed_out(
                 batch.topic_partition,
                 batch.record_count,
                 (now - batch.created_at) * 1000,
                 sent=batch.attempts > 0,
                 gone=not self._accumulator.topics.has_partition(batch.topic_partition),
+                throttling="" if node is None else throttling(node.node_id),
                 last_error=batch.last_error,
             )
             self.fail(batch, error, now)

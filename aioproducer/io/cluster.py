@@ -19,7 +19,7 @@ from aioproducer.core.metadata import REBOOTSTRAP_REQUIRED, REFUSED_TOPIC_CODES,
 from aioproducer.core.producer_state import ProducerState
 from aioproducer.core.retry import Attempts, ExponentialBackoff
 from aioproducer.core.slots import InternalQueue
-from aioproducer.diagnosis import topic_unknown
+from aioproducer.diagnosis import throttled, topic_unknown
 from aioproducer.errors import BrokerError, KafkaError, NetworkError, ProtocolError, broker_error
 from aioproducer.hooks import Hooks
 from aioproducer.io.closing import close_nodes
@@ -483,7 +483,17 @@ class Cluster(NodeOwner):
         code = self.metadata.topic_error(topic)
         if code and cause is None:
             cause = broker_error(code)
-        return topic_unknown(topic, waited_ms, metadata_seen=seen, cause=cause)
+        now = self._loop.time()
+        by_node = [self.throttling(node_id, now) for node_id in self.metadata.nodes]
+        # Any node that does not throttle can be asked.
+        throttling = by_node[0] if by_node and all(by_node) else ""
+        return topic_unknown(topic, waited_ms, metadata_seen=seen, throttling=throttling, cause=cause)
+
+    def throttling(self, node_id: int, now: float) -> str:
+        """A sentence about a node that throttles this client, empty of one that does not."""
+        node = self.nodes.get(node_id)
+        left = 0.0 if node is None else node.throttled_until - now
+        return throttled(node.node, left * 1000) if node is not None and left > 0 else ""
 
     def last_error(self) -> KafkaError | None:
         """The latest reason why a broker could not be reached, for messages to people."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextvars import copy_context
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -513,7 +514,8 @@ class Sender(ProduceOwner):
 
     def _expire_batches(self, now: float) -> None:
         """Fail batches that are over their time, as many as one turn may."""
-        for batch, error in self._completion.expire(now, BATCHES_FAILED_PER_TURN):
+        throttling = partial(self.cluster.throttling, now=now)
+        for batch, error in self._completion.expire(now, BATCHES_FAILED_PER_TURN, throttling):
             self._note_failed(batch, error, now)
             # The leader did not answer for long: maybe there is another one by now.
             self._metadata.request_update(now, f"records for {batch.topic_partition} expired")
@@ -546,7 +548,8 @@ class Sender(ProduceOwner):
         if pending.wants_memory:
             pool = self._accumulator.pool
             waiting = self._accumulator.lines.waiting
-            return buffer_full(pending.charged, pool.total_memory, waited_ms, len(waiting.records) + 1)
+            throttling = next(filter(None, map(partial(self.cluster.throttling, now=now), self.cluster.nodes)), "")
+            return buffer_full(pending.charged, pool.total_memory, waited_ms, len(waiting.records) + 1, throttling)
         if not pending.serialized:
             return serializer_late(pending.topic, waited_ms)
         if topic is not None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import re
 from collections import Counter
 from contextlib import asynccontextmanager
 
 import pytest
 
-from aioproducer.errors import MetadataTimeoutError, ProducerClosedError
+from aioproducer.errors import BufferExhaustedError, DeliveryTimeoutError, MetadataTimeoutError, ProducerClosedError
 from aioproducer.protocol import ApiKey
 from tests.io.recording import Recording
 from tests.simulation import Fault, run
@@ -241,6 +242,34 @@ def test_metadata_is_due_at_the_only_node_when_its_throttling_ends():
 
     took, _ = run(scenario, nodes=1)
     assert 4.8 <= took <= 5.2
+
+
+def test_what_expires_while_its_node_throttles_says_so():
+    """It said that the leader could not be reached, or that records come faster than the brokers take them."""
+
+    async def scenario(world):
+        world.cluster.create_topic("clicks", leaders=[1])
+        times = {"delivery_timeout_ms": 400, "request_timeout_ms": 300, "max_block_ms": 300, "linger_ms": 0}
+        async with world.producer(buffer_memory=16384, batch_size=4096, **times) as producer:
+            world.cluster.faults.append(Fault(api=ApiKey.PRODUCE, throttle_time_ms=5000))
+            await producer.send("clicks", b"value")
+            began = world.loop.time()
+            missing = producer.send("missing", b"value")
+            sent = [producer.send("clicks", bytes(3500)) for _ in range(5)]
+            late = await asyncio.gather(missing, *sent, return_exceptions=True)
+            return world.loop.time() - began, late
+
+    (took, (missing, *sent)), _ = run(scenario, nodes=1)
+    assert took < 0.5
+    assert isinstance(missing, MetadataTimeoutError)
+    assert isinstance(sent[0], DeliveryTimeoutError)
+    assert isinstance(sent[-1], BufferExhaustedError)
+    for error, left_ms in ((missing, 4700), (sent[0], 4600), (sent[-1], 4700)):
+        told = r"Broker broker1:9092 \(id 1\) \(rack rack1\) throttles this client, for another (\d+) ms"
+        found = re.search(told, str(error))
+        assert found is not None, error
+        assert left_ms - 100 <= int(found[1]) <= left_ms + 100
+    assert "They were never sent. Broker" in str(sent[0])
 
 
 def test_nodes_that_nobody_needs_have_no_task():
