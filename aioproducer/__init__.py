@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from aioproducer.bulk import SendManyResult
     from aioproducer.config import ProducerConfig
     from aioproducer.core.delivery import Delivery
-    from aioproducer.errors import KafkaError, SendManyError
+    from aioproducer.errors import BatchRejectedError, KafkaError, SendManyError
     from aioproducer.outgoing import Record
     from aioproducer.producer import Producer
     from aioproducer.record import Node, PartitionInfo, RecordHeader, RecordMetadata, TopicPartition
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "BatchRejectedError",
     "Delivery",
     "KafkaError",
     "Node",
@@ -39,6 +40,7 @@ __all__ = [
 # Where each name lives. They are imported when first asked for: pytest imports this package in every run on a machine
 # where it is installed, to find the fixtures, and Spark does to find the data source.
 _HOMES = {
+    "BatchRejectedError": "aioproducer.errors",
     "Delivery": "aioproducer.core.delivery",
     "KafkaError": "aioproducer.errors",
     "Node": "aioproducer.record",

@@ -443,7 +443,7 @@ class ColumnsSender:
         runs = self._runs
         result = SendManyResult(self.count, runs.acked, runs.offsets or {})
         if runs.errors:
-            raise SendManyError(result, runs.errors)
+            raise SendManyError(result, runs.errors, may_have_been_written=runs.may_have_been_written)
         return result
 
 

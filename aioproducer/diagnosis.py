@@ -273,35 +273,43 @@ def delivery_timed_out(
     elapsed_ms: float,
     *,
     sent: bool,
+    may_have_been_written: bool,
     gone: bool = False,
     throttling: str = "",
     last_error: KafkaError | None = None,
 ) -> DeliveryTimeoutError:
     """``count`` records of one batch were not acknowledged in time.
 
-    ``sent``: they went out at least once. ``gone``: the cluster no longer has the partition. ``throttling``: what
-    ``throttled`` says of its leader, if that throttles.
+    ``sent``: they went out at least once. ``may_have_been_written``: the outcome of an attempt is unknown.
+    ``gone``: the cluster no longer has the partition. ``throttling``: what ``throttled`` says of its leader, if that
+    throttles.
     """
+    if may_have_been_written:
+        attempts, was_sent = "They were sent, so they may be in the log all the same.", "They were sent before."
+    elif sent:
+        attempts = was_sent = "They were sent, and refused every time before anything was written."
+    else:
+        attempts, was_sent = (
+            "They were never sent: the partition's leader could not be reached, earlier batches held them up, or no "
+            "broker gave the producer an id (INIT_PRODUCER_ID).",
+            "They were never sent.",
+        )
     if gone:
         fate = (
             "The cluster does not have this partition any more: the topic was deleted, or created anew with fewer "
-            f"partitions.{' They were sent before.' if sent else ' They were never sent.'}"
+            f"partitions. {was_sent}"
         )
-    elif sent:
-        fate = "They were sent, so they may be in the log all the same."
-    elif throttling:
-        fate = "They were never sent."
+    elif throttling and not sent:
+        fate = was_sent
     else:
-        fate = (
-            "They were never sent: the partition's leader could not be reached, earlier batches held them up, or no "
-            "broker gave the producer an id (INIT_PRODUCER_ID)."
-        )
+        fate = attempts
     because = f" The last error was: {last_error}" if last_error is not None else ""
     error = DeliveryTimeoutError(
         f"{counted(count, 'record')} for {topic_partition} {were(count)} not acknowledged within {elapsed_ms:.0f} ms "
         f"(delivery_timeout_ms). {fate}{throttling}{because}"
     )
     error.__cause__ = last_error
+    error.may_have_been_written = may_have_been_written
     return error
 
 

@@ -156,3 +156,11 @@ ABORTABLE = frozenset({29, 30, 43, 45, 47, 59, 120})
 # After which a producer with a producer id cannot go on and must be closed: what Kafka's TransactionManager turns into
 # its fatal state.
 FATAL = frozenset({31, 33, 34, 35, 48, 49, 50, 53, 58, 90})
+
+# A broker refuses a batch with these before it appends it (Kafka's KafkaApis, ReplicaManager and UnifiedLog). Not among
+# them: REQUEST_TIMED_OUT and NOT_ENOUGH_REPLICAS_AFTER_APPEND, which come after the append; KAFKA_STORAGE_ERROR, as the
+# disk may fail between the write and the flush; and codes that tell nothing about the log, as UNKNOWN_SERVER_ERROR.
+REFUSED_BEFORE_APPEND = frozenset(
+    {2, 3, 5, 6, 10, 17, 18, 19, 21, 29, 31, 32, 35, 42, 43, 44, 45, 47, 48, 49, 51, 53, 54, 59, 74, 75, 76, 87, 89, 90}
+    | {100, 103, 120}
+)

@@ -7,7 +7,7 @@ are the client's own. ``aioproducer.diagnosis`` makes those whose text needs to 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from aioproducer.error_codes import ABORTABLE, CODES, FATAL, RETRIABLE_GROUPS
@@ -42,7 +42,8 @@ def _rebuild(error_class: type[_ErrorT], args: tuple[object, ...], attributes: M
 class KafkaError(Exception):
     """What went wrong, in a sentence that says what to do.
 
-    The four flags are the groups of KIP-1050; they are facts of the class and the same for each of its instances.
+    Four of the flags are the groups of KIP-1050; they are facts of the class and the same for each of its instances.
+    ``may_have_been_written`` is a fact of the record that failed.
     """
 
     retriable: bool = False
@@ -53,6 +54,8 @@ class KafkaError(Exception):
     """Aborting the transaction cures it; an idempotent producer goes on with a new epoch."""
     fatal: bool = False
     """The producer cannot go on: close it."""
+    may_have_been_written: bool = False
+    """False: the failed record is not in the log and will not be. True: it is, or its outcome is unknown."""
 
     def __init__(self, message: str = "") -> None:
         super().__init__(message)
@@ -75,6 +78,14 @@ class KafkaError(Exception):
         if isinstance(self.__cause__, KafkaError):
             cause = self.__cause__
             twin.__cause__ = _rebuild(type(cause), cause.args, cause.__dict__)
+        return twin
+
+    def of_record(self, *, may_have_been_written: bool) -> Self:
+        """Return this error if it has this value already, else a fresh one with it."""
+        if self.may_have_been_written == may_have_been_written:
+            return self
+        twin = self.fresh()
+        twin.may_have_been_written = may_have_been_written
         return twin
 
 
@@ -155,10 +166,31 @@ class UnsupportedSecurityProtocolError(ConfigurationError):
     """The security protocol or SASL mechanism asked for is not supported by this version of aioproducer."""
 
 
+class BatchRejectedError(KafkaError):
+    """The broker rejected a batch because of other records in it (KIP-467): this one was not the reason.
+
+    Sent again, it goes into another batch. The records to blame have the broker's error; it is the cause of this one.
+    """
+
+    retriable = True
+
+    def __init__(self, message: str = "", culprits: Sequence[tuple[int, str]] = ()) -> None:
+        super().__init__(message)
+        self.culprits: tuple[tuple[int, str], ...] = tuple(culprits)
+        """The records to blame: the place of each in the batch, counted from 0, and what the broker says of it."""
+
+
 class SendManyError(KafkaError):
     """Some records of a ``send_many`` failed."""
 
-    def __init__(self, result: SendManyCounts, errors: Mapping[TopicPartition, KafkaError]) -> None:
+    def __init__(
+        self,
+        result: SendManyCounts,
+        errors: Mapping[TopicPartition, KafkaError],
+        *,
+        may_have_been_written: bool = False,
+    ) -> None:
+        self.may_have_been_written = may_have_been_written
         self.result = result
         """What became of the whole call."""
         self.errors: dict[TopicPartition, KafkaError] = dict(errors)

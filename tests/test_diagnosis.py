@@ -179,21 +179,40 @@ def test_a_full_buffer_says_how_long_and_how_many_wait() -> None:
     assert "12 sends with 33554400 bytes already wait" in str(error)
 
 
-@pytest.mark.parametrize(("sent", "fate"), [(True, "may be in the log all the same"), (False, "were never sent")])
-def test_a_delivery_that_timed_out_says_whether_it_was_sent(sent: bool, fate: str) -> None:
+@pytest.mark.parametrize(
+    ("sent", "unknown", "fate"),
+    [
+        (True, True, "may be in the log all the same"),
+        (True, False, "were sent, and refused every time before anything was written"),
+        (False, False, "were never sent"),
+        # A part of a batch that was sent as a whole.
+        (False, True, "may be in the log all the same"),
+    ],
+)
+def test_a_delivery_that_timed_out_says_whether_it_was_sent(sent: bool, unknown: bool, fate: str) -> None:
     last: KafkaError = NetworkError()
-    error = diagnosis.delivery_timed_out("clicks-3", 17, 120000, sent=sent, last_error=last)
+    error = diagnosis.delivery_timed_out(
+        "clicks-3", 17, 120000, sent=sent, may_have_been_written=unknown, last_error=last
+    )
+    assert error.may_have_been_written is unknown
     assert isinstance(error, DeliveryTimeoutError)
     assert "17 records for clicks-3 were not acknowledged within 120000 ms (delivery_timeout_ms)" in str(error)
     assert fate in str(error)
     assert str(last) in str(error)
     assert error.__cause__ is last
-    assert diagnosis.delivery_timed_out("clicks-3", 1, 1, sent=sent).__cause__ is None
+    assert diagnosis.delivery_timed_out("clicks-3", 1, 1, sent=sent, may_have_been_written=unknown).__cause__ is None
 
 
-@pytest.mark.parametrize(("sent", "fate"), [(True, "They were sent before"), (False, "They were never sent")])
-def test_a_delivery_that_timed_out_says_that_its_partition_is_gone(sent: bool, fate: str) -> None:
-    error = diagnosis.delivery_timed_out("clicks-3", 17, 120000, sent=sent, gone=True)
+@pytest.mark.parametrize(
+    ("sent", "unknown", "fate"),
+    [
+        (True, True, "They were sent before."),
+        (True, False, "refused every time before anything was written."),
+        (False, False, "They were never sent."),
+    ],
+)
+def test_a_delivery_that_timed_out_says_that_its_partition_is_gone(sent: bool, unknown: bool, fate: str) -> None:
+    error = diagnosis.delivery_timed_out("clicks-3", 17, 120000, sent=sent, may_have_been_written=unknown, gone=True)
     assert "does not have this partition any more: the topic was deleted, or created anew with fewer" in str(error)
     assert fate in str(error)
 

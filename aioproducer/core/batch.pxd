@@ -22,6 +22,7 @@ cdef class ProducerBatch(DeliveryGroup):
     cdef public int sent_to
     cdef public object last_error
     cdef public bint on_wire
+    cdef public bint has_unknown_attempt
     cdef public Py_ssize_t size_limit
     cdef public list slabs
     cdef unsigned char* address

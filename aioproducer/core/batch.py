@@ -86,6 +86,7 @@ class ProducerBatch(DeliveryGroup):
         "created_at",
         "due",
         "first_timestamp",
+        "has_unknown_attempt",
         "header",
         "last_error",
         "last_timestamp",
@@ -146,6 +147,8 @@ class ProducerBatch(DeliveryGroup):
         self.sent_to = -1
         self.last_error: KafkaError | None = None
         self.on_wire = False
+        # It was sent, alone or in the batch that it is a part of, and nobody knows what came of that.
+        self.has_unknown_attempt = False
         # Appends: the current slab is memory[..room_end], used up to position. used_before counts the full slabs.
         self.size_limit = size_limit
         self.slabs: list[Slab] = []
@@ -459,8 +462,7 @@ class ProducerBatch(DeliveryGroup):
     def fail(self, error: KafkaError, record_errors: Mapping[int, KafkaError] | None = None) -> bool:
         """Fail every record. False where they have failed already.
 
-        ``record_errors`` are those of the records that the broker blames (KIP-467); the others are told that the batch
-        was refused for their sake.
+        ``record_errors`` has, by their indices, the errors of records that do not fail with ``error``.
         """
         if self.outcome == _FAILED:
             return False
@@ -478,6 +480,7 @@ class ProducerBatch(DeliveryGroup):
         for place, child in enumerate(children):
             child.parent = self
             child.order = (*self.order, place)
+            child.has_unknown_attempt = self.has_unknown_attempt
             self.children.append((first, child))
             first += child.record_count
         assert first == self.record_count
@@ -532,13 +535,7 @@ class ProducerBatch(DeliveryGroup):
         if self.stored_error is None:
             return None
         if self.record_errors:
-            error = self.record_errors.get(index)
-            if error is None:
-                error = KafkaError(
-                    f"the broker refused the batch because of other records in it ({self.stored_error}); "
-                    f"this one may be sent again"
-                )
-            return error.fresh()
+            return self.record_errors.get(index, self.stored_error).fresh()
         return self.stored_error.fresh()
 
     def metadata(self, index: int) -> RecordMetadata:

@@ -7,6 +7,7 @@ from aioproducer.core.delivery cimport Delivery
 cdef class BatchRuns:
     cdef readonly Py_ssize_t acked
     cdef readonly dict errors
+    cdef readonly bint may_have_been_written
     cdef readonly dict offsets
     cdef dict _runs
 

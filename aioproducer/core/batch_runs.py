@@ -19,6 +19,8 @@ class BatchRuns:
         How many settled records were delivered.
     errors
         The first error of each partition, as far as settled.
+    may_have_been_written
+        Whether that holds for any settled record that failed.
     offsets
         By partition, the offsets of the settled records as ranges; ``None`` unless ``keep_offsets``.
     """
@@ -26,6 +28,7 @@ class BatchRuns:
     def __init__(self, *, keep_offsets: bool) -> None:
         self.acked = 0
         self.errors: dict[TopicPartition, KafkaError] = {}
+        self.may_have_been_written = False
         self.offsets: dict[int, list[range]] | None = {} if keep_offsets else None
         # Starts and ends of runs, in turn.
         self._runs: dict[ProducerBatch, list[int]] = {}
@@ -144,6 +147,7 @@ class BatchRuns:
         """Remember the error, if it is one of Kafka's and the partition's first."""
         if isinstance(error, KafkaError):
             self.errors.setdefault(topic_partition, error)
+            self.may_have_been_written = self.may_have_been_written or error.may_have_been_written
 
 
 def _is_over(batch: ProducerBatch) -> bool:

@@ -2,6 +2,11 @@
 
 All decisions about retrying stand here, each by what the broker's answer says of the log: the batch is in it, it is
 not, or nobody knows.
+
+The last stays: once the outcome of an attempt is unknown, no refusal of a later one tells that the batch is not in the
+log. Brokers check leaders, replicas, sizes and timestamps before sequences. A broker that finds a sequence out of order
+does not have the batch, but the earlier attempt may still reach it, from the connection that ended. What idempotence
+resolves, it resolves by success: a duplicate is acknowledged.
 """
 
 from __future__ import annotations
@@ -15,7 +20,9 @@ from aioproducer.core.batch import PENDING, ProducerBatch
 from aioproducer.core.producer_state import ProducerState
 from aioproducer.core.split import split_batch
 from aioproducer.diagnosis import delivery_timed_out
+from aioproducer.error_codes import REFUSED_BEFORE_APPEND
 from aioproducer.errors import (
+    BatchRejectedError,
     BrokerError,
     ClusterAuthorizationError,
     InvalidProducerEpochError,
@@ -32,6 +39,9 @@ from aioproducer.texts import printable
 NONE = 0
 MESSAGE_TOO_LARGE = 10
 DUPLICATE_SEQUENCE_NUMBER = 46
+
+# So many of the records that a broker blames are named in an error's text.
+MOST_SHOWN = 3
 
 # The broker has lost the thread of the partition's sequences: the batch is not in the log.
 _SEQUENCE_ERRORS = (OutOfOrderSequenceError, InvalidProducerEpochError)
@@ -59,6 +69,15 @@ class Verdict(NamedTuple):
     @property
     def refresh_metadata(self) -> bool:
         return self.error is not None and self.error.refresh_metadata
+
+
+class Rejection(NamedTuple):
+    """A refusal that blames some records of a batch (KIP-467)."""
+
+    blamed: Mapping[int, KafkaError]
+    """The errors of these records, by their place in the batch."""
+    others: BatchRejectedError
+    """The error of all others."""
 
 
 ACKED = Verdict(Fate.ACKED)
@@ -102,10 +121,17 @@ class Completion:
         now: float,
         message: str | None = None,
         record_messages: Mapping[int, str | None] | None = None,
+        base_offset: int = -1,
     ) -> Verdict:
-        """The broker answered with an error code; ``record_messages`` names the records it blames (KIP-467)."""
+        """The broker answered with an error code; ``record_messages`` names the records it blames (KIP-467).
+
+        ``base_offset`` is that of a batch which was appended before the error came: a leader that loses its leadership
+        while it waits for replicas gives it (Kafka's DelayedProduce).
+        """
         if code == DUPLICATE_SEQUENCE_NUMBER:
             return self.acked(batch, -1, -1, now)
+        if base_offset >= 0 or code not in REFUSED_BEFORE_APPEND:
+            batch.has_unknown_attempt = True
         error = broker_error(code, message)
         if isinstance(error, _SEQUENCE_ERRORS) and _whole_may_be_stored(batch):
             told = "an earlier attempt, in a larger batch, may have written these records"
@@ -118,18 +144,18 @@ class Completion:
                     f"the broker refuses a batch of one record of {batch.size()} bytes for {batch.topic_partition}: "
                     f"raise the topic's max.message.bytes (or the broker's message.max.bytes) above that, or send less"
                 )
-        record_errors = None
-        if record_messages:
-            # Of several it is not told which of them the code means (Kafka's Sender).
-            alone = len(record_messages) == 1
-            record_errors = {
-                index: broker_error(code, text or message) if alone else _invalid_record(text or message)
-                for index, text in record_messages.items()
-            }
-        return self._unsuccessful(batch, error, now, retriable=error.retriable, record_errors=record_errors)
+        if batch.record_count == 1:
+            text = (record_messages or {}).get(0)
+            if text:
+                error = broker_error(code, text)
+            record_messages = None
+        return self._unsuccessful(
+            batch, error, now, retriable=error.retriable, rejection=_rejection(batch, error, message, record_messages)
+        )
 
     def disconnected(self, batch: ProducerBatch, error: KafkaError, now: float) -> Verdict:
         """The connection ended, or the answer made no sense: whether the batch was written is unknown."""
+        batch.has_unknown_attempt = True
         return self._unsuccessful(batch, error, now, retriable=True)
 
     def unsendable(self, batch: ProducerBatch, error: KafkaError, now: float) -> Verdict:
@@ -143,7 +169,7 @@ class Completion:
         now: float,
         *,
         retriable: bool,
-        record_errors: Mapping[int, KafkaError] | None = None,
+        rejection: Rejection | None = None,
     ) -> Verdict:
         accumulator, state = self._accumulator, self._producer_state
         accumulator.request_ended(batch)
@@ -165,7 +191,13 @@ class Completion:
             accumulator.reenqueue(batch, now, backoff=node is None or node.node_id == batch.sent_to)
             return Verdict(Fate.RETRIED, error)
         state.abandoned(batch, sequences)
-        batch.fail(error, record_errors)
+        unknown = batch.has_unknown_attempt
+        error = error.of_record(may_have_been_written=unknown)
+        if rejection is None:
+            batch.fail(error)
+        else:
+            blamed = {index: each.of_record(may_have_been_written=unknown) for index, each in rejection.blamed.items()}
+            batch.fail(rejection.others.of_record(may_have_been_written=unknown), blamed)
         accumulator.completed(batch, now)
         return Verdict(Fate.FAILED if pending else Fate.LATE, error)
 
@@ -195,6 +227,7 @@ class Completion:
                 batch.record_count,
                 (now - batch.created_at) * 1000,
                 sent=batch.attempts > 0,
+                may_have_been_written=batch.has_unknown_attempt or batch.on_wire,
                 gone=not self._accumulator.topics.has_partition(batch.topic_partition),
                 throttling="" if node is None else throttling(node.node_id),
                 last_error=batch.last_error,
@@ -208,7 +241,7 @@ class Completion:
         self._accumulator.withdraw(batch, now)
         assert batch.queue is not None
         self._producer_state.abandoned(batch, batch.queue.sequences)
-        batch.fail(error)
+        batch.fail(error.of_record(may_have_been_written=batch.has_unknown_attempt or batch.on_wire))
         self._accumulator.completed(batch, now)
 
     def fail_all(self, error: KafkaError, now: float, most: int | None = None) -> list[ProducerBatch]:
@@ -219,15 +252,33 @@ class Completion:
         return batches
 
 
-def _invalid_record(message: str | None) -> InvalidRecordError:
-    return InvalidRecordError(None if message is None else printable(message))
+def _rejection(
+    batch: ProducerBatch, error: BrokerError, message: str | None, record_messages: Mapping[int, str | None] | None
+) -> Rejection | None:
+    """What the records fail with, where the broker blames some of them; as in Kafka's ``Sender.failBatch``."""
+    named = (record_messages or {}).items()
+    texts = {
+        index: printable(text or message or "") or None for index, text in named if 0 <= index < batch.record_count
+    }
+    if not texts:
+        return None
+    # Of several it is not told which of them the code means.
+    alone = len(texts) == 1
+    blamed: dict[int, KafkaError] = {
+        index: broker_error(error.code, text) if alone else InvalidRecordError(text) for index, text in texts.items()
+    }
+    culprits = [(index, texts[index] or str(error)) for index in sorted(texts)]
+    shown = "; ".join([f"record {index} of the batch: {text}" for index, text in culprits[:MOST_SHOWN]])
+    more = f"; and {len(culprits) - MOST_SHOWN} more" if len(culprits) > MOST_SHOWN else ""
+    others = BatchRejectedError(
+        f"The broker rejected the batch because of other records in it; this one may be sent again. ({shown}{more})",
+        culprits,
+    )
+    others.__cause__ = error
+    return Rejection(blamed, others)
 
 
 def _whole_may_be_stored(part: ProducerBatch) -> bool:
     """Whether the batch that this is a part of was sent before it was split, with an outcome that is not known."""
     whole = part.parent
-    while whole is not None:
-        if whole.attempts > 1:
-            return True
-        whole = whole.parent
-    return False
+    return whole is not None and whole.has_unknown_attempt

@@ -388,6 +388,9 @@ class Sender(ProduceOwner):
             if not isinstance(error, KafkaError):
                 self._log.exception("A produce request for broker %s could not be made", node.node)
                 error = KafkaError(f"The request for broker {node.node} could not be made: {failure!r}")
+                for batch in batches:
+                    # A fault of ours, and how far the transport got is not known.
+                    batch.has_unknown_attempt = True
             for batch in batches:
                 self._settle(batch, self._completion.unsendable(batch, error, now), now)
             return
@@ -455,7 +458,9 @@ class Sender(ProduceOwner):
     ) -> None:
         self._resumable = 0
         record_messages = {each.batch_index: each.batch_index_error_message for each in answer.record_errors}
-        verdict = self._completion.refused(batch, answer.error_code, now, answer.error_message, record_messages)
+        verdict = self._completion.refused(
+            batch, answer.error_code, now, answer.error_message, record_messages, answer.base_offset
+        )
         if answer.error_code in (NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH):
             topic, partition = batch.topic_partition
             leader = answer.current_leader
@@ -582,7 +587,8 @@ class Sender(ProduceOwner):
         """Fail the oldest records that have no outcome yet, as many as one turn may; whether there are others."""
         batches = self._completion.fail_all(error, now, BATCHES_FAILED_PER_TURN)
         for batch in batches:
-            self._note_failed(batch, error, now)
+            assert batch.stored_error is not None
+            self._note_failed(batch, batch.stored_error, now)
         if batches:
             return self._accumulator.has_undelivered()
         waiting = list(islice(self._accumulator.lines.waiting.records, RECORDS_FAILED_PER_TURN))
@@ -631,7 +637,8 @@ class Sender(ProduceOwner):
         if not batch.is_finished():
             error = result if isinstance(result, KafkaError) else KafkaError(f"Compression failed: {result!r}")
             self._completion.fail(batch, error, now)
-            self._note_failed(batch, error, now)
+            assert batch.stored_error is not None
+            self._note_failed(batch, batch.stored_error, now)
 
     # The end
 

@@ -15,11 +15,13 @@ from aioproducer.errors import KafkaError
 from aioproducer.record import TopicPartition
 from tests.core.accumulating import Bench
 
-MESSAGE_TOO_LARGE, TOPIC_AUTHORIZATION_FAILED, INVALID_RECORD = 10, 29, 87
+MESSAGE_TOO_LARGE, TOPIC_AUTHORIZATION_FAILED, INVALID_RECORD, UNKNOWN_SERVER_ERROR = 10, 29, 87, -1
 
 sent = st.tuples(st.just("send"), st.integers(0, 1), st.booleans())
 """To which partition, and whether by the sender whose runs these are."""
-answered = st.tuples(st.just("answer"), st.integers(0, 1), st.sampled_from(["ack", "refuse", "split", "blame"]))
+answered = st.tuples(
+    st.just("answer"), st.integers(0, 1), st.sampled_from(["ack", "refuse", "split", "blame", "leave open"])
+)
 settled = st.tuples(st.just("settle"), st.integers(0, 2), st.none())
 
 
@@ -51,6 +53,9 @@ class Sender:
         partition = batch.topic_partition.partition
         if how == "refuse":
             self.bench.refuse(batch, TOPIC_AUTHORIZATION_FAILED)
+        elif how == "leave open":
+            # An error that tells nothing about the log.
+            self.bench.refuse(batch, UNKNOWN_SERVER_ERROR)
         elif how == "blame":
             self.bench.refuse(batch, INVALID_RECORD, record_messages={0: "the first is wrong"})
         elif how == "split" and batch.record_count > 1:
@@ -85,6 +90,7 @@ def test_runs_tell_what_deliveries_tell(steps: list[tuple[str, int, object]], ke
     acked = 0
     offsets = defaultdict(list)
     failed = set()
+    may_have_been_written = False
     for delivery in sender.mine:
         error = delivery.exception()
         if error is None:
@@ -93,11 +99,13 @@ def test_runs_tell_what_deliveries_tell(steps: list[tuple[str, int, object]], ke
         else:
             assert isinstance(error, KafkaError)
             failed.add(delivery.topic_partition)
+            may_have_been_written |= error.may_have_been_written
     runs = sender.runs
     assert len(runs) == 0
     assert runs.first() is None
     assert runs.acked == acked
     assert runs.errors.keys() == failed
+    assert runs.may_have_been_written is may_have_been_written
     if keep_offsets:
         assert runs.offsets is not None
         found = {partition: [offset for one in ranges for offset in one] for partition, ranges in runs.offsets.items()}

@@ -8,7 +8,9 @@ import pytest
 
 from aioproducer.core.completion import Fate, Verdict
 from aioproducer.core.delivery import Delivery
+from aioproducer.error_codes import CODES, REFUSED_BEFORE_APPEND
 from aioproducer.errors import (
+    BatchRejectedError,
     ClusterAuthorizationError,
     DeliveryTimeoutError,
     InvalidRecordError,
@@ -24,6 +26,9 @@ from tests.core.accumulating import Bench, values_of
 
 MESSAGE_TOO_LARGE = 10
 NOT_ENOUGH_REPLICAS = 19
+NOT_ENOUGH_REPLICAS_AFTER_APPEND = 20
+REQUEST_TIMED_OUT = 7
+KAFKA_STORAGE_ERROR = 56
 NOT_LEADER_OR_FOLLOWER = 6
 TOPIC_AUTHORIZATION_FAILED = 29
 CLUSTER_AUTHORIZATION_FAILED = 31
@@ -114,15 +119,192 @@ def test_a_definite_error_fails_at_once_with_the_brokers_words(idempotent: bool)
     assert delivery.result().offset == 5
 
 
-def test_the_records_that_are_to_blame_are_named() -> None:
+# Records to blame (KIP-467)
+
+
+def rejected(count: int, code: int, message: str | None, record_messages: dict[int, str | None]) -> list[KafkaError]:
+    """The errors of a batch's records; every one is said not to be in the log."""
+    bench = Bench()
+    deliveries = bench.send_batch(count)
+    assert bench.refuse(bench.drain_one(), code, message, record_messages=record_messages).fate is Fate.FAILED
+    errors = [delivery.exception() for delivery in deliveries]
+    assert all(isinstance(error, KafkaError) and not error.may_have_been_written for error in errors)
+    return errors  # type: ignore[return-value]  # by the line above
+
+
+def test_of_several_records_to_blame_each_has_what_the_broker_says_of_it() -> None:
+    errors = rejected(3, INVALID_TIMESTAMP, "bad", {2: None, 1: "no key"})
+    assert [type(error) for error in errors] == [BatchRejectedError, InvalidRecordError, InvalidRecordError]
+    assert [str(error) for error in errors[1:]] == ["no key", "bad"]
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"), [(INVALID_RECORD, InvalidRecordError), (INVALID_TIMESTAMP, InvalidTimestampError)]
+)
+def test_one_record_to_blame_has_the_error_that_the_broker_gave_the_batch(code: int, kind: type[KafkaError]) -> None:
+    errors = rejected(3, code, "1 record is wrong", {1: "out of range"})
+    assert [type(error) for error in errors] == [BatchRejectedError, kind, BatchRejectedError]
+    assert 'The broker says: "out of range".' in str(errors[1])
+    assert not errors[1].retriable
+
+
+def test_the_neighbours_of_the_records_to_blame_may_be_sent_again_and_know_who_was() -> None:
+    (neighbour, *_) = rejected(6, INVALID_TIMESTAMP, "bad", dict.fromkeys(range(5, 0, -1), "late") | {3: None})
+    assert isinstance(neighbour, BatchRejectedError)
+    assert neighbour.retriable
+    assert neighbour.culprits == ((1, "late"), (2, "late"), (3, "bad"), (4, "late"), (5, "late"))
+    assert "this one may be sent again" in str(neighbour)
+    assert "(record 1 of the batch: late; record 2 of the batch: late; record 3 of the batch: bad; and 2 more)" in str(
+        neighbour
+    )
+    assert isinstance(neighbour.__cause__, InvalidTimestampError)
+    assert neighbour.fresh().culprits == neighbour.culprits
+
+
+def test_a_broker_that_says_nothing_of_a_record_is_quoted_with_what_its_code_means() -> None:
+    errors = rejected(2, INVALID_RECORD, None, {0: None})
+    assert isinstance(errors[1], BatchRejectedError)
+    assert errors[1].culprits == ((0, str(InvalidRecordError())),)
+    assert str(errors[0]) == str(InvalidRecordError())
+
+
+@pytest.mark.parametrize("named", [{}, {-1: "what", 3: "nobody"}])
+def test_where_no_record_is_to_blame_all_have_the_brokers_error(named: dict[int, str | None]) -> None:
+    errors = rejected(3, INVALID_TIMESTAMP, "bad", named)
+    assert [type(error) for error in errors] == [InvalidTimestampError] * 3
+    assert 'The broker says: "bad".' in str(errors[0])
+
+
+@pytest.mark.parametrize(("named", "words"), [({0: "no key"}, "no key"), ({0: None}, "bad"), ({7: "what"}, "bad")])
+def test_the_record_of_a_batch_of_one_has_the_brokers_error(named: dict[int, str | None], words: str) -> None:
+    (error,) = rejected(1, INVALID_RECORD, "bad", named)
+    assert isinstance(error, InvalidRecordError)
+    assert f'The broker says: "{words}".' in str(error)
+
+
+# Whether the record may be in the log
+
+
+@pytest.mark.parametrize("code", sorted(code for code in CODES if code != DUPLICATE))
+def test_a_refusal_says_of_the_log_what_its_code_says(code: int) -> None:
+    bench = Bench(retries=0)
+    (delivery,) = bench.send_batch()
+    assert bench.refuse(bench.drain_one(), code).fate is Fate.FAILED
+    assert delivery.exception().may_have_been_written is (code not in REFUSED_BEFORE_APPEND)
+    # A fresh one each time, which keeps it.
+    assert delivery.exception().may_have_been_written is (code not in REFUSED_BEFORE_APPEND)
+
+
+@pytest.mark.parametrize("code", [-1, REQUEST_TIMED_OUT, NOT_ENOUGH_REPLICAS_AFTER_APPEND, KAFKA_STORAGE_ERROR, 4242])
+def test_codes_that_may_come_after_the_append_are_known(code: int) -> None:
+    assert code not in REFUSED_BEFORE_APPEND
+
+
+def test_a_leader_that_moves_after_the_append_says_where_the_batch_is() -> None:
+    bench = Bench(retries=0)
+    (delivery,) = bench.send_batch()
+    bench.refuse(bench.drain_one(), NOT_LEADER_OR_FOLLOWER, base_offset=5)
+    assert delivery.exception().may_have_been_written
+
+
+@pytest.mark.parametrize("idempotent", [True, False])
+@pytest.mark.parametrize(
+    "code", [NOT_ENOUGH_REPLICAS, INVALID_TIMESTAMP, TOPIC_AUTHORIZATION_FAILED, OUT_OF_ORDER, MESSAGE_TOO_LARGE]
+)
+@pytest.mark.parametrize("lost", ["cut", "timed out"])
+def test_no_refusal_takes_back_an_attempt_of_unknown_outcome(code: int, lost: str, idempotent: bool) -> None:
+    """The retry is refused for what brokers look at before they look for duplicates."""
+    bench, (delivery,), (batch,) = in_flight(retries=1, idempotent=idempotent)
+    assert (bench.cut(batch) if lost == "cut" else bench.refuse(batch, REQUEST_TIMED_OUT)).fate is Fate.RETRIED
+    bench.later(1)
+    bench.refuse(bench.drain_one(), code)
+    assert delivery.exception().may_have_been_written
+
+
+def test_a_retry_that_is_a_duplicate_is_no_failure() -> None:
+    bench, (delivery,), (batch,) = in_flight()
+    bench.cut(batch)
+    bench.later(1)
+    assert bench.refuse(bench.drain_one(), DUPLICATE).fate is Fate.ACKED
+    assert delivery.exception() is None
+
+
+def test_all_records_of_a_rejected_batch_keep_an_attempt_of_unknown_outcome() -> None:
     bench = Bench()
     deliveries = bench.send_batch(3)
-    bench.refuse(bench.drain_one(), INVALID_RECORD, "bad", record_messages={1: "no key", 2: None})
+    bench.cut(bench.drain_one())
+    bench.later(1)
+    bench.refuse(bench.drain_one(), INVALID_RECORD, record_messages={0: "no key", 1: "no key"})
     errors = [delivery.exception() for delivery in deliveries]
-    assert isinstance(errors[1], InvalidRecordError)
-    assert isinstance(errors[2], InvalidRecordError)
-    assert str(errors[1]) == "no key"
-    assert "may be sent again" in str(errors[0])
+    assert [type(error) for error in errors] == [InvalidRecordError, InvalidRecordError, BatchRejectedError]
+    assert all(error.may_have_been_written for error in errors)
+
+
+@pytest.mark.parametrize("unknown", [True, False])
+def test_the_parts_of_a_batch_inherit_its_attempts(unknown: bool) -> None:
+    bench = Bench(delivery_timeout=TIMEOUT, batch_size=400)
+    bench.send_batch()
+    bench.ack(bench.drain_one())
+    deliveries = bench.send_batch(20)
+    batch = bench.drain_one()
+    if unknown:
+        bench.cut(batch)
+    else:
+        bench.refuse(batch, NOT_ENOUGH_REPLICAS)
+    bench.later(1.0)
+    # Split, and the first part once more.
+    assert bench.refuse(bench.drain_one(), MESSAGE_TOO_LARGE).fate is Fate.SPLIT
+    assert bench.refuse(bench.drain_one(), MESSAGE_TOO_LARGE).fate is Fate.SPLIT
+    bench.completion.fail_all(KafkaError("closed"), bench.now)
+    assert [delivery.exception().may_have_been_written for delivery in deliveries] == [unknown] * 20
+
+
+def test_parts_of_a_batch_that_was_always_refused_begin_anew_behind_a_gap() -> None:
+    """It was tried twice, and refused twice before anything was written."""
+    bench = Bench(delivery_timeout=TIMEOUT)
+    bench.send_batch()
+    bench.ack(bench.drain_one())
+    bench.send_batch(4)
+    bench.refuse(bench.drain_one(), NOT_ENOUGH_REPLICAS)
+    bench.later(1.0)
+    assert bench.refuse(bench.drain_one(), MESSAGE_TOO_LARGE).fate is Fate.SPLIT
+    assert bench.refuse(bench.drain_one(), OUT_OF_ORDER).fate is Fate.RETRIED
+
+
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [("open", False), ("ready", False), ("on the wire", True), ("refused", False), ("cut", True)],
+)
+@pytest.mark.parametrize("end", ["expired", "given up"])
+def test_what_ends_without_an_answer_may_be_written_where_it_was_sent(end: str, state: str, expected: bool) -> None:
+    bench = Bench(delivery_timeout=TIMEOUT, linger=1000.0)
+    (delivery,) = [bench.send()] if state == "open" else bench.send_batch()
+    if state not in ("open", "ready"):
+        batch = bench.drain_one()
+        if state == "refused":
+            bench.refuse(batch, NOT_ENOUGH_REPLICAS)
+        elif state == "cut":
+            bench.cut(batch)
+    error = KafkaError("closed")
+    if end == "expired":
+        bench.later(TIMEOUT)
+    else:
+        bench.completion.fail_all(error, bench.now)
+    assert delivery.exception().may_have_been_written is expected
+    # One that is shared by many is not changed for one of them.
+    assert not error.may_have_been_written
+
+
+def test_a_fatal_error_says_of_each_batch_what_holds_for_it() -> None:
+    bench, (first, second), (batch, other) = in_flight(2)
+    bench.cut(other)
+    bench.refuse(batch, CLUSTER_AUTHORIZATION_FAILED)
+    (waiting,) = bench.send_batch()
+    fatal = bench.state.fatal_error
+    bench.completion.fail_all(fatal, bench.now)
+    told = [delivery.exception().may_have_been_written for delivery in (first, second, waiting)]
+    assert told == [False, True, False]
+    assert not fatal.may_have_been_written
 
 
 @pytest.mark.parametrize(
@@ -361,14 +543,21 @@ def test_pt37_heads_expire_first() -> None:
     assert [batch.created_at for batch, _ in expired] == [0.0, 1.0, 2.0]
 
 
-def test_pt37_an_expired_batch_says_whether_it_may_be_in_the_log() -> None:
+@pytest.mark.parametrize(
+    ("code", "fate"),
+    [
+        (NOT_ENOUGH_REPLICAS_AFTER_APPEND, "They were sent, so they may be in the log all the same."),
+        (NOT_ENOUGH_REPLICAS, "They were sent, and refused every time before anything was written."),
+    ],
+)
+def test_pt37_an_expired_batch_says_whether_it_may_be_in_the_log(code: int, fate: str) -> None:
     bench, (delivery,), (batch,) = in_flight()
-    bench.refuse(batch, NOT_ENOUGH_REPLICAS)
+    bench.refuse(batch, code)
     bench.later(TIMEOUT)
     error = delivery.exception()
-    assert "They were sent, so they may be in the log all the same." in str(error)
+    assert fate in str(error)
     assert "The last error was:" in str(error)
-    assert isinstance(error.__cause__, NotEnoughReplicasError)
+    assert error.__cause__.code == code
 
 
 @pytest.mark.parametrize("answer", ["success", "refusal", "retriable", "nothing", "too large"])

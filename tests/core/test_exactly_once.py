@@ -458,6 +458,8 @@ class ExactlyOnce(RuleBasedStateMachine):
             elif delivery.exception() is None:
                 metadata = delivery.result()
                 assert logs[metadata.partition][metadata.offset] == record.value
+            elif not delivery.exception().may_have_been_written:
+                assert record.value not in everything
         assert self.bench.all_memory_is_back()
         assert not self.accumulator.has_undelivered()
         assert not self.accumulator.lines.memory_line

@@ -11,7 +11,14 @@ import pytest
 
 from aioproducer import Producer
 from aioproducer.admin import Admin
-from aioproducer.errors import MetadataTimeoutError, RecordTooLargeError
+from aioproducer.errors import (
+    BatchRejectedError,
+    InvalidRecordError,
+    InvalidTimestampError,
+    KafkaError,
+    MetadataTimeoutError,
+    RecordTooLargeError,
+)
 from tests.kafka.cluster import KafkaCluster
 from tests.kafka.consuming import read_back_topics
 from tests.kafka.dump import check_batches
@@ -174,6 +181,44 @@ async def test_too_large_for_the_topic(one_broker: Broker, topic: str) -> None:
             await producer.send(topic, bytes(30_000))
         assert (await producer.send(topic, b"fits")).offset == 0
     assert failures == [(f"{topic}-0", 1)]
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip"])
+@pytest.mark.parametrize("wrong", [[1], [1, 3]], ids=["one", "two"])
+async def test_records_that_kafka_blames_fail_alone_and_their_neighbours_may_be_sent_again(
+    one_node: KafkaCluster, topic: str, wrong: list[int], codec: str
+) -> None:
+    """Timestamps of tomorrow in a topic that takes an hour at most (KIP-467)."""
+    config = {"message.timestamp.after.max.ms": "3600000"}
+    await asyncio.to_thread(one_node.create_topic, topic, config=config)
+    now_ms = time.time_ns() // 1_000_000
+    timestamps = [now_ms + 24 * 3600 * 1000 * (number in wrong) for number in range(5)]
+    async with Producer(
+        bootstrap_servers=one_node.bootstrap_servers, linger_ms=100, compression_type=codec
+    ) as producer:
+        sent = [producer.send(topic, b"%d" % number, timestamp_ms=at) for number, at in enumerate(timestamps)]
+        errors = await asyncio.gather(*sent, return_exceptions=True)
+        for number, error in enumerate(errors):
+            if number not in wrong:
+                assert isinstance(error, BatchRejectedError)
+                assert error.retriable
+                assert [index for index, _ in error.culprits] == wrong
+                assert all("is out of range" in text for _, text in error.culprits)
+                assert isinstance(error.__cause__, InvalidTimestampError)
+            elif len(wrong) == 1:
+                assert isinstance(error, InvalidTimestampError)
+            else:
+                # Kafka's code is for the batch: which of its records it means, it does not say.
+                assert isinstance(error, InvalidRecordError)
+                assert "is out of range" in str(error)
+            assert isinstance(error, KafkaError)
+            assert not error.may_have_been_written
+        with pytest.raises(InvalidTimestampError, match="is out of range"):
+            await producer.send(topic, b"alone", timestamp_ms=timestamps[1])
+        again = [producer.send(topic, b"%d" % number) for number in range(5) if number not in wrong]
+        await asyncio.gather(*again)
+    written = [record.value for record in one_node.read_back(topic)[0]]
+    assert written == [b"%d" % number for number in range(5) if number not in wrong]
 
 
 async def test_batch_too_large_for_the_topic_is_split(one_broker: Broker, topic: str) -> None:

@@ -212,7 +212,12 @@ class SimulatedCluster:
                 error = fault.error if fault.topic in (None, topic and topic.name) else 0
                 assert isinstance(partition_data.records, memoryview)
                 batch = RecordBatch(partition_data.records)
-                answer = self._append(topic, partition_data.index, batch, node_id, version, error)
+                answer = self._append(
+                    topic, partition_data.index, batch, node_id, version, 0 if fault.appended else error
+                )
+                if fault.appended and not answer.error_code:
+                    # The base offset stays, as in Kafka's DelayedProduce.
+                    answer.error_code = error
                 if answer.current_leader.leader_id >= 0:
                     moved.add(answer.current_leader.leader_id)
                 answers.append(answer)

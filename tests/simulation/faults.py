@@ -13,7 +13,8 @@ class Fault:
     """One misfortune, for ``times`` requests of an API at a node (any, where it is None).
 
     error
-        Answer with this code, and do nothing.
+        Answer with this code, and do nothing; or, where it is ``appended``, what a leader does first that waits for
+        its replicas and answers with the code afterwards.
     delay, answer_delay
         Seconds before the request is looked at, and between that and the answer.
     disconnect
@@ -31,6 +32,7 @@ class Fault:
     times: float = 1
     topic: str | None = None
     error: int = 0
+    appended: bool = False
     delay: float = 0.0
     answer_delay: float = 0.0
     disconnect: Literal["", "before", "after", "half", "answered"] = ""

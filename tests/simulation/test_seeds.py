@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from aioproducer import Producer
-from aioproducer.errors import BufferExhaustedError
+from aioproducer.errors import BufferExhaustedError, KafkaError
 from aioproducer.protocol import ApiKey
 from tests.simulation import Fault, World, run
 from tests.simulation.cluster import UNKNOWN_TOPIC_OR_PARTITION
@@ -96,7 +96,9 @@ def random_fault(random: Random) -> Fault:
     fault = Fault(api=api, times=random.choice([1, 1, 2, 10]))
     match random.randrange(9):
         case 0:
-            fault.error = random.choice([7, 19, 20, 2, 56] if api == ApiKey.PRODUCE else [7, 14])
+            fault.error = random.choice([7, 19, 20, 2, 56, 6] if api == ApiKey.PRODUCE else [7, 14])
+            # What is answered after the append, and what may be.
+            fault.appended = fault.error in (7, 20) or (fault.error in (6, 56) and random.random() < 0.5)
             if api not in (ApiKey.PRODUCE, ApiKey.INIT_PRODUCER_ID):
                 fault.error, fault.delay = 0, 0.3
         case 1:
@@ -234,7 +236,13 @@ def check(story: Story, world: World) -> None:
         assert sent.ended_at - sent.sent_at <= story.longest, f"{sent.value!r} ended late"
         if story.idempotent:
             assert written[sent.value] <= 1, f"{sent.value!r} was written {written[sent.value]} times"
-        if sent.delivery.cancelled() or sent.delivery.exception() is not None:
+        if sent.delivery.cancelled():
+            continue
+        error = sent.delivery.exception()
+        if error is not None:
+            assert isinstance(error, KafkaError)
+            if not error.may_have_been_written:
+                assert not written[sent.value], f"{sent.value!r} is in a log, and failed as if it were not: {error!r}"
             continue
         metadata = sent.delivery.result()
         log = logs[metadata.topic, metadata.partition]
@@ -276,6 +284,29 @@ def play_seed(seed: int) -> tuple[Story, World]:
 def test_every_promise_is_kept(seed: int) -> None:
     story, world = play_seed(seed)
     check(story, world)
+
+
+def test_a_record_that_is_in_a_log_and_fails_as_if_it_were_not_is_found() -> None:
+    """What the check of every seed is worth: both answers are given, and a wrong one is seen."""
+    answers: Counter[bool] = Counter()
+    for seed in range(100):
+        story, world = play_seed(seed)
+        logs = [partition.values for topic in world.cluster.topics.values() for partition in topic.partitions]
+        failed = [sent for sent in story.sent if not sent.delivery.cancelled() and sent.delivery.exception()]
+        answers.update(sent.delivery.exception().may_have_been_written for sent in failed)  # type: ignore[union-attr]
+        written = [sent for sent in failed if any(sent.value in log for log in logs)]
+        if written and len(answers) == 2:
+            break
+    else:
+        raise AssertionError(f"no record failed and is in a log: {answers}")
+    check(story, world)
+    error = written[0].delivery.exception()
+    assert isinstance(error, KafkaError)
+    wrong: asyncio.Future[Any] = world.loop.create_future()
+    wrong.set_exception(error.of_record(may_have_been_written=False))
+    written[0].delivery = wrong
+    with pytest.raises(AssertionError, match="is in a log, and failed as if it were not"):
+        check(story, world)
 
 
 def fingerprint(seed: int) -> str:
