@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 from aioproducer import callers
 from aioproducer.client_log import ClientLog
 from aioproducer.core.accumulator import RecordAccumulator
-from aioproducer.core.delivery import Delivery
+from aioproducer.core.delivery import Delivery, OwnCallback
 from aioproducer.core.metadata import ClusterMetadata
 from aioproducer.core.pending import PENDING_OVERHEAD, PendingRecord, payload_size
 from aioproducer.diagnosis import line_full, record_too_large
 from aioproducer.errors import InvalidTopicError, KafkaError, SerializationError, broker_error
 from aioproducer.interceptors import InterceptorChain
-from aioproducer.record import HeaderPair, RecordMetadata, TopicPartition, normalise_headers
+from aioproducer.record import HeaderPair, RecordMetadata, normalise_headers
 from aioproducer.serializers import BytesSerializer, resolve
 from aioproducer.wire.record import MAX_RECORD_OVERHEAD
 from aioproducer.wire.record_batch import BATCH_HEADER_SIZE, Buffer, estimate_size_in_bytes_upper_bound
@@ -66,13 +66,13 @@ class Preparation:
         def tell(delivery: Delivery) -> None:
             if delivery.cancelled() and not delivery.withdrawn:
                 # Only the caller's handle is gone: what became of the record is known to another one.
-                Delivery(delivery._group, -1 - delivery._index).add_done_callback(tell)
+                Delivery(delivery._group, -1 - delivery._index).add_done_callback(OwnCallback(tell))
                 return
             error = asyncio.CancelledError() if delivery.withdrawn else delivery.exception()
             metadata = RecordMetadata(*delivery.topic_partition, None, None) if error else delivery.result()
             self._chain.on_acknowledgement(metadata, error, tuple(headers))
 
-        delivery.add_done_callback(tell)
+        delivery.add_done_callback(OwnCallback(tell))
 
     def close(self) -> None:
         self._chain.close()
@@ -115,7 +115,7 @@ class Admission:
         *,
         want: Callable[[str, int | None], float],
         want_topic: Callable[[str, float], None],
-        note_refused: Callable[[TopicPartition, KafkaError], None],
+        note_refused: Callable[[PendingRecord, KafkaError], None],
         note_raised: Callable[[KafkaError], None],
     ) -> None:
         self._limits = (
@@ -158,14 +158,22 @@ class Admission:
         try:
             error = self._refusal(topic, key, value, headers)
             if error is not None:
-                where = TopicPartition(topic, -1 if partition is None else partition)
-                self._note_refused(where, error)
-                return _failed(self._loop, where, error)
+                pending = self._failed(topic, partition, error)
+                self._note_refused(pending, error)
+                return pending.delivery
             now = self._want(topic, partition)
             return self._accumulator.enqueue(topic, partition, key, value, headers, timestamp_ms, now)
         except KafkaError as raised:
             self._note_raised(raised)
             raise
+
+    def _failed(self, topic: str, partition: int | None, error: KafkaError) -> PendingRecord:
+        """A record that has failed already."""
+        pending = PendingRecord(
+            self._loop, topic, partition, None, None, (), 0, since=0, deadline=0, leave=lambda pending: None
+        )
+        pending.fail(error)
+        return pending
 
     def _refusal(
         self,
@@ -237,7 +245,7 @@ class Admission:
         self.serializing.add(task)
         task.add_done_callback(self.serializing.discard)
         # Withdrawn or out of time: then the serializer works for nobody.
-        delivery.add_done_callback(lambda delivery: task.cancel())
+        delivery.add_done_callback(OwnCallback(lambda delivery: task.cancel()))
         return delivery
 
     async def _finish(
@@ -260,8 +268,8 @@ class Admission:
         if error is not None:
             accumulator.lines.leave_line(pending)
             if not pending.is_done(0) and not pending.withdrawn:
-                self._note_refused(pending.where(), error)
                 pending.fail(error.fresh())
+                self._note_refused(pending, error)
             return
         topic = accumulator.topics.get(pending.topic)
         if topic is not None:
@@ -286,12 +294,3 @@ class Admission:
         pending.serialized = True
         waiting.recharge(pending)
         return None
-
-
-def _failed(loop: asyncio.AbstractEventLoop, where: TopicPartition, error: KafkaError) -> Delivery:
-    """A Delivery that has failed already."""
-    pending = PendingRecord(
-        loop, where.topic, where.partition, None, None, (), 0, since=0, deadline=0, leave=lambda pending: None
-    )
-    pending.fail(error)
-    return pending.delivery

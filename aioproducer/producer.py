@@ -26,6 +26,7 @@ from aioproducer.build import take_uncompiled_warning
 from aioproducer.client_log import ClientLog
 from aioproducer.config import ProducerConfig
 from aioproducer.core.delivery import Delivery
+from aioproducer.core.pending import PendingRecord
 from aioproducer.entry import RecordEntry, is_compiled
 from aioproducer.errors import (
     BufferExhaustedError,
@@ -59,6 +60,8 @@ LONGEST_TURN = 0.0005
 GRACE_AFTER_EXCEPTION = 1.0
 # Seconds until the timer that a closed loop drops is set again: asyncio waits no longer for a timer either.
 LOOP_WATCH_PERIOD = 86400.0
+# So many records that were refused one after the other may still be asked for their error before they are told of.
+REFUSED_KEPT = 1000
 
 _producers: weakref.WeakSet[Producer] = weakref.WeakSet()
 
@@ -171,8 +174,8 @@ class Producer(RecordEntry):
         self._turn_began = 0.0
         self._parts: Parts | None = None
         self._threadsafe: weakref.WeakSet[ThreadsafeProducer] = weakref.WeakSet()
-        # Records that failed by themselves in this turn, to be told together: first error and count.
-        self._refused: dict[tuple[TopicPartition, type[KafkaError]], tuple[KafkaError, int]] = {}
+        # Records that failed by themselves in this turn, to be told together.
+        self._refused: dict[tuple[TopicPartition, type[KafkaError]], _RefusedRecords] = {}
 
     def _warn_of_uncompiled(self) -> None:
         warning = None if self.compiled else take_uncompiled_warning()
@@ -648,23 +651,33 @@ class Producer(RecordEntry):
         if asyncio.get_running_loop() is not self._loop:
             raise callers.refusal(callers.OTHER_LOOP)
 
-    def _note_failure(self, topic_partition: TopicPartition, count: int, error: KafkaError) -> None:
-        self._log.error("%s for %s failed: %s", counted(count, "record"), topic_partition, error)
+    def _note_failure(self, topic_partition: TopicPartition, count: int, unobserved: int, error: KafkaError) -> None:
+        self._log.log(
+            logging.ERROR if unobserved else logging.DEBUG,
+            "%s for %s failed, %d of them unobserved (no await, no callback): %s",
+            counted(count, "record"),
+            topic_partition,
+            unobserved,
+            error,
+        )
         if self._on_error is not None:
             try:
                 self._on_error(topic_partition, count, error.fresh())
             except (Exception, asyncio.CancelledError):
                 self._log.exception("on_error failed")
 
-    def _note_refused(self, topic_partition: TopicPartition, error: KafkaError) -> None:
+    def _note_refused(self, pending: PendingRecord, error: KafkaError) -> None:
         """Note a record that failed by itself; those of one turn are told together."""
         if isinstance(error, BufferExhaustedError):
             self._running_parts().metrics.buffer_exhausted.record(1, self._loop.time())
         if not self._refused:
-            self._loop.call_soon(self._report_refused)
-        kind = topic_partition, type(error)
-        first, count = self._refused.get(kind, (error, 0))
-        self._refused[kind] = first, count + 1
+            # One pass of the loop later than the next: the caller of ``send`` awaits the Delivery by then, if at all.
+            self._loop.call_soon(self._loop.call_soon, self._report_refused)
+        kind = pending.where(), type(error)
+        refused = self._refused.get(kind)
+        if refused is None:
+            refused = self._refused[kind] = _RefusedRecords(error)
+        refused.add(pending)
 
     def _note_raised(self, error: KafkaError) -> None:
         """Count an error that ``send`` raises for a record that is not accepted, as Kafka's ``doSend`` does."""
@@ -673,9 +686,9 @@ class Producer(RecordEntry):
 
     def _report_refused(self) -> None:
         refused, self._refused = self._refused, {}
-        for (topic_partition, _), (error, count) in refused.items():
-            self._running_parts().metrics.records_failed(topic_partition.topic, count, self._loop.time())
-            self._note_failure(topic_partition, count, error)
+        for (topic_partition, _), records in refused.items():
+            self._running_parts().metrics.records_failed(topic_partition.topic, records.count, self._loop.time())
+            self._note_failure(topic_partition, records.count, records.unobserved(), records.error)
 
     def _want_partition(self, topic: str, partition: int, now: float) -> None:
         parts = self._running_parts()
@@ -690,6 +703,30 @@ class Producer(RecordEntry):
             "a producer cannot be pickled or copied: make one in the process that sends "
             "(in a Spark task: aioproducer.spark.executor_producer)"
         )
+
+
+class _RefusedRecords:
+    """Records of one partition that failed with the same kind of error; however many, a bounded number is kept."""
+
+    __slots__ = ("_recent", "_unobserved", "count", "error")
+
+    def __init__(self, error: KafkaError) -> None:
+        self.error = error
+        self.count = 0
+        self._unobserved = 0
+        self._recent: list[PendingRecord] = []
+
+    def add(self, pending: PendingRecord) -> None:
+        if len(self._recent) == REFUSED_KEPT:
+            self.unobserved()
+        self.count += 1
+        self._recent.append(pending)
+
+    def unobserved(self) -> int:
+        """How many nobody has asked for, so far."""
+        self._unobserved += sum([not pending.observed for pending in self._recent])
+        self._recent.clear()
+        return self._unobserved
 
 
 def _shorten(timeout: asyncio.Timeout, deadline: float) -> None:

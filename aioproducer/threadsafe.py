@@ -9,6 +9,7 @@ from threading import Lock, get_ident
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from aioproducer import callers
+from aioproducer.core.delivery import OwnCallback
 from aioproducer.diagnosis import line_full
 from aioproducer.errors import ProducerClosedError, WrongCallerError
 
@@ -167,7 +168,7 @@ class ThreadsafeProducer:
             return
         # Until it has ended the future is pending, and can be cancelled.
         self._begun.add(future)
-        outcome.add_done_callback(lambda outcome: self._finish(outcome, future))
+        outcome.add_done_callback(OwnCallback(lambda outcome: self._finish(outcome, future)))
         future.add_done_callback(lambda future: self._cancel(outcome) if future.cancelled() else None)
 
     def _finish(self, outcome: asyncio.Future[_T], future: ThreadsafeFuture[_T]) -> None:

@@ -59,6 +59,7 @@ cdef class ProducerBatch(DeliveryGroup):
     cdef public bint acknowledged
     cdef public object stored_error
     cdef public object record_errors
+    cdef public Py_ssize_t unobserved
     cdef public ProducerBatch older
     cdef public ProducerBatch newer
     cdef public ProducerBatch parent

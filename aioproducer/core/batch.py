@@ -119,8 +119,12 @@ class ProducerBatch(DeliveryGroup):
         "timestamps_from",
         "topic_partition",
         "undone_children",
+        "unobserved",
         "used_before",
     )
+
+    # How many records had neither an awaiter nor a callback when the batch failed; not set before.
+    unobserved: int
 
     def begin(
         self,
@@ -469,6 +473,7 @@ class ProducerBatch(DeliveryGroup):
         self._set_outcome(FAILED)
         self.stored_error = error
         self.record_errors = record_errors
+        self.unobserved = self.record_count - self.observed_count()
         self.notify()
         return True
 

@@ -52,6 +52,7 @@ cdef class DeliveryGroup:
     cpdef list pop_waiters(self, Py_ssize_t index, object only=*)
     @cython.locals(awaiting=Awaiting)
     cpdef dict by_index(self)
+    cpdef Py_ssize_t observed_count(self) except -1
     @cython.locals(index=Py_ssize_t, woken=list)
     cpdef object notify(self)
 

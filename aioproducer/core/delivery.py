@@ -44,6 +44,19 @@ class FutureFactory(Protocol):
 # One who waits: callback (None for an Awaiting), its argument (the Delivery, or that Awaiting), context.
 Waiter = tuple[Callable[..., Any] | None, Any, "Context | None"]
 
+
+class OwnCallback:
+    """A callback of the producer's own. A record that has no other is unobserved: its sender learns nothing by it."""
+
+    __slots__ = ("_function",)
+
+    def __init__(self, function: Callable[[Any], object]) -> None:
+        self._function = function
+
+    def __call__(self, delivery: Any) -> None:
+        self._function(delivery)
+
+
 # So many awaiters are woken by one callback of the loop.
 WOKEN_TOGETHER = 64
 
@@ -134,6 +147,12 @@ class DeliveryGroup:
             self.awaiting = None
         return waiters
 
+    def observed_count(self) -> int:
+        """How many records have an awaiter or a callback, the producer's own apart."""
+        if self.awaiting is not None:
+            return len(self.awaiting)
+        return sum([_is_observed(there) for there in (self.waiters or {}).values()])
+
     def notify(self) -> None:
         """Wake all who wait, in the order in which their records were appended."""
         woken: list[Awaiting]
@@ -155,6 +174,12 @@ class DeliveryGroup:
                 elif there.wake():
                     woken.append(there)
             _call_back(self.loop, woken)
+
+
+def _is_observed(there: Awaiting | list[Waiter]) -> bool:
+    if not isinstance(there, list):
+        return True
+    return any(not isinstance(callback, OwnCallback) for callback, _, _ in there)
 
 
 def _as_list(waiters: Awaiting | list[Waiter] | None) -> list[Waiter]:

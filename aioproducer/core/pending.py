@@ -35,6 +35,7 @@ class PendingRecord(Withdrawable):
         "leave",
         "memory_number",
         "number",
+        "observed",
         "partition",
         "serialized",
         "since",
@@ -80,6 +81,8 @@ class PendingRecord(Withdrawable):
         # Its place in the line for memory, counted over all that ever joined that.
         self.memory_number = 0
         self.stored_error: KafkaError | None = None
+        # It had an awaiter or a callback when it failed, or its error was asked for afterwards.
+        self.observed = False
         # Let go of when there is an outcome: the two hold each other.
         self._delivery: Delivery | None = Delivery(self, 0)
 
@@ -94,7 +97,10 @@ class PendingRecord(Withdrawable):
         return self.stored_error is not None
 
     def error(self, index: int) -> KafkaError | None:
-        return None if self.stored_error is None else self.stored_error.fresh()
+        if self.stored_error is None:
+            return None
+        self.observed = True
+        return self.stored_error.fresh()
 
     def metadata(self, index: int) -> RecordMetadata:
         raise AssertionError("a record in line has no metadata")
@@ -110,6 +116,7 @@ class PendingRecord(Withdrawable):
     def fail(self, error: KafkaError) -> None:
         """Fail the record; it must have left its line."""
         self.stored_error = error
+        self.observed = self.observed_count() > 0
         self._delivery = None
         self.notify()
 

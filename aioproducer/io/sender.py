@@ -61,7 +61,7 @@ _NEVER = float("inf")
 NOT_LEADER_OR_FOLLOWER = 6
 FENCED_LEADER_EPOCH = 74
 
-ReportFailure = Callable[[TopicPartition, int, KafkaError], None]
+ReportFailure = Callable[[TopicPartition, int, int, KafkaError], None]
 
 
 class SenderSettings(NamedTuple):
@@ -124,7 +124,7 @@ class Sender(ProduceOwner):
 
     Args:
         report_failure: told of every batch, or run of waiting records, that has failed: partition (-1 where none was
-            chosen), number of records, error.
+            chosen), number of records, how many of them were unobserved, error.
     """
 
     def __init__(
@@ -157,8 +157,9 @@ class Sender(ProduceOwner):
         self._on_batch_sent = hooks.batch_sent
         self._on_batch_acked = hooks.batch_acked
         self._report_failure = report_failure
-        # Records in line that have failed, to be told when those are through that fail with them: error and count.
-        self._lost: dict[tuple[TopicPartition, type[KafkaError]], tuple[KafkaError, int]] = {}
+        # Records in line that have failed, to be told when those are through that fail with them: error, count, and how
+        # many of these were unobserved.
+        self._lost: dict[tuple[TopicPartition, type[KafkaError]], tuple[KafkaError, int, int]] = {}
         # Topics that the cluster refuses, why, and the number of the last record in line that this is said to.
         self._refused: dict[str, tuple[KafkaError, int]] = {}
         self._compressor: Compressor | None = None
@@ -513,7 +514,7 @@ class Sender(ProduceOwner):
         self._metrics.records_failed(batch.topic_partition.topic, batch.record_count, now)
         for on_batch_failed in self._hooks.batch_failed:
             on_batch_failed(batch.topic_partition, batch.record_count, error)
-        self._report_failure(batch.topic_partition, batch.record_count, error)
+        self._report_failure(batch.topic_partition, batch.record_count, batch.unobserved, error)
 
     # Deadlines and ends
 
@@ -566,22 +567,23 @@ class Sender(ProduceOwner):
     def _fail_waiting(self, records: list[PendingRecord], error: KafkaError) -> None:
         """Fail records in line, all for one reason; they leave their lines."""
         lines = self._accumulator.lines
-        counts: dict[tuple[str, int | None], int] = {}
+        counts: dict[tuple[str, int | None], tuple[int, int]] = {}
         for pending in records:
             lines.leave_line(pending)
             pending.fail(error)
             place = pending.topic, pending.partition
-            counts[place] = counts.get(place, 0) + 1
-        for (topic, partition), count in counts.items():
+            count, unobserved = counts.get(place, (0, 0))
+            counts[place] = count + 1, unobserved + (not pending.observed)
+        for (topic, partition), (count, unobserved) in counts.items():
             kind = TopicPartition(topic, -1 if partition is None else partition), type(error)
-            first, before = self._lost.get(kind, (error, 0))
-            self._lost[kind] = first, before + count
+            first, count_before, unobserved_before = self._lost.get(kind, (error, 0, 0))
+            self._lost[kind] = first, count_before + count, unobserved_before + unobserved
 
     def _tell_lost(self, now: float) -> None:
         lost, self._lost = self._lost, {}
-        for (where, _), (error, count) in lost.items():
+        for (where, _), (error, count, unobserved) in lost.items():
             self._metrics.records_failed(where.topic, count, now)
-            self._report_failure(where, count, error)
+            self._report_failure(where, count, unobserved, error)
 
     def _fail_some(self, error: KafkaError, now: float) -> bool:
         """Fail the oldest records that have no outcome yet, as many as one turn may; whether there are others."""

@@ -712,13 +712,13 @@ def test_many_records_in_line_are_served_over_several_turns_in_order():
     assert run(scenario)[0] == list(range(1000))
 
 
-def test_retried_batches_are_debug_and_failed_ones_are_one_error_each(caplog):
+def test_retried_batches_are_debug_and_failed_ones_one_line_each(caplog):
     async def scenario(world):
         world.cluster.create_topic("clicks", leaders=[1])
         async with world.producer(retries=2, linger_ms=10) as producer:
             world.cluster.faults.append(Fault(api=ApiKey.PRODUCE, error=NOT_ENOUGH_REPLICAS, times=3))
             sent = [producer.send("clicks", b"value") for _ in range(10)]
-            await asyncio.wait(sent)
+            await producer.flush()
             return [delivery.exception() for delivery in sent]
 
     with caplog.at_level(logging.DEBUG, logger="aioproducer"):
