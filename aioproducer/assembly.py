@@ -181,7 +181,7 @@ def assemble(
         accumulator,
         metadata,
         producer_state,
-        Completion(accumulator, producer_state, retries=config.retries),
+        Completion(accumulator, producer_state, retries=config.retries, keep_failed=bool(hooks.record_failed)),
         connector,
         metrics=metrics,
         hooks=hooks,

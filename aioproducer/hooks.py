@@ -1,8 +1,8 @@
 """Hooks: user code that watches the producer at work (after franz-go's ``kgo/hooks.go``).
 
 Each hook is a protocol of one method. A user hands over objects that have some of these methods; what nobody has, costs
-one test for an empty tuple. Hooks are told per connection, request and batch, never per record: to see or change
-records there are interceptors.
+one test for an empty tuple. Hooks are called per connection, request and batch, and of records only for those that
+failed: to see or change all records there are interceptors.
 
 They run on the event loop, as plain calls: they must be quick and must not block. What one raises is logged and keeps
 neither the producer nor the other hooks from their work. Times are milliseconds, sizes bytes.
@@ -14,10 +14,14 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from typing import ParamSpec, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, ParamSpec, Protocol, runtime_checkable
 
 from aioproducer.client_log import Log
 from aioproducer.record import Node, TopicPartition
+
+if TYPE_CHECKING:
+    from aioproducer.errors import KafkaError
+    from aioproducer.outgoing import Record
 
 _logger = logging.getLogger("aioproducer")
 
@@ -146,6 +150,22 @@ class OnBatchFailed(Protocol):
         ...
 
 
+@runtime_checkable
+class OnRecordFailed(Protocol):
+    """Given each record that failed, as a handler of dead letters needs it."""
+
+    def on_record_failed(self, record: Record, error: KafkaError) -> None:
+        """``record`` has the bytes that would have been sent, ``error`` is that of its Delivery.
+
+        ``record.partition`` is None where none was chosen yet. Of a record whose async serializer was not done, key and
+        value are what the caller gave.
+
+        Records that were withdrawn, and those for which ``send`` raises, are not given. The call comes soon after the
+        Delivery has failed; ``close`` waits for those that are left.
+        """
+        ...
+
+
 HOOKS: tuple[type, ...] = (
     OnConnect,
     OnReady,
@@ -159,6 +179,7 @@ HOOKS: tuple[type, ...] = (
     OnBatchSplit,
     OnBatchAcked,
     OnBatchFailed,
+    OnRecordFailed,
 )
 """Every hook there is."""
 
@@ -183,6 +204,7 @@ class Hooks:
         "disconnect",
         "metadata_updated",
         "ready",
+        "record_failed",
         "request_written",
         "response_read",
         "throttle",
@@ -212,6 +234,7 @@ class Hooks:
         self.batch_retried = tuple(guard(hook.on_batch_retried) for hook in given if isinstance(hook, OnBatchRetried))
         self.batch_split = tuple(guard(hook.on_batch_split) for hook in given if isinstance(hook, OnBatchSplit))
         self.batch_acked = tuple(guard(hook.on_batch_acked) for hook in given if isinstance(hook, OnBatchAcked))
+        self.record_failed = tuple(guard(hook.on_record_failed) for hook in given if isinstance(hook, OnRecordFailed))
         self.batch_failed = tuple(guard(hook.on_batch_failed) for hook in given if isinstance(hook, OnBatchFailed))
 
 

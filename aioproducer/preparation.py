@@ -103,6 +103,7 @@ class Admission:
         want: told of each topic, and partition, that records are for; gives the loop's time.
         want_topic: the same where the time is known.
         note_refused: told of each record that failed by itself.
+        keeps_refused: such a record keeps what it holds.
         note_raised: called with each error that ``send`` raises for a record that is not accepted.
     """
 
@@ -116,6 +117,7 @@ class Admission:
         want: Callable[[str, int | None], float],
         want_topic: Callable[[str, float], None],
         note_refused: Callable[[PendingRecord, KafkaError], None],
+        keeps_refused: bool,
         note_raised: Callable[[KafkaError], None],
     ) -> None:
         self._limits = (
@@ -129,6 +131,7 @@ class Admission:
         self._want = want
         self._want_topic = want_topic
         self._note_refused = note_refused
+        self._keeps_refused = keeps_refused
         self._note_raised = note_raised
         # Async serializers at work.
         self.serializing: set[asyncio.Task[None]] = set()
@@ -158,7 +161,13 @@ class Admission:
         try:
             error = self._refusal(topic, key, value, headers)
             if error is not None:
-                pending = self._failed(topic, partition, error)
+                pending = self._accumulator.lines.make(topic, partition, None, None, (), timestamp_ms, self._loop.time())
+                if self._keeps_refused:
+                    pending.key = None if key is None else bytes(key)
+                    pending.value = None if value is None else bytes(value)
+                    pending.headers = normalise_headers(headers)
+                    pending.charged = payload_size(key, value, headers) + PENDING_OVERHEAD
+                pending.fail(error)
                 self._note_refused(pending, error)
                 return pending.delivery
             now = self._want(topic, partition)
@@ -166,14 +175,6 @@ class Admission:
         except KafkaError as raised:
             self._note_raised(raised)
             raise
-
-    def _failed(self, topic: str, partition: int | None, error: KafkaError) -> PendingRecord:
-        """A record that has failed already."""
-        pending = PendingRecord(
-            self._loop, topic, partition, None, None, (), 0, since=0, deadline=0, leave=lambda pending: None
-        )
-        pending.fail(error)
-        return pending
 
     def _refusal(
         self,
@@ -219,8 +220,11 @@ class Admission:
         headers: Sequence[HeaderPair],
         timestamp_ms: int,
         size_hint: int,
+        given: tuple[Any, Any],
     ) -> Delivery:
         """Keep the record's place while an async serializer works on it; ``headers`` are read when it is done.
+
+        ``given`` are key and value as the serializers were, which stand for the record until then.
 
         Raises:
             TypeError, ValueError: an argument is wrong.
@@ -239,6 +243,8 @@ class Admission:
                 self._note_raised(error)
             raise
         pending.serialized = False
+        pending.key, pending.value = given
+        pending.headers = headers
         delivery = pending.delivery
         self._want_topic(topic, now)
         task = self._loop.create_task(self._finish(pending, coroutine, headers), name="aioproducer-serializer")

@@ -214,6 +214,7 @@ class Producer(RecordEntry):
             want=self._want,
             want_topic=cluster.want_topic,
             note_refused=self._note_refused,
+            keeps_refused=bool(self._hooks.record_failed),
             note_raised=self._note_raised,
         )
         self._owner_thread = get_ident()
@@ -361,10 +362,12 @@ class Producer(RecordEntry):
                 if self._accumulator.has_undelivered():
                     error = ProducerClosedError("the producer was closed before the record was delivered")
                     await self._sender.fail_rest(error)
+                await self._sender.records_told()
             finally:
                 self._task.cancel()
                 await asyncio.gather(self._task, *serializing, return_exceptions=True)
                 self._report_refused()
+                await self._sender.records_told()
                 await self._sender.close()
         finally:
             # A connector that is shared lives on, and with it all that it knows of.
@@ -461,7 +464,7 @@ class Producer(RecordEntry):
             return self._put(topic, partition, key, value, headers, timestamp_ms)
         size_hint = callers.size_of(given[0]) + callers.size_of(given[1])
         both = finish(key, value, self._loop)
-        return self._admission.serialize_in_line(topic, partition, both, headers, timestamp_ms, size_hint)
+        return self._admission.serialize_in_line(topic, partition, both, headers, timestamp_ms, size_hint, given)
 
     def _abandon(self, made: object) -> None:
         if inspect.iscoroutine(made):
@@ -678,6 +681,9 @@ class Producer(RecordEntry):
         if refused is None:
             refused = self._refused[kind] = _RefusedRecords(error)
         refused.add(pending)
+        failed_records = self._sender.failed_records
+        if failed_records is not None:
+            failed_records.add(pending)
 
     def _note_raised(self, error: KafkaError) -> None:
         """Count an error that ``send`` raises for a record that is not accepted, as Kafka's ``doSend`` does."""

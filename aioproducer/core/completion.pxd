@@ -9,6 +9,7 @@ cdef class Completion:
     cdef RecordAccumulator _accumulator
     cdef ProducerState _producer_state
     cdef readonly object _retries
+    cdef readonly bint _keep_failed
 
     cpdef object acked(self, ProducerBatch batch, long long base_offset, long long log_append_time, double now)
     cpdef object written(self, ProducerBatch batch, double now)

@@ -89,12 +89,22 @@ class Completion:
 
     Args:
         retries: how many times a batch may be sent again.
+        keep_failed: a batch that fails has one more of its ``readers``, which keeps its memory: the caller reads its
+            records, and releases it.
     """
 
-    def __init__(self, accumulator: RecordAccumulator, producer_state: ProducerState, *, retries: int) -> None:
+    def __init__(
+        self,
+        accumulator: RecordAccumulator,
+        producer_state: ProducerState,
+        *,
+        retries: int,
+        keep_failed: bool = False,
+    ) -> None:
         self._accumulator = accumulator
         self._producer_state = producer_state
         self._retries = retries
+        self._keep_failed = keep_failed
 
     def acked(self, batch: ProducerBatch, base_offset: int, log_append_time: int, now: float) -> Verdict:
         """The broker has the batch; ``base_offset`` -1 where it remembers no more, times -1 without LogAppendTime."""
@@ -191,6 +201,8 @@ class Completion:
             accumulator.reenqueue(batch, now, backoff=node is None or node.node_id == batch.sent_to)
             return Verdict(Fate.RETRIED, error)
         state.abandoned(batch, sequences)
+        if pending and self._keep_failed:
+            batch.readers += 1
         unknown = batch.has_unknown_attempt
         error = error.of_record(may_have_been_written=unknown)
         if rejection is None:
@@ -241,6 +253,8 @@ class Completion:
         self._accumulator.withdraw(batch, now)
         assert batch.queue is not None
         self._producer_state.abandoned(batch, batch.queue.sequences)
+        if self._keep_failed:
+            batch.readers += 1
         batch.fail(error.of_record(may_have_been_written=batch.has_unknown_attempt or batch.on_wire))
         self._accumulator.completed(batch, now)
 

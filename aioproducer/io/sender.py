@@ -28,6 +28,7 @@ from aioproducer.diagnosis import buffer_full, held_up, partition_unknown, seria
 from aioproducer.errors import BufferExhaustedError, KafkaError, ProducerClosedError
 from aioproducer.hooks import Hooks
 from aioproducer.io.cluster import Cluster
+from aioproducer.io.failed_records import FailedRecords
 from aioproducer.io.node import NodeConnection, NodeSettings
 from aioproducer.io.offload import Compressor
 from aioproducer.io.produce import ProduceOwner, choose_version, produce_in_flight, produce_request
@@ -157,6 +158,11 @@ class Sender(ProduceOwner):
         self._on_batch_sent = hooks.batch_sent
         self._on_batch_acked = hooks.batch_acked
         self._report_failure = report_failure
+        self.failed_records: FailedRecords | None = None
+        if hooks.record_failed:
+            self.failed_records = FailedRecords(
+                loop, hooks.record_failed, accumulator.release, accumulator.pool.total_memory
+            )
         # Records in line that have failed, to be told when those are through that fail with them: error, count, and how
         # many of these were unobserved.
         self._lost: dict[tuple[TopicPartition, type[KafkaError]], tuple[KafkaError, int, int]] = {}
@@ -515,6 +521,8 @@ class Sender(ProduceOwner):
         for on_batch_failed in self._hooks.batch_failed:
             on_batch_failed(batch.topic_partition, batch.record_count, error)
         self._report_failure(batch.topic_partition, batch.record_count, batch.unobserved, error)
+        if self.failed_records is not None:
+            self.failed_records.add(batch)
 
     # Deadlines and ends
 
@@ -578,6 +586,9 @@ class Sender(ProduceOwner):
             kind = TopicPartition(topic, -1 if partition is None else partition), type(error)
             first, count_before, unobserved_before = self._lost.get(kind, (error, 0, 0))
             self._lost[kind] = first, count_before + count, unobserved_before + unobserved
+        if self.failed_records is not None:
+            for pending in records:
+                self.failed_records.add(pending)
 
     def _tell_lost(self, now: float) -> None:
         lost, self._lost = self._lost, {}
@@ -598,12 +609,14 @@ class Sender(ProduceOwner):
         return bool(waiting) and self._accumulator.has_undelivered()
 
     def fail_everything(self, error: KafkaError, now: float) -> None:
-        """Fail every record that has no outcome yet."""
+        """Fail every record that has no outcome yet, and have all told at once."""
         while self._fail_some(error, now):
             continue
         while self._accumulator.end_all_drains(ADMITTED_PER_TURN):
             continue
         self._tell_lost(now)
+        if self.failed_records is not None:
+            self.failed_records.tell_all()
 
     async def fail_rest(self, error: KafkaError) -> None:
         """Fail every record that has no outcome yet, some in each turn; who is cancelled has them failed at once.
@@ -616,8 +629,14 @@ class Sender(ProduceOwner):
             while more:
                 more = self._fail_some(error, self._loop.time())
                 await asyncio.sleep(0)
+            await self.records_told()
         finally:
             self.fail_everything(error, self._loop.time())
+
+    async def records_told(self) -> None:
+        """Wait until ``on_record_failed`` has been given every record that failed."""
+        if self.failed_records is not None:
+            await self.failed_records.told()
 
     # Compression
 

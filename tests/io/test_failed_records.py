@@ -3,11 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import itertools
 import logging
+from collections import Counter
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from aioproducer.errors import KafkaError, RecordTooLargeError
+from aioproducer import Record
+from aioproducer.errors import (
+    BatchRejectedError,
+    InvalidRecordError,
+    InvalidTopicError,
+    KafkaError,
+    MetadataTimeoutError,
+    RecordTooLargeError,
+)
+from aioproducer.io import failed_records
+from aioproducer.io.failed_records import TELLING_TIME
 from aioproducer.producer import REFUSED_KEPT
 from aioproducer.protocol import ApiKey
 from tests.simulation import Fault, run
@@ -191,3 +206,390 @@ def test_a_send_from_another_thread_is_unobserved(log):
     assert isinstance(error, KafkaError)
     [(level, _)] = failures(log)
     assert level == "ERROR"
+
+
+# on_record_failed
+
+
+class DeadLetters:
+    """A hook that keeps what it is given."""
+
+    def __init__(self):
+        self.records = []
+        self.errors = []
+
+    def on_record_failed(self, record, error):
+        self.records.append(record)
+        self.errors.append(error)
+
+    @property
+    def values(self):
+        return [record.value for record in self.records]
+
+
+def memory_is_back(producer):
+    pool = producer._accumulator.pool
+    return pool.available_memory == pool.total_memory
+
+
+RECORDS = st.lists(
+    st.builds(
+        Record,
+        topic=st.just("clicks"),
+        key=st.none() | st.binary(max_size=20),
+        value=st.none() | st.binary(max_size=200),
+        timestamp_ms=st.integers(0, 2**62),
+        headers=st.lists(st.tuples(st.text(max_size=5), st.none() | st.binary(max_size=5)), max_size=3),
+    ),
+    min_size=1,
+    max_size=30,
+)
+
+
+@given(RECORDS, st.sampled_from(["none", "gzip", "snappy", "lz4", "zstd"]), st.sampled_from([1, 200, 16384]))
+@settings(max_examples=40, deadline=None)
+def test_every_record_of_failed_batches_is_given_as_it_was_sent(records, codec, batch_size):
+    letters = DeadLetters()
+
+    async def scenario(world):
+        world.cluster.create_topic("clicks", leaders=[1])
+        world.cluster.faults.append(Fault(api=ApiKey.PRODUCE, error=TOPIC_AUTHORIZATION_FAILED, times=1000))
+        config = {"compression_type": codec, "batch_size": batch_size, "linger_ms": 1}
+        async with world.producer(hooks=(letters,), **config) as producer:
+            sent = [producer.send_record(record) for record in records]
+            await producer.flush()
+            errors = [delivery.exception() for delivery in sent]
+            await producer.close()
+            assert memory_is_back(producer)
+        return errors
+
+    errors, _ = run(scenario)
+    assert letters.records == [dataclasses.replace(record, partition=0) for record in records]
+    assert [(type(error), str(error)) for error in letters.errors] == [(type(error), str(error)) for error in errors]
+
+
+def test_each_record_of_a_rejected_batch_is_given_its_own_error():
+    letters = DeadLetters()
+
+    async def scenario(world):
+        world.cluster.create_topic("clicks", leaders=[1])
+        async with world.producer(hooks=(letters,), linger_ms=10) as producer:
+            await producer.send("clicks", b"warm")
+            world.cluster.faults.append(
+                Fault(api=ApiKey.PRODUCE, error=INVALID_RECORD, culprits=((1, "no key"), (2, "no value")))
+            )
+            for number in range(4):
+                producer.send("clicks", b"%d" % number)
+            await producer.flush()
+
+    run(scenario)
+    assert letters.values == [b"0", b"1", b"2", b"3"]
+    kinds = [BatchRejectedError, InvalidRecordError, InvalidRecordError, BatchRejectedError]
+    assert [type(error) for error in letters.errors] == kinds
+    assert letters.errors[0].culprits == ((1, "no key"), (2, "no value"))
+
+
+def test_a_batch_is_read_back_while_a_transport_still_reads_it():
+    letters = DeadLetters()
+
+    async def scenario(world):
+        world.cluster.create_topic("clicks", leaders=[1])
+        config = {"request_timeout_ms": 3000, "delivery_timeout_ms": 3050, "linger_ms": 0}
+        async with world.producer(hooks=(letters,), **config) as producer:
+            await producer.send("clicks", b"warm")
+            [stalled] = [connection for connection in world.connections if connection.node.id == 1]
+            world.cluster.faults.append(Fault(api=ApiKey.PRODUCE, throttle_time_ms=2000))
+            await producer.send("clicks", b"warm")
+            stalled.transport.receive_window = 0
+            producer.send("clicks", b"slow" * 1000)
+            await world.until(lambda: letters.records)
+            assert letters.errors[0].may_have_been_written
+            assert not memory_is_back(producer)
+            stalled.transport.receive_window = None
+            await world.until(lambda: memory_is_back(producer))
+
+    run(scenario, send_buffer_bytes=0)
+    assert letters.values == [b"slow" * 1000]
+
+
+def test_the_parts_of_a_split_batch_give_their_records():
+    letters = DeadLetters()
+
+    async def scenario(world):
+        world.cluster.create_topic("clicks", leaders=[1]).max_message_bytes = 500
+        async with world.producer(hooks=(letters,), linger_ms=10) as producer:
+            for size in (100, 600, 100, 600):
+                producer.send("clicks", bytes(size), partition=0)
+            await producer.flush()
+            # It comes back when the records have been read.
+            await world.until(lambda: memory_is_back(producer))
+
+    _, world = run(scenario)
+    assert [len(value) for value in letters.values] == [600, 600]
+    assert [len(value) for value in world.cluster.values("clicks")] == [100, 100]
+
+
+def test_records_in_line_are_given_with_what_they_hold():
+    letters = DeadLetters()
+
+    async def scenario(world):
+        async with world.producer(hooks=(letters,), max_block_ms=1000) as producer:
+            producer.send("missing", bytearray(b"value"), b"key", timestamp_ms=5, headers=[("name", b"header")])
+            producer.send("missing", None, partition=3, timestamp_ms=6)
+            producer.send("missing", b"withdrawn").cancel()
+            await producer.flush()
+
+    run(scenario)
+    assert letters.records == [
+        Record("missing", b"value", b"key", None, 5, (("name", b"header"),)),
+        Record("missing", None, None, 3, 6),
+    ]
+    assert {type(error) for error in letters.errors} == {MetadataTimeoutError}
+    assert not any(error.may_have_been_written for error in letters.errors)
+
+
+def test_a_record_in_a_batch_whose_handle_was_cancelled_is_given():
+    letters = DeadLetters()
+
+    async def scenario(world):
+        world.cluster.create_topic("clicks", leaders=[1])
+        async with world.producer(hooks=(letters,), linger_ms=10) as producer:
+            await producer.send("clicks", b"warm")
+            world.cluster.faults.append(Fault(api=ApiKey.PRODUCE, error=TOPIC_AUTHORIZATION_FAILED))
+            producer.send("clicks", b"value").cancel()
+            await producer.flush()
+
+    run(scenario)
+    assert letters.values == [b"value"]
+
+
+@pytest.mark.parametrize("fault", ["late", "failing", "too large"])
+def test_a_record_whose_async_serializer_does_not_finish_is_given_as_the_caller_gave_it(fault):
+    letters = DeadLetters()
+
+    async def serialize(value):
+        await asyncio.sleep(10 if fault == "late" else 0.1)
+        if fault == "failing":
+            raise ValueError("broken")
+        return bytes(value["size"])
+
+    async def scenario(world):
+        world.cluster.create_topic("clicks", leaders=[1])
+        config = {"max_block_ms": 1000, "max_request_size": 1000, "value_serializer": serialize}
+        async with world.producer(hooks=(letters,), **config) as producer:
+            producer.send("clicks", {"size": 2000}, b"key", timestamp_ms=7, headers=[("name", None)])
+            await producer.flush()
+
+    run(scenario)
+    assert letters.records == [Record("clicks", {"size": 2000}, b"key", None, 7, (("name", None),))]
+
+
+def test_records_that_send_refuses_are_given_and_those_for_which_it_raises_are_not():
+    letters = DeadLetters()
+
+    async def scenario(world):
+        world.cluster.create_topic("clicks", leaders=[1])
+        async with world.producer(hooks=(letters,), max_request_size=1000) as producer:
+            large = bytearray(2000)
+            producer.send("clicks", memoryview(large), b"key", partition=0, timestamp_ms=1, headers=[("name", large)])
+            large[0] = 1
+            producer.send("no topic", b"value", timestamp_ms=2)
+            with pytest.raises(TypeError):
+                producer.send("clicks", "text")
+        with pytest.raises(KafkaError):
+            producer.send("clicks", b"closed")
+
+    run(scenario)
+    assert letters.records == [
+        Record("clicks", bytes(2000), b"key", 0, 1, (("name", bytes(2000)),)),
+        Record("no topic", b"value", None, None, 2),
+    ]
+    assert [type(error) for error in letters.errors] == [RecordTooLargeError, InvalidTopicError]
+
+
+@pytest.mark.parametrize("codec", ["none", "lz4"])
+def test_close_gives_what_it_fails(codec):
+    letters = DeadLetters()
+    count = 2000
+
+    async def scenario(world):
+        world.cluster.create_topic("clicks", 2, leaders=[1, 2])
+        async with world.producer(hooks=(letters,), batch_size=1000, compression_type=codec) as producer:
+            await producer.send("clicks", b"warm", partition=0)
+            world.cluster.faults.append(Fault(api=ApiKey.PRODUCE, answer="silence", times=1000))
+            for number in range(count):
+                producer.send("clicks", b"%d" % number, partition=number % 2)
+            producer.send("missing", b"in line")
+            await asyncio.sleep(1)
+            await producer.close(0.5)
+            assert memory_is_back(producer)
+
+    run(scenario)
+    assert sorted(letters.values) == sorted([b"in line", *[b"%d" % number for number in range(count)]])
+    told = zip(letters.records, letters.errors, strict=True)
+    written = {record.value: error.may_have_been_written for record, error in told}
+    assert not written[b"in line"]
+    assert set(written.values()) == {True, False}
+
+
+@pytest.mark.parametrize("ends", ["task", "loop", "close"])
+def test_records_are_given_where_the_task_or_close_is_cancelled(ends):
+    letters = DeadLetters()
+
+    async def scenario(world):
+        world.cluster.create_topic("clicks", leaders=[1])
+        producer = world.producer(hooks=(letters,), max_block_ms=60_000)
+        await producer.start()
+        await producer.send("clicks", b"warm")
+        world.cluster.faults.append(Fault(api=ApiKey.PRODUCE, answer="silence", times=1000))
+        for number in range(100):
+            producer.send("clicks", b"%d" % number)
+            producer.send("missing", b"%d" % (100 + number))
+        await asyncio.sleep(0.1)
+        if ends == "task":
+            producer._task.cancel()
+        elif ends == "loop":
+            # As asyncio.run does.
+            for task in asyncio.all_tasks() - {asyncio.current_task()}:
+                task.cancel()
+        else:
+            closing = asyncio.create_task(producer.close())
+            await asyncio.sleep(0.1)
+            closing.cancel()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        if ends != "close":
+            assert len(letters.records) == 200
+        await producer.close()
+        assert memory_is_back(producer)
+
+    run(scenario)
+    assert sorted(map(int, letters.values)) == list(range(200))
+
+
+def test_what_the_hook_raises_is_logged_and_the_others_are_given(log):
+    letters = DeadLetters()
+
+    class Failing:
+        def on_record_failed(self, record, error):
+            raise ZeroDivisionError
+
+    async def scenario(world):
+        async with world.producer(hooks=(Failing(), letters), max_block_ms=1000) as producer:
+            for number in range(3):
+                producer.send("missing", b"%d" % number)
+            await producer.flush()
+
+    run(scenario)
+    assert letters.values == [b"0", b"1", b"2"]
+    assert len([each for each in log.records if each.getMessage().endswith("Failing.on_record_failed failed")]) == 3
+
+
+def test_a_batch_that_cannot_be_read_back_is_logged_and_the_others_are_given(log):
+    letters = DeadLetters()
+
+    async def scenario(world):
+        world.cluster.create_topic("clicks", leaders=[1])
+        async with world.producer(hooks=(letters,), linger_ms=10) as producer:
+            await producer.send("clicks", b"warm")
+            failed_records = producer._sender.failed_records
+            body = failed_records._body
+            bodies = iter([b"\x02"])
+            failed_records._body = lambda batch: next(bodies, None) or body(batch)
+            for value in (b"first", b"second"):
+                world.cluster.faults.append(Fault(api=ApiKey.PRODUCE, error=TOPIC_AUTHORIZATION_FAILED))
+                producer.send("clicks", value)
+                await producer.flush()
+                await asyncio.sleep(0.01)
+
+    run(scenario)
+    assert letters.values == [b"second"]
+    assert "Failed records could not be read back for on_record_failed" in log.text
+
+
+def test_without_such_a_hook_nothing_is_kept():
+    async def scenario(world):
+        world.cluster.create_topic("clicks", leaders=[1])
+        async with world.producer(linger_ms=10, max_request_size=1000) as producer:
+            assert producer._sender.failed_records is None
+            await producer.send("clicks", b"warm")
+            world.cluster.faults.append(Fault(api=ApiKey.PRODUCE, error=TOPIC_AUTHORIZATION_FAILED))
+            delivery = producer.send("clicks", b"value")
+            await producer.flush()
+            assert delivery.done()
+            assert memory_is_back(producer)
+            assert producer.send("clicks", bytes(2000))._group.value is None
+
+    run(scenario)
+
+
+def test_many_records_are_told_of_over_many_passes_of_the_loop(monkeypatch):
+    """A batch of thousands of records holds the loop no longer than a record in line."""
+    passes = []
+
+    class Watch:
+        def on_record_failed(self, record, error):
+            passes.append(asyncio.get_running_loop().turns)
+
+    async def scenario(world):
+        # Each look at the clock takes a tenth of the time that there is.
+        clock = itertools.count()
+        monkeypatch.setattr(failed_records, "perf_counter", lambda: next(clock) * TELLING_TIME / 10)
+        world.cluster.create_topic("clicks", leaders=[1])
+        async with world.producer(hooks=(Watch(),), linger_ms=10, batch_size=100_000, max_block_ms=1000) as producer:
+            await producer.send("clicks", b"warm")
+            world.cluster.faults.append(Fault(api=ApiKey.PRODUCE, error=TOPIC_AUTHORIZATION_FAILED))
+            for _ in range(2000):
+                producer.send("clicks", b"value")
+                producer.send("missing", b"value")
+            await producer.flush()
+
+    run(scenario)
+    assert len(passes) == 4000
+    assert max(Counter(passes).values()) <= 11
+
+
+@pytest.mark.parametrize("threads", [True, False])
+def test_a_large_compressed_batch_is_decompressed_in_a_thread_if_there_is_one(threads, monkeypatch):
+    letters = DeadLetters()
+    in_thread = []
+    to_thread = asyncio.to_thread
+
+    async def watched(function, *arguments):
+        in_thread.append(len(arguments[0]))
+        if not threads:
+            raise RuntimeError("can't start new thread")
+        return await to_thread(function, *arguments)
+
+    monkeypatch.setattr(asyncio, "to_thread", watched)
+
+    async def scenario(world):
+        world.cluster.create_topic("clicks", leaders=[1])
+        config = {"compression_type": "gzip", "batch_size": 1_000_000, "linger_ms": 10}
+        async with world.producer(hooks=(letters,), **config) as producer:
+            for size in (100, 1000):
+                world.cluster.faults.append(Fault(api=ApiKey.PRODUCE, error=TOPIC_AUTHORIZATION_FAILED))
+                for number in range(100):
+                    producer.send("clicks", b"%d" % number + bytes(size))
+                await producer.flush()
+
+    run(scenario)
+    assert letters.values == [b"%d" % number + bytes(size) for size in (100, 1000) for number in range(100)]
+    # The smaller one is quick.
+    assert len(in_thread) == 1
+
+
+def test_records_that_are_refused_faster_than_they_are_told_of_are_told_of_at_once():
+    """What waits for the hook is bounded by buffer_memory, whatever the caller does."""
+    letters = DeadLetters()
+
+    async def scenario(world):
+        async with world.producer(hooks=(letters,), max_request_size=1000, buffer_memory=20_000) as producer:
+            waiting = producer._sender.failed_records
+            for number in range(1000):
+                producer.send("clicks", b"%d" % number + bytes(2000))
+                assert waiting._size <= 20_000
+                assert len(waiting._waiting) <= 20
+
+    run(scenario)
+    assert [int(value.rstrip(b"\0")) for value in letters.values] == list(range(1000))

@@ -17,6 +17,7 @@ from aioproducer.protocol.messages.metadata import (
     MetadataResponseTopic,
 )
 from aioproducer.protocol.messages.produce import (
+    BatchIndexAndErrorMessage,
     LeaderIdAndEpoch,
     NodeEndpoint,
     PartitionProduceResponse,
@@ -218,6 +219,10 @@ class SimulatedCluster:
                 if fault.appended and not answer.error_code:
                     # The base offset stays, as in Kafka's DelayedProduce.
                     answer.error_code = error
+                answer.record_errors = [
+                    BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=text)
+                    for index, text in fault.culprits
+                ]
                 if answer.current_leader.leader_id >= 0:
                     moved.add(answer.current_leader.leader_id)
                 answers.append(answer)

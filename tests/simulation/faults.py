@@ -17,6 +17,8 @@ class Fault:
         its replicas and answers with the code afterwards.
     delay, answer_delay
         Seconds before the request is looked at, and between that and the answer.
+    culprits
+        The records that an error blames: places in the batch, and what is said of them.
     disconnect
         End the connection ``before`` anything is done, ``after`` it was done and instead of the answer, or ``half``-way
         through the answer, or as soon as it has ``answered``.
@@ -33,6 +35,7 @@ class Fault:
     topic: str | None = None
     error: int = 0
     appended: bool = False
+    culprits: tuple[tuple[int, str], ...] = ()
     delay: float = 0.0
     answer_delay: float = 0.0
     disconnect: Literal["", "before", "after", "half", "answered"] = ""

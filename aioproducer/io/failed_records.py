@@ -1,0 +1,183 @@
+"""Gives failed records to ``on_record_failed``: read back from what is kept of them, a few in each pass of the loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextvars import copy_context
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from aioproducer.compression import codec
+from aioproducer.core.batch import ProducerBatch
+from aioproducer.core.pending import PendingRecord
+from aioproducer.errors import KafkaError
+from aioproducer.wire.record import decode_record
+
+if TYPE_CHECKING:
+    from aioproducer.outgoing import Record
+
+_logger = logging.getLogger("aioproducer")
+
+# How long records are told of between two turns for others, in seconds.
+TELLING_TIME = 0.0005
+# Compressed batches that were larger than this are decompressed in a thread, in bytes: gzip takes a quarter of a
+# millisecond for as many.
+DECOMPRESSED_HERE = 65536
+
+OnRecordFailed = Callable[["Record", KafkaError], None]
+
+
+class FailedRecords:
+    """Failed batches and records in line whose records are still to be told of, in the order in which they failed.
+
+    A batch has one more reader, so that it keeps its memory; that is counted in ``buffer_memory``. Other records may
+    take as many bytes together: past that all are told of at once.
+
+    Args:
+        hooks: called with each record and its error; they raise nothing.
+        release: called for a batch that is read no more.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        hooks: tuple[OnRecordFailed, ...],
+        release: Callable[[ProducerBatch], None],
+        size_limit: int,
+    ) -> None:
+        from aioproducer.outgoing import Record
+
+        self._record_class = Record
+        self._loop = loop
+        self._hooks = hooks
+        self._release = release
+        self._size_limit = size_limit
+        self._size = 0
+        self._waiting: deque[ProducerBatch | PendingRecord] = deque()
+        # What is left of the batch or record that came before those.
+        self._records: Iterator[tuple[Record, KafkaError]] | None = None
+        self._task: asyncio.Task[None] | None = None
+        # Hooks belong to whoever has started the producer, whoever sends.
+        self._context = copy_context()
+
+    def add(self, failed: ProducerBatch | PendingRecord) -> None:
+        """Tell of the batch's records, or of this one, soon."""
+        self._waiting.append(failed)
+        if isinstance(failed, PendingRecord):
+            self._size += failed.charged
+            if self._size > self._size_limit:
+                self.tell_all()
+                return
+        if self._task is None:
+            self._task = self._loop.create_task(self._tell(), name="aioproducer-failed-records", context=self._context)
+
+    async def told(self) -> None:
+        """Wait until all are told of."""
+        while self._task is not None:
+            await asyncio.wait([self._task])
+        self.tell_all()
+
+    def tell_all(self) -> None:
+        """Tell of all at once, however long that takes."""
+        while self._tell_next():
+            continue
+
+    async def _tell(self) -> None:
+        try:
+            # An eager task begins where it is made, in the middle of what has failed the records.
+            await asyncio.sleep(0)
+            began = perf_counter()
+            more = True
+            while more:
+                if self._records is None and self._waiting and _is_slow(self._waiting[0]):
+                    await self._read_in_thread()
+                more = self._tell_next()
+                if perf_counter() - began > TELLING_TIME:
+                    await asyncio.sleep(0)
+                    began = perf_counter()
+        except asyncio.CancelledError:
+            # As a rule the loop is about to end, and there is no later.
+            self.tell_all()
+            raise
+        finally:
+            self._task = None
+
+    def _tell_next(self) -> bool:
+        """Tell of the next record; False where there is none."""
+        while True:
+            if self._records is None:
+                if not self._waiting:
+                    return False
+                self._records = self._read(self._waiting.popleft())
+            try:
+                found = next(self._records, None)
+            except Exception:
+                _logger.exception("Failed records could not be read back for on_record_failed")
+                found = None
+            if found is not None:
+                for on_record_failed in self._hooks:
+                    on_record_failed(*found)
+                return True
+            self._records = None
+
+    def _read(self, failed: ProducerBatch | PendingRecord) -> Iterator[tuple[Record, KafkaError]]:
+        if isinstance(failed, ProducerBatch):
+            return self._decoded(failed, self._body(failed), failed.codec_id)
+        self._size -= failed.charged
+        return self._alone(failed)
+
+    def _body(self, batch: ProducerBatch) -> bytes:
+        """A copy of the batch's body, whose memory goes back."""
+        assert batch.body is not None
+        body = b"".join(batch.body)
+        batch.readers -= 1
+        self._release(batch)
+        return body
+
+    async def _read_in_thread(self) -> None:
+        """Begin the batch that waits longest, decompressed elsewhere."""
+        batch = self._waiting.popleft()
+        assert isinstance(batch, ProducerBatch)
+        body = self._body(batch)
+        # For whoever cannot wait, and where there is no thread.
+        here = self._records = self._decoded(batch, body, batch.codec_id)
+        try:
+            data = await asyncio.to_thread(codec(batch.codec_id).decompress, body)
+        except Exception:
+            # What is wrong with the bytes, if that is it, is met again where they are read here, and logged.
+            return
+        if self._records is here:
+            self._records = self._decoded(batch, data, 0)
+
+    def _decoded(self, batch: ProducerBatch, body: bytes, codec_id: int) -> Iterator[tuple[Record, KafkaError]]:
+        topic, partition = batch.topic_partition
+        data = codec(codec_id).decompress(body) if codec_id else body
+        position = 0
+        for index in range(batch.record_count):
+            each = decode_record(data, position)
+            position = each.end
+            timestamp_ms = batch.base_timestamp + each.timestamp_delta
+            error = batch.error(index)
+            assert error is not None
+            yield self._record_class(topic, each.value, each.key, partition, timestamp_ms, each.headers), error
+
+    def _alone(self, pending: PendingRecord) -> Iterator[tuple[Record, KafkaError]]:
+        assert pending.stored_error is not None
+        yield (
+            self._record_class(
+                pending.topic,
+                pending.value,
+                pending.key,
+                pending.partition,
+                pending.timestamp_ms,
+                pending.headers,  # type: ignore[arg-type]  # copied to bytes where the record was accepted
+            ),
+            pending.stored_error.fresh(),
+        )
+
+
+def _is_slow(failed: ProducerBatch | PendingRecord) -> bool:
+    return isinstance(failed, ProducerBatch) and failed.codec_id != 0 and failed.used_before > DECOMPRESSED_HERE
