@@ -2,7 +2,8 @@
 
 AIOPRODUCER_LOOPS=asyncio, or uvloop, has them run on one loop alone, in half the time. AIOPRODUCER_PURE=1 has them run
 on the sources of the compiled modules; AIOPRODUCER_BUILD=pure, compiled or sanitized says which build has to be under
-test (tests/builds/test_modules.py). --hypothesis-profile=soak has the fuzzers try many more examples.
+test (tests/builds/test_modules.py). AIOPRODUCER_COVERED=rooms traces only the own tests of the rooms that have to reach
+95 % of coverage. --hypothesis-profile=soak has the fuzzers try many more examples.
 """
 
 from __future__ import annotations
@@ -40,6 +41,9 @@ _THREADS_THAT_END = ("aioproducer-compressor", "aioproducer-verbs")
 
 # Rooms whose code never meets a loop's own ways: it lies above connections, and waits for futures alone.
 _ONE_LOOP = ("core/", "broker/groups/", "broker/handlers/", "broker/replicas/", "broker/test_")
+
+# What shows the coverage of core, wire and protocol: tracing more than doubles the CPU time of a test.
+_COVERED = ("core/", "wire/", "protocol/", "fuzz/", "compression/")
 if _ROOT not in sys.path:
     sys.path.append(_ROOT)
 
@@ -70,9 +74,12 @@ def pytest_asyncio_loop_factories(
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    rooms_alone = os.environ.get("AIOPRODUCER_COVERED") == "rooms"
     for item in items:
         if _is_below(item, _PROGRAMS):
             item.add_marker(pytest.mark.programs)
+        if rooms_alone and not _is_below(item, _COVERED):
+            item.add_marker(pytest.mark.no_cover)
     # What takes minutes comes first: while one process is at it, others take the rest.
     items.sort(key=lambda item: item.get_closest_marker("fresh_root") is None)
 
