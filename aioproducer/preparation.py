@@ -161,7 +161,9 @@ class Admission:
         try:
             error = self._refusal(topic, key, value, headers)
             if error is not None:
-                pending = self._accumulator.lines.make(topic, partition, None, None, (), timestamp_ms, self._loop.time())
+                pending = self._accumulator.lines.make(
+                    topic, partition, None, None, (), timestamp_ms, self._loop.time()
+                )
                 if self._keeps_refused:
                     pending.key = None if key is None else bytes(key)
                     pending.value = None if value is None else bytes(value)

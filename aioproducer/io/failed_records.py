@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextvars import copy_context
 from time import perf_counter
 from typing import TYPE_CHECKING
 
+from aioproducer.client_log import Log
 from aioproducer.compression import codec
 from aioproducer.core.batch import ProducerBatch
 from aioproducer.core.pending import PendingRecord
@@ -18,8 +18,6 @@ from aioproducer.wire.record import decode_record
 
 if TYPE_CHECKING:
     from aioproducer.outgoing import Record
-
-_logger = logging.getLogger("aioproducer")
 
 # How long records are told of between two turns for others, in seconds.
 TELLING_TIME = 0.0005
@@ -47,6 +45,7 @@ class FailedRecords:
         hooks: tuple[OnRecordFailed, ...],
         release: Callable[[ProducerBatch], None],
         size_limit: int,
+        log: Log,
     ) -> None:
         from aioproducer.outgoing import Record
 
@@ -55,6 +54,7 @@ class FailedRecords:
         self._hooks = hooks
         self._release = release
         self._size_limit = size_limit
+        self._log = log
         self._size = 0
         self._waiting: deque[ProducerBatch | PendingRecord] = deque()
         # What is left of the batch or record that came before those.
@@ -72,7 +72,9 @@ class FailedRecords:
                 self.tell_all()
                 return
         if self._task is None:
-            self._task = self._loop.create_task(self._tell(), name="aioproducer-failed-records", context=self._context)
+            create_task = self._loop.create_task
+            # Not its argument ``context``, which a task factory of the user's may not take.
+            self._task = self._context.run(create_task, self._tell(), name="aioproducer-failed-records")
 
     async def told(self) -> None:
         """Wait until all are told of."""
@@ -106,22 +108,22 @@ class FailedRecords:
             self._task = None
 
     def _tell_next(self) -> bool:
-        """Tell of the next record; False where there is none."""
-        while True:
-            if self._records is None:
-                if not self._waiting:
-                    return False
-                self._records = self._read(self._waiting.popleft())
-            try:
-                found = next(self._records, None)
-            except Exception:
-                _logger.exception("Failed records could not be read back for on_record_failed")
-                found = None
-            if found is not None:
-                for on_record_failed in self._hooks:
-                    on_record_failed(*found)
-                return True
+        """Tell of the next record, or end what had none left; False where there is nothing."""
+        if self._records is None:
+            if not self._waiting:
+                return False
+            self._records = self._read(self._waiting.popleft())
+        try:
+            found = next(self._records, None)
+        except Exception:
+            self._log.exception("Failed records could not be read back for on_record_failed")
+            found = None
+        if found is None:
             self._records = None
+        else:
+            for on_record_failed in self._hooks:
+                on_record_failed(*found)
+        return True
 
     def _read(self, failed: ProducerBatch | PendingRecord) -> Iterator[tuple[Record, KafkaError]]:
         if isinstance(failed, ProducerBatch):

@@ -161,7 +161,7 @@ class Sender(ProduceOwner):
         self.failed_records: FailedRecords | None = None
         if hooks.record_failed:
             self.failed_records = FailedRecords(
-                loop, hooks.record_failed, accumulator.release, accumulator.pool.total_memory
+                loop, hooks.record_failed, accumulator.release, accumulator.pool.total_memory, self._log
             )
         # Records in line that have failed, to be told when those are through that fail with them: error, count, and how
         # many of these were unobserved.
