@@ -363,12 +363,12 @@ class Producer(RecordEntry):
                 if self._accumulator.has_undelivered():
                     error = ProducerClosedError("the producer was closed before the record was delivered")
                     await self._sender.fail_rest(error)
-                await self._sender.records_told()
+                await self._sender.tell_rest()
             finally:
                 self._task.cancel()
                 await asyncio.gather(self._task, *serializing, return_exceptions=True)
                 self._report_refused()
-                await self._sender.records_told()
+                await self._sender.tell_rest()
                 await self._sender.close()
         finally:
             # A connector that is shared lives on, and with it all that it knows of.

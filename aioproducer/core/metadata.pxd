@@ -22,7 +22,9 @@ cdef class ClusterMetadata:
     cdef dict _new_topics
     cdef object _in_flight
     cdef bint _full_update_wanted
-    cdef dict _left_to_ask
+    cdef Py_ssize_t _left_to_ask
+    cdef Py_ssize_t _new_left_to_ask
+    cdef object _in_turn
     cdef bint _told_news
     cdef double _last_full_update
     cdef object _attempt_started

@@ -11,6 +11,7 @@ Every leader it names is a node it knows, or ``NO_LEADER``. Partitions of a topi
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from types import MappingProxyType
@@ -66,6 +67,9 @@ __all__ = [
 ]
 
 REBOOTSTRAP_REQUIRED = 129
+
+TOPICS_LOOKED_AT_PER_REQUEST = 1000
+"""Those included that were forgotten: where that many were in a row, a request asks for none."""
 
 TOPICS_PER_REQUEST = 200
 """A request for more is made in parts: building, writing and answering one for thousands takes everybody's time."""
@@ -127,8 +131,13 @@ class ClusterMetadata:
         self._new_topics: dict[str, None] = {}
         self._in_flight: _InFlight | None = None
         self._full_update_wanted: bool = True
-        # What a full update that has begun still has to ask for, and whether its answers so far told anything new.
-        self._left_to_ask: dict[str, None] = {}
+        # The topics that were asked for before, those first whose turn in a full update is next. Of a hundred thousand
+        # a copy would hold up the loop for milliseconds. One that was forgotten is dropped when it is come by.
+        self._in_turn: deque[TopicInUse] = deque()
+        # How many of those, and of the new ones, a full update that has begun still has to come by, and whether its
+        # answers so far told anything new.
+        self._left_to_ask: int = 0
+        self._new_left_to_ask: int = 0
         self._told_news: bool = False
         self._last_full_update: float = -math.inf
         self._attempt_started: float | None = None
@@ -191,7 +200,7 @@ class ClusterMetadata:
         """
         in_use = self._topics.get(name)
         if in_use is None:
-            self._topics[name] = TopicInUse(now)
+            self._topics[name] = TopicInUse(name, now)
             self._new_topics[name] = None
             self._fruitless.failures = 0
             return None
@@ -226,6 +235,11 @@ class ClusterMetadata:
         if topic in self._topics:
             self._new_topics[topic] = None
         return self.version
+
+    @property
+    def topics_in_flight(self) -> frozenset[str]:
+        """The topics that the request in flight asks for."""
+        return frozenset() if self._in_flight is None else self._in_flight.topics
 
     @property
     def update_in_flight(self) -> bool:
@@ -271,7 +285,7 @@ class ClusterMetadata:
         """
         if self._in_flight is not None:
             raise RuntimeError("a metadata request is already in flight")
-        full = bool(self._left_to_ask)
+        full = bool(self._left_to_ask or self._new_left_to_ask)
         if not full:
             expired = now >= self._last_full_update + self._max_age
             full = expired or not self._new_topics or (self._full_update_wanted and now >= self._fruitless.retry_at)
@@ -279,9 +293,10 @@ class ClusterMetadata:
                 self._fruitless.failures = 0
             if full:
                 self._full_update_wanted = False
-                self._left_to_ask = dict.fromkeys(self._topics)
+                self._left_to_ask = len(self._in_turn)
+                self._new_left_to_ask = len(self._new_topics)
         names = self._take_names(full)
-        self._in_flight = _InFlight(full, frozenset(names), not self._left_to_ask)
+        self._in_flight = _InFlight(full, frozenset(names), not (self._left_to_ask or self._new_left_to_ask))
         self.begin_attempt(now)
         return MetadataRequest(
             topics=[MetadataRequestTopic(name=name) for name in sorted(names)],
@@ -294,18 +309,28 @@ class ClusterMetadata:
         In a full update the others have at least half of the request: new topics could come as fast as they are
         asked for.
         """
-        names: dict[str, None] = {}
+        names = self._take_new({}, TOPICS_PER_REQUEST // (2 if full and self._left_to_ask else 1))
+        looks = TOPICS_LOOKED_AT_PER_REQUEST if full else 0
+        while looks and self._left_to_ask and len(names) < TOPICS_PER_REQUEST:
+            looks -= 1
+            self._left_to_ask -= 1
+            in_use = self._in_turn.popleft()
+            if self._topics.get(in_use.name) is in_use:
+                self._in_turn.append(in_use)
+                names[in_use.name] = None
+        return self._take_new(names, TOPICS_PER_REQUEST - len(names))
 
-        def take(waiting: dict[str, None], most: int) -> None:
-            names.update(dict.fromkeys(list(islice((name for name in waiting if name not in names), most))))
-
-        if full:
-            take(self._new_topics, TOPICS_PER_REQUEST // 2)
-            take(self._left_to_ask, TOPICS_PER_REQUEST - len(names))
-        take(self._new_topics, TOPICS_PER_REQUEST - len(names))
-        for name in names:
-            self._new_topics.pop(name, None)
-            self._left_to_ask.pop(name, None)
+    def _take_new(self, names: dict[str, None], most: int) -> dict[str, None]:
+        """Add at most so many new topics to ``names``; from then on full updates ask for them."""
+        new = list(islice(self._new_topics, max(most, 0)))
+        self._new_left_to_ask = max(self._new_left_to_ask - len(new), 0)
+        for name in new:
+            names[name] = None
+            del self._new_topics[name]
+            in_use = self._topics[name]
+            if not in_use.was_asked_for:
+                in_use.was_asked_for = True
+                self._in_turn.append(in_use)
         return names
 
     def handle_failure(self, error: KafkaError, now: float) -> None:
@@ -314,10 +339,13 @@ class ClusterMetadata:
         if in_flight is not None:
             self._full_update_wanted |= in_flight.full
             if in_flight.full:
-                self._left_to_ask = {}
+                self._left_to_ask = self._new_left_to_ask = 0
             else:
-                # Topics that were forgotten meanwhile would be asked for without anybody's need.
-                self._new_topics = {name: None for name in in_flight.topics if name in self._topics} | self._new_topics
+                # Topics that were forgotten meanwhile would be asked for without anybody's need. The others are asked
+                # for again behind those that have not been asked for yet.
+                for name in in_flight.topics:
+                    if name in self._topics:
+                        self._new_topics[name] = None
         self.begin_attempt(now)
         self.last_error = error
         self._failed.failed(now)
@@ -521,8 +549,7 @@ class ClusterMetadata:
         self._in_flight = None
         self._add_nodes(self._bootstrap, change)
         gone = self._forget_nodes(self._bootstrap, change)
-        self._new_topics = {}
-        self._left_to_ask = {}
+        self._left_to_ask = self._new_left_to_ask = 0
         self.request_update(now, "going back to the bootstrap addresses")
         self._rebootstrap_required = False
         self._attempt_started = now
@@ -598,14 +625,14 @@ class ClusterMetadata:
         """Leave the partitions that those led without a leader; returns the change of the last step."""
         work = 0
         for in_use in list(self._topics.values()) if gone else ():
-            if in_use.metadata is None:
-                continue
-            for partition in list(in_use.metadata.partitions):
+            work += 1
+            metadata = in_use.metadata
+            for partition in (None,) if metadata is None else tuple(metadata.partitions):
                 work += 1
-                if partition.leader in gone:
+                if metadata is not None and partition is not None and partition.leader in gone:
                     work += PARTITIONS_PER_STEP
-                    set_partition(in_use.metadata, partition._replace(leader=NO_LEADER), change.leaders, partition)
-                    self.request_update(now, f"the leader of {in_use.metadata.name}-{partition.partition} is gone")
+                    set_partition(metadata, partition._replace(leader=NO_LEADER), change.leaders, partition)
+                    self.request_update(now, f"the leader of {metadata.name}-{partition.partition} is gone")
                 if work >= PARTITIONS_PER_STEP * PARTITIONS_PER_STEP:
                     work = 0
                     yield change

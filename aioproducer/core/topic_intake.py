@@ -37,10 +37,13 @@ _ZERO_TOPIC_ID = bytes(16)
 class TopicInUse:
     """A topic that somebody sends to, and what the latest response about it said."""
 
-    __slots__ = ("error_code", "last_used", "metadata")
+    __slots__ = ("error_code", "last_used", "metadata", "name", "was_asked_for")
 
-    def __init__(self, last_used: float) -> None:
+    def __init__(self, name: str, last_used: float) -> None:
+        self.name = name
         self.last_used = last_used
+        # At least once; from then on full updates ask for it.
+        self.was_asked_for = False
         self.metadata: TopicMetadata | None = None
         self.error_code = 0
 

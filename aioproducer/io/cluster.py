@@ -330,6 +330,7 @@ class Cluster(NodeOwner):
         metadata = self.metadata
         now = self._loop.time()
         names: list[str] = []
+        asked = metadata.topics_in_flight
         failure: KafkaError | None = None
         try:
             topics = _noting_names(response.elements(), names) if self._hooks.metadata_updated else response.elements()
@@ -343,7 +344,8 @@ class Cluster(NodeOwner):
             self._log.warning("%s", failure)
             metadata.handle_failure(failure, now)
             node.poison(failure)
-        for name in list(self._accumulator.lines.blocked):
+        # Those alone that this answer is about: of a hundred thousand topics each has its turn in some request.
+        for name in asked:
             queues = self._accumulator.lines.blocked.get(name)
             if queues is not None:
                 # Somebody waits for this topic, or for more partitions of it, and this answer did not help.

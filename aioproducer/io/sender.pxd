@@ -45,7 +45,7 @@ cdef class Sender(ProduceOwner):
     cdef tuple _on_batch_acked
     cdef object _report_failure
     cdef readonly object failed_records
-    cdef dict _lost
+    cdef object _lost
     cdef dict _refused
     cdef readonly object _compressor
     cdef readonly Turns _turns

@@ -9,6 +9,7 @@ that response they run in between, and what they send next leaves with no turn o
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Callable
 from contextvars import copy_context
 from functools import partial
@@ -49,7 +50,14 @@ ADMITTED_PER_TURN = 100
 BATCHES_PER_TURN = 16
 # And so many are failed in one, and so many records in line.
 BATCHES_FAILED_PER_TURN = 32
-RECORDS_FAILED_PER_TURN = 300
+RECORDS_FAILED_PER_TURN = 100
+# Of records in line that fail for reasons of their own so many reasons, and so many records between two looks at that.
+REASONS_PER_TURN = 20
+RECORDS_PER_LOOK = 20
+# So many failures in line are told of in one turn, each of all records for a partition that fail alike; as long as
+# others fail that may be among them, no more than so many wait to be told.
+FAILURES_TOLD_PER_TURN = 16
+MOST_UNTOLD = 1000
 # Seconds that records in line may outlive their time while records before them are served.
 LONGEST_POSTPONED_EXPIRY = 0.5
 
@@ -165,7 +173,7 @@ class Sender(ProduceOwner):
             )
         # Records in line that have failed, to be told when those are through that fail with them: error, count, and how
         # many of these were unobserved.
-        self._lost: dict[tuple[TopicPartition, type[KafkaError]], tuple[KafkaError, int, int]] = {}
+        self._lost: OrderedDict[tuple[TopicPartition, type[KafkaError]], tuple[KafkaError, int, int]] = OrderedDict()
         # Topics that the cluster refuses, why, and the number of the last record in line that this is said to.
         self._refused: dict[str, tuple[KafkaError, int]] = {}
         self._compressor: Compressor | None = None
@@ -288,10 +296,10 @@ class Sender(ProduceOwner):
                 if isinstance(error, BufferExhaustedError):
                     self._metrics.buffer_exhausted.record(1, now)
                 self._fail_waiting([pending], error)
+        if self._lost and (not more_fail or len(self._lost) > MOST_UNTOLD):
+            more_fail = self._tell_lost(now, FAILURES_TOLD_PER_TURN) or more_fail
         if more_fail:
             self.wake()
-        elif self._lost:
-            self._tell_lost(now)
         if accumulator.to_compress:
             self._compress()
         if accumulator.ready.leaderless:
@@ -536,16 +544,21 @@ class Sender(ProduceOwner):
 
     def _expire_waiting(self, now: float) -> bool:
         """Fail records in line that are over their time, as many as one turn may; whether more may be."""
-        expired = self._accumulator.expired_waiting(now, RECORDS_FAILED_PER_TURN)
         groups: dict[tuple[str, int | None, bool, bool], list[PendingRecord]] = {}
-        for pending in expired:
-            kind = (pending.topic, pending.partition, pending.wants_memory, pending.serialized)
-            groups.setdefault(kind, []).append(pending)
+        looks = RECORDS_FAILED_PER_TURN // RECORDS_PER_LOOK
+        while looks and len(groups) < REASONS_PER_TURN:
+            looks -= 1
+            expired = self._accumulator.expired_waiting(now, RECORDS_PER_LOOK)
+            for pending in expired:
+                kind = (pending.topic, pending.partition, pending.wants_memory, pending.serialized)
+                groups.setdefault(kind, []).append(pending)
+            if len(expired) < RECORDS_PER_LOOK:
+                break
         for records in groups.values():
             for _ in records if records[0].wants_memory else ():
                 self._metrics.buffer_exhausted.record(1, now)
             self._fail_waiting(records, self._why_waiting(records[0], now))
-        return len(expired) == RECORDS_FAILED_PER_TURN
+        return len(expired) == RECORDS_PER_LOOK
 
     def _fail_refused(self) -> bool:
         """Fail the records in line for a topic that the cluster refuses, some at a time; whether there are others."""
@@ -590,11 +603,16 @@ class Sender(ProduceOwner):
             for pending in records:
                 self.failed_records.add(pending)
 
-    def _tell_lost(self, now: float) -> None:
-        lost, self._lost = self._lost, {}
-        for (where, _), (error, count, unobserved) in lost.items():
+    def _tell_lost(self, now: float, most: int | None = None) -> bool:
+        """Tell of records in line that have failed, of ``most`` failures at most; whether there are others."""
+        lost = self._lost
+        left = len(lost) if most is None else most
+        while lost and left:
+            left -= 1
+            (where, _), (error, count, unobserved) = lost.popitem(last=False)
             self._metrics.records_failed(where.topic, count, now)
             self._report_failure(where, count, unobserved, error)
+        return bool(lost)
 
     def _fail_some(self, error: KafkaError, now: float) -> bool:
         """Fail the oldest records that have no outcome yet, as many as one turn may; whether there are others."""
@@ -629,12 +647,16 @@ class Sender(ProduceOwner):
             while more:
                 more = self._fail_some(error, self._loop.time())
                 await asyncio.sleep(0)
-            await self.records_told()
+            await self.tell_rest()
         finally:
             self.fail_everything(error, self._loop.time())
 
-    async def records_told(self) -> None:
-        """Wait until ``on_record_failed`` has been given every record that failed."""
+    async def tell_rest(self) -> None:
+        """Tell of all records that have failed, some in each turn."""
+        more = True
+        while more:
+            more = self._tell_lost(self._loop.time(), FAILURES_TOLD_PER_TURN)
+            await asyncio.sleep(0)
         if self.failed_records is not None:
             await self.failed_records.told()
 

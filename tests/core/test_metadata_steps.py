@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from aioproducer.core.cluster import NO_LEADER, MetadataChange
-from aioproducer.core.metadata import TOPICS_PER_REQUEST, ClusterMetadata
+from aioproducer.core.metadata import TOPICS_LOOKED_AT_PER_REQUEST, TOPICS_PER_REQUEST, ClusterMetadata
 from aioproducer.core.topic_intake import PARTITIONS_PER_STEP
 from aioproducer.errors import NetworkError, ProtocolError
 from aioproducer.protocol.messages.metadata import MetadataResponse, MetadataResponseTopic
@@ -76,7 +76,13 @@ def test_a_part_that_fails_makes_the_full_update_begin_again() -> None:
     metadata.build_request(10.0)
     metadata.handle_failure(NetworkError("gone"), 10.0)
     assert 0 < metadata.next_update_delay(10.0) <= 0.12
-    assert names(metadata.build_request(11.0)) == wanted[:TOPICS_PER_REQUEST]
+    asked: list[str | None] = []
+    for _ in range(3):
+        part = names(metadata.build_request(11.0))
+        asked += part
+        answer_all(metadata, part, 11.0)
+    assert sorted(name or "" for name in asked) == wanted
+    assert metadata.next_update_delay(12.0) == pytest.approx(299.0)
 
 
 def test_the_parts_of_an_update_count_as_one_for_the_backoff() -> None:
@@ -103,6 +109,61 @@ def test_many_new_topics_at_once_take_several_requests_too() -> None:
     assert names(metadata.build_request(0.0)) == wanted[:TOPICS_PER_REQUEST]
     answer_all(metadata, list(wanted[:TOPICS_PER_REQUEST]), 0.0)
     assert names(metadata.build_request(0.0)) == wanted[TOPICS_PER_REQUEST:]
+
+
+def test_every_topic_is_asked_for_though_new_ones_keep_coming() -> None:
+    metadata, wanted = many_topics()
+    ask_all(metadata, 0.0)
+    metadata.request_update(10.0, "test")
+    asked: list[str | None] = []
+    for number in range(4):
+        for each in range(TOPICS_PER_REQUEST // 2):
+            metadata.add_topic(f"new-{number}-{each}", 10.0)
+        part = names(metadata.build_request(10.0))
+        assert len(part) <= TOPICS_PER_REQUEST
+        answer_all(metadata, part, 10.0)
+        asked += part
+    assert set(wanted) - set(asked) == set(wanted[400:])
+    while metadata.next_update_delay(10.0) == 0:
+        part = names(metadata.build_request(10.0))
+        answer_all(metadata, part, 10.0)
+        asked += part
+    assert len(asked) == len(set(asked)) == MANY + 2 * TOPICS_PER_REQUEST
+
+
+def test_topics_that_were_forgotten_are_come_by_a_bounded_number_at_a_time() -> None:
+    """A copy of the names of a hundred thousand topics held up the loop with every update."""
+    count = 2 * TOPICS_LOOKED_AT_PER_REQUEST
+    metadata, wanted = many_topics(count)
+    while metadata.next_update_delay(0.0) == 0:
+        answer_all(metadata, names(metadata.build_request(0.0)), 0.0)
+    idle = 301.0
+    metadata.touch(wanted[-1], idle)
+    while metadata.next_update_delay(idle) == 0:
+        answer_all(metadata, names(metadata.build_request(idle)), idle)
+    assert list(metadata.topics_in_use) == wanted[-1:]
+    metadata.request_update(idle + 10, "test")
+    sizes = []
+    while metadata.next_update_delay(idle + 10) == 0:
+        part = names(metadata.build_request(idle + 10))
+        answer_all(metadata, part, idle + 10)
+        sizes.append(len(part))
+    assert sizes == [0, 1]
+    metadata.request_update(idle + 20, "test")
+    assert names(metadata.build_request(idle + 20)) == wanted[-1:]
+
+
+def test_an_update_that_fails_is_followed_by_those_not_asked_for_yet() -> None:
+    metadata = make_metadata()
+    answer_all(metadata, names(metadata.build_request(0.0)), 0.0)
+    wanted = [f"topic-{number:05}" for number in range(2 * TOPICS_PER_REQUEST)]
+    for name in wanted:
+        metadata.add_topic(name, 0.0)
+    metadata.build_request(0.0)
+    metadata.handle_failure(NetworkError("gone"), 0.0)
+    assert names(metadata.build_request(1.0)) == wanted[TOPICS_PER_REQUEST:]
+    answer_all(metadata, list(wanted[TOPICS_PER_REQUEST:]), 1.0)
+    assert names(metadata.build_request(1.0)) == wanted[:TOPICS_PER_REQUEST]
 
 
 def begin(metadata: ClusterMetadata, answered: MetadataResponse, now: float = 0.0) -> Iterator[MetadataChange]:
@@ -262,3 +323,15 @@ def test_new_topics_that_never_end_leave_known_topics_half_of_each_request() -> 
         still_to_ask.difference_update(name for name in asked if name is not None)
         answer_all(metadata, asked, now)
     assert not still_to_ask
+
+
+def test_unknown_topics_are_steps_too_where_leaders_are_gone() -> None:
+    """They were passed over in one step, however many there were."""
+    metadata = make_metadata()
+    metadata.add_topic("known", 0.0)
+    answer_all(metadata, names(metadata.build_request(0.0)), 0.0)
+    for number in range(10 * PARTITIONS_PER_STEP * PARTITIONS_PER_STEP):
+        metadata.add_topic(f"unknown-{number}", 0.0)
+    steps = list(metadata.rebootstrap_in_steps(1.0))
+    assert len(steps) >= 10
+    assert [leader.new_leader for step in steps for leader in step.leaders] == [NO_LEADER]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from contextlib import asynccontextmanager
 from itertools import pairwise
 
@@ -10,6 +11,7 @@ import pytest
 
 from aioproducer.errors import ProducerClosedError, ProtocolError
 from aioproducer.io import cluster as cluster_module
+from aioproducer.io.sender import FAILURES_TOLD_PER_TURN
 from aioproducer.protocol import ApiKey
 from aioproducer.protocol.parts import ResponseInParts
 from tests.io.recording import Recording
@@ -164,3 +166,58 @@ def test_an_answer_that_is_malformed_behind_its_beginning_ends_the_connection_an
 
     run(scenario)
     assert "answered METADATA version 13 in bytes that are wrong: cut off" in caplog.text
+
+
+def test_an_answer_looks_at_no_topic_that_it_is_not_about():
+    """Each answer looked at every topic that records wait for: of a hundred thousand, five hundred times an update."""
+
+    async def scenario(world):
+        world.cluster.create_topic("clicks")
+        backoff = {"retry_backoff_ms": 20_000, "retry_backoff_max_ms": 20_000}
+        async with world.producer(max_block_ms=30_000, **backoff) as producer:
+            waiting = [producer.send(f"missing-{number}", b"v") for number in range(1000)]
+            await asyncio.sleep(5)
+            before = world.loop.turns
+            await producer.send("clicks", b"v")
+            assert not any(delivery.done() for delivery in waiting)
+            return world.loop.turns - before
+
+    turns, _ = run(scenario)
+    assert turns < 100
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_records_for_many_unknown_topics_fail_over_many_turns(closed):
+    """All were told in one turn, which took seconds for a hundred thousand."""
+    told = Counter()
+
+    async def scenario(world):
+        world._note_failure = lambda *failure: told.update([world.loop.turns])
+        async with world.producer(max_block_ms=5000) as producer:
+            waiting = [producer.send(f"missing-{number}", b"v") for number in range(2000)]
+            if closed:
+                await producer.close(1)
+            else:
+                await asyncio.sleep(7)
+            assert all(delivery.done() for delivery in waiting)
+            assert closed or told.total() == 2000
+
+    run(scenario)
+    assert told.total() == 2000
+    # While the producer closes, the sender has its turns beside.
+    assert max(told.values()) <= FAILURES_TOLD_PER_TURN * (2 if closed else 1)
+
+
+def test_what_is_left_to_tell_when_the_producer_is_closed_is_told_over_many_turns():
+    told = Counter()
+
+    async def scenario(world):
+        world._note_failure = lambda *failure: told.update([world.loop.turns])
+        async with world.producer(max_block_ms=5000) as producer:
+            waiting = [producer.send(f"missing-{number}", b"v") for number in range(500)]
+            await asyncio.gather(*waiting, return_exceptions=True)
+            assert told.total() < 500
+
+    run(scenario)
+    assert told.total() == 500
+    assert max(told.values()) <= 2 * FAILURES_TOLD_PER_TURN

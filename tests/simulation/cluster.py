@@ -217,8 +217,10 @@ class SimulatedCluster:
                     topic, partition_data.index, batch, node_id, version, 0 if fault.appended else error
                 )
                 if fault.appended and not answer.error_code:
-                    # The base offset stays, as in Kafka's DelayedProduce.
+                    # Where the code does not tell, the base offset does, as in Kafka's DelayedProduce.
                     answer.error_code = error
+                    if error != NOT_LEADER_OR_FOLLOWER:
+                        answer.base_offset = -1
                 answer.record_errors = [
                     BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=text)
                     for index, text in fault.culprits

@@ -94,11 +94,14 @@ def story_of(random: Random) -> Story:
 def random_fault(random: Random) -> Fault:
     api = random.choice([ApiKey.PRODUCE] * 6 + [ApiKey.METADATA, ApiKey.API_VERSIONS, ApiKey.INIT_PRODUCER_ID, None])
     fault = Fault(api=api, times=random.choice([1, 1, 2, 10]))
-    match random.randrange(9):
-        case 0:
+    match random.randrange(10):
+        case 0 | 9:
             fault.error = random.choice([7, 19, 20, 2, 56, 6] if api == ApiKey.PRODUCE else [7, 14])
             # What is answered after the append, and what may be.
             fault.appended = fault.error in (7, 20) or (fault.error in (6, 56) and random.random() < 0.5)
+            if fault.appended:
+                # Some batches are to fail by it.
+                fault.times = 30
             if api not in (ApiKey.PRODUCE, ApiKey.INIT_PRODUCER_ID):
                 fault.error, fault.delay = 0, 0.3
         case 1:
