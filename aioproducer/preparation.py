@@ -300,5 +300,5 @@ class Admission:
         pending.value = None if value is None else bytes(value)
         pending.headers = normalise_headers(headers)
         pending.serialized = True
-        waiting.recharge(pending)
+        self._accumulator.recharge(pending)
         return None

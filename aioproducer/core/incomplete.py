@@ -275,11 +275,20 @@ class IncompleteBatches(BatchFinisher):
         lines = self.lines
         last_in_line = lines.waiting.last_number
         behind_records = bool(self._memory_line)
+        while self._drains and self._drains[-1].future.done():
+            # Cancelled: they would pile up behind one that waits.
+            self._drains.pop()
         self._drains.append(
             DrainWaiter(future, lines.last_memory_number, last_in_line, self._batch_number, behind_records)
         )
         self.wake()
         return future
+
+    def recharge(self, pending: PendingRecord) -> None:
+        """The bytes of a record in line are known now: charge those instead of the estimate."""
+        self.lines.waiting.recharge(pending)
+        if self._drains:
+            self.wake()
 
     def has_room(self) -> bool:
         """Whether a well-behaved sender should go on: no one waits for memory, nor do the lines fill up."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
@@ -77,7 +77,8 @@ TOPICS_PER_REQUEST = 200
 
 class _InFlight(NamedTuple):
     full: bool
-    topics: frozenset[str]
+    # In the order of the request.
+    topics: dict[str, None]
     # Of the requests that a full update takes.
     last: bool
 
@@ -237,9 +238,9 @@ class ClusterMetadata:
         return self.version
 
     @property
-    def topics_in_flight(self) -> frozenset[str]:
+    def topics_in_flight(self) -> Collection[str]:
         """The topics that the request in flight asks for."""
-        return frozenset() if self._in_flight is None else self._in_flight.topics
+        return () if self._in_flight is None else self._in_flight.topics
 
     @property
     def update_in_flight(self) -> bool:
@@ -269,6 +270,11 @@ class ClusterMetadata:
             self._attempt_started = now
             self._failed_nodes.clear()
 
+    @property
+    def failed_nodes(self) -> Collection[int]:
+        """The nodes of which `node_failed` told since this attempt began; only read it."""
+        return self._failed_nodes
+
     def node_failed(self, node_id: int) -> None:
         """A node could not be connected to, or has answered the request with an error or not at all."""
         if self._attempt_started is not None:
@@ -296,7 +302,7 @@ class ClusterMetadata:
                 self._left_to_ask = len(self._in_turn)
                 self._new_left_to_ask = len(self._new_topics)
         names = self._take_names(full)
-        self._in_flight = _InFlight(full, frozenset(names), not (self._left_to_ask or self._new_left_to_ask))
+        self._in_flight = _InFlight(full, names, not (self._left_to_ask or self._new_left_to_ask))
         self.begin_attempt(now)
         return MetadataRequest(
             topics=[MetadataRequestTopic(name=name) for name in sorted(names)],
@@ -425,7 +431,7 @@ class ClusterMetadata:
                     yield change
                     if self._in_flight is not in_flight:
                         return
-        if any(name in self._topics for name in in_flight.topics - answered):
+        if any(name in self._topics for name in in_flight.topics.keys() - answered):
             self.request_update(now, "the last response left out topics it was asked for")
         change = yield from self._remove_nodes(nodes, now, intake.take_change())
         news = news or bool(change)
@@ -587,7 +593,7 @@ class ClusterMetadata:
     def _is_other_cluster(self, response: MetadataResponse) -> bool:
         return self.cluster_id is not None and response.cluster_id not in (None, self.cluster_id)
 
-    def _forget_idle_topics(self, now: float, asked: frozenset[str], change: MetadataChange) -> None:
+    def _forget_idle_topics(self, now: float, asked: Collection[str], change: MetadataChange) -> None:
         for name in asked:
             in_use = self._topics.get(name)
             if in_use is not None and now - in_use.last_used >= self._max_idle:

@@ -6,7 +6,7 @@ Metadata and the producer id are asked for here, ahead of all records, of whiche
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from enum import Enum
 from functools import partial
 from itertools import chain, repeat
@@ -171,16 +171,32 @@ class Cluster(NodeOwner):
                 self._metrics.forget_node(node.id)
             node.task.cancel()
 
-    def _least_loaded(self, now: float) -> NodeConnection | None:
+    def _least_loaded(self, now: float, asked: Collection[int]) -> NodeConnection | None:
         """Return a node whose next slot an internal request may take, or None.
 
-        Without one, connect to the most promising node, or go back to the bootstrap addresses.
+        Without one, connect to the most promising node, or go back to the bootstrap addresses. Nodes that were
+        ``asked`` in vain are passed over as long as another is ready: one that is idle for its errors would be the
+        least loaded for ever.
         """
+        known: Iterable[int] = self.metadata.nodes
+        if asked:
+            known = [node_id for node_id in known if node_id not in asked and self._can_be_asked(node_id, now)] or known
         # Nodes that were never needed cost nothing until one is chosen.
-        candidates = [
-            NodeCandidate(node_id, NodeState.CAN_CONNECT) if node is None else self._candidate(node, now)
-            for node_id, node in ((node_id, self.nodes.get(node_id)) for node_id in self.metadata.nodes)
-        ]
+        candidates = []
+        data_first = False
+        for node_id in known:
+            node = self.nodes.get(node_id)
+            if node is None:
+                candidates.append(NodeCandidate(node_id, NodeState.CAN_CONNECT))
+                continue
+            candidate = node.candidate(now)
+            if candidate.state is NodeState.READY and not node.slots.is_for_internal(
+                node_id in self._accumulator.ready.ready
+            ):
+                # Its data is sent in this pass, and the slots behind that are looked at again.
+                data_first = True
+                continue
+            candidates.append(candidate)
         chosen = least_loaded_node(candidates, self._random)
         usable = chosen is not None or any(node.connected for node in self.nodes.values())
         if self._needs_rebootstrap(now, usable):
@@ -199,17 +215,13 @@ class Cluster(NodeOwner):
         assert node is not None
         if node.can_send(now):
             return node
-        node.want_connection()
+        if not data_first:
+            node.want_connection()
         return None
 
-    def _candidate(self, node: NodeConnection, now: float) -> NodeCandidate:
-        candidate = node.candidate(now)
-        if candidate.state is NodeState.READY and not node.slots.is_for_internal(
-            node.id in self._accumulator.ready.ready
-        ):
-            # Data goes first this time; it is sent in this pass, and the slots behind it are looked at again.
-            return candidate._replace(state=NodeState.BACKING_OFF)
-        return candidate
+    def _can_be_asked(self, node_id: int, now: float) -> bool:
+        node = self.nodes.get(node_id)
+        return node is not None and node.is_ready and now >= node.throttled_until
 
     def _needs_rebootstrap(self, now: float, usable: bool) -> bool:
         metadata = self.metadata
@@ -249,7 +261,7 @@ class Cluster(NodeOwner):
         delay = self.metadata.next_update_delay(now)
         deadline = now + delay if delay > 0 else float("inf")
         if self.is_due(now):
-            return min(deadline, self._next_reconnect(now))
+            deadline = min(deadline, self._next_reconnect(now))
         if self._producer_state.needs_producer_id() and not self._producer_id_asked:
             retry = self._producer_id_attempts.retry_at
             if retry > now:
@@ -264,7 +276,7 @@ class Cluster(NodeOwner):
         kind = self._internal.oldest(due)
         if kind is None:
             return False
-        node = self._least_loaded(now)
+        node = self._least_loaded(now, self.metadata.failed_nodes if kind is _METADATA else ())
         if node is None:
             return False
         self._internal.sent(kind)

@@ -289,7 +289,8 @@ class Sender(ProduceOwner):
             # come first. Not for ever: records behind them may wait for something else.
             self._expiry_postponed_at = min(self._expiry_postponed_at, now)
         else:
-            self._expiry_postponed_at = _NEVER
+            if not served:
+                self._expiry_postponed_at = _NEVER
             more_fail = self._expire_waiting(now) or more_fail
         if accumulator.refused:
             for pending, error in accumulator.take_refused():
@@ -673,7 +674,7 @@ class Sender(ProduceOwner):
             self._accumulator.compressed(batch, result, now)
             queue = batch.queue
             node = None if queue is None or queue.node is None else self.cluster.nodes.get(queue.node.node_id)
-            if node is not None:
+            if node is not None and node.can_send(now):
                 self.cluster.node_changed(node, now)
             return
         self._accumulator.compressed(batch, None, now)

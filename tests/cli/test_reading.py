@@ -192,7 +192,7 @@ def test_bad_csv_rows_are_told_with_all_their_lines():
         (9, b'"open,7\n8'),
     ]
     assert [each.reason.split(" (")[0] for each in bad(found)] == [
-        "it has 1 columns, not 2",
+        "it has 1 column, not 2",
         "it has 3 columns, not 2",
         "it is not CSV",
         "it is not UTF-8",

@@ -389,3 +389,104 @@ def test_brokers_that_never_answer_a_connect_are_given_up_after_the_rebootstrap_
 
     took, _ = run(scenario)
     assert took < 10
+
+
+def test_metadata_is_asked_of_another_node_where_the_least_loaded_one_answers_with_errors() -> None:
+    """The idle node, whose errors left it without load, was asked for ever, and the busy ones never."""
+
+    async def scenario(world: World) -> float:
+        world.cluster.create_topic("clicks", 2, leaders=[2, 3])
+        world.cluster.create_topic("new")
+        _slow(world, ApiKey.PRODUCE, 0.005)
+        config: dict[str, Any] = {"linger_ms": 0, "metadata_recovery_rebootstrap_trigger_ms": 60_000}
+        async with (
+            world.producer(bootstrap_servers=EVERYWHERE, max_block_ms=5000, **config) as producer,
+            closed_loops(producer, 16, partitions=2),
+        ):
+            await asyncio.sleep(0.1)
+            idle = producer._sender.cluster.node(1)
+            assert idle is not None
+            idle.want_connection()
+            await world.until(lambda: idle.is_ready)
+            world.cluster.faults.insert(0, Fault(api=ApiKey.METADATA, node=1, error=-1, times=FOREVER))
+            began = world.loop.time()
+            await producer.send("new", b"value")
+            return world.loop.time() - began
+
+    took, _ = run(scenario)
+    assert took < 0.5
+
+
+def test_drain_returns_when_async_serializers_make_the_records_in_line_smaller() -> None:
+    async def scenario(world: World) -> float:
+        world.cluster.create_topic("clicks")
+        gate = asyncio.Event()
+
+        async def serialize(value: bytes) -> bytes:
+            await (gate.wait() if value == b"slow" else asyncio.sleep(0.01))
+            return value[:1]
+
+        async with world.producer(linger_ms=0, buffer_memory=200_000, value_serializer=serialize) as producer:
+            await producer.partitions_for("clicks")
+            # The first one's serializer takes long; those behind it shrink in their places.
+            sent = [producer.send("clicks", value) for value in [b"slow", *[bytes(10_000)] * 12]]
+            assert not producer._accumulator.has_room()
+            began = world.loop.time()
+            await producer.drain()
+            took = world.loop.time() - began
+            gate.set()
+            await asyncio.gather(*sent)
+        return took
+
+    took, _ = run(scenario)
+    assert took < 0.1
+
+
+def test_compressed_batches_of_a_node_that_is_reconnected_to_do_not_count_as_its_failures() -> None:
+    """Each batch that a thread had compressed was taken for another failure to connect."""
+
+    async def scenario(world: World) -> int:
+        world.cluster.create_topic("clicks", 3, leaders=[1, 2, 3])
+        config: dict[str, Any] = {"linger_ms": 0, "compression_type": "gzip", "batch_size": 100_000}
+        config |= {"retry_backoff_ms": 10, "reconnect_backoff_ms": 50}
+        async with world.producer(
+            bootstrap_servers=EVERYWHERE, metadata_recovery_rebootstrap_trigger_ms=1000, **config
+        ) as producer:
+            await asyncio.gather(*(producer.send("clicks", b"warm", partition=each) for each in range(3)))
+            await asyncio.sleep(0.5)
+            world.latency = lambda: 1.5
+            connected = len(world.attempts)
+            sent = []
+            for turn in range(16):
+                for node in (1,) if turn == 0 else (2, 3) if turn == 2 else ():
+                    # While one is being connected to there is a node to wait for.
+                    world.disconnect(node)
+                    await asyncio.sleep(0)
+                sent += [producer.send("clicks", bytes(60_000), partition=each) for each in range(3)]
+                await asyncio.sleep(0.1)
+            await asyncio.gather(*sent)
+            return len(world.attempts) - connected
+
+    connects, _ = run(scenario)
+    assert connects == 3
+
+
+def test_a_slot_that_is_for_data_does_not_make_the_producer_connect_to_another_node() -> None:
+    async def scenario(world: World) -> int:
+        world.cluster.create_topic("clicks", leaders=[1])
+        _slow(world, ApiKey.PRODUCE, 0.001)
+        _slow(world, ApiKey.METADATA, 0.001)
+        config: dict[str, Any] = {"linger_ms": 0, "retry_backoff_ms": 0, "retry_backoff_max_ms": 0}
+        async with (
+            world.producer(max_in_flight_requests_per_connection=2, max_block_ms=300, **config) as producer,
+            closed_loops(producer, 4),
+        ):
+            await asyncio.sleep(0.1)
+            before = len(world.attempts)
+            unknown = producer.send("unknown", b"value")
+            with pytest.raises(MetadataTimeoutError):
+                await unknown
+            return len(world.attempts) - before
+
+    connects, _ = run(scenario, nodes=2)
+    assert connects <= 1

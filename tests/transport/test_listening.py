@@ -200,15 +200,18 @@ async def test_a_port_that_is_taken(recorder):
 
 
 async def test_a_port_taken_at_one_of_two_addresses_leaves_no_socket(recorder, monkeypatch):
+    # Addresses of this test alone: another process may connect from the port at 127.0.0.1 at any time.
     async def getaddrinfo(host, port, **_):
-        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in ("127.0.0.1", "127.0.0.2")]
+        return [
+            (socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in ("127.0.13.1", "127.0.13.2")
+        ]
 
     monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", getaddrinfo)
-    with socket.create_server(("127.0.0.2", 0)) as taken:
+    with socket.create_server(("127.0.13.2", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(OSError, match="Address already in use"):
             await StreamListener().listen("broker.example", port, Accepting(recorder).accept)
-        with socket.create_server(("127.0.0.1", port)):
+        with socket.create_server(("127.0.13.1", port)):
             pass
 
 
