@@ -88,6 +88,7 @@ def test_our_sink_writes_every_row(cluster: InProcessCluster) -> None:
 
 
 @pytest.mark.interop
+@pytest.mark.soak
 def test_the_ceiling_writes_as_many_rows_in_batches_of_the_scenarios_size(cluster: InProcessCluster) -> None:
     job = Job("large_batches", cluster.bootstrap_servers, "ceiling", partitions=2, records=3000, warm_up=3200)
     job = Job(**{**asdict(job), "compression": "lz4", "batch_size": 16 * 1024})
