@@ -234,7 +234,10 @@ soak: build-under-test
 	$(OF_BUILD) AIOPRODUCER_SOAK_ROUNDS=$(SOAK_ROUNDS) $(BIN)/pytest -q tests/interop/test_faults.py tests/interop/test_embedded_sigkill.py --timeout=3600 $(PYTEST_ARGS)
 	$(MAKE) test-sanitizers PYTEST_ARGS="--timeout=3600 $(PYTEST_ARGS)"
 	$(MAKE) test-sanitizers SANITIZER_TESTS="tests/fuzz tests/wire" PYTEST_ARGS="--hypothesis-profile=soak --timeout=3600 $(PYTEST_ARGS)"
+	$(MAKE) test-unit BUILD=pure
 	$(MAKE) test-interop BUILD=pure
+	AIOPRODUCER_FRESH_ROOT=1 $(MAKE) test-programs WORKERS=0 PYTEST_ARGS="tests/fresh_root"
+	AIOPRODUCER_RDMA_RECORDS=100000 $(MAKE) test-rdma
 	$(OF_BUILD) $(BIN)/pytest -q -m soak --timeout=3600 $(PYTEST_ARGS)
 	$(OF_BUILD) AIOPRODUCER_SPARK_ROWS=5000000 $(BIN)/pytest -q tests/interop/spark/test_rows.py --timeout=3600 $(PYTEST_ARGS)
 	$(MAKE) test-spark-versions

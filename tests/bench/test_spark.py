@@ -72,6 +72,7 @@ def check(found: dict[str, float]) -> None:
 
 
 @pytest.mark.interop
+@pytest.mark.soak
 def test_our_sink_writes_every_row(cluster: InProcessCluster) -> None:
     job = Job("defaults", cluster.bootstrap_servers, "ours", partitions=2, records=3000, warm_up=3200)
     looked_at, found = measured(cluster, "bench.spark_ours", job)

@@ -1,6 +1,6 @@
 """Whether a newcomer's machine and the Dockerfile's image run the demo; and that who judges that is not fooled.
 
-The whole takes minutes, root and debootstrap: it runs where AIOPRODUCER_FRESH_ROOT=1 asks for it.
+The whole takes minutes, root and debootstrap: `make soak` runs it, and AIOPRODUCER_FRESH_ROOT=1.
 """
 
 from __future__ import annotations

@@ -201,9 +201,11 @@ class KafkaCluster(Startable):
         for node in self.nodes.values():
             if not node.running:
                 continue
-            client = AdminClient({"bootstrap.servers": self._address(node, "PLAINTEXT"), "log_level": 0})
             while True:
                 self._check_running(node)
+                # A new client each time: once in a hundred times one that had first met a broker that came back from
+                # SIGSTOP found no connection in a minute, while all threads of that broker were idle.
+                client = AdminClient({"bootstrap.servers": self._address(node, "PLAINTEXT"), "log_level": 0})
                 try:
                     listed = set(client.list_topics(timeout=1).brokers)
                     if expected <= listed:

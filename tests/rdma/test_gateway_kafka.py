@@ -19,7 +19,7 @@ from tests.rdma import gateway_load
 from tests.rdma.guest import machine
 
 # How many records over all codecs; more of them in a soak.
-RECORDS = int(os.environ.get("AIOPRODUCER_RDMA_RECORDS", "100000"))
+RECORDS = int(os.environ.get("AIOPRODUCER_RDMA_RECORDS", "20000"))
 
 # Of an emulated machine among others, at a thousand records in two seconds.
 _LIMIT_SECONDS = 180 + RECORDS / 500

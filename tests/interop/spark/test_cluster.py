@@ -145,6 +145,7 @@ def test_executor_is_lost(carried_in_archive: SparkDriver, one_node: KafkaCluste
     assert 0 < twice(found, {task}) <= HALF
 
 
+@pytest.mark.soak
 def test_package_in_a_zip(bare: Path, one_node: KafkaCluster, topic: str, gate: Gate, tmp_path: Path) -> None:
     archive = tmp_path / "aioproducer.zip"
     with zipfile.ZipFile(archive, "w") as package:

@@ -13,7 +13,7 @@ from tests.kafka.cluster import KafkaCluster
 from tests.kafka.in_process import InProcessCluster
 
 # `make soak` asks for more.
-ROWS = int(os.environ.get("AIOPRODUCER_SPARK_ROWS", "200000"))
+ROWS = int(os.environ.get("AIOPRODUCER_SPARK_ROWS", "50000"))
 # The embedded broker is no data store: what passes through it stays in memory.
 ROWS_EMBEDDED = 30_000
 

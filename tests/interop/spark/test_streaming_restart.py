@@ -61,7 +61,7 @@ def stop(spark: SparkSession) -> None:
     query.stop()
 
 
-@pytest.mark.parametrize("how", ["stop", "SIGKILL"])
+@pytest.mark.parametrize("how", [pytest.param("stop", marks=pytest.mark.soak), "SIGKILL"])
 def test_restart_from_the_checkpoint(
     local_spark: SparkDriver, one_node: KafkaCluster, topic: str, gate: Gate, tmp_path: Path, how: str
 ) -> None:
