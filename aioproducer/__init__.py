@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from aioproducer.config import ProducerConfig
     from aioproducer.core.delivery import Delivery
     from aioproducer.errors import BatchRejectedError, KafkaError, SendManyError
-    from aioproducer.outgoing import Record
     from aioproducer.producer import Producer
+    from aioproducer.producer_record import Record
     from aioproducer.record import Node, PartitionInfo, RecordHeader, RecordMetadata, TopicPartition
 
 __version__ = "0.1.0"
@@ -47,7 +47,7 @@ _HOMES = {
     "PartitionInfo": "aioproducer.record",
     "Producer": "aioproducer.producer",
     "ProducerConfig": "aioproducer.config",
-    "Record": "aioproducer.outgoing",
+    "Record": "aioproducer.producer_record",
     "RecordHeader": "aioproducer.record",
     "RecordMetadata": "aioproducer.record",
     "SendManyError": "aioproducer.errors",

@@ -16,7 +16,6 @@ from random import Random
 from types import TracebackType
 from typing import Literal, NamedTuple, Self, TypeAlias, TypeVar
 
-from aioproducer.assembly import connector_for, node_settings
 from aioproducer.client_log import ClientLog
 from aioproducer.config import ProducerConfig
 from aioproducer.core.cluster import NO_LEADER
@@ -31,6 +30,7 @@ from aioproducer.errors import (
     UnknownTopicOrPartitionError,
     broker_error,
 )
+from aioproducer.factory import connector_for, node_settings
 from aioproducer.io.client import BrokerClient
 from aioproducer.protocol.messages import (
     CreateTopicsRequest,

@@ -39,7 +39,7 @@ COMPILED_MODULES = (
     "aioproducer.core.slots",
     "aioproducer.core.topics",
     "aioproducer.core.watches",
-    "aioproducer.entry",
+    "aioproducer.hot_path",
     "aioproducer.io.cluster",
     "aioproducer.io.node",
     "aioproducer.io.produce",

@@ -21,7 +21,7 @@ from aioproducer.record import Node, TopicPartition
 
 if TYPE_CHECKING:
     from aioproducer.errors import KafkaError
-    from aioproducer.outgoing import Record
+    from aioproducer.producer_record import Record
 
 _logger = logging.getLogger("aioproducer")
 

@@ -16,7 +16,7 @@ from aioproducer.client_log import Log
 from aioproducer.record import HeaderPair, RecordMetadata
 
 if TYPE_CHECKING:
-    from aioproducer.outgoing import Record
+    from aioproducer.producer_record import Record
 
 _logger = logging.getLogger("aioproducer")
 
@@ -100,7 +100,7 @@ class InterceptorChain:
         # Only who has interceptors pays for the import, and once: it takes a microsecond where all is there already.
         self.record_class: type[Record] | None = None
         if on_send or on_acknowledgement:
-            from aioproducer.outgoing import Record
+            from aioproducer.producer_record import Record
 
             self.record_class = Record
         self._on_send = tuple(on_send)

@@ -1,59 +1,55 @@
-"""Producer: what a user sees.
+"""``Producer``: its life, and all calls but ``send``.
 
-The way of a record begins here: ``send`` puts it into a batch (``core/accumulator.py``), the accumulator task drains
-the batch (``io/sender.py``) into its leader's request (``io/node.py``), which a transport carries
-(``transport/stream.py``).
+A record passes these files, in order: ``hot_path.py`` (``send``), ``core/accumulator.py`` (chooses the partition),
+``core/batch.py`` (writes the record), ``io/sender.py`` (drains batches into requests), ``io/node.py`` (one connection
+per broker) and ``transport/socket_transport.py`` (bytes).
 """
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-import logging
 import os
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from random import Random
 from threading import get_ident
 from time import perf_counter, perf_counter_ns
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from typing import TYPE_CHECKING, NoReturn, Self
 
-from aioproducer import callers
-from aioproducer.assembly import MemoryRegistry, Parts, assemble, connector_for
+from aioproducer import ownership, validation
 from aioproducer.build import take_uncompiled_warning
 from aioproducer.client_log import ClientLog
 from aioproducer.config import ProducerConfig
 from aioproducer.core.delivery import Delivery
-from aioproducer.core.pending import PendingRecord
-from aioproducer.entry import RecordEntry, is_compiled
 from aioproducer.errors import (
-    BufferExhaustedError,
     InvalidTopicError,
     KafkaError,
     MetadataTimeoutError,
     ProducerClosedError,
-    WrongCallerError,
     broker_error,
 )
+from aioproducer.factory import MemoryRegistry, Parts, connector_for, make_parts
 from aioproducer.hooks import Hooks
+from aioproducer.hot_path import RecordSender, is_compiled
+from aioproducer.interceptors import InterceptorChain
+from aioproducer.io.failure_reporter import OnError
 from aioproducer.metrics import MetricsSnapshot
-from aioproducer.preparation import Admission, Preparation, abandon, finish
-from aioproducer.record import HeaderPair, PartitionInfo, TopicPartition
-from aioproducer.texts import counted
+from aioproducer.ownership import NEXT_LIFE, NO_THREAD, Life
+from aioproducer.record import PartitionInfo
+from aioproducer.serializers import BytesSerializer, resolve
+from aioproducer.slow_path import SlowPath
 from aioproducer.transport.base import Connector
-from aioproducer.wire.record_batch import Buffer
 
 if TYPE_CHECKING:
     import pyarrow
 
     from aioproducer.bulk import Column, SendManyResult
-    from aioproducer.outgoing import Record
+    from aioproducer.producer_record import Record
     from aioproducer.threadsafe import ThreadsafeProducer
-
-OnError = Callable[[TopicPartition, int, KafkaError], None]
 
 # How long ``drain`` lets its caller go on without a turn for others, in seconds.
 LONGEST_TURN = 0.0005
@@ -61,16 +57,13 @@ LONGEST_TURN = 0.0005
 GRACE_AFTER_EXCEPTION = 1.0
 # Seconds until the timer that a closed loop drops is set again: asyncio waits no longer for a timer either.
 LOOP_WATCH_PERIOD = 86400.0
-# So many records that were refused one after the other may still be asked for their error before they are told of.
-REFUSED_KEPT = 1000
 
 _producers: weakref.WeakSet[Producer] = weakref.WeakSet()
 
 
 def _disown_after_fork() -> None:
     for producer in _producers:
-        producer._owner_thread = callers.NO_THREAD
-        producer._refusal = callers.FORKED
+        producer._enter(Life.FORKED)
         for threadsafe in producer._threadsafe:
             threadsafe.disown_after_fork()
 
@@ -78,7 +71,7 @@ def _disown_after_fork() -> None:
 os.register_at_fork(after_in_child=_disown_after_fork)
 
 
-class Producer(RecordEntry):
+class Producer(RecordSender):
     """Sends records to Apache Kafka from one event loop.
 
     ::
@@ -106,8 +99,6 @@ class Producer(RecordEntry):
 
     compiled = is_compiled()
     """Whether the hot path is compiled: False where the package was installed without a C compiler."""
-
-    _refusal = callers.CLOSED
 
     def __init__(
         self,
@@ -158,16 +149,18 @@ class Producer(RecordEntry):
         self._connector = connector_for(config, transport)
         self._on_error = on_error
         self._hooks = Hooks(hooks, self._log)
-        self._preparation = Preparation(config, self._note_raised, self._log)
-        self._keys_are_bytes = self._preparation.keys_are_bytes
-        self._values_are_bytes = self._preparation.values_are_bytes
-        self._serialize_key = self._preparation.serialize_key
-        self._serialize_value = self._preparation.serialize_value
-        self._plain = self._preparation.is_idle
-        self._serializes = not self._preparation.intercepts
-        self._owner_thread = callers.NO_THREAD
+        self._interceptors = InterceptorChain(config.interceptor_classes, self._log)
+        self._intercepts = self._interceptors.wants_records or self._interceptors.wants_acknowledgements
+        self._key_is_bytes = config.key_serializer is None
+        self._value_is_bytes = config.value_serializer is None
+        key_serializer = BytesSerializer() if self._key_is_bytes else config.key_serializer
+        value_serializer = BytesSerializer() if self._value_is_bytes else config.value_serializer
+        self._serialize_key = resolve(key_serializer, "key", self._record_raised)
+        self._serialize_value = resolve(value_serializer, "value", self._record_raised)
+        self._plain = self._key_is_bytes and self._value_is_bytes and not self._intercepts
+        self._owner_thread = NO_THREAD
         self._owner_loop = None
-        self._refusal = callers.NOT_STARTED
+        self._life = Life.NOT_STARTED
         self._task: asyncio.Task[None] | None = None
         self._delivering: asyncio.Timeout | None = None
         self._closed: asyncio.Future[None] | None = None
@@ -175,8 +168,6 @@ class Producer(RecordEntry):
         self._turn_began = 0.0
         self._parts: Parts | None = None
         self._threadsafe: weakref.WeakSet[ThreadsafeProducer] = weakref.WeakSet()
-        # Records that failed by themselves in this turn, to be told together.
-        self._refused: dict[tuple[TopicPartition, type[KafkaError]], _RefusedRecords] = {}
 
     def _warn_of_uncompiled(self) -> None:
         warning = None if self.compiled else take_uncompiled_warning()
@@ -194,35 +185,31 @@ class Producer(RecordEntry):
             ProducerClosedError: it was closed; a producer cannot be started again.
             ConfigurationError: the machine does not give as much memory as ``buffer_memory``.
         """
-        if self._refusal == callers.RUNNING:
+        if self._life is Life.RUNNING:
             self._check_caller()
             return
-        if self._refusal != callers.NOT_STARTED:
-            raise callers.refusal(self._refusal)
+        if self._life is not Life.NOT_STARTED:
+            raise ownership.not_running(self._life)
         loop = asyncio.get_running_loop()
-        parts = assemble(self.config, loop, self._connector, self._hooks, self._note_failure, Random(), self._log)
+        parts = make_parts(self.config, loop, self._connector, self._hooks, self._on_error, Random(), self._log)
         cluster = parts.sender.cluster
         self._loop = self._owner_loop = loop
         self._parts = parts
         self._accumulator = parts.accumulator
         self._sender = parts.sender
-        self._want_topic = cluster.want_topic
-        self._admission = Admission(
-            self.config,
-            loop,
-            parts.accumulator,
-            parts.metadata,
-            want=self._want,
-            want_topic=cluster.want_topic,
-            note_refused=self._note_refused,
-            keeps_refused=bool(self._hooks.record_failed),
-            note_raised=self._note_raised,
-        )
-        self._owner_thread = get_ident()
-        self._refusal = callers.RUNNING
+        self._record_topic_use = cluster.record_topic_use
+        self._slow_path = SlowPath(self.config, loop, parts.accumulator, cluster, self._interceptors, parts.failures)
+        self._enter(Life.RUNNING)
         self._watch_loop()
         _producers.add(self)
         self._task = loop.create_task(parts.sender.run(), name=f"aioproducer-sender-{self.config.client_id}")
+
+    def _enter(self, life: Life) -> None:
+        """Change the state; only a running producer has an owner thread."""
+        if life not in NEXT_LIFE[self._life]:
+            raise AssertionError(f"a producer that is {self._life.value} cannot become {life.value}")
+        self._life = life
+        self._owner_thread = get_ident() if life is Life.RUNNING else NO_THREAD
 
     def _watch_loop(self) -> None:
         """Refuse records from the moment in which the loop is closed.
@@ -252,17 +239,16 @@ class Producer(RecordEntry):
             timer.cancel()
 
     def _loop_closed(self) -> None:
-        if self._refusal != callers.RUNNING:
+        if self._life is not Life.RUNNING:
             return
-        self._owner_thread = callers.NO_THREAD
-        self._refusal = callers.LOOP_CLOSED
+        self._enter(Life.LOOP_CLOSED)
         if self._accumulator.has_undelivered():
             self._log.error(
                 "The event loop was closed before the producer: records that were not delivered yet are lost. Close "
                 "the producer first (`async with Producer(...)`, or await close())"
             )
         for threadsafe in self._threadsafe:
-            threadsafe.refuse(callers.LOOP_CLOSED)
+            threadsafe.refuse(Life.LOOP_CLOSED)
 
     async def wait_ready(self, timeout: float) -> None:
         """Wait until a broker has told about the cluster, at most ``timeout`` seconds.
@@ -295,8 +281,8 @@ class Producer(RecordEntry):
             await asyncio.wait([answer])
         finally:
             cluster.unwatch_metadata(answer)
-        if self._refusal != callers.RUNNING:
-            raise callers.refusal(self._refusal)
+        if self._life is not Life.RUNNING:
+            raise ownership.not_running(self._life)
 
     async def close(self, timeout: float | None = None) -> None:
         """Deliver what was accepted, at most for ``timeout`` seconds, fail the rest, and end all tasks and connections.
@@ -309,10 +295,10 @@ class Producer(RecordEntry):
             WrongCallerError: the producer belongs to another loop or process.
             ProducerClosedError: its loop is closed.
         """
-        if self._refusal in (callers.FORKED, callers.LOOP_CLOSED):
-            raise callers.refusal(self._refusal)
+        if self._life in (Life.FORKED, Life.LOOP_CLOSED):
+            raise ownership.not_running(self._life)
         if self._task is None:
-            self._refusal = callers.CLOSED
+            self._enter(Life.CLOSED)
             return
         self._check_loop()
         if self._closed is not None:
@@ -320,11 +306,10 @@ class Producer(RecordEntry):
                 _shorten(self._delivering, self._loop.time() + timeout)
             await asyncio.shield(self._closed)
             return
-        self._owner_thread = callers.NO_THREAD
-        self._refusal = callers.CLOSED
+        self._enter(Life.CLOSED)
         self._unwatch_loop()
         for threadsafe in self._threadsafe:
-            threadsafe.refuse(callers.CLOSED)
+            threadsafe.refuse(Life.CLOSED)
         self._closed = self._loop.create_future()
         try:
             await self._deliver_all(timeout)
@@ -334,7 +319,7 @@ class Producer(RecordEntry):
 
     async def _deliver_all(self, timeout: float | None) -> None:
         accumulator = self._accumulator
-        serializing = self._admission.serializing
+        serializing = self._slow_path.serializing
         accumulator.closing = True
         try:
             async with asyncio.timeout(timeout) as self._delivering:
@@ -356,7 +341,7 @@ class Producer(RecordEntry):
         try:
             # What was begun in this turn must run once before it is cancelled.
             await asyncio.sleep(0)
-            serializing = list(self._admission.serializing)
+            serializing = list(self._slow_path.serializing)
             for task in serializing:
                 task.cancel()
             try:
@@ -367,7 +352,7 @@ class Producer(RecordEntry):
             finally:
                 self._task.cancel()
                 await asyncio.gather(self._task, *serializing, return_exceptions=True)
-                self._report_refused()
+                self._running_parts().failures.report_rejected()
                 await self._sender.tell_rest()
                 await self._sender.close()
         finally:
@@ -375,7 +360,7 @@ class Producer(RecordEntry):
             arena = self._accumulator.pool.arena
             if isinstance(self._connector, MemoryRegistry) and arena is not None:
                 self._connector.unregister(arena)
-            self._preparation.close()
+            self._interceptors.close()
             _producers.discard(self)
             self._closed.set_result(None)
 
@@ -386,13 +371,14 @@ class Producer(RecordEntry):
     async def __aexit__(
         self, kind: type[BaseException] | None, exception: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._refusal == callers.FORKED:
-            # The producer is the parent's; what ends the child says why.
+        if self._life is Life.FORKED:
+            # The producer is the parent's; the exception that ends the child goes on.
             return
         await self.close(None if exception is None else GRACE_AFTER_EXCEPTION)
 
     def __del__(self) -> None:
-        if self._refusal in (callers.RUNNING, callers.LOOP_CLOSED):
+        # A configuration that is rejected leaves it without a life.
+        if getattr(self, "_life", None) in (Life.RUNNING, Life.LOOP_CLOSED):
             warnings.warn(f"{self!r} was not closed: use `async with`, or await close()", ResourceWarning, 2, self)
 
     # Sending
@@ -407,69 +393,6 @@ class Producer(RecordEntry):
             timestamp_ms=record.timestamp_ms,
             headers=record.headers,
         )
-
-    def _enqueue(
-        self,
-        topic: str,
-        partition: int | None,
-        key: Buffer | None,
-        value: Buffer | None,
-        headers: Sequence[tuple[str, Buffer | None]],
-        timestamp_ms: int,
-    ) -> Delivery:
-        return self._admission.enqueue(topic, partition, key, value, headers, timestamp_ms)
-
-    def _send_otherwise(
-        self,
-        topic: str,
-        value: Any,
-        key: Any,
-        partition: int | None,
-        timestamp_ms: int | None,
-        headers: Sequence[tuple[str, Buffer | None]],
-    ) -> Delivery:
-        if self._owner_thread != get_ident():
-            raise callers.refusal(self._refusal_here())
-        preparation = self._preparation
-        record = preparation.intercept(topic, value, key, partition, timestamp_ms, headers)
-        added_to = list(record.headers)
-        try:
-            delivery = self._take_serialized(
-                record.topic, record.value, record.key, record.partition, record.timestamp_ms, added_to
-            )
-        except BaseException as error:
-            preparation.send_failed(record, error)
-            raise
-        if preparation.wants_acknowledgements:
-            preparation.report_outcome(delivery, added_to)
-        return delivery
-
-    def _chosen_partition(self, topic: str, key: Buffer | None, value: Buffer | None) -> int | None:
-        try:
-            return self._accumulator.chosen_partition(topic, key, value)
-        except KafkaError as error:
-            self._note_raised(error)
-            raise
-
-    def _put_made(
-        self,
-        topic: str,
-        partition: int | None,
-        key: Any,
-        value: Any,
-        headers: list[HeaderPair],
-        timestamp_ms: int,
-        given: tuple[Any, Any],
-    ) -> Delivery:
-        if not inspect.iscoroutine(key) and not inspect.iscoroutine(value):
-            return self._put(topic, partition, key, value, headers, timestamp_ms)
-        size_hint = callers.size_of(given[0]) + callers.size_of(given[1])
-        both = finish(key, value, self._loop)
-        return self._admission.serialize_in_line(topic, partition, both, headers, timestamp_ms, size_hint, given)
-
-    def _abandon(self, made: object) -> None:
-        if inspect.iscoroutine(made):
-            abandon(made, self._loop)
 
     async def send_many(
         self,
@@ -498,7 +421,7 @@ class Producer(RecordEntry):
         from aioproducer.bulk import send_columns
 
         self._check_caller()
-        return await send_columns(self, callers.check_topic(topic), values, keys, partition, timestamps_ms, headers)
+        return await send_columns(self, validation.check_topic(topic), values, keys, partition, timestamps_ms, headers)
 
     async def send_arrow(
         self,
@@ -542,7 +465,7 @@ class Producer(RecordEntry):
         it returns, and the next ``send`` raises.
         """
         if self._owner_thread != get_ident():
-            raise callers.refusal(self._refusal_here())
+            raise ownership.wrong_thread(self._life)
         if perf_counter() - self._turn_began > LONGEST_TURN:
             self._check_loop()
             await asyncio.sleep(0)
@@ -587,7 +510,7 @@ class Producer(RecordEntry):
         """Whether records can be sent: the producer was started, neither it nor its loop was closed, and it has met no
         fatal error. For any thread.
         """
-        if self._refusal != callers.RUNNING or self._task is None or self._task.done():
+        if self._life is not Life.RUNNING or self._task is None or self._task.done():
             return False
         return self._accumulator.producer_state.fatal_error is None
 
@@ -604,10 +527,10 @@ class Producer(RecordEntry):
             TopicAuthorizationError, InvalidTopicError: the cluster refuses to tell.
         """
         self._check_caller()
-        topic = callers.check_topic(topic)
-        unlawful = callers.why_unlawful(topic)
-        if unlawful is not None:
-            raise InvalidTopicError(unlawful)
+        topic = validation.check_topic(topic)
+        invalid = validation.why_invalid_topic(topic)
+        if invalid is not None:
+            raise InvalidTopicError(invalid)
         parts = self._running_parts()
         try:
             async with asyncio.timeout(self.config.max_block_ms / 1000):
@@ -639,68 +562,20 @@ class Producer(RecordEntry):
 
     def _running_parts(self) -> Parts:
         if self._parts is None:
-            raise callers.refusal(self._refusal)
+            raise ownership.not_running(self._life)
         return self._parts
-
-    def _refusal_here(self) -> int:
-        """Why a call from this thread is refused."""
-        return callers.OTHER_THREAD if self._refusal == callers.RUNNING else self._refusal
 
     def _check_caller(self) -> None:
         if self._owner_thread != get_ident():
-            raise callers.refusal(self._refusal_here())
+            raise ownership.wrong_thread(self._life)
         self._check_loop()
 
     def _check_loop(self) -> None:
         if asyncio.get_running_loop() is not self._loop:
-            raise callers.refusal(callers.OTHER_LOOP)
+            raise ownership.wrong_loop()
 
-    def _note_failure(self, topic_partition: TopicPartition, count: int, unobserved: int, error: KafkaError) -> None:
-        self._log.log(
-            logging.ERROR if unobserved else logging.DEBUG,
-            "%s for %s failed, %d of them unobserved (no await, no callback): %s",
-            counted(count, "record"),
-            topic_partition,
-            unobserved,
-            error,
-        )
-        if self._on_error is not None:
-            try:
-                self._on_error(topic_partition, count, error.fresh())
-            except (Exception, asyncio.CancelledError):
-                self._log.exception("on_error failed")
-
-    def _note_refused(self, pending: PendingRecord, error: KafkaError) -> None:
-        """Note a record that failed by itself; those of one turn are told together."""
-        if isinstance(error, BufferExhaustedError):
-            self._running_parts().metrics.buffer_exhausted.record(1, self._loop.time())
-        if not self._refused:
-            # One pass of the loop later than the next: the caller of ``send`` awaits the Delivery by then, if at all.
-            self._loop.call_soon(self._loop.call_soon, self._report_refused)
-        kind = pending.where(), type(error)
-        refused = self._refused.get(kind)
-        if refused is None:
-            refused = self._refused[kind] = _RefusedRecords(error)
-        refused.add(pending)
-        failed_records = self._sender.failed_records
-        if failed_records is not None:
-            failed_records.add(pending)
-
-    def _note_raised(self, error: KafkaError) -> None:
-        """Count an error that ``send`` raises for a record that is not accepted, as Kafka's ``doSend`` does."""
-        if not isinstance(error, WrongCallerError | ProducerClosedError):
-            self._running_parts().metrics.send_raised(error, self._loop.time())
-
-    def _report_refused(self) -> None:
-        refused, self._refused = self._refused, {}
-        for (topic_partition, _), records in refused.items():
-            self._running_parts().metrics.records_failed(topic_partition.topic, records.count, self._loop.time())
-            self._note_failure(topic_partition, records.count, records.unobserved(), records.error)
-
-    def _want_partition(self, topic: str, partition: int, now: float) -> None:
-        parts = self._running_parts()
-        if 0 < parts.view.partition_count(topic) <= partition:
-            parts.sender.cluster.want_update(now, f"a record is for partition {partition} of topic {topic}")
+    def _record_raised(self, error: KafkaError) -> None:
+        self._running_parts().failures.record_raised(error)
 
     def __repr__(self) -> str:
         return f"<Producer {self.config.client_id}>"
@@ -710,30 +585,6 @@ class Producer(RecordEntry):
             "a producer cannot be pickled or copied: make one in the process that sends "
             "(in a Spark task: aioproducer.spark.executor_producer)"
         )
-
-
-class _RefusedRecords:
-    """Records of one partition that failed with the same kind of error; however many, a bounded number is kept."""
-
-    __slots__ = ("_recent", "_unobserved", "count", "error")
-
-    def __init__(self, error: KafkaError) -> None:
-        self.error = error
-        self.count = 0
-        self._unobserved = 0
-        self._recent: list[PendingRecord] = []
-
-    def add(self, pending: PendingRecord) -> None:
-        if len(self._recent) == REFUSED_KEPT:
-            self.unobserved()
-        self.count += 1
-        self._recent.append(pending)
-
-    def unobserved(self) -> int:
-        """How many nobody has asked for, so far."""
-        self._unobserved += sum([not pending.observed for pending in self._recent])
-        self._recent.clear()
-        return self._unobserved
 
 
 def _shorten(timeout: asyncio.Timeout, deadline: float) -> None:

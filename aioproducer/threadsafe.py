@@ -8,10 +8,11 @@ from collections.abc import Callable, Coroutine
 from threading import Lock, get_ident
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from aioproducer import callers
+from aioproducer import ownership, validation
 from aioproducer.core.delivery import OwnCallback
 from aioproducer.diagnosis import line_full
 from aioproducer.errors import ProducerClosedError, WrongCallerError
+from aioproducer.ownership import Life
 
 if TYPE_CHECKING:
     from typing import Protocol
@@ -85,17 +86,17 @@ class ThreadsafeProducer:
         self._on_the_way: set[ThreadsafeFuture[Any]] = set()
         # Those behind them, that the loop has begun.
         self._begun: set[ThreadsafeFuture[Any]] = set()
-        self._refusal = callers.RUNNING
+        self._life = Life.RUNNING
 
-    def refuse(self, reason: int) -> None:
-        """Fail what is on its way, and whatever comes, for one of the reasons in ``callers``."""
+    def refuse(self, life: Life) -> None:
+        """Fail the calls that are on their way and all later ones: the producer has entered this state."""
         with self._lock:
-            self._refusal = reason
+            self._life = life
             on_the_way, self._on_the_way = self._on_the_way, set()
             self._size = 0
         for future in on_the_way:
-            _end(future, callers.refusal(reason))
-        if reason == callers.LOOP_CLOSED:
+            _end(future, ownership.not_running(life))
+        if life is Life.LOOP_CLOSED:
             # No callback ends them any more, and threads may wait for them.
             begun, self._begun = self._begun, set()
             for future in begun:
@@ -106,7 +107,7 @@ class ThreadsafeProducer:
         self._lock = Lock()
         self._on_the_way = set()
         self._begun = set()
-        self.refuse(callers.FORKED)
+        self.refuse(Life.FORKED)
 
     def send(
         self, topic: str, value: Any = None, key: Any = None, **options: Any
@@ -114,9 +115,9 @@ class ThreadsafeProducer:
         """``Producer.send``."""
         return self._call(
             lambda: self._producer.send(topic, value, key, **options),
-            callers.size_of(value)
-            + callers.size_of(key)
-            + callers.size_of_headers(options.get("headers"))
+            validation.size_of(value)
+            + validation.size_of(key)
+            + validation.size_of_headers(options.get("headers"))
             + CALL_OVERHEAD,
         )
 
@@ -133,10 +134,10 @@ class ThreadsafeProducer:
         future: ThreadsafeFuture[_T] = ThreadsafeFuture(self._loop_thread)
         with self._lock:
             count = len(self._on_the_way)
-            if self._refusal == callers.LOOP_CLOSED:
-                raise callers.refusal(self._refusal)
-            if self._refusal != callers.RUNNING:
-                future.set_exception(callers.refusal(self._refusal))
+            if self._life is Life.LOOP_CLOSED:
+                raise ownership.not_running(self._life)
+            if self._life is not Life.RUNNING:
+                future.set_exception(ownership.not_running(self._life))
                 return future
             if size and count and self._size + size > self._size_limit:
                 future.set_exception(line_full(size, self._size, self._size_limit, count))
@@ -148,7 +149,7 @@ class ThreadsafeProducer:
         except RuntimeError as error:
             with self._lock:
                 self._on_the_way.discard(future)
-            raise callers.refusal(callers.LOOP_CLOSED) from error
+            raise ownership.not_running(Life.LOOP_CLOSED) from error
         return future
 
     def _begin(self, future: ThreadsafeFuture[_T], begin: Callable[[], asyncio.Future[_T]], size: int) -> None:

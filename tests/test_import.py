@@ -45,7 +45,7 @@ OPTIONAL_MODULES = {
     "aioproducer.config.documentation",
     "aioproducer.config.providers",
     "aioproducer.error_texts",
-    "aioproducer.outgoing",
+    "aioproducer.producer_record",
     "aioproducer.security",
     "aioproducer.security.tls",
     "aioproducer.threadsafe",

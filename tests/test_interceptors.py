@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 from aioproducer.interceptors import InterceptorChain, ProducerInterceptor
-from aioproducer.outgoing import Record
+from aioproducer.producer_record import Record
 from aioproducer.record import HeaderPair, RecordMetadata
 
 RECORD = Record("clicks", "v", headers=[("h", b"1")])

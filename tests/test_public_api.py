@@ -88,6 +88,6 @@ def test_type_checkers_see_what_a_user_writes(tmp_path: Path) -> None:
     )
     wrong = [line.partition("error: ")[2] for line in run.stdout.splitlines() if "error: " in line]
     assert wrong == [
-        'Unexpected keyword argument "partion" for "send" of "RecordEntry"; did you mean "partition"?  [call-arg]',
-        'Argument 1 to "send" of "RecordEntry" has incompatible type "bytes"; expected "str"  [arg-type]',
+        'Unexpected keyword argument "partion" for "send" of "RecordSender"; did you mean "partition"?  [call-arg]',
+        'Argument 1 to "send" of "RecordSender" has incompatible type "bytes"; expected "str"  [arg-type]',
     ], run.stdout + run.stderr

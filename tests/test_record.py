@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioproducer import metrics, partitioner, record
-from aioproducer.outgoing import Record
+from aioproducer.producer_record import Record
 from aioproducer.record import Node, PartitionInfo, RecordMetadata, TopicPartition, normalise_headers
 
 

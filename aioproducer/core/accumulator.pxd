@@ -22,7 +22,7 @@ cdef class RecordAccumulator(IncompleteBatches):
     cdef readonly Topics topics
     cdef object _last_name
     cdef TopicQueues _last_topic
-    cdef public bint busy
+    cdef bint _appending
     cdef list _sent_meanwhile
     cdef readonly list refused
     cdef bint _ignore_keys
@@ -50,7 +50,8 @@ cdef class RecordAccumulator(IncompleteBatches):
         long long timestamp_ms,
         double now,
     )
-    cpdef object not_busy(self)
+    cpdef bint begin_append(self) except -1
+    cpdef object end_append(self)
     cdef object _put_in_line(self, object pending, Py_ssize_t size)
     cdef object _advance(self, TopicQueues topic, double now)
     @cython.locals(

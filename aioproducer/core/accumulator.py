@@ -123,10 +123,10 @@ class RecordAccumulator(IncompleteBatches):
         # Asked for all the time.
         self._memory_line = self.lines.memory_line
         self._waiting = self.lines.waiting.records
-        # Records are being put into batches. The garbage collector may run in the middle of that, and with it code that
-        # sends (a logging handler, told of an exception that nobody has asked for), or a user's partitioner does.
-        self.busy = False
-        # What they have sent meanwhile, with the size of each: put in line when the work is done.
+        # The re-entrancy guard: a record is being appended. The garbage collector may run meanwhile, and with it code
+        # that sends, such as a logging handler that reports an unretrieved exception; so may a user's partitioner.
+        self._appending = False
+        # Records that such code has sent, each with its size: they are enqueued when the append ends.
         self._sent_meanwhile: list[tuple[PendingRecord, int]] = []
         # Records that a user's partitioner failed while they waited; the sender fails them.
         self.refused: list[tuple[PendingRecord, KafkaError]] = []
@@ -143,7 +143,7 @@ class RecordAccumulator(IncompleteBatches):
         timestamp_ms: int,
     ) -> Delivery | None:
         """Put a record into its open batch, or return ``None``: then ``enqueue`` knows what is missing."""
-        if self.busy:
+        if self._appending:
             return None
         topic = self._last_topic
         if topic is None or topic_name is not self._last_name:
@@ -172,7 +172,7 @@ class RecordAccumulator(IncompleteBatches):
         batch = queue.open_batch
         if batch is None:
             return None
-        self.busy = True
+        self._appending = True
         try:
             index = batch.append(timestamp_ms, key, value, headers)
             if index < 0:
@@ -182,7 +182,7 @@ class RecordAccumulator(IncompleteBatches):
                 batch.limit_room()
             return new_delivery(batch, index)
         finally:
-            self.not_busy()
+            self.end_append()
 
     def _grow(self, batch: ProducerBatch, record_size: int) -> bool:
         """Give the batch a slab for a record of this size; False where that would not be all there is to do."""
@@ -206,11 +206,11 @@ class RecordAccumulator(IncompleteBatches):
         Raises:
             BufferExhaustedError: the lines are full as well.
         """
-        if self.busy:
+        if self._appending:
             pending = self.lines.make(topic_name, partition, key, value, headers, timestamp_ms, now)
             self._sent_meanwhile.append((pending, payload_size(key, value, headers)))
             return pending.delivery
-        self.busy = True
+        self._appending = True
         try:
             topic = self.topics.begin(topic_name)
             if not topic.line_length and topic.has_partition(partition):
@@ -225,16 +225,23 @@ class RecordAccumulator(IncompleteBatches):
             self._advance(topic, now)
             return pending.delivery
         finally:
-            self.not_busy()
+            self.end_append()
 
-    def not_busy(self) -> None:
-        """Whoever has set ``busy`` is done: put in line what was sent meanwhile."""
+    def begin_append(self) -> bool:
+        """Set the re-entrancy guard for what ``end_append`` ends; return False if an append is in progress."""
+        if self._appending:
+            return False
+        self._appending = True
+        return True
+
+    def end_append(self) -> None:
+        """Reset the re-entrancy guard, and enqueue the records that were sent meanwhile."""
         try:
             while self._sent_meanwhile:
                 pending, size = self._sent_meanwhile.pop(0)
                 self._put_in_line(pending, size)
         finally:
-            self.busy = False
+            self._appending = False
 
     def _put_in_line(self, pending: PendingRecord, size: int) -> None:
         if pending.withdrawn:
@@ -256,19 +263,19 @@ class RecordAccumulator(IncompleteBatches):
 
     def expired_waiting(self, now: float, most: int | None = None) -> list[PendingRecord]:
         """See ``Lines``."""
-        self.busy = True
+        self._appending = True
         try:
             return self.lines.expired_waiting(now, most)
         finally:
-            self.not_busy()
+            self.end_append()
 
     def waiting_for_topic(self, name: str, last_number: int, most: int) -> list[PendingRecord]:
         """See ``Lines``."""
-        self.busy = True
+        self._appending = True
         try:
             return self.lines.waiting_for_topic(name, last_number, most)
         finally:
-            self.not_busy()
+            self.end_append()
 
     def plain_topic(self, name: str, partition: int | None) -> TopicQueues | None:
         """The topic, where nothing stands in the way of records for it, or for this partition of it."""
@@ -302,7 +309,7 @@ class RecordAccumulator(IncompleteBatches):
     ) -> Delivery | None:
         """Put a record into a new batch, or a new slab; ``None`` where ``enqueue`` should see to it.
 
-        ``topic`` is what ``plain_topic`` gave, and the caller has set ``busy``.
+        ``topic`` is what ``plain_topic`` returned; the caller has called ``begin_append``.
         """
         if self._memory_line or self.producer_state.fatal_error is not None:
             return None
@@ -325,11 +332,11 @@ class RecordAccumulator(IncompleteBatches):
         """Serve the line for memory, at most ``limit`` records; True when more could be served at once."""
         if not self._waiting:
             return False
-        self.busy = True
+        self._appending = True
         try:
             return self._admit(now, limit)
         finally:
-            self.not_busy()
+            self.end_append()
 
     def _admit(self, now: float, limit: int) -> bool:
         lines = self.lines
@@ -514,7 +521,7 @@ class RecordAccumulator(IncompleteBatches):
         Also fewer, where it was re-created, or none, where it was deleted: what waits there goes out if they come back,
         or expires.
         """
-        self.busy = True
+        self._appending = True
         try:
             topic = self.topics.begin(name)
             shrinks = partition_count < len(topic.partitions)
@@ -523,7 +530,7 @@ class RecordAccumulator(IncompleteBatches):
                 self.lines.step_back(topic)
             self.lines.partitions_changed(topic, now)
         finally:
-            self.not_busy()
+            self.end_append()
 
     def forget_topic(self, name: str) -> bool:
         """Metadata no longer follows the topic: drop what is kept of it, unless something waits there."""
@@ -560,11 +567,11 @@ class RecordAccumulator(IncompleteBatches):
         They are closed, have their sequences and belong to the caller until it says how the request ended. A batch
         larger than ``max_request_size`` goes alone.
         """
-        self.busy = True
+        self._appending = True
         try:
             return self.ready.drain(node_id, now, self._max_request_size, self._one_in_flight, self)
         finally:
-            self.not_busy()
+            self.end_append()
 
     def finish_batch(self, queue: PartitionQueue, batch: ProducerBatch, now: float) -> bool:
         """See ``BatchFinisher``."""

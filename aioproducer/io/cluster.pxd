@@ -36,7 +36,7 @@ cdef class Cluster(NodeOwner):
     cpdef object node_ready(self, NodeConnection node)
     cpdef object node_changed(self, NodeConnection node, double now)
     cpdef object expected_cluster_id(self)
-    cpdef object want_topic(self, object name, double now)
+    cpdef object record_topic_use(self, object name, double now)
     cpdef NodeConnection node(self, object node_id)
     cpdef bint is_due(self, double now) except -1
     cdef bint _producer_id_due(self, double now) except -1

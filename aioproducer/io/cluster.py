@@ -394,12 +394,18 @@ class Cluster(NodeOwner):
         """Nobody waits for it any more."""
         self._metadata_watches.pop(future, None)
 
-    def want_topic(self, name: str, now: float) -> None:
-        """Records are sent to the topic: know it, and go on knowing it."""
+    def record_topic_use(self, name: str, now: float) -> None:
+        """Let metadata keep the topic, or request it: records are sent to it."""
         if self.metadata.add_topic(name, now) is None:
             self._wake()
 
-    def want_update(self, now: float, reason: str) -> None:
+    def record_partition_use(self, name: str, partition: int, now: float) -> None:
+        """Request a metadata update if the topic is known and does not have the partition."""
+        topic = self.metadata.topic(name)
+        if topic is not None and 0 < len(topic.partitions) <= partition:
+            self.request_update(now, f"a record is for partition {partition} of topic {name}")
+
+    def request_update(self, now: float, reason: str) -> None:
         self.metadata.request_update(now, reason)
         self._wake()
 

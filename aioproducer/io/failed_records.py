@@ -17,7 +17,7 @@ from aioproducer.errors import KafkaError
 from aioproducer.wire.record import decode_record
 
 if TYPE_CHECKING:
-    from aioproducer.outgoing import Record
+    from aioproducer.producer_record import Record
 
 # How long records are told of between two turns for others, in seconds.
 TELLING_TIME = 0.0005
@@ -47,7 +47,7 @@ class FailedRecords:
         size_limit: int,
         log: Log,
     ) -> None:
-        from aioproducer.outgoing import Record
+        from aioproducer.producer_record import Record
 
         self._record_class = Record
         self._loop = loop

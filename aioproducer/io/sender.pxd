@@ -43,8 +43,8 @@ cdef class Sender(ProduceOwner):
     cdef object _hooks
     cdef tuple _on_batch_sent
     cdef tuple _on_batch_acked
-    cdef object _report_failure
-    cdef readonly object failed_records
+    cdef object _failures
+    cdef object _failed_records
     cdef object _lost
     cdef dict _refused
     cdef readonly object _compressor

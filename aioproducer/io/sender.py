@@ -29,7 +29,7 @@ from aioproducer.diagnosis import buffer_full, held_up, partition_unknown, seria
 from aioproducer.errors import BufferExhaustedError, KafkaError, ProducerClosedError
 from aioproducer.hooks import Hooks
 from aioproducer.io.cluster import Cluster
-from aioproducer.io.failed_records import FailedRecords
+from aioproducer.io.failure_reporter import FailureReporter
 from aioproducer.io.node import NodeConnection, NodeSettings
 from aioproducer.io.offload import Compressor
 from aioproducer.io.produce import ProduceOwner, choose_version, produce_in_flight, produce_request
@@ -69,8 +69,6 @@ _NEVER = float("inf")
 
 NOT_LEADER_OR_FOLLOWER = 6
 FENCED_LEADER_EPOCH = 74
-
-ReportFailure = Callable[[TopicPartition, int, int, KafkaError], None]
 
 
 class SenderSettings(NamedTuple):
@@ -132,8 +130,7 @@ class Sender(ProduceOwner):
     """Moves what is ready to the nodes of the cluster.
 
     Args:
-        report_failure: told of every batch, or run of waiting records, that has failed: partition (-1 where none was
-            chosen), number of records, how many of them were unobserved, error.
+        failures: receives every batch, and every run of waiting records, that has failed.
     """
 
     def __init__(
@@ -150,7 +147,7 @@ class Sender(ProduceOwner):
         metrics: Metrics,
         hooks: Hooks,
         random: Random,
-        report_failure: ReportFailure,
+        failures: FailureReporter,
     ) -> None:
         self._loop = loop
         self._settings = settings
@@ -165,12 +162,8 @@ class Sender(ProduceOwner):
         self._hooks = hooks
         self._on_batch_sent = hooks.batch_sent
         self._on_batch_acked = hooks.batch_acked
-        self._report_failure = report_failure
-        self.failed_records: FailedRecords | None = None
-        if hooks.record_failed:
-            self.failed_records = FailedRecords(
-                loop, hooks.record_failed, accumulator.release, accumulator.pool.total_memory, self._log
-            )
+        self._failures = failures
+        self._failed_records = failures.failed_records
         # Records in line that have failed, to be told when those are through that fail with them: error, count, and how
         # many of these were unobserved.
         self._lost: OrderedDict[tuple[TopicPartition, type[KafkaError]], tuple[KafkaError, int, int]] = OrderedDict()
@@ -529,9 +522,9 @@ class Sender(ProduceOwner):
         self._metrics.records_failed(batch.topic_partition.topic, batch.record_count, now)
         for on_batch_failed in self._hooks.batch_failed:
             on_batch_failed(batch.topic_partition, batch.record_count, error)
-        self._report_failure(batch.topic_partition, batch.record_count, batch.unobserved, error)
-        if self.failed_records is not None:
-            self.failed_records.add(batch)
+        self._failures.report(batch.topic_partition, batch.record_count, batch.unobserved, error)
+        if self._failed_records is not None:
+            self._failed_records.add(batch)
 
     # Deadlines and ends
 
@@ -600,9 +593,9 @@ class Sender(ProduceOwner):
             kind = TopicPartition(topic, -1 if partition is None else partition), type(error)
             first, count_before, unobserved_before = self._lost.get(kind, (error, 0, 0))
             self._lost[kind] = first, count_before + count, unobserved_before + unobserved
-        if self.failed_records is not None:
+        if self._failed_records is not None:
             for pending in records:
-                self.failed_records.add(pending)
+                self._failed_records.add(pending)
 
     def _tell_lost(self, now: float, most: int | None = None) -> bool:
         """Tell of records in line that have failed, of ``most`` failures at most; whether there are others."""
@@ -612,7 +605,7 @@ class Sender(ProduceOwner):
             left -= 1
             (where, _), (error, count, unobserved) = lost.popitem(last=False)
             self._metrics.records_failed(where.topic, count, now)
-            self._report_failure(where, count, unobserved, error)
+            self._failures.report(where, count, unobserved, error)
         return bool(lost)
 
     def _fail_some(self, error: KafkaError, now: float) -> bool:
@@ -634,8 +627,8 @@ class Sender(ProduceOwner):
         while self._accumulator.end_all_drains(ADMITTED_PER_TURN):
             continue
         self._tell_lost(now)
-        if self.failed_records is not None:
-            self.failed_records.tell_all()
+        if self._failed_records is not None:
+            self._failed_records.tell_all()
 
     async def fail_rest(self, error: KafkaError) -> None:
         """Fail every record that has no outcome yet, some in each turn; who is cancelled has them failed at once.
@@ -658,8 +651,8 @@ class Sender(ProduceOwner):
         while more:
             more = self._tell_lost(self._loop.time(), FAILURES_TOLD_PER_TURN)
             await asyncio.sleep(0)
-        if self.failed_records is not None:
-            await self.failed_records.told()
+        if self._failed_records is not None:
+            await self._failed_records.told()
 
     # Compression
 

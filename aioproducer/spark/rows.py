@@ -12,7 +12,7 @@ from itertools import zip_longest
 from threading import get_ident
 from typing import Any, NamedTuple
 
-from aioproducer import callers
+from aioproducer import validation
 from aioproducer.arrow import encoded, header_pairs, in_milliseconds, is_arrow, items
 from aioproducer.errors import KafkaError, KafkaTimeoutError, ProducerClosedError
 from aioproducer.record import HeaderPair, normalise_headers
@@ -88,22 +88,22 @@ class ExecutorProducer:
         """
         intake = self._running_intake()
         if topic is not self._topic:
-            topic = self._topic = callers.check_topic(topic)
+            topic = self._topic = validation.check_topic(topic)
         size = ROW_OVERHEAD
         if type(value) is bytes:
             size += len(value)
         elif value is not None:
             value = self._lasting("value", value)
-            size += callers.size_of(value)
+            size += validation.size_of(value)
         if type(key) is bytes:
             size += len(key)
         elif key is not None:
             key = self._lasting("key", key)
-            size += callers.size_of(key)
+            size += validation.size_of(key)
         if partition is not None or timestamp_ms is not None or headers:
             headers = normalise_headers(headers)
-            callers.check(topic, None, None, partition, 0 if timestamp_ms is None else timestamp_ms, headers)
-            size += sum([len(name) + callers.size_of(data) for name, data in headers])
+            validation.check(topic, partition, None, None, headers, 0 if timestamp_ms is None else timestamp_ms)
+            size += sum([len(name) + validation.size_of(data) for name, data in headers])
         intake.put((topic, value, key, partition, timestamp_ms, headers, size), 1, size)
 
     def send_many(
@@ -126,7 +126,7 @@ class ExecutorProducer:
             RowsFailedError, BufferExhaustedError, ProducerClosedError, WrongCallerError: as ``send``.
         """
         self._running_intake()
-        topic = callers.check_place(topic, partition)
+        topic = validation.check_topic_and_partition(topic, partition)
         columns = {"values": values, "keys": keys, "timestamps_ms": timestamps_ms, "headers": headers}
         given = {name: column for name, column in columns.items() if column is not None or name == "values"}
         _check_columns(given)
@@ -204,7 +204,7 @@ class ExecutorProducer:
         """
         if self._serializes_value if name == "value" else self._serializes_key:
             return data
-        buffer = callers.as_buffer(name, data)
+        buffer = validation.as_buffer(name, data)
         return buffer if isinstance(buffer, bytes) or buffer is None else bytes(buffer)
 
     def flush(self, timeout: float | None = None) -> None:
@@ -359,7 +359,7 @@ def _size(column: Any) -> int:
     if is_arrow(column):
         chunks = getattr(column, "chunks", [column])
         return sum([_arrow_size(chunk) for chunk in chunks])
-    return sum([callers.size_of(data) for data in column]) + ROW_OVERHEAD // 4 * len(column)
+    return sum([validation.size_of(data) for data in column]) + ROW_OVERHEAD // 4 * len(column)
 
 
 def _arrow_size(array: Any) -> int:

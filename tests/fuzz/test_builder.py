@@ -21,12 +21,12 @@ from hypothesis import strategies as st
 
 from aioproducer import Producer
 from aioproducer.arrow import record_columns
-from aioproducer.callers import check
 from aioproducer.core.batch import ProducerBatch
 from aioproducer.core.columns import append_rows
 from aioproducer.core.delivery import Delivery
-from aioproducer.entry import RecordEntry
 from aioproducer.errors import BufferExhaustedError, KafkaError
+from aioproducer.hot_path import RecordSender
+from aioproducer.validation import check
 from aioproducer.wire.record_batch import CREATE_TIME, BatchRecord, Buffer
 from tests.core.accumulating import Bench, records_of
 from tests.fuzz import shapes
@@ -255,20 +255,31 @@ def test_arrows_columns_are_appended_as_their_records_are(
     log.check_all()
 
 
-class Entry(RecordEntry):
-    """What ``Producer`` is to its entry, over an accumulator on the bench."""
+class Accepting:
+    """A slow path that enqueues every record."""
+
+    def __init__(self, bench: Bench) -> None:
+        self._bench = bench
+
+    def enqueue(
+        self, topic: str, partition: Any, key: Any, value: Any, headers: Any, timestamp_ms: int, now: float
+    ) -> Delivery:
+        check(topic, partition, key, value, headers, timestamp_ms)
+        return self._bench.accumulator.enqueue(topic, partition, key, value, headers, timestamp_ms, now)
+
+
+class BenchSender(RecordSender):
+    """The hot path over an accumulator on the bench."""
 
     def __init__(self, bench: Bench) -> None:
         self.bench = bench
         self._accumulator = bench.accumulator
         self._owner_thread = get_ident()
         self._plain = True
+        self._intercepts = False
         self._owner_loop: Any = SimpleNamespace(time=lambda: bench.now)
-        self._want_topic = lambda topic, now: None
-
-    def _enqueue(self, topic: str, partition: Any, key: Any, value: Any, headers: Any, timestamp_ms: int) -> Delivery:
-        check(topic, value, key, partition, timestamp_ms, headers)
-        return self.bench.accumulator.enqueue(topic, partition, key, value, headers, timestamp_ms, self.bench.now)
+        self._record_topic_use = lambda topic, now: None
+        self._slow_path: Any = Accepting(bench)
 
 
 class Hostile:
@@ -324,13 +335,13 @@ NAMES = ("topic", "value", "key", "partition", "timestamp_ms", "headers")
 @given(st.lists(st.dictionaries(st.sampled_from(NAMES), anything, max_size=3), min_size=1, max_size=5))
 def test_wrong_arguments_are_refused_and_leave_batches_as_they_were(calls: list[dict[str, Any]]) -> None:
     bench = Bench(linger=1000)
-    entry = Entry(bench)
+    sender = BenchSender(bench)
     values: list[bytes | None] = []
     for number, wrong in enumerate([{}, *calls, {}]):
         right: dict[str, Any] = {"topic": "t", "value": b"right %d" % number, "partition": 0}
         arguments = right | wrong
         try:
-            delivery = entry.send(**arguments)
+            delivery = sender.send(**arguments)
         except (TypeError, ValueError):
             assert wrong
         except KafkaError:

@@ -7,7 +7,6 @@ import asyncio
 import pytest
 
 from aioproducer.admin import make_client
-from aioproducer.assembly import connector_for
 from aioproducer.client_log import ClientLog
 from aioproducer.config import ProducerConfig
 from aioproducer.errors import (
@@ -16,6 +15,7 @@ from aioproducer.errors import (
     NetworkError,
     UnsupportedVersionError,
 )
+from aioproducer.factory import connector_for
 from aioproducer.protocol.messages import DescribeClusterRequest, MetadataRequest
 from aioproducer.testing import EmbeddedCluster
 

@@ -49,7 +49,7 @@ def test_pt54_a_watch_ends_with_the_next_answer_and_not_with_an_earlier_one():
             metadata.request_update(world.loop.time(), "test")
             watch = cluster.watch_metadata()
             assert not watch.done()
-            cluster.want_update(world.loop.time(), "test")
+            cluster.request_update(world.loop.time(), "test")
             await watch
             assert metadata.version > version
 
@@ -98,7 +98,7 @@ def test_pt55_no_data_is_sent_while_metadata_is_due():
             await asyncio.sleep(0.05)
             # The only connection has no room: when it has, metadata goes first, and the record behind it.
             second = producer.send("clicks", b"second")
-            producer._sender.cluster.want_update(world.loop.time(), "test")
+            producer._sender.cluster.request_update(world.loop.time(), "test")
             await asyncio.gather(first, second)
 
     _, world = run(scenario, nodes=1)
@@ -130,7 +130,7 @@ def test_pt55_a_failed_request_is_repeated_at_another_node():
             await asyncio.gather(*(producer.send("clicks", b"value") for _ in range(3)))
             del world.journal[:]
             world.cluster.faults.append(Fault(api=ApiKey.METADATA, answer="silence"))
-            producer._sender.cluster.want_update(world.loop.time(), "test")
+            producer._sender.cluster.request_update(world.loop.time(), "test")
             await producer._sender.cluster.watch_metadata()
 
     _, world = run(scenario)
@@ -235,7 +235,7 @@ def test_metadata_is_due_at_the_only_node_when_its_throttling_ends():
             world.cluster.faults.append(Fault(api=ApiKey.PRODUCE, throttle_time_ms=5000))
             await producer.send("clicks", b"value")
             watch = producer._sender.cluster.watch_metadata()
-            producer._sender.cluster.want_update(world.loop.time(), "test")
+            producer._sender.cluster.request_update(world.loop.time(), "test")
             began = world.loop.time()
             await asyncio.wait_for(watch, 60)
             return world.loop.time() - began
@@ -278,7 +278,7 @@ def test_nodes_that_nobody_needs_have_no_task():
         async with world.producer() as producer:
             await producer.send("clicks", b"value")
             watch = producer._sender.cluster.watch_metadata()
-            producer._sender.cluster.want_update(world.loop.time(), "test")
+            producer._sender.cluster.request_update(world.loop.time(), "test")
             await watch
             return sorted(producer._sender.cluster.nodes)
 
@@ -295,7 +295,7 @@ def test_a_node_that_left_the_cluster_is_let_go_when_its_answers_are_in():
             delivery = producer.send("clicks", b"value", partition=1)
             await world.until(lambda: len(world.events(ApiKey.PRODUCE, node=2)) == 2)
             world.cluster.listed = {1, 3}
-            producer._sender.cluster.want_update(world.loop.time(), "test")
+            producer._sender.cluster.request_update(world.loop.time(), "test")
             await asyncio.sleep(1)
             assert 2 not in producer._sender.cluster.nodes
             assert not delivery.done()
@@ -421,7 +421,7 @@ def test_kip_1102_rebootstrap_required_in_a_metadata_answer():
     async def scenario(world):
         async with bootstrapped_elsewhere(world) as producer:
             world.cluster.faults.append(Fault(api=ApiKey.METADATA, error=REBOOTSTRAP_REQUIRED))
-            producer._sender.cluster.want_update(world.loop.time(), "test")
+            producer._sender.cluster.request_update(world.loop.time(), "test")
             await asyncio.sleep(2)
             await producer.send("clicks", b"after")
         return world.loop.resolved
@@ -437,7 +437,7 @@ def test_an_answer_from_before_a_rebootstrap_is_not_taken_for_the_one_after_it()
             cluster, metadata = producer._sender.cluster, producer._parts.metadata
             world.cluster.faults.append(Fault(api=ApiKey.METADATA, answer_delay=2.0))
             world.cluster.faults.append(Fault(api=ApiKey.METADATA, answer_delay=6.0))
-            cluster.want_update(world.loop.time(), "test")
+            cluster.request_update(world.loop.time(), "test")
             asked = len(world.events(ApiKey.METADATA))
             await world.until(lambda: len(world.events(ApiKey.METADATA)) == asked + 1)
             # Some broker says that it is not the one meant, while the request is in flight.

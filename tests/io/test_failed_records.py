@@ -23,7 +23,7 @@ from aioproducer.errors import (
 )
 from aioproducer.io import failed_records
 from aioproducer.io.failed_records import TELLING_TIME
-from aioproducer.producer import REFUSED_KEPT
+from aioproducer.io.failure_reporter import REJECTED_KEPT
 from aioproducer.protocol import ApiKey
 from tests.simulation import Fault, run
 
@@ -174,19 +174,20 @@ def test_records_that_send_refuses_are_observed_by_who_awaits_them_at_once(obser
 def test_however_many_records_send_refuses_a_bounded_number_is_kept(log):
     async def scenario(world):
         async with world.producer(max_request_size=1000) as producer:
-            for number in range(2 * REFUSED_KEPT + 10):
+            for number in range(2 * REJECTED_KEPT + 10):
                 delivery = producer.send("clicks", bytes(2000))
                 if number % 2:
                     with pytest.raises(RecordTooLargeError):
                         await delivery
-            [refused] = producer._refused.values()
-            assert len(refused._recent) <= REFUSED_KEPT
+            [refused] = producer._running_parts().failures._rejected.values()
+            assert len(refused._recent) <= REJECTED_KEPT
             await asyncio.sleep(0.01)
 
     run(scenario)
     [(level, text)] = failures(log)
     assert level == "ERROR"
-    assert text.startswith(f"{2 * REFUSED_KEPT + 10} records for clicks failed, {REFUSED_KEPT + 5} of them unobserved")
+    count, unobserved = 2 * REJECTED_KEPT + 10, REJECTED_KEPT + 5
+    assert text.startswith(f"{count} records for clicks failed, {unobserved} of them unobserved")
 
 
 def test_a_send_from_another_thread_is_unobserved(log):
@@ -490,7 +491,7 @@ def test_a_batch_that_cannot_be_read_back_is_logged_and_the_others_are_given(log
         world.cluster.create_topic("clicks", leaders=[1])
         async with world.producer(hooks=(letters,), linger_ms=10) as producer:
             await producer.send("clicks", b"warm")
-            failed_records = producer._sender.failed_records
+            failed_records = producer._running_parts().failures.failed_records
             body = failed_records._body
             bodies = iter([b"\x02"])
             failed_records._body = lambda batch: next(bodies, None) or body(batch)
@@ -509,7 +510,7 @@ def test_without_such_a_hook_nothing_is_kept():
     async def scenario(world):
         world.cluster.create_topic("clicks", leaders=[1])
         async with world.producer(linger_ms=10, max_request_size=1000) as producer:
-            assert producer._sender.failed_records is None
+            assert producer._running_parts().failures.failed_records is None
             await producer.send("clicks", b"warm")
             world.cluster.faults.append(Fault(api=ApiKey.PRODUCE, error=TOPIC_AUTHORIZATION_FAILED))
             delivery = producer.send("clicks", b"value")
@@ -584,7 +585,7 @@ def test_records_that_are_refused_faster_than_they_are_told_of_are_told_of_at_on
 
     async def scenario(world):
         async with world.producer(hooks=(letters,), max_request_size=1000, buffer_memory=20_000) as producer:
-            waiting = producer._sender.failed_records
+            waiting = producer._running_parts().failures.failed_records
             for number in range(1000):
                 producer.send("clicks", b"%d" % number + bytes(2000))
                 assert waiting._size <= 20_000

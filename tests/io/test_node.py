@@ -440,7 +440,7 @@ def test_a_broker_that_has_moved_is_found_at_its_new_address_at_once(when):
                 world._listeners.pop(1).close()
             world.start_node(1, host="elsewhere")
             began = world.loop.time()
-            producer._sender.cluster.want_update(began, "test")
+            producer._sender.cluster.request_update(began, "test")
             if when == "connected":
                 await world.until(lambda: producer._parts.metadata.node(1).host == "elsewhere")
                 delivery = producer.send("clicks", b"moved", partition=0)

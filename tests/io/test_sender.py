@@ -551,7 +551,7 @@ def test_an_error_in_one_answer_keeps_no_other_from_being_handled(caplog, monkey
                 raise faults.pop()
             return super().acked(*arguments)
 
-    monkeypatch.setattr("aioproducer.assembly.Completion", Failing)
+    monkeypatch.setattr("aioproducer.factory.Completion", Failing)
 
     async def scenario(world):
         world.cluster.create_topic("clicks", 2, leaders=[1, 1])

@@ -1,4 +1,4 @@
-"""``Record``, in a module of its own: ``send`` does without, and ``dataclasses`` take a while to import."""
+"""``Record``. A separate module: ``send`` works without it, and importing ``dataclasses`` takes milliseconds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may call a producer, and with what: the checks of ``send``, made where something was wrong."""
+"""Checks of the arguments of ``send``. The hot path runs them only where an append has failed."""
 
 from __future__ import annotations
 
@@ -6,60 +6,34 @@ import re
 import sys
 from collections.abc import Sequence
 
-from aioproducer.errors import KafkaError, ProducerClosedError, WrongCallerError
 from aioproducer.wire.record import is_number
 
-# No thread has this identity.
-NO_THREAD = 0
-
-NOT_STARTED, RUNNING, CLOSED, FORKED, OTHER_THREAD, OTHER_LOOP, LOOP_CLOSED = range(7)
-
-# What an append raises where an argument is wrong.
+# Exceptions that an append raises where an argument is wrong.
 WRONG_ARGUMENTS = (TypeError, ValueError, AttributeError, OverflowError, BufferError)
 
-# What Kafka's Topic.validate allows.
-LONGEST_TOPIC = 249
-_LAWFUL_TOPIC = r"[a-zA-Z0-9._-]{1,249}"
+# Limits of Kafka's Topic.validate.
+MAX_TOPIC_LENGTH = 249
+_TOPIC_PATTERN = r"[a-zA-Z0-9._-]{1,249}"
 
 
-def refusal(reason: int) -> KafkaError:
-    """Why a call is refused."""
-    if reason == CLOSED:
-        return ProducerClosedError("this producer is closed: make a new one")
-    if reason == NOT_STARTED:
-        return WrongCallerError("this producer is not started: use `async with Producer(...)`, or await start() first")
-    if reason == FORKED:
-        return WrongCallerError("this producer belongs to the parent process: make one in this process, after the fork")
-    if reason == OTHER_LOOP:
-        return WrongCallerError("this producer belongs to another event loop: make one on this loop")
-    if reason == LOOP_CLOSED:
-        return ProducerClosedError(
-            "this producer's event loop is closed, so that no record can be sent any more: make a new producer on a "
-            "running loop, and close it before its loop (`async with Producer(...)`)"
-        )
-    return WrongCallerError(
-        "this producer belongs to another thread: call producer.threadsafe() there, once, and use that"
-    )
-
-
-def check(topic: object, value: object, key: object, partition: object, timestamp_ms: object, headers: object) -> None:
+def check(topic: object, partition: object, key: object, value: object, headers: object, timestamp_ms: object) -> None:
     """Check the arguments of a send, after serialization.
 
     Raises:
         TypeError, ValueError: one is wrong; the text says which.
     """
-    check_place(topic, partition)
+    check_topic_and_partition(topic, partition)
     as_buffer("value", value)
     as_buffer("key", key)
     _check_number("timestamp_ms", timestamp_ms, 63)
     _check_headers(headers)
 
 
-def check_place(topic: object, partition: object) -> str:
-    """The topic's name, as ``check_topic``.
+def check_topic_and_partition(topic: object, partition: object) -> str:
+    """Return the topic's name as ``check_topic`` does.
 
     Raises:
-        TypeError, ValueError: the topic is no str, or empty; the partition is no number of one.
+        TypeError, ValueError: the topic is not a str, or empty; the partition is not an int from 0 to 2**31 - 1.
     """
     name = check_topic(topic)
     if partition is not None:
@@ -68,39 +42,42 @@ def check_place(topic: object, partition: object) -> str:
 
 
 def check_topic(topic: object) -> str:
-    """The topic's name as a plain str, which a member of an enumeration of strings for instance is not.
+    """Return the topic's name as a plain str; a member of a ``StrEnum`` is not one.
 
     Raises:
-        TypeError, ValueError: it is no str, or empty.
+        TypeError, ValueError: the topic is not a str, or empty.
     """
     if not isinstance(topic, str):
         raise TypeError(f"topic must be str, not {type(topic).__name__}")
     if not topic:
         raise ValueError("topic must not be empty")
-    # What a class of its own makes of str() may be something else, such as the member's name.
+    # str() of a subclass may return something else, such as the name of an enum's member.
     return topic if type(topic) is str else str.__str__(topic)
 
 
-def why_unlawful(topic: str) -> str | None:
-    """Why no topic can have this name, or ``None`` (Kafka's ``Topic.validate``)."""
-    if len(topic) > LONGEST_TOPIC:
-        return f"{topic[:40]!r}... is no topic name: it has {len(topic)} characters, and {LONGEST_TOPIC} are possible"
-    if topic in (".", "..") or not re.fullmatch(_LAWFUL_TOPIC, topic):
-        return f"{topic!r} is no topic name: one is of ASCII letters, digits, '.', '_' and '-', and not '.' or '..'"
+def why_invalid_topic(topic: str) -> str | None:
+    """Return why no topic can have this name, or None if one can (Kafka's ``Topic.validate``)."""
+    if len(topic) > MAX_TOPIC_LENGTH:
+        return f"topic name {topic[:40]!r}... is too long: {len(topic)} characters (maximum {MAX_TOPIC_LENGTH})"
+    if topic in (".", "..") or not re.fullmatch(_TOPIC_PATTERN, topic):
+        return (
+            f"topic name {topic!r} is invalid: use ASCII letters, digits, '.', '_' and '-', "
+            "and neither '.' nor '..' alone"
+        )
     return None
 
 
 def as_buffer(name: str, data: object) -> bytes | bytearray | memoryview | None:
-    """The bytes of a key or value.
+    """Return a key or value as an object whose buffer is contiguous bytes.
 
     Raises:
-        TypeError: it has none; a str is not encoded.
-        ValueError: they do not lie one after the other.
+        TypeError: it is not bytes-like; a str is not encoded.
+        ValueError: its memory is not contiguous.
     """
     if data is None or isinstance(data, bytes | bytearray):
         return data
     try:
-        view = memoryview(data)  # type: ignore[arg-type]  # what has no buffer raises the TypeError below
+        view = memoryview(data)  # type: ignore[arg-type]  # without a buffer: TypeError, below
         if isinstance(data, str) or is_number(view):
             raise TypeError
     except TypeError:
@@ -137,33 +114,28 @@ def _check_headers(headers: object) -> None:
 
 
 def explain(
-    topic: object,
-    value: object,
-    key: object,
-    partition: object,
-    timestamp_ms: object,
-    headers: object,
+    topic: object, partition: object, key: object, value: object, headers: object, timestamp_ms: object
 ) -> None:
-    """Raise the clear form of an error that wrong arguments led to, if they did.
+    """Raise a clear error in place of one that wrong arguments led to; return if the arguments are right.
 
     Raises:
         TypeError, ValueError: as ``check``.
     """
     try:
-        check(topic, value, key, partition, timestamp_ms, headers)
+        check(topic, partition, key, value, headers, timestamp_ms)
     except (TypeError, ValueError) as clear:
         raise clear from None
 
 
 def size_of_headers(headers: object) -> int:
-    """About the bytes that they hold; nothing for what are none, of which whoever takes the record will tell."""
+    """Return roughly how many bytes the headers hold; 0 for malformed headers, which ``send`` will reject."""
     if not isinstance(headers, list | tuple):
         return 0
     return sum(size_of(part) for header in headers if isinstance(header, list | tuple) for part in header)
 
 
 def size_of(data: object) -> int:
-    """The bytes of a key or value, or about how many it holds where it is not serialized yet."""
+    """Return the size of a key or value in bytes; an estimate if it is not serialized yet."""
     if data is None:
         return 0
     return memoryview(data).nbytes if isinstance(data, bytes | bytearray | memoryview) else sys.getsizeof(data)

@@ -1,4 +1,4 @@
-"""From a configuration to the parts of a producer, put together."""
+"""Builds the parts of a client from its configuration."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ from aioproducer.core.producer_state import ProducerState
 from aioproducer.core.retry import ExponentialBackoff
 from aioproducer.errors import ConfigurationError, KafkaError
 from aioproducer.hooks import Hooks
+from aioproducer.io.failed_records import FailedRecords
+from aioproducer.io.failure_reporter import FailureReporter, OnError
 from aioproducer.io.node import NodeSettings
-from aioproducer.io.sender import ReportFailure, Sender, SenderSettings, Turns
+from aioproducer.io.sender import Sender, SenderSettings, Turns
 from aioproducer.metrics import Metrics
 from aioproducer.partitioner import check_partition, resolve_partitioner
 from aioproducer.transport.base import Connector
@@ -47,13 +49,14 @@ class MemoryRegistry(Protocol):
 
 
 class Parts(NamedTuple):
-    """What works behind a producer."""
+    """The parts of a producer."""
 
     accumulator: RecordAccumulator
     metadata: ClusterMetadata
     sender: Sender
     metrics: Metrics
     view: MetadataView
+    failures: FailureReporter
 
 
 def connector_for(config: ProducerConfig, transport: str | Connector) -> Connector:
@@ -125,16 +128,16 @@ def _ssl_context(config: ProducerConfig) -> ssl.SSLContext | None:
     return ssl_context_from(config)
 
 
-def assemble(
+def make_parts(
     config: ProducerConfig,
     loop: asyncio.AbstractEventLoop,
     connector: Connector,
     hooks: Hooks,
-    report_failure: ReportFailure,
+    on_error: OnError | None,
     random: Random,
     log: ClientLog,
 ) -> Parts:
-    """Make and connect the parts. Nothing runs yet."""
+    """Make and connect the parts of a producer. Nothing runs yet."""
     retry_backoff = ExponentialBackoff(config.retry_backoff_ms, config.retry_backoff_max_ms)
     metadata = ClusterMetadata(
         config.bootstrap_addresses,
@@ -169,6 +172,10 @@ def assemble(
         choose_partition=partition_choice(config, view),
         rack_of=lambda node_id: None if (node := metadata.node(node_id)) is None else node.rack,
     )
+    failed_records = None
+    if hooks.record_failed:
+        failed_records = FailedRecords(loop, hooks.record_failed, accumulator.release, pool.total_memory, log)
+    failures = FailureReporter(loop, metrics, log, on_error, failed_records)
     sender = Sender(
         loop,
         turns,
@@ -186,13 +193,13 @@ def assemble(
         metrics=metrics,
         hooks=hooks,
         random=random,
-        report_failure=report_failure,
+        failures=failures,
     )
     accumulator.lines.memory_waited = lambda seconds, now: metrics.buffer_wait.record(seconds * 1e9, now)
     _set_gauges(metrics, accumulator, metadata, sender)
     if isinstance(connector, MemoryRegistry):
         _set_rdma_gauges(metrics, connector.counters)
-    return Parts(accumulator, metadata, sender, metrics, view)
+    return Parts(accumulator, metadata, sender, metrics, view, failures)
 
 
 def accumulator_settings(config: ProducerConfig, retry_backoff: ExponentialBackoff) -> AccumulatorSettings:
