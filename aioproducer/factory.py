@@ -18,7 +18,6 @@ from aioproducer.core.producer_state import ProducerState
 from aioproducer.core.retry import ExponentialBackoff
 from aioproducer.errors import ConfigurationError, KafkaError
 from aioproducer.hooks import Hooks
-from aioproducer.io.failed_records import FailedRecords
 from aioproducer.io.failure_reporter import FailureReporter, OnError
 from aioproducer.io.node import NodeSettings
 from aioproducer.io.sender import Sender, SenderSettings, Turns
@@ -174,6 +173,8 @@ def make_parts(
     )
     failed_records = None
     if hooks.record_failed:
+        from aioproducer.io.failed_records import FailedRecords
+
         failed_records = FailedRecords(loop, hooks.record_failed, accumulator.release, pool.total_memory, log)
     failures = FailureReporter(loop, metrics, log, on_error, failed_records)
     sender = Sender(

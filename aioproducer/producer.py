@@ -263,7 +263,7 @@ class Producer(RecordSender):
                 while parts.metadata.last_update is None:
                     await self._next_metadata(parts)
         except TimeoutError:
-            cause = parts.sender.cluster.last_error()
+            cause = parts.sender.cluster.pool.last_error()
             because = "" if cause is None else f" The last error was: {cause}"
             error = MetadataTimeoutError(f"No broker answered within {timeout:g} s.{because}")
             raise error from cause
@@ -517,7 +517,7 @@ class Producer(RecordSender):
     @property
     def connection_error(self) -> KafkaError | None:
         """What last kept it from speaking with a broker, where it has not spoken with one since."""
-        return None if self._parts is None else self._parts.sender.cluster.last_error()
+        return None if self._parts is None else self._parts.sender.cluster.pool.last_error()
 
     async def partitions_for(self, topic: str) -> list[PartitionInfo]:
         """The topic's partitions, in order.

@@ -13,9 +13,8 @@ from typing import TypeVar
 
 from aioproducer.core.cluster import MetadataChange, NodeCandidate, NodeState, least_loaded_node
 from aioproducer.core.connection import Completed
-from aioproducer.core.metadata import REBOOTSTRAP_REQUIRED, ClusterMetadata
+from aioproducer.core.metadata import ClusterMetadata
 from aioproducer.errors import (
-    BrokerError,
     KafkaError,
     KafkaTimeoutError,
     NetworkError,
@@ -23,9 +22,8 @@ from aioproducer.errors import (
     broker_error,
 )
 from aioproducer.hooks import Hooks
-from aioproducer.io.closing import close_nodes
-from aioproducer.io.internal import InternalRequest
-from aioproducer.io.node import NodeConnection, NodeOwner, NodeSettings
+from aioproducer.io.node import InternalRequest, NodeConnection, NodeOwner, NodeSettings
+from aioproducer.io.node_pool import NodePool
 from aioproducer.metrics import Metrics
 from aioproducer.protocol import ApiKey, Request, Response
 from aioproducer.protocol.messages.metadata import MetadataResponse
@@ -52,14 +50,10 @@ class BrokerClient(NodeOwner):
         super().__init__()
         self.metadata = metadata
         self._loop = loop
-        self._connector = connector
-        self._settings = settings
         self._log = settings.log
         self._random = random
-        self._metrics = Metrics(2, 30_000)
-        self._hooks = Hooks()
-        self._nodes: dict[int, NodeConnection] = {}
-        self._retired: dict[NodeConnection, None] = {}
+        self._pool = NodePool(loop, metadata, self, connector, settings, Metrics(2, 30_000), Hooks(), random)
+        self._nodes = self._pool.nodes
         self._changed = loop.create_future()
         self._renewing = asyncio.Lock()
 
@@ -117,19 +111,12 @@ class BrokerClient(NodeOwner):
     # Nodes
 
     def node_ready(self, node: NodeConnection) -> None:
-        """One that metadata named ends an outage, if there was one."""
-        if node.id >= 0:
-            self.pasts.clear()
-            self.metadata.broker_reached()
+        self._pool.node_ready(node)
 
     def node_changed(self, node: NodeConnection, now: float) -> None:
-        """A node can take a request, or is gone: whoever waits for one looks again."""
-        if not node.connected and node.last_error is not None:
-            error = node.last_error
-            if isinstance(error, BrokerError) and error.code == REBOOTSTRAP_REQUIRED:
-                self.metadata.require_rebootstrap()
-            self.metadata.request_update(now, f"a broker cannot be reached: {error}")
-        self._forget_if_retired(node)
+        """Let every call that waits for a node look again."""
+        if not node.connected:
+            self._pool.node_lost(node, now)
         self._wake_waiting()
 
     def _wake_waiting(self) -> None:
@@ -140,30 +127,12 @@ class BrokerClient(NodeOwner):
         return self.metadata.cluster_id
 
     def node(self, node_id: int) -> NodeConnection | None:
-        """The connection to a node that metadata knows."""
-        node = self._nodes.get(node_id)
-        known = self.metadata.node(node_id)
-        if node is None and known is not None:
-            node = self._nodes[node_id] = NodeConnection(
-                self._loop,
-                known,
-                self,
-                self._connector,
-                self._settings,
-                self._metrics,
-                self._hooks,
-                self._random,
-            )
-        return node
+        """Return the connection to a node, None if metadata does not list it."""
+        return self._pool.node(node_id)
 
     def last_error(self) -> KafkaError | None:
-        """The latest reason why a broker could not be reached, for messages to people."""
-        failed = [node for node in self._nodes.values() if node.last_error is not None]
-        if not failed:
-            return self.metadata.last_error
-        latest = max(failed, key=lambda node: node.last_attempt).last_error
-        assert latest is not None
-        return latest.fresh()
+        """Return the latest reason why a broker could not be reached, for error messages."""
+        return self._pool.last_error()
 
     async def _usable(self, node_id: int) -> NodeConnection:
         """The node, connected.
@@ -266,22 +235,9 @@ class BrokerClient(NodeOwner):
         self._apply(metadata.handle_response(response, self._loop.time(), version=completed.version))
 
     def _apply(self, change: MetadataChange) -> None:
-        for removed in change.nodes_removed:
-            node = self._nodes.pop(removed.id, None)
-            if node is not None:
-                self._retired[node] = None
-                node.retire()
-                self._forget_if_retired(node)
-        for moved in change.nodes_moved:
-            if moved.id in self._nodes:
-                self._nodes[moved.id].set_address(moved)
-        # One that was being connected to ends without a word, and somebody may have waited for it.
+        self._pool.apply(change)
+        # A call may wait for a node whose attempt to connect ends without a notification.
         self._wake_waiting()
-
-    def _forget_if_retired(self, node: NodeConnection) -> None:
-        if node in self._retired and not node.connected:
-            del self._retired[node]
-            node.task.cancel()
 
     async def partition_count(self, topic: str, timeout: float) -> int:
         """How many partitions the topic has; from here on it is in use, and metadata keeps its leaders.
@@ -306,7 +262,4 @@ class BrokerClient(NodeOwner):
 
     async def close(self) -> None:
         """End every connection."""
-        nodes = [*self._nodes.values(), *self._retired]
-        self._nodes.clear()
-        self._retired.clear()
-        await close_nodes(nodes, self._log)
+        await self._pool.close()

@@ -15,16 +15,15 @@ from typing import TYPE_CHECKING
 
 from aioproducer.core.cluster import MetadataChange, NodeCandidate, NodeState, least_loaded_node
 from aioproducer.core.connection import Completed, ReadResponse
-from aioproducer.core.metadata import REBOOTSTRAP_REQUIRED, REFUSED_TOPIC_CODES, ClusterMetadata
+from aioproducer.core.metadata import REFUSED_TOPIC_CODES, ClusterMetadata
 from aioproducer.core.producer_state import ProducerState
 from aioproducer.core.retry import Attempts, ExponentialBackoff
 from aioproducer.core.slots import InternalQueue
 from aioproducer.diagnosis import throttled, topic_unknown
-from aioproducer.errors import BrokerError, KafkaError, NetworkError, ProtocolError, broker_error
+from aioproducer.errors import KafkaError, NetworkError, ProtocolError, broker_error
 from aioproducer.hooks import Hooks
-from aioproducer.io.closing import close_nodes
-from aioproducer.io.internal import InternalRequest
-from aioproducer.io.node import NodeConnection, NodeOwner, NodeSettings
+from aioproducer.io.node import InternalRequest, NodeConnection, NodeOwner, NodeSettings
+from aioproducer.io.node_pool import NodePool
 from aioproducer.metrics import Metrics
 from aioproducer.protocol import Buffer, Request, Response
 from aioproducer.protocol.messages.metadata import MetadataResponse, MetadataResponseTopic
@@ -54,14 +53,12 @@ _METADATA = Internal.METADATA
 _PRODUCER_ID = Internal.PRODUCER_ID
 
 
-class Cluster(NodeOwner):
-    """Nodes by id, made when first needed; the metadata that names them; the producer id.
+class Cluster:
+    """The cluster's nodes, the metadata that lists them, and the producer id.
 
     Args:
-        answers_taken: what a node has said is in its place; says whether all that can be sent is on its way.
-        node_usable: a node can take a request.
-        wake: the sender has something to look at.
-        topic_refused: the cluster says that a topic will not do, now or later.
+        owner: is notified by the nodes: the sender.
+        wake: asks for a pass of the sender.
     """
 
     def __init__(
@@ -70,6 +67,7 @@ class Cluster(NodeOwner):
         metadata: ClusterMetadata,
         accumulator: RecordAccumulator,
         producer_state: ProducerState,
+        owner: NodeOwner,
         connector: Connector,
         node_settings: NodeSettings,
         retry_backoff: ExponentialBackoff,
@@ -77,27 +75,22 @@ class Cluster(NodeOwner):
         metrics: Metrics,
         hooks: Hooks,
         random: Random,
-        answers_taken: Callable[[NodeConnection, float], bool],
-        node_usable: Callable[[NodeConnection, float], None],
         wake: Callable[[], None],
-        topic_refused: Callable[[str, KafkaError], None],
     ) -> None:
-        super().__init__()
-        self.nodes: dict[int, NodeConnection] = {}
+        self.pool = NodePool(loop, metadata, owner, connector, node_settings, metrics, hooks, random)
+        self.nodes = self.pool.nodes
         self.metadata = metadata
+        # Topics that the cluster rejects: why, and the number of the last waiting record that this applies to.
+        self.rejected_topics: dict[str, tuple[KafkaError, int]] = {}
         self._loop = loop
         self._accumulator = accumulator
         self._producer_state = producer_state
-        self._connector = connector
-        self._node_settings = node_settings
+        self._setup_timeout = node_settings.setup_timeout.maximum
         self._log = node_settings.log
         self._metrics = metrics
         self._hooks = hooks
         self._random = random
-        self._answers_taken = answers_taken
-        self._node_usable = node_usable
         self._wake = wake
-        self._topic_refused = topic_refused
         self._internal = InternalQueue()
         self._producer_id_asked = False
         self._producer_id_attempts = Attempts(retry_backoff, random)
@@ -105,71 +98,14 @@ class Cluster(NodeOwner):
         self._metadata_request: InternalRequest | None = None
         # What is being taken in: responses, and that the brokers they named are given up.
         self._intake: Iterator[None] | None = None
-        self._retired: dict[NodeConnection, None] = {}
 
     # Nodes
 
-    def node_ready(self, node: NodeConnection) -> None:
-        """One that metadata named ends an outage, if there was one."""
-        if node.id >= 0:
-            self.pasts.clear()
-            self.metadata.broker_reached()
-
-    def node_changed(self, node: NodeConnection, now: float) -> None:
-        """A node is ready, has answered, or is gone: send at once what waits for that."""
-        if self._answers_taken(node, now):
-            return
-        if node.can_send(now):
-            self._node_usable(node, now)
-            return
-        if not node.connected:
-            self._forget_if_retired(node)
-            if node.last_error is not None:
-                self.metadata.node_failed(node.id)
-                self._note_lost(node.last_error, now)
-        self._wake()
-
-    def _note_lost(self, error: KafkaError, now: float) -> None:
-        if isinstance(error, BrokerError) and error.code == REBOOTSTRAP_REQUIRED:
-            self.metadata.require_rebootstrap()
-        # Maybe it is down, and others lead its partitions by now; or it has moved.
-        self.metadata.request_update(now, f"a broker cannot be reached: {error}")
-
-    def expected_cluster_id(self) -> str | None:
-        return self.metadata.cluster_id
-
-    def node(self, node_id: int) -> NodeConnection | None:
-        """The connection to a node that metadata knows."""
-        node = self.nodes.get(node_id)
-        if node is None:
-            known = self.metadata.node(node_id)
-            if known is None:
-                return None
-            node = self.nodes[node_id] = NodeConnection(
-                self._loop,
-                known,
-                self,
-                self._connector,
-                self._node_settings,
-                self._metrics,
-                self._hooks,
-                self._random,
-            )
-        return node
-
-    def _retire(self, node_id: int) -> None:
-        node = self.nodes.pop(node_id, None)
-        if node is not None:
-            self._retired[node] = None
-            node.retire()
-            self._forget_if_retired(node)
-
-    def _forget_if_retired(self, node: NodeConnection) -> None:
-        if node in self._retired and not node.connected:
-            del self._retired[node]
-            if node.id not in self.nodes:
-                self._metrics.forget_node(node.id)
-            node.task.cancel()
+    def node_lost(self, node: NodeConnection, now: float) -> None:
+        """Prefer other nodes for metadata if an error has disconnected this one; see ``NodePool.node_lost``."""
+        if node.last_error is not None:
+            self.metadata.node_failed(node.id)
+        self.pool.node_lost(node, now)
 
     def _least_loaded(self, now: float, asked: Collection[int]) -> NodeConnection | None:
         """Return a node whose next slot an internal request may take, or None.
@@ -211,7 +147,7 @@ class Cluster(NodeOwner):
             return None
         if chosen is None:
             return None
-        node = self.node(chosen)
+        node = self.pool.node(chosen)
         assert node is not None
         if node.can_send(now):
             return node
@@ -231,7 +167,7 @@ class Cluster(NodeOwner):
             node_available=usable,
             ready=[node_id for node_id, node in nodes if node.is_ready],
             connecting=[node_id for node_id, node in nodes if node.is_connecting],
-            connecting_timeout=self._node_settings.setup_timeout.maximum,
+            connecting_timeout=self._setup_timeout,
         )
 
     # Metadata and the producer id
@@ -419,11 +355,7 @@ class Cluster(NodeOwner):
         """The steps of ``apply``."""
         accumulator = self._accumulator
         topics = accumulator.topics
-        for node in change.nodes_removed:
-            self._retire(node.id)
-        for node in change.nodes_moved:
-            if node.id in self.nodes:
-                self.nodes[node.id].set_address(node)
+        self.pool.apply(change)
         grown = [added.topic for added in change.partitions_added]
         sized = [*change.new_topics, *change.recreated_topics, *grown]
         for name in sized:
@@ -461,7 +393,8 @@ class Cluster(NodeOwner):
             yield
         for name, code in change.topic_errors.items():
             if code in REFUSED_TOPIC_CODES:
-                self._topic_refused(name, broker_error(code))
+                self.rejected_topics[name] = broker_error(code), accumulator.lines.waiting.last_number
+                self._wake()
                 yield
         yield
 
@@ -498,7 +431,7 @@ class Cluster(NodeOwner):
 
     def why_unknown(self, topic: str, waited_ms: float) -> KafkaError:
         """Why the topic's partitions are not known after so long."""
-        cause = self.last_error()
+        cause = self.pool.last_error()
         seen = self.metadata.last_update is not None
         code = self.metadata.topic_error(topic)
         if code and cause is None:
@@ -515,29 +448,15 @@ class Cluster(NodeOwner):
         left = 0.0 if node is None else node.throttled_until - now
         return throttled(node.node, left * 1000) if node is not None and left > 0 else ""
 
-    def last_error(self) -> KafkaError | None:
-        """The latest reason why a broker could not be reached, for messages to people."""
-        failed = [node for node in self.nodes.values() if node.last_error is not None]
-        if not failed:
-            return self.metadata.last_error
-        latest = max(failed, key=lambda node: node.last_attempt).last_error
-        assert latest is not None
-        return latest.fresh()
-
     # The end
 
     async def close(self) -> None:
         """End every connection; also where this is cancelled, none stays open."""
-        nodes = [*self.nodes.values(), *self._retired]
         self._intake = None
         for watch in self._metadata_watches:
             watch.cancel()
         self._metadata_watches.clear()
-        try:
-            await close_nodes(nodes, self._log)
-        finally:
-            self.nodes.clear()
-            self._retired.clear()
+        await self.pool.close()
 
 
 def _read_metadata(version: int, frame: Buffer) -> ResponseInParts[MetadataResponse, MetadataResponseTopic]:

@@ -20,7 +20,7 @@ cdef RequestContext _OWN_REQUEST
 
 
 cdef class NodeOwner:
-    cdef public dict pasts
+    cdef public dict reconnect_histories
 
     cpdef object node_ready(self, NodeConnection node)
     cpdef object node_changed(self, NodeConnection node, double now)

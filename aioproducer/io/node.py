@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aioproducer.client_log import ClientLog
@@ -41,38 +41,37 @@ _NEVER = float("inf")
 
 
 class RequestContext:
-    """What a sender leaves with a request to hear of its end: exactly one of ``answered`` and ``failed`` is called.
+    """Receives the end of one request: exactly one of ``answered`` and ``failed`` is called.
 
-    ``reading`` says that the transport reads the request's buffers beyond ``send``; ``released`` that it no longer
-    does. A request that no response is expected to has been ``answered`` with ``None`` once it is written; where
-    ``send`` has returned ``True`` it is written already, and its caller knows. Nothing but ``reading`` is called from
-    inside ``send``.
+    ``reading`` is called if the transport reads the request's buffers beyond ``send``; ``released`` when it no longer
+    does. A request without a response is ``answered`` with None once it is written. If ``send`` has returned True, it
+    is written already and ``answered`` is not called. ``send`` itself calls nothing but ``reading``.
 
-    As it is here, it is that of a request whose buffers are its own, and of whose end somebody else hears.
+    This base class serves requests that own their buffers and whose end the connection handles itself.
     """
 
     __slots__ = ()
 
     def reading(self) -> None:
-        """The transport reads the buffers; until ``released``."""
+        """The transport reads the buffers until ``released``."""
 
     def released(self) -> None:
-        """It does no longer."""
+        """The transport no longer reads the buffers."""
 
     def answered(self, node: NodeConnection, completed: Completed | None) -> None:
-        """Here is the response, if one was expected."""
-        raise AssertionError(f"{self!r} was to hear of no answer")
+        """Receive the response; None if none was expected."""
+        raise NotImplementedError
 
     def failed(self, node: NodeConnection, error: KafkaError) -> None:
-        """There will be none."""
-        raise AssertionError(f"{self!r} was to hear of no failure: {error}")
+        """Receive the error: there will be no response."""
+        raise NotImplementedError
 
 
-# The connection itself hears of the end of its own requests.
+# The connection handles the end of its own requests.
 _OWN_REQUEST = RequestContext()
 
 
-class Past(NamedTuple):
+class ReconnectHistory(NamedTuple):
     """What is still to be known of a broker that was not reached, when it is forgotten and then named again."""
 
     attempts: Attempts
@@ -80,24 +79,48 @@ class Past(NamedTuple):
     logged: str | None
 
 
+class InternalRequest(RequestContext):
+    """A request context that forwards to two callbacks; the request owns its buffers."""
+
+    __slots__ = ("_given_up", "_on_answer", "_on_failure")
+
+    def __init__(self, on_answer: Callable[[Completed], None], on_failure: Callable[[KafkaError], None]) -> None:
+        self._on_answer = on_answer
+        self._on_failure = on_failure
+        self._given_up = False
+
+    def give_up(self) -> None:
+        """Call neither callback any more."""
+        self._given_up = True
+
+    def answered(self, node: NodeConnection, completed: Completed | None) -> None:
+        assert completed is not None
+        if not self._given_up:
+            self._on_answer(completed)
+
+    def failed(self, node: NodeConnection, error: KafkaError) -> None:
+        if not self._given_up:
+            self._on_failure(error)
+
+
 class NodeOwner:
-    """Whom a node tells when it can be used, and when it cannot."""
+    """Is notified of the state of its nodes: the sender, or a ``BrokerClient``."""
 
     def __init__(self) -> None:
-        self.pasts: dict[tuple[int, str, int], Past] = {}
-        """By id, host and port; of brokers that are not known at the moment."""
+        self.reconnect_histories: dict[tuple[int, str, int], ReconnectHistory] = {}
+        """By id, host and port, of brokers that metadata does not list at the moment."""
 
     def node_ready(self, node: NodeConnection) -> None:
-        """It is connected, and the broker has said what it speaks; ``node_changed`` follows."""
-        raise AssertionError("the owner says")
+        """The node is connected and its API versions are known; ``node_changed`` follows."""
+        raise NotImplementedError
 
     def node_changed(self, node: NodeConnection, now: float) -> None:
-        """Ready, or able to take more requests than before, or disconnected."""
-        raise AssertionError("the owner says")
+        """The node is ready, can take more requests than before, or is disconnected."""
+        raise NotImplementedError
 
     def expected_cluster_id(self) -> str | None:
-        """The cluster that a broker should belong to, once that is known."""
-        raise AssertionError("the owner says")
+        """Return the id of the cluster that a broker must belong to, None if it is not known yet."""
+        raise NotImplementedError
 
 
 class NodeSettings(NamedTuple):
@@ -147,11 +170,11 @@ class NodeConnection:
         self._on_request_written = hooks.request_written
         self._on_response_read = hooks.response_read
         self._on_throttle = hooks.throttle
-        past = owner.pasts.pop((node.id, node.host, node.port), None)
-        if past is None:
-            past = Past(Attempts(settings.reconnect_backoff, random), 0, None)
-        self._attempts = past.attempts
-        self._dialer = Dialer(loop, node, connector, settings, random, past.setups)
+        history = owner.reconnect_histories.pop((node.id, node.host, node.port), None)
+        if history is None:
+            history = ReconnectHistory(Attempts(settings.reconnect_backoff, random), 0, None)
+        self._attempts = history.attempts
+        self._dialer = Dialer(loop, node, connector, settings, random, history.setups)
         self._connection: Connection | None = None
         self._transport: Transport | None = None
         self._connected_at = 0.0
@@ -177,7 +200,7 @@ class NodeConnection:
         # The end of this connection was our own wish.
         self._closing = False
         self._was_ready = False
-        self._logged = past.logged
+        self._logged = history.logged
         self.task = self._begin()
 
     # What the owner asks
@@ -344,7 +367,9 @@ class NodeConnection:
         self._wanted.clear()
         if self._attempts.failures:
             node = self.node
-            self._owner.pasts[node.id, node.host, node.port] = Past(self._attempts, self._dialer.setups, self._logged)
+            self._owner.reconnect_histories[node.id, node.host, node.port] = ReconnectHistory(
+                self._attempts, self._dialer.setups, self._logged
+            )
         if self.in_flight == 0 and not self._unwritten:
             self.close()
 

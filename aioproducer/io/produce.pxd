@@ -4,7 +4,7 @@ from aioproducer.core.batch cimport ProducerBatch
 from aioproducer.core.connection cimport Completed
 from aioproducer.core.metadata cimport ClusterMetadata
 from aioproducer.core.partition_queue cimport PartitionQueue
-from aioproducer.io.node cimport NodeConnection, RequestContext
+from aioproducer.io.node cimport NodeConnection, NodeOwner, RequestContext
 from aioproducer.protocol.produce_frames cimport Acknowledged, PlainProduceRequest
 
 
@@ -18,7 +18,7 @@ cpdef PlainProduceRequest produce_request(list batches, ClusterMetadata metadata
 cpdef object choose_version(NodeConnection node, list batches, PlainProduceRequest request)
 
 
-cdef class ProduceOwner:
+cdef class ProduceOwner(NodeOwner):
     cpdef object request_answered(self, NodeConnection node, Completed completed, object throttle_time_ms)
     cpdef object batch_acknowledged(
         self, ProducerBatch batch, long long base_offset, long long log_append_time, double now

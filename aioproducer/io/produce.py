@@ -8,7 +8,7 @@ from aioproducer.core.batch import ProducerBatch
 from aioproducer.core.connection import Completed
 from aioproducer.core.metadata import ClusterMetadata
 from aioproducer.errors import KafkaError, ProtocolError, error_class
-from aioproducer.io.node import NodeConnection, RequestContext
+from aioproducer.io.node import NodeConnection, NodeOwner, RequestContext
 from aioproducer.protocol import ApiKey, Buffer
 from aioproducer.protocol.messages.produce import PartitionProduceResponse, ProduceResponse
 from aioproducer.protocol.produce_frames import TOPIC_IDS_FROM, Acknowledged, PlainProduceRequest
@@ -85,36 +85,34 @@ def choose_version(node: NodeConnection, batches: Sequence[ProducerBatch], reque
     return version
 
 
-class ProduceOwner:
-    """Whom a Produce request tells what it comes to."""
-
-    __slots__ = ()
+class ProduceOwner(NodeOwner):
+    """Receives what becomes of Produce requests, besides the state of its nodes: the sender."""
 
     def request_answered(self, node: NodeConnection, completed: Completed, throttle_time_ms: int) -> None:
-        """The answer is here; called before those of its batches."""
-        raise AssertionError("the owner says")
+        """The response has arrived; the calls for its batches follow."""
+        raise NotImplementedError
 
     def batch_acknowledged(self, batch: ProducerBatch, base_offset: int, log_append_time: int, now: float) -> None:
         """The broker has the batch."""
-        raise AssertionError("the owner says")
+        raise NotImplementedError
 
     def batch_refused(
         self, batch: ProducerBatch, answer: PartitionProduceResponse, endpoints: list[Node], now: float
     ) -> None:
-        """The answer for one batch, an error, and the nodes that the whole of it names."""
-        raise AssertionError("the owner says")
+        """The broker rejects the batch; ``endpoints`` are the nodes that the response lists."""
+        raise NotImplementedError
 
     def batch_written(self, batch: ProducerBatch) -> None:
         """With acks=0: the batch has left its buffers."""
-        raise AssertionError("the owner says")
+        raise NotImplementedError
 
     def batch_failed(self, batch: ProducerBatch, error: KafkaError) -> None:
-        """There is no answer for the batch, because of this error."""
-        raise AssertionError("the owner says")
+        """There is no response for the batch, because of this error."""
+        raise NotImplementedError
 
     def release(self, batch: ProducerBatch) -> None:
-        """The transport reads the batch no more."""
-        raise AssertionError("the owner says")
+        """The transport no longer reads the batch."""
+        raise NotImplementedError
 
 
 class ProduceInFlight(RequestContext):

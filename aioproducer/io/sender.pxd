@@ -46,7 +46,7 @@ cdef class Sender(ProduceOwner):
     cdef object _failures
     cdef object _failed_records
     cdef object _lost
-    cdef dict _refused
+    cdef dict _rejected_topics
     cdef readonly object _compressor
     cdef readonly Turns _turns
     cdef readonly object _timer
@@ -65,6 +65,9 @@ cdef class Sender(ProduceOwner):
     @cython.locals(sent=Py_ssize_t, batches=list, ready=dict, cluster=Cluster, internal=cython.bint, data_waits=cython.bint)
     cpdef object _drain(self, NodeConnection node, double now)
     cdef object _wake_behind_woken(self)
+    cpdef object node_ready(self, NodeConnection node)
+    cpdef object node_changed(self, NodeConnection node, double now)
+    cpdef object expected_cluster_id(self)
     @cython.locals(resumed=list, turns=Turns, wanted=cython.bint)
     cpdef bint _answers_taken(self, NodeConnection node, double now) except -1
     @cython.locals(batch=ProducerBatch, request=PlainProduceRequest, context=ProduceInFlight, written=cython.bint)

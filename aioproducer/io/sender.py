@@ -149,6 +149,7 @@ class Sender(ProduceOwner):
         random: Random,
         failures: FailureReporter,
     ) -> None:
+        super().__init__()
         self._loop = loop
         self._settings = settings
         self._log = settings.node.log
@@ -167,8 +168,6 @@ class Sender(ProduceOwner):
         # Records in line that have failed, to be told when those are through that fail with them: error, count, and how
         # many of these were unobserved.
         self._lost: OrderedDict[tuple[TopicPartition, type[KafkaError]], tuple[KafkaError, int, int]] = OrderedDict()
-        # Topics that the cluster refuses, why, and the number of the last record in line that this is said to.
-        self._refused: dict[str, tuple[KafkaError, int]] = {}
         self._compressor: Compressor | None = None
         codec = accumulator.settings.codec
         if codec is not None:
@@ -194,21 +193,16 @@ class Sender(ProduceOwner):
             metadata,
             accumulator,
             producer_state,
+            self,
             connector,
             settings.node,
             settings.retry_backoff,
             metrics=metrics,
             hooks=hooks,
             random=random,
-            answers_taken=self._answers_taken,
-            node_usable=self.node_usable,
             wake=turns.wake,
-            topic_refused=self._topic_refused,
         )
-
-    def _topic_refused(self, name: str, error: KafkaError) -> None:
-        self._refused[name] = error, self._accumulator.lines.waiting.last_number
-        self.wake()
+        self._rejected_topics = self.cluster.rejected_topics
 
     # The task
 
@@ -268,8 +262,8 @@ class Sender(ProduceOwner):
         if fatal_error is not None:
             more_fail = self._fail_some(fatal_error, now)
             more_fail = accumulator.end_all_drains(ADMITTED_PER_TURN) or more_fail
-        elif self._refused:
-            more_fail = self._fail_refused()
+        elif self._rejected_topics:
+            more_fail = self._fail_rejected()
         if is_due:
             accumulator.ready.poll(now)
         served = fatal_error is None and accumulator.admit(now, ADMITTED_PER_TURN)
@@ -302,7 +296,7 @@ class Sender(ProduceOwner):
         ready = accumulator.ready.ready
         # As a rule there is nothing, and then no list is made.
         for node_id in list(ready) if ready else ():
-            node = self.cluster.node(node_id)
+            node = self.cluster.pool.node(node_id)
             if node is None:
                 continue
             self._drain(node, now)
@@ -317,7 +311,25 @@ class Sender(ProduceOwner):
             self._metadata.add_topic(name, now)
             self._metadata.request_update(now, f"topic {name} has records to send and no leader")
 
-    # Batches
+    # What the nodes come to; see ``NodeOwner``
+
+    def node_ready(self, node: NodeConnection) -> None:
+        self.cluster.pool.node_ready(node)
+
+    def node_changed(self, node: NodeConnection, now: float) -> None:
+        """Send at once what waits for this."""
+        if self._answers_taken(node, now):
+            return
+        if node.can_send(now):
+            self._drain(node, now)
+            self._wake_behind_woken()
+            return
+        if not node.connected:
+            self.cluster.node_lost(node, now)
+        self.wake()
+
+    def expected_cluster_id(self) -> str | None:
+        return self._metadata.cluster_id
 
     def _answers_taken(self, node: NodeConnection, now: float) -> bool:
         """Let those go on who wait for what a node has just said; whether they made for a turn, which is taken then.
@@ -346,16 +358,13 @@ class Sender(ProduceOwner):
             self._wake_behind_woken()
         return wanted
 
-    def node_usable(self, node: NodeConnection, now: float) -> None:
-        """The node can take a request."""
-        self._drain(node, now)
-        self._wake_behind_woken()
-
     def _wake_behind_woken(self) -> None:
         if self._woken:
             # Right behind them all, in the same pass of the loop; the turn that their records ask for is in the next.
             self._woken = False
             self.wake()
+
+    # Batches
 
     def _drain(self, node: NodeConnection, now: float) -> None:
         """Fill the node's free slots while something waits for one; after many batches the next turn goes on.
@@ -554,14 +563,15 @@ class Sender(ProduceOwner):
             self._fail_waiting(records, self._why_waiting(records[0], now))
         return len(expired) == RECORDS_PER_LOOK
 
-    def _fail_refused(self) -> bool:
-        """Fail the records in line for a topic that the cluster refuses, some at a time; whether there are others."""
-        name, (error, last_number) = next(iter(self._refused.items()))
+    def _fail_rejected(self) -> bool:
+        """Fail some of the records that wait for a topic that the cluster rejects; return whether there are more."""
+        rejected = self._rejected_topics
+        name, (error, last_number) = next(iter(rejected.items()))
         records = self._accumulator.waiting_for_topic(name, last_number, RECORDS_FAILED_PER_TURN)
         self._fail_waiting(records, error)
         if len(records) < RECORDS_FAILED_PER_TURN:
-            del self._refused[name]
-        return bool(self._refused)
+            del rejected[name]
+        return bool(rejected)
 
     def _why_waiting(self, pending: PendingRecord, now: float) -> KafkaError:
         waited_ms = (now - pending.since) * 1000
@@ -668,7 +678,7 @@ class Sender(ProduceOwner):
             queue = batch.queue
             node = None if queue is None or queue.node is None else self.cluster.nodes.get(queue.node.node_id)
             if node is not None and node.can_send(now):
-                self.cluster.node_changed(node, now)
+                self.node_changed(node, now)
             return
         self._accumulator.compressed(batch, None, now)
         if not batch.is_finished():

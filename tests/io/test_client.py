@@ -57,14 +57,14 @@ async def test_a_named_node_that_is_unknown_or_cannot_be_reached():
         await client.close()
 
 
-async def test_a_node_that_metadata_dropped_while_it_was_connected_to_was_waited_for_until_the_timeout():
+async def test_a_request_for_a_node_that_metadata_drops_while_connecting_fails_at_once():
     async with EmbeddedCluster(2, transport="memory") as cluster:
         client = client_of(cluster)
         await client.renew_metadata(5)
         await client.request(DescribeClusterRequest(), node_id=1, timeout=5)
         lost = client.metadata.node(2)
         connecting = asyncio.Event()
-        connect = client._connector.connect
+        connect = client._pool._connector.connect
 
         async def connect_or_hang(host, port, handler, *, server_hostname=None):
             if (host, port) == (lost.host, lost.port):
@@ -72,7 +72,7 @@ async def test_a_node_that_metadata_dropped_while_it_was_connected_to_was_waited
                 await asyncio.Event().wait()
             return await connect(host, port, handler, server_hostname=server_hostname)
 
-        client._connector.connect = connect_or_hang
+        client._pool._connector.connect = connect_or_hang
         async with asyncio.timeout(5), asyncio.TaskGroup() as tasks:
             request = tasks.create_task(_refused(client, 2))
             await connecting.wait()
@@ -80,7 +80,7 @@ async def test_a_node_that_metadata_dropped_while_it_was_connected_to_was_waited
             while 2 in client.metadata.nodes:
                 await client.renew_metadata(5)
             assert "does not list broker 2 any more" in await request
-        del client._connector.connect
+        del client._pool._connector.connect
         await client.close()
 
 

@@ -404,7 +404,7 @@ def test_metadata_is_asked_of_another_node_where_the_least_loaded_one_answers_wi
             closed_loops(producer, 16, partitions=2),
         ):
             await asyncio.sleep(0.1)
-            idle = producer._sender.cluster.node(1)
+            idle = producer._sender.cluster.pool.node(1)
             assert idle is not None
             idle.want_connection()
             await world.until(lambda: idle.is_ready)
