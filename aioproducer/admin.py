@@ -62,7 +62,7 @@ _DELETE_TOPICS_BY_NAME = 5
 _DYNAMIC_TOPIC_CONFIG = 1
 # A deadline is over when no more than this is left of it, in seconds: clocks and timers are not exact.
 _OUT_OF_TIME = 0.002
-# Brokers learn of a new topic one by one, mostly within milliseconds; one that hangs holds up nobody for longer.
+# Brokers learn of a new topic one by one, mostly within milliseconds; one that hangs delays a call no longer.
 _SPREADING = 5.0
 
 
@@ -192,7 +192,7 @@ class Admin:
 
     @property
     def client(self) -> BrokerClient:
-        """What sends its requests, for who has others; ``RuntimeError`` where it is not started."""
+        """What sends its requests, for callers with requests of their own; ``RuntimeError`` where it is not started."""
         if self._client is None:
             raise RuntimeError("the Admin is not started: use it inside `async with Admin(...)`")
         return self._client
@@ -209,7 +209,7 @@ class Admin:
     ) -> None:
         """Create a topic, and wait until its partitions have leaders; -1 leaves a number to the cluster.
 
-        Each broker is asked, as whoever uses the topic next may come to another one. One that does not know it after
+        Each broker is asked, as the next user of the topic may reach another one. One that does not know it after
         5 s, or cannot be reached, is named in a warning; the topic is there.
 
         Raises:

@@ -423,7 +423,7 @@ class ColumnsSender:
             if batch is not None:
                 while not batch.is_finished():
                     await _wait_for_part(batch)
-                # Unless somebody else has meanwhile.
+                # Unless another task has meanwhile.
                 self._runs.settle(batch)
                 self._settle_first()
             elif self._in_line:

@@ -1,8 +1,8 @@
 """Hooks: user code that watches the producer at work (after franz-go's ``kgo/hooks.go``).
 
-Each hook is a protocol of one method. A user hands over objects that have some of these methods; what nobody has, costs
-one test for an empty tuple. Hooks are called per connection, request and batch, and of records only for those that
-failed: to see or change all records there are interceptors.
+Each hook is a protocol of one method. A user passes objects that have some of these methods; a method that none has
+costs one test for an empty tuple. Hooks are called per connection, request and batch, and of records only for those
+that failed: to see or change all records there are interceptors.
 
 They run on the event loop, as plain calls: they must be quick and must not block. What one raises is logged and keeps
 neither the producer nor the other hooks from their work. Times are milliseconds, sizes bytes.

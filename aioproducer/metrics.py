@@ -135,7 +135,7 @@ class Totals:
     acked_batches, acked_records
         Those acknowledged.
     latency_sum_ms, latency_max_ms
-        From an acknowledged batch's first record until it was acknowledged. Whoever reads the largest may set it to 0,
+        From an acknowledged batch's first record until it was acknowledged. A reader of the largest may set it to 0,
         to have that of the time from then on.
     """
 
@@ -418,7 +418,7 @@ class Metrics:
     def set_gauge(self, name: str, function: GaugeFunction) -> None:
         """Say where the value of a name in `GAUGES` or `RDMA_GAUGES` is read; raises KeyError for any other.
 
-        A gauge that nobody set is not in the snapshot.
+        A gauge that was not set is not in the snapshot.
         """
         if name not in GAUGES and name not in RDMA_GAUGES:
             raise KeyError(f"no gauge is called {name!r}; there are {', '.join(GAUGES)}")

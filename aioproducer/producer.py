@@ -85,7 +85,7 @@ class Producer(RecordSender):
             RDMA; ``"rdma,tcp"``: RDMA where both are to be had, TCP where not, and the log says why; or an object that
             makes connections (``aioproducer.transport.base.Connector``). See docs/rdma.md.
         on_error: called with topic and partition (-1 where none was chosen), number of records and error whenever
-            records are given up, whether somebody awaits them or not.
+            records fail, awaited or not.
         hooks: objects with some of the methods in ``aioproducer.hooks``.
 
     Exceptions of ``on_error`` and of hooks are logged.
@@ -142,7 +142,7 @@ class Producer(RecordSender):
         self, config: ProducerConfig, transport: str | Connector, on_error: OnError | None, hooks: Sequence[object]
     ) -> None:
         if on_error is not None and (not callable(on_error) or inspect.iscoroutinefunction(on_error)):
-            raise TypeError(f"on_error must be a plain function: nobody awaits it; got {on_error!r}")
+            raise TypeError(f"on_error must be a plain function, not a coroutine function; got {on_error!r}")
         self.config = config
         self._log = ClientLog("Producer", config.client_id)
         self._warn_of_uncompiled()
@@ -288,8 +288,8 @@ class Producer(RecordSender):
         """Deliver what was accepted, at most for ``timeout`` seconds, fail the rest, and end all tasks and connections.
 
         ``None`` waits until everything is delivered or has failed; no record takes longer than ``max_block_ms`` and
-        ``delivery_timeout_ms``. Closing twice is closing once, within the shorter time; who is cancelled in ``close``
-        has the rest failed at once.
+        ``delivery_timeout_ms``. Closing twice is closing once, within the shorter time; cancelling ``close``
+        fails the rest at once.
 
         Raises:
             WrongCallerError: the producer belongs to another loop or process.
@@ -474,7 +474,7 @@ class Producer(RecordSender):
         if not accumulator.has_room():
             self._check_loop()
             began = perf_counter_ns()
-            # Room comes from what is sent: nothing may linger while somebody waits for it.
+            # Sending frees the memory: no batch may linger while a caller waits for it.
             with self.hurrying(), suppress(TimeoutError):
                 async with asyncio.timeout(self.config.max_block_ms / 1000):
                     await accumulator.watch_room()

@@ -70,7 +70,7 @@ class ThreadsafeProducer:
 
     What goes wrong, goes into the future: nothing but a closed loop raises here. When the producer is closed, what is
     still on its way to the loop fails; after a fork everything does, in the child. Records of one thread keep their
-    order. Nobody is made to wait: records on their way to the loop are bounded by ``buffer_memory``, and fail with
+    order. No call blocks: records on their way to the loop are bounded by ``buffer_memory``, and fail with
     ``BufferExhaustedError`` past that.
     """
 
@@ -103,7 +103,7 @@ class ThreadsafeProducer:
                 _end(future, ProducerClosedError(_LOOP_CLOSED_MEANWHILE))
 
     def disown_after_fork(self) -> None:
-        """In the child: refuse all. Whoever held the lock, or waits for a future, is in the parent."""
+        """In the child: refuse all. The threads that held the lock or wait for futures are in the parent."""
         self._lock = Lock()
         self._on_the_way = set()
         self._begun = set()

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 # What Kafka adds to the estimated compressed size (COMPRESSION_RATE_ESTIMATION_FACTOR).
 RATIO_SAFETY = 1.05
 
-# Who gets in line has so many in front served, where they could be: if that were the sender's alone, as many might come
-# each turn as it serves, such as those whose records it has just sent, and the line would go on for ever.
+# Each enqueue also admits up to this many waiting records. Otherwise arrivals could match the sender's rate, such as
+# callers whose records it has just sent, and the line would never empty.
 ADMITTED_BY_EACH = 2
 
 # Batches up to this size are compressed at once where that is quick; a thread takes longer to wake.
@@ -72,7 +72,7 @@ class RecordAccumulator(IncompleteBatches):
     """Partition queues, the lines of waiting records, and the deadlines of both.
 
     Args:
-        loop: makes futures for those who wait.
+        loop: makes futures for waiters.
         wake: called when something is ready or a deadline has come nearer; cheap, and may be called often.
         choose_partition: a user's partitioner, or ``None`` for Kafka's own rule.
         rack_of: see ``Topics``.
@@ -105,7 +105,7 @@ class RecordAccumulator(IncompleteBatches):
         self._inline_size = 0
         if settings.codec is not None and settings.codec.is_quick(settings.compression_level):
             self._inline_size = _INLINE_COMPRESSION_SIZE
-        # Less than what a record may have at most, by its sizes' varints: who is near that is looked at closely.
+        # The maximum size of a record less its sizes' varints: larger ones are measured exactly.
         self._largest_plain = min(settings.max_request_size, pool.total_memory) - BATCH_HEADER_SIZE - 3 * 5
         self.topics = Topics(self.ready, producer_state, settings, random, rack_of)
         # The topic of the last record, under the very string it was named by.
@@ -174,11 +174,11 @@ class RecordAccumulator(IncompleteBatches):
             return None
         self._appending = True
         try:
-            index = batch.append(timestamp_ms, key, value, headers)
+            index = batch.append(key, value, headers, timestamp_ms)
             if index < 0:
                 if not self._grow(batch, -index):
                     return None
-                index = batch.append(timestamp_ms, key, value, headers)
+                index = batch.append(key, value, headers, timestamp_ms)
                 batch.limit_room()
             return new_delivery(batch, index)
         finally:
@@ -249,14 +249,14 @@ class RecordAccumulator(IncompleteBatches):
         try:
             self.lines.join(pending, size)
         except KafkaError as error:
-            # Nobody is there who could catch it.
+            # No caller could catch it.
             self.refused.append((pending, error))
             self.wake()
             return
         self._advance(self.topics.begin(pending.topic), pending.since)
 
     def _advance(self, topic: TopicQueues, now: float) -> None:
-        """Somebody has joined the topic's line, who may not have to wait."""
+        """Advance the topic's line: the record that has joined it may not have to wait."""
         self.lines.advance(topic, now)
         if self._memory_line:
             self._admit(now, ADMITTED_BY_EACH)
@@ -348,7 +348,7 @@ class RecordAccumulator(IncompleteBatches):
             try:
                 pending.partition = self._choose(topic, pending.partition, pending.key, pending.value)
             except Exception as error:
-                # A user's partitioner, asked where its answer is nobody's to catch.
+                # A user's partitioner, called where no caller could catch its error.
                 lines.leave_line(pending)
                 if not isinstance(error, KafkaError):
                     error = KafkaError(f"The partitioner failed on a record for topic {topic.name!r}: {error!r}")
@@ -373,7 +373,7 @@ class RecordAccumulator(IncompleteBatches):
                     True,
                 )
             except Exception as error:
-                # It would stop the records behind it, and whoever happens to send meanwhile would be told.
+                # It would hold up the records behind it, and an unrelated caller of send would get the error.
                 lines.leave_line(pending)
                 refusal = KafkaError(f"A record for topic {topic.name!r} cannot be written: {error!r}")
                 self.refused.append((pending, refusal))
@@ -424,7 +424,7 @@ class RecordAccumulator(IncompleteBatches):
         queue = topic.partitions[partition]
         batch = queue.open_batch
         while batch is not None:
-            index = batch.append(timestamp_ms, key, value, headers)
+            index = batch.append(key, value, headers, timestamp_ms)
             if index < 0 and batch.closed:
                 if queue.open_batch is batch:
                     # It is being closed at this moment.
@@ -434,7 +434,7 @@ class RecordAccumulator(IncompleteBatches):
             if index < 0 and batch.has_room_for(-index):
                 if not first or not self._extend(batch, -index):
                     return None
-                index = batch.append(timestamp_ms, key, value, headers)
+                index = batch.append(key, value, headers, timestamp_ms)
                 batch.limit_room()
             if index >= 0:
                 if batch.is_full():
@@ -452,9 +452,9 @@ class RecordAccumulator(IncompleteBatches):
         if batch is None:
             return None
         try:
-            index = batch.append(timestamp_ms, key, value, headers)
+            index = batch.append(key, value, headers, timestamp_ms)
         except BaseException:
-            # Nobody else knows of this batch.
+            # The batch is in no queue yet.
             batch.abandon(self.pool)
             raise
         assert index == 0

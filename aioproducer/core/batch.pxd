@@ -85,16 +85,16 @@ cdef class ProducerBatch(DeliveryGroup):
         size=Py_ssize_t,
         headers_size=Py_ssize_t,
     )
-    cpdef Py_ssize_t append(self, long long timestamp_ms, object key, object value, object headers) except -1
+    cpdef Py_ssize_t append(self, object key, object value, object headers, long long timestamp_ms) except -1
     @cython.locals(size=Py_ssize_t)
     cdef Py_ssize_t append_at(
         self,
-        long long timestamp_ms,
         const unsigned char* key,
         Py_ssize_t key_size,
         const unsigned char* value,
         Py_ssize_t value_size,
         Py_ssize_t headers_size,
+        long long timestamp_ms,
     ) except -1
     @cython.locals(behind=Py_ssize_t)
     cdef Py_ssize_t append_run(

@@ -151,7 +151,7 @@ class ProducerBatch(DeliveryGroup):
         self.sent_to = -1
         self.last_error: KafkaError | None = None
         self.on_wire = False
-        # It was sent, alone or in the batch that it is a part of, and nobody knows what came of that.
+        # It was sent, alone or as part of another batch, and the outcome of that is unknown.
         self.has_unknown_attempt = False
         # Appends: the current slab is memory[..room_end], used up to position. used_before counts the full slabs.
         self.size_limit = size_limit
@@ -204,10 +204,10 @@ class ProducerBatch(DeliveryGroup):
 
     # Appending
 
-    def append(self, timestamp_ms: int, key: Buffer | None, value: Buffer | None, headers: Sequence[Header]) -> int:
-        """Encode a record into the current slab; its index, or minus its encoded size where it does not fit.
+    def append(self, key: Buffer | None, value: Buffer | None, headers: Sequence[Header], timestamp_ms: int) -> int:
+        """Encode a record into the current slab; return its index, or minus its encoded size if it does not fit.
 
-        A batch that was closed meanwhile says a size that no batch has room for.
+        If the batch was closed during encoding, return minus a size larger than any batch.
         """
         headers_size = 0
         if cython.compiled and (value is None or type(value) is bytes) and (key is None or type(key) is bytes):
@@ -223,8 +223,8 @@ class ProducerBatch(DeliveryGroup):
                 value_address = cython.cast(cython.p_uchar, PyBytes_AS_STRING(value))
                 value_size = PyBytes_GET_SIZE(value)
             if headers_size == 1:
-                return self.append_at(timestamp_ms, key_address, key_size, value_address, value_size, 1)
-            index = self.append_at(timestamp_ms, key_address, key_size, value_address, value_size, headers_size)
+                return self.append_at(key_address, key_size, value_address, value_size, 1, timestamp_ms)
+            index = self.append_at(key_address, key_size, value_address, value_size, headers_size, timestamp_ms)
             if index >= 0:
                 write_headers(self.address + self.position - headers_size, headers)
             return index
@@ -244,12 +244,11 @@ class ProducerBatch(DeliveryGroup):
         return self._appended(timestamp_ms, size)
 
     def append_at(
-        self, timestamp_ms: int, key: Any, key_size: int, value: Any, value_size: int, headers_size: int
+        self, key: Any, key_size: int, value: Any, value_size: int, headers_size: int, timestamp_ms: int
     ) -> int:  # compiled only
         """``append`` for compiled modules: key and value are addresses, their sizes -1 for null.
 
-        Headers of more than their count, which is one byte where there are none, the caller writes in front of
-        ``position``.
+        ``headers_size`` is 1 without headers, for their count. The caller writes longer ones in front of ``position``.
         """
         size = write_plain_record(
             self.address + self.position,
@@ -396,7 +395,7 @@ class ProducerBatch(DeliveryGroup):
         self._replace_memory(data, pool)
 
     def _replace_memory(self, data: bytes, pool: BufferPool) -> None:
-        # Charged first: nobody is given the memory of the records before its successor is counted.
+        # Charged first: the records' memory must not be given away before its successor is counted.
         pool.charge(len(data))
         self._release_memory(pool)
         self.charged_size = len(data)
@@ -558,7 +557,7 @@ class ProducerBatch(DeliveryGroup):
         return new_record_metadata(self.topic_partition, offset, timestamp_ms)
 
     def _find_run(self, index: int) -> None:
-        """Look up the timestamp of a record and of those about it; who asks for one asks for the next as well."""
+        """Look up the timestamp of a record and of those about it; the next call mostly asks for the next one."""
         starts, values = self.timestamps_from, self.timestamp_values
         if starts is None or values is None:
             self.run_start, self.run_stop, self.run_timestamp = 0, self.record_count, self.first_timestamp
@@ -582,7 +581,7 @@ class ProducerBatch(DeliveryGroup):
         self.header = None
 
     def abandon(self, pool: BufferPool) -> None:
-        """Give the memory back of a batch that has no record and that nobody knows of."""
+        """Give the memory back of a batch without records that is in no queue."""
         assert self.record_count == 0
         self._release_memory(pool)
 

@@ -5,7 +5,7 @@ times that. Here a batch is a chain of slabs that double in size as it fills, so
 
 The arena is an anonymous mapping divided by the binary buddy method: blocks of a power of two, each merged with its
 neighbour when both are free. A run that the arena cannot place in one piece, although that many bytes are free, is
-taken from the heap instead: fragmentation never makes anybody wait for bytes that are there.
+taken from the heap instead: fragmentation never blocks a request for bytes that are free.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class BufferPool:
         # Free blocks by order: _free[k] holds the first units of free blocks of 2**k units. A dict keeps the last freed
         # last, so that warm memory is used again first, and finds a neighbour at once.
         self._free: list[dict[int, None]] = [{} for _ in range(units.bit_length())]
-        # What was released, by size, the last of it at the end: the next who wants just that has it, and nothing is
+        # What was released, by size, the last of it at the end: the next request of that size gets it, and nothing is
         # merged and cut again. Where there are no free blocks for another size, these are merged to become some.
         self._spares: dict[int, list[Slab]] = {}
         self._give_back_units(0, units)
@@ -121,7 +121,7 @@ class BufferPool:
         return Slab(memoryview(bytearray(minimum)), 0, minimum)
 
     def release(self, slab: Slab) -> None:
-        """Take ``slab`` back; nobody may read or write it any more."""
+        """Take ``slab`` back; it must not be read or written any more."""
         self.available_memory += slab.size
         if slab.memory is self._view:
             spares = self._spares.get(slab.size)

@@ -94,7 +94,7 @@ def append_rows(
         batch = queue.open_batch
         if batch is not None:
             before = batch.position
-        if batch is None or (index := batch.append(timestamp_ms, key, value, ())) < 0:
+        if batch is None or (index := batch.append(key, value, (), timestamp_ms)) < 0:
             delivery = accumulator.place_plain(topic, partition, key, value, (), timestamp_ms, now)
             if delivery is None:
                 break
@@ -169,7 +169,7 @@ def append_arrow_rows(  # compiled only
             before = batch.position
         if (
             batch is None
-            or (index := batch.append_at(timestamp_ms, key, key_size, value, value_size, headers_size)) < 0
+            or (index := batch.append_at(key, key_size, value, value_size, headers_size, timestamp_ms)) < 0
         ):
             key_bytes = None if keys is None else keys.bytes_of(here)
             value_bytes = values.bytes_of(here)

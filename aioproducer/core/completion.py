@@ -1,7 +1,7 @@
 """What becomes of a batch when its request has ended, or its time.
 
 All decisions about retrying stand here, each by what the broker's answer says of the log: the batch is in it, it is
-not, or nobody knows.
+not, or that is unknown.
 
 The last stays: once the outcome of an attempt is unknown, no refusal of a later one tells that the batch is not in the
 log. Brokers check leaders, replicas, sizes and timestamps before sequences. A broker that finds a sequence out of order
@@ -57,7 +57,7 @@ class Fate(Enum):
     SPLIT = "split"
     FAILED = "failed"
     LATE = "late"
-    """The batch had failed before the answer came; nothing changes for who sent it."""
+    """The batch had failed before the answer came; nothing changes for the sender of the records."""
 
 
 class Verdict(NamedTuple):
@@ -111,7 +111,7 @@ class Completion:
         return self._succeed(batch, base_offset, log_append_time, now, True)
 
     def written(self, batch: ProducerBatch, now: float) -> Verdict:
-        """With acks=0: the batch was handed over, and nobody will say more."""
+        """With acks=0: the batch was written, and there will be no response."""
         return self._succeed(batch, -1, -1, now, False)
 
     def _succeed(

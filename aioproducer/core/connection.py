@@ -7,7 +7,7 @@ and when the transport is lost `Connection.eof` is told. The time is passed in, 
 The rules:
 
 * A connection goes through its states in one direction. First the broker's versions are asked for, then the client
-  proves who it is if it has to, and only then may requests be sent.
+  authenticates if it has to, and only then may requests be sent.
 * A broker answers the requests of a connection in the order in which they came. So the next response belongs to the
   oldest request in flight; if its correlation id says otherwise, nothing on this connection can be trusted any more.
   To a request that expects no response (acks=0) there should be none, and one that comes all the same is passed over.
@@ -325,7 +325,7 @@ class Connection:
             sent.context = context
             sent.sent_at = now
             sent.deadline = now + (self._request_timeout if timeout is None else timeout)
-            # A short form has no class of responses: who sends it reads the answer.
+            # A short form has no class of responses: its sender reads the response.
             sent.response_class = None if read_response is not None else request.response_class()  # type: ignore[union-attr]
             sent.read_response = read_response
             self._in_flight.append(sent)
@@ -542,7 +542,7 @@ class Connection:
     def poison(self, error: KafkaError) -> list[InFlight]:
         """Close the connection for ``error`` and return what was in flight, oldest first.
 
-        Each request is returned once, whoever asks: a connection that has closed itself (`receive_data`) hands them to
+        Each request is returned once: a connection that has closed itself (`receive_data`) hands them to
         the first caller, a second call gets nothing. The first reason is kept in `error`, this one or an earlier.
         The connection's own requests are not returned.
         """

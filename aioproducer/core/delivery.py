@@ -1,7 +1,7 @@
 """What ``send()`` returns: a future to asyncio, without being one inside.
 
-A ``Delivery`` is two words, the batch its record went into and its index there. Until somebody waits there is no
-``asyncio.Future``; completing a batch of n records costs O(1) plus O(those who wait).
+A ``Delivery`` is two words: the batch of its record and the index there. Without a waiter there is no future.
+Completing a batch of n records takes O(1) plus O(waiters).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class FutureFactory(Protocol):
     def call_exception_handler(self, context: dict[str, Any]) -> None: ...
 
 
-# One who waits: callback (None for an Awaiting), its argument (the Delivery, or that Awaiting), context.
+# A waiter: callback (None for an Awaiting), its argument (the Delivery, or that Awaiting), context.
 Waiter = tuple[Callable[..., Any] | None, Any, "Context | None"]
 
 
@@ -68,10 +68,10 @@ class DeliveryGroup:
 
     def __init__(self, loop: FutureFactory) -> None:
         self.loop = loop
-        # Who waits, in the order of their records, while each record has one awaiter at most and none has left.
+        # The awaiters in the order of their records, as long as each record has at most one and none has left.
         self.awaiting: list[Awaiting] | None = None
-        # Otherwise by the record's index, so that leaving costs no look at those who wait for other records. One
-        # awaiter alone stands there bare.
+        # Otherwise waiters by the record's index, so that one can leave without a look at those of other records. A
+        # single awaiter is stored without a list.
         self.waiters: dict[int, Awaiting | list[Waiter]] | None = None
 
     def is_done(self, index: int) -> bool:
@@ -124,7 +124,7 @@ class DeliveryGroup:
         if only is None:
             return all_of_record
         if isinstance(only, Awaiting):
-            # There once at most, and mostly near the front: those who waited first give up first.
+            # It is there at most once, and mostly near the front: the first waiters give up first.
             for place, waiter in enumerate(all_of_record):
                 if waiter[1] is only:
                     del all_of_record[place]
@@ -137,7 +137,7 @@ class DeliveryGroup:
         return [each for each in all_of_record if only in each[:2]]
 
     def by_index(self) -> dict[int, Awaiting | list[Waiter]]:
-        """All who wait, by their records' indices from now on."""
+        """Return all waiters by their records' indices, and keep them so from now on."""
         waiters = self.waiters
         if waiters is None:
             waiters = self.waiters = {}
@@ -154,7 +154,7 @@ class DeliveryGroup:
         return sum([_is_observed(there) for there in (self.waiters or {}).values()])
 
     def notify(self) -> None:
-        """Wake all who wait, in the order in which their records were appended."""
+        """Wake all waiters, in the order in which their records were appended."""
         woken: list[Awaiting]
         if self.awaiting is not None:
             woken = _wake_all(self.awaiting)
@@ -203,7 +203,7 @@ def wake(loop: FutureFactory, waiters: list[Waiter]) -> None:
 
 
 def _wake_all(awaiting: list[Awaiting]) -> list[Awaiting]:
-    """Wake them; those who are to be called back."""
+    """Wake the awaiters; return those that have to be called back."""
     woken = []
     for each in awaiting:
         if each.wake():
@@ -212,7 +212,7 @@ def _wake_all(awaiting: list[Awaiting]) -> list[Awaiting]:
 
 
 def _call_back(loop: FutureFactory, woken: list[Awaiting]) -> None:
-    """Let the loop call back those who have been woken, some of them together: it makes a handle for every call."""
+    """Schedule the callbacks of woken awaiters, some of them together: the loop makes a handle for each call."""
     if len(woken) == 1 or may_nest(loop):
         for each in woken:
             loop.call_soon(each.call_back)
@@ -372,7 +372,7 @@ class _NoLoop:
         return False
 
 
-# A future of the loop's own kind, with ``None`` for its result; every loop may have the same, being nobody's.
+# A future of the loop's own kind whose result is None; all loops share it, as none is called for it.
 _done: Any = None
 
 
@@ -394,8 +394,8 @@ def _done_future(loop: FutureFactory) -> Any:  # compiled only
 class Awaiting:
     """One ``await`` of an undone Delivery, and the future that the awaiting task is given to wait for.
 
-    That it is cancelled is nobody else's business. A generator and a future in all but their types: two objects in one,
-    which the loop is not asked for, and which are called back many at a time.
+    Cancelling one awaiter does not affect the others. It is generator and future in one object, without being an
+    instance of either: the loop does not have to make it, and one handle calls many of them back.
     """
 
     __slots__ = (
@@ -470,7 +470,7 @@ class Awaiting:
     # The future
 
     def wake(self) -> bool:
-        """The record has its outcome; whether somebody is to be called back."""
+        """The record has its outcome; return whether a task has to be called back."""
         if self._state != PENDING:
             return False
         self._state = WOKEN
@@ -550,7 +550,7 @@ class Awaiting:
 
 
 def _send_awaiting(awaiting: Awaiting, value: object, result: Any) -> int:  # compiled only
-    """The slot for ``send``, in whose place the interpreter asks it."""
+    """The type's slot for ``send``, which the interpreter calls in its place."""
     outcome: object = awaiting._step()
     is_over = outcome is not None
     if not is_over:
@@ -561,9 +561,9 @@ def _send_awaiting(awaiting: Awaiting, value: object, result: Any) -> int:  # co
 
 
 def resume(loop: FutureFactory, awaiting: list[Awaiting]) -> None:
-    """Call back at once those whose records have their outcome; not to be called from inside a task.
+    """Call back at once the awaiters of records with an outcome; must not be called from inside a task.
 
-    Where one of them may run the loop inside, that is left to the loop: it would wait for who called this.
+    If a callback may run the loop inside itself, the loop calls them: a nested run would wait for our caller.
     """
     woken = _wake_all(awaiting)
     if may_nest(loop):
@@ -573,7 +573,7 @@ def resume(loop: FutureFactory, awaiting: list[Awaiting]) -> None:
 
 
 def _call_each(loop: FutureFactory, woken: list[Awaiting]) -> None:
-    """Call back those who have been woken, one after the other, each in its context."""
+    """Call back woken awaiters one after the other, each in its context."""
     for place in range(len(woken)):
         awaiting = woken[place]
         try:
@@ -581,7 +581,7 @@ def _call_each(loop: FutureFactory, woken: list[Awaiting]) -> None:
         except Exception as error:
             loop.call_exception_handler({"message": f"Exception in callback of {awaiting!r}", "exception": error})
         except BaseException:
-            # It ends the loop; who comes behind is not to wait for ever where the loop is run again.
+            # It ends the loop; the later awaiters must not wait for ever if the loop is run again.
             _call_back(loop, woken[place + 1 :])
             raise
 

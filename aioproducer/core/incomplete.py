@@ -1,4 +1,4 @@
-"""The batches that have no outcome yet: what becomes of each after it was filled, and who waits for that."""
+"""Batches without an outcome: what becomes of each after it was filled, and the futures that wait for it."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from aioproducer.core.accumulator import AccumulatorSettings
 
 
-# The part of the memory that has to be free before those go on who waited for it, as its reciprocal.
+# Hysteresis: ``drain`` resumes only when 1/8 of the memory is free, or its callers would block again at once.
 AMPLE_SHARE = 8
 
 
 class BatchList:
-    """Batches in the order in which they came; who goes is found at once, and the oldest too.
+    """Batches in the order of creation; removing one and finding the oldest take constant time.
 
     Linked in the batches themselves: a batch is in one list at most.
     """
@@ -84,7 +84,7 @@ class IncompleteBatches(BatchFinisher):
     The other half, ``RecordAccumulator``, fills batches and drains them.
     """
 
-    # Records that have no batch yet: their lines, who stands in that for memory, and who in any.
+    # Records without a batch: their lines, those in the line for memory, and those in any line.
     lines: Lines
     _memory_line: OrderedDict[PendingRecord, None]
     _waiting: OrderedDict[PendingRecord, None]
@@ -259,7 +259,7 @@ class IncompleteBatches(BatchFinisher):
             part = parent
         self._watches.check()
 
-    # Those who wait for many
+    # Waiting for many records
 
     def watch_batches(self) -> Future[None]:
         """A future that is done when every batch made so far has its outcome."""
@@ -302,8 +302,8 @@ class IncompleteBatches(BatchFinisher):
     def _has_ample_memory(self) -> bool:
         """Whether a useful part of the memory is free, or all that there will be.
 
-        With each kibibyte that comes free those who waited for room would fill it and wait again, and records go the
-        long way in.
+        Otherwise the waiting callers would fill each kibibyte that comes free and wait again, and records take the
+        slow path.
         """
         return self.pool.available_memory * AMPLE_SHARE >= self.pool.total_memory or not self.incomplete.count
 

@@ -1,8 +1,8 @@
-"""The lines in which records wait: for their topic's metadata or an async serializer, then for memory.
+"""Lines of waiting records: for their topic's metadata or an async serializer, then for memory.
 
-There is a line a topic, so that one mistyped topic holds up no other, and one line for memory, strictly first come. A
-record behind another of its topic never passes it, unless that is for a partition that the topic does not have: those
-stand aside, so that a mistyped partition holds up nobody but who wants the same one.
+Each topic has its own line, so that a mistyped topic holds up no other. The line for memory is one, strictly first
+come, first served. A record never overtakes another of its topic, unless that one is for a partition that the topic
+does not have: such records stand aside, so that a mistyped partition holds up only records for the same partition.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from aioproducer.core.partition_queue import TopicQueues
 from aioproducer.core.pending import Header, PendingRecord, WaitingLine
 from aioproducer.wire.record_batch import Buffer
 
-# So many of a line move up at once, when what they waited for is there: some tenths of a millisecond.
+# Records of a line that advance in one step, which takes some tenths of a millisecond.
 MOVED_UP_AT_ONCE = 200
 
 
 class Lines:
-    """Who waits, in which line, and who may move up.
+    """All waiting records, and the rules by which they advance.
 
     Args:
-        topic: the queues of a topic, made where there are none.
-        size_limit: bytes that all who wait may take together.
-        max_block: seconds that anybody waits at most.
-        wake: somebody has joined or left.
-        hurry: the line for memory begins, so that nothing may linger.
-        left: somebody has left.
+        topic: returns the queues of a topic, which it makes if there are none.
+        size_limit: bytes that all waiting records together may take.
+        max_block: seconds that a record waits at most.
+        wake: called when a record has joined or left a line.
+        hurry: called when the line for memory begins: no batch may linger then.
+        left: called when a record has left.
     """
 
     def __init__(
@@ -43,18 +43,18 @@ class Lines:
         hurry: Callable[[float], None],
         left: Callable[[], None],
     ) -> None:
-        # Everybody, and those who lack nothing but memory.
+        # All waiting records, and those that lack nothing but memory.
         self.waiting = WaitingLine(size_limit)
         self.memory_line: OrderedDict[PendingRecord, None] = OrderedDict()
         # The number of the record that joined the line for memory last.
         self.last_memory_number = 0
-        # Topics in whose line somebody waits for more than memory.
+        # Topics with records that wait for more than memory.
         self.blocked: dict[str, TopicQueues] = {}
-        # How many seconds those who want memory by now waited for their topics' metadata, all together.
+        # Seconds that the records in the line for memory waited for metadata before, in total.
         self.metadata_wait = 0.0
         self.memory_waited: Callable[[float, float], None] = lambda seconds, now: None
-        """Called with each record that leaves the line for memory, for a batch or because its time is over."""
-        # Topics whose line somebody has left, who may have kept others waiting, or where very many move up.
+        """Called with each record that leaves the line for memory, for a batch or because it has expired."""
+        # Topics whose line may advance: a record that held up others has left, or more can move than one step may.
         self._moved_up: dict[str, TopicQueues] = {}
         self._loop = loop
         self._topic = topic
@@ -73,7 +73,7 @@ class Lines:
         timestamp_ms: int,
         now: float,
     ) -> PendingRecord:
-        """What ``join`` takes; what the record holds is copied."""
+        """Return a record for ``join``; its data is copied."""
         return PendingRecord(
             self._loop,
             topic_name,
@@ -88,7 +88,7 @@ class Lines:
         )
 
     def join(self, pending: PendingRecord, size: int) -> None:
-        """Take a place at the end of the topic's line, for a record of ``size`` bytes.
+        """Append a record of ``size`` bytes to the line of its topic.
 
         Raises:
             BufferExhaustedError: the line is full.
@@ -101,9 +101,9 @@ class Lines:
         self._wake()
 
     def advance(self, topic: TopicQueues, now: float) -> int:
-        """Let those of the topic's line who lack nothing but memory join the line for memory; how many have moved.
+        """Move the topic's records that lack nothing but memory into the line for memory; return how many moved.
 
-        Of very many it is the first ones, and ``move_up`` goes on.
+        At most ``MOVED_UP_AT_ONCE`` move; ``move_up`` continues.
         """
         line = topic.line
         moved = 0
@@ -128,7 +128,7 @@ class Lines:
         return moved
 
     def partitions_changed(self, topic: TopicQueues, now: float) -> None:
-        """Let those who stand aside join the line for memory whose partitions are there now, and then ``advance``."""
+        """Move the records whose partitions exist now into the line for memory, then ``advance``."""
         topic.sized_at = now
         back = [each for each in topic.aside if topic.has_partition(each.partition)]
         if back:
@@ -138,14 +138,14 @@ class Lines:
                 del topic.aside[pending]
                 topic.line_length += 1
                 self._want_memory(topic, pending, now)
-            # Those who came after them stay behind them.
+            # Later records stay behind them.
             for pending in sorted([*back, *later], key=lambda each: each.number):
                 self.memory_line.move_to_end(pending)
                 self._number(pending)
         self.advance(topic, now)
 
     def _want_memory(self, topic: TopicQueues, pending: PendingRecord, now: float) -> None:
-        # Each says it for itself: all at once, when metadata comes, would be a sum over the whole line.
+        # Counted for each record here: on arrival of metadata it would be a sum over the whole line.
         self.metadata_wait += max(topic.sized_at - pending.since, 0.0)
         if not self.memory_line:
             self._hurry(now)
@@ -160,12 +160,12 @@ class Lines:
         pending.memory_number = self.last_memory_number
 
     def first_memory_number(self) -> int:
-        """The number of the record at the head of the line for memory, or of the next to join it."""
+        """Return the number of the first record in the line for memory, or of the next one to join it."""
         line = self.memory_line
         return next(iter(line)).memory_number if line else self.last_memory_number + 1
 
     def move_up(self, now: float) -> None:
-        """Let those advance who stood behind somebody that has left, or behind all who could move at once."""
+        """Advance the lines that a departed record, or the limit of one step, held up."""
         moved = 0
         while self._moved_up and moved < MOVED_UP_AT_ONCE:
             moved += self.advance(self._moved_up.pop(next(iter(self._moved_up))), now)
@@ -173,7 +173,7 @@ class Lines:
             self._wake()
 
     def step_back(self, topic: TopicQueues) -> None:
-        """Put those in the line for memory back in front of their topic's, from the first whose partition is gone."""
+        """Move the topic's records back from the line for memory, from the first whose partition is gone on."""
         line = self.memory_line
         of_topic = (each for each in line if each.topic == topic.name)
         back = list(dropwhile(lambda each: topic.has_partition(each.partition), of_topic))
@@ -186,7 +186,7 @@ class Lines:
             self.blocked[topic.name] = topic
 
     def leave_line(self, pending: PendingRecord) -> None:
-        """Take a record out of its lines, wherever it stands."""
+        """Remove a record from every line that it is in."""
         if self.waiting.remove(pending):
             topic = self._topic(pending.topic)
             if pending in topic.aside:
@@ -204,10 +204,7 @@ class Lines:
             self._wake()
 
     def expired_waiting(self, now: float, most: int | None = None) -> list[PendingRecord]:
-        """Take the records, or the first ``most``, out of their lines that have waited for ``max_block``.
-
-        The caller fails them.
-        """
+        """Remove the records that have waited for ``max_block``, at most ``most``; the caller fails them."""
         expired = self.waiting.expired(now, most)
         for pending in expired:
             self.end_memory_wait(pending, now)
@@ -215,12 +212,12 @@ class Lines:
         return expired
 
     def end_memory_wait(self, pending: PendingRecord, now: float) -> None:
-        """The record leaves the line for memory, if it stands there."""
+        """Report how long the record waited for memory, if it did."""
         if pending.wants_memory:
             self.memory_waited(max(now - pending.wants_memory_since, 0.0), now)
 
     def waiting_for_topic(self, name: str, last_number: int, most: int) -> list[PendingRecord]:
-        """The records in line that need the topic's metadata: those up to a number, ``most`` of them at most."""
+        """Return the records that wait for the topic's metadata, up to a number, at most ``most``."""
         topic = self.blocked.get(name)
         if topic is None:
             return []

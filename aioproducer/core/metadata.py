@@ -1,9 +1,9 @@
 """What is known of the cluster: its nodes, and the topics in use with their leaders, leader epochs and ids.
 
-``ClusterMetadata`` decides when to ask and what to make of an answer; somebody else picks a node, sends and waits. It
-knows only topics that somebody sends to (KIP-526), never believes an older leader epoch over a newer one unless the
-topic was deleted and created anew (KIP-516), learns a new leader from a produce response (KIP-951), and goes back to
-the bootstrap addresses when nothing it knows can be reached (KIP-899, KIP-1102).
+``ClusterMetadata`` decides when to request metadata and applies the response; its owner picks a node, sends and waits.
+It knows only topics that records are sent to (KIP-526), never replaces a leader by one of an older epoch unless the
+topic was re-created (KIP-516), learns a new leader from a produce response (KIP-951), and returns to the bootstrap
+addresses when no known node can be reached (KIP-899, KIP-1102).
 
 Every leader it names is a node it knows, or ``NO_LEADER``. Partitions of a topic are always 0 to n-1 without a gap.
 """
@@ -72,7 +72,7 @@ TOPICS_LOOKED_AT_PER_REQUEST = 1000
 """Those included that were forgotten: where that many were in a row, a request asks for none."""
 
 TOPICS_PER_REQUEST = 200
-"""A request for more is made in parts: building, writing and answering one for thousands takes everybody's time."""
+"""Larger requests are sent in parts: one for thousands of topics would hold up the loop and the broker."""
 
 
 class _InFlight(NamedTuple):
@@ -115,17 +115,17 @@ class ClusterMetadata:
         self._allow_auto_topic_creation: bool = allow_auto_topic_creation
 
         self.version: int = 0
-        """Counts the responses taken in: whoever waits for news remembers it and waits until it is higher."""
+        """Counts the responses taken in: a waiter for news remembers it and waits until it is higher."""
         self.cluster_id: str | None = None
         self.controller_id: int = -1
         self.last_error: KafkaError | None = None
-        """Why the latest attempt failed; None after a success. For messages to people who wait."""
+        """Why the latest attempt failed; None after a success. For error messages."""
         self.last_update: float | None = None
         """When the latest response was taken in, full or partial."""
         self.update_reason: str = "no metadata yet"
         """Why a full update was last asked for; for the log."""
         self.update_requested_at: float | None = None
-        """When that was; None before anybody asked."""
+        """When that was; None before the first request."""
 
         self._nodes: dict[int, Node] = self._bootstrap
         self._topics: dict[str, TopicInUse] = {}
@@ -150,7 +150,7 @@ class ClusterMetadata:
         # Answers that tell nothing new back off like failures do (KIP-580): a partition without a leader for an hour
         # must not be asked for ten times a second.
         self._fruitless = Attempts(backoff, random)
-        # Where the bootstrap names brokers that cannot be reached, to go back to it again helps nobody.
+        # Where the bootstrap names brokers that cannot be reached, going back to it again would not help.
         self._rebootstraps = Attempts(backoff, random)
 
     @property
@@ -347,7 +347,7 @@ class ClusterMetadata:
             if in_flight.full:
                 self._left_to_ask = self._new_left_to_ask = 0
             else:
-                # Topics that were forgotten meanwhile would be asked for without anybody's need. The others are asked
+                # Topics that were forgotten meanwhile would be requested without need. The others are asked
                 # for again behind those that have not been asked for yet.
                 for name in in_flight.topics:
                     if name in self._topics:

@@ -19,7 +19,7 @@ PartitionChoice = Callable[[str, Buffer | None, Buffer | None], int | None]
 
 # The batches of all partitions that have none; a deque of its own is most of what a partition takes.
 NO_BATCHES: deque[ProducerBatch] = deque(maxlen=0)
-# What topics share, read only: no partitions that they lack, and no line where nobody waits.
+# What topics share, read only: no unknown partitions, and no waiting records.
 _NO_SPARE: list[PartitionQueue] = []
 NO_LINE: Final[OrderedDict[PendingRecord, None]] = OrderedDict()
 
@@ -135,7 +135,7 @@ class TopicQueues:
         # one, later records of the topic join it.
         self.line = NO_LINE
         self.line_length = 0
-        # Records for partitions that the topic does not have, or not yet: they are in nobody's way.
+        # Records for partitions that the topic does not have, or not yet: they hold up no other record.
         self.aside = NO_LINE
 
     def own_line(self) -> OrderedDict[PendingRecord, None]:
@@ -151,7 +151,7 @@ class TopicQueues:
         return self.aside
 
     def line_ended(self) -> None:
-        """Nobody waits any more."""
+        """Drop the line: no record waits any more."""
         self.line = self.aside = NO_LINE
 
     def has_partition(self, partition: int | None) -> bool:

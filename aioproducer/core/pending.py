@@ -23,7 +23,7 @@ Header = tuple[str, Buffer | None]
 class PendingRecord(Withdrawable):
     """A record in line, and the group of its one Delivery until a batch takes over.
 
-    ``serialized`` is False while an async serializer works on it: it holds its place and lets nobody pass.
+    ``serialized`` is False while an async serializer works on it: it keeps its place, and no later record overtakes it.
     """
 
     __slots__ = (

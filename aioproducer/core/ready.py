@@ -21,7 +21,7 @@ BATCHES_PER_REQUEST = 64
 
 
 class BatchFinisher:
-    """Who sees to it that a batch can be sent."""
+    """Prepares a batch for sending: closes and compresses it."""
 
     __slots__ = ()
 
@@ -118,7 +118,7 @@ class ReadyPartitions:
             heapq.heappush(self._backoffs, (until, next(self._tie), queue))
 
     def set_leader(self, queue: PartitionQueue, node_id: int, now: float) -> bool:
-        """The partition's leader is ``node_id``, or nobody (-1); False where that is nothing new."""
+        """The partition's leader is ``node_id``, or none (-1); return False if that is not new."""
         node = None if node_id < 0 else self._node(node_id)
         if queue.node is node:
             return False

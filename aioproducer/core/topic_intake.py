@@ -35,7 +35,7 @@ _ZERO_TOPIC_ID = bytes(16)
 
 
 class TopicInUse:
-    """A topic that somebody sends to, and what the latest response about it said."""
+    """A topic that records are sent to, and what the latest response about it said."""
 
     __slots__ = ("error_code", "last_used", "metadata", "name", "was_asked_for")
 
@@ -165,7 +165,7 @@ class TopicIntake:
             if NO_EPOCH < epoch < old.leader_epoch:
                 return
             # A broker that sees no leader where we know one of the same epoch has lost sight of it, no more: as long
-            # as the node is listed, trying it costs less than waiting for everybody to agree.
+            # as the node is listed, trying it costs less than waiting until all brokers agree.
             if leader == NO_LEADER and old.leader in self._nodes and epoch <= old.leader_epoch:
                 return
         new = PartitionMetadata(

@@ -1,4 +1,4 @@
-"""The topics that records are for: their partitions, who leads each, and where the records without a key go."""
+"""The topics that records are sent to: partitions, leaders, and the partition of records without a key."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Topics:
     """The queues of each topic by its name, as metadata says what there is.
 
     Args:
-        ready: told who leads a partition.
+        ready: receives the leader of each partition.
         producer_state: where a partition's sequences are.
         rack_of: the rack of a node by its id, for rack-aware partitioning.
     """
@@ -98,7 +98,7 @@ class Topics:
             self._producer_state.topic_recreated(queue.sequences)
 
     def set_leader(self, name: str, partition: int, node_id: int, now: float) -> None:
-        """The partition's leader is ``node_id``, or nobody (-1). One that is not there yet is told when it is."""
+        """The partition's leader is ``node_id``, or none (-1); a new partition gets it when it is made."""
         topic = self.begin(name)
         if partition >= len(topic.partitions):
             return

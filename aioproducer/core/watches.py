@@ -1,4 +1,4 @@
-"""Futures for those who wait for many (``flush`` and ``close``), or for room (``drain``)."""
+"""Futures of ``flush`` and ``close``, which wait for many records, and of ``drain``, which waits for room."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from aioproducer.core.delivery import FutureFactory
 if TYPE_CHECKING:
     from asyncio import Future
 
-# So many are ended in one turn of the loop: some tenths of a millisecond.
+# Futures resolved in one pass of the loop, which takes some tenths of a millisecond.
 ENDED_AT_ONCE = 500
 
-# When cancelled ones are looked for first.
+# Number of futures from which on cancelled ones are removed.
 _MANY = 64
 
 
 class Watches:
-    """Batches and waiting records are numbered as they come, so that "all so far" is a number to be passed.
+    """Batches and waiting records are numbered; a flush waits until the oldest unfinished number exceeds its own.
 
     Args:
-        first_batch: the number of the oldest batch without an outcome, or of the next to come.
-        first_in_line: the same of the records in line.
+        first_batch: returns the number of the oldest batch without an outcome, or of the next batch.
+        first_in_line: returns the same for waiting records.
     """
 
     __slots__ = ("_batches", "_first_batch", "_first_in_line", "_line", "_loop", "_to_go_on")
@@ -40,15 +40,15 @@ class Watches:
         self._first_in_line = first_in_line
         self._batches = Watched()
         self._line = Watched()
-        # Whether the loop will check again, since more have to be ended than one turn may.
+        # Whether another check is scheduled, because one pass may not resolve all.
         self._to_go_on = False
 
     def batches(self, last_number: int) -> Future[None]:
-        """A future that is done when all batches up to a number have their outcomes."""
+        """Return a future that is done when all batches up to a number have their outcomes."""
         return self._watch(self._batches, last_number)
 
     def line(self, last_number: int) -> Future[None]:
-        """A future that is done when all records up to a number have left the line, into batches or failed."""
+        """Return a future that is done when no record up to a number waits any more."""
         return self._watch(self._line, last_number)
 
     def _watch(self, watched: Watched, number: int) -> Future[None]:
@@ -58,7 +58,7 @@ class Watches:
         return future
 
     def check(self) -> None:
-        """End the watches whose time has come; to be called when a batch ends or a line shortens."""
+        """Resolve the futures that need not wait any more. Called when a batch ends or a record has left a line."""
         more = False
         if self._batches.waiting:
             more = self._batches.end(self._first_batch())
@@ -74,7 +74,7 @@ class Watches:
 
 
 class Watched:
-    """Who waits for numbers to be passed, none for a lower one than those before."""
+    """Futures that wait for numbers to be passed; the numbers never decrease."""
 
     __slots__ = ("_many", "waiting")
 
@@ -84,13 +84,13 @@ class Watched:
 
     def add(self, number: int, future: Future[None]) -> None:
         if len(self.waiting) >= self._many:
-            # Whoever waits no longer, behind one who does.
+            # Cancelled futures behind one that still waits.
             self.waiting = deque([each for each in self.waiting if not each[1].done()])
             self._many = max(_MANY, 2 * len(self.waiting))
         self.waiting.append((number, future))
 
     def end(self, oldest: int) -> bool:
-        """End those whose number is below ``oldest``, as many as one turn may; whether there are more."""
+        """Resolve futures with a number below ``oldest``, at most ``ENDED_AT_ONCE``; return whether there are more."""
         waiting = self.waiting
         left = ENDED_AT_ONCE
         while waiting:
@@ -107,14 +107,14 @@ class Watched:
 
 
 class DrainWaiter:
-    """A ``drain`` that waits for room; the numbers are of the last that was there when it came.
+    """A ``drain`` that waits for room; the numbers are the last ones that existed when it was called.
 
     memory_number, line_number
-        Of the records in the line for memory, and in any line.
+        Of records in the line for memory, and in any line.
     batch_number
-        Of the batches.
+        Of batches.
     behind_records
-        Whether records stood in the line for memory.
+        Whether the line for memory had records.
     """
 
     __slots__ = ("batch_number", "behind_records", "future", "line_number", "memory_number")

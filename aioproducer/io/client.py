@@ -33,7 +33,7 @@ R = TypeVar("R", bound=Response)
 
 
 class BrokerClient(NodeOwner):
-    """The nodes of a cluster, as somebody who asks them one thing at a time sees them.
+    """Requests to the nodes of a cluster, each awaited for its response.
 
     Connections are made when first needed. It belongs to one event loop, and ``close`` ends it.
     """
@@ -185,7 +185,7 @@ class BrokerClient(NodeOwner):
     async def _wait_changed(self, nodes: list[NodeConnection], now: float) -> None:
         """Until a node changes, or time alone makes one of these usable, which were not when it was ``now``.
 
-        A later time would miss what ended since then: nobody would wake who waits for it.
+        A later time would miss what ended since then, and the caller would not wake.
         """
         changed = self._changed
         retry_at = min((node.retry_at() for node in nodes if node.retry_at() > now), default=math.inf)
@@ -214,7 +214,7 @@ class BrokerClient(NodeOwner):
 
     async def _ask_for_metadata(self, timeout: float) -> None:
         metadata = self.metadata
-        metadata.request_update(self._loop.time(), "somebody asks")
+        metadata.request_update(self._loop.time(), "a call needs it")
         delay = metadata.next_update_delay(self._loop.time())
         if delay > 0:
             await asyncio.sleep(delay)
@@ -224,8 +224,8 @@ class BrokerClient(NodeOwner):
         try:
             completed = await self._send(node, request, version, timeout)
         except BaseException as error:
-            # Whoever gives up asking leaves metadata as if it had not been asked for.
-            reason = error if isinstance(error, KafkaError) else KafkaTimeoutError("nobody waited for the answer")
+            # A call that gives up leaves metadata as if it had not been requested.
+            reason = error if isinstance(error, KafkaError) else KafkaTimeoutError("the caller stopped waiting")
             metadata.handle_failure(reason, self._loop.time())
             if isinstance(error, KafkaError) and error.retriable:
                 return

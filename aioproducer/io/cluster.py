@@ -296,7 +296,7 @@ class Cluster:
         for name in asked:
             queues = self._accumulator.lines.blocked.get(name)
             if queues is not None:
-                # Somebody waits for this topic, or for more partitions of it, and this answer did not help.
+                # Records wait for this topic, or for more of its partitions, and this response did not help.
                 topic = metadata.add_topic(name, now)
                 if topic is not None and queues.aside:
                     metadata.request_update(now, f"topic {name} lacks a partition that records wait for")
@@ -327,7 +327,7 @@ class Cluster:
         return future
 
     def unwatch_metadata(self, future: asyncio.Future[None]) -> None:
-        """Nobody waits for it any more."""
+        """Drop a future of ``watch_metadata`` that is no longer awaited."""
         self._metadata_watches.pop(future, None)
 
     def record_topic_use(self, name: str, now: float) -> None:
@@ -384,7 +384,7 @@ class Cluster:
                 yield
         for name in change.forgotten_topics:
             if self.metadata.topic(name) is not None:
-                # Somebody has begun to use it again, between two steps.
+                # It was used again between two steps.
                 continue
             if accumulator.forget_topic(name):
                 self._metrics.forget_topic(name)

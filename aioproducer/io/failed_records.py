@@ -60,7 +60,7 @@ class FailedRecords:
         # What is left of the batch or record that came before those.
         self._records: Iterator[tuple[Record, KafkaError]] | None = None
         self._task: asyncio.Task[None] | None = None
-        # Hooks belong to whoever has started the producer, whoever sends.
+        # Hooks run in the context of the caller of start(), not of send().
         self._context = copy_context()
 
     def add(self, failed: ProducerBatch | PendingRecord) -> None:
@@ -144,7 +144,7 @@ class FailedRecords:
         batch = self._waiting.popleft()
         assert isinstance(batch, ProducerBatch)
         body = self._body(batch)
-        # For whoever cannot wait, and where there is no thread.
+        # For callers that cannot wait, and if no thread can be started.
         here = self._records = self._decoded(batch, body, batch.codec_id)
         try:
             data = await asyncio.to_thread(codec(batch.codec_id).decompress, body)

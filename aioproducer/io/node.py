@@ -185,7 +185,7 @@ class NodeConnection:
         self._write_deadlines: dict[RequestContext, float] = {}
         # The first of them.
         self._write_deadline = _NEVER
-        # Somebody would have sent, and could not for them.
+        # A request could not be sent because of them.
         self._held_up = False
         # Taken out of the connection by its time-out, until the transport has ended.
         self._overdue: list[InFlight] = []
@@ -277,7 +277,7 @@ class NodeConnection:
             return
         if self._transport is None:
             if self.task.done():
-                # Somebody has cancelled every task of the loop, and goes on all the same.
+                # All tasks of the loop were cancelled, and the program goes on all the same.
                 self.task = self._begin()
             self._wanted.set()
         elif self._is_ending_idle():
@@ -491,7 +491,7 @@ class NodeConnection:
                 try:
                     self._answered(each, now)
                 except (Exception, asyncio.CancelledError):
-                    # A fault in here must not keep the answers behind it from those who wait for them.
+                    # A fault in here must not keep later responses from their waiters.
                     self._log.exception("The answer of broker %s to %s met an error", self.node, each.context)
         finally:
             if connection.error is not None:
@@ -544,7 +544,7 @@ class NodeConnection:
         """The oldest ``count`` are read no more; whether that was the end of any."""
         ended = False
         for _ in range(count):
-            # First: whoever hears of it may send.
+            # First: the context may send.
             context = self._unwritten.pop(0)
             context.released()
             if self._write_deadlines.pop(context, None) is not None:
@@ -643,7 +643,7 @@ class NodeConnection:
             if connection.in_flight == 0 and not self._unwritten:
                 self.close()
                 return
-            # Whoever waits for an answer is not idle.
+            # A connection that waits for a response is not idle.
             self._last_used = now
         self._arm(self._next_deadline())
 

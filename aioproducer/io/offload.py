@@ -60,7 +60,7 @@ class Compressor:
         self._finished: deque[tuple[ProducerBatch, bytes | BaseException]] = deque()
         self._told = False
         self._is_told_why = False
-        # A worker has none of its own, and what is called from it belongs to whoever has started the producer.
+        # A worker has none of its own, and what is called from it belongs to the caller of start().
         self._context = copy_context()
 
     def submit(self, batch: ProducerBatch) -> None:

@@ -61,8 +61,8 @@ MOST_UNTOLD = 1000
 # Seconds that records in line may outlive their time while records before them are served.
 LONGEST_POSTPONED_EXPIRY = 0.5
 
-# So many coroutines go on in the very callback that reads the answers they wait for; more than that, and the loop calls
-# them back when it comes to it, as it does with everybody else.
+# Up to this many coroutines resume in the callback that reads the responses they await. If there are more, the loop
+# calls them back in its next pass, as usual.
 RESUMED_AT_ONCE = 8
 
 _NEVER = float("inf")
@@ -97,7 +97,7 @@ class Turns:
         self.next: asyncio.Handle | None = None
 
     def begin(self, take: Callable[[], None]) -> None:
-        """Let ``take`` be called for every turn, in this context and not in that of whoever happens to send."""
+        """Call ``take`` for every turn, in this context and not in that of the caller that happens to send."""
         self._take = take
         self._context = copy_context()
 
@@ -114,7 +114,7 @@ class Turns:
         self._held = True
 
     def release(self) -> bool:
-        """Whether a turn was wanted meanwhile: whoever held them takes it."""
+        """Return whether a turn was requested meanwhile; the caller has to take it."""
         self._held = False
         asked, self._asked = self._asked, False
         return asked
@@ -182,10 +182,10 @@ class Sender(ProduceOwner):
         self._expiry_postponed_at = _NEVER
         # A loop in debug mode tells which task was slow: none is to be taken for a callback of ours.
         self._resumed_at_once = 0 if loop.get_debug() else RESUMED_AT_ONCE
-        # Those who wait for what a node is just saying and are resumed behind that, and how many more may be.
+        # Awaiters of the response that is being read, to be resumed after it, and how many more may join them.
         self._resumed: list[Awaiting] = []
         self._resumable = self._resumed_at_once
-        # Somebody who waited for records is about to run, and what he sends then need not linger.
+        # A coroutine that awaited records is about to run; what it sends then does not have to linger.
         self._woken = False
         self._sends_at_once = accumulator.settings.linger <= 0
         self.cluster = Cluster(
@@ -235,7 +235,7 @@ class Sender(ProduceOwner):
         try:
             deadline = self._step(now)
         except Exception:
-            # Nobody else would go on sending: say it, and try again in a moment.
+            # Sending must not stop: log the error and try again soon.
             self._log.exception("The sender met an error that it should not")
             deadline = self._loop.time() + self._settings.retry_backoff.maximum
         # A timer that is too early stays: a turn for nothing now and then is cheaper than a new timer every turn.
@@ -332,9 +332,9 @@ class Sender(ProduceOwner):
         return self._metadata.cluster_id
 
     def _answers_taken(self, node: NodeConnection, now: float) -> bool:
-        """Let those go on who wait for what a node has just said; whether they made for a turn, which is taken then.
+        """Resume the awaiting coroutines. Return True if that triggered a turn, which has then been taken.
 
-        What they have for this node goes out first: that is most often all there is, and somebody waits for it.
+        Records that they send to this node leave first: mostly these are all there are, and a coroutine awaits them.
         """
         self._resumable = self._resumed_at_once
         resumed = self._resumed
@@ -369,7 +369,7 @@ class Sender(ProduceOwner):
     def _drain(self, node: NodeConnection, now: float) -> None:
         """Fill the node's free slots while something waits for one; after many batches the next turn goes on.
 
-        Who takes a slot is decided by ``RequestSlots``.
+        ``RequestSlots`` decides which kind of request takes a slot.
         """
         accumulator = self._accumulator
         ready = accumulator.ready.ready
@@ -465,7 +465,7 @@ class Sender(ProduceOwner):
             self._resumed.extend(awaiting)
             batch.awaiting = None
         elif awaiting is not None or batch.waiters is not None or batch.parent is not None:
-            # The loop calls these back: nobody who waits for later records is to be in front of them.
+            # The loop calls these back: awaiters of later records must not run before them.
             self._resumable = 0
             if self._sends_at_once and awaiting is not None:
                 self._woken = True
@@ -494,7 +494,7 @@ class Sender(ProduceOwner):
         self._settle(batch, self._completion.disconnected(batch, error, now), now)
 
     def _settle(self, batch: ProducerBatch, verdict: Verdict, now: float) -> None:
-        """Tell whom it concerns what became of a batch."""
+        """Report what became of a batch to metrics, hooks, log and metadata."""
         topic_partition = batch.topic_partition
         if verdict is ACKED:
             latency_ms = (now - batch.created_at) * 1000
@@ -641,7 +641,7 @@ class Sender(ProduceOwner):
             self._failed_records.tell_all()
 
     async def fail_rest(self, error: KafkaError) -> None:
-        """Fail every record that has no outcome yet, some in each turn; who is cancelled has them failed at once.
+        """Fail every record that has no outcome yet, some in each turn; a cancelled call fails the rest at once.
 
         Nothing is sent any more.
         """

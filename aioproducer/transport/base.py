@@ -7,7 +7,7 @@ what every transport (TCP, TLS, in memory, RDMA) is tested for:
   caller's: it looks at what ``write`` returned and writes no more until ``write_completed``, or, where it can do
   without the memory of what it wrote, while ``is_writable`` is false.
 * The buffers given to ``write`` are read until ``write`` has returned ``True``, or ``write_completed`` has counted that
-  write, or ``connection_lost`` has been called. Before that nobody may change or reuse their memory; after it the
+  write, or ``connection_lost`` has been called. Before that their memory must not be changed or reused; after it the
   transport never looks at them again.
 * ``connection_lost`` is called exactly once for every transport that was connected, and is the last call.
 * Nothing is called back from inside ``write``, ``close``, ``abort``, ``pause_reading`` or ``resume_reading``.
@@ -24,7 +24,7 @@ Buffer = bytes | bytearray | memoryview
 
 
 class TransportHandler(Protocol):
-    """Whom a transport calls back: always on the loop's thread, and from its callbacks, never from inside a task.
+    """Receives a transport's callbacks: always on the loop's thread, and from its callbacks, never from inside a task.
 
     Tasks that wait for what was received may be resumed in the same call, which asyncio refuses inside another one.
     """
@@ -86,8 +86,8 @@ class Transport(Protocol):
 
         What has come already may be held meanwhile, at most as much as one ``data_received`` would hand over; the rest
         waits with the peer. As nothing is read, an end of the connection may be noticed only after ``resume_reading``,
-        behind what came before it: whoever pauses must resume, ``close`` or ``abort`` some time. May be called at any
-        time, from inside the callbacks too; where reading is paused, or the connection has ended, it does nothing.
+        behind what came before it: a handler that pauses must resume, ``close`` or ``abort`` some time. May be called
+        at any time, from inside the callbacks too; if reading is paused or the connection has ended, it does nothing.
         """
 
     def resume_reading(self) -> None:
@@ -148,9 +148,9 @@ class Listener(Protocol):
     def listen(self, host: str, port: int, accept: Callable[[Transport], TransportHandler]) -> Awaitable[Listening]:
         """Call ``accept`` for every connection to ``host`` and ``port``, once it is ready to be used.
 
-        ``accept`` returns whom the transport calls back from then on, and may write, pause, close or abort at once. A
-        connection for which it raises is dropped and the error logged; accepting goes on, as it does after everything
-        else that goes wrong with one connection or with accepting it. Port 0 stands for any that is free.
+        ``accept`` returns the handler that the transport calls back from then on, and may write, pause, close or abort
+        at once. A connection for which it raises is dropped and the error logged. Accepting continues, as it does after
+        any error of one connection. Port 0 stands for any free port.
 
         Raises:
             OSError: the host is unknown or not of this machine, or the port is taken; the text names both.

@@ -38,20 +38,20 @@ _CONNECTION_ERRORS = frozenset(
 """What Linux reports through ``accept`` though it is about one connection that is gone already (man accept)."""
 
 
-class _Nobody:
-    """The handler of a connection that has not been given to anybody yet."""
+class _NoHandler:
+    """The handler of a connection that is not accepted yet."""
 
     def data_received(self, data: Buffer) -> None:
         """Cannot happen: nothing is read yet."""
 
     def write_completed(self, count: int) -> None:
-        """Nobody waits for that."""
+        """Nothing waits for it."""
 
     def connection_lost(self, exception: Exception | None) -> None:
-        """Nobody waits for that."""
+        """Nothing waits for it."""
 
 
-_NOBODY = _Nobody()
+_NO_HANDLER = _NoHandler()
 
 
 class StreamListener:
@@ -61,8 +61,8 @@ class StreamListener:
     (``socket.send.buffer.bytes``, ``socket.receive.buffer.bytes``). ``linger_timeout``: seconds that a closed
     connection waits, after everything was sent, for the peer to end its side. ``backlog``: connections that the system
     holds until they are accepted (``socket.listen.backlog.size``). A TLS handshake has to end within
-    ``handshake_timeout`` seconds; while ``max_handshakes`` are going on nobody else is accepted, and the oldest of them
-    has a tenth of that time.
+    ``handshake_timeout`` seconds; while ``max_handshakes`` are in progress no other connection is accepted, and the
+    oldest of them has a tenth of that time.
     """
 
     def __init__(
@@ -260,7 +260,7 @@ class ListeningSockets:
             return
         if self._listener.ssl_context is None:
             linger_timeout = self._listener.linger_timeout
-            self._give(StreamTransport(self._loop, sock, _NOBODY, peer, linger_timeout, self._receive_buffer))
+            self._give(StreamTransport(self._loop, sock, _NO_HANDLER, peer, linger_timeout, self._receive_buffer))
             return
         task = self._loop.create_task(self._shake_hands(self._listener.ssl_context, sock, peer))
         self._handshakes[task] = self._loop.time()
@@ -290,7 +290,7 @@ class ListeningSockets:
             sock.close()
         else:
             linger_timeout = self._listener.linger_timeout
-            self._give(TlsTransport(self._loop, sock, _NOBODY, peer, linger_timeout, session, self._receive_buffer))
+            self._give(TlsTransport(self._loop, sock, _NO_HANDLER, peer, linger_timeout, session, self._receive_buffer))
 
     def _handshake_ended(self, sock: socket.socket, task: asyncio.Task[None]) -> None:
         del self._handshakes[task]
@@ -306,7 +306,7 @@ class ListeningSockets:
                 self._start_accepting()
 
     def _limit_handshakes(self) -> None:
-        """Where as many go on as may, accept nobody until one has ended, and do not let the oldest take long."""
+        """At the limit of handshakes, accept no connection until one has ended, and shorten the oldest's time."""
         if len(self._handshakes) >= self._listener.max_handshakes:
             self._stop_accepting()
             began = next(iter(self._handshakes.values()))

@@ -32,10 +32,10 @@ def make_batch(size_limit: int = 1000) -> ProducerBatch:
 
 def fill(batch: ProducerBatch, pool: BufferPool, values: list[bytes]) -> None:
     for value in values:
-        index = batch.append(1000, None, value, ())
+        index = batch.append(None, value, (), 1000)
         if index < 0:
             batch.add_slab(pool.take(-index, batch.next_slab_size(-index)))
-            assert batch.append(1000, None, value, ()) >= 0
+            assert batch.append(None, value, (), 1000) >= 0
 
 
 def outcome_of(batch: ProducerBatch) -> list[BaseException | RecordMetadata | None]:
@@ -70,7 +70,7 @@ def test_a_record_is_written_as_the_general_encoder_does_or_not_at_all(records: 
     written = b""
     for timestamp, key, value, headers, kind in records:
         expected = encode_record(batch.record_count, timestamp, key, value, headers)
-        index = batch.append(1000 + timestamp, key, value, kind(headers))
+        index = batch.append(key, value, kind(headers), 1000 + timestamp)
         if index < 0:
             assert index == -len(expected)
             assert len(written) + len(expected) > room
@@ -87,7 +87,7 @@ def test_a_header_whose_name_has_no_encoding_leaves_the_batch_as_it_was(
     batch = make_batch()
     batch.add_slab(BufferPool(1 << 16).take(1000, 1000))
     with pytest.raises(UnicodeEncodeError):
-        batch.append(1000, b"key", b"value", headers)
+        batch.append(b"key", b"value", headers, 1000)
     assert (batch.record_count, batch.used_size()) == (0, 0)
 
 
@@ -112,7 +112,7 @@ def test_the_header_is_that_of_the_general_encoder(
     batch.base_timestamp = timestamps[0]
     batch.add_slab(pool.take(4096, 4096))
     for value, timestamp_ms in zip(values, timestamps, strict=False):
-        assert batch.append(timestamp_ms, None, value, ()) >= 0
+        assert batch.append(None, value, (), timestamp_ms) >= 0
     batch.close()
     if compressed is not None:
         batch.set_compressed(4, compressed, pool)
@@ -134,9 +134,9 @@ def test_records_are_read_back_as_they_were_appended() -> None:
     pool = BufferPool(1 << 16)
     batch = make_batch()
     batch.add_slab(pool.take(1000, 1000))
-    assert batch.append(1000, b"key", b"value", HEADERS) == 0
-    assert batch.append(999, None, None, ()) == 1
-    assert batch.append(1005, bytearray(b"k"), memoryview(b"v"), ()) == 2
+    assert batch.append(b"key", b"value", HEADERS, 1000) == 0
+    assert batch.append(None, None, (), 999) == 1
+    assert batch.append(bytearray(b"k"), memoryview(b"v"), (), 1005) == 2
     batch.close()
     batch.set_sequence(7, 2, 40)
     read = RecordBatch(b"".join(batch.buffers()))
@@ -188,12 +188,12 @@ def test_a_record_that_does_not_fit_changes_nothing() -> None:
     pool = BufferPool(1 << 16)
     batch = make_batch()
     batch.add_slab(pool.take(1024, 1024))
-    assert batch.append(1000, None, b"x" * 100, ()) == 0
+    assert batch.append(None, b"x" * 100, (), 1000) == 0
     before = (batch.position, batch.record_count, batch.max_timestamp)
-    assert batch.append(2000, None, b"x" * 2000, ()) < -2000
+    assert batch.append(None, b"x" * 2000, (), 2000) < -2000
     assert (batch.position, batch.record_count, batch.max_timestamp) == before
     batch.close()
-    assert batch.append(1000, None, b"", ()) < 0
+    assert batch.append(None, b"", (), 1000) < 0
     batch.close()
     assert batch.record_count == 1
 
@@ -202,7 +202,7 @@ def test_a_record_that_cannot_be_encoded_changes_nothing() -> None:
     batch = make_batch()
     batch.add_slab(BufferPool(1 << 16).take(1024, 1024))
     with pytest.raises(UnicodeEncodeError):
-        batch.append(1000, None, b"", (("\ud800", b""),))
+        batch.append(None, b"", (("\ud800", b""),), 1000)
     assert (batch.record_count, batch.used_size()) == (0, 0)
 
 
@@ -212,12 +212,12 @@ def test_pt12_the_first_record_is_always_taken_and_more_up_to_the_limit() -> Non
     assert batch.has_room_for(5000)
     assert not batch.is_full()
     batch.add_slab(pool.take(1024, 1024))
-    assert batch.append(1000, None, b"x" * 50, ()) == 0
+    assert batch.append(None, b"x" * 50, (), 1000) == 0
     batch.limit_room()
     assert batch.has_room_for(30)
     assert not batch.has_room_for(60)
-    assert batch.append(1000, None, b"x" * 60, ()) < 0
-    assert batch.append(1000, None, b"x" * 30, ()) == 1
+    assert batch.append(None, b"x" * 60, (), 1000) < 0
+    assert batch.append(None, b"x" * 30, (), 1000) == 1
     assert batch.used_size() <= 100
     batch.close()
     assert batch.is_full()
@@ -226,7 +226,7 @@ def test_pt12_the_first_record_is_always_taken_and_more_up_to_the_limit() -> Non
 def test_the_header_is_made_anew_only_where_it_has_changed() -> None:
     batch = make_batch()
     batch.add_slab(BufferPool(1 << 16).take(1024, 1024))
-    batch.append(1000, None, b"x", ())
+    batch.append(None, b"x", (), 1000)
     batch.close()
     first = batch.buffers()
     assert batch.buffers()[0] is first[0]
@@ -262,7 +262,7 @@ def closed_batch(timestamps: tuple[int, ...] = (1000, 1000, 1005)) -> ProducerBa
     batch = make_batch()
     batch.add_slab(BufferPool(1 << 16).take(1024, 1024))
     for timestamp_ms in timestamps:
-        batch.append(timestamp_ms, None, b"x", ())
+        batch.append(None, b"x", (), timestamp_ms)
     batch.close()
     return batch
 
