@@ -35,7 +35,7 @@ cdef class RecordSender:
     cdef object _send_intercepted(
         self, object topic, object partition, object key, object value, object headers, object timestamp_ms
     )
-    @cython.locals(milliseconds=cython.longlong)
+    @cython.locals(milliseconds=cython.longlong, is_serialized=cython.bint)
     cdef object _send_serialized(
         self, object topic, object partition, object key, object value, list headers, object timestamp_ms
     )

@@ -192,13 +192,14 @@ class RecordSender:
         except BaseException:
             self._slow_path.abandon(key_data)
             raise
-        if (key_data is None or type(key_data) is bytes) and (value_data is None or type(value_data) is bytes):
-            return self._append_or_enqueue(topic, partition, key_data, value_data, headers or _NO_HEADERS, milliseconds)
-        if self._slow_path.is_awaitable(key_data, value_data):
+        is_serialized = (key_data is None or type(key_data) is bytes) and (
+            value_data is None or type(value_data) is bytes
+        )
+        if not is_serialized and self._slow_path.is_awaitable(key_data, value_data):
             return self._slow_path.enqueue_unserialized(
                 topic, partition, key_data, value_data, headers, milliseconds, (key, value)
             )
-        return self._append_or_enqueue(topic, partition, key_data, value_data, headers, milliseconds)
+        return self._append_or_enqueue(topic, partition, key_data, value_data, headers or _NO_HEADERS, milliseconds)
 
     def _append_or_enqueue(
         self,

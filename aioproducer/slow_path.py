@@ -140,12 +140,14 @@ class SlowPath:
             validation.check(topic, partition, key, value, headers, timestamp_ms)
             key, value = validation.as_buffer("key", key), validation.as_buffer("value", value)
         else:
-            # Nearly every record; with a linger of 0 all of them come here.
+            # Nearly every record that comes here.
             validation.check_topic_and_partition(topic, partition)
         try:
             error = self._why_rejected(topic, key, value, headers)
             if error is not None:
-                return self._reject(topic, partition, key, value, headers, timestamp_ms, now, error)
+                pending = self._accumulator.lines.make(topic, partition, None, None, (), timestamp_ms, now)
+                self._reject(pending, key, value, headers, error)
+                return pending.delivery
             self.record_use(topic, partition, now)
             return self._accumulator.enqueue(topic, partition, key, value, headers, timestamp_ms, now)
         except KafkaError as raised:
@@ -154,16 +156,12 @@ class SlowPath:
 
     def _reject(
         self,
-        topic: str,
-        partition: int | None,
+        pending: PendingRecord,
         key: Buffer | None,
         value: Buffer | None,
         headers: Sequence[tuple[str, Buffer | None]],
-        timestamp_ms: int,
-        now: float,
         error: KafkaError,
-    ) -> Delivery:
-        pending = self._accumulator.lines.make(topic, partition, None, None, (), timestamp_ms, now)
+    ) -> None:
         if self._failures.failed_records is not None:
             # The hook wants the whole record.
             pending.key = None if key is None else bytes(key)
@@ -172,7 +170,6 @@ class SlowPath:
             pending.charged = payload_size(key, value, headers) + PENDING_OVERHEAD
         pending.fail(error)
         self._failures.record_rejected(pending, error)
-        return pending.delivery
 
     def _why_rejected(
         self,

@@ -126,7 +126,7 @@ def _broker() -> Iterator[str]:
 
 
 def _count(name: str, bootstrap_servers: str, records: int, loop: str, seed: int, found: Path) -> int:
-    """Instructions of a process that sends so many records, with the layout of dictionaries that ``seed`` gives."""
+    """Return the instructions of a process that sends ``records`` records under the hash seed ``seed``."""
     command = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={found}"]
     command += [sys.executable, "-m", "bench.instructions", "--child", name, bootstrap_servers, str(records), loop]
     environment = os.environ | {"PYTHONHASHSEED": str(seed)}

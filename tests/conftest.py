@@ -80,8 +80,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.programs)
         if rooms_alone and not _is_below(item, _COVERED):
             item.add_marker(pytest.mark.no_cover)
-    # What takes minutes comes first: while one process is at it, others take the rest.
-    items.sort(key=lambda item: item.get_closest_marker("fresh_root") is None)
 
 
 def pytest_collection_finish() -> None:

@@ -73,8 +73,8 @@ class MetadataChange:
     leaders
         Every partition whose leader or leader epoch differs, those of new and re-created topics included.
     new_topics, recreated_topics, forgotten_topics
-        Topics whose partitions became known; that have another topic id (their epochs and partition count start
-        anew); that were not used for ``metadata_max_idle_ms``.
+        Topics whose partitions became known; that have another topic id (their epochs and partition count are
+        reset); that were not used for ``metadata_max_idle_ms``.
     lost_topics
         Topics that the cluster no longer has: they have no partitions until they come back, as ones that grew or as
         re-created ones.

@@ -53,7 +53,6 @@ class BrokerClient(NodeOwner):
         self._log = settings.log
         self._random = random
         self._pool = NodePool(loop, metadata, self, connector, settings, Metrics(2, 30_000), Hooks(), random)
-        self._nodes = self._pool.nodes
         self._changed = loop.create_future()
         self._renewing = asyncio.Lock()
 
@@ -160,17 +159,17 @@ class BrokerClient(NodeOwner):
             node = self._least_loaded(now)
             if node is not None:
                 return node
-            await self._wait_changed(list(self._nodes.values()), now)
+            await self._wait_changed(list(self._pool.nodes.values()), now)
 
     def _least_loaded(self, now: float) -> NodeConnection | None:
         """A node that can take a request now; where there is none, one is connected to, or the bootstrap addresses."""
         candidates = [
             NodeCandidate(node_id, NodeState.CAN_CONNECT) if node is None else node.candidate(now)
-            for node_id, node in ((node_id, self._nodes.get(node_id)) for node_id in self.metadata.nodes)
+            for node_id, node in ((node_id, self._pool.nodes.get(node_id)) for node_id in self.metadata.nodes)
         ]
         chosen = least_loaded_node(candidates, self._random)
         self.metadata.begin_attempt(now)
-        usable = chosen is not None or any(node.connected for node in self._nodes.values())
+        usable = chosen is not None or any(node.connected for node in self._pool.nodes.values())
         if self.metadata.needs_rebootstrap(now, node_available=usable):
             if not self.metadata.rebootstraps:
                 self._log.warning("No known broker can be reached: going back to the bootstrap addresses")

@@ -46,7 +46,6 @@ cdef class Sender(ProduceOwner):
     cdef object _failures
     cdef object _failed_records
     cdef object _lost
-    cdef dict _rejected_topics
     cdef readonly object _compressor
     cdef readonly Turns _turns
     cdef readonly object _timer

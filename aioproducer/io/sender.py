@@ -202,7 +202,6 @@ class Sender(ProduceOwner):
             random=random,
             wake=turns.wake,
         )
-        self._rejected_topics = self.cluster.rejected_topics
 
     # The task
 
@@ -262,7 +261,7 @@ class Sender(ProduceOwner):
         if fatal_error is not None:
             more_fail = self._fail_some(fatal_error, now)
             more_fail = accumulator.end_all_drains(ADMITTED_PER_TURN) or more_fail
-        elif self._rejected_topics:
+        elif self.cluster.rejected_topics:
             more_fail = self._fail_rejected()
         if is_due:
             accumulator.ready.poll(now)
@@ -565,7 +564,7 @@ class Sender(ProduceOwner):
 
     def _fail_rejected(self) -> bool:
         """Fail some of the records that wait for a topic that the cluster rejects; return whether there are more."""
-        rejected = self._rejected_topics
+        rejected = self.cluster.rejected_topics
         name, (error, last_number) = next(iter(rejected.items()))
         records = self._accumulator.waiting_for_topic(name, last_number, RECORDS_FAILED_PER_TURN)
         self._fail_waiting(records, error)
