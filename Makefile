@@ -21,7 +21,7 @@ SPARK_VERSION ?= 4.1
 SANS_IO := core wire protocol
 COVERED ?= all
 SOAK_ROUNDS ?= 10
-# What is tested: the modules in COMPILED_MODULES of aioproducer/build.py compiled, or their sources: BUILD=pure.
+# What is tested: the modules in COMPILED_MODULES of aioproducer/_build.py compiled, or their sources: BUILD=pure.
 BUILD ?= $(if $(shell sh -c 'command -v $(CC)'),compiled,pure)
 OF_BUILD = AIOPRODUCER_BUILD=$(BUILD) AIOPRODUCER_PURE=$(if $(filter pure,$(BUILD)),1,0)
 # Processes that the unit tests are divided among.
@@ -31,9 +31,9 @@ INTEROP_WORKERS ?= 2
 LOOPS ?= asyncio
 
 # What the compiled modules are made from.
-COMPILED_MODULES := $(shell sed -n 's/^    "\(aioproducer\..*\)",$$/\1/p' aioproducer/build.py)
-COMPILED_SOURCES := setup.py aioproducer/build.py $(addsuffix .py,$(subst .,/,$(COMPILED_MODULES))) \
-	$(wildcard aioproducer/*.pxd aioproducer/*/*.pxd)
+COMPILED_MODULES := $(shell sed -n 's/^    "\(aioproducer\..*\)",$$/\1/p' aioproducer/_build.py)
+COMPILED_SOURCES := setup.py aioproducer/_build.py $(addsuffix .py,$(subst .,/,$(COMPILED_MODULES))) \
+	$(shell find aioproducer -name "*.pxd")
 
 # A copy of the package, compiled to find every access to memory that is not its own and every undefined operation.
 SANITIZED := build/sanitized

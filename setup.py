@@ -27,7 +27,7 @@ from setuptools.command.build_ext import build_ext
 from setuptools.errors import BaseError, CCompilerError
 
 ROOT = Path(__file__).resolve().parent
-BUILD = runpy.run_path(str(ROOT / "aioproducer" / "build.py"))
+BUILD = runpy.run_path(str(ROOT / "aioproducer" / "_build.py"))
 GUIDED = os.environ.get("AIOPRODUCER_PROFILE_GUIDED", "0") not in ("", "0")
 # Who wants the fastest is not to get the slowest, with a word that pip does not show.
 REQUIRED = GUIDED or os.environ.get("AIOPRODUCER_REQUIRE_COMPILED", "0") not in ("", "0")

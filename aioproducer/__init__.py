@@ -5,21 +5,20 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from aioproducer.build import is_pure_wanted, prefer_sources
+from aioproducer._build import __version__ as __version__
+from aioproducer._build import is_pure_wanted, prefer_sources
 
 if is_pure_wanted():
     prefer_sources()
 
 if TYPE_CHECKING:
-    from aioproducer.bulk import SendManyResult
+    from aioproducer._client.bulk import SendManyResult
     from aioproducer.config import ProducerConfig
-    from aioproducer.core.delivery import Delivery
+    from aioproducer.core.outcomes.delivery import Delivery
     from aioproducer.errors import BatchRejectedError, KafkaError, SendManyError
     from aioproducer.producer import Producer
     from aioproducer.producer_record import Record
     from aioproducer.record import Node, PartitionInfo, RecordHeader, RecordMetadata, TopicPartition
-
-__version__ = "0.1.0"
 
 __all__ = [
     "BatchRejectedError",
@@ -41,7 +40,7 @@ __all__ = [
 # where it is installed, to find the fixtures, and Spark does to find the data source.
 _HOMES = {
     "BatchRejectedError": "aioproducer.errors",
-    "Delivery": "aioproducer.core.delivery",
+    "Delivery": "aioproducer.core.outcomes.delivery",
     "KafkaError": "aioproducer.errors",
     "Node": "aioproducer.record",
     "PartitionInfo": "aioproducer.record",
@@ -51,7 +50,7 @@ _HOMES = {
     "RecordHeader": "aioproducer.record",
     "RecordMetadata": "aioproducer.record",
     "SendManyError": "aioproducer.errors",
-    "SendManyResult": "aioproducer.bulk",
+    "SendManyResult": "aioproducer._client.bulk",
     "TopicPartition": "aioproducer.record",
 }
 

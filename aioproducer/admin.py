@@ -16,11 +16,12 @@ from random import Random
 from types import TracebackType
 from typing import Literal, NamedTuple, Self, TypeAlias, TypeVar
 
-from aioproducer.client_log import ClientLog
+from aioproducer._client.factory import connector_for, node_settings
+from aioproducer._common.client_log import ClientLog
 from aioproducer.config import ProducerConfig
-from aioproducer.core.cluster import NO_LEADER
-from aioproducer.core.metadata import ClusterMetadata
-from aioproducer.core.retry import ExponentialBackoff
+from aioproducer.core.metadata.cluster import NO_LEADER
+from aioproducer.core.metadata.cluster_metadata import ClusterMetadata
+from aioproducer.core.requests.retry import ExponentialBackoff
 from aioproducer.errors import (
     ConnectionFailedError,
     KafkaError,
@@ -30,7 +31,6 @@ from aioproducer.errors import (
     UnknownTopicOrPartitionError,
     broker_error,
 )
-from aioproducer.factory import connector_for, node_settings
 from aioproducer.io.client import BrokerClient
 from aioproducer.protocol.messages import (
     CreateTopicsRequest,

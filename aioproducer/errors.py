@@ -2,7 +2,7 @@
 
 Those under ``BrokerError`` stand for the error codes of the Kafka protocol, one class each. Those a producer meets are
 written below, the others are made when they are first asked for, so that importing this module stays cheap. The rest
-are the client's own. ``aioproducer.diagnosis`` makes those whose text needs to look at what happened.
+are the client's own. ``aioproducer._common.diagnosis`` makes those whose text needs to look at what happened.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Self, TypeVar
 
+from aioproducer._common.texts import counted, were
 from aioproducer.error_codes import ABORTABLE, CODES, FATAL, RETRIABLE_GROUPS
-from aioproducer.texts import counted, were
 
 if TYPE_CHECKING:
     from typing import Protocol
@@ -225,7 +225,7 @@ class BrokerError(KafkaError):
 
     def __init__(self, message: str | None = None) -> None:
         if message is None:
-            from aioproducer.error_texts import broker_text
+            from aioproducer._common.error_texts import broker_text
 
             message = broker_text(self.code, None)
         super().__init__(message)
@@ -412,7 +412,7 @@ def error_class(code: int) -> type[BrokerError]:
     _, class_name, group = CODES[code]
     known = globals().get(class_name)
     if known is None:
-        from aioproducer.error_texts import SUMMARIES
+        from aioproducer._common.error_texts import SUMMARIES
 
         namespace = {"__module__": __name__, "__doc__": SUMMARIES[code], "code": code}
         known = type(class_name, (_BASE_OF_GROUP.get(group, BrokerError),), namespace)
@@ -429,7 +429,7 @@ def broker_error(code: int, message: str | None = None) -> BrokerError:
     Raises:
         ValueError: ``code`` is 0, which is no error.
     """
-    from aioproducer.error_texts import broker_text
+    from aioproducer._common.error_texts import broker_text
 
     error = error_class(code)(broker_text(code, message))
     if error.code != code:

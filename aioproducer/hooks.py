@@ -16,7 +16,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, ParamSpec, Protocol, runtime_checkable
 
-from aioproducer.client_log import Log
+from aioproducer._common.client_log import Log
 from aioproducer.record import Node, TopicPartition
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
-from aioproducer.client_log import Log
+from aioproducer._common.client_log import Log
 from aioproducer.record import HeaderPair, RecordMetadata
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from aioproducer.errors import BufferExhaustedError, KafkaError
 if TYPE_CHECKING:
     import cython
 else:
-    from aioproducer.uncompiled import cython
+    from aioproducer._common.uncompiled import cython
 
 GaugeFunction: TypeAlias = Callable[[float], float]
 """Reads a value when it is asked for; called with ``now`` in seconds."""

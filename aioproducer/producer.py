@@ -1,8 +1,8 @@
 """``Producer``: its life, and all calls but ``send``.
 
-A record passes these files, in order: ``hot_path.py`` (``send``), ``core/accumulator.py`` (chooses the partition),
-``core/batch.py`` (writes the record), ``io/sender.py`` (drains batches into requests), ``io/node.py`` (one connection
-per broker) and ``transport/socket_transport.py`` (bytes).
+A record passes these files, in order: ``_client/hot_path.py`` (``send``), ``core/batching/accumulator.py`` (chooses the
+partition), ``core/batching/batch.py`` (writes the record), ``io/sender.py`` (drains batches into requests),
+``io/node.py`` (one connection per broker) and ``transport/socket_transport.py`` (bytes).
 """
 
 from __future__ import annotations
@@ -20,11 +20,15 @@ from time import perf_counter, perf_counter_ns
 from types import TracebackType
 from typing import TYPE_CHECKING, NoReturn, Self
 
-from aioproducer import ownership, validation
-from aioproducer.build import take_uncompiled_warning
-from aioproducer.client_log import ClientLog
+from aioproducer._build import take_uncompiled_warning
+from aioproducer._client import ownership, validation
+from aioproducer._client.factory import MemoryRegistry, Parts, connector_for, make_parts
+from aioproducer._client.hot_path import RecordSender, is_compiled
+from aioproducer._client.ownership import NEXT_LIFE, NO_THREAD, Life
+from aioproducer._client.slow_path import SlowPath
+from aioproducer._common.client_log import ClientLog
 from aioproducer.config import ProducerConfig
-from aioproducer.core.delivery import Delivery
+from aioproducer.core.outcomes.delivery import Delivery
 from aioproducer.errors import (
     InvalidTopicError,
     KafkaError,
@@ -32,24 +36,20 @@ from aioproducer.errors import (
     ProducerClosedError,
     broker_error,
 )
-from aioproducer.factory import MemoryRegistry, Parts, connector_for, make_parts
 from aioproducer.hooks import Hooks
-from aioproducer.hot_path import RecordSender, is_compiled
 from aioproducer.interceptors import InterceptorChain
 from aioproducer.io.failure_reporter import OnError
 from aioproducer.metrics import MetricsSnapshot
-from aioproducer.ownership import NEXT_LIFE, NO_THREAD, Life
 from aioproducer.record import PartitionInfo
 from aioproducer.serializers import BytesSerializer, resolve
-from aioproducer.slow_path import SlowPath
 from aioproducer.transport.base import Connector
 
 if TYPE_CHECKING:
     import pyarrow
 
-    from aioproducer.bulk import Column, SendManyResult
+    from aioproducer._client.bulk import Column, SendManyResult
+    from aioproducer._client.threadsafe import ThreadsafeProducer
     from aioproducer.producer_record import Record
-    from aioproducer.threadsafe import ThreadsafeProducer
 
 # How long ``drain`` lets its caller go on without a turn for others, in seconds.
 LONGEST_TURN = 0.0005
@@ -418,7 +418,7 @@ class Producer(RecordSender):
             TypeError: a column is no sequence.
             ValueError: the columns are of different lengths.
         """
-        from aioproducer.bulk import send_columns
+        from aioproducer._client.bulk import send_columns
 
         self._check_caller()
         return await send_columns(self, validation.check_topic(topic), values, keys, partition, timestamps_ms, headers)
@@ -543,7 +543,9 @@ class Producer(RecordSender):
                     await self._next_metadata(parts)
         except TimeoutError:
             raise parts.sender.cluster.why_unknown(topic, self.config.max_block_ms) from None
-        return list(parts.view.partitions_for(topic))
+        from aioproducer.core.metadata.cluster_view import MetadataView
+
+        return list(MetadataView(parts.metadata).partitions_for(topic))
 
     def metrics(self) -> MetricsSnapshot:
         """Kafka's metrics by name; ``.topics`` and ``.nodes`` hold those of each topic and broker."""
@@ -551,7 +553,7 @@ class Producer(RecordSender):
 
     def threadsafe(self) -> ThreadsafeProducer:
         """The same producer for other threads, whose sends return ``concurrent.futures.Future``."""
-        from aioproducer.threadsafe import ThreadsafeProducer
+        from aioproducer._client.threadsafe import ThreadsafeProducer
 
         self._check_caller()
         threadsafe = ThreadsafeProducer(self, self._loop, self.config.buffer_memory)

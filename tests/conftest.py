@@ -22,7 +22,7 @@ import pytest
 import uvloop
 
 import aioproducer
-from aioproducer.build import COMPILED_MODULES, is_pure_wanted
+from aioproducer._build import COMPILED_MODULES, is_pure_wanted
 
 # The helpers in tests/kafka are imported by tests as tests.kafka, and by the bench.
 _TESTS = Path(__file__).parent

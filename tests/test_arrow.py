@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aioproducer import Producer
-from aioproducer.arrow import can_be_read_in_place, is_binary, record_columns
-from aioproducer.core.batch import ProducerBatch
-from aioproducer.core.columns import COLUMN_RECORDS, append_rows
+from aioproducer._client.arrow import can_be_read_in_place, is_binary, record_columns
+from aioproducer.core.batching.batch import ProducerBatch
+from aioproducer.core.columns.appending import COLUMN_RECORDS, append_rows
 from aioproducer.wire.murmur2 import partition_for_key
 from tests.core.accumulating import Bench, records_of
 

@@ -5,72 +5,114 @@ from __future__ import annotations
 import ast
 import functools
 import graphlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 PACKAGE = Path(__file__).parent.parent / "aioproducer"
 
-_ERRORS = {"errors", "error_codes", "error_texts", "diagnosis", "texts", "client_log"}
+# Rooms whose files, or folders, are rooms of their own.
+DIVIDED = {"_client", "_common", "core"}
+
+_ERRORS = {"errors", "error_codes", "_common.error_texts", "_common.diagnosis", "_common.texts", "_common.client_log"}
 _PLUGINS = {"serializers", "partitioner", "interceptors", "hooks", "metrics"}
 _FORMATS = {"wire", "protocol", "compression"}
-_CLIENT = _ERRORS | _PLUGINS | _FORMATS | {"record", "config", "security", "core", "transport", "io"}
+_CORE = {"core.batching", "core.columns", "core.metadata", "core.outcomes", "core.requests", "core.waiting"}
+_CLIENT = _ERRORS | _PLUGINS | _FORMATS | _CORE | {"record", "config", "security", "transport", "io"}
 
-# A room (a top-level module or folder) and the other rooms it may import. Nobody may import what is not in its row.
+# What each of the rooms of core may import besides the other ones that its row names.
+_BELOW_CORE = _ERRORS | _FORMATS | {"record", "partitioner", "_common.uncompiled", "_common.views"}
+
+# A room (a top-level module or folder, or one in a divided room) and the other rooms that it may import.
 ARROWS: dict[str, set[str]] = {
-    "build": set(),
-    "uncompiled": set(),
-    "views": {"uncompiled"},
+    "_build": set(),
+    "_common": set(),
+    "_common.uncompiled": set(),
+    "_common.views": {"_common.uncompiled"},
     "error_codes": set(),
-    "error_texts": {"error_codes", "texts"},
-    "record": {"texts", "uncompiled"},
+    "_common.error_texts": {"error_codes", "_common.texts"},
+    "record": {"_common.texts", "_common.uncompiled"},
     "producer_record": {"record"},
-    "texts": set(),
-    "client_log": {"texts"},
-    "errors": {"error_codes", "error_texts", "record", "texts"},
-    "diagnosis": {"errors", "error_codes", "record", "texts"},
+    "_common.texts": set(),
+    "_common.client_log": {"_common.texts"},
+    "errors": {"error_codes", "_common.error_texts", "record", "_common.texts"},
+    "_common.diagnosis": {"errors", "error_codes", "record", "_common.texts"},
     "compression": _ERRORS,
-    "wire": _ERRORS | {"compression", "uncompiled"},
-    "protocol": _ERRORS | {"wire", "compression", "record", "uncompiled"},
+    "wire": _ERRORS | {"compression", "_common.uncompiled"},
+    "protocol": _ERRORS | {"wire", "compression", "record", "_common.uncompiled"},
     "partitioner": _ERRORS | {"record", "wire"},
     "serializers": _ERRORS | {"record"},
     "interceptors": _ERRORS | {"record", "producer_record"},
     "hooks": _ERRORS | {"record", "producer_record"},
-    "metrics": _ERRORS | {"record", "uncompiled"},
+    "metrics": _ERRORS | {"record", "_common.uncompiled"},
     "config": _ERRORS | _PLUGINS | {"record", "compression"},
     "security": _ERRORS | {"config"},
-    "core": _ERRORS | _FORMATS | {"record", "partitioner", "uncompiled", "views"},
-    "transport": _ERRORS | {"uncompiled", "views"},
-    "io": _ERRORS | _PLUGINS | _FORMATS | {"record", "producer_record", "config", "core", "transport"},
-    "validation": _ERRORS | {"record", "wire"},
-    "ownership": _ERRORS,
-    "arrow": {"core"},
-    "bulk": _ERRORS | {"record", "core", "arrow"},
-    "threadsafe": _ERRORS | {"record", "core", "bulk", "ownership", "validation"},
-    "slow_path": _ERRORS | {"record", "core", "io", "wire", "config", "interceptors", "validation", "producer_record"},
-    "factory": _CLIENT,
-    "hot_path": _ERRORS | {"record", "wire", "core", "ownership", "validation", "slow_path", "uncompiled"},
+    "core": set(),
+    "core.outcomes": _BELOW_CORE,
+    "core.requests": _BELOW_CORE | {"_build"},
+    "core.metadata": _BELOW_CORE | {"core.requests"},
+    "core.waiting": _BELOW_CORE | {"core.outcomes"},
+    "core.batching": _BELOW_CORE | {"core.outcomes", "core.requests", "core.waiting"},
+    "core.columns": _BELOW_CORE | {"core.batching", "core.outcomes"},
+    "transport": _ERRORS | {"_common.uncompiled", "_common.views"},
+    "io": _ERRORS | _PLUGINS | _FORMATS | _CORE | {"record", "producer_record", "config", "transport"},
+    "_client": set(),
+    "_client.validation": _ERRORS | {"record", "wire"},
+    "_client.ownership": _ERRORS,
+    "_client.arrow": {"core.columns"},
+    "_client.bulk": _ERRORS | _CORE | {"record", "_client.arrow"},
+    "_client.threadsafe": _ERRORS
+    | {"record", "core.outcomes", "_client.bulk", "_client.ownership", "_client.validation"},
+    "_client.slow_path": _ERRORS
+    | _CORE
+    | {"record", "io", "wire", "config", "interceptors", "_client.validation", "producer_record"},
+    "_client.factory": _CLIENT,
+    "_client.hot_path": _ERRORS
+    | _CORE
+    | {"record", "wire", "_client.ownership", "_client.validation", "_client.slow_path", "_common.uncompiled"},
     "producer": _CLIENT
-    | {"build", "hot_path", "slow_path", "ownership", "validation", "bulk", "threadsafe", "factory", "producer_record"},
-    "admin": _CLIENT | {"factory"},
+    | {
+        "_build",
+        "_client.hot_path",
+        "_client.slow_path",
+        "_client.ownership",
+        "_client.validation",
+        "_client.bulk",
+        "_client.threadsafe",
+        "_client.factory",
+        "producer_record",
+    },
+    "admin": _CLIENT | {"_client.factory"},
     "consumer": _CLIENT | {"admin"},
     "broker": _ERRORS | _FORMATS | {"record", "transport", "security", "config"},
     "gateway": _ERRORS | _FORMATS | {"record", "transport", "security", "config"},
     "testing": _CLIENT | {"producer", "admin", "consumer", "broker", "gateway"},
-    "spark": _CLIENT | {"producer", "admin", "bulk", "arrow", "validation"},
+    "spark": _CLIENT | {"producer", "admin", "_client.bulk", "_client.arrow", "_client.validation"},
     "cli": _CLIENT | {"producer", "admin", "consumer", "broker", "gateway"},
-    "__init__": _CLIENT | {"producer", "bulk", "build", "producer_record"},
+    "__init__": _CLIENT | {"producer", "_client.bulk", "_build", "producer_record"},
     "__main__": {"cli"},
 }
 
 # Time and bytes come in as arguments, nothing waits.
-SANS_IO = _FORMATS | {"core", "partitioner", "record", "metrics", "errors", "error_codes", "error_texts", "texts"}
+SANS_IO = (
+    _FORMATS
+    | _CORE
+    | {"partitioner", "record", "metrics", "errors", "error_codes", "_common.error_texts", "_common.texts"}
+)
 WAITING = {"asyncio", "selectors", "select", "socket", "ssl", "threading", "concurrent", "subprocess", "time", "uvloop"}
 
 
 def _room(path: Path) -> str:
-    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    return _room_of(path.relative_to(PACKAGE).with_suffix("").parts)
+
+
+def _room_of(parts: Sequence[str]) -> str:
+    """The room of a module, by the parts of its name without the package's."""
+    if not parts:
+        return "__init__"
+    if parts[0] in DIVIDED and len(parts) > 1 and parts[1] != "__init__":
+        return f"{parts[0]}.{parts[1]}"
     return parts[0]
 
 
@@ -104,8 +146,8 @@ def _modules(path: Path, node: ast.AST) -> list[str]:
     if node.level:
         base = ["aioproducer", *path.relative_to(PACKAGE).parent.parts][: -(node.level - 1) or None]
         return [".".join([*base, *(node.module or alias.name).split(".")]) for alias in node.names]
-    if node.module == "aioproducer":
-        return [f"aioproducer.{alias.name}" for alias in node.names]
+    if node.module == "aioproducer" or node.module in {f"aioproducer.{room}" for room in DIVIDED}:
+        return [f"{node.module}.{alias.name}" for alias in node.names]
     return [node.module or ""]
 
 
@@ -116,7 +158,7 @@ def _rooms_imported(path: Path, tree: ast.AST) -> set[str]:
             parts = module.split(".")
             # The version alone may be had from the package itself.
             if parts[0] == "aioproducer" and parts[1:] != ["__version__"]:
-                rooms.add(parts[1] if len(parts) > 1 else "__init__")
+                rooms.add(_room_of(parts[1:]))
     return rooms - {_room(path)}
 
 
@@ -131,7 +173,7 @@ def test_arrows_have_no_cycle() -> None:
 def test_nothing_of_the_client_points_outward() -> None:
     for room in ARROWS.keys() - {"testing", "spark", "cli", "__main__"}:
         assert not ARROWS[room] & {"testing", "spark", "cli"}
-    assert not (ARROWS["broker"] | ARROWS["gateway"]) & {"core", "io", "producer"}
+    assert not (ARROWS["broker"] | ARROWS["gateway"]) & ({"io", "producer"} | _CORE)
 
 
 @pytest.mark.parametrize("path", _sources(), ids=lambda path: str(path.relative_to(PACKAGE)))
@@ -149,15 +191,12 @@ def test_rooms_that_decide_do_not_wait(path: Path) -> None:
 
 
 def test_imports_of_every_kind_are_seen() -> None:
-    core = PACKAGE / "core" / "example.py"
+    core = PACKAGE / "core" / "batching" / "example.py"
     source = "from aioproducer.io import a\nimport aioproducer.broker.log\nfrom aioproducer import cli, __version__\n"
     assert _rooms_imported(core, ast.parse(source)) == {"io", "broker", "cli"}
     assert _rooms_imported(
-        core, ast.parse("from ..io.node import a\nfrom . import batch\nfrom .. import producer\n")
-    ) == {
-        "io",
-        "producer",
-    }
+        core, ast.parse("from ...io.node import a\nfrom . import batch\nfrom .. import waiting\n")
+    ) == {"io", "core.waiting"}
     assert _rooms_imported(core, ast.parse("def f():\n    import aioproducer\n")) == {"__init__"}
     guarded = ast.parse("if TYPE_CHECKING:\n    import asyncio\nelse:\n    import socket\ndef f():\n    import time\n")
     seen = {module for node in _runtime_nodes(guarded) for module in _modules(core, node)}

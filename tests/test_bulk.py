@@ -13,7 +13,7 @@ import pyarrow
 import pytest
 
 from aioproducer import Producer, SendManyError, SendManyResult, TopicPartition
-from aioproducer.bulk import ColumnsSender
+from aioproducer._client.bulk import ColumnsSender
 from aioproducer.errors import (
     BufferExhaustedError,
     InvalidRecordError,
@@ -472,8 +472,8 @@ async def test_settling_that_was_cancelled_forgets_nothing(kafka_cluster: Embedd
 async def test_filled_batches_that_wait_to_be_sent_are_bounded(
     kafka_cluster: EmbeddedCluster, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aioproducer.bulk.WAITING_TO_BE_SENT", 10)
-    monkeypatch.setattr("aioproducer.bulk.LONGEST_TURN", 0)
+    monkeypatch.setattr("aioproducer._client.bulk.WAITING_TO_BE_SENT", 10)
+    monkeypatch.setattr("aioproducer._client.bulk.LONGEST_TURN", 0)
     kafka_cluster.delay(api="Produce", delay_ms=20, times=None)
     async with kafka_cluster.producer(linger_ms=60_000, batch_size=1000) as producer:
         await producer.partitions_for(topic)
@@ -485,7 +485,7 @@ async def test_filled_batches_that_wait_to_be_sent_are_bounded(
             await sender.send(topic, [b"x" * 900] * 10, partition=0)
             assert sender.count - sender.acked <= 10 + 1 + MAX_IN_FLIGHT
             assert sender.count == 10 * number
-        monkeypatch.setattr("aioproducer.bulk.WAITING_TO_BE_SENT", 0)
+        monkeypatch.setattr("aioproducer._client.bulk.WAITING_TO_BE_SENT", 0)
         await sender.send(topic, [b"lingers"], partition=1)
         assert 41 - 2 - MAX_IN_FLIGHT <= sender.acked <= 41 - 2, "what still takes records is not waited for"
         await sender.settle_all()
@@ -495,8 +495,8 @@ async def test_filled_batches_that_wait_to_be_sent_are_bounded(
 async def test_a_batch_that_is_tried_again_holds_up_none_of_another_partition(
     kafka_cluster: EmbeddedCluster, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aioproducer.bulk.WAITING_TO_BE_SENT", 2)
-    monkeypatch.setattr("aioproducer.bulk.LONGEST_TURN", 0)
+    monkeypatch.setattr("aioproducer._client.bulk.WAITING_TO_BE_SENT", 2)
+    monkeypatch.setattr("aioproducer._client.bulk.LONGEST_TURN", 0)
     kafka_cluster.fail(api="Produce", error="NOT_ENOUGH_REPLICAS", topic=topic, partition=0)
     async with kafka_cluster.producer(linger_ms=60_000, batch_size=1000, retry_backoff_ms=2000) as producer:
         await producer.partitions_for(topic)

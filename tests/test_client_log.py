@@ -7,8 +7,8 @@ import logging
 import pytest
 
 from aioproducer import Producer
+from aioproducer._common.client_log import ClientLog
 from aioproducer.admin import Admin
-from aioproducer.client_log import ClientLog
 from aioproducer.consumer.reader import Reader
 from aioproducer.errors import KafkaError
 from aioproducer.testing import EmbeddedCluster

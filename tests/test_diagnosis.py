@@ -8,7 +8,7 @@ import ssl
 
 import pytest
 
-from aioproducer import diagnosis
+from aioproducer._common import diagnosis
 from aioproducer.errors import (
     BootstrapResolutionError,
     BufferExhaustedError,

@@ -13,8 +13,8 @@ from typing import NamedTuple
 import pytest
 
 from aioproducer import errors
+from aioproducer._common.error_texts import HINTS, SUMMARIES
 from aioproducer.error_codes import ABORTABLE, CODES, FATAL
-from aioproducer.error_texts import HINTS, SUMMARIES
 from aioproducer.errors import BrokerError, KafkaError, broker_error, error_class
 
 
@@ -220,7 +220,7 @@ def test_a_pickled_class_made_on_demand_is_found_in_a_process_that_never_asked_f
 def test_importing_makes_no_classes_on_demand_and_reads_no_texts() -> None:
     program = (
         "import sys, aioproducer.errors as errors; "
-        "print('FetchSessionTopicIdError' in vars(errors), 'aioproducer.error_texts' in sys.modules)"
+        "print('FetchSessionTopicIdError' in vars(errors), 'aioproducer._common.error_texts' in sys.modules)"
     )
     shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     assert shown == "False False\n"

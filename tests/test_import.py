@@ -36,19 +36,19 @@ OPTIONAL_PACKAGES = {
 }
 OPTIONAL_MODULES = {
     "aioproducer.admin",
-    "aioproducer.arrow",
-    "aioproducer.bulk",
+    "aioproducer._client.arrow",
+    "aioproducer._client.bulk",
     "aioproducer.compression.gzip",
     "aioproducer.compression.lz4",
     "aioproducer.compression.snappy",
     "aioproducer.compression.zstd",
     "aioproducer.config.documentation",
     "aioproducer.config.providers",
-    "aioproducer.error_texts",
+    "aioproducer._common.error_texts",
     "aioproducer.producer_record",
     "aioproducer.security",
     "aioproducer.security.tls",
-    "aioproducer.threadsafe",
+    "aioproducer._client.threadsafe",
     "aioproducer.transport.memory",
     "aioproducer.transport.tls_session",
     "aioproducer.transport.tls_transport",
@@ -101,7 +101,7 @@ def _places(name: str) -> set[str]:
 
 
 def test_importing_the_package_imports_nothing_else() -> None:
-    assert imported("import aioproducer") <= {"aioproducer", "aioproducer.build"}
+    assert imported("import aioproducer") <= {"aioproducer", "aioproducer._build"}
 
 
 def test_importing_the_producer_imports_nothing_that_not_every_producer_needs() -> None:

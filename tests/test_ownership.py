@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from aioproducer import Producer, ownership
+from aioproducer import Producer
+from aioproducer._client import ownership
+from aioproducer._client.ownership import NEXT_LIFE, NO_THREAD, Life
 from aioproducer.errors import KafkaError, ProducerClosedError, WrongCallerError
-from aioproducer.ownership import NEXT_LIFE, NO_THREAD, Life
 
 LEGAL = [(life, following) for life in Life for following in Life if following in NEXT_LIFE[life]]
 ILLEGAL = [(life, following) for life in Life for following in Life if following not in NEXT_LIFE[life]]

@@ -23,8 +23,9 @@ import pytest
 import uvloop
 
 from aioproducer import Producer, RecordMetadata, TopicPartition
-from aioproducer.core.delivery import Delivery
-from aioproducer.core.pending import PendingRecord
+from aioproducer._client.threadsafe import ThreadsafeProducer
+from aioproducer.core.outcomes.delivery import Delivery
+from aioproducer.core.waiting.pending import PendingRecord
 from aioproducer.errors import (
     ConfigurationError,
     KafkaError,
@@ -35,7 +36,6 @@ from aioproducer.errors import (
     WrongCallerError,
 )
 from aioproducer.testing import EmbeddedCluster, EmbeddedClusterThread
-from aioproducer.threadsafe import ThreadsafeProducer
 from tests.leaks import own_objects
 from tests.waiting import know_topic, until
 

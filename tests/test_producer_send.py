@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from aioproducer import Producer, Record, RecordMetadata, TopicPartition
-from aioproducer.core.delivery import Delivery
+from aioproducer._client.slow_path import SlowPath
+from aioproducer.core.outcomes.delivery import Delivery
 from aioproducer.errors import (
     BufferExhaustedError,
     InvalidRecordError,
@@ -26,7 +27,6 @@ from aioproducer.errors import (
     RecordTooLargeError,
     TopicAuthorizationError,
 )
-from aioproducer.slow_path import SlowPath
 from aioproducer.testing import EmbeddedCluster
 from tests.waiting import know_topic
 

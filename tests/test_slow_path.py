@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from aioproducer import Producer, Record
-from aioproducer.slow_path import abandon
+from aioproducer._client.slow_path import abandon
 
 
 class OnSend:

@@ -7,12 +7,12 @@ from random import Random
 
 import pytest
 
-from aioproducer.core.metadata import ClusterMetadata
-from aioproducer.diagnosis import buffer_full, connection_failed, delivery_timed_out, line_full
+from aioproducer._common.diagnosis import buffer_full, connection_failed, delivery_timed_out, line_full
+from aioproducer._common.texts import LONGEST_FOREIGN_TEXT, are, counted, plural, printable, were
+from aioproducer.core.metadata.cluster_metadata import ClusterMetadata
 from aioproducer.errors import KafkaError, broker_error
 from aioproducer.protocol.messages.metadata import MetadataResponse, MetadataResponseBroker
 from aioproducer.record import Node
-from aioproducer.texts import LONGEST_FOREIGN_TEXT, are, counted, plural, printable, were
 from aioproducer.transport.addresses import peer_name
 from tests.core.accumulating import NODE, Bench
 

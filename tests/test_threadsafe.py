@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 import pytest
 
 from aioproducer import Producer, RecordMetadata, SendManyResult
+from aioproducer._client.threadsafe import ThreadsafeProducer
 from aioproducer.errors import BufferExhaustedError, ProducerClosedError, RecordTooLargeError, WrongCallerError
 from aioproducer.testing import EmbeddedCluster
-from aioproducer.threadsafe import ThreadsafeProducer
 from tests.waiting import know_topic
 
 NOWHERE = "127.0.0.1:1"

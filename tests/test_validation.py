@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aioproducer import validation
+from aioproducer._client import validation
 
 RIGHT: dict[str, Any] = {
     "topic": "t",

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioproducer.views import part_of
+from aioproducer._common.views import part_of
 
 
 @given(st.binary(max_size=20), st.integers(0, 20), st.integers(0, 20))

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from aioproducer.broker.broker import Broker
     from aioproducer.broker.cluster import BrokerCluster
     from aioproducer.broker.config import BrokerConfig
-    from aioproducer.broker.node import Broker
 
 __all__ = ["Broker", "BrokerCluster", "BrokerConfig"]
 
 _HOMES = {
-    "Broker": "aioproducer.broker.node",
+    "Broker": "aioproducer.broker.broker",
     "BrokerCluster": "aioproducer.broker.cluster",
     "BrokerConfig": "aioproducer.broker.config",
 }

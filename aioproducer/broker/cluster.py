@@ -14,13 +14,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 from uuid import uuid4
 
+from aioproducer.broker.broker import Broker
 from aioproducer.broker.config import BrokerConfig
-from aioproducer.broker.controller import Controller, TopicSpec
+from aioproducer.broker.controller.controller import Controller, TopicSpec
+from aioproducer.broker.controller.journal import Journal
 from aioproducer.broker.faults import Faults
 from aioproducer.broker.image import ClusterImage, TopicState
-from aioproducer.broker.journal import Journal
 from aioproducer.broker.log import DirectoryStorage, MemoryStorage
-from aioproducer.broker.node import Broker
 from aioproducer.errors import ConfigurationError
 from aioproducer.transport.memory import MemoryNetwork
 

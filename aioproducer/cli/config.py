@@ -6,12 +6,12 @@ import sys
 
 import click
 
+from aioproducer._common.diagnosis import nearest
 from aioproducer.cli.exits import EXPLANATION, SUCCEEDED, CommandError
 from aioproducer.cli.options import diagnosis_options
 from aioproducer.cli.output import print_json, print_table
 from aioproducer.config.definition import NO_DEFAULT, ConfigKey
 from aioproducer.config.producer import CONFIG_DEF
-from aioproducer.diagnosis import nearest
 
 
 def _default(key: ConfigKey) -> object:

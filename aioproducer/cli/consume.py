@@ -11,6 +11,8 @@ from typing import BinaryIO, TypeVar, cast
 
 import click
 
+from aioproducer._common.diagnosis import nearest
+from aioproducer._common.texts import are
 from aioproducer.admin import Admin, OffsetSpec
 from aioproducer.cli.existing import describe_topic
 from aioproducer.cli.exits import EXPLANATION, SUCCEEDED, CommandError, CommandUsageError
@@ -22,8 +24,6 @@ from aioproducer.cli.running import Interruption, run
 from aioproducer.cli.worker import WholeWrites, Worker
 from aioproducer.cli.writing import DEFAULT_FIELDS, FIELDS, Writer, writer_for
 from aioproducer.consumer import ConsumedRecord, Position, Reader
-from aioproducer.diagnosis import nearest
-from aioproducer.texts import are
 
 T = TypeVar("T")
 

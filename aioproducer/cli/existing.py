@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from aioproducer._common.diagnosis import nearest
 from aioproducer.admin import Admin, NoSuchTopicError, TopicDescription
 from aioproducer.cli.exits import CommandError
-from aioproducer.diagnosis import nearest
 from aioproducer.errors import TopicExistsError
 
 

@@ -13,6 +13,7 @@ from typing import BinaryIO
 
 import click
 
+from aioproducer._common.texts import are, were
 from aioproducer.admin import TopicDescription
 from aioproducer.cli.columns import Columns
 from aioproducer.cli.existing import require_topic
@@ -27,7 +28,6 @@ from aioproducer.cli.tally import Tally
 from aioproducer.config import ProducerConfig
 from aioproducer.errors import KafkaError
 from aioproducer.producer import Producer
-from aioproducer.texts import are, were
 
 STDIN = "-"
 # A line may be longer than the record that is made of a column of it, and no line takes all memory.

@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task, TextColumn
 from rich.text import Text
 
+from aioproducer._common.texts import plural
 from aioproducer.cli.output import note
-from aioproducer.texts import plural
 
 # How often the line is drawn, in seconds.
 _INTERVAL = 0.2

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
+from aioproducer._common.diagnosis import nearest
+from aioproducer._common.texts import counted
 from aioproducer.cli.columns import BadRowError, Columns, Outgoing
 from aioproducer.cli.exits import CommandError, missing
-from aioproducer.diagnosis import nearest
-from aioproducer.texts import counted
 
 if TYPE_CHECKING:
     import pyarrow

@@ -7,13 +7,13 @@ from typing import Any, TypeVar
 
 import click
 
+from aioproducer._common.texts import counted
 from aioproducer.admin import Admin, NoSuchTopicError
 from aioproducer.cli.exits import EXPLANATION, SUCCEEDED
 from aioproducer.cli.options import client_config, cluster_options, diagnosis_options, pairs
 from aioproducer.cli.output import print_json, print_table
 from aioproducer.cli.running import run_briefly
 from aioproducer.errors import TopicExistsError
-from aioproducer.texts import counted
 
 F = TypeVar("F", bound=Callable[..., Any])  # Any: click passes options as keyword arguments of every type
 

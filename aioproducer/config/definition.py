@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, TypeAlias
 
-from aioproducer.diagnosis import nearest
+from aioproducer._common.diagnosis import nearest
 from aioproducer.errors import ConfigurationError
 
 logger = logging.getLogger("aioproducer.config")

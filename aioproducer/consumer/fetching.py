@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from aioproducer.core.retry import Attempts
+from aioproducer.core.requests.retry import Attempts
 from aioproducer.errors import ProtocolError
 from aioproducer.protocol.messages.fetch import (
     FetchPartition,

@@ -16,11 +16,11 @@ from time import perf_counter
 from types import TracebackType
 from typing import Literal, NamedTuple, Self, TypeAlias
 
+from aioproducer._common.client_log import ClientLog
 from aioproducer.admin import Admin, NoSuchTopicError, OffsetSpec, partition_count
-from aioproducer.client_log import ClientLog
 from aioproducer.consumer.fetching import FetchLimits, Found, Progress, answers, fetch_request, take
-from aioproducer.core.cluster import NO_LEADER
-from aioproducer.core.retry import Attempts, ExponentialBackoff
+from aioproducer.core.metadata.cluster import NO_LEADER
+from aioproducer.core.requests.retry import Attempts, ExponentialBackoff
 from aioproducer.errors import (
     KafkaError,
     LeaderNotAvailableError,

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
+from aioproducer._common.texts import counted
 from aioproducer.gateway.addresses import Address, AddressMap
 from aioproducer.gateway.session import Session
-from aioproducer.texts import counted
 from aioproducer.transport.base import Connector, Listener, Listening, Transport, TransportHandler
 
 _logger = logging.getLogger(__name__)

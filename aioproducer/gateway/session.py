@@ -15,10 +15,10 @@ import logging
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from aioproducer._common.texts import counted
 from aioproducer.gateway.requests import Exchange, RequestStream
 from aioproducer.gateway.responses import ResponseStream
 from aioproducer.gateway.rewriting import Translate
-from aioproducer.texts import counted
 from aioproducer.transport.base import Buffer, Transport, TransportHandler
 
 _logger = logging.getLogger(__name__)

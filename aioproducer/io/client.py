@@ -11,9 +11,9 @@ import math
 from random import Random
 from typing import TypeVar
 
-from aioproducer.core.cluster import MetadataChange, NodeCandidate, NodeState, least_loaded_node
-from aioproducer.core.connection import Completed
-from aioproducer.core.metadata import ClusterMetadata
+from aioproducer.core.metadata.cluster import MetadataChange, NodeCandidate, NodeState, least_loaded_node
+from aioproducer.core.metadata.cluster_metadata import ClusterMetadata
+from aioproducer.core.requests.connection import Completed
 from aioproducer.errors import (
     KafkaError,
     KafkaTimeoutError,

@@ -1,10 +1,10 @@
 cimport cython
 
-from aioproducer.core.accumulator cimport RecordAccumulator
-from aioproducer.core.metadata cimport ClusterMetadata
-from aioproducer.core.producer_state cimport ProducerState
-from aioproducer.core.retry cimport Attempts
-from aioproducer.core.slots cimport InternalQueue
+from aioproducer.core.batching.accumulator cimport RecordAccumulator
+from aioproducer.core.metadata.cluster_metadata cimport ClusterMetadata
+from aioproducer.core.batching.producer_state cimport ProducerState
+from aioproducer.core.requests.retry cimport Attempts
+from aioproducer.core.requests.slots cimport InternalQueue
 from aioproducer.io.node cimport NodeConnection
 from aioproducer.metrics cimport Metrics
 

@@ -13,13 +13,13 @@ from itertools import chain, repeat
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from aioproducer.core.cluster import MetadataChange, NodeCandidate, NodeState, least_loaded_node
-from aioproducer.core.connection import Completed, ReadResponse
-from aioproducer.core.metadata import REFUSED_TOPIC_CODES, ClusterMetadata
-from aioproducer.core.producer_state import ProducerState
-from aioproducer.core.retry import Attempts, ExponentialBackoff
-from aioproducer.core.slots import InternalQueue
-from aioproducer.diagnosis import throttled, topic_unknown
+from aioproducer._common.diagnosis import throttled, topic_unknown
+from aioproducer.core.batching.producer_state import ProducerState
+from aioproducer.core.metadata.cluster import MetadataChange, NodeCandidate, NodeState, least_loaded_node
+from aioproducer.core.metadata.cluster_metadata import REFUSED_TOPIC_CODES, ClusterMetadata
+from aioproducer.core.requests.connection import Completed, ReadResponse
+from aioproducer.core.requests.retry import Attempts, ExponentialBackoff
+from aioproducer.core.requests.slots import InternalQueue
 from aioproducer.errors import KafkaError, NetworkError, ProtocolError, broker_error
 from aioproducer.hooks import Hooks
 from aioproducer.io.node import InternalRequest, NodeConnection, NodeOwner, NodeSettings
@@ -34,7 +34,7 @@ from aioproducer.transport.base import Connector
 if TYPE_CHECKING:
     from random import Random
 
-    from aioproducer.core.accumulator import RecordAccumulator
+    from aioproducer.core.batching.accumulator import RecordAccumulator
 
 # How long a metadata response is taken in, in seconds, before the loop has a turn.
 LONGEST_TURN = 0.0005

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from aioproducer.diagnosis import connection_failed
+from aioproducer._common.diagnosis import connection_failed
+from aioproducer._common.texts import printable
 from aioproducer.errors import ConnectionFailedError
-from aioproducer.texts import printable
 from aioproducer.transport.addresses import peer_name
 
 if TYPE_CHECKING:

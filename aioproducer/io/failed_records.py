@@ -9,10 +9,10 @@ from contextvars import copy_context
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from aioproducer.client_log import Log
+from aioproducer._common.client_log import Log
 from aioproducer.compression import codec
-from aioproducer.core.batch import ProducerBatch
-from aioproducer.core.pending import PendingRecord
+from aioproducer.core.batching.batch import ProducerBatch
+from aioproducer.core.waiting.pending import PendingRecord
 from aioproducer.errors import KafkaError
 from aioproducer.wire.record import decode_record
 

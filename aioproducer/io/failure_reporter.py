@@ -7,13 +7,13 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from aioproducer.core.pending import PendingRecord
+from aioproducer._common.texts import counted
+from aioproducer.core.waiting.pending import PendingRecord
 from aioproducer.errors import BufferExhaustedError, KafkaError, ProducerClosedError, WrongCallerError
 from aioproducer.record import TopicPartition
-from aioproducer.texts import counted
 
 if TYPE_CHECKING:
-    from aioproducer.client_log import ClientLog
+    from aioproducer._common.client_log import ClientLog
     from aioproducer.io.failed_records import FailedRecords
     from aioproducer.metrics import Metrics
 

@@ -1,7 +1,7 @@
 cimport cython
 
-from aioproducer.core.connection cimport Completed, Connection
-from aioproducer.core.slots cimport RequestSlots
+from aioproducer.core.requests.connection cimport Completed, Connection
+from aioproducer.core.requests.slots cimport RequestSlots
 from aioproducer.metrics cimport Metrics, NodeMetrics
 from aioproducer.protocol.frames cimport frame_size
 

@@ -13,13 +13,13 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from aioproducer.client_log import ClientLog
-from aioproducer.core.cluster import NodeCandidate, NodeState
-from aioproducer.core.connection import Completed, Connection, InFlight, ReadResponse
-from aioproducer.core.connection_state import ConnectionState
-from aioproducer.core.retry import Attempts, ExponentialBackoff
-from aioproducer.core.slots import RequestSlots
-from aioproducer.diagnosis import tls_failed
+from aioproducer._common.client_log import ClientLog
+from aioproducer._common.diagnosis import tls_failed
+from aioproducer.core.metadata.cluster import NodeCandidate, NodeState
+from aioproducer.core.requests.connection import Completed, Connection, InFlight, ReadResponse
+from aioproducer.core.requests.connection_state import ConnectionState
+from aioproducer.core.requests.retry import Attempts, ExponentialBackoff
+from aioproducer.core.requests.slots import RequestSlots
 from aioproducer.errors import KafkaError, NetworkError, RequestTimedOutError
 from aioproducer.hooks import Hooks
 from aioproducer.io.dialing import Dialer

@@ -6,15 +6,15 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from aioproducer.core.metadata import REBOOTSTRAP_REQUIRED, ClusterMetadata
+from aioproducer.core.metadata.cluster_metadata import REBOOTSTRAP_REQUIRED, ClusterMetadata
 from aioproducer.errors import BrokerError, KafkaError
 from aioproducer.io.node import NodeConnection, NodeOwner, NodeSettings
 
 if TYPE_CHECKING:
     from random import Random
 
-    from aioproducer.client_log import ClientLog
-    from aioproducer.core.cluster import MetadataChange
+    from aioproducer._common.client_log import ClientLog
+    from aioproducer.core.metadata.cluster import MetadataChange
     from aioproducer.hooks import Hooks
     from aioproducer.metrics import Metrics
     from aioproducer.transport.base import Connector

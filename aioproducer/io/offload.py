@@ -10,9 +10,9 @@ from collections.abc import Callable
 from contextvars import copy_context
 from typing import TYPE_CHECKING
 
-from aioproducer.client_log import Log
+from aioproducer._common.client_log import Log
 from aioproducer.compression import Codec
-from aioproducer.core.batch import ProducerBatch
+from aioproducer.core.batching.batch import ProducerBatch
 from aioproducer.io.scheduling import give_way
 
 if TYPE_CHECKING:

@@ -1,9 +1,9 @@
 cimport cython
 
-from aioproducer.core.batch cimport ProducerBatch
-from aioproducer.core.connection cimport Completed
-from aioproducer.core.metadata cimport ClusterMetadata
-from aioproducer.core.partition_queue cimport PartitionQueue
+from aioproducer.core.batching.batch cimport ProducerBatch
+from aioproducer.core.requests.connection cimport Completed
+from aioproducer.core.metadata.cluster_metadata cimport ClusterMetadata
+from aioproducer.core.batching.partition_queue cimport PartitionQueue
 from aioproducer.io.node cimport NodeConnection, NodeOwner, RequestContext
 from aioproducer.protocol.produce_frames cimport Acknowledged, PlainProduceRequest
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from aioproducer.core.batch import ProducerBatch
-from aioproducer.core.connection import Completed
-from aioproducer.core.metadata import ClusterMetadata
+from aioproducer.core.batching.batch import ProducerBatch
+from aioproducer.core.metadata.cluster_metadata import ClusterMetadata
+from aioproducer.core.requests.connection import Completed
 from aioproducer.errors import KafkaError, ProtocolError, error_class
 from aioproducer.io.node import NodeConnection, NodeOwner, RequestContext
 from aioproducer.protocol import ApiKey, Buffer

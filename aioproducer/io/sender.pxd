@@ -1,13 +1,13 @@
 cimport cython
 
-from aioproducer.core.accumulator cimport RecordAccumulator
-from aioproducer.core.batch cimport ProducerBatch
-from aioproducer.core.completion cimport Completion
-from aioproducer.core.connection cimport Completed
-from aioproducer.core.delivery cimport resume
-from aioproducer.core.metadata cimport ClusterMetadata
-from aioproducer.core.partition_queue cimport PartitionQueue
-from aioproducer.core.producer_state cimport ProducerState
+from aioproducer.core.batching.accumulator cimport RecordAccumulator
+from aioproducer.core.batching.batch cimport ProducerBatch
+from aioproducer.core.batching.completion cimport Completion
+from aioproducer.core.requests.connection cimport Completed
+from aioproducer.core.outcomes.delivery cimport resume
+from aioproducer.core.metadata.cluster_metadata cimport ClusterMetadata
+from aioproducer.core.batching.partition_queue cimport PartitionQueue
+from aioproducer.core.batching.producer_state cimport ProducerState
 from aioproducer.io.cluster cimport Cluster
 from aioproducer.io.node cimport NodeConnection
 from aioproducer.io.produce cimport ProduceInFlight, ProduceOwner, choose_version, produce_in_flight, produce_request

@@ -16,22 +16,21 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
-from aioproducer.core.accumulator import RecordAccumulator
-from aioproducer.core.batch import ProducerBatch
-from aioproducer.core.completion import ACKED, Completion, Fate, Verdict
-from aioproducer.core.connection import Completed
-from aioproducer.core.delivery import Awaiting, resume
-from aioproducer.core.metadata import ClusterMetadata
-from aioproducer.core.pending import PendingRecord
-from aioproducer.core.producer_state import ProducerState
-from aioproducer.core.retry import ExponentialBackoff
-from aioproducer.diagnosis import buffer_full, held_up, partition_unknown, serializer_late
+from aioproducer._common.diagnosis import buffer_full, held_up, partition_unknown, serializer_late
+from aioproducer.core.batching.accumulator import RecordAccumulator
+from aioproducer.core.batching.batch import ProducerBatch
+from aioproducer.core.batching.completion import ACKED, Completion, Fate, Verdict
+from aioproducer.core.batching.producer_state import ProducerState
+from aioproducer.core.metadata.cluster_metadata import ClusterMetadata
+from aioproducer.core.outcomes.delivery import Awaiting, resume
+from aioproducer.core.requests.connection import Completed
+from aioproducer.core.requests.retry import ExponentialBackoff
+from aioproducer.core.waiting.pending import PendingRecord
 from aioproducer.errors import BufferExhaustedError, KafkaError, ProducerClosedError
 from aioproducer.hooks import Hooks
 from aioproducer.io.cluster import Cluster
 from aioproducer.io.failure_reporter import FailureReporter
 from aioproducer.io.node import NodeConnection, NodeSettings
-from aioproducer.io.offload import Compressor
 from aioproducer.io.produce import ProduceOwner, choose_version, produce_in_flight, produce_request
 from aioproducer.metrics import Metrics
 from aioproducer.protocol import decode_produced
@@ -42,6 +41,8 @@ from aioproducer.transport.base import Connector
 if TYPE_CHECKING:
     from contextvars import Context
     from random import Random
+
+    from aioproducer.io.offload import Compressor
 
 # How many waiting records are served in one turn, so that no turn takes long.
 ADMITTED_PER_TURN = 100
@@ -171,6 +172,8 @@ class Sender(ProduceOwner):
         self._compressor: Compressor | None = None
         codec = accumulator.settings.codec
         if codec is not None:
+            from aioproducer.io.offload import Compressor
+
             self._compressor = Compressor(
                 loop, codec, accumulator.settings.compression_level, self._compressed, self._log
             )

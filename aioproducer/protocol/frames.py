@@ -26,7 +26,7 @@ from aioproducer.protocol.values import LONGEST_FRAME, Output, StructCodec
 if TYPE_CHECKING:
     import cython
 else:
-    from aioproducer.uncompiled import cython
+    from aioproducer._common.uncompiled import cython
 
 if cython.compiled:
     from cython.cimports.cpython.bytes import PyBytes_AS_STRING

@@ -20,7 +20,7 @@ from aioproducer.protocol.schema import ZERO_UUID, Buffer
 if TYPE_CHECKING:
     import cython
 else:
-    from aioproducer.uncompiled import cython
+    from aioproducer._common.uncompiled import cython
 
 if cython.compiled:
     from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE

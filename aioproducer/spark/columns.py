@@ -6,12 +6,12 @@ from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
-from aioproducer.arrow import in_milliseconds, is_binary
-from aioproducer.diagnosis import nearest
+from aioproducer._client.arrow import in_milliseconds, is_binary
+from aioproducer._common.diagnosis import nearest
+from aioproducer._common.texts import counted
 from aioproducer.errors import ConfigurationError
 from aioproducer.spark.formats import FORMATS, JSON, SqlType, converted, decoded, obstacle
 from aioproducer.spark.options import SinkOptions
-from aioproducer.texts import counted
 
 if TYPE_CHECKING:
     import pyarrow

@@ -10,11 +10,11 @@ from itertools import groupby
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from aioproducer.bulk import ColumnsSender, SendManyResult
+from aioproducer._client.bulk import ColumnsSender, SendManyResult
+from aioproducer._common.texts import are, counted
 from aioproducer.errors import BufferExhaustedError, KafkaError, ProducerClosedError, SendManyError
 from aioproducer.record import HeaderPair, TopicPartition
 from aioproducer.spark.figures import Figures, figures
-from aioproducer.texts import are, counted
 
 if TYPE_CHECKING:
     from aioproducer.producer import Producer

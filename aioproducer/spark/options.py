@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Self
 
+from aioproducer._common.diagnosis import nearest
 from aioproducer.config import CONFIG_DEF, Password, ProducerConfig, Type
-from aioproducer.diagnosis import nearest
 from aioproducer.errors import ConfigurationError
 from aioproducer.spark.formats import FORMATS
 from aioproducer.spark.intake import FLUSH_MARGIN_MS

@@ -12,14 +12,14 @@ from itertools import zip_longest
 from threading import get_ident
 from typing import Any, NamedTuple
 
-from aioproducer import validation
-from aioproducer.arrow import encoded, header_pairs, in_milliseconds, is_arrow, items
+from aioproducer._client import validation
+from aioproducer._client.arrow import encoded, header_pairs, in_milliseconds, is_arrow, items
+from aioproducer._common.texts import counted
 from aioproducer.errors import KafkaError, KafkaTimeoutError, ProducerClosedError
 from aioproducer.record import HeaderPair, normalise_headers
 from aioproducer.spark.executor import Executor
 from aioproducer.spark.figures import Figures
 from aioproducer.spark.intake import CHUNK_BYTES, FLUSH_MARGIN_MS, LOOP_CLOSED, Columns, Intake, because, what_became
-from aioproducer.texts import counted
 
 logger = logging.getLogger("aioproducer.spark")
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from aioproducer.spark.columns import SinkColumns
     from aioproducer.spark.options import SinkOptions
 
-from aioproducer.texts import are, counted
+from aioproducer._common.texts import are, counted
 
 logger = logging.getLogger("aioproducer.spark")
 

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from aioproducer.bulk import ColumnsSender
+from aioproducer._client.bulk import ColumnsSender
+from aioproducer._common.texts import are, counted, were
 from aioproducer.errors import KafkaError
 from aioproducer.spark.executor import Executor
 from aioproducer.spark.figures import Figures, figures
 from aioproducer.spark.intake import because
-from aioproducer.texts import are, counted, were
 
 if TYPE_CHECKING:
     import pyarrow

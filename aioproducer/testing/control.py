@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from aioproducer.broker.controller import TopicSpec
+from aioproducer.broker.controller.controller import TopicSpec
 from aioproducer.broker.image import GROUP_METADATA_TOPIC, PartitionState
 from aioproducer.errors import KafkaError
 from aioproducer.record import HeaderPair
@@ -14,7 +14,7 @@ from aioproducer.wire.record_batch import iter_batches
 
 if TYPE_CHECKING:
     from aioproducer.broker import BrokerCluster
-    from aioproducer.broker.partition import Partition
+    from aioproducer.broker.replicas.partition import Partition
 
 T = TypeVar("T")
 

@@ -6,7 +6,7 @@ import asyncio
 import errno
 import socket
 
-from aioproducer.texts import printable
+from aioproducer._common.texts import printable
 
 Address = tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]
 

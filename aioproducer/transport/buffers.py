@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 
+from aioproducer._common.views import view_of
 from aioproducer.transport.base import Buffer
-from aioproducer.views import view_of
 
 
 def bytes_of(buffers: Sequence[Buffer]) -> int:

@@ -1,7 +1,7 @@
 cimport cython
 
 from aioproducer.transport.buffers cimport bytes_of
-from aioproducer.views cimport part_of
+from aioproducer._common.views cimport part_of
 
 cdef extern from *:
     """

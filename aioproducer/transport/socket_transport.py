@@ -23,15 +23,15 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from aioproducer._common.views import part_of
 from aioproducer.transport.addresses import with_peer
 from aioproducer.transport.base import Buffer, TransportHandler
 from aioproducer.transport.buffers import advance, bytes_of, first_bytes, views_of
-from aioproducer.views import part_of
 
 if TYPE_CHECKING:
     import cython
 else:
-    from aioproducer.uncompiled import cython
+    from aioproducer._common.uncompiled import cython
 
 if cython.compiled:
     from cython.cimports.aioproducer.transport.socket_transport import pending_error

@@ -13,11 +13,11 @@ from collections.abc import Iterator, Sequence
 from struct import Struct
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from aioproducer._common.texts import counted
 from aioproducer.compression import codec
 from aioproducer.compression.base import Buffer as Buffer
 from aioproducer.compression.base import byte_view, size_of
 from aioproducer.errors import ProtocolError
-from aioproducer.texts import counted
 from aioproducer.wire.crc32c import crc32c
 from aioproducer.wire.record import Header as Header
 from aioproducer.wire.record import SimpleRecord as SimpleRecord
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     # The checksum of each byte; the .pxd file has it.
     _CHECKSUMS = [0] * 256
 else:
-    from aioproducer.uncompiled import cython
+    from aioproducer._common.uncompiled import cython
 
 if cython.compiled:
     from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize

@@ -11,7 +11,7 @@ from aioproducer.wire.record import decode_record
 if TYPE_CHECKING:
     import cython
 else:
-    from aioproducer.uncompiled import cython
+    from aioproducer._common.uncompiled import cython
 
 if cython.compiled:
     from cython.cimports.cpython.buffer import PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer

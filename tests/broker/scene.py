@@ -8,10 +8,10 @@ from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import cast
 
+from aioproducer.broker.broker import Broker
 from aioproducer.broker.cluster import BrokerCluster
-from aioproducer.broker.connection import Connection, Reply
-from aioproducer.broker.node import Broker
-from aioproducer.broker.partition import Partition
+from aioproducer.broker.replicas.partition import Partition
+from aioproducer.broker.server.connection import Connection, Reply
 from aioproducer.protocol import Request, decode_response, encode_request
 from aioproducer.transport.memory import MemoryNetwork
 from tests.broker.wire import ResponseT, WireClient, batch, produce_request

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from aioproducer.build import COMPILED_MODULES
+from aioproducer._build import COMPILED_MODULES
 from tests.builds.freshness import EXTENSION_SUFFIX, what_is_wrong
 
 ROOT = Path(__file__).parents[2]
@@ -112,7 +112,7 @@ def test_a_run_over_stale_modules_is_refused(tmp_path: Path) -> None:
 
     refused = run(pure="0")
     assert refused.returncode == pytest.ExitCode.USAGE_ERROR, refused.stdout + refused.stderr
-    assert "compiled modules are older than their sources: aioproducer.core." in refused.stderr
+    assert "compiled modules are older than their sources: aioproducer." in refused.stderr
     assert "`make compiled` compiles them again" in refused.stderr
     assert " passed" not in refused.stdout
     sources = run(pure="1")

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import aioproducer
-from aioproducer.build import COMPILED_MODULES, PURE_VARIABLE, is_pure_wanted
+from aioproducer._build import COMPILED_MODULES, PURE_VARIABLE, is_pure_wanted
 
 ASKED_FOR = os.environ.get("AIOPRODUCER_BUILD", "")
 

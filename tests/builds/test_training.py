@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from aioproducer.build import COMPILED_MODULES
+from aioproducer._build import COMPILED_MODULES
 
 TRAINING = Path(__file__).parents[2] / "training.py"
 SHORT = """

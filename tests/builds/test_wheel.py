@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from aioproducer.build import COMPILED_MODULES
+from aioproducer._build import COMPILED_MODULES
 
 ROOT = Path(__file__).parents[2]
 NEEDED = ["aioproducer", "LICENSE", "MANIFEST.in", "README.md", "pyproject.toml", "setup.py", "training.py"]
@@ -27,7 +27,7 @@ import asyncio, json, sys
 sys.modules["cython"] = None
 import aioproducer
 from importlib import import_module
-from aioproducer.build import COMPILED_MODULES
+from aioproducer._build import COMPILED_MODULES
 from aioproducer.testing import EmbeddedCluster
 
 async def main():

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from aioproducer.consumer.fetching import FetchLimits, Progress, fetch_request, take
-from aioproducer.core.retry import Attempts, ExponentialBackoff
+from aioproducer.core.requests.retry import Attempts, ExponentialBackoff
 from aioproducer.errors import ProtocolError
 from aioproducer.protocol.messages.fetch import PartitionData
 from aioproducer.wire.record_batch import SimpleRecord, encode_batch

@@ -11,14 +11,14 @@ from random import Random
 from types import FrameType
 from typing import Any
 
-from aioproducer.core.accumulator import AccumulatorSettings, RecordAccumulator
-from aioproducer.core.batch import ProducerBatch
-from aioproducer.core.buffer_pool import BufferPool
-from aioproducer.core.completion import Completion
-from aioproducer.core.delivery import Delivery
-from aioproducer.core.partition_queue import PartitionChoice, PartitionQueue
-from aioproducer.core.producer_state import PartitionSequences, ProducerState
-from aioproducer.core.retry import ExponentialBackoff
+from aioproducer.core.batching.accumulator import AccumulatorSettings, RecordAccumulator
+from aioproducer.core.batching.batch import ProducerBatch
+from aioproducer.core.batching.buffer_pool import BufferPool
+from aioproducer.core.batching.completion import Completion
+from aioproducer.core.batching.partition_queue import PartitionChoice, PartitionQueue
+from aioproducer.core.batching.producer_state import PartitionSequences, ProducerState
+from aioproducer.core.outcomes.delivery import Delivery
+from aioproducer.core.requests.retry import ExponentialBackoff
 from aioproducer.errors import KafkaError
 from aioproducer.record import TopicPartition
 from aioproducer.wire.record_batch import BatchRecord, Buffer, RecordBatch

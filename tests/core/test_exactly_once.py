@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from aioproducer.compression import codec
-from aioproducer.core.batch import ProducerBatch
-from aioproducer.core.delivery import Delivery
+from aioproducer.core.batching.batch import ProducerBatch
+from aioproducer.core.outcomes.delivery import Delivery
 from aioproducer.errors import BufferExhaustedError, KafkaError
 from aioproducer.record import TopicPartition
 from tests.core.accumulating import Bench

@@ -14,31 +14,33 @@ GROUPS = {
     "errors": (
         "errors",
         "error_codes",
-        "error_texts",
-        "diagnosis",
+        "_common.error_texts",
+        "_common.diagnosis",
         "record",
         "producer_record",
-        "views",
-        "texts",
-        "client_log",
+        "_common.views",
+        "_common.texts",
+        "_common.client_log",
     ),
     "plug-ins": ("serializers", "partitioner", "interceptors", "hooks", "metrics"),
     "producer": (
         "producer",
-        "hot_path",
-        "slow_path",
-        "ownership",
-        "validation",
-        "bulk",
-        "arrow",
-        "threadsafe",
+        "_client.hot_path",
+        "_client.slow_path",
+        "_client.ownership",
+        "_client.validation",
+        "_client.bulk",
+        "_client.arrow",
+        "_client.threadsafe",
     ),
+    "factory": ("_client.factory",),
+    "core": ("core.batching", "core.columns", "core.metadata", "core.outcomes", "core.requests", "core.waiting"),
     "wire": ("wire", "compression"),
 }
 # What decides, and neither waits nor reads a clock.
 SANS_IO = {"core", "protocol", "wire"}
 # Nobody's way leads through these.
-LEFT_OUT = {"__init__", "__main__", "build", "uncompiled"}
+LEFT_OUT = {"__init__", "__main__", "_build", "_client", "_common", "_common.uncompiled", "core"}
 
 
 def _group(room: str) -> str:
@@ -46,7 +48,8 @@ def _group(room: str) -> str:
 
 
 def _exists(room: str) -> bool:
-    return (PACKAGE / room).is_dir() or (PACKAGE / f"{room}.py").is_file()
+    path = PACKAGE.joinpath(*room.split("."))
+    return path.is_dir() or path.with_suffix(".py").is_file()
 
 
 def arrows() -> dict[str, set[str]]:

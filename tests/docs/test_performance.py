@@ -22,7 +22,7 @@ def test_no_run_of_the_recorded_bench_lost_a_client() -> None:
 def test_limits_of_the_threads_are_those_of_the_code() -> None:
     [row] = re.findall(r"^\| compress a batch \|.*", PAGE.read_text(), re.MULTILINE)
     # From the source: the compiled module keeps the constant to itself.
-    source = (ROOT / "aioproducer/core/accumulator.py").read_text()
+    source = (ROOT / "aioproducer/core/batching/accumulator.py").read_text()
     [inline_size] = re.findall(r"^_INLINE_COMPRESSION_SIZE = (\d+)$", source, re.MULTILINE)
     assert f"larger than {int(inline_size) // 1024} KiB" in row
     assert f"at most {offload.MOST_WORKERS} |" in row

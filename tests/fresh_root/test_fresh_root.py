@@ -56,7 +56,7 @@ def test_projects_dockerfile_is_understood() -> None:
         (".git/config", True),
         ("tests/conftest.py", True),
         ("aioproducer/core/__pycache__/batch.pyc", True),
-        ("aioproducer/core/batch.py", False),
+        ("aioproducer/core/batching/batch.py", False),
         ("examples/demo/__main__.py", False),
         ("Makefile", False),
     ],

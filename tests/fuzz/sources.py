@@ -7,7 +7,7 @@ import sys
 from importlib import import_module
 from types import ModuleType
 
-from aioproducer.build import SourceFinder
+from aioproducer._build import SourceFinder
 
 
 @functools.cache

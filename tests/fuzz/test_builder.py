@@ -20,13 +20,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aioproducer import Producer
-from aioproducer.arrow import record_columns
-from aioproducer.core.batch import ProducerBatch
-from aioproducer.core.columns import append_rows
-from aioproducer.core.delivery import Delivery
+from aioproducer._client.arrow import record_columns
+from aioproducer._client.hot_path import RecordSender
+from aioproducer._client.validation import check
+from aioproducer.core.batching.batch import ProducerBatch
+from aioproducer.core.columns.appending import append_rows
+from aioproducer.core.outcomes.delivery import Delivery
 from aioproducer.errors import BufferExhaustedError, KafkaError
-from aioproducer.hot_path import RecordSender
-from aioproducer.validation import check
 from aioproducer.wire.record_batch import CREATE_TIME, BatchRecord, Buffer
 from tests.core.accumulating import Bench, records_of
 from tests.fuzz import shapes

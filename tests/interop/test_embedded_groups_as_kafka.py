@@ -10,7 +10,7 @@ from typing import TypeVar
 import pytest
 
 from aioproducer.broker import BrokerCluster
-from aioproducer.broker.peer import PeerClient
+from aioproducer.broker.server.peer import PeerClient
 from aioproducer.errors import KafkaError
 from aioproducer.protocol import Request, Response
 from aioproducer.protocol.messages import (

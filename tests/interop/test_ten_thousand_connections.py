@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from aioproducer.broker.server import Connection, Reply, Server
+from aioproducer.broker.server.server import Connection, Reply, Server
 from aioproducer.transport.listening import StreamListener
 
 COUNT = 10_000

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from aioproducer import Producer
-from aioproducer.core.delivery import Delivery
+from aioproducer.core.outcomes.delivery import Delivery
 from aioproducer.errors import DeliveryTimeoutError, KafkaTimeoutError, MetadataTimeoutError
 from tests.kafka.certificates import Certificates
 from tests.kafka.cluster import KafkaCluster

@@ -6,8 +6,9 @@ import asyncio
 
 import pytest
 
+from aioproducer._client.factory import connector_for
+from aioproducer._common.client_log import ClientLog
 from aioproducer.admin import make_client
-from aioproducer.client_log import ClientLog
 from aioproducer.config import ProducerConfig
 from aioproducer.errors import (
     ConnectionFailedError,
@@ -15,7 +16,6 @@ from aioproducer.errors import (
     NetworkError,
     UnsupportedVersionError,
 )
-from aioproducer.factory import connector_for
 from aioproducer.protocol.messages import DescribeClusterRequest, MetadataRequest
 from aioproducer.testing import EmbeddedCluster
 

@@ -9,9 +9,9 @@ import ssl
 import pytest
 
 from aioproducer import Producer
+from aioproducer._client.factory import connector_for
 from aioproducer.config import ProducerConfig
 from aioproducer.errors import BufferExhaustedError, ConfigurationError, KafkaError
-from aioproducer.factory import connector_for
 from aioproducer.protocol import ApiKey
 from aioproducer.transport.memory import MemoryNetwork
 from aioproducer.transport.stream import StreamConnector

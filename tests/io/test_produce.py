@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioproducer.core.batch import ProducerBatch, new_batch
-from aioproducer.core.partition_queue import PartitionQueue
-from aioproducer.core.producer_state import PartitionSequences
+from aioproducer.core.batching.batch import ProducerBatch, new_batch
+from aioproducer.core.batching.partition_queue import PartitionQueue
+from aioproducer.core.batching.producer_state import PartitionSequences
 from aioproducer.io.produce import group_by_topic
 from aioproducer.record import TopicPartition
 from tests.core.accumulating import HandLoop

@@ -10,8 +10,8 @@ from contextvars import ContextVar
 
 import pytest
 
-from aioproducer.core.completion import Completion
-from aioproducer.core.ready import BATCHES_PER_REQUEST
+from aioproducer.core.batching.completion import Completion
+from aioproducer.core.batching.ready import BATCHES_PER_REQUEST
 from aioproducer.errors import (
     BufferExhaustedError,
     ClusterAuthorizationError,
@@ -551,7 +551,7 @@ def test_an_error_in_one_answer_keeps_no_other_from_being_handled(caplog, monkey
                 raise faults.pop()
             return super().acked(*arguments)
 
-    monkeypatch.setattr("aioproducer.factory.Completion", Failing)
+    monkeypatch.setattr("aioproducer._client.factory.Completion", Failing)
 
     async def scenario(world):
         world.cluster.create_topic("clicks", 2, leaders=[1, 1])

@@ -12,7 +12,7 @@ from tests.kafka.ledger import Ledger
 
 if TYPE_CHECKING:
     from aioproducer import Producer
-    from aioproducer.core.delivery import Delivery
+    from aioproducer.core.outcomes.delivery import Delivery
 
 
 class Load:

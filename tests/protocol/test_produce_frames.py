@@ -10,8 +10,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from aioproducer._client.hot_path import is_compiled
 from aioproducer.errors import ProtocolError, UnsupportedVersionError
-from aioproducer.hot_path import is_compiled
 from aioproducer.protocol import (
     decode,
     decode_produced,

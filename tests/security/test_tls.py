@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.serialization import (
     pkcs12,
 )
 
-from aioproducer import diagnosis
+from aioproducer._common import diagnosis
 from aioproducer.config import ProducerConfig
 from aioproducer.errors import ConfigurationError
 from aioproducer.security import ssl_context_from

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import types as spark
 
-from aioproducer.arrow import is_binary
+from aioproducer._client.arrow import is_binary
 from aioproducer.errors import ConfigurationError
 from aioproducer.spark.columns import Piece, SinkColumns
 from aioproducer.spark.options import SinkOptions

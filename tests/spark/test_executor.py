@@ -18,7 +18,7 @@ import pytest
 import uvloop
 
 import aioproducer.spark
-from aioproducer.bulk import SendManyResult
+from aioproducer._client.bulk import SendManyResult
 from aioproducer.errors import (
     BufferExhaustedError,
     ClusterAuthorizationError,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 import pyarrow
 import pytest
 
-from aioproducer.bulk import WAITING_TO_BE_SENT
+from aioproducer._client.bulk import WAITING_TO_BE_SENT
 from aioproducer.metrics import MetricsSnapshot
 from aioproducer.producer import Producer
 from aioproducer.record import TopicPartition

@@ -136,7 +136,7 @@ def test_plugin_alone_imports_nothing_heavy() -> None:
         "import sys, aioproducer.testing.plugin; print(sorted(n for n in sys.modules if n.startswith('aioproducer')))"
     )
     found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
-    light = ["aioproducer", "aioproducer.build", "aioproducer.testing", "aioproducer.testing.plugin"]
+    light = ["aioproducer", "aioproducer._build", "aioproducer.testing", "aioproducer.testing.plugin"]
     assert found.stdout.strip() == str(light)
 
 

@@ -15,9 +15,9 @@ from types import SimpleNamespace
 import pytest
 
 from aioproducer import Producer
+from aioproducer._client.factory import connector_for
 from aioproducer.config import ProducerConfig
 from aioproducer.errors import ConfigurationError, MetadataTimeoutError
-from aioproducer.factory import connector_for
 from aioproducer.testing import EmbeddedCluster
 from aioproducer.testing.verbs import SimulatedFabric
 from aioproducer.transport.listening import StreamListener

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
-from aioproducer.broker.controller import TopicSpec
+from aioproducer.broker.controller.controller import TopicSpec
 from aioproducer.broker.groups import partitioning, telling
 from aioproducer.broker.groups.codes import Code
 from aioproducer.broker.groups.group import Group
@@ -53,9 +53,9 @@ from aioproducer.protocol.messages.groups import (
 )
 
 if TYPE_CHECKING:
+    from aioproducer.broker.broker import Broker
     from aioproducer.broker.config import BrokerConfig
     from aioproducer.broker.image import ClusterImage
-    from aioproducer.broker.node import Broker
 
 logger = logging.getLogger(__name__)
 

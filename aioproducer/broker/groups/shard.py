@@ -28,7 +28,7 @@ from aioproducer.broker.groups.records import (
 )
 from aioproducer.broker.groups.states import GroupSettings, GroupState
 from aioproducer.broker.groups.timers import MILLISECOND, Moment
-from aioproducer.broker.partition import Partition
+from aioproducer.broker.replicas.partition import Partition
 from aioproducer.errors import KafkaError, NotEnoughReplicasAfterAppendError, ProtocolError
 from aioproducer.wire.record import SimpleRecord
 from aioproducer.wire.record_batch import BatchRecord, encode_batch, iter_batches

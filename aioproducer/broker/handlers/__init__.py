@@ -41,7 +41,7 @@ from aioproducer.broker.handlers import (
 from aioproducer.protocol import ApiKey, Response
 
 if TYPE_CHECKING:
-    from aioproducer.broker.requests import RequestContext
+    from aioproducer.broker.handlers.requests import RequestContext
 
 # Each handler takes its own class of request; the table is keyed by what the class is read by.
 Handle: TypeAlias = "Callable[[RequestContext, Any], Awaitable[Response | None]]"

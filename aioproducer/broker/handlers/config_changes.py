@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from aioproducer.broker.config.server_keys import DYNAMIC_KEYS, SERVER_CONFIG_DEF, why_meaningless
 from aioproducer.broker.config.topics import validate_topic_configs
 from aioproducer.broker.config.values import parse_as_kafka
-from aioproducer.broker.controller import merged
-from aioproducer.broker.error_responses import error_code, error_message
+from aioproducer.broker.controller.controller import merged
+from aioproducer.broker.controller.topic_rules import check_name
+from aioproducer.broker.handlers.error_responses import error_code, error_message
 from aioproducer.broker.handlers.places import places_of
 from aioproducer.broker.handlers.resources import BROKER, TOPIC
 from aioproducer.broker.image import CLUSTER_DEFAULT
-from aioproducer.broker.topic_rules import check_name
 from aioproducer.errors import (
     ConfigurationError,
     InvalidConfigurationError,
@@ -29,7 +29,7 @@ from aioproducer.errors import (
 from aioproducer.protocol.messages.configs import AlterConfigsResourceResponse
 
 if TYPE_CHECKING:
-    from aioproducer.broker.node import Broker
+    from aioproducer.broker.broker import Broker
 
 
 class Resource(Protocol):

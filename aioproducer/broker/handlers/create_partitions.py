@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from aioproducer.broker.error_responses import error_code, error_message
 from aioproducer.broker.handlers.create_topics import MAX_PARTITIONS
+from aioproducer.broker.handlers.error_responses import error_code, error_message
 from aioproducer.errors import (
     InvalidRequestError,
     KafkaError,
@@ -26,8 +26,8 @@ from aioproducer.protocol.messages.topics import (
 )
 
 if TYPE_CHECKING:
-    from aioproducer.broker.node import Broker
-    from aioproducer.broker.requests import RequestContext
+    from aioproducer.broker.broker import Broker
+    from aioproducer.broker.handlers.requests import RequestContext
 
 VERSIONS = range(4)
 

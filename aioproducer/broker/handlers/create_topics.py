@@ -13,8 +13,8 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from aioproducer.broker.config.describing import effective_topic
-from aioproducer.broker.controller import TopicSpec
-from aioproducer.broker.error_responses import error_code, error_message
+from aioproducer.broker.controller.controller import TopicSpec
+from aioproducer.broker.handlers.error_responses import error_code, error_message
 from aioproducer.broker.handlers.places import places_of
 from aioproducer.broker.image import TopicState
 from aioproducer.errors import InvalidReplicaAssignmentError, InvalidRequestError, KafkaError, PolicyViolationError
@@ -27,8 +27,8 @@ from aioproducer.protocol.messages.topics import (
 )
 
 if TYPE_CHECKING:
-    from aioproducer.broker.node import Broker
-    from aioproducer.broker.requests import RequestContext
+    from aioproducer.broker.broker import Broker
+    from aioproducer.broker.handlers.requests import RequestContext
 
 VERSIONS = range(2, 8)
 

@@ -10,7 +10,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from aioproducer.broker.error_responses import error_code
+from aioproducer.broker.handlers.error_responses import error_code
 from aioproducer.broker.image import INTERNAL_TOPICS
 from aioproducer.errors import InvalidTopicError, KafkaError, RequestTimedOutError
 from aioproducer.protocol.messages.offsets import (
@@ -21,8 +21,8 @@ from aioproducer.protocol.messages.offsets import (
 )
 
 if TYPE_CHECKING:
-    from aioproducer.broker.partition import Partition
-    from aioproducer.broker.requests import RequestContext
+    from aioproducer.broker.handlers.requests import RequestContext
+    from aioproducer.broker.replicas.partition import Partition
     from aioproducer.protocol.messages.offsets import DeleteRecordsPartition
 
 VERSIONS = range(3)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from aioproducer.broker.error_responses import error_code
+from aioproducer.broker.handlers.error_responses import error_code
 from aioproducer.errors import (
     BrokerError,
     InvalidRequestError,
@@ -23,8 +23,8 @@ from aioproducer.protocol import ZERO_UUID
 from aioproducer.protocol.messages.topics import DeletableTopicResult, DeleteTopicsRequest, DeleteTopicsResponse
 
 if TYPE_CHECKING:
+    from aioproducer.broker.handlers.requests import RequestContext
     from aioproducer.broker.image import ClusterImage
-    from aioproducer.broker.requests import RequestContext
 
 VERSIONS = range(1, 7)
 

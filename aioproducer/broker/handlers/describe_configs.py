@@ -14,10 +14,10 @@ from aioproducer.broker.config.describing import (
     describe_cluster,
     describe_topic,
 )
-from aioproducer.broker.error_responses import error_code, error_message
+from aioproducer.broker.controller.topic_rules import check_name
+from aioproducer.broker.handlers.error_responses import error_code, error_message
 from aioproducer.broker.handlers.places import places_of
 from aioproducer.broker.handlers.resources import BROKER, RESOURCE_TYPES, TOPIC
-from aioproducer.broker.topic_rules import check_name
 from aioproducer.errors import InvalidRequestError, KafkaError, UnknownTopicOrPartitionError
 from aioproducer.protocol.messages.configs import (
     DescribeConfigsRequest,
@@ -29,8 +29,8 @@ from aioproducer.protocol.messages.configs import (
 )
 
 if TYPE_CHECKING:
-    from aioproducer.broker.node import Broker
-    from aioproducer.broker.requests import RequestContext
+    from aioproducer.broker.broker import Broker
+    from aioproducer.broker.handlers.requests import RequestContext
 
 VERSIONS = range(1, 5)
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from aioproducer.broker.controller.topic_rules import check_name
 from aioproducer.broker.handlers.leaders import TOPIC_OPERATIONS
 from aioproducer.broker.handlers.metadata import describe_partition
 from aioproducer.broker.image import INTERNAL_TOPICS
-from aioproducer.broker.topic_rules import check_name
 from aioproducer.errors import BrokerError, InvalidRequestError, InvalidTopicError, UnknownTopicOrPartitionError
 from aioproducer.protocol.messages.metadata import (
     Cursor,
@@ -21,8 +21,8 @@ from aioproducer.protocol.messages.metadata import (
 )
 
 if TYPE_CHECKING:
+    from aioproducer.broker.handlers.requests import RequestContext
     from aioproducer.broker.image import ClusterImage, PartitionState, TopicState
-    from aioproducer.broker.requests import RequestContext
 
 VERSIONS = range(1)
 

@@ -16,8 +16,8 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from aioproducer.broker.error_responses import error_code
-from aioproducer.broker.fetch_session import FIRST_VERSION_WITH_IDS, WantedPartition
+from aioproducer.broker.handlers.error_responses import error_code
+from aioproducer.broker.handlers.fetch_session import FIRST_VERSION_WITH_IDS, WantedPartition
 from aioproducer.broker.handlers.leaders import LEADER_MOVED, LeaderFinder
 from aioproducer.broker.handlers.turns import Turns
 from aioproducer.errors import (
@@ -39,11 +39,11 @@ from aioproducer.protocol.messages.fetch import EpochEndOffset, FetchRequest, Fe
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from aioproducer.broker.fetch_moves import Key
-    from aioproducer.broker.fetch_session import FetchContext
-    from aioproducer.broker.node import Broker
-    from aioproducer.broker.partition import Partition
-    from aioproducer.broker.requests import RequestContext
+    from aioproducer.broker.broker import Broker
+    from aioproducer.broker.handlers.fetch_moves import Key
+    from aioproducer.broker.handlers.fetch_session import FetchContext
+    from aioproducer.broker.handlers.requests import RequestContext
+    from aioproducer.broker.replicas.partition import Partition
     from aioproducer.protocol import Buffer
 
 VERSIONS = range(4, 19)

@@ -24,8 +24,8 @@ from aioproducer.protocol.messages.configs import (
 )
 
 if TYPE_CHECKING:
-    from aioproducer.broker.node import Broker
-    from aioproducer.broker.requests import RequestContext
+    from aioproducer.broker.broker import Broker
+    from aioproducer.broker.handlers.requests import RequestContext
 
 VERSIONS = range(2)
 

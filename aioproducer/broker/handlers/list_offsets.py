@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from aioproducer.broker.error_responses import error_code
+from aioproducer.broker.handlers.error_responses import error_code
 from aioproducer.broker.handlers.turns import Turns
 from aioproducer.errors import (
     InvalidRequestError,
@@ -30,8 +30,8 @@ from aioproducer.protocol.messages.offsets import (
 )
 
 if TYPE_CHECKING:
-    from aioproducer.broker.partition import Partition
-    from aioproducer.broker.requests import RequestContext
+    from aioproducer.broker.handlers.requests import RequestContext
+    from aioproducer.broker.replicas.partition import Partition
 
 VERSIONS = range(1, 12)
 

@@ -13,7 +13,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from aioproducer.broker.controller import TopicSpec
+from aioproducer.broker.controller.controller import TopicSpec
+from aioproducer.broker.controller.topic_rules import check_name
 from aioproducer.broker.groups import offsets_topic_spec
 from aioproducer.broker.handlers.leaders import CLUSTER_OPERATIONS, TOPIC_OPERATIONS, has_live_leader
 from aioproducer.broker.handlers.turns import Turns
@@ -25,7 +26,6 @@ from aioproducer.broker.image import (
     PartitionState,
     TopicState,
 )
-from aioproducer.broker.topic_rules import check_name
 from aioproducer.errors import (
     InvalidRequestError,
     InvalidTopicError,
@@ -46,8 +46,8 @@ from aioproducer.protocol.messages.metadata import (
 )
 
 if TYPE_CHECKING:
-    from aioproducer.broker.node import Broker
-    from aioproducer.broker.requests import RequestContext
+    from aioproducer.broker.broker import Broker
+    from aioproducer.broker.handlers.requests import RequestContext
 
 VERSIONS = range(14)
 

@@ -20,8 +20,8 @@ from aioproducer.protocol.messages.group_offsets import (
 )
 
 if TYPE_CHECKING:
+    from aioproducer.broker.handlers.requests import RequestContext
     from aioproducer.broker.image import ClusterImage
-    from aioproducer.broker.requests import RequestContext
 
 VERSIONS = range(2, 11)
 

@@ -13,7 +13,7 @@ from aioproducer.protocol.messages.group_offsets import (
 )
 
 if TYPE_CHECKING:
-    from aioproducer.broker.requests import RequestContext
+    from aioproducer.broker.handlers.requests import RequestContext
 
 VERSIONS = range(1)
 

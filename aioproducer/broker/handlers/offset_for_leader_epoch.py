@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aioproducer.broker.error_responses import error_code
+from aioproducer.broker.handlers.error_responses import error_code
 from aioproducer.errors import KafkaError
 from aioproducer.protocol.messages.offsets import (
     EpochEndOffset,
@@ -17,7 +17,7 @@ from aioproducer.protocol.messages.offsets import (
 )
 
 if TYPE_CHECKING:
-    from aioproducer.broker.requests import RequestContext
+    from aioproducer.broker.handlers.requests import RequestContext
     from aioproducer.protocol.messages.offsets import OffsetForLeaderPartition
 
 VERSIONS = range(2, 5)

@@ -8,7 +8,7 @@ from aioproducer.broker.config.describing import Places
 from aioproducer.broker.image import CLUSTER_DEFAULT
 
 if TYPE_CHECKING:
-    from aioproducer.broker.node import Broker
+    from aioproducer.broker.broker import Broker
 
 
 def places_of(broker: Broker) -> Places:

@@ -14,7 +14,7 @@ import logging
 import struct
 from typing import TYPE_CHECKING, Final
 
-from aioproducer.broker.error_responses import error_code
+from aioproducer.broker.handlers.error_responses import error_code
 from aioproducer.broker.handlers.leaders import LEADER_MOVED, LeaderFinder
 from aioproducer.broker.image import INTERNAL_TOPICS
 from aioproducer.broker.log import record_errors
@@ -53,9 +53,9 @@ from aioproducer.wire.record_batch import (
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from aioproducer.broker.broker import Broker
+    from aioproducer.broker.handlers.requests import RequestContext
     from aioproducer.broker.log import AppendInfo
-    from aioproducer.broker.node import Broker
-    from aioproducer.broker.requests import RequestContext
 
 VERSIONS = range(3, 14)
 ADVERTISED_MIN_VERSION = 0

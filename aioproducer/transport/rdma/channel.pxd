@@ -5,7 +5,7 @@ from aioproducer.transport.rdma.counters cimport Counters
 from aioproducer.transport.rdma.gathering cimport Unsent
 from aioproducer.transport.rdma.ring cimport PeerRing, ReceiveRing, SendQueue, decode_immediate, encode_immediate
 from aioproducer.transport.rdma.work_requests cimport Completion, Write
-from aioproducer.views cimport part_of
+from aioproducer._common.views cimport part_of
 
 cdef object _ENDED
 cdef object _FAILED

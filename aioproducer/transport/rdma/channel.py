@@ -21,6 +21,7 @@ import logging
 from collections.abc import Sequence
 from typing import Final, Protocol
 
+from aioproducer._common.views import part_of
 from aioproducer.transport.base import Buffer, TransportHandler
 from aioproducer.transport.rdma.answers import Answers
 from aioproducer.transport.rdma.counters import Counters
@@ -39,7 +40,6 @@ from aioproducer.transport.rdma.ring import (
 )
 from aioproducer.transport.rdma.verbs import CompletionStatus
 from aioproducer.transport.rdma.work_requests import Completion, Write
-from aioproducer.views import part_of
 
 _logger = logging.getLogger(__name__)
 

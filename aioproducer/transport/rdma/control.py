@@ -11,7 +11,7 @@ import errno
 import socket
 from typing import Final
 
-from aioproducer.texts import printable
+from aioproducer._common.texts import printable
 from aioproducer.transport.addresses import Address
 from aioproducer.transport.base import Buffer, Transport
 from aioproducer.transport.listening import StreamListener

@@ -3,7 +3,7 @@ cimport cython
 from aioproducer.transport.rdma.registration cimport RegisteredMemory
 from aioproducer.transport.rdma.ring cimport SendQueue
 from aioproducer.transport.rdma.work_requests cimport Write
-from aioproducer.views cimport is_of_bytes, view_of
+from aioproducer._common.views cimport is_of_bytes, view_of
 
 cdef Py_ssize_t _LEAST_LENT
 cdef Py_ssize_t _MOST_TAKEN

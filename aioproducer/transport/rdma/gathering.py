@@ -11,16 +11,16 @@ import mmap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
+from aioproducer._common.views import is_of_bytes, view_of
 from aioproducer.transport.base import Buffer
 from aioproducer.transport.rdma.registration import RegisteredMemory
 from aioproducer.transport.rdma.ring import SendQueue
 from aioproducer.transport.rdma.work_requests import Write
-from aioproducer.views import is_of_bytes, view_of
 
 if TYPE_CHECKING:
     import cython
 else:
-    from aioproducer.uncompiled import cython
+    from aioproducer._common.uncompiled import cython
 
 if cython.compiled:
     from cython.cimports.cpython.bytes import PyBytes_AS_STRING

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from aioproducer.broker import BrokerCluster
-from aioproducer.broker.peer import PeerClient
+from aioproducer.broker.server.peer import PeerClient
 from aioproducer.errors import KafkaError
 from aioproducer.protocol.messages import ProduceRequest
 from aioproducer.protocol.messages.produce import PartitionProduceData, TopicProduceData

@@ -20,10 +20,10 @@ import pytest
 import trustme
 
 from aioproducer.broker import Broker, BrokerCluster, BrokerConfig
-from aioproducer.broker.controller import TopicSpec
+from aioproducer.broker.controller.controller import TopicSpec
+from aioproducer.broker.controller.journal import FILE_NAME, Journal
 from aioproducer.broker.image import GROUP_METADATA_TOPIC, NO_LEADER
-from aioproducer.broker.journal import FILE_NAME, Journal
-from aioproducer.broker.peer import PeerClient
+from aioproducer.broker.server.peer import PeerClient
 from aioproducer.errors import (
     ConfigurationError,
     InconsistentClusterIdError,

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from aioproducer.broker import BrokerCluster
-from aioproducer.broker.peer import PeerClient
+from aioproducer.broker.server.peer import PeerClient
 from aioproducer.protocol.messages import InitProducerIdRequest, ProduceRequest
 from aioproducer.protocol.messages.produce import PartitionProduceData, TopicProduceData
 from aioproducer.transport.stream import StreamConnector

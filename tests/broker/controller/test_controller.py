@@ -10,11 +10,11 @@ from dataclasses import replace
 
 import pytest
 
-from aioproducer.broker.changes import Change
 from aioproducer.broker.config import BrokerConfig
-from aioproducer.broker.controller import MAX_CHANGES, PRODUCER_ID_BLOCK, Controller, TopicSpec
+from aioproducer.broker.controller.changes import Change
+from aioproducer.broker.controller.controller import MAX_CHANGES, PRODUCER_ID_BLOCK, Controller, TopicSpec
+from aioproducer.broker.controller.journal import Journal
 from aioproducer.broker.image import NO_LEADER, NodeState, PartitionState
-from aioproducer.broker.journal import Journal
 from aioproducer.broker.log import MemoryStorage
 from aioproducer.errors import (
     BrokerIdNotRegisteredError,

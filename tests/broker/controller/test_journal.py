@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from aioproducer.broker.changes import ProducerIds, apply
+from aioproducer.broker.controller.changes import ProducerIds, apply
+from aioproducer.broker.controller.journal import FILE_NAME, Journal
 from aioproducer.broker.image import ClusterImage, NodeState, PartitionState, TopicState
-from aioproducer.broker.journal import FILE_NAME, Journal
 from aioproducer.broker.log import DirectoryStorage, MemoryStorage, Storage
 from aioproducer.errors import KafkaStorageError
 

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from aioproducer.broker.config import BrokerConfig
-from aioproducer.broker.controller import Controller, TopicSpec
+from aioproducer.broker.controller.controller import Controller, TopicSpec
+from aioproducer.broker.controller.journal import FILE_NAME, Journal
 from aioproducer.broker.image import NO_LEADER, ClusterImage, NodeState, PartitionState
-from aioproducer.broker.journal import FILE_NAME, Journal
 from aioproducer.broker.log import MemoryStorage
 from aioproducer.errors import KafkaError
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from aioproducer.broker.controller.placement import place
 from aioproducer.broker.image import NodeState
-from aioproducer.broker.placement import place
 from aioproducer.errors import InvalidReplicationFactorError
 
 

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from aioproducer.broker.topic_rules import check_collision, check_name
+from aioproducer.broker.controller.topic_rules import check_collision, check_name
 from aioproducer.errors import InvalidTopicError
 
 

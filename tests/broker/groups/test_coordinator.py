@@ -11,13 +11,13 @@ from typing import TypeVar
 import pytest
 
 from aioproducer.broker import BrokerCluster
-from aioproducer.broker.controller import TopicSpec
+from aioproducer.broker.controller.controller import TopicSpec
 from aioproducer.broker.groups.codes import Code
 from aioproducer.broker.groups.coordinator import CommittedOffset, Committer
 from aioproducer.broker.groups.states import GroupState
 from aioproducer.broker.handlers import describe_groups, list_groups
-from aioproducer.broker.peer import PeerClient
-from aioproducer.broker.requests import RequestContext
+from aioproducer.broker.handlers.requests import RequestContext
+from aioproducer.broker.server.peer import PeerClient
 from aioproducer.errors import CoordinatorNotAvailableError, PolicyViolationError
 from aioproducer.protocol import APIS, ApiKey, Request, RequestHeader, Response
 from aioproducer.protocol.messages import (

@@ -15,7 +15,7 @@ from aioproducer.broker.groups.records import OffsetCommitValue, Record, encode_
 from aioproducer.broker.groups.shard import LONGEST_TURN, Shard
 from aioproducer.broker.groups.states import GroupSettings, GroupState
 from aioproducer.broker.groups.timers import Moment
-from aioproducer.broker.partition import Partition, Watcher
+from aioproducer.broker.replicas.partition import Partition, Watcher
 from aioproducer.errors import (
     KafkaError,
     KafkaStorageError,

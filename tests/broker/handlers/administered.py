@@ -8,9 +8,9 @@ from types import ModuleType
 from typing import TypeVar
 
 from aioproducer.broker.config import BrokerConfig
-from aioproducer.broker.controller import Controller, TopicSpec
+from aioproducer.broker.controller.controller import Controller, TopicSpec
+from aioproducer.broker.controller.journal import Journal
 from aioproducer.broker.image import ClusterImage, NodeState
-from aioproducer.broker.journal import Journal
 from aioproducer.broker.log.storage import MemoryStorage
 from aioproducer.protocol import Request, Response, decode, encode
 from aioproducer.protocol.messages import AlterConfigsRequest, IncrementalAlterConfigsRequest

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from aioproducer.broker.controller import TopicSpec
+from aioproducer.broker.controller.controller import TopicSpec
 from aioproducer.broker.handlers import create_partitions
 from aioproducer.errors import PolicyViolationError
 from aioproducer.protocol.messages.topics import (

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from aioproducer.broker.controller import TopicSpec
+from aioproducer.broker.controller.controller import TopicSpec
 from aioproducer.broker.handlers import delete_topics
 from aioproducer.errors import InvalidRequestError, KafkaStorageError, TopicDeletionDisabledError
 from aioproducer.protocol import ZERO_UUID

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from aioproducer.broker.config import SERVER_CONFIG_DEF
-from aioproducer.broker.controller import TopicSpec
+from aioproducer.broker.controller.controller import TopicSpec
 from aioproducer.broker.handlers import describe_configs
 from aioproducer.errors import InvalidRequestError
 from aioproducer.producer import Producer

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aioproducer.broker.fetch_moves import FetchMoves
 from aioproducer.broker.handlers import fetch
-from aioproducer.broker.partition import Partition
+from aioproducer.broker.handlers.fetch_moves import FetchMoves
+from aioproducer.broker.replicas.partition import Partition
 from aioproducer.protocol.messages import FetchRequest, FetchResponse
 from aioproducer.protocol.messages.fetch import ForgottenTopic
 from tests.broker.scene import Scene, a_scene, turns

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from aioproducer.broker.config import BrokerConfig
-from aioproducer.broker.controller import Controller, TopicSpec
+from aioproducer.broker.controller.controller import Controller, TopicSpec
+from aioproducer.broker.controller.journal import Journal
 from aioproducer.broker.image import NodeState, PartitionState
-from aioproducer.broker.journal import Journal
 from aioproducer.broker.log import Log, LogConfig, MemoryStorage
-from aioproducer.broker.partition import Partition
+from aioproducer.broker.replicas.partition import Partition
 from aioproducer.errors import (
     FencedLeaderEpochError,
     KafkaStorageError,

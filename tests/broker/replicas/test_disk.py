@@ -13,7 +13,7 @@ import pytest
 from aioproducer.broker import BrokerCluster
 from aioproducer.broker.log import AppendInfo, Log
 from aioproducer.broker.log.segment import Segment
-from aioproducer.broker.replicas import ReplicaManager
+from aioproducer.broker.replicas.replica_manager import ReplicaManager
 from aioproducer.errors import KafkaStorageError
 from aioproducer.transport.memory import MemoryNetwork
 from tests.broker.replicas.nodes import batch

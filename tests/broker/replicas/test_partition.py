@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from aioproducer.broker.image import PartitionState
-from aioproducer.broker.partition import Follower
+from aioproducer.broker.replicas.partition import Follower
 from aioproducer.errors import (
     FencedLeaderEpochError,
     InvalidUpdateVersionError,

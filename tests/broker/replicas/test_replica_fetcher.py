@@ -9,12 +9,12 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from aioproducer.broker import replica_fetcher as replica_fetcher_module
 from aioproducer.broker.config import BrokerConfig
 from aioproducer.broker.image import NodeState, PartitionState
 from aioproducer.broker.log import Log, LogConfig, MemoryStorage
-from aioproducer.broker.partition import Partition
-from aioproducer.broker.replica_fetcher import FETCH_VERSION, LIST_OFFSETS_VERSION, ReplicaFetcher
+from aioproducer.broker.replicas import replica_fetcher as replica_fetcher_module
+from aioproducer.broker.replicas.partition import Partition
+from aioproducer.broker.replicas.replica_fetcher import FETCH_VERSION, LIST_OFFSETS_VERSION, ReplicaFetcher
 from aioproducer.errors import (
     BrokerError,
     FencedLeaderEpochError,

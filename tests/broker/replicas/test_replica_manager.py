@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from aioproducer.broker import Broker, BrokerCluster
-from aioproducer.broker import replicas as replicas_module
 from aioproducer.broker.log import AppendInfo, LeaderEpochCache, Log, LogManager
-from aioproducer.broker.replicas import Outcomes, ReplicaManager
+from aioproducer.broker.replicas import replica_manager as replicas_module
+from aioproducer.broker.replicas.replica_manager import Outcomes, ReplicaManager
 from aioproducer.errors import (
     CorruptRecordError,
     FencedLeaderEpochError,

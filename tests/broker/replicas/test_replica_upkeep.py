@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator
 import pytest
 
 from aioproducer.broker import BrokerCluster
-from aioproducer.broker import replica_upkeep as replica_upkeep_module
 from aioproducer.broker.log import LogManager
-from aioproducer.broker.partition import Partition
-from aioproducer.broker.replicas import ReplicaManager
+from aioproducer.broker.replicas import replica_upkeep as replica_upkeep_module
+from aioproducer.broker.replicas.partition import Partition
+from aioproducer.broker.replicas.replica_manager import ReplicaManager
 from aioproducer.errors import KafkaStorageError
 from aioproducer.transport.memory import MemoryNetwork
 from tests.broker.replicas.nodes import batch

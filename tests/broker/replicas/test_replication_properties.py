@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from aioproducer.broker.partition import Partition
+from aioproducer.broker.replicas.partition import Partition
 from aioproducer.errors import NotEnoughReplicasAfterAppendError, NotEnoughReplicasError, NotLeaderOrFollowerError
 from aioproducer.wire.record_batch import iter_batches
 from tests.broker.replicas.nodes import LAG_TIME_MAX, Answer, Nodes, batch, contents

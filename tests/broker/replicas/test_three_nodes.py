@@ -11,7 +11,7 @@ import pytest
 
 from aioproducer.broker import Broker, BrokerCluster
 from aioproducer.broker.log import AppendInfo, LogManager
-from aioproducer.broker.partition import Partition
+from aioproducer.broker.replicas.partition import Partition
 from aioproducer.errors import (
     KafkaError,
     KafkaStorageError,

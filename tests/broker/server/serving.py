@@ -6,7 +6,7 @@ import asyncio
 import struct
 from collections.abc import Awaitable, Callable
 
-from aioproducer.broker.server import Connection, Reply, Server
+from aioproducer.broker.server.server import Connection, Reply, Server
 from aioproducer.transport.base import Buffer, Connector, Listener, Transport
 
 TIMEOUT = 10.0

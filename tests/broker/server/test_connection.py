@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 
-from aioproducer.broker.connection import TRANSITIONS, Connection, Event, Mute, Reply
-from aioproducer.broker.framing import READ_AHEAD
+from aioproducer.broker.server.connection import TRANSITIONS, Connection, Event, Mute, Reply
+from aioproducer.broker.server.framing import READ_AHEAD
 from tests.broker.server.serving import echo, framed, turns
 from tests.waiting import until
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aioproducer.broker.framing import FRAME_OVERHEAD, READ_AHEAD, FrameReader
+from aioproducer.broker.server.framing import FRAME_OVERHEAD, READ_AHEAD, FrameReader
 from tests.broker.server.serving import framed
 
 payloads = st.lists(

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from aioproducer.broker.server import Reply
+from aioproducer.broker.server.server import Reply
 from tests.broker.server.serving import framed, turns
 from tests.waiting import until
 

@@ -7,8 +7,8 @@ import struct
 
 import pytest
 
-from aioproducer.broker.peer import PeerClient
-from aioproducer.broker.server import Reply
+from aioproducer.broker.server.peer import PeerClient
+from aioproducer.broker.server.server import Reply
 from aioproducer.errors import KafkaTimeoutError, ProtocolError, UnsupportedVersionError
 from aioproducer.protocol import decode_request, encode_response
 from aioproducer.protocol.messages import ListOffsetsRequest, MetadataRequest, MetadataResponse

@@ -7,8 +7,8 @@ import struct
 
 import pytest
 
-from aioproducer.broker.framing import READ_AHEAD
-from aioproducer.broker.server import Reply
+from aioproducer.broker.server.framing import READ_AHEAD
+from aioproducer.broker.server.server import Reply
 from tests.broker.server.serving import framed, turns
 from tests.waiting import until
 

@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from aioproducer.broker.connection import Mute, Reply
-from aioproducer.broker.server import Server
+from aioproducer.broker.server.connection import Mute, Reply
+from aioproducer.broker.server.server import Server
 from aioproducer.transport.listening import StreamListener
 from tests.broker.server.serving import echo, framed, turns
 from tests.waiting import until

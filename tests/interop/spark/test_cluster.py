@@ -18,7 +18,7 @@ import psutil
 import pytest
 from pyspark.sql import SparkSession
 
-from aioproducer.build import is_pure_wanted
+from aioproducer._build import is_pure_wanted
 from tests.interop.spark.driver import ROOT, SparkDriver
 from tests.interop.spark.gates import HALF, OF_TASK, Gate, stored, tasks_of, twice, wait_for_rows, write
 from tests.kafka.cluster import KafkaCluster

@@ -1,0 +1,1 @@
+"""Private: the parts of a client, of which ``factory`` builds it."""

@@ -1,0 +1,297 @@
+"""Builds the parts of a client from its configuration."""
+
+from __future__ import annotations
+
+import asyncio
+import mmap
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
+
+from aioproducer._common.client_log import ClientLog
+from aioproducer.compression import codec
+from aioproducer.core.batching.accumulator import AccumulatorSettings, RecordAccumulator
+from aioproducer.core.batching.buffer_pool import BufferPool
+from aioproducer.core.batching.completion import Completion
+from aioproducer.core.batching.partition_queue import PartitionChoice
+from aioproducer.core.batching.producer_state import ProducerState
+from aioproducer.core.metadata.cluster_metadata import ClusterMetadata
+from aioproducer.core.requests.retry import ExponentialBackoff
+from aioproducer.errors import ConfigurationError, KafkaError
+from aioproducer.hooks import Hooks
+from aioproducer.io.failure_reporter import FailureReporter, OnError
+from aioproducer.io.node import NodeSettings
+from aioproducer.io.sender import Sender, SenderSettings, Turns
+from aioproducer.metrics import Metrics
+from aioproducer.partitioner import check_partition, resolve_partitioner
+from aioproducer.transport.base import Connector
+from aioproducer.transport.stream import StreamConnector
+from aioproducer.wire.record_batch import Buffer
+
+if TYPE_CHECKING:
+    import ssl
+    from random import Random
+
+    from aioproducer.config import ProducerConfig
+    from aioproducer.transport.rdma.counters import Counters as RdmaCounters
+
+
+@runtime_checkable
+class MemoryRegistry(Protocol):
+    """A connector that gathers buffers from registered memory, and counts what it does (``RdmaConnector``)."""
+
+    def register(self, memory: mmap.mmap) -> None: ...
+
+    def unregister(self, memory: mmap.mmap) -> None: ...
+
+    @property
+    def counters(self) -> RdmaCounters: ...
+
+
+class Parts(NamedTuple):
+    """The parts of a producer."""
+
+    accumulator: RecordAccumulator
+    metadata: ClusterMetadata
+    sender: Sender
+    metrics: Metrics
+    failures: FailureReporter
+
+
+def connector_for(config: ProducerConfig, transport: str | Connector) -> Connector:
+    """The connector that ``Producer(transport=...)`` names, or is.
+
+    Raises:
+        ConfigurationError: there is no such transport, it is not for this ``security_protocol``, or the TLS settings
+            are wrong.
+    """
+    if not isinstance(transport, str):
+        _check_connector(config, transport)
+        return transport
+    names = tuple([name.strip() for name in transport.split(",")])
+    if names not in (("tcp",), ("rdma",), ("rdma", "tcp")):
+        raise ConfigurationError(
+            f"transport {transport!r} does not exist: give 'tcp', 'rdma', 'rdma,tcp' (RDMA where it is to be had, TCP "
+            "where not), or a connector"
+        )
+    if names == ("rdma",):
+        return _rdma_connector(config, None)
+    stream = StreamConnector(
+        _ssl_context(config),
+        send_buffer_bytes=config.send_buffer_bytes,
+        receive_buffer_bytes=config.receive_buffer_bytes,
+    )
+    return stream if names == ("tcp",) else _rdma_connector(config, stream)
+
+
+def _check_connector(config: ProducerConfig, connector: Connector) -> None:
+    """A connector that is given makes its connections by itself: what keys say of them would go unheard."""
+    missing = [f"has no {name}()" for name in ("resolve", "connect") if not callable(getattr(connector, name, None))]
+    problems = ["is a class: give an object of it"] if isinstance(connector, type) else missing
+    if problems:
+        raise ConfigurationError(
+            f"transport {connector!r} {problems[0]}; give 'tcp', 'rdma', 'rdma,tcp', or a connector "
+            "(aioproducer.transport.base.Connector)"
+        )
+    if config.security_protocol != "PLAINTEXT":
+        raise ConfigurationError(
+            f"security_protocol {config.security_protocol} is for transport 'tcp': a {type(connector).__name__} makes "
+            "its connections by itself, and would not encrypt them for it"
+        )
+
+
+def _rdma_connector(config: ProducerConfig, otherwise: StreamConnector | None) -> Connector:
+    """A connector over RDMA; over ``otherwise``, if given, where there is no RDMA."""
+    from aioproducer.transport.rdma import FallbackConnector, RdmaConnector
+    from aioproducer.transport.rdma.verbs import RdmaUnavailableError
+
+    if config.security_protocol != "PLAINTEXT":
+        raise ConfigurationError(
+            f"transport 'rdma' is for security_protocol PLAINTEXT, not {config.security_protocol}: RDMA writes are "
+            "neither encrypted nor authenticated; use transport 'tcp'"
+        )
+    try:
+        rdma = RdmaConnector()
+    except RdmaUnavailableError as error:
+        if otherwise is None:
+            raise ConfigurationError(f"transport 'rdma' cannot be used: {error}") from error
+        return FallbackConnector(None, otherwise, str(error))
+    return rdma if otherwise is None else FallbackConnector(rdma, otherwise)
+
+
+def _ssl_context(config: ProducerConfig) -> ssl.SSLContext | None:
+    if config.security_protocol != "SSL":
+        return None
+    from aioproducer.security import ssl_context_from
+
+    return ssl_context_from(config)
+
+
+def make_parts(
+    config: ProducerConfig,
+    loop: asyncio.AbstractEventLoop,
+    connector: Connector,
+    hooks: Hooks,
+    on_error: OnError | None,
+    random: Random,
+    log: ClientLog,
+) -> Parts:
+    """Make and connect the parts of a producer. Nothing runs yet."""
+    retry_backoff = ExponentialBackoff(config.retry_backoff_ms, config.retry_backoff_max_ms)
+    metadata = ClusterMetadata(
+        config.bootstrap_addresses,
+        random=random,
+        retry_backoff_ms=config.retry_backoff_ms,
+        retry_backoff_max_ms=config.retry_backoff_max_ms,
+        metadata_max_age_ms=config.metadata_max_age_ms,
+        metadata_max_idle_ms=config.metadata_max_idle_ms,
+        metadata_recovery_strategy=config.metadata_recovery_strategy,
+        metadata_recovery_rebootstrap_trigger_ms=config.metadata_recovery_rebootstrap_trigger_ms,
+    )
+    producer_state = ProducerState(
+        idempotent=config.enable_idempotence, max_in_flight=config.max_in_flight_requests_per_connection
+    )
+    # Kafka allows windows of no length.
+    metrics = Metrics(config.metrics_num_samples, max(config.metrics_sample_window_ms, 1))
+    turns = Turns(loop)
+    try:
+        pool = BufferPool(config.buffer_memory)
+    except (OSError, OverflowError) as error:
+        raise ConfigurationError(f"buffer.memory: {config.buffer_memory} bytes are not to be had: {error}") from error
+    if isinstance(connector, MemoryRegistry) and pool.arena is not None:
+        connector.register(pool.arena)
+    accumulator = RecordAccumulator(
+        loop,
+        pool,
+        producer_state,
+        accumulator_settings(config, retry_backoff),
+        wake=turns.wake,
+        random=random,
+        choose_partition=partition_choice(config, metadata),
+        rack_of=lambda node_id: None if (node := metadata.node(node_id)) is None else node.rack,
+    )
+    failed_records = None
+    if hooks.record_failed:
+        from aioproducer.io.failed_records import FailedRecords
+
+        failed_records = FailedRecords(loop, hooks.record_failed, accumulator.release, pool.total_memory, log)
+    failures = FailureReporter(loop, metrics, log, on_error, failed_records)
+    sender = Sender(
+        loop,
+        turns,
+        SenderSettings(
+            acks=config.acks,
+            request_timeout_ms=config.request_timeout_ms,
+            retry_backoff=retry_backoff,
+            node=node_settings(config, log),
+        ),
+        accumulator,
+        metadata,
+        producer_state,
+        Completion(accumulator, producer_state, retries=config.retries, keep_failed=bool(hooks.record_failed)),
+        connector,
+        metrics=metrics,
+        hooks=hooks,
+        random=random,
+        failures=failures,
+    )
+    accumulator.lines.memory_waited = lambda seconds, now: metrics.buffer_wait.record(seconds * 1e9, now)
+    _set_gauges(metrics, accumulator, metadata, sender)
+    if isinstance(connector, MemoryRegistry):
+        _set_rdma_gauges(metrics, connector.counters)
+    return Parts(accumulator, metadata, sender, metrics, failures)
+
+
+def accumulator_settings(config: ProducerConfig, retry_backoff: ExponentialBackoff) -> AccumulatorSettings:
+    """What the accumulator keeps to, in its units."""
+    compression = None if config.compression_type == "none" else codec(config.compression_type)
+    level = None
+    if compression is not None:
+        compression.load()
+        level = {
+            "gzip": config.compression_gzip_level,
+            "lz4": config.compression_lz4_level,
+            "zstd": config.compression_zstd_level,
+        }.get(config.compression_type)
+    return AccumulatorSettings(
+        batch_size=config.batch_size,
+        linger=config.linger_ms / 1000,
+        delivery_timeout=config.delivery_timeout_ms / 1000,
+        max_block=config.max_block_ms / 1000,
+        max_request_size=config.max_request_size,
+        codec=compression,
+        compression_level=level,
+        # Without sequences a retry could overtake: then order is kept by one request at a time.
+        one_in_flight_per_partition=not config.enable_idempotence and config.acks != 0,
+        retry_backoff=retry_backoff,
+        ignore_keys=config.partitioner_ignore_keys,
+        adaptive_partitioning=config.partitioner_adaptive_partitioning_enable,
+        availability_timeout=config.partitioner_availability_timeout_ms / 1000,
+        rack=config.client_rack if config.partitioner_rack_aware else None,
+    )
+
+
+def node_settings(config: ProducerConfig, log: ClientLog) -> NodeSettings:
+    """What connections keep to, in their units."""
+    idle = config.connections_max_idle_ms
+    return NodeSettings(
+        client_id=config.client_id,
+        log=log,
+        max_in_flight=config.max_in_flight_requests_per_connection,
+        request_timeout=config.request_timeout_ms / 1000,
+        reconnect_backoff=ExponentialBackoff(config.reconnect_backoff_ms, config.reconnect_backoff_max_ms),
+        setup_timeout=ExponentialBackoff(
+            config.socket_connection_setup_timeout_ms, config.socket_connection_setup_timeout_max_ms
+        ),
+        max_idle=float("inf") if idle < 0 else idle / 1000,
+        uses_tls=config.security_protocol == "SSL",
+        check_cluster=config.metadata_cluster_check_enable,
+        canonical_bootstrap=config.client_dns_lookup == "resolve_canonical_bootstrap_servers_only",
+    )
+
+
+def partition_choice(config: ProducerConfig, metadata: ClusterMetadata) -> PartitionChoice | None:
+    """The configured partitioner as the accumulator asks it, or ``None`` for Kafka's own rule."""
+    partitioner = config.partitioner_class
+    if partitioner is None:
+        return None
+    from aioproducer.core.metadata.cluster_view import MetadataView
+
+    function = resolve_partitioner(partitioner)
+    view = MetadataView(metadata)
+
+    def choose(topic: str, key: Buffer | None, value: Buffer | None) -> int:
+        try:
+            answer = function(topic, None if key is None else bytes(key), None if value is None else bytes(value), view)
+        except KafkaError:
+            raise
+        except (Exception, asyncio.CancelledError) as error:
+            # In line it would stop the records behind its own.
+            raise KafkaError(f"The partitioner failed for a record of topic {topic!r}: {error!r}") from error
+        return check_partition(answer, topic, view.partition_count(topic), partitioner)
+
+    return choose
+
+
+def _set_gauges(metrics: Metrics, accumulator: RecordAccumulator, metadata: ClusterMetadata, sender: Sender) -> None:
+    pool = accumulator.pool
+    metrics.set_gauge("buffer-total-bytes", lambda now: float(pool.total_memory))
+    metrics.set_gauge("buffer-available-bytes", lambda now: float(max(pool.available_memory, 0)))
+    metrics.set_gauge("metadata-wait-time-ns-total", lambda now: accumulator.lines.metadata_wait * 1e9)
+    metrics.set_gauge("waiting-threads", lambda now: float(len(accumulator.lines.waiting.records)))
+    metrics.set_gauge(
+        "requests-in-flight", lambda now: float(sum(node.in_flight for node in sender.cluster.nodes.values()))
+    )
+    metrics.set_gauge(
+        "connection-count", lambda now: float(sum(node.connected for node in sender.cluster.nodes.values()))
+    )
+    metrics.set_gauge(
+        "metadata-age", lambda now: float("nan") if metadata.last_update is None else now - metadata.last_update
+    )
+
+
+def _set_rdma_gauges(metrics: Metrics, counters: RdmaCounters) -> None:
+    metrics.set_gauge("rdma-bytes-sent-total", lambda now: float(counters.bytes_sent))
+    metrics.set_gauge("rdma-bytes-copied-total", lambda now: float(counters.bytes_copied))
+    metrics.set_gauge("bytes-copied-total", lambda now: float(counters.bytes_copied))
+    metrics.set_gauge("rdma-writes-total", lambda now: float(counters.writes_posted))
+    metrics.set_gauge("rdma-completions-total", lambda now: float(counters.completions))
+    metrics.set_gauge("rdma-signals-total", lambda now: float(counters.signals))

@@ -1,0 +1,1 @@
+"""Private: texts, log prefixes and views of bytes, used by all rooms."""

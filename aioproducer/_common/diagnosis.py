@@ -1,0 +1,321 @@
+"""Errors whose text says what probably happened: those that a newcomer, or whoever is on call, meets first.
+
+Each function looks at what is known at the place where something failed and returns the error to raise there. None
+raises. Sizes are bytes, times milliseconds, addresses ``host:port`` as connected to.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Mapping, Sequence
+
+from aioproducer._common.texts import counted, printable, were
+from aioproducer.errors import (
+    BootstrapResolutionError,
+    BufferExhaustedError,
+    ConnectionFailedError,
+    DeliveryTimeoutError,
+    KafkaError,
+    KafkaTimeoutError,
+    MetadataTimeoutError,
+    ProtocolError,
+    RecordTooLargeError,
+    TlsError,
+)
+
+_ADVERTISED = (
+    " The cluster itself gave this address for broker {broker} (advertised.listeners of that broker), after a "
+    "bootstrap server had answered: correct advertised.listeners so that it can be reached from here, or the network."
+)
+_UNREACHABLE = frozenset({errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN})
+_TLS_RECORD_TYPES = frozenset({0x14, 0x15, 0x16, 0x17})
+_RDMA_HANDSHAKE = b"\x8baio"
+
+# OpenSSL's verify codes, X509_V_ERR_*, in ssl.SSLCertVerificationError.verify_code.
+_CERTIFICATE_HINTS = {
+    9: "the certificate is not valid yet: compare the clocks",
+    10: "the certificate has expired: renew it on the broker",
+    18: "the certificate is self-signed: put it into the trust store (ssl_truststore_location)",
+    19: "its chain ends in a certificate that is not trusted: put that into the trust store (ssl_truststore_location)",
+    20: "its issuer is not trusted: put the issuer's certificate into the trust store (ssl_truststore_location)",
+    21: "its issuer is not trusted: put the issuer's certificate into the trust store (ssl_truststore_location)",
+    62: "it was issued for another name: connect by a name in the certificate, or issue it for this one; "
+    "ssl_endpoint_identification_algorithm='' switches the check off",
+    64: "it was issued for another address: connect by a name in the certificate, or issue it for this one; "
+    "ssl_endpoint_identification_algorithm='' switches the check off",
+}
+
+# Parts of ssl.SSLError.reason, in the order in which they are looked for.
+_TLS_HINTS = (
+    (
+        ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST", "UNKNOWN_PROTOCOL", "PACKET_LENGTH"),
+        "What answers there does not speak TLS: use the broker's TLS listener, or security_protocol='PLAINTEXT'.",
+    ),
+    (
+        ("CERTIFICATE_REQUIRED", "BAD_CERTIFICATE", "ALERT_UNKNOWN_CA", "CERTIFICATE_UNKNOWN"),
+        "The broker did not accept this client's certificate, or demands one (ssl.client.auth=required): "
+        "set ssl_keystore_location, or ssl_keystore_certificate_chain and ssl_keystore_key, to one that it trusts.",
+    ),
+    (
+        ("PROTOCOL_VERSION", "NO_PROTOCOLS_AVAILABLE", "UNSUPPORTED_PROTOCOL"),
+        "The two sides share no TLS version: compare ssl_enabled_protocols with the broker's ssl.enabled.protocols.",
+    ),
+    (
+        ("HANDSHAKE_FAILURE", "NO_SHARED_CIPHER", "NO_CIPHERS_AVAILABLE"),
+        "The two sides share no cipher suite, or the broker demands a client certificate: compare ssl_cipher_suites "
+        "with the broker's, and look into the broker's log.",
+    ),
+)
+
+
+def connection_failed(
+    address: str, error: OSError, *, uses_tls: bool = False, broker: int | None = None
+) -> ConnectionFailedError:
+    """No connection to ``address`` could be made, because of ``error``.
+
+    ``broker`` is the broker's id where the address came from the cluster's metadata, ``None`` for a bootstrap server.
+    """
+    advertised = "" if broker is None or broker < 0 else _ADVERTISED.format(broker=broker)
+    import socket
+    import ssl
+
+    if isinstance(error, socket.gaierror):
+        return ConnectionFailedError(_resolution_text(address, error) + advertised)
+    if isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):
+        return tls_handshake_ended(address)
+    if isinstance(error, ssl.SSLError):
+        return tls_failed(address, error)
+    if uses_tls and isinstance(error, ConnectionResetError | BrokenPipeError):
+        return tls_handshake_ended(address)
+    if isinstance(error, ConnectionRefusedError):
+        check = advertised or " Check that the broker runs and that bootstrap_servers names its host and port."
+        return ConnectionFailedError(f"Nothing listens at {address} (connection refused).{check}")
+    if isinstance(error, TimeoutError):
+        check = advertised or " Check the address in bootstrap_servers, routes and firewalls."
+        return ConnectionFailedError(
+            f"{address} did not answer within socket_connection_setup_timeout_ms: packets seem to be dropped.{check}"
+        )
+    reason = error.strerror or str(error) or type(error).__name__
+    if error.errno in _UNREACHABLE:
+        check = advertised or " Check the address in bootstrap_servers and the network."
+        return ConnectionFailedError(f"{address} cannot be reached from here ({reason}).{check}")
+    return ConnectionFailedError(
+        f"No connection to {address} could be made ({reason}).{advertised or ' Check the broker and the network.'}"
+    )
+
+
+def _resolution_text(address: str, error: OSError) -> str:
+    host = address.rpartition(":")[0] or address
+    reason = error.strerror or str(error)
+    return f"The host name {host!r} could not be resolved ({reason}): check its spelling and this machine's DNS."
+
+
+def bootstrap_resolution_failed(errors: Mapping[str, OSError]) -> BootstrapResolutionError:
+    """No name in ``bootstrap_servers`` could be resolved; ``errors`` tells why for each address."""
+    reasons = "; ".join(f"{address}: {error.strerror or error}" for address, error in errors.items())
+    return BootstrapResolutionError(
+        f"No host name in bootstrap_servers could be resolved ({reasons}): check their spelling and this machine's DNS."
+    )
+
+
+def tls_failed(address: str, error: OSError) -> TlsError:
+    """The TLS handshake with ``address`` failed with ``error``, an ``ssl.SSLError``."""
+    import ssl
+
+    if isinstance(error, ssl.SSLCertVerificationError):
+        hint = _CERTIFICATE_HINTS.get(error.verify_code, "look at the certificate and at the trust store")
+        return TlsError(f"The certificate of {address} was refused ({printable(error.verify_message)}): {hint}.")
+    reason = printable((isinstance(error, ssl.SSLError) and error.reason) or str(error))
+    for parts, hint in _TLS_HINTS:
+        if any(part in reason for part in parts):
+            return TlsError(f"The TLS handshake with {address} failed ({reason}). {hint}")
+    return TlsError(f"The TLS handshake with {address} failed ({reason}). The broker's log may say more.")
+
+
+def tls_handshake_ended(address: str) -> ConnectionFailedError:
+    """The peer ended the connection during the TLS handshake, as Kafka does on a listener without TLS."""
+    return ConnectionFailedError(
+        f"{address} ended the connection during the TLS handshake. Either this listener does not speak TLS: use the "
+        "broker's TLS listener, or security_protocol='PLAINTEXT'; or the broker has just stopped."
+    )
+
+
+def ended_before_first_answer(
+    address: str, *, uses_tls: bool, exception: Exception | None = None
+) -> ConnectionFailedError:
+    """The peer ended the connection before it had answered the first request, as a TLS or SASL listener does."""
+    because = f" ({exception})" if exception is not None else ""
+    if uses_tls:
+        return ConnectionFailedError(
+            f"{address} ended the connection before it answered the first request{because}. The listener may demand "
+            "SASL or a client certificate (ssl.client.auth=required): look at the broker's listeners and its log."
+        )
+    return ConnectionFailedError(
+        f"{address} ended the connection before it answered the first request{because}. Often this listener speaks TLS "
+        "or demands SASL, and the client uses security_protocol='PLAINTEXT': look at listeners in the broker's "
+        "configuration. Otherwise the broker has just stopped."
+    )
+
+
+def unexpected_frame(address: str, start: bytes, limit: int) -> ProtocolError | TlsError:
+    """The four bytes in ``start`` cannot be the size of a Kafka response of at most ``limit`` bytes."""
+    if start[:4] == b"HTTP":
+        return ProtocolError(
+            f"{address} answered in HTTP, so it is no Kafka listener: check host and port in bootstrap_servers."
+        )
+    if len(start) >= 2 and start[0] in _TLS_RECORD_TYPES and start[1] == 3:
+        return TlsError(
+            f"{address} speaks TLS, but this client does not: set security_protocol='SSL', or use the broker's "
+            "plaintext listener."
+        )
+    if start[:4] == _RDMA_HANDSHAKE:
+        return ProtocolError(
+            f"{address} is an RDMA listener, but this client speaks TCP: give it the port of a TCP listener, or "
+            "transport='rdma'."
+        )
+    size = int.from_bytes(start[:4], "big", signed=True)
+    return ProtocolError(
+        f"{address} announced a response of {size} bytes, where 0 to {limit} are possible: what answers there is no "
+        "Kafka listener, or something between changes bytes."
+    )
+
+
+def topic_unknown(
+    topic: str, waited_ms: float, *, metadata_seen: bool, throttling: str = "", cause: KafkaError | None = None
+) -> MetadataTimeoutError:
+    """The partitions of ``topic`` did not become known while a send waited ``max_block_ms``.
+
+    ``metadata_seen``: the cluster has answered, so the topic is what is missing; otherwise no broker was reached and
+    ``cause`` is the last reason. ``throttling``: what ``throttled`` says of a broker, where all throttle.
+    """
+    because = f" The last error was: {cause}" if cause is not None else ""
+    if metadata_seen:
+        error = MetadataTimeoutError(
+            f"Topic {topic!r} was not found in the cluster within {waited_ms:.0f} ms (max_block_ms): check "
+            f"the spelling, create it, or set auto.create.topics.enable on the brokers.{throttling}{because}"
+        )
+    else:
+        error = MetadataTimeoutError(
+            f"No broker told the partitions of topic {topic!r} within {waited_ms:.0f} ms (max_block_ms): check that "
+            f"the cluster can be reached.{throttling}{because}"
+        )
+    error.__cause__ = cause
+    return error
+
+
+def partition_unknown(topic: str, partition: int, count: int, waited_ms: float) -> MetadataTimeoutError:
+    """``topic`` has ``count`` partitions, and ``partition`` did not appear while a send waited."""
+    return MetadataTimeoutError(
+        f"Topic {topic!r} has no partition {partition} and got none within {waited_ms:.0f} ms (max_block_ms): it has "
+        f"{count}, numbered from 0."
+    )
+
+
+def serializer_late(topic: str, waited_ms: float) -> KafkaTimeoutError:
+    """An async serializer has not given the bytes of a record while its send waited."""
+    return KafkaTimeoutError(
+        f"A serializer did not finish a record for topic {topic!r} within {waited_ms:.0f} ms (max_block_ms): make it "
+        f"faster, or raise max_block_ms."
+    )
+
+
+def held_up(topic: str, waited_ms: float) -> KafkaTimeoutError:
+    """A record lacked nothing, but stood behind others of its topic, whose order is kept."""
+    return KafkaTimeoutError(
+        f"A record for topic {topic!r} waited {waited_ms:.0f} ms (max_block_ms) behind earlier ones of the topic, "
+        f"which wait for a serializer: records of a topic keep their order."
+    )
+
+
+def record_too_large(topic: str, size: int, limit: int, limit_key: str) -> RecordTooLargeError:
+    """A record of ``size`` bytes as it would be in its batch is over ``limit``, the value of ``limit_key``."""
+    return RecordTooLargeError(
+        f"The record for topic {topic!r} takes {size} bytes uncompressed, {size - limit} more than {limit_key} allows "
+        f"({limit}): send smaller records, or raise {limit_key} and also the topic's max.message.bytes."
+    )
+
+
+def buffer_full(
+    size: int, buffer_memory: int, waited_ms: float, waiters: int, throttling: str = ""
+) -> BufferExhaustedError:
+    """No room for ``size`` bytes came free while a send waited ``max_block_ms``, with ``waiters`` sends in line.
+
+    ``throttling``: what ``throttled`` says of a broker that throttles, if one does.
+    """
+    return BufferExhaustedError(
+        f"No room for {counted(size, 'byte')} in buffer_memory ({buffer_memory} bytes) within {waited_ms:.0f} ms "
+        f"(max_block_ms), with {counted(waiters, 'send')} in line: records come faster than the brokers take them. "
+        "Call `await producer.drain()` between sends, raise buffer_memory, or look at the brokers."
+        f"{throttling}"
+    )
+
+
+def line_full(size: int, waiting_bytes: int, buffer_memory: int, waiters: int) -> BufferExhaustedError:
+    """The sends in line hold ``waiting_bytes``, so that not even a place in line is left for ``size`` bytes more."""
+    return BufferExhaustedError(
+        f"No place in line for {counted(size, 'byte')}: {counted(waiters, 'send')} with {waiting_bytes} bytes already "
+        f"{'waits' if waiters == 1 else 'wait'} for room or for metadata (buffer_memory: {buffer_memory} bytes). "
+        "Await the sends, or call `await producer.drain()` between them."
+    )
+
+
+def throttled(broker: object, left_ms: float) -> str:
+    """A sentence, with a space in front: the broker takes no request of this client for so long (KIP-219)."""
+    return (
+        f" Broker {broker} throttles this client, for another {left_ms:.0f} ms: send less, or raise the quota of this "
+        "client or user (producer_byte_rate, request_percentage)."
+    )
+
+
+def delivery_timed_out(
+    topic_partition: object,
+    count: int,
+    elapsed_ms: float,
+    *,
+    sent: bool,
+    may_have_been_written: bool,
+    gone: bool = False,
+    throttling: str = "",
+    last_error: KafkaError | None = None,
+) -> DeliveryTimeoutError:
+    """``count`` records of one batch were not acknowledged in time.
+
+    ``sent``: they went out at least once. ``may_have_been_written``: the outcome of an attempt is unknown.
+    ``gone``: the cluster no longer has the partition. ``throttling``: what ``throttled`` says of its leader, if that
+    throttles.
+    """
+    if may_have_been_written:
+        attempts, was_sent = "They were sent, so they may be in the log all the same.", "They were sent before."
+    elif sent:
+        attempts = was_sent = "They were sent, and refused every time before anything was written."
+    else:
+        attempts, was_sent = (
+            "They were never sent: the partition's leader could not be reached, earlier batches held them up, or no "
+            "broker gave the producer an id (INIT_PRODUCER_ID).",
+            "They were never sent.",
+        )
+    if gone:
+        fate = (
+            "The cluster does not have this partition any more: the topic was deleted, or created anew with fewer "
+            f"partitions. {was_sent}"
+        )
+    elif throttling and not sent:
+        fate = was_sent
+    else:
+        fate = attempts
+    because = f" The last error was: {last_error}" if last_error is not None else ""
+    error = DeliveryTimeoutError(
+        f"{counted(count, 'record')} for {topic_partition} {were(count)} not acknowledged within {elapsed_ms:.0f} ms "
+        f"(delivery_timeout_ms). {fate}{throttling}{because}"
+    )
+    error.__cause__ = last_error
+    error.may_have_been_written = may_have_been_written
+    return error
+
+
+def nearest(name: str, known: Sequence[str]) -> str:
+    """``did you mean ...?`` for the name in ``known`` that is spelt most like ``name``, or an empty string."""
+    import difflib
+
+    found = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    return f"did you mean {found[0]!r}?" if found else ""

@@ -1,0 +1,1 @@
+"""The controller: the cluster's image, its changes, and the journal that keeps them."""

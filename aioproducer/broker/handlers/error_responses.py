@@ -1,0 +1,454 @@
+"""The answer to a whole request that failed: the error stands where a client looks for it.
+
+Kafka's ``getErrorResponse`` of each request, and what takes a part out of a request so that it alone fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from aioproducer._common.error_texts import broker_text
+from aioproducer.errors import BrokerError, KafkaError, UnknownServerError, UnsupportedVersionError
+from aioproducer.protocol import ZERO_UUID, ApiKey, Request, Response
+from aioproducer.protocol.messages import (
+    AlterConfigsResponse,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    CreatePartitionsResponse,
+    CreateTopicsResponse,
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+    DeleteRecordsResponse,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DescribeConfigsResponse,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+    FetchRequest,
+    FetchResponse,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    IncrementalAlterConfigsResponse,
+    InitProducerIdResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    ListOffsetsResponse,
+    MetadataRequest,
+    MetadataResponse,
+    OffsetCommitResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+    OffsetForLeaderEpochResponse,
+    ProduceRequest,
+    ProduceResponse,
+)
+from aioproducer.protocol.messages.api_versions import ApiVersion
+from aioproducer.protocol.messages.configs import AlterConfigsResourceResponse, DescribeConfigsResult
+from aioproducer.protocol.messages.fetch import FetchableTopicResponse, PartitionData
+from aioproducer.protocol.messages.group_offsets import (
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponseTopic,
+)
+from aioproducer.protocol.messages.groups import Coordinator, DeletableGroupResult, DescribedGroup
+from aioproducer.protocol.messages.metadata import DescribeTopicPartitionsResponseTopic, MetadataResponseTopic
+from aioproducer.protocol.messages.offsets import (
+    DeleteRecordsPartitionResult,
+    DeleteRecordsTopicResult,
+    EpochEndOffset,
+    ListOffsetsPartitionResponse,
+    ListOffsetsTopicResponse,
+    OffsetForLeaderTopicResult,
+)
+from aioproducer.protocol.messages.produce import PartitionProduceResponse, TopicProduceResponse
+from aioproducer.protocol.messages.topics import CreatableTopicResult, CreatePartitionsTopicResult, DeletableTopicResult
+from aioproducer.protocol.schema import Struct
+
+# A topic of a request, one of its partitions, a response: which class, the caller's table knows.
+Part = Any
+
+PRODUCE_NEEDS_NO_RESPONSE: Final = 0
+"""``acks`` of a Produce request that is not answered."""
+
+
+def error_code(error: BaseException) -> int:
+    """The code that stands for ``error``; -1 for what the protocol has no code for."""
+    return error.code if isinstance(error, BrokerError) else UnknownServerError.code
+
+
+def error_message(error: BaseException) -> str | None:
+    """What ``error`` says beyond its code, for the responses that have room for it.
+
+    Nothing of an error without a code: who asks need not know of our insides (Kafka's ApiError).
+    """
+    code = error_code(error)
+    if code == UnknownServerError.code or not isinstance(error, KafkaError):
+        return None
+    text = str(error)
+    return None if text == broker_text(code, None) else text
+
+
+def error_response(request: Request[Response], version: int, error: BaseException) -> Response | None:
+    """The response that says ``error`` of all that ``request`` asked for; ``None`` where the client expects no response
+    and is told by the end of its connection.
+
+    Requests that no line of the table is about have their error code at the top of the response.
+    """
+    code = error_code(error)
+    make = _ERROR_RESPONSES.get(request.schema.api_key)
+    if make is not None:
+        return make(request, version, code, error_message(error))
+    response_class = type(request).response_class()
+    fields: dict[str, object] = {"error_code": code}
+    if "error_message" in response_class.schema.names:
+        fields["error_message"] = error_message(error)
+    return response_class(**fields)
+
+
+def _produce(request: ProduceRequest, version: int, code: int, message: str | None) -> ProduceResponse | None:
+    if request.acks == PRODUCE_NEEDS_NO_RESPONSE:
+        return None
+    # What is named twice is answered once.
+    topics: dict[tuple[str, bytes], dict[int, None]] = {}
+    for topic in request.topic_data:
+        indexes = topics.setdefault((topic.name, topic.topic_id), {})
+        indexes.update(dict.fromkeys(partition.index for partition in topic.partition_data))
+    return ProduceResponse(
+        responses=[
+            TopicProduceResponse(
+                name=name,
+                topic_id=topic_id,
+                partition_responses=[
+                    PartitionProduceResponse(
+                        index=index,
+                        error_code=code,
+                        base_offset=-1,
+                        log_start_offset=-1,
+                        error_message=message,
+                    )
+                    for index in indexes
+                ],
+            )
+            for (name, topic_id), indexes in topics.items()
+        ]
+    )
+
+
+def _fetch(request: FetchRequest, version: int, code: int, message: str | None) -> FetchResponse:
+    response = FetchResponse(error_code=code, session_id=request.session_id)
+    if version < 13:
+        response.responses = [
+            FetchableTopicResponse(
+                topic=topic.topic,
+                topic_id=topic.topic_id,
+                partitions=[
+                    PartitionData(partition_index=partition.partition, error_code=code, high_watermark=-1, records=b"")
+                    for partition in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    return response
+
+
+def _metadata(request: MetadataRequest, version: int, code: int, message: str | None) -> MetadataResponse:
+    topics = [
+        MetadataResponseTopic(error_code=code, name=topic.name or "", topic_id=topic.topic_id)
+        for topic in request.topics or ()
+    ]
+    return MetadataResponse(topics=topics, error_code=code)
+
+
+def _describe_topic_partitions(
+    request: DescribeTopicPartitionsRequest, version: int, code: int, message: str | None
+) -> DescribeTopicPartitionsResponse:
+    topics = [DescribeTopicPartitionsResponseTopic(error_code=code, name=topic.name) for topic in request.topics]
+    return DescribeTopicPartitionsResponse(topics=topics)
+
+
+def _api_versions(request: ApiVersionsRequest, version: int, code: int, message: str | None) -> ApiVersionsResponse:
+    response = ApiVersionsResponse(error_code=code)
+    if code == UnsupportedVersionError.code:
+        versions = request.schema.versions
+        response.api_keys = [ApiVersion(api_key=ApiKey.API_VERSIONS, min_version=versions[0], max_version=versions[-1])]
+    return response
+
+
+def _offset_fetch(request: OffsetFetchRequest, version: int, code: int, message: str | None) -> OffsetFetchResponse:
+    if version >= 8:
+        groups = [OffsetFetchResponseGroup(group_id=group.group_id, error_code=code) for group in request.groups]
+        return OffsetFetchResponse(groups=groups)
+    if version >= 2:
+        return OffsetFetchResponse(error_code=code)
+    return OffsetFetchResponse(
+        topics=[
+            OffsetFetchResponseTopic(
+                name=topic.name,
+                partitions=[
+                    OffsetFetchResponsePartition(
+                        partition_index=index, committed_offset=-1, metadata="", error_code=code
+                    )
+                    for index in topic.partition_indexes
+                ],
+            )
+            for topic in request.topics or ()
+        ]
+    )
+
+
+def _find_coordinator(
+    request: FindCoordinatorRequest, version: int, code: int, message: str | None
+) -> FindCoordinatorResponse:
+    if version < 4:
+        return FindCoordinatorResponse(error_code=code, error_message=message, node_id=-1, host="", port=-1)
+    return FindCoordinatorResponse(
+        coordinators=[
+            Coordinator(key=key, node_id=-1, host="", port=-1, error_code=code, error_message=message)
+            for key in request.coordinator_keys
+        ]
+    )
+
+
+def _join_group(request: JoinGroupRequest, version: int, code: int, message: str | None) -> JoinGroupResponse:
+    return JoinGroupResponse(error_code=code, protocol_name=None if version >= 7 else "")
+
+
+def _describe_groups(
+    request: DescribeGroupsRequest, version: int, code: int, message: str | None
+) -> DescribeGroupsResponse:
+    text = message if version >= 6 else None
+    return DescribeGroupsResponse(
+        groups=[DescribedGroup(error_code=code, error_message=text, group_id=name) for name in request.groups]
+    )
+
+
+def _delete_groups(request: DeleteGroupsRequest, version: int, code: int, message: str | None) -> DeleteGroupsResponse:
+    return DeleteGroupsResponse(
+        results=[DeletableGroupResult(group_id=name, error_code=code) for name in request.groups_names]
+    )
+
+
+def _init_producer_id(
+    request: Request[Response], version: int, code: int, message: str | None
+) -> InitProducerIdResponse:
+    return InitProducerIdResponse(error_code=code, producer_id=-1, producer_epoch=-1)
+
+
+def _create_topics(request: Part, version: int, code: int, message: str | None) -> CreateTopicsResponse:
+    topics = [CreatableTopicResult(name=topic.name, error_code=code, error_message=message) for topic in request.topics]
+    return CreateTopicsResponse(topics=topics)
+
+
+def _create_partitions(request: Part, version: int, code: int, message: str | None) -> CreatePartitionsResponse:
+    results = [
+        CreatePartitionsTopicResult(name=topic.name, error_code=code, error_message=message) for topic in request.topics
+    ]
+    return CreatePartitionsResponse(results=results)
+
+
+def _delete_topics(request: DeleteTopicsRequest, version: int, code: int, message: str | None) -> DeleteTopicsResponse:
+    responses = [
+        DeletableTopicResult(name=topic.name, topic_id=topic.topic_id, error_code=code, error_message=message)
+        for topic in request.topics
+    ] + [
+        DeletableTopicResult(name=name, topic_id=ZERO_UUID, error_code=code, error_message=message)
+        for name in request.topic_names
+    ]
+    return DeleteTopicsResponse(responses=responses)
+
+
+def _of_partitions(
+    response_class: type[Response], topic_class: type[Struct], partition_class: type[Struct], **more: object
+) -> Callable[[Part, int, int, str | None], Response]:
+    """For responses with an error code in each partition of each topic; ``more`` is said of each partition."""
+    names = topic_class.schema.names
+    index_name = "partition" if "partition" in partition_class.schema.names else "partition_index"
+
+    def make(request: Part, version: int, code: int, message: str | None) -> Response:
+        topics = []
+        for topic in request.topics:
+            fields = {name: getattr(topic, name) for name in names if name != "partitions"}
+            fields["partitions"] = [
+                partition_class(**{index_name: getattr(partition, index_name), "error_code": code, **more})
+                for partition in topic.partitions
+            ]
+            topics.append(topic_class(**fields))
+        fields = {"topics": topics}
+        return response_class(**fields)
+
+    return make
+
+
+def _of_resources(
+    response_class: type[Response],
+    results: str,
+    result_class: type[DescribeConfigsResult | AlterConfigsResourceResponse],
+) -> Callable[[Part, int, int, str | None], Response]:
+    """For responses with an error code for each resource, in the list of the name ``results``."""
+
+    def make(request: Part, version: int, code: int, message: str | None) -> Response:
+        fields = {
+            results: [
+                result_class(
+                    error_code=code,
+                    error_message=message,
+                    resource_type=resource.resource_type,
+                    resource_name=resource.resource_name,
+                )
+                for resource in request.resources
+            ]
+        }
+        return response_class(**fields)
+
+    return make
+
+
+_ERROR_RESPONSES: Final[dict[int, Callable[[Part, int, int, str | None], Response | None]]] = {
+    ApiKey.PRODUCE: _produce,
+    ApiKey.FETCH: _fetch,
+    ApiKey.METADATA: _metadata,
+    ApiKey.API_VERSIONS: _api_versions,
+    ApiKey.OFFSET_FETCH: _offset_fetch,
+    ApiKey.FIND_COORDINATOR: _find_coordinator,
+    ApiKey.JOIN_GROUP: _join_group,
+    ApiKey.DESCRIBE_GROUPS: _describe_groups,
+    ApiKey.DELETE_GROUPS: _delete_groups,
+    ApiKey.INIT_PRODUCER_ID: _init_producer_id,
+    ApiKey.DESCRIBE_CONFIGS: _of_resources(DescribeConfigsResponse, "results", DescribeConfigsResult),
+    ApiKey.ALTER_CONFIGS: _of_resources(AlterConfigsResponse, "responses", AlterConfigsResourceResponse),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: _of_resources(
+        IncrementalAlterConfigsResponse, "responses", AlterConfigsResourceResponse
+    ),
+    ApiKey.CREATE_TOPICS: _create_topics,
+    ApiKey.CREATE_PARTITIONS: _create_partitions,
+    ApiKey.DELETE_TOPICS: _delete_topics,
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: _describe_topic_partitions,
+    ApiKey.LIST_OFFSETS: _of_partitions(ListOffsetsResponse, ListOffsetsTopicResponse, ListOffsetsPartitionResponse),
+    ApiKey.OFFSET_COMMIT: _of_partitions(
+        OffsetCommitResponse, OffsetCommitResponseTopic, OffsetCommitResponsePartition
+    ),
+    ApiKey.DELETE_RECORDS: _of_partitions(
+        DeleteRecordsResponse, DeleteRecordsTopicResult, DeleteRecordsPartitionResult, low_watermark=-1
+    ),
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: _of_partitions(
+        OffsetForLeaderEpochResponse, OffsetForLeaderTopicResult, EpochEndOffset
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TopicList:
+    """Where a request lists topics, and its response what became of them."""
+
+    topics: str
+    results: str
+    partitions: str | None = None
+    answers: str = "partitions"
+    """Where a topic's result lists what became of its partitions."""
+    index: str = "partition_index"
+    name: str = "name"
+    has_plain_names: bool = False
+    """The list is of names, not of structs."""
+
+
+TOPIC_LISTS: Final[dict[int, tuple[TopicList, ...]]] = {
+    ApiKey.PRODUCE: (TopicList("topic_data", "responses", "partition_data", "partition_responses", "index"),),
+    ApiKey.LIST_OFFSETS: (TopicList("topics", "topics", "partitions"),),
+    ApiKey.OFFSET_COMMIT: (TopicList("topics", "topics", "partitions"),),
+    ApiKey.DELETE_RECORDS: (TopicList("topics", "topics", "partitions"),),
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: (TopicList("topics", "topics", "partitions", index="partition", name="topic"),),
+    ApiKey.CREATE_TOPICS: (TopicList("topics", "topics"),),
+    ApiKey.CREATE_PARTITIONS: (TopicList("topics", "results"),),
+    ApiKey.DELETE_TOPICS: (
+        TopicList("topics", "responses"),
+        TopicList("topic_names", "responses", has_plain_names=True),
+    ),
+}
+"""The requests of which a part can be taken out; see ``take_out``."""
+
+
+def take_out(
+    request: Request[Response],
+    version: int,
+    error_for: Callable[[str | None, int | None], BrokerError | None],
+    name_of: Callable[[bytes], str | None],
+) -> list[Response | None]:
+    """Take the parts that ``error_for(topic, partition)`` has an error for out of ``request``, and return the
+    ``error_response`` of each of them. ``name_of`` a topic's id is for requests that name topics by id.
+    """
+    taken: list[Response | None] = []
+    for shape in TOPIC_LISTS[request.schema.api_key]:
+        kept = []
+        for topic in getattr(request, shape.topics):
+            name = topic if shape.has_plain_names else getattr(topic, shape.name)
+            if not name and "topic_id" in type(topic).schema.names:
+                name = name_of(topic.topic_id)
+            remaining, failed = _divide(topic, name, shape, error_for)
+            kept += remaining
+            for part, error in failed:
+                lone = _with(request, {other.topics: [] for other in TOPIC_LISTS[request.schema.api_key]})
+                setattr(lone, shape.topics, [part])
+                taken.append(error_response(lone, version, error))
+        setattr(request, shape.topics, kept)
+    return taken
+
+
+def _divide(
+    topic: Part,
+    name: str | None,
+    shape: TopicList,
+    error_for: Callable[[str | None, int | None], BrokerError | None],
+) -> tuple[list[Part], list[tuple[Part, BrokerError]]]:
+    """What remains of a topic, and its failed parts."""
+    if shape.partitions is None:
+        error = error_for(name, None)
+        return ([topic], []) if error is None else ([], [(topic, error)])
+    kept, failed = [], []
+    for partition in getattr(topic, shape.partitions):
+        error = error_for(name, getattr(partition, shape.index))
+        if error is None:
+            kept.append(partition)
+        else:
+            failed.append((_with(topic, {shape.partitions: [partition]}), error))
+    if not failed:
+        return [topic], []
+    return ([_with(topic, {shape.partitions: kept})] if kept else []), failed
+
+
+def _with(message: Part, changes: dict[str, object]) -> Part:
+    """A copy of ``message`` with other values in some fields."""
+    fields = {name: getattr(message, name) for name in message.schema.names}
+    return type(message)(**{**fields, **changes})
+
+
+def is_empty(request: Request[Response]) -> bool:
+    """Whether nothing is left of a request after ``take_out``."""
+    return not any(getattr(request, shape.topics) for shape in TOPIC_LISTS[request.schema.api_key])
+
+
+def merge(request: Request[Response], responses: list[Response]) -> Response:
+    """One response of those to the parts of ``request``, of which there is at least one."""
+    shape = TOPIC_LISTS[request.schema.api_key][0]
+    merged = responses[0]
+    for response in responses[1:]:
+        results = getattr(merged, shape.results)
+        for result in getattr(response, shape.results):
+            same = next((other for other in results if _same_topic(other, result, shape)), None)
+            if same is None:
+                results.append(result)
+            else:
+                getattr(same, shape.answers).extend(getattr(result, shape.answers))
+    return merged
+
+
+def _same_topic(one: Part, other: Part, shape: TopicList) -> bool:
+    """Whether two results are of one topic and have to become one."""
+    if shape.partitions is None:
+        return False
+    return all(getattr(one, name) == getattr(other, name) for name in (shape.name, "topic_id") if hasattr(one, name))

@@ -1,0 +1,202 @@
+"""From a frame to its answer: reads a request, sees to the faults that a test has set, has it handled, writes the
+response.
+
+As in Kafka a request that cannot be read, or that is not served in its version, costs the client its connection; only
+ApiVersions is answered in any version. Whatever else goes wrong is answered in the shape of the request's response.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
+
+from aioproducer.broker.faults import Fault
+from aioproducer.broker.handlers import HANDLERS, Handler
+from aioproducer.broker.handlers.error_responses import TOPIC_LISTS, error_response, is_empty, merge, take_out
+from aioproducer.broker.handlers.fetch_session import FetchSessionCache
+from aioproducer.broker.server.connection import Reply
+from aioproducer.errors import BrokerError, ProtocolError, UnsupportedVersionError
+from aioproducer.protocol import (
+    APIS,
+    ApiKey,
+    Request,
+    RequestHeader,
+    Response,
+    decode_request_header,
+    encode_response,
+)
+from aioproducer.protocol.codec import message_codec
+from aioproducer.protocol.messages import ApiVersionsRequest
+
+if TYPE_CHECKING:
+    from aioproducer.broker.broker import Broker
+    from aioproducer.broker.server.connection import Connection
+
+_logger = logging.getLogger(__name__)
+
+_REQUESTS = {int(key): api.request for key, api in APIS.items()}
+
+# A fault of these stands at each topic or partition that the handler answers, which the request may not name.
+_PLACED_BY_HANDLER = frozenset({ApiKey.FETCH, ApiKey.METADATA, ApiKey.DESCRIBE_TOPIC_PARTITIONS})
+
+
+@dataclass(slots=True)
+class RequestContext:
+    """What a handler knows of a request besides the request."""
+
+    broker: Broker
+    connection: Connection
+    header: RequestHeader
+    version: int
+    fault: Fault | None = None
+    must_close: bool = False
+    """Set by a handler: the connection ends after the answer, if there is any."""
+
+    def error_for(self, topic: str | None = None, partition: int | None = None) -> BrokerError | None:
+        """The error that a test has set for a partition, a topic or the whole request."""
+        return None if self.fault is None else self.fault.error_for(topic, partition)
+
+
+class Requests:
+    """Answers the requests of one node."""
+
+    def __init__(self, broker: Broker, handlers: Mapping[ApiKey, Handler] = HANDLERS) -> None:
+        self.handlers = handlers
+        """What is served, by the numbers of the requests."""
+        self.fetch_sessions = FetchSessionCache(broker.config.max_incremental_fetch_session_cache_slots, broker.wall_ms)
+        self._broker = broker
+        self._served: Mapping[int, Handler] = {int(key): handler for key, handler in handlers.items()}
+
+    async def answer(self, connection: Connection, frame: memoryview) -> Reply:
+        """The answer to a request, which comes without its size. Raises nothing but ``CancelledError``."""
+        try:
+            header, body = decode_request_header(frame)
+        except ProtocolError as error:
+            return _refused(connection, str(error))
+        api_key, version = header.request_api_key, header.request_api_version
+        handler = self._served.get(api_key)
+        if handler is None or version not in handler.versions:
+            if api_key == ApiKey.API_VERSIONS:
+                refusal = error_response(ApiVersionsRequest(), 0, UnsupportedVersionError())
+                assert refusal is not None
+                return Reply(encode_response(refusal, 0, header.correlation_id))
+            return _refused(connection, f"{ApiKey(api_key).name} of version {version} is not served")
+        try:
+            request = _read(_REQUESTS[api_key], version, body)
+        except ProtocolError as error:
+            return _refused(connection, str(error))
+        broker = self._broker
+        fault = broker.faults.take(broker.node_id, header, request)
+        context = RequestContext(broker, connection, header, version, fault)
+        if fault is None:
+            response = await self._handle(handler, context, request)
+            if response is None:
+                return Reply((), close=context.must_close)
+            return self._reply(context, request, response)
+        return await self._answer_faulty(handler, context, request, fault)
+
+    async def _handle(self, handler: Handler, context: RequestContext, request: Request[Response]) -> Response | None:
+        """What the handler answers; what it raises becomes an error response."""
+        try:
+            return await handler.handle(context, request)
+        except Exception as error:
+            return self._failed(context, request, error)
+
+    def _failed(self, context: RequestContext, request: Request[Response], error: Exception) -> Response | None:
+        if not isinstance(error, BrokerError):
+            _logger.error(
+                "%s of version %d from %s failed",
+                type(request).__name__,
+                context.version,
+                context.connection.peer,
+                exc_info=error,
+            )
+        response = error_response(request, context.version, error)
+        if response is None:
+            context.must_close = True
+        return response
+
+    def _reply(self, context: RequestContext, request: Request[Response], response: Response) -> Reply:
+        header = context.header
+        try:
+            buffers = encode_response(response, context.version, header.correlation_id)
+        except Exception as error:
+            failure = self._failed(context, request, error)
+            if failure is None:
+                return Reply((), close=True)
+            buffers = encode_response(failure, context.version, header.correlation_id)
+        return Reply(buffers, close=context.must_close)
+
+    async def _answer_faulty(
+        self, handler: Handler, context: RequestContext, request: Request[Response], fault: Fault
+    ) -> Reply:
+        if fault.disconnect == "before":
+            return Reply((), close=True)
+        response = await self._respond(handler, context, request, fault)
+        if fault.delay_ms:
+            await self._broker.faults.hold(fault.delay_ms)
+        if fault.disconnect == "after":
+            return Reply((), close=True)
+        if response is None:
+            return Reply((), close=context.must_close or fault.disconnect is not None, mute_ms=fault.throttle_ms)
+        if fault.throttle_ms and "throttle_time_ms" in response.schema.names:
+            # Every response that has the field has it under this name.
+            response.throttle_time_ms = fault.throttle_ms  # type: ignore[attr-defined]
+        reply = self._reply(context, request, response)
+        if fault.disconnect == "half":
+            whole = b"".join(reply.buffers)
+            return Reply((whole[: len(whole) // 2],), close=True)
+        return Reply(reply.buffers, close=reply.close, mute_ms=fault.throttle_ms)
+
+    async def _respond(
+        self, handler: Handler, context: RequestContext, request: Request[Response], fault: Fault
+    ) -> Response | None:
+        """What the handler answers, but for what fails."""
+        api_key = request.schema.api_key
+        if not fault.has_errors or api_key in _PLACED_BY_HANDLER:
+            return await self._handle(handler, context, request)
+        if api_key not in TOPIC_LISTS:
+            error = context.error_for()
+            return (
+                await self._handle(handler, context, request)
+                if error is None
+                else self._failed(context, request, error)
+            )
+        parts = take_out(request, context.version, context.error_for, self._topic_name)
+        if not parts:
+            return await self._handle(handler, context, request)
+        if not is_empty(request):
+            parts.insert(0, await self._handle(handler, context, request))
+        responses = [part for part in parts if part is not None]
+        if not responses:
+            context.must_close = True
+            return None
+        return merge(request, responses)
+
+    def _topic_name(self, topic_id: bytes) -> str | None:
+        topic = self._broker.image.topics_by_id.get(topic_id)
+        return None if topic is None else topic.name
+
+
+def _read(request_class: type[Request[Response]], version: int, body: memoryview) -> Request[Response]:
+    """The request in ``body``; what follows it is left alone, as in Kafka.
+
+    Raises:
+        ProtocolError: there is no such request in it.
+    """
+    try:
+        request, _ = message_codec(request_class, version).read(body, 0)
+    except (struct.error, IndexError) as error:
+        raise ProtocolError(
+            f"{request_class.__name__} of version {version} is cut off after {len(body)} bytes"
+        ) from error
+    return cast("Request[Response]", request)
+
+
+def _refused(connection: Connection, why: str) -> Reply:
+    """The end of a connection that sent what is no request that is served."""
+    _logger.info("closing the connection from %s: %s", connection.peer, why)
+    return Reply((), close=True)

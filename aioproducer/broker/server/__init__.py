@@ -1,0 +1,1 @@
+"""Connections: frames in, responses out, within bounded memory."""

@@ -1,0 +1,267 @@
+"""The broker's listener and all connections of it: accepted, counted, bounded, closed.
+
+What goes wrong with one connection ends that connection and nothing else (Kafka's ``Processor`` catches everything in
+its loop for the same reason).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Collection
+from typing import Final
+
+from aioproducer.broker.server.connection import Answer, Connection, Reply, host_of
+from aioproducer.broker.server.request_memory import RequestMemory
+from aioproducer.transport.base import Buffer, Listener, Listening, Transport, TransportHandler
+
+__all__ = ["Answer", "Connection", "Reply", "Server"]
+
+_logger = logging.getLogger(__name__)
+
+UNLIMITED: Final = 2**31 - 1
+_CLOSING_GRACE: Final = 0.5
+"""Seconds that connections with nothing left to answer have for an orderly end."""
+_LOG_INTERVAL: Final = 1.0
+
+
+class _Refused:
+    """The handler of a connection that is over before it began."""
+
+    def data_received(self, data: Buffer) -> None:
+        """Cannot happen: the connection was aborted."""
+
+    def write_completed(self, count: int) -> None:
+        """Cannot happen: nothing was written."""
+
+    def connection_lost(self, exception: Exception | None) -> None:
+        """It was meant to be."""
+
+
+class Server:
+    """Takes connections, and has ``answer`` answer their requests: of each connection one at a time, in order.
+
+    ``answer(connection, frame)`` gets a whole request without its size, in writable memory that is nobody else's and
+    never reused, and returns a ``Reply``. What it raises ends that connection, and is logged.
+
+    ``max_request_bytes`` (``socket.request.max.bytes``): a longer request ends its connection before any memory is
+    taken for it. ``max_connections`` (``max.connections``) and ``max_connections_per_ip``: a connection beyond them is
+    reset at once; one counts until its last request was answered. ``queued_max_bytes`` (``queued.max.request.bytes``):
+    requests of all connections not answered yet, -1 for no bound. ``connections_max_idle_ms``
+    (``connections.max.idle.ms``): a connection on which nothing came or went for so long, and none of whose requests
+    is being answered or throttled, is closed; -1 for never. ``stall_timeout_ms``: see ``RequestMemory``.
+
+    **Memory.** A connection with nothing to say holds no buffer, some 2 KB in all. Requests take at most
+    ``queued_max_bytes`` and one request more (that of whoever goes on when memory is short), and besides that, for each
+    connection, what it may hold without being asked to wait: a receive (128 KiB) in a buffer of twice that, and
+    ``READ_AHEAD`` (128 KiB). Answers are held by reference, one at most for each connection.
+    """
+
+    def __init__(
+        self,
+        answer: Answer,
+        *,
+        max_request_bytes: int = 100 * 1024 * 1024,
+        max_connections: int = UNLIMITED,
+        max_connections_per_ip: int = UNLIMITED,
+        queued_max_bytes: int = 256 * 1024 * 1024,
+        connections_max_idle_ms: int = 10 * 60 * 1000,
+        stall_timeout_ms: int = 10_000,
+    ) -> None:
+        self.answer = answer
+        self.max_request_bytes = max_request_bytes
+        self.max_connections = max_connections
+        self.max_connections_per_ip = max_connections_per_ip
+        self.is_serving = False
+        self.refused = 0
+        """Connections that were refused, so far."""
+        self._queued_max_bytes = queued_max_bytes
+        self._stall_timeout = stall_timeout_ms / 1000
+        self._max_idle = connections_max_idle_ms / 1000
+        self._listening: Listening | None = None
+        self._last_used: OrderedDict[Connection, float] = OrderedDict()
+        """All connections, and when each was last used; the one that has been idle longest first."""
+        self._by_host: Counter[str] = Counter()
+        self._numbers = itertools.count()
+        self._idle_timer: asyncio.TimerHandle | None = None
+        self._refusal_logged = float("-inf")
+        self._ended = asyncio.Event()
+        """Set whenever a connection has ended."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        """Cancelled, not over yet."""
+
+    async def start(self, listener: Listener, host: str, port: int, *, serve: bool = True) -> None:
+        """Listen; with port 0 at any port that is free.
+
+        Connections are accepted at once, but where ``serve`` is false, requests are taken only after ``serve()``: the
+        port is known before what the broker has to load (J-01).
+
+        Raises:
+            OSError: the host is unknown or not of this machine, or the port is taken.
+        """
+        if self._listening is not None:
+            raise RuntimeError("the server listens already")
+        self._loop = asyncio.get_running_loop()
+        self.memory = RequestMemory(
+            self._queued_max_bytes,
+            stall_timeout=self._stall_timeout,
+            loop=self._loop,
+            connections=self._last_used.keys,
+        )
+        self.is_serving = serve
+        self._listening = await listener.listen(host, port, self._accept)
+
+    def serve(self) -> None:
+        """Take requests from now on."""
+        self.is_serving = True
+        for connection in list(self._last_used):
+            connection.advance()
+
+    @property
+    def host(self) -> str:
+        """As given to ``start``."""
+        return self._bound().host
+
+    @property
+    def port(self) -> int:
+        """The port that connections come to."""
+        return self._bound().port
+
+    @property
+    def connections(self) -> Collection[Connection]:
+        """Those that are open, and those that are lost and some request of which is not answered yet."""
+        return self._last_used.keys()
+
+    async def stop(self, graceful: bool = True, *, timeout: float = 10.0) -> None:
+        """Accept nobody, answer the requests that are being answered, close all connections.
+
+        Requests that wait are dropped. What is not over after ``timeout`` seconds, or without ``graceful`` at once, is
+        reset, its task cancelled. When this returns, or is cancelled, no connection is left; no task either once it has
+        returned.
+        """
+        try:
+            if graceful and self._listening is not None:
+                await self._stop_gracefully(self._listening, timeout)
+        finally:
+            self.abort()
+        await self.wait_closed()
+
+    async def _stop_gracefully(self, listening: Listening, timeout: float) -> None:
+        listening.close()
+        for connection in list(self._last_used):
+            connection.close()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                await self._until_lost(lambda connection: connection.is_busy)
+                async with asyncio.timeout(_CLOSING_GRACE):
+                    await self._until_lost(lambda connection: True)
+
+    async def _until_lost(self, which: Callable[[Connection], bool]) -> None:
+        """Wait until no connection of that kind is left."""
+        while any(map(which, self._last_used)):
+            self._ended.clear()
+            await self._ended.wait()
+
+    def abort(self) -> None:
+        """Accept nobody, reset all connections and cancel what is being answered, at once; see ``wait_closed``."""
+        self.is_serving = False
+        if self._listening is None:
+            return
+        self._listening.close()
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+            self._idle_timer = None
+        self.memory.close()
+        for connection in list(self._last_used):
+            connection.abort()
+            task = connection.cancel_answer()
+            if task is not None:
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+
+    async def wait_closed(self) -> None:
+        """After ``abort``: wait until no connection and no task is left."""
+        if self._tasks:
+            await asyncio.wait(set(self._tasks))
+        if self._listening is not None:
+            await self._listening.wait_closed()
+            await self._until_lost(lambda connection: True)
+
+    # What connections call
+
+    def active(self, connection: Connection) -> None:
+        """Something came or went; not yet of those that are given up."""
+        if connection in self._last_used:
+            self._last_used[connection] = self._loop.time()
+            self._last_used.move_to_end(connection)
+
+    def memory_changed(self, connection: Connection, difference: int) -> None:
+        """The connection holds so many bytes more."""
+        self.memory.changed(connection, difference)
+
+    def ended(self, connection: Connection) -> None:
+        """Nothing of the connection is left."""
+        if self._last_used.pop(connection, None) is None:
+            return
+        host = connection.peer_host
+        self._by_host[host] -= 1
+        if not self._by_host[host]:
+            del self._by_host[host]
+        self.memory.ended(connection)
+        self._ended.set()
+
+    # Connections
+
+    def _bound(self) -> Listening:
+        if self._listening is None:
+            raise RuntimeError("the server has not been started")
+        return self._listening
+
+    def _accept(self, transport: Transport) -> TransportHandler:
+        host = host_of(transport.peer)
+        reason = ""
+        if len(self._last_used) >= self.max_connections:
+            reason = f"there are {self.max_connections} connections"
+        elif self._by_host[host] >= self.max_connections_per_ip:
+            reason = f"there are {self.max_connections_per_ip} connections from {host}"
+        if reason:
+            self._refuse(transport, reason)
+            return _Refused()
+        connection_id = f"{self._local_name()}-{transport.peer}-{next(self._numbers)}"
+        connection = Connection(self, transport, connection_id)
+        self._by_host[host] += 1
+        self._last_used[connection] = self._loop.time()
+        if self._idle_timer is None and self._max_idle >= 0:
+            self._idle_timer = self._loop.call_later(self._max_idle, self._close_idle)
+        return connection
+
+    def _local_name(self) -> str:
+        return f"{self.host}:{self.port}"
+
+    def _refuse(self, transport: Transport, reason: str) -> None:
+        transport.abort()
+        self.refused += 1
+        now = self._loop.time()
+        if now - self._refusal_logged >= _LOG_INTERVAL:
+            self._refusal_logged = now
+            _logger.warning(
+                "The connection from %s is refused: %s (%d refused so far)", transport.peer, reason, self.refused
+            )
+
+    def _close_idle(self) -> None:
+        """Close the connection that has been idle longest, if it was too long: one a turn, so that no turn is long."""
+        self._idle_timer = None
+        if not self._last_used:
+            return
+        connection, last_used = next(iter(self._last_used.items()))
+        due = last_used + self._max_idle
+        if self._loop.time() >= due:
+            if connection.expire():
+                _logger.info("Closing the connection %s: idle for %s s", connection.id, self._max_idle)
+            # It is given that long to end; one whose request is being answered, or throttled, is not idle.
+            self.active(connection)
+            due = next(iter(self._last_used.values())) + self._max_idle
+        self._idle_timer = self._loop.call_at(due, self._close_idle)

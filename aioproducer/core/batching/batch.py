@@ -1,0 +1,613 @@
+"""A batch of records of one partition, from its first append to its last outcome."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from aioproducer._common.texts import counted
+from aioproducer.core.batching.buffer_pool import SMALLEST_SLAB, BufferPool, Slab
+from aioproducer.core.outcomes.delivery import DeliveryGroup, FutureFactory, Waiter
+from aioproducer.errors import KafkaError
+from aioproducer.record import RecordMetadata, TopicPartition, new_record_metadata
+from aioproducer.wire.record import encode_record
+from aioproducer.wire.record_batch import (
+    BATCH_HEADER_SIZE,
+    NO_PARTITION_LEADER_EPOCH,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    Buffer,
+    pack_header,
+)
+
+if TYPE_CHECKING:
+    import cython
+else:
+    from aioproducer._common.uncompiled import cython
+
+if cython.compiled:
+    from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+else:
+    # The compiled module has it from its .pxd file.
+    from aioproducer.wire.record import plain_headers_size, write_headers, write_plain_record, write_run
+    from aioproducer.wire.record_batch import write_header
+
+if TYPE_CHECKING:
+    from contextvars import Context
+
+    from aioproducer.core.batching.partition_queue import PartitionQueue
+
+# A slab is as large as all before it together, so that a batch of any size has few of them and wastes at most half, up
+# to this size, where the waste would begin to matter.
+LARGEST_GROWTH = 65536
+
+# Bytes of a slab that are copied out when it is closed.
+_LARGEST_COPIED = 512
+
+PENDING, SUCCEEDED, FAILED, SPLIT = range(4)
+# The same for this module alone, where compiled modules have them as C's integers.
+_PENDING, _FAILED, _SPLIT = PENDING, FAILED, SPLIT
+_HEADER_SIZE = BATCH_HEADER_SIZE
+
+Header = tuple[str, Buffer | None]
+
+_NO_HEADERS: tuple[Header, ...] = ()
+
+
+class ProducerBatch(DeliveryGroup):
+    """Records of one partition, encoded in place in a chain of slabs.
+
+    Life: open (takes appends) -> closed -> compressed, if there is a codec -> drained (has a sequence and a header, a
+    transport reads it) -> one outcome: succeeded, failed or split. The outcome never changes.
+
+    Made by ``new_batch``.
+
+    Memory: the slabs, and the compressed bytes in their place, go back to the pool when the outcome is known *and*
+    nothing reads them any more, neither a transport nor a compressor (``readers``).
+    """
+
+    __slots__ = (
+        "acknowledged",
+        "address",
+        "attempts",
+        "base_offset",
+        "base_sequence",
+        "base_timestamp",
+        "body",
+        "body_size",
+        "charged_size",
+        "children",
+        "closed",
+        "codec_id",
+        "column_start",
+        "compressing",
+        "created_at",
+        "due",
+        "first_timestamp",
+        "has_unknown_attempt",
+        "header",
+        "last_error",
+        "last_timestamp",
+        "log_append_time",
+        "max_record_size",
+        "max_timestamp",
+        "newer",
+        "number",
+        "older",
+        "on_wire",
+        "order",
+        "outcome",
+        "parent",
+        "position",
+        "producer_epoch",
+        "producer_id",
+        "queue",
+        "readers",
+        "record_count",
+        "record_errors",
+        "room_end",
+        "run_start",
+        "run_stop",
+        "run_timestamp",
+        "sent_to",
+        "size_limit",
+        "slabs",
+        "stored_error",
+        "timestamp_values",
+        "timestamps_from",
+        "topic_partition",
+        "undone_children",
+        "unobserved",
+        "used_before",
+    )
+
+    # How many records had neither an awaiter nor a callback when the batch failed; not set before.
+    unobserved: int
+
+    def begin(
+        self,
+        loop: FutureFactory,
+        queue: PartitionQueue,
+        topic_partition: TopicPartition,
+        number: int,
+        created_at: float,
+        size_limit: int,
+    ) -> None:
+        """What ``__init__`` would do: see ``new_batch``."""
+        self.loop = loop
+        self.awaiting = None
+        self.waiters = None
+        self.queue: PartitionQueue | None = queue
+        self.topic_partition = topic_partition
+        # Position in the order in which batches were made; flush waits for all up to one.
+        self.number = number
+        # Its place among those of the partition: the parts of a split batch share its number.
+        self.order: tuple[int, ...] = (number,)
+        self.created_at = created_at
+        self.attempts = 0
+        # The node of the last attempt, and what came of it, if it failed.
+        self.sent_to = -1
+        self.last_error: KafkaError | None = None
+        self.on_wire = False
+        # It was sent, alone or as part of another batch, and the outcome of that is unknown.
+        self.has_unknown_attempt = False
+        # Appends: the current slab is memory[..room_end], used up to position. used_before counts the full slabs.
+        self.size_limit = size_limit
+        self.slabs: list[Slab] = []
+        self.position = 0
+        self.room_end = 0
+        self.used_before = 0
+        self.record_count = 0
+        self.max_record_size = 0
+        self.base_timestamp = -1
+        self.max_timestamp = -1
+        self.last_timestamp = -1
+        # The first record of a column's, while it is appended; see core/columns/appending.py.
+        self.column_start = -1
+        # Timestamps by runs: that of the first record, and, where not all are of one instant, timestamp_values[i] from
+        # record timestamps_from[i] on.
+        self.first_timestamp = -1
+        self.timestamps_from: list[int] | None = None
+        self.timestamp_values: list[int] | None = None
+        # The run that was looked up last.
+        self.run_start = 0
+        self.run_stop = 0
+        self.run_timestamp = -1
+        # Due: need not linger any more.
+        self.due = False
+        self.closed = False
+        self.body: list[Buffer] | None = None
+        self.body_size = 0
+        self.codec_id = 0
+        # Bytes of the body that are not in slabs: compressed, or a part of a split batch.
+        self.charged_size = 0
+        self.compressing = False
+        self.header: bytes | None = None
+        self.readers = 0
+        self.producer_id = NO_PRODUCER_ID
+        self.producer_epoch = NO_PRODUCER_EPOCH
+        self.base_sequence = NO_SEQUENCE
+        self.outcome = PENDING
+        self.base_offset = -1
+        self.log_append_time = -1
+        self.acknowledged = False
+        self.stored_error: KafkaError | None = None
+        self.record_errors: Mapping[int, KafkaError] | None = None
+        # Its neighbours among the batches without an outcome.
+        self.older: ProducerBatch | None = None
+        self.newer: ProducerBatch | None = None
+        self.parent: ProducerBatch | None = None
+        self.children: list[tuple[int, ProducerBatch]] | None = None
+        self.undone_children = 0
+
+    # Appending
+
+    def append(self, key: Buffer | None, value: Buffer | None, headers: Sequence[Header], timestamp_ms: int) -> int:
+        """Encode a record into the current slab; return its index, or minus its encoded size if it does not fit.
+
+        If the batch was closed during encoding, return minus a size larger than any batch.
+        """
+        headers_size = 0
+        if cython.compiled and (value is None or type(value) is bytes) and (key is None or type(key) is bytes):
+            headers_size = 1 if headers is _NO_HEADERS or not headers else plain_headers_size(headers)
+        if headers_size:
+            # Everything is of a type that runs no code of the caller's.
+            key_address = value_address = cython.NULL
+            key_size = value_size = -1
+            if key is not None:
+                key_address = cython.cast(cython.p_uchar, PyBytes_AS_STRING(key))
+                key_size = PyBytes_GET_SIZE(key)
+            if value is not None:
+                value_address = cython.cast(cython.p_uchar, PyBytes_AS_STRING(value))
+                value_size = PyBytes_GET_SIZE(value)
+            if headers_size == 1:
+                return self.append_at(key_address, key_size, value_address, value_size, 1, timestamp_ms)
+            index = self.append_at(key_address, key_size, value_address, value_size, headers_size, timestamp_ms)
+            if index >= 0:
+                write_headers(self.address + self.position - headers_size, headers)
+            return index
+        while True:
+            index = self.record_count
+            record = encode_record(index, timestamp_ms - self.base_timestamp, key, value, headers)
+            if self.record_count == index:
+                break
+            # Reading a user's object has run code of theirs, which has sent a record itself.
+        size = len(record)
+        if self.closed:
+            return -size - self.size_limit
+        position = self.position
+        if position + size > self.room_end:
+            return -size
+        self.slabs[-1].memory[position : position + size] = record
+        return self._appended(timestamp_ms, size)
+
+    def append_at(
+        self, key: Any, key_size: int, value: Any, value_size: int, headers_size: int, timestamp_ms: int
+    ) -> int:  # compiled only
+        """``append`` for compiled modules: key and value are addresses, their sizes -1 for null.
+
+        ``headers_size`` is 1 without headers, for their count. The caller writes longer ones in front of ``position``.
+        """
+        size = write_plain_record(
+            self.address + self.position,
+            self.room_end - self.position,
+            self.record_count,
+            timestamp_ms - self.base_timestamp,
+            key,
+            key_size,
+            value,
+            value_size,
+            headers_size,
+        )
+        return size if size < 0 else self._appended(timestamp_ms, size)
+
+    def append_run(
+        self, timestamp_ms: int, values: list[Any], first: int, stop: int, room: int
+    ) -> int:  # compiled only
+        """Append values without keys from place ``first`` on, as ``append_at`` would one by one.
+
+        Ends in front of ``stop``, of what is no bytes object, of what does not fit, and behind ``room`` bytes; returns
+        the place behind the last.
+        """
+        sizes = cython.declare(cython.Py_ssize_t[2])
+        sizes[1] = self.max_record_size
+        behind = write_run(
+            self.address + self.position,
+            self.room_end - self.position,
+            room,
+            self.record_count,
+            timestamp_ms - self.base_timestamp,
+            values,
+            first,
+            stop,
+            sizes,
+        )
+        if behind > first:
+            self.position += sizes[0]
+            self.max_record_size = sizes[1]
+            if timestamp_ms != self.last_timestamp:
+                self._begin_timestamp(self.record_count, timestamp_ms)
+            self.record_count += behind - first
+        return behind
+
+    def _appended(self, timestamp_ms: int, size: int) -> int:
+        index = self.record_count
+        self.position += size
+        self.record_count = index + 1
+        if size > self.max_record_size:
+            self.max_record_size = size
+        if timestamp_ms != self.last_timestamp:
+            self._begin_timestamp(index, timestamp_ms)
+        return index
+
+    def _begin_timestamp(self, index: int, timestamp_ms: int) -> None:
+        self.last_timestamp = timestamp_ms
+        if timestamp_ms > self.max_timestamp:
+            self.max_timestamp = timestamp_ms
+        if not index:
+            self.first_timestamp = timestamp_ms
+            return
+        if self.timestamps_from is None or self.timestamp_values is None:
+            self.timestamps_from, self.timestamp_values = [], []
+        self.timestamps_from.append(index)
+        self.timestamp_values.append(timestamp_ms)
+
+    def used_size(self) -> int:
+        """Bytes of encoded records so far, without the batch header."""
+        if not self.slabs:
+            return self.used_before
+        slab = self.slabs[-1]
+        return self.used_before + self.position - slab.start
+
+    def has_room_for(self, record_size: int) -> bool:
+        """Whether the batch may grow by a record; the first is always taken (Kafka's ``hasRoomFor``)."""
+        return self.record_count == 0 or self.used_size() + record_size <= self.size_limit
+
+    def next_slab_size(self, record_size: int) -> int:
+        """How large a slab it would like for a record of this size that the current one cannot hold."""
+        used = self.used_size()
+        wanted = min(max(used, SMALLEST_SLAB), LARGEST_GROWTH, max(self.size_limit - used, 0))
+        return max(record_size, wanted)
+
+    def add_slab(self, slab: Slab) -> None:
+        self._close_slab()
+        self.slabs.append(slab)
+        if cython.compiled:
+            self.address = slab.address
+        self.position = slab.start
+        self.room_end = slab.start + slab.size
+
+    def limit_room(self) -> None:
+        """Let the current slab take no more than makes the batch full."""
+        slab = self.slabs[-1]
+        self.room_end = min(slab.start + slab.size, max(slab.start + self.size_limit - self.used_before, self.position))
+
+    def _close_slab(self) -> None:
+        if self.slabs:
+            slab = self.slabs[-1]
+            used = self.position - slab.start
+            self.used_before += used
+            body = self.body
+            if body is None:
+                body = self.body = []
+            if used > _LARGEST_COPIED:
+                body.append(slab.memory[slab.start : self.position])
+            elif used:
+                # What a view of it costs is more.
+                if cython.compiled:
+                    begin = cython.cast(cython.p_char, self.address + slab.start)
+                    body.append(PyBytes_FromStringAndSize(begin, used))
+                else:
+                    body.append(bytes(slab.memory[slab.start : self.position]))
+
+    def take_records(self, body: bytes, timestamps: Sequence[int], base_timestamp: int, max_record_size: int) -> None:
+        """Be a closed batch of records that were encoded elsewhere (a part of a split one), with these timestamps."""
+        self.base_timestamp = base_timestamp
+        for index, timestamp_ms in enumerate(timestamps):
+            if timestamp_ms != self.last_timestamp or not index:
+                self._begin_timestamp(index, timestamp_ms)
+        self.record_count = len(timestamps)
+        self.max_record_size = max_record_size
+        self.closed = True
+        self.body = [body]
+        self.body_size = self.used_before = self.charged_size = len(body)
+
+    # Closing
+
+    def close(self) -> None:
+        """Take no more records; ``body`` is then the gather list of what was appended."""
+        if not self.closed:
+            self.closed = True
+            # Nothing fits any more, whatever its size; before anything is made, with which the collector may run.
+            self.room_end = 0
+            self._close_slab()
+            self.position = 0
+            self.body_size = self.used_before
+
+    def is_full(self) -> bool:
+        return self.closed or (self.record_count > 0 and self.used_size() >= self.size_limit)
+
+    def set_compressed(self, codec_id: int, data: bytes, pool: BufferPool) -> None:
+        """Put the codec's output in the place of the records, and their memory back into the pool."""
+        self.codec_id = codec_id
+        self._replace_memory(data, pool)
+
+    def _replace_memory(self, data: bytes, pool: BufferPool) -> None:
+        # Charged first: the records' memory must not be given away before its successor is counted.
+        pool.charge(len(data))
+        self._release_memory(pool)
+        self.charged_size = len(data)
+        self.body = [data]
+        self.body_size = len(data)
+
+    def size(self) -> int:
+        """Bytes of the closed batch on the wire."""
+        return _HEADER_SIZE + self.body_size
+
+    def uncompressed_size(self) -> int:
+        return _HEADER_SIZE + self.used_before
+
+    # Sending
+
+    def set_sequence(self, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
+        self.producer_id = producer_id
+        self.producer_epoch = producer_epoch
+        self.base_sequence = base_sequence
+        self.header = None
+
+    def buffers(self) -> list[Buffer]:
+        """The batch as it goes on the wire: header, then body. The header is made anew only where it has changed."""
+        assert self.body is not None
+        if cython.compiled and self.header is None:  # compiled only
+            self.header = write_header(
+                self.body,
+                self.body_size,
+                self.record_count,
+                self.base_timestamp,
+                self.max_timestamp,
+                self.codec_id,
+                self.producer_id,
+                self.producer_epoch,
+                self.base_sequence,
+            )
+        elif self.header is None:
+            self.header = pack_header(
+                self.body,
+                self.body_size,
+                self.record_count,
+                self.base_timestamp,
+                self.max_timestamp,
+                self.codec_id,
+                self.producer_id,
+                self.producer_epoch,
+                self.base_sequence,
+                0,
+                self.record_count - 1,
+                NO_PARTITION_LEADER_EPOCH,
+            )
+        return [self.header, *self.body]
+
+    # Outcome
+
+    def succeed(self, base_offset: int, log_append_time: int, acknowledged: bool = True) -> bool:
+        """The broker has it. False where the batch was failed before and stays so."""
+        if self.outcome == _FAILED:
+            return False
+        self._set_outcome(SUCCEEDED)
+        self.base_offset = base_offset
+        self.log_append_time = log_append_time
+        self.acknowledged = acknowledged
+        self.notify()
+        return True
+
+    def fail(self, error: KafkaError, record_errors: Mapping[int, KafkaError] | None = None) -> bool:
+        """Fail every record. False where they have failed already.
+
+        ``record_errors`` has, by their indices, the errors of records that do not fail with ``error``.
+        """
+        if self.outcome == _FAILED:
+            return False
+        self._set_outcome(FAILED)
+        self.stored_error = error
+        self.record_errors = record_errors
+        self.unobserved = self.record_count - self.observed_count()
+        self.notify()
+        return True
+
+    def split_into(self, children: list[ProducerBatch]) -> None:
+        """Let ``children`` answer for the records from now on; they hold them in order."""
+        self._set_outcome(SPLIT)
+        self.children = []
+        first = 0
+        for place, child in enumerate(children):
+            child.parent = self
+            child.order = (*self.order, place)
+            child.has_unknown_attempt = self.has_unknown_attempt
+            self.children.append((first, child))
+            first += child.record_count
+        assert first == self.record_count
+        self.undone_children = len(children)
+        for index in [*self.by_index()]:
+            for waiter in DeliveryGroup.pop_waiters(self, index):
+                self.add_waiter(index, *waiter)
+        self.waiters = None
+
+    def add_waiter(
+        self, index: int, callback: Callable[..., Any] | None, argument: Any, context: Context | None = None
+    ) -> None:
+        if self.outcome == _SPLIT:
+            child, index = self._child(index)
+            child.add_waiter(index, callback, argument, context)
+        else:
+            DeliveryGroup.add_waiter(self, index, callback, argument, context)
+
+    def pop_waiters(self, index: int, only: object = None) -> list[Waiter]:
+        if self.outcome == _SPLIT:
+            child, index = self._child(index)
+            return child.pop_waiters(index, only)
+        return DeliveryGroup.pop_waiters(self, index, only)
+
+    def _set_outcome(self, outcome: int) -> None:
+        if self.outcome != _PENDING:
+            raise AssertionError(f"{self!r} has its outcome already")
+        self.outcome = outcome
+
+    def is_finished(self) -> bool:
+        """Whether every record has its outcome."""
+        if self.outcome == _SPLIT:
+            return self.undone_children == 0
+        return self.outcome != _PENDING
+
+    def _child(self, index: int) -> tuple[ProducerBatch, int]:
+        assert self.children is not None
+        place = bisect_right(self.children, index, key=lambda child: child[0]) - 1
+        first, child = self.children[place]
+        return child, index - first
+
+    def is_done(self, index: int) -> bool:
+        if self.outcome == _SPLIT:
+            child, index = self._child(index)
+            return child.is_done(index)
+        return self.outcome != _PENDING
+
+    def error(self, index: int) -> KafkaError | None:
+        if self.outcome == _SPLIT:
+            child, index = self._child(index)
+            return child.error(index)
+        if self.stored_error is None:
+            return None
+        if self.record_errors:
+            return self.record_errors.get(index, self.stored_error).fresh()
+        return self.stored_error.fresh()
+
+    def metadata(self, index: int) -> RecordMetadata:
+        if self.outcome == _SPLIT:
+            child, index = self._child(index)
+            return child.metadata(index)
+        if not self.acknowledged:
+            return new_record_metadata(self.topic_partition, -1, -1)
+        offset = -1 if self.base_offset < 0 else self.base_offset + index
+        timestamp_ms = self.log_append_time
+        if timestamp_ms < 0:
+            if not self.run_start <= index < self.run_stop:
+                self._find_run(index)
+            timestamp_ms = self.run_timestamp
+        return new_record_metadata(self.topic_partition, offset, timestamp_ms)
+
+    def _find_run(self, index: int) -> None:
+        """Look up the timestamp of a record and of those about it; the next call mostly asks for the next one."""
+        starts, values = self.timestamps_from, self.timestamp_values
+        if starts is None or values is None:
+            self.run_start, self.run_stop, self.run_timestamp = 0, self.record_count, self.first_timestamp
+            return
+        run = bisect_right(starts, index)
+        self.run_start = starts[run - 1] if run else 0
+        self.run_stop = starts[run] if run < len(starts) else self.record_count
+        self.run_timestamp = values[run - 1] if run else self.first_timestamp
+
+    def where(self) -> TopicPartition:
+        return self.topic_partition
+
+    # Memory
+
+    def release_memory(self, pool: BufferPool) -> None:
+        """Give everything back; call it when the outcome is known and ``readers`` is 0. Again: nothing happens."""
+        assert self.readers == 0
+        assert self.outcome != _PENDING
+        self._release_memory(pool)
+        self.body = None
+        self.header = None
+
+    def abandon(self, pool: BufferPool) -> None:
+        """Give the memory back of a batch without records that is in no queue."""
+        assert self.record_count == 0
+        self._release_memory(pool)
+
+    def _release_memory(self, pool: BufferPool) -> None:
+        slabs, self.slabs = self.slabs, []
+        for slab in slabs:
+            pool.release(slab)
+        charged, self.charged_size = self.charged_size, 0
+        pool.refund(charged)
+
+    def __repr__(self) -> str:
+        outcome = ("pending", "succeeded", "failed", "split")[self.outcome]
+        sequence = f", sequence {self.base_sequence}" if self.base_sequence >= 0 else ""
+        records = counted(self.record_count, "record")
+        return f"<ProducerBatch {self.topic_partition} #{self.number}: {records}{sequence}, {outcome}>"
+
+
+def new_batch(
+    loop: FutureFactory,
+    queue: PartitionQueue,
+    topic_partition: TopicPartition,
+    number: int,
+    created_at: float,
+    size_limit: int,
+) -> ProducerBatch:
+    """An open batch without memory; a function, as to call a class with so much costs more than to fill it in."""
+    batch = ProducerBatch.__new__(ProducerBatch)
+    batch.begin(loop, queue, topic_partition, number, created_at, size_limit)
+    return batch

@@ -1,0 +1,48 @@
+from aioproducer.core.batching.batch cimport ProducerBatch
+from aioproducer.core.batching.producer_state cimport PartitionSequences
+from aioproducer.partitioner cimport StickyPartitioner
+
+
+cdef class NodeQueue:
+    cdef readonly int node_id
+    cdef readonly object ready
+    cdef public object waiting_since
+
+
+cdef class PartitionQueue:
+    cdef readonly object topic_partition
+    cdef readonly str topic
+    cdef readonly object partition
+    cdef readonly PartitionSequences sequences
+    cdef readonly object batches
+    cdef public ProducerBatch open_batch
+    cdef public NodeQueue node
+    cdef public bint in_ready
+    cdef public bint muted
+    cdef public Py_ssize_t on_wire
+    cdef public double backoff_until
+    cdef public Py_ssize_t last_batch_size
+
+    cpdef object own_batches(self)
+    cpdef object take(self)
+    cpdef object remove(self, ProducerBatch batch)
+
+
+cdef class TopicQueues:
+    cdef readonly str name
+    cdef readonly list partitions
+    cdef readonly list spare
+    cdef public StickyPartitioner sticky
+    cdef public double load_at
+    cdef public double noted_at
+    cdef public double sized_at
+    cdef list _led
+    cdef object _available
+    cdef readonly object line
+    cdef readonly object aside
+    cdef public Py_ssize_t line_length
+
+    cpdef object own_line(self)
+    cpdef object own_aside(self)
+    cpdef object line_ended(self)
+    cpdef bint has_partition(self, object partition) except -1

@@ -1,0 +1,232 @@
+"""The queues between ``append`` and ``drain``: one a partition, gathered by topic and by leader."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from aioproducer._common.texts import counted
+from aioproducer.core.batching.batch import ProducerBatch
+from aioproducer.core.batching.producer_state import PartitionSequences
+from aioproducer.core.waiting.pending import PendingRecord
+from aioproducer.partitioner import PartitionLoad, StickyPartitioner
+from aioproducer.record import TopicPartition
+from aioproducer.wire.record_batch import Buffer
+
+# (topic, key, value) -> partition, or None to leave the choice to the sticky partitioner.
+PartitionChoice = Callable[[str, Buffer | None, Buffer | None], int | None]
+
+# The batches of all partitions that have none; a deque of its own is most of what a partition takes.
+NO_BATCHES: deque[ProducerBatch] = deque(maxlen=0)
+# What topics share, read only: no unknown partitions, and no waiting records.
+_NO_SPARE: list[PartitionQueue] = []
+NO_LINE: Final[OrderedDict[PendingRecord, None]] = OrderedDict()
+
+
+class NodeQueue:
+    """The partitions led by one broker that have a batch to send, in the order in which they became ready.
+
+    A partition that was drained goes to the back, one whose batch did not fit into the request stays in front: every
+    ready partition has its turn, with no index to keep and no partition looked at that has nothing to send.
+    """
+
+    __slots__ = ("node_id", "ready", "waiting_since")
+
+    def __init__(self, node_id: int) -> None:
+        self.node_id = node_id
+        self.ready: deque[PartitionQueue] = deque()
+        # Since when something has been ready without being drained, or None (partitioner.availability.timeout.ms).
+        self.waiting_since: float | None = None
+
+
+class PartitionQueue:
+    """The batches of one partition, oldest first: retried ones in sequence order, closed ones, then the open one."""
+
+    __slots__ = (
+        "backoff_until",
+        "batches",
+        "in_ready",
+        "last_batch_size",
+        "muted",
+        "node",
+        "on_wire",
+        "open_batch",
+        "partition",
+        "sequences",
+        "topic",
+        "topic_partition",
+    )
+
+    def __init__(self, topic_partition: TopicPartition, sequences: PartitionSequences) -> None:
+        self.topic_partition = topic_partition
+        # The two of it, which are asked for with every batch.
+        self.topic, self.partition = topic_partition
+        self.sequences = sequences
+        # Those of its own while there are some; ``own_batches`` makes them.
+        self.batches = NO_BATCHES
+        self.open_batch: ProducerBatch | None = None
+        self.node: NodeQueue | None = None
+        self.in_ready = False
+        self.muted = False
+        # How many of its batches are on the wire.
+        self.on_wire = 0
+        self.backoff_until = 0.0
+        # Bytes of records in the batch that was closed last: about as many as the next will have.
+        self.last_batch_size = 0
+
+    def own_batches(self) -> deque[ProducerBatch]:
+        """What batches can be put into."""
+        if self.batches is NO_BATCHES:
+            self.batches = deque()
+        return self.batches
+
+    def take(self) -> None:
+        """Take the oldest batch out."""
+        self.batches.popleft()
+        if not self.batches:
+            self.batches = NO_BATCHES
+
+    def remove(self, batch: ProducerBatch) -> None:
+        """Take a batch out, wherever it stands, if it is there."""
+        if batch in self.batches:
+            self.batches.remove(batch)
+            if not self.batches:
+                self.batches = NO_BATCHES
+
+    def __repr__(self) -> str:
+        return f"<PartitionQueue {self.topic_partition}: {counted(len(self.batches), 'batch')}>"
+
+
+class TopicQueues:
+    """What ``append`` needs to know of a topic."""
+
+    __slots__ = (
+        "_available",
+        "_led",
+        "aside",
+        "line",
+        "line_length",
+        "load_at",
+        "name",
+        "noted_at",
+        "partitions",
+        "sized_at",
+        "spare",
+        "sticky",
+    )
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        # Empty until metadata has come.
+        self.partitions: list[PartitionQueue] = []
+        # Those behind them that the topic does not have yet, or no longer, where it was re-created with fewer.
+        self.spare = _NO_SPARE
+        self.sticky: StickyPartitioner | None = None
+        self.load_at = 0.0
+        # When metadata last said how many partitions there are.
+        self.sized_at = 0.0
+        # When metadata was last told that the topic is in use.
+        self.noted_at = float("-inf")
+        # The partitions that have a leader, and their numbers; None where that has to be looked up again.
+        self._led: list[PartitionQueue] | None = None
+        self._available: Sequence[int] = ()
+        # Records that wait for metadata or an async serializer, and how many wait here or for memory: while there is
+        # one, later records of the topic join it.
+        self.line = NO_LINE
+        self.line_length = 0
+        # Records for partitions that the topic does not have, or not yet: they hold up no other record.
+        self.aside = NO_LINE
+
+    def own_line(self) -> OrderedDict[PendingRecord, None]:
+        """The line, to be joined."""
+        if self.line is NO_LINE:
+            self.line = OrderedDict()
+        return self.line
+
+    def own_aside(self) -> OrderedDict[PendingRecord, None]:
+        """Where records stand aside, for one more."""
+        if self.aside is NO_LINE:
+            self.aside = OrderedDict()
+        return self.aside
+
+    def line_ended(self) -> None:
+        """Drop the line: no record waits any more."""
+        self.line = self.aside = NO_LINE
+
+    def has_partition(self, partition: int | None) -> bool:
+        """Whether metadata has come, and names this partition (``None``: any)."""
+        return bool(self.partitions) and (partition is None or partition < len(self.partitions))
+
+    def make_partitions(
+        self, partition_count: int, sequences: Callable[[TopicPartition], PartitionSequences], most: int
+    ) -> bool:
+        """Make what ``resize`` will want, at most so many; whether it will want more."""
+        first = len(self.partitions) + len(self.spare)
+        if not self.spare:
+            self.spare = []
+        for number in range(first, min(partition_count, first + most)):
+            self.spare.append(self._new_partition(number, sequences))
+        return first + most < partition_count
+
+    def _new_partition(self, number: int, sequences: Callable[[TopicPartition], PartitionSequences]) -> PartitionQueue:
+        topic_partition = TopicPartition(self.name, number)
+        return PartitionQueue(topic_partition, sequences(topic_partition))
+
+    def resize(self, partition_count: int, sequences: Callable[[TopicPartition], PartitionSequences]) -> None:
+        """Let the topic have this many partitions."""
+        self.leaders_changed()
+        partitions = self.partitions
+        spare = partitions[partition_count:] + self.spare
+        del partitions[partition_count:]
+        missing = partition_count - len(partitions)
+        partitions += spare[:missing]
+        self.spare = spare[missing:] or _NO_SPARE
+        for number in range(len(partitions), partition_count):
+            partitions.append(self._new_partition(number, sequences))
+
+    def is_idle(self) -> bool:
+        """Whether nothing of the topic waits, here or at a broker."""
+        return not (self.line_length or self.aside) and not any(
+            queue.batches or queue.on_wire or queue.sequences.in_flight for queue in (*self.partitions, *self.spare)
+        )
+
+    def leaders_changed(self) -> None:
+        """A partition has another leader, or one for the first time, or none any more."""
+        self._led = None
+        self.load_at = 0.0
+
+    def load(
+        self, now: float, *, adaptive: bool, availability_timeout: float, rack_of: Callable[[int], str | None] | None
+    ) -> PartitionLoad:
+        """What the choice of a partition is made from (KIP-794, KIP-1123)."""
+        led = self._led
+        if led is None:
+            led = [queue for queue in self.partitions if queue.node is not None]
+            if len(led) == len(self.partitions):
+                # As a rule. Nothing more for the collector to look through.
+                led, self._available = self.partitions, range(len(led))
+            else:
+                self._available = tuple([queue.topic_partition.partition for queue in led])
+            self._led = led
+        queue_sizes: list[int] | None = None
+        slow: set[int] = set()
+        if adaptive and led:
+            queue_sizes = [len(queue.batches) for queue in led]
+            if min(queue_sizes) == max(queue_sizes):
+                queue_sizes = None
+            if availability_timeout > 0:
+                slow = {
+                    queue.topic_partition.partition
+                    for queue in led
+                    if queue.node is not None
+                    and queue.node.waiting_since is not None
+                    and now - queue.node.waiting_since > availability_timeout
+                }
+        return PartitionLoad(
+            len(self.partitions),
+            self._available,
+            queue_sizes,
+            None if rack_of is None else [None if queue.node is None else rack_of(queue.node.node_id) for queue in led],
+            slow,
+        )

@@ -1,0 +1,152 @@
+"""The topics that records are sent to: partitions, leaders, and the partition of records without a key."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from aioproducer.core.batching.partition_queue import PartitionQueue, TopicQueues
+from aioproducer.core.batching.producer_state import ProducerState
+from aioproducer.core.batching.ready import ReadyPartitions
+from aioproducer.partitioner import StickyPartitioner
+from aioproducer.record import TopicPartition
+
+if TYPE_CHECKING:
+    from random import Random
+
+    from aioproducer.core.batching.accumulator import AccumulatorSettings
+
+# Seconds between two looks at the queue sizes of a topic, at least, and for each of its partitions: so that the look,
+# however many partitions there are, takes no more than about a hundredth of the time.
+LOAD_AGE = 0.005
+LOAD_AGE_PER_PARTITION = 0.0001
+
+
+class Topics:
+    """The queues of each topic by its name, as metadata says what there is.
+
+    Args:
+        ready: receives the leader of each partition.
+        producer_state: where a partition's sequences are.
+        rack_of: the rack of a node by its id, for rack-aware partitioning.
+    """
+
+    def __init__(
+        self,
+        ready: ReadyPartitions,
+        producer_state: ProducerState,
+        settings: AccumulatorSettings,
+        random: Random,
+        rack_of: Callable[[int], str | None],
+    ) -> None:
+        self._ready = ready
+        self._producer_state = producer_state
+        self._settings = settings
+        self._random = random
+        self.rack_of = rack_of
+        self._queues: dict[str, TopicQueues] = {}
+
+    def get(self, name: str) -> TopicQueues | None:
+        """The topic's queues, if it has some."""
+        return self._queues.get(name)
+
+    def __getitem__(self, name: str) -> TopicQueues:
+        return self._queues[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._queues
+
+    def begin(self, name: str) -> TopicQueues:
+        """The topic's queues, from now on; its partitions are empty until metadata has come."""
+        topic = self._queues.get(name)
+        if topic is None:
+            topic = self._queues[name] = TopicQueues(name)
+        return topic
+
+    def forget(self, name: str) -> bool:
+        """Metadata no longer follows the topic: drop its queues, unless something waits there."""
+        topic = self._queues.get(name)
+        if topic is None:
+            return True
+        if not topic.is_idle():
+            return False
+        for queue in (*topic.partitions, *topic.spare):
+            self._ready.forget(queue)
+        del self._queues[name]
+        return True
+
+    # Partitions and leaders
+
+    def make_partitions(self, name: str, partition_count: int, most: int) -> bool:
+        """Make ready for ``resize`` with that, at most so many partitions; whether there is more to do."""
+        return self.begin(name).make_partitions(partition_count, self._producer_state.sequences, most)
+
+    def resize(self, topic: TopicQueues, partition_count: int, now: float) -> None:
+        """The topic has this many partitions; also fewer, where it was re-created, or none, where it was deleted."""
+        topic.resize(partition_count, self._producer_state.sequences)
+        if partition_count:
+            self._refresh_load(topic, now)
+
+    def has_partition(self, topic_partition: TopicPartition) -> bool:
+        """Whether metadata names it."""
+        topic = self._queues.get(topic_partition.topic)
+        return topic is not None and topic.has_partition(topic_partition.partition)
+
+    def recreated(self, name: str) -> None:
+        """The topic was deleted and created anew: its logs know nothing of what was sent before."""
+        for queue in self.begin(name).partitions:
+            self._producer_state.topic_recreated(queue.sequences)
+
+    def set_leader(self, name: str, partition: int, node_id: int, now: float) -> None:
+        """The partition's leader is ``node_id``, or none (-1); a new partition gets it when it is made."""
+        topic = self.begin(name)
+        if partition >= len(topic.partitions):
+            return
+        if self._ready.set_leader(topic.partitions[partition], node_id, now):
+            topic.leaders_changed()
+            if node_id < 0:
+                self.end_turn(topic, partition, now)
+
+    def leaders_known(self, name: str, now: float) -> None:
+        """The leaders of a topic's new partitions have been set: choose by them, where no record has been before."""
+        topic = self.begin(name)
+        sticky = topic.sticky
+        if sticky is None or now < topic.load_at:
+            return
+        self._refresh_load(topic, now)
+        if not sticky.produced_bytes and not topic.partitions[sticky.partition].batches:
+            sticky.switch()
+
+    # Where the records without a key go
+
+    def closed(self, queue: PartitionQueue, fullness: float, now: float) -> None:
+        """A batch of the partition was closed, that part of it filled: it counts, if such records went there."""
+        topic = self._queues[queue.topic]
+        sticky = topic.sticky
+        if sticky is not None and sticky.partition == queue.partition:
+            if now >= topic.load_at and topic.partitions:
+                self._refresh_load(topic, now)
+            sticky.update(int(fullness * sticky.sticky_size))
+
+    def end_turn(self, topic: TopicQueues, partition: int, now: float) -> None:
+        """Let such records go elsewhere, if they go to this partition."""
+        sticky = topic.sticky
+        if sticky is None or sticky.partition != partition or not topic.partitions:
+            return
+        if now >= topic.load_at:
+            self._refresh_load(topic, now)
+        sticky.switch()
+
+    def _refresh_load(self, topic: TopicQueues, now: float) -> None:
+        settings = self._settings
+        load = topic.load(
+            now,
+            adaptive=settings.adaptive_partitioning,
+            availability_timeout=settings.availability_timeout,
+            rack_of=None if settings.rack is None else self.rack_of,
+        )
+        if topic.sticky is None:
+            topic.sticky = StickyPartitioner(max(settings.batch_size, 1), load, self._random, settings.rack)
+        else:
+            topic.sticky.refresh(load)
+        topic.load_at = now + max(LOAD_AGE, LOAD_AGE_PER_PARTITION * len(topic.partitions))

@@ -1,0 +1,29 @@
+cimport cython
+
+from aioproducer.core.batching.batch cimport ProducerBatch
+from aioproducer.core.outcomes.delivery cimport Delivery
+
+
+cdef class BatchRuns:
+    cdef readonly Py_ssize_t acked
+    cdef readonly dict errors
+    cdef readonly bint may_have_been_written
+    cdef readonly dict offsets
+    cdef dict _runs
+
+    @cython.locals(runs=list)
+    cpdef object add(self, ProducerBatch batch, Py_ssize_t start, Py_ssize_t stop)
+    cpdef bint add_delivery(self, Delivery delivery) except -1
+    @cython.locals(batch=ProducerBatch, start=Py_ssize_t, stop=Py_ssize_t, count=Py_ssize_t)
+    cpdef Py_ssize_t add_columns(self, list touched) except -1
+    @cython.locals(batch=ProducerBatch, closed=list, allowed=Py_ssize_t)
+    cpdef ProducerBatch beyond(self, Py_ssize_t most)
+    @cython.locals(batch=ProducerBatch, over=list)
+    cpdef object settle_first(self, Py_ssize_t most)
+    @cython.locals(batch=ProducerBatch)
+    cpdef object settle_finished(self)
+    @cython.locals(runs=list, plain=bint, place=Py_ssize_t)
+    cpdef object settle(self, ProducerBatch batch)
+
+
+cdef bint _is_over(ProducerBatch batch) except -1

@@ -1,0 +1,1 @@
+"""Topics, partitions and brokers, merged from Metadata responses."""

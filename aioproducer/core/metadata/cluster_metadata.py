@@ -1,0 +1,650 @@
+"""What is known of the cluster: its nodes, and the topics in use with their leaders, leader epochs and ids.
+
+``ClusterMetadata`` decides when to request metadata and applies the response; its owner picks a node, sends and waits.
+It knows only topics that records are sent to (KIP-526), never replaces a leader by one of an older epoch unless the
+topic was re-created (KIP-516), learns a new leader from a produce response (KIP-951), and returns to the bootstrap
+addresses when no known node can be reached (KIP-899, KIP-1102).
+
+Every leader it names is a node it knows, or ``NO_LEADER``. Partitions of a topic are always 0 to n-1 without a gap.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple
+
+from aioproducer._common.texts import printable
+from aioproducer.core.metadata.cluster import (
+    NO_EPOCH,
+    NO_LEADER,
+    LeaderChange,
+    MetadataChange,
+    NodeCandidate,
+    NodeState,
+    PartitionMetadata,
+    PartitionsAdded,
+    TopicMetadata,
+    least_loaded_node,
+)
+from aioproducer.core.metadata.metadata_merger import (
+    INVALID_TOPIC,
+    PARTITIONS_PER_STEP,
+    REFUSED_TOPIC_CODES,
+    TopicIntake,
+    TopicInUse,
+    set_partition,
+)
+from aioproducer.core.requests.retry import Attempts, ExponentialBackoff
+from aioproducer.errors import KafkaError, broker_error
+from aioproducer.protocol.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseTopic,
+)
+from aioproducer.record import Node
+
+if TYPE_CHECKING:
+    from random import Random
+
+__all__ = [
+    "NO_EPOCH",
+    "NO_LEADER",
+    "REFUSED_TOPIC_CODES",
+    "ClusterMetadata",
+    "LeaderChange",
+    "MetadataChange",
+    "NodeCandidate",
+    "NodeState",
+    "PartitionMetadata",
+    "PartitionsAdded",
+    "TopicMetadata",
+    "least_loaded_node",
+]
+
+REBOOTSTRAP_REQUIRED = 129
+
+TOPICS_LOOKED_AT_PER_REQUEST = 1000
+"""Those included that were forgotten: where that many were in a row, a request asks for none."""
+
+TOPICS_PER_REQUEST = 200
+"""Larger requests are sent in parts: one for thousands of topics would hold up the loop and the broker."""
+
+
+class _InFlight(NamedTuple):
+    full: bool
+    # In the order of the request.
+    topics: dict[str, None]
+    # Of the requests that a full update takes.
+    last: bool
+
+
+class ClusterMetadata:
+    """The cluster as this producer knows it. Times are monotonic seconds passed in as ``now``.
+
+    ``bootstrap`` are the configured addresses as (host, port): nodes -1, -2, ... until the first response. The other
+    arguments are the configuration keys of the same names; backoffs and ages in milliseconds.
+    """
+
+    def __init__(
+        self,
+        bootstrap: Sequence[tuple[str, int]],
+        *,
+        random: Random,
+        retry_backoff_ms: float = 100,
+        retry_backoff_max_ms: float = 1000,
+        metadata_max_age_ms: float = 300_000,
+        metadata_max_idle_ms: float = 300_000,
+        metadata_recovery_strategy: str = "rebootstrap",
+        metadata_recovery_rebootstrap_trigger_ms: float = 300_000,
+        allow_auto_topic_creation: bool = True,
+    ) -> None:
+        if not bootstrap:
+            raise ValueError("at least one bootstrap address is needed")
+        self._bootstrap: dict[int, Node] = {
+            -position: Node(-position, host, port) for position, (host, port) in enumerate(bootstrap, start=1)
+        }
+        self._max_age: float = metadata_max_age_ms / 1000
+        self._max_idle: float = metadata_max_idle_ms / 1000
+        self._may_rebootstrap: bool = metadata_recovery_strategy.lower() == "rebootstrap"
+        self._rebootstrap_trigger: float = metadata_recovery_rebootstrap_trigger_ms / 1000
+        self._allow_auto_topic_creation: bool = allow_auto_topic_creation
+
+        self.version: int = 0
+        """Counts the responses taken in: a waiter for news remembers it and waits until it is higher."""
+        self.cluster_id: str | None = None
+        self.controller_id: int = -1
+        self.last_error: KafkaError | None = None
+        """Why the latest attempt failed; None after a success. For error messages."""
+        self.last_update: float | None = None
+        """When the latest response was taken in, full or partial."""
+        self.update_reason: str = "no metadata yet"
+        """Why a full update was last asked for; for the log."""
+        self.update_requested_at: float | None = None
+        """When that was; None before the first request."""
+
+        self._nodes: dict[int, Node] = self._bootstrap
+        self._topics: dict[str, TopicInUse] = {}
+        self._new_topics: dict[str, None] = {}
+        self._in_flight: _InFlight | None = None
+        self._full_update_wanted: bool = True
+        # The topics that were asked for before, those first whose turn in a full update is next. Of a hundred thousand
+        # a copy would hold up the loop for milliseconds. One that was forgotten is dropped when it is come by.
+        self._in_turn: deque[TopicInUse] = deque()
+        # How many of those, and of the new ones, a full update that has begun still has to come by, and whether its
+        # answers so far told anything new.
+        self._left_to_ask: int = 0
+        self._new_left_to_ask: int = 0
+        self._told_news: bool = False
+        self._last_full_update: float = -math.inf
+        self._attempt_started: float | None = None
+        # The nodes that this attempt has asked in vain, or could not connect to.
+        self._failed_nodes: set[int] = set()
+        self._rebootstrap_required: bool = False
+        backoff = ExponentialBackoff(retry_backoff_ms, retry_backoff_max_ms)
+        self._failed = Attempts(backoff, random)
+        # Answers that tell nothing new back off like failures do (KIP-580): a partition without a leader for an hour
+        # must not be asked for ten times a second.
+        self._fruitless = Attempts(backoff, random)
+        # Where the bootstrap names brokers that cannot be reached, going back to it again would not help.
+        self._rebootstraps = Attempts(backoff, random)
+
+    @property
+    def nodes(self) -> Mapping[int, Node]:
+        """The known nodes by id: bootstrap addresses (negative ids) or the brokers of the latest response."""
+        return MappingProxyType(self._nodes)
+
+    @property
+    def bootstrapped(self) -> bool:
+        """Whether nodes are known from the cluster itself and not only from the configuration."""
+        return self._nodes is not self._bootstrap
+
+    @property
+    def topics_in_use(self) -> Iterable[str]:
+        """The names of the topics that a full update asks for."""
+        return self._topics.keys()
+
+    def node(self, node_id: int) -> Node | None:
+        """The node with this id, None when no response named it."""
+        return self._nodes.get(node_id)
+
+    def topic(self, name: str) -> TopicMetadata | None:
+        """A topic in use whose partitions are known, else None. Does not count as use."""
+        in_use = self._topics.get(name)
+        if in_use is None:
+            return None
+        metadata = in_use.metadata
+        return metadata if metadata is not None and metadata.partitions else None
+
+    def topic_error(self, name: str) -> int:
+        """The error code that the latest response about this topic carried; 0 for none."""
+        in_use = self._topics.get(name)
+        return 0 if in_use is None else in_use.error_code
+
+    def leader(self, topic: str, partition: int) -> int:
+        """The id of the node that leads this partition, or ``NO_LEADER``; the node is always a known one."""
+        metadata = self.topic(topic)
+        if metadata is None or not 0 <= partition < len(metadata.partitions):
+            return NO_LEADER
+        return metadata.partitions[partition].leader
+
+    def add_topic(self, name: str, now: float) -> TopicMetadata | None:
+        """Mark ``name`` as used now and return it if records can be appended to it.
+
+        None: its partitions are not known (or the cluster refuses it), and news is asked for: at once for a topic
+        not seen before, with a backoff for one that an earlier response had nothing good to say of (`topic_error`).
+        A topic with an invalid name is not asked for again by this.
+        """
+        in_use = self._topics.get(name)
+        if in_use is None:
+            self._topics[name] = TopicInUse(name, now)
+            self._new_topics[name] = None
+            self._fruitless.failures = 0
+            return None
+        in_use.last_used = now
+        if in_use.error_code not in REFUSED_TOPIC_CODES and (metadata := self.topic(name)) is not None:
+            return metadata
+        asked = name in self._new_topics or (self._in_flight is not None and name in self._in_flight.topics)
+        if not asked and in_use.error_code != INVALID_TOPIC:
+            self.request_update(now, f"partitions of topic {name} are not known")
+        return None
+
+    def touch(self, name: str, now: float) -> None:
+        """Mark a topic as used now, so that it is not forgotten; nothing for one that is not in use."""
+        in_use = self._topics.get(name)
+        if in_use is not None:
+            in_use.last_used = now
+
+    def request_update(self, now: float, reason: str) -> int:
+        """Ask for a full update as soon as the backoff allows; return the `version` that it will exceed.
+
+        Asked while a request is in flight it is due again after that: the answer under way may be older than the
+        reason for asking.
+        """
+        if not self._full_update_wanted:
+            self._full_update_wanted = True
+            self.update_reason = reason
+            self.update_requested_at = now
+        return self.version
+
+    def request_partial_update(self, topic: str) -> int:
+        """Ask for one topic in use at once, without the rest; return the `version` that it will exceed."""
+        if topic in self._topics:
+            self._new_topics[topic] = None
+        return self.version
+
+    @property
+    def topics_in_flight(self) -> Collection[str]:
+        """The topics that the request in flight asks for."""
+        return () if self._in_flight is None else self._in_flight.topics
+
+    @property
+    def update_in_flight(self) -> bool:
+        """Whether a request was built and is neither answered nor failed."""
+        return self._in_flight is not None
+
+    def next_update_delay(self, now: float) -> float:
+        """Seconds until a request is due: 0 for now, infinity while one is in flight.
+
+        New topics are asked for at once, everything else ``retry_backoff_ms`` (growing) after the last response;
+        after a failure all of it waits for the backoff. A node to ask other than the one that failed is the
+        caller's choice (`least_loaded_node`).
+        """
+        if self._in_flight is not None:
+            return math.inf
+        if self._new_topics or self._left_to_ask:
+            return self._failed.delay(now)
+        due = now if self._full_update_wanted else self._last_full_update + self._max_age
+        return max(due, self._failed.retry_at, self._fruitless.retry_at, now) - now
+
+    def begin_attempt(self, now: float) -> None:
+        """An update is due and a node is looked for: ``metadata_recovery_rebootstrap_trigger_ms`` runs from the first.
+
+        A success ends the attempt.
+        """
+        if self._attempt_started is None:
+            self._attempt_started = now
+            self._failed_nodes.clear()
+
+    @property
+    def failed_nodes(self) -> Collection[int]:
+        """The nodes of which `node_failed` told since this attempt began; only read it."""
+        return self._failed_nodes
+
+    def node_failed(self, node_id: int) -> None:
+        """A node could not be connected to, or has answered the request with an error or not at all."""
+        if self._attempt_started is not None:
+            self._failed_nodes.add(node_id)
+
+    def build_request(self, now: float) -> MetadataRequest:
+        """The request to send now; from here on it is in flight, until its response or failure is handed in.
+
+        Partial (only new topics) unless a full update is wanted and its backoff has passed, or metadata is older than
+        ``metadata_max_age_ms``. More than ``TOPICS_PER_REQUEST`` topics take several requests, new ones first.
+
+        Raises:
+            RuntimeError: a request is in flight already.
+        """
+        if self._in_flight is not None:
+            raise RuntimeError("a metadata request is already in flight")
+        full = bool(self._left_to_ask or self._new_left_to_ask)
+        if not full:
+            expired = now >= self._last_full_update + self._max_age
+            full = expired or not self._new_topics or (self._full_update_wanted and now >= self._fruitless.retry_at)
+            if expired:
+                self._fruitless.failures = 0
+            if full:
+                self._full_update_wanted = False
+                self._left_to_ask = len(self._in_turn)
+                self._new_left_to_ask = len(self._new_topics)
+        names = self._take_names(full)
+        self._in_flight = _InFlight(full, names, not (self._left_to_ask or self._new_left_to_ask))
+        self.begin_attempt(now)
+        return MetadataRequest(
+            topics=[MetadataRequestTopic(name=name) for name in sorted(names)],
+            allow_auto_topic_creation=self._allow_auto_topic_creation,
+        )
+
+    def _take_names(self, full: bool) -> dict[str, None]:
+        """What to ask for next: new topics, and in a full update what is left of the others.
+
+        In a full update the others have at least half of the request: new topics could come as fast as they are
+        asked for.
+        """
+        names = self._take_new({}, TOPICS_PER_REQUEST // (2 if full and self._left_to_ask else 1))
+        looks = TOPICS_LOOKED_AT_PER_REQUEST if full else 0
+        while looks and self._left_to_ask and len(names) < TOPICS_PER_REQUEST:
+            looks -= 1
+            self._left_to_ask -= 1
+            in_use = self._in_turn.popleft()
+            if self._topics.get(in_use.name) is in_use:
+                self._in_turn.append(in_use)
+                names[in_use.name] = None
+        return self._take_new(names, TOPICS_PER_REQUEST - len(names))
+
+    def _take_new(self, names: dict[str, None], most: int) -> dict[str, None]:
+        """Add at most so many new topics to ``names``; from then on full updates ask for them."""
+        new = list(islice(self._new_topics, max(most, 0)))
+        self._new_left_to_ask = max(self._new_left_to_ask - len(new), 0)
+        for name in new:
+            names[name] = None
+            del self._new_topics[name]
+            in_use = self._topics[name]
+            if not in_use.was_asked_for:
+                in_use.was_asked_for = True
+                self._in_turn.append(in_use)
+        return names
+
+    def handle_failure(self, error: KafkaError, now: float) -> None:
+        """The request in flight got no usable answer, or there was no node to ask; it is due again after a backoff."""
+        in_flight, self._in_flight = self._in_flight, None
+        if in_flight is not None:
+            self._full_update_wanted |= in_flight.full
+            if in_flight.full:
+                self._left_to_ask = self._new_left_to_ask = 0
+            else:
+                # Topics that were forgotten meanwhile would be requested without need. The others are asked
+                # for again behind those that have not been asked for yet.
+                for name in in_flight.topics:
+                    if name in self._topics:
+                        self._new_topics[name] = None
+        self.begin_attempt(now)
+        self.last_error = error
+        self._failed.failed(now)
+
+    def handle_response(self, response: MetadataResponse, now: float, *, version: int) -> MetadataChange:
+        """`take_in` all at once."""
+        change = MetadataChange()
+        for step in self.take_in(response, response.topics, now, version=version):
+            change.add(step)
+        return change
+
+    def take_in(
+        self, response: MetadataResponse, topics: Iterable[MetadataResponseTopic | None], now: float, *, version: int
+    ) -> Iterator[MetadataChange]:
+        """Take in the answer to the request in flight, step by step; ``version`` is the Metadata version it came in.
+
+        Each step is about ``PARTITIONS_PER_STEP`` partitions, and yields what it has changed. Between steps everything
+        else may be called but another ``take_in``; the request is in flight until the last step, and `version` rises
+        in it. ``topics`` are those of the response, which need not have them itself (nor what stands behind them,
+        until they are at their end); where it gives ``None`` that is a step too. What it raises comes through here,
+        and is to be handed to `handle_failure`.
+
+        Never raises for what a response says. One with a top-level error or without brokers (a broker that has just
+        started) is a failed update. An answer to a request that `rebootstrap` has given up is ignored.
+        """
+        in_flight = self._in_flight
+        if in_flight is None:
+            return
+        change = MetadataChange()
+        nodes = {
+            broker.node_id: Node(broker.node_id, broker.host, broker.port, broker.rack)
+            for broker in response.brokers
+            if broker.node_id >= 0
+        }
+        if not nodes:
+            # Why stands behind the topics.
+            for _ in topics:
+                yield change
+                if self._in_flight is not in_flight:
+                    return
+        change.failure = self._reason_to_disbelieve(response, nodes, in_flight, now)
+        if change.failure is not None:
+            self.handle_failure(change.failure, now)
+            yield change
+            return
+
+        other_cluster = self._is_other_cluster(response)
+        if response.cluster_id is not None:
+            self.cluster_id = response.cluster_id
+        self.controller_id = response.controller_id
+        if in_flight.full:
+            self._forget_idle_topics(now, in_flight.topics, change)
+        self._add_nodes(nodes, change)
+        intake = TopicIntake(
+            nodes,
+            version,
+            other_cluster=other_cluster,
+            ask_again=lambda reason: self.request_update(now, reason),
+            change=change,
+        )
+        answered: set[str] = set()
+        in_step = 0
+        news = False
+        for data in topics:
+            in_use = None if data is None or data.name is None else self._topics.get(data.name)
+            if data is None or data.name is None or in_use is None:
+                counts: Iterable[int] = (PARTITIONS_PER_STEP,) if data is None else (1,)
+            else:
+                answered.add(data.name)
+                counts = intake.take(data, data.name, in_use)
+            for count in counts:
+                in_step += max(count, 1)
+                if in_step >= PARTITIONS_PER_STEP:
+                    in_step = 0
+                    change = intake.take_change()
+                    news = news or bool(change)
+                    yield change
+                    if self._in_flight is not in_flight:
+                        return
+        if any(name in self._topics for name in in_flight.topics.keys() - answered):
+            self.request_update(now, "the last response left out topics it was asked for")
+        change = yield from self._remove_nodes(nodes, now, intake.take_change())
+        news = news or bool(change)
+        if self._in_flight is not in_flight:
+            return
+        change.failure = self._reason_to_disbelieve(response, nodes, in_flight, now)
+        if change.failure is not None:
+            self.handle_failure(change.failure, now)
+            yield change
+            return
+        self._in_flight = None
+        self._succeeded(in_flight, news, now)
+        yield change
+
+    def _succeeded(self, in_flight: _InFlight, news: bool, now: float) -> None:
+        self._attempt_started = None
+        self._rebootstrap_required = False
+        self.last_error = None
+        self.last_update = now
+        self._failed.succeeded()
+        if in_flight.full:
+            self._told_news |= news
+            if not in_flight.last:
+                return
+            news, self._told_news = self._told_news, False
+            self._last_full_update = now
+        if news:
+            self._fruitless.succeeded()
+        self._fruitless.failed(now)
+        self.version += 1
+
+    def apply_leader_hints(
+        self,
+        topic: str,
+        partition: int,
+        leader_id: int,
+        leader_epoch: int,
+        node_endpoints: Iterable[Node],
+        now: float,
+    ) -> MetadataChange:
+        """Adopt the current leader that a produce response named beside its error (KIP-951); True if it was news.
+
+        Only a newer epoch counts, and only a leader whose address is known or among ``node_endpoints``.
+        """
+        change = MetadataChange()
+        metadata = self.topic(topic)
+        if metadata is None or not 0 <= partition < len(metadata.partitions):
+            return change
+        old = metadata.partitions[partition]
+        endpoint = next((node for node in node_endpoints if node.id == leader_id), self._nodes.get(leader_id))
+        if leader_id < 0 or endpoint is None or leader_epoch <= old.leader_epoch:
+            return change
+        known = self._nodes.get(leader_id)
+        if known is None:
+            self._nodes = {**self._nodes, leader_id: endpoint}
+            change.nodes_added.append(endpoint)
+        elif known != endpoint:
+            self._nodes = {**self._nodes, leader_id: endpoint}
+            if (known.host, known.port) != (endpoint.host, endpoint.port):
+                change.nodes_moved.append(endpoint)
+        set_partition(metadata, old._replace(leader=leader_id, leader_epoch=leader_epoch), change.leaders, old)
+        return change
+
+    def require_rebootstrap(self) -> None:
+        """A broker answered ApiVersions with REBOOTSTRAP_REQUIRED: it is not the one meant (KIP-1102, KIP-1242)."""
+        self._rebootstrap_required = True
+
+    def needs_rebootstrap(
+        self,
+        now: float,
+        *,
+        node_available: bool,
+        ready: Iterable[int] = (),
+        connecting: Iterable[int] = (),
+        connecting_timeout: float = 0.0,
+    ) -> bool:
+        """Whether to forget the known nodes and go back to the bootstrap addresses.
+
+        True with ``metadata_recovery_strategy=rebootstrap`` when no node is available, when a broker demanded it, or
+        when an attempt has failed for ``metadata_recovery_rebootstrap_trigger_ms`` (KIP-1102). Never while the
+        bootstrap addresses are all there is, and not again before a backoff has passed, unless a broker that they
+        named was reached.
+
+        A node that this attempt has not asked yet is not given up for the trigger alone. A trigger shorter than the
+        time that connecting takes would otherwise close each connection to a healthy cluster before it is used.
+
+        Args:
+            node_available: the caller could send to or connect to at least one known node.
+            ready: the ids of nodes that can be asked, as soon as they have a free slot.
+            connecting: the ids of nodes that are being connected to.
+            connecting_timeout: seconds that connecting may take; an attempt waits no longer past the trigger for it.
+        """
+        if not self._may_rebootstrap or not self.bootstrapped or self._rebootstraps.delay(now) > 0:
+            return False
+        if self._rebootstrap_required or not node_available:
+            return True
+        if self._attempt_started is None:
+            return False
+        late = now - self._attempt_started - self._rebootstrap_trigger
+        if late <= 0 or not self._failed_nodes.issuperset(ready):
+            return False
+        return late > connecting_timeout or self._failed_nodes.issuperset(connecting)
+
+    def rebootstrap(self, now: float) -> MetadataChange:
+        """Drop all known nodes for the bootstrap addresses; the topics stay, without leaders. An update is due at once.
+
+        The caller closes the connections to the nodes removed. A request in flight on one of them is given up: what
+        becomes of it need not be handed in, and must not be once another request was built.
+        """
+        change = MetadataChange()
+        for step in self.rebootstrap_in_steps(now):
+            change.add(step)
+        return change
+
+    def rebootstrap_in_steps(self, now: float) -> Iterator[MetadataChange]:
+        """As `rebootstrap`, but the topics lose their leaders step by step, and each tells what has changed.
+
+        All else has happened when this returns, and at least one step is left.
+        """
+        change = MetadataChange()
+        self._in_flight = None
+        self._add_nodes(self._bootstrap, change)
+        gone = self._forget_nodes(self._bootstrap, change)
+        self._left_to_ask = self._new_left_to_ask = 0
+        self.request_update(now, "going back to the bootstrap addresses")
+        self._rebootstrap_required = False
+        self._attempt_started = now
+        self._failed.succeeded()
+        self._fruitless.succeeded()
+        self._rebootstraps.failed(now)
+        return _all_steps(self._remove_leaders(gone, now, change))
+
+    def broker_reached(self) -> None:
+        """A broker that metadata named can be used: the next time that none can, the bootstrap is gone to at once."""
+        self._rebootstraps.succeeded()
+
+    @property
+    def rebootstraps(self) -> int:
+        """How often in a row the bootstrap addresses were gone back to, and no broker that they named was reached."""
+        return self._rebootstraps.failures
+
+    def _reason_to_disbelieve(
+        self, response: MetadataResponse, nodes: Mapping[int, Node], in_flight: _InFlight, now: float
+    ) -> KafkaError | None:
+        if response.error_code:
+            if response.error_code == REBOOTSTRAP_REQUIRED:
+                self._rebootstrap_required = True
+            return broker_error(response.error_code)
+        if not nodes:
+            return KafkaError("The broker's metadata lists no brokers: it is starting, and will know more in a moment.")
+        if self._is_other_cluster(response) and not in_flight.full:
+            self.request_update(now, "the cluster id changed")
+            return KafkaError(
+                f"The brokers now belong to cluster {printable(str(response.cluster_id))}, before to "
+                f"{printable(str(self.cluster_id))}: all topics are asked for anew."
+            )
+        return None
+
+    def _is_other_cluster(self, response: MetadataResponse) -> bool:
+        return self.cluster_id is not None and response.cluster_id not in (None, self.cluster_id)
+
+    def _forget_idle_topics(self, now: float, asked: Collection[str], change: MetadataChange) -> None:
+        for name in asked:
+            in_use = self._topics.get(name)
+            if in_use is not None and now - in_use.last_used >= self._max_idle:
+                del self._topics[name]
+                self._new_topics.pop(name, None)
+                change.forgotten_topics.append(name)
+
+    def _add_nodes(self, nodes: dict[int, Node], change: MetadataChange) -> None:
+        """From here on leaders may be among ``nodes``, and among those known before until `_remove_nodes`."""
+        old = self._nodes
+        for node_id, node in nodes.items():
+            known = old.get(node_id)
+            if known is None:
+                change.nodes_added.append(node)
+            elif (known.host, known.port) != (node.host, node.port):
+                change.nodes_moved.append(node)
+        self._nodes = {**old, **nodes}
+
+    def _remove_nodes(
+        self, nodes: dict[int, Node], now: float, change: MetadataChange
+    ) -> Generator[MetadataChange, None, MetadataChange]:
+        """Forget all nodes but ``nodes``, and in steps the leaders among them; returns the change of the last step."""
+        return (yield from self._remove_leaders(self._forget_nodes(nodes, change), now, change))
+
+    def _forget_nodes(self, nodes: dict[int, Node], change: MetadataChange) -> set[int]:
+        """Know ``nodes`` alone from here on; the ids of the brokers that are gone."""
+        removed = [node for node_id, node in self._nodes.items() if node_id not in nodes]
+        self._nodes = nodes
+        change.nodes_removed.extend(removed)
+        return {node.id for node in removed if node.id >= 0}
+
+    def _remove_leaders(
+        self, gone: set[int], now: float, change: MetadataChange
+    ) -> Generator[MetadataChange, None, MetadataChange]:
+        """Leave the partitions that those led without a leader; returns the change of the last step."""
+        work = 0
+        for in_use in list(self._topics.values()) if gone else ():
+            work += 1
+            metadata = in_use.metadata
+            for partition in (None,) if metadata is None else tuple(metadata.partitions):
+                work += 1
+                if metadata is not None and partition is not None and partition.leader in gone:
+                    work += PARTITIONS_PER_STEP
+                    set_partition(metadata, partition._replace(leader=NO_LEADER), change.leaders, partition)
+                    self.request_update(now, f"the leader of {metadata.name}-{partition.partition} is gone")
+                if work >= PARTITIONS_PER_STEP * PARTITIONS_PER_STEP:
+                    work = 0
+                    yield change
+                    change = MetadataChange()
+        return change
+
+
+def _all_steps(steps: Generator[MetadataChange, None, MetadataChange]) -> Iterator[MetadataChange]:
+    yield (yield from steps)

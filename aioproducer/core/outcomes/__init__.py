@@ -1,0 +1,1 @@
+"""Deliveries, and what a response makes of a batch."""

@@ -1,0 +1,1 @@
+"""One connection: its states, API versions, request slots, correlation ids and retries."""

@@ -1,0 +1,601 @@
+"""One connection to a broker without the connection: requests become buffers, bytes become responses.
+
+The driver connects a transport and then only carries: what `Connection.start`, `Connection.send` and
+`Connection.data_to_send` return goes to the transport, what the transport hands over goes to `Connection.receive_data`,
+and when the transport is lost `Connection.eof` is told. The time is passed in, in monotonic seconds.
+
+The rules:
+
+* A connection goes through its states in one direction. First the broker's versions are asked for, then the client
+  authenticates if it has to, and only then may requests be sent.
+* A broker answers the requests of a connection in the order in which they came. So the next response belongs to the
+  oldest request in flight; if its correlation id says otherwise, nothing on this connection can be trusted any more.
+  To a request that expects no response (acks=0) there should be none, and one that comes all the same is passed over.
+* Whatever goes wrong with one response goes wrong with the whole connection: it is *poisoned*. That happens once, the
+  first reason is kept, and every request that was in flight is handed back exactly once, oldest first.
+* Nothing a broker sends raises an exception here: it either completes requests or poisons.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from aioproducer._build import __version__
+from aioproducer._common.diagnosis import ended_before_first_answer, unexpected_frame
+from aioproducer._common.texts import counted, printable
+from aioproducer._common.views import is_of_bytes
+from aioproducer.core.requests.broker_versions import BrokerVersions, VersionRange, client_must_wait
+from aioproducer.core.requests.connection_state import NEXT_STATE, ConnectionEvent, ConnectionState
+from aioproducer.errors import (
+    KafkaError,
+    NetworkError,
+    ProtocolError,
+    RequestTimedOutError,
+    broker_error,
+    error_class,
+)
+from aioproducer.protocol import (
+    APIS,
+    ApiKey,
+    Buffer,
+    Request,
+    Response,
+    decode_api_versions_response,
+    decode_response,
+    encode_request,
+    messages,
+)
+from aioproducer.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+
+if TYPE_CHECKING:
+    import cython
+
+    from aioproducer.core.requests.authenticator import Authenticator
+    from aioproducer.protocol.parts import ResponseInParts
+    from aioproducer.protocol.produce_frames import Acknowledged, PlainProduceRequest
+else:
+    from aioproducer._common.uncompiled import cython
+
+if cython.compiled:
+    from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize
+    from cython.cimports.cpython.memoryview import PyMemoryView_GET_BUFFER
+else:
+    # The compiled module has it from its .pxd file.
+    from aioproducer.protocol.produce_frames import read_integer
+
+CLIENT_SOFTWARE_NAME = "aioproducer"
+
+DEFAULT_MAX_FRAME_BYTES = 100 * 1024 * 1024
+"""The largest response taken: as much as a broker takes of a request (``socket.request.max.bytes``)."""
+
+LARGEST_CORRELATION_ID = 2**31 - 1
+
+_API_VERSIONS = int(ApiKey.API_VERSIONS)
+_UNSUPPORTED_SASL_MECHANISM = 33
+_UNSUPPORTED_VERSION = 35
+_SIZE = struct.Struct(">i")
+_SIZE_OF_SIZE = _SIZE.size
+_CORRELATION_ID = struct.Struct(">i")
+
+# Looked up with every request: in Python 3.11 an Enum's member costs a call.
+_READY = ConnectionState.READY
+
+AnyResponse: TypeAlias = "Response | Acknowledged | ResponseInParts[Any, Any]"
+ReadResponse: TypeAlias = Callable[[int, Buffer], AnyResponse]
+"""Reads a response of a version, where that is not to be done at once, or not in full."""
+
+
+class InFlight:
+    """A request that was sent and awaits its response; ``context`` is whatever the sender gave. It never changes."""
+
+    __slots__ = (
+        "api_key",
+        "context",
+        "correlation_id",
+        "deadline",
+        "read_response",
+        "response_class",
+        "sent_at",
+        "version",
+    )
+
+    correlation_id: int
+    api_key: int
+    version: int
+    context: object
+    sent_at: float
+    deadline: float
+    response_class: type[Response] | None
+    read_response: ReadResponse | None
+
+
+class Completed:
+    """A response, and the request it answers. ``size`` is the response's bytes on the wire.
+
+    ``latency``: seconds from the request's leaving to the response's coming, which was at ``received_at``.
+    """
+
+    __slots__ = ("api_key", "context", "correlation_id", "latency", "received_at", "response", "size", "version")
+
+    context: object
+    response: AnyResponse
+    api_key: int
+    version: int
+    correlation_id: int
+    latency: float
+    received_at: float
+    size: int
+
+
+def _completed(request: InFlight, response: AnyResponse, received_at: float, size: int) -> Completed:
+    completed = Completed.__new__(Completed)
+    completed.context = request.context
+    completed.response = response
+    completed.api_key = request.api_key
+    completed.version = request.version
+    completed.correlation_id = request.correlation_id
+    completed.latency = received_at - request.sent_at
+    completed.received_at = received_at
+    completed.size = size
+    return completed
+
+
+class Connection:
+    """The sans-IO side of one connection; made anew for each one, so that no old response can meet a new request.
+
+    peer
+        The broker as people should read it, ``host:port``.
+    client_id
+        What every request header carries.
+    node_id, cluster_id
+        Which broker this should be (KIP-1242); one that is another answers REBOOTSTRAP_REQUIRED, which poisons.
+        Both or neither: None for bootstrap addresses, or without ``metadata_cluster_check_enable``.
+    authenticator
+        The mechanism that goes through its steps before the connection is READY; None for none.
+    max_in_flight
+        ``max_in_flight_requests_per_connection``.
+    request_timeout
+        Seconds that a response may take where `send` is not told otherwise.
+    max_frame_bytes
+        A response that claims to be larger poisons.
+    uses_tls
+        Whether the transport is encrypted: for texts only.
+    first_correlation_id
+        Where to begin counting.
+    """
+
+    def __init__(
+        self,
+        *,
+        peer: str,
+        client_id: str | None,
+        node_id: int | None = None,
+        cluster_id: str | None = None,
+        authenticator: Authenticator | None = None,
+        max_in_flight: int = 5,
+        request_timeout: float = 30.0,
+        max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES,
+        uses_tls: bool = False,
+        first_correlation_id: int = 0,
+    ) -> None:
+        self.peer: str = peer
+        self.state: ConnectionState = ConnectionState.CONNECTING
+        self.error: KafkaError | None = None
+        """Why the connection is CLOSED: the first reason there was."""
+        self.throttled_until: float = -math.inf
+        """Nothing may be sent before this time; it never goes back."""
+        self.versions: BrokerVersions = BrokerVersions(peer)
+        """What the broker speaks, known once the state is past CHECKING_API_VERSIONS."""
+        self.session_lifetime_ms: int = 0
+        """How long the broker honours the authentication (KIP-368); 0: for ever."""
+
+        self._client_id: str | None = client_id
+        self._expected: tuple[str, int] | None = None
+        if cluster_id is not None and node_id is not None and node_id >= 0:
+            self._expected = (cluster_id, node_id)
+        self._authenticator: Authenticator | None = authenticator
+        self._max_in_flight: int = max_in_flight
+        self._request_timeout: float = request_timeout
+        self._max_frame_bytes: int = max_frame_bytes
+        self._uses_tls: bool = uses_tls
+        self._next_correlation_id: int = first_correlation_id
+        self._last_answered: int = first_correlation_id - 1
+        # A list, and no deque: some five of them, and an element goes in and out of it at no call.
+        self._in_flight: list[InFlight] = []
+        # What was asked of ``versions`` before, and its answer.
+        self._negotiated: dict[int, int] = {}
+        self._answered: bool = False
+        self._output: list[Buffer] = []
+        self._frame_start = bytearray()
+        self._frame: bytearray | None = None
+        self._frame_size: int = 0
+
+    @property
+    def in_flight(self) -> int:
+        """How many requests await a response."""
+        return len(self._in_flight)
+
+    def can_send(self, now: float) -> bool:
+        """Whether `send` may be called: READY, fewer in flight than allowed, not throttled."""
+        return self.state is _READY and len(self._in_flight) < self._max_in_flight and now >= self.throttled_until
+
+    def next_deadline(self) -> float:
+        """When the first of the requests in flight times out; infinity without any."""
+        return min((request.deadline for request in self._in_flight), default=math.inf)
+
+    def timed_out(self, now: float) -> bool:
+        """Whether a response is overdue: the connection has to be poisoned then (`expire`), all of it (E-15)."""
+        return now >= self.next_deadline()
+
+    def _advance(self, event: ConnectionEvent) -> None:
+        state = NEXT_STATE.get((self.state, event))
+        if state is None:
+            raise RuntimeError(f"the connection to {self.peer} is {self.state.value}: it cannot be {event.value} now")
+        self.state = state
+
+    def start(self, now: float) -> list[Buffer]:
+        """The transport is there: what to write first.
+
+        Raises:
+            RuntimeError: called twice.
+            KafkaError: the connection was poisoned before; it is the reason.
+        """
+        self._refuse_if_closed()
+        self._advance(ConnectionEvent.STARTED)
+        self._ask_for_versions(APIS[ApiKey.API_VERSIONS].max_version, now)
+        return self.data_to_send()
+
+    def data_to_send(self) -> list[Buffer]:
+        """What the connection itself has to say since this was last called; to be written after each `receive_data`.
+
+        Empty once the connection is READY or CLOSED: from then on only `send` gives buffers.
+        """
+        output, self._output = self._output, []
+        return output
+
+    def negotiate(self, api_key: int, lowest: int = 0, highest: int = 32767) -> int:
+        """The highest version of an API that broker and client both speak, within ``lowest`` and ``highest``.
+
+        Raises:
+            UnsupportedVersionError: there is none; only this request fails by it.
+        """
+        # One number for all three, which is looked up sooner than a tuple.
+        asked = (api_key << 32) + (lowest << 16) + highest
+        version = self._negotiated.get(asked)
+        if version is None:
+            version = self._negotiated[asked] = self.versions.negotiate(api_key, lowest=lowest, highest=highest)
+        return version
+
+    def send(
+        self,
+        request: Request[Response] | PlainProduceRequest,
+        now: float,
+        context: object = None,
+        timeout: float | None = None,
+        version: int | None = None,
+        expect_response: bool = True,
+        read_response: ReadResponse | None = None,
+    ) -> list[Buffer]:
+        """Take a request into flight and return the buffers to write, payloads by reference.
+
+        ``timeout``: seconds the response may take. ``version``: else the highest that both sides speak.
+        ``expect_response=False`` is for Produce with acks=0: a broker does not answer it, so it is never in flight.
+        ``read_response`` reads the response, for one that is large; else it is read at once as a whole. Where what it
+        made of the response turns out malformed later, the connection is to be poisoned with that error.
+
+        Raises:
+            UnsupportedVersionError: the broker does not speak the API; nothing was sent and the connection is fine.
+            ProtocolError: the request cannot be written in this version; likewise.
+            KafkaError: the connection is CLOSED; it is the reason.
+            RuntimeError: `can_send` was false.
+        """
+        if not self.can_send(now):
+            self._refuse_if_closed()
+            raise RuntimeError(
+                f"cannot send to {self.peer} now: it is {self.state.value}, {len(self._in_flight)} of "
+                f"{self._max_in_flight} requests are in flight, throttled for {max(0.0, self.throttled_until - now)} s"
+            )
+        if version is None:
+            version = self.negotiate(request.schema.api_key)
+        return self._send(request, version, now, context, timeout, expect_response, read_response)
+
+    def _send(
+        self,
+        request: Request[Response] | PlainProduceRequest,
+        version: int,
+        now: float,
+        context: object,
+        timeout: float | None,
+        expect_response: bool,
+        read_response: ReadResponse | None = None,
+    ) -> list[Buffer]:
+        # Ids are given in turn and answered in turn: two in flight are equal only with 2**31 requests in flight.
+        correlation_id = self._next_correlation_id
+        buffers = encode_request(request, version, correlation_id, self._client_id)
+        self._next_correlation_id = 0 if correlation_id == LARGEST_CORRELATION_ID else correlation_id + 1
+        if expect_response:
+            # Field by field: what ``__init__`` is given would have to be objects.
+            sent = InFlight.__new__(InFlight)
+            sent.correlation_id = correlation_id
+            sent.api_key = request.schema.api_key
+            sent.version = version
+            sent.context = context
+            sent.sent_at = now
+            sent.deadline = now + (self._request_timeout if timeout is None else timeout)
+            # A short form has no class of responses: its sender reads the response.
+            sent.response_class = None if read_response is not None else request.response_class()  # type: ignore[union-attr]
+            sent.read_response = read_response
+            self._in_flight.append(sent)
+        return buffers
+
+    def _send_own(self, request: Request[Response], version: int, now: float) -> None:
+        self._output.extend(self._send(request, version, now, _OWN, None, True))
+
+    def _refuse_if_closed(self) -> None:
+        if self.error is not None:
+            raise self.error.fresh()
+
+    def receive_data(self, data: Buffer, now: float) -> list[Completed]:
+        """Take in what the transport received, however cut, and return the requests that it completes, in order.
+
+        ``data`` is not looked at again after the call. What cannot be right poisons the connection: `state` is CLOSED
+        then and `error` says why, what was completed before is returned, and `poison` hands out what was in flight.
+        Responses to the connection's own requests are dealt with inside; `data_to_send` may have something to say
+        afterwards. On a CLOSED connection data is ignored.
+        """
+        completed: list[Completed] = []
+        # Nearly always it is single bytes one behind the other already.
+        plain = type(data) is memoryview and is_of_bytes(data)
+        view: memoryview = data if plain else memoryview(data).cast("B")  # type: ignore[assignment]  # by the line above
+        end = len(view)
+        position = 0
+        while self.error is None and position < end:
+            if self._frame is None and not self._frame_start and end - position >= _SIZE_OF_SIZE:
+                # As a rule whole frames come: no need to put them together.
+                start = position + _SIZE_OF_SIZE
+                if cython.compiled:  # compiled only
+                    place = cython.cast(cython.p_uchar, PyMemoryView_GET_BUFFER(view).buf)
+                    size = read_integer(place + position, _SIZE_OF_SIZE)
+                else:
+                    (size,) = _SIZE.unpack_from(view, position)
+                if 0 <= size <= end - start and size <= self._max_frame_bytes:
+                    position = start + size
+                    # A copy: the response may keep views of it, such as of records, for longer than ``data`` lasts.
+                    if cython.compiled:  # compiled only
+                        frame = PyBytes_FromStringAndSize(cython.cast(cython.p_char, place + start), size)
+                    else:
+                        frame = bytes(view[start:position])
+                    self._receive_frame(frame, now, completed)
+                    continue
+            position = self._receive_part(view, position, now, completed)
+        return completed
+
+    def _receive_part(self, view: memoryview, position: int, now: float, completed: list[Completed]) -> int:
+        """Take in a part of a frame, from ``position`` on; returns the position behind it."""
+        if self._frame is None:
+            part = view[position : position + _SIZE.size - len(self._frame_start)]
+            self._frame_start += part
+            position += len(part)
+            if len(self._frame_start) < _SIZE.size:
+                return position
+            self._begin_frame()
+            if self._frame is None:
+                return position
+        # Grows as bytes come, never by what the size claims; a complete frame is handed on without another copy.
+        part = view[position : position + self._frame_size - len(self._frame)]
+        self._frame += part
+        if len(self._frame) == self._frame_size:
+            frame, self._frame = self._frame, None
+            self._frame_start = bytearray()
+            self._receive_frame(frame, now, completed)
+        return position + len(part)
+
+    def _begin_frame(self) -> None:
+        (size,) = _SIZE.unpack(self._frame_start)
+        if not 0 <= size <= self._max_frame_bytes:
+            self._fail(unexpected_frame(self.peer, bytes(self._frame_start), self._max_frame_bytes))
+            return
+        self._frame_size = size
+        self._frame = bytearray()
+
+    def _receive_frame(self, frame: Buffer, now: float, completed: list[Completed]) -> None:
+        if len(frame) < _CORRELATION_ID.size:
+            length = counted(len(frame), "byte")
+            self._fail(ProtocolError(f"{self.peer} sent a response of {length}: too short to be one."))
+            return
+        if cython.compiled and type(frame) is bytes:  # compiled only
+            correlation_id = read_integer(cython.cast(cython.p_uchar, PyBytes_AS_STRING(frame)), _SIZE_OF_SIZE)
+        else:
+            (correlation_id,) = _CORRELATION_ID.unpack_from(frame)
+        if not self._in_flight:
+            if not self._pass_over(correlation_id, self._next_correlation_id):
+                self._fail(
+                    ProtocolError(
+                        f"{self.peer} sent a response that nothing asked for (correlation id {correlation_id})."
+                    )
+                )
+            return
+        request = self._in_flight[0]
+        if correlation_id != request.correlation_id:
+            if not self._pass_over(correlation_id, request.correlation_id):
+                self._fail(self._wrong_correlation_id(correlation_id, request))
+            return
+        try:
+            response = _decode(request, frame)
+        except ProtocolError as error:
+            name = ApiKey(request.api_key).name
+            self._fail(
+                ProtocolError(f"{self.peer} answered {name} version {request.version} in bytes that are wrong: {error}")
+            )
+            return
+        del self._in_flight[0]
+        self._last_answered = correlation_id
+        self._answered = True
+        throttle_time_ms: int = getattr(response, "throttle_time_ms", 0)
+        if throttle_time_ms > 0 and client_must_wait(request.api_key, request.version):
+            self.throttled_until = max(self.throttled_until, now + throttle_time_ms / 1000)
+        if request.context is _OWN:
+            self._handle_own(request, response, now)
+            return
+        completed.append(_completed(request, response, now, len(frame) + _SIZE_OF_SIZE))
+
+    def _pass_over(self, correlation_id: int, next_in_flight: int) -> bool:
+        """Whether a response is to one of the requests that expect none: those between two that expect one.
+
+        librdkafka's mock cluster sends such responses. A connection that was reset for them would take records back
+        that the broker has yet to read.
+        """
+        ids = LARGEST_CORRELATION_ID + 1
+        if not 0 < (correlation_id - self._last_answered) % ids < (next_in_flight - self._last_answered) % ids:
+            return False
+        self._last_answered = correlation_id
+        return True
+
+    def _wrong_correlation_id(self, correlation_id: int, oldest: InFlight) -> ProtocolError:
+        known = any(request.correlation_id == correlation_id for request in self._in_flight)
+        return ProtocolError(
+            f"{self.peer} answered with correlation id {correlation_id}, but the oldest request in flight is "
+            f"{oldest.correlation_id} ({ApiKey(oldest.api_key).name}): "
+            + ("a later request was answered before it." if known else "no request in flight has that id.")
+        )
+
+    def _ask_for_versions(self, version: int, now: float) -> None:
+        cluster_id, node_id = self._expected or (None, -1)
+        request = ApiVersionsRequest(
+            client_software_name=CLIENT_SOFTWARE_NAME,
+            client_software_version=__version__,
+            cluster_id=cluster_id,
+            node_id=node_id,
+        )
+        self._send_own(request, version, now)
+
+    def _handle_own(self, request: InFlight, response: AnyResponse, now: float) -> None:
+        try:
+            if isinstance(response, ApiVersionsResponse):
+                self._handle_versions(request, response, now)
+            elif isinstance(response, messages.SaslHandshakeResponse):
+                self._handle_handshake(response, now)
+            elif isinstance(response, messages.SaslAuthenticateResponse):
+                self._handle_authentication(response, now)
+        except KafkaError as error:
+            self._fail(error)
+
+    def _handle_versions(self, request: InFlight, response: ApiVersionsResponse, now: float) -> None:
+        versions = BrokerVersions(self.peer, response)
+        if response.error_code == _UNSUPPORTED_VERSION and request.version > 0:
+            # Before KIP-511 (Kafka 2.4) the answer names no versions: 0 is understood by every broker.
+            offered = versions.apis.get(ApiKey.API_VERSIONS, VersionRange(0, 0)).highest
+            self._advance(ConnectionEvent.VERSIONS_REFUSED)
+            self._ask_for_versions(max(0, min(offered, request.version - 1)), now)
+            return
+        if response.error_code:
+            raise broker_error(response.error_code)
+        self.versions = versions
+        self._negotiated.clear()
+        if self._authenticator is None:
+            self._advance(ConnectionEvent.VERSIONS_KNOWN)
+            return
+        self._advance(ConnectionEvent.CREDENTIALS_WANTED)
+        # From version 1 on the tokens travel in SaslAuthenticate requests (KIP-152); before, as bare frames.
+        version = self.negotiate(ApiKey.SASL_HANDSHAKE, lowest=1)
+        self._send_own(messages.SaslHandshakeRequest(mechanism=self._authenticator.mechanism), version, now)
+
+    def _handle_handshake(self, response: messages.SaslHandshakeResponse, now: float) -> None:
+        assert self._authenticator is not None
+        if response.error_code == _UNSUPPORTED_SASL_MECHANISM:
+            offered = printable(", ".join(response.mechanisms)) or "none"
+            raise error_class(response.error_code)(
+                f"The broker {self.peer} does not accept the SASL mechanism {self._authenticator.mechanism}; "
+                f"it offers: {offered}. Set sasl_mechanism to one of these."
+            )
+        if response.error_code:
+            raise broker_error(response.error_code)
+        self._step(None, now)
+
+    def _handle_authentication(self, response: messages.SaslAuthenticateResponse, now: float) -> None:
+        if response.error_code:
+            raise broker_error(response.error_code, response.error_message)
+        self.session_lifetime_ms = response.session_lifetime_ms
+        self._step(bytes(response.auth_bytes), now)
+
+    def _step(self, challenge: bytes | None, now: float) -> None:
+        assert self._authenticator is not None
+        token = self._authenticator.step(challenge)
+        if token is None:
+            self._advance(ConnectionEvent.AUTHENTICATED)
+            return
+        version = self.negotiate(ApiKey.SASL_AUTHENTICATE)
+        self._send_own(messages.SaslAuthenticateRequest(auth_bytes=token), version, now)
+
+    def _fail(self, error: KafkaError) -> None:
+        """Close for ``error``, if nothing did before; the requests in flight wait for `poison`."""
+        if self.error is None:
+            self.error = error
+            self._advance(ConnectionEvent.POISONED)
+            self._output = []
+            self._frame = None
+            self._frame_start = bytearray()
+
+    def poison(self, error: KafkaError) -> list[InFlight]:
+        """Close the connection for ``error`` and return what was in flight, oldest first.
+
+        Each request is returned once: a connection that has closed itself (`receive_data`) hands them to
+        the first caller, a second call gets nothing. The first reason is kept in `error`, this one or an earlier.
+        The connection's own requests are not returned.
+        """
+        self._fail(error)
+        failed = [request for request in self._in_flight if request.context is not _OWN]
+        self._in_flight.clear()
+        return failed
+
+    def expire(self, now: float) -> list[InFlight]:
+        """Poison the connection if a response is overdue, and return what was in flight; else nothing (E-15)."""
+        overdue = next((request for request in self._in_flight if request.deadline <= now), None)
+        if overdue is None:
+            return []
+        return self.poison(
+            RequestTimedOutError(
+                f"{self.peer} did not answer {ApiKey(overdue.api_key).name} (correlation id {overdue.correlation_id}) "
+                f"within {(overdue.deadline - overdue.sent_at) * 1000:.0f} ms (request_timeout_ms)."
+            )
+        )
+
+    def eof(self, exception: Exception | None = None) -> list[InFlight]:
+        """The transport has ended, by ``exception`` or, with None, cleanly; return what was in flight, as `poison`."""
+        return self.poison(self._reason_for_end(exception))
+
+    def _reason_for_end(self, exception: Exception | None) -> KafkaError:
+        if isinstance(exception, KafkaError):
+            return exception
+        if not self._answered and self.state is ConnectionState.CHECKING_API_VERSIONS:
+            return ended_before_first_answer(self.peer, uses_tls=self._uses_tls, exception=exception)
+        because = f" ({exception})" if exception is not None else ""
+        if self.state is ConnectionState.AUTHENTICATING:
+            return NetworkError(
+                f"{self.peer} ended the connection while authenticating{because}: its log says more; a SASL mechanism "
+                "or a listener that does not fit is the usual reason."
+            )
+        if self._frame is not None or self._frame_start:
+            got = counted(len(self._frame_start) + len(self._frame or b""), "byte")
+            return NetworkError(f"{self.peer} ended the connection{because} in a response, after {got} of it.")
+        return NetworkError(f"{self.peer} ended the connection{because}.")
+
+
+class _Own:
+    """Marks the requests that the connection itself sends."""
+
+
+_OWN = _Own()
+
+
+def _decode(request: InFlight, frame: Buffer) -> AnyResponse:
+    if request.read_response is not None:
+        return request.read_response(request.version, frame)
+    if request.api_key == _API_VERSIONS:
+        # A broker that does not know the version asked for cannot answer in it (KIP-35).
+        return decode_api_versions_response(request.version, frame)[1]
+    assert request.response_class is not None
+    return decode_response(request.response_class, request.version, frame)[1]

@@ -1,0 +1,1 @@
+"""Records without a batch, and the futures that wait for many records."""

@@ -1,0 +1,22 @@
+"""Which loops can be run inside their callbacks."""
+
+from __future__ import annotations
+
+import asyncio
+
+import uvloop
+
+from aioproducer.core.outcomes.loops import may_nest
+
+
+class Nesting(asyncio.SelectorEventLoop):
+    def run_forever(self) -> None:
+        """As if it could be called again before it returns."""
+
+
+def test_asyncios_own_loops_and_uvloops_refuse_to_nest() -> None:
+    for factory, nests in ((asyncio.SelectorEventLoop, False), (uvloop.new_event_loop, False), (Nesting, True)):
+        loop = factory()
+        assert may_nest(loop) == nests
+        loop.close()
+    assert not may_nest(object())

@@ -1,0 +1,85 @@
+"""Request slots: who takes the next one, and which internal request goes first."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aioproducer.core.requests.slots import InternalQueue, RequestSlots
+
+
+def test_internal_requests_and_data_alternate_while_both_wait() -> None:
+    slots = RequestSlots()
+    order = []
+    for _ in range(6):
+        if slots.is_for_internal(data_waits=True):
+            slots.internal_sent()
+            order.append("internal")
+        else:
+            slots.data_sent()
+            order.append("data")
+    assert order == ["internal", "data"] * 3
+
+
+def test_internal_requests_take_every_slot_that_data_does_not_want() -> None:
+    slots = RequestSlots()
+    slots.internal_sent()
+    assert slots.is_for_internal(data_waits=False)
+
+
+def test_data_that_found_no_internal_request_waiting_gives_it_the_next_slot() -> None:
+    slots = RequestSlots()
+    slots.data_sent()
+    slots.data_sent()
+    assert slots.is_for_internal(data_waits=True)
+
+
+@given(st.lists(st.tuples(st.booleans(), st.booleans())))
+def test_each_kind_has_at_least_every_second_slot_while_both_wait(waiting: list[tuple[bool, bool]]) -> None:
+    slots = RequestSlots()
+    before = None
+    for internal_waits, data_waits in waiting:
+        if internal_waits and slots.is_for_internal(data_waits):
+            slots.internal_sent()
+            taken = "internal"
+        elif data_waits:
+            slots.data_sent()
+            taken = "data"
+        else:
+            # An internal request is held back for data alone.
+            assert not internal_waits
+            before = None
+            continue
+        if internal_waits and data_waits:
+            assert taken != before
+            before = taken
+        else:
+            before = None
+
+
+def test_the_kind_that_has_been_due_longest_goes_first() -> None:
+    queue = InternalQueue()
+    assert queue.oldest(["metadata"]) == "metadata"
+    assert queue.oldest(["producer id", "metadata"]) == "metadata"
+    queue.sent("metadata")
+    assert queue.oldest(["metadata", "producer id"]) == "producer id"
+
+
+def test_a_kind_that_is_due_again_at_once_goes_to_the_end() -> None:
+    """Metadata of an unknown topic, without backoff, kept the producer id waiting for ever."""
+    queue = InternalQueue()
+    kinds = ["metadata", "producer id"]
+    order = []
+    for _ in range(4):
+        kind = queue.oldest(kinds)
+        queue.sent(kind)
+        order.append(kind)
+    assert order == kinds * 2
+
+
+def test_a_kind_that_is_no_longer_due_loses_its_place() -> None:
+    queue = InternalQueue()
+    queue.oldest(["metadata"])
+    assert queue.oldest(["producer id"]) == "producer id"
+    assert queue.oldest(["metadata", "producer id"]) == "producer id"
+    assert queue.oldest([]) is None
