@@ -324,10 +324,10 @@ class Producer(RecordSender):
         try:
             async with asyncio.timeout(timeout) as self._delivering:
                 while accumulator.has_undelivered() or serializing:
-                    accumulator.ready.hurry(self._loop.time())
+                    accumulator.ready.end_lingering(self._loop.time())
                     self._sender.wake()
-                    await accumulator.watch_line()
-                    await accumulator.watch_batches()
+                    await accumulator.records_unblocked()
+                    await accumulator.batches_finished()
                     if serializing:
                         await asyncio.wait(serializing)
         except TimeoutError:
@@ -471,13 +471,13 @@ class Producer(RecordSender):
             await asyncio.sleep(0)
             self._turn_began = perf_counter()
         accumulator = self._accumulator
-        if not accumulator.has_room():
+        if not accumulator.drain_waiters.has_room():
             self._check_loop()
             began = perf_counter_ns()
             # Sending frees the memory: no batch may linger while a caller waits for it.
             with self.hurrying(), suppress(TimeoutError):
                 async with asyncio.timeout(self.config.max_block_ms / 1000):
-                    await accumulator.watch_room()
+                    await accumulator.drain_waiters.add()
             self._running_parts().metrics.buffer_wait.record(perf_counter_ns() - began, self._loop.time())
             self._turn_began = perf_counter()
 
@@ -487,8 +487,8 @@ class Producer(RecordSender):
         accumulator = self._accumulator
         began = perf_counter_ns()
         with self.hurrying():
-            await accumulator.watch_line()
-            await accumulator.watch_batches()
+            await accumulator.records_unblocked()
+            await accumulator.batches_finished()
         self._running_parts().metrics.flush.record(perf_counter_ns() - began, self._loop.time())
 
     @contextmanager
@@ -497,7 +497,7 @@ class Producer(RecordSender):
         accumulator = self._accumulator
         accumulator.flushing += 1
         try:
-            accumulator.ready.hurry(self._loop.time())
+            accumulator.ready.end_lingering(self._loop.time())
             self._sender.wake()
             yield
         finally:

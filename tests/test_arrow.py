@@ -178,7 +178,7 @@ def test_rows_go_where_send_would_put_them(
                 )
                 place += 1
     stored: dict[int, list[Stored]] = {place: [] for place in range(PARTITIONS)}
-    bench.accumulator.ready.hurry(bench.now)
+    bench.accumulator.ready.end_lingering(bench.now)
     while batches := bench.drain():
         for batch in batches:
             stored[batch.topic_partition.partition] += [

@@ -108,7 +108,7 @@ async def test_cancelled_after_the_loop_is_closed_does_not_raise() -> None:
             futures.append(producer.threadsafe().send("t", b"v"))
             await asyncio.sleep(0.01)
             # Leaves the record undone: nothing knows of it any more.
-            producer._accumulator.lines.waiting.records.clear()
+            producer._accumulator.blocked_records.pending.records.clear()
             await producer.close(0)
 
         asyncio.run(main())

@@ -22,8 +22,7 @@ from aioproducer._client.arrow import (
     record_columns,
 )
 from aioproducer._common.texts import counted, were
-from aioproducer.core.batching.batch import ProducerBatch
-from aioproducer.core.batching.split import parts
+from aioproducer.core.batching.batch import ProducerBatch, parts
 from aioproducer.core.columns.batch_runs import BatchRuns
 from aioproducer.core.columns.binary_column import BinaryColumn
 from aioproducer.core.columns.record_columns import HeaderColumn, TimestampColumn

@@ -19,7 +19,7 @@ from aioproducer.errors import ConfigurationError, KafkaError
 from aioproducer.hooks import Hooks
 from aioproducer.io.failure_reporter import FailureReporter, OnError
 from aioproducer.io.node import NodeSettings
-from aioproducer.io.sender import Sender, SenderSettings, Turns
+from aioproducer.io.sender import Sender, SenderPasses, SenderSettings
 from aioproducer.metrics import Metrics
 from aioproducer.partitioner import check_partition, resolve_partitioner
 from aioproducer.transport.base import Connector
@@ -151,7 +151,7 @@ def make_parts(
     )
     # Kafka allows windows of no length.
     metrics = Metrics(config.metrics_num_samples, max(config.metrics_sample_window_ms, 1))
-    turns = Turns(loop)
+    turns = SenderPasses(loop)
     try:
         pool = BufferPool(config.buffer_memory)
     except (OSError, OverflowError) as error:
@@ -193,7 +193,7 @@ def make_parts(
         random=random,
         failures=failures,
     )
-    accumulator.lines.memory_waited = lambda seconds, now: metrics.buffer_wait.record(seconds * 1e9, now)
+    accumulator.blocked_records.on_memory_wait = lambda seconds, now: metrics.buffer_wait.record(seconds * 1e9, now)
     _set_gauges(metrics, accumulator, metadata, sender)
     if isinstance(connector, MemoryRegistry):
         _set_rdma_gauges(metrics, connector.counters)
@@ -275,8 +275,8 @@ def _set_gauges(metrics: Metrics, accumulator: RecordAccumulator, metadata: Clus
     pool = accumulator.pool
     metrics.set_gauge("buffer-total-bytes", lambda now: float(pool.total_memory))
     metrics.set_gauge("buffer-available-bytes", lambda now: float(max(pool.available_memory, 0)))
-    metrics.set_gauge("metadata-wait-time-ns-total", lambda now: accumulator.lines.metadata_wait * 1e9)
-    metrics.set_gauge("waiting-threads", lambda now: float(len(accumulator.lines.waiting.records)))
+    metrics.set_gauge("metadata-wait-time-ns-total", lambda now: accumulator.blocked_records.metadata_wait * 1e9)
+    metrics.set_gauge("waiting-threads", lambda now: float(len(accumulator.blocked_records.pending.records)))
     metrics.set_gauge(
         "requests-in-flight", lambda now: float(sum(node.in_flight for node in sender.cluster.nodes.values()))
     )

@@ -241,13 +241,13 @@ class RecordSender:
             return None
         now = self._now()
         # The topic and the partition are known: metadata only has to keep the topic.
-        if not 0 <= now - queues.noted_at < _USE_RECORDED_EVERY:
-            queues.noted_at = now
+        if not 0 <= now - queues.use_recorded_at < _USE_RECORDED_EVERY:
+            queues.use_recorded_at = now
             self._record_topic_use(topic, now)
         if not accumulator.begin_append():
             return None
         try:
-            return accumulator.place_plain(queues, partition, key, value, _NO_HEADERS, timestamp_ms, now)
+            return accumulator.append_to_new_batch(queues, partition, key, value, _NO_HEADERS, timestamp_ms, now)
         finally:
             accumulator.end_append()
 

@@ -145,7 +145,9 @@ class SlowPath:
         try:
             error = self._why_rejected(topic, key, value, headers)
             if error is not None:
-                pending = self._accumulator.lines.make(topic, partition, None, None, (), timestamp_ms, now)
+                pending = self._accumulator.blocked_records.make_record(
+                    topic, partition, None, None, (), timestamp_ms, now
+                )
                 self._reject(pending, key, value, headers, error)
                 return pending.delivery
             self.record_use(topic, partition, now)
@@ -241,10 +243,10 @@ class SlowPath:
         now = self._loop.time()
         try:
             validation.check(topic, partition, None, None, headers, timestamp_ms)
-            lines = self._accumulator.lines
-            pending = lines.make(topic, partition, None, None, (), timestamp_ms, now)
+            blocked_records = self._accumulator.blocked_records
+            pending = blocked_records.make_record(topic, partition, None, None, (), timestamp_ms, now)
             # The serialized size is not known yet.
-            lines.join(pending, size_hint + SERIALIZER_OVERHEAD)
+            blocked_records.add(pending, size_hint + SERIALIZER_OVERHEAD)
         except BaseException as error:
             abandon(coroutine, self._loop)
             if isinstance(error, KafkaError):
@@ -284,14 +286,14 @@ class SlowPath:
                 f"a serializer for topic {pending.topic!r} returned data that cannot be sent: {failure}"
             )
         if error is not None:
-            accumulator.lines.leave_line(pending)
+            accumulator.blocked_records.remove(pending)
             if not pending.is_done(0) and not pending.withdrawn:
                 pending.fail(error.fresh())
                 self._failures.record_rejected(pending, error)
             return
         topic = accumulator.topics.get(pending.topic)
         if topic is not None:
-            accumulator.lines.advance(topic, self._loop.time())
+            accumulator.blocked_records.advance(topic, self._loop.time())
 
     def _admit(
         self, pending: PendingRecord, key: Buffer | None, value: Buffer | None, headers: Sequence[HeaderPair]
@@ -300,7 +302,7 @@ class SlowPath:
         error = self._why_rejected(pending.topic, key, value, headers)
         if error is not None:
             return error
-        waiting = self._accumulator.lines.waiting
+        waiting = self._accumulator.blocked_records.pending
         size = payload_size(key, value, headers)
         others = waiting.size - pending.charged
         if others and others + size + PENDING_OVERHEAD > waiting.size_limit:

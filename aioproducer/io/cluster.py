@@ -127,7 +127,7 @@ class Cluster:
                 continue
             candidate = node.candidate(now)
             if candidate.state is NodeState.READY and not node.slots.is_for_internal(
-                node_id in self._accumulator.ready.ready
+                node_id in self._accumulator.ready.ready_nodes
             ):
                 # Its data is sent in this pass, and the slots behind that are looked at again.
                 data_first = True
@@ -294,11 +294,11 @@ class Cluster:
             node.poison(failure)
         # Those alone that this answer is about: of a hundred thousand topics each has its turn in some request.
         for name in asked:
-            queues = self._accumulator.lines.blocked.get(name)
+            queues = self._accumulator.blocked_records.topics.get(name)
             if queues is not None:
                 # Records wait for this topic, or for more of its partitions, and this response did not help.
                 topic = metadata.add_topic(name, now)
-                if topic is not None and queues.aside:
+                if topic is not None and queues.unknown_partition_waiters:
                     metadata.request_update(now, f"topic {name} lacks a partition that records wait for")
                 yield
         if failure is not None:
@@ -393,7 +393,7 @@ class Cluster:
             yield
         for name, code in change.topic_errors.items():
             if code in REFUSED_TOPIC_CODES:
-                self.rejected_topics[name] = broker_error(code), accumulator.lines.waiting.last_number
+                self.rejected_topics[name] = broker_error(code), accumulator.blocked_records.pending.last_number
                 self._wake()
                 yield
         yield
@@ -413,7 +413,7 @@ class Cluster:
         elif response.error_code == 0:
             self._producer_id_attempts.succeeded()
             self._producer_state.set_producer_id(response.producer_id, response.producer_epoch)
-            self._accumulator.ready.settle_held(now)
+            self._accumulator.ready.unblock_held(now)
         else:
             error = broker_error(response.error_code)
             if error.retriable:

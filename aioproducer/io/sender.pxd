@@ -15,7 +15,7 @@ from aioproducer.metrics cimport Metrics
 from aioproducer.protocol.produce_frames cimport PlainProduceRequest
 
 
-cdef class Turns:
+cdef class SenderPasses:
     cdef object _loop
     cdef object _take
     cdef object _context
@@ -47,7 +47,7 @@ cdef class Sender(ProduceOwner):
     cdef object _failed_records
     cdef object _lost
     cdef readonly object _compressor
-    cdef readonly Turns _turns
+    cdef readonly SenderPasses _turns
     cdef readonly object _timer
     cdef readonly double _timer_due
     cdef double _expiry_postponed_at
@@ -67,7 +67,7 @@ cdef class Sender(ProduceOwner):
     cpdef object node_ready(self, NodeConnection node)
     cpdef object node_changed(self, NodeConnection node, double now)
     cpdef object expected_cluster_id(self)
-    @cython.locals(resumed=list, turns=Turns, wanted=cython.bint)
+    @cython.locals(resumed=list, turns=SenderPasses, wanted=cython.bint)
     cpdef bint _answers_taken(self, NodeConnection node, double now) except -1
     @cython.locals(batch=ProducerBatch, request=PlainProduceRequest, context=ProduceInFlight, written=cython.bint)
     cdef object _send_batches(self, NodeConnection node, list batches, double now)

@@ -81,7 +81,7 @@ class SenderSettings(NamedTuple):
     node: NodeSettings
 
 
-class Turns:
+class SenderPasses:
     """Asks the loop for the sender's next turn; however many ask for one before it is taken, it is the same.
 
     Made before the sender, for the parts that it is made of.
@@ -137,7 +137,7 @@ class Sender(ProduceOwner):
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        turns: Turns,
+        turns: SenderPasses,
         settings: SenderSettings,
         accumulator: RecordAccumulator,
         metadata: ClusterMetadata,
@@ -263,13 +263,13 @@ class Sender(ProduceOwner):
             self._expire_batches(now)
         if fatal_error is not None:
             more_fail = self._fail_some(fatal_error, now)
-            more_fail = accumulator.end_all_drains(ADMITTED_PER_TURN) or more_fail
+            more_fail = accumulator.drain_waiters.resume_all(ADMITTED_PER_TURN) or more_fail
         elif self.cluster.rejected_topics:
             more_fail = self._fail_rejected()
         if is_due:
-            accumulator.ready.poll(now)
+            accumulator.ready.process_deadlines(now)
         served = fatal_error is None and accumulator.admit(now, ADMITTED_PER_TURN)
-        if accumulator.end_drains(ADMITTED_PER_TURN) or served:
+        if accumulator.drain_waiters.resume(ADMITTED_PER_TURN) or served:
             self.wake()
         if not is_due:
             self._expiry_postponed_at = _NEVER
@@ -290,12 +290,12 @@ class Sender(ProduceOwner):
             more_fail = self._tell_lost(now, FAILURES_TOLD_PER_TURN) or more_fail
         if more_fail:
             self.wake()
-        if accumulator.to_compress:
+        if accumulator.compression is not None and accumulator.compression.waiting:
             self._compress()
         if accumulator.ready.leaderless:
             self._ask_for_leaders(now)
         deadline = min(accumulator.next_deadline(), self.cluster.send_due(now))
-        ready = accumulator.ready.ready
+        ready = accumulator.ready.ready_nodes
         # As a rule there is nothing, and then no list is made.
         for node_id in list(ready) if ready else ():
             node = self.cluster.pool.node(node_id)
@@ -374,7 +374,7 @@ class Sender(ProduceOwner):
         ``RequestSlots`` decides which kind of request takes a slot.
         """
         accumulator = self._accumulator
-        ready = accumulator.ready.ready
+        ready = accumulator.ready.ready_nodes
         cluster = self.cluster
         internal = True
         sent = 0
@@ -393,7 +393,7 @@ class Sender(ProduceOwner):
             if batches:
                 self._send_batches(node, batches, now)
                 sent += len(batches)
-        if accumulator.to_compress:
+        if accumulator.compression is not None and accumulator.compression.waiting:
             self._compress()
 
     def _send_batches(self, node: NodeConnection, batches: list[ProducerBatch], now: float) -> None:
@@ -553,14 +553,14 @@ class Sender(ProduceOwner):
         looks = RECORDS_FAILED_PER_TURN // RECORDS_PER_LOOK
         while looks and len(groups) < REASONS_PER_TURN:
             looks -= 1
-            expired = self._accumulator.expired_waiting(now, RECORDS_PER_LOOK)
+            expired = self._accumulator.expired_records(now, RECORDS_PER_LOOK)
             for pending in expired:
-                kind = (pending.topic, pending.partition, pending.wants_memory, pending.serialized)
+                kind = (pending.topic, pending.partition, pending.awaits_memory, pending.serialized)
                 groups.setdefault(kind, []).append(pending)
             if len(expired) < RECORDS_PER_LOOK:
                 break
         for records in groups.values():
-            for _ in records if records[0].wants_memory else ():
+            for _ in records if records[0].awaits_memory else ():
                 self._metrics.buffer_exhausted.record(1, now)
             self._fail_waiting(records, self._why_waiting(records[0], now))
         return len(expired) == RECORDS_PER_LOOK
@@ -569,7 +569,7 @@ class Sender(ProduceOwner):
         """Fail some of the records that wait for a topic that the cluster rejects; return whether there are more."""
         rejected = self.cluster.rejected_topics
         name, (error, last_number) = next(iter(rejected.items()))
-        records = self._accumulator.waiting_for_topic(name, last_number, RECORDS_FAILED_PER_TURN)
+        records = self._accumulator.records_of_topic(name, last_number, RECORDS_FAILED_PER_TURN)
         self._fail_waiting(records, error)
         if len(records) < RECORDS_FAILED_PER_TURN:
             del rejected[name]
@@ -578,9 +578,9 @@ class Sender(ProduceOwner):
     def _why_waiting(self, pending: PendingRecord, now: float) -> KafkaError:
         waited_ms = (now - pending.since) * 1000
         topic = self._metadata.topic(pending.topic)
-        if pending.wants_memory:
+        if pending.awaits_memory:
             pool = self._accumulator.pool
-            waiting = self._accumulator.lines.waiting
+            waiting = self._accumulator.blocked_records.pending
             throttling = next(filter(None, map(partial(self.cluster.throttling, now=now), self.cluster.nodes)), "")
             return buffer_full(pending.charged, pool.total_memory, waited_ms, len(waiting.records) + 1, throttling)
         if not pending.serialized:
@@ -593,10 +593,10 @@ class Sender(ProduceOwner):
 
     def _fail_waiting(self, records: list[PendingRecord], error: KafkaError) -> None:
         """Fail records in line, all for one reason; they leave their lines."""
-        lines = self._accumulator.lines
+        blocked_records = self._accumulator.blocked_records
         counts: dict[tuple[str, int | None], tuple[int, int]] = {}
         for pending in records:
-            lines.leave_line(pending)
+            blocked_records.remove(pending)
             pending.fail(error)
             place = pending.topic, pending.partition
             count, unobserved = counts.get(place, (0, 0))
@@ -628,7 +628,7 @@ class Sender(ProduceOwner):
             self._note_failed(batch, batch.stored_error, now)
         if batches:
             return self._accumulator.has_undelivered()
-        waiting = list(islice(self._accumulator.lines.waiting.records, RECORDS_FAILED_PER_TURN))
+        waiting = list(islice(self._accumulator.blocked_records.pending.records, RECORDS_FAILED_PER_TURN))
         self._fail_waiting(waiting, error)
         return bool(waiting) and self._accumulator.has_undelivered()
 
@@ -636,7 +636,7 @@ class Sender(ProduceOwner):
         """Fail every record that has no outcome yet, and have all told at once."""
         while self._fail_some(error, now):
             continue
-        while self._accumulator.end_all_drains(ADMITTED_PER_TURN):
+        while self._accumulator.drain_waiters.resume_all(ADMITTED_PER_TURN):
             continue
         self._tell_lost(now)
         if self._failed_records is not None:
@@ -669,8 +669,10 @@ class Sender(ProduceOwner):
     # Compression
 
     def _compress(self) -> None:
+        compression = self._accumulator.compression
+        assert compression is not None
         assert self._compressor is not None
-        for batch in self._accumulator.take_to_compress():
+        for batch in compression.take_waiting():
             self._compressor.submit(batch)
 
     def _compressed(self, batch: ProducerBatch, result: bytes | BaseException) -> None:

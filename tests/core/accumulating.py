@@ -115,15 +115,15 @@ class Bench:
     def send_batch(self, count: int = 1, *, topic: str = "t", partition: int = 0) -> list[Delivery]:
         """Records that make a batch of their own, which is ready."""
         deliveries = [self.send(topic=topic, partition=partition) for _ in range(count)]
-        self.accumulator.ready.hurry(self.now)
+        self.accumulator.ready.end_lingering(self.now)
         queue = self.queue(topic, partition)
         if queue.open_batch is not None:
-            self.accumulator._close(queue, queue.open_batch, self.now, full=True)
+            self.accumulator._close_batch(queue, queue.open_batch, self.now, full=True)
         return deliveries
 
     def drain(self, node: int = NODE) -> list[ProducerBatch]:
         """The batches of one request, as the sender takes them."""
-        self.accumulator.ready.poll(self.now)
+        self.accumulator.ready.process_deadlines(self.now)
         batches = self.accumulator.drain(node, self.now)
         for batch in batches:
             batch.attempts += 1
@@ -156,18 +156,18 @@ class Bench:
     def turn(self) -> None:
         """A turn of the sender without its network."""
         self.completion.expire(self.now)
-        for pending in self.accumulator.lines.expired_waiting(self.now):
+        for pending in self.accumulator.blocked_records.expired_records(self.now):
             pending.fail(KafkaError("waited too long"))
-        self.accumulator.ready.poll(self.now)
+        self.accumulator.ready.process_deadlines(self.now)
         self.accumulator.admit(self.now, 1000)
-        self.accumulator.end_drains(1000)
+        self.accumulator.drain_waiters.resume(1000)
         for pending, error in self.accumulator.take_refused():
             pending.fail(error)
 
     def compress(self) -> list[ProducerBatch]:
         """Compress what waits for it; the batches."""
         codec = self.accumulator.settings.codec
-        batches = self.accumulator.take_to_compress()
+        batches = self.accumulator.compression.take_waiting()
         for batch in batches:
             self.accumulator.compressed(batch, codec.compress(batch.body), self.now)
         return batches

@@ -11,6 +11,7 @@ of the same partition. No idempotent producer survives that where an epoch ends 
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from hypothesis import settings
@@ -179,7 +180,7 @@ class ExactlyOnce(RuleBasedStateMachine):
 
     @rule()
     def flush(self) -> None:
-        self.accumulator.ready.hurry(self.bench.now)
+        self.accumulator.ready.end_lingering(self.bench.now)
 
     @rule()
     def give_up(self) -> None:
@@ -189,8 +190,8 @@ class ExactlyOnce(RuleBasedStateMachine):
     def completion_fails_everything(self) -> None:
         error = KafkaError("given up")
         self.bench.completion.fail_all(error, self.bench.now)
-        for pending in list(self.accumulator.lines.waiting.records):
-            self.accumulator.lines.leave_line(pending)
+        for pending in list(self.accumulator.blocked_records.pending.records):
+            self.accumulator.blocked_records.remove(pending)
             pending.fail(error)
 
     # Time and the producer's own work
@@ -203,10 +204,18 @@ class ExactlyOnce(RuleBasedStateMachine):
     def turn(self) -> None:
         self.bench.turn()
 
-    @precondition(lambda self: self.accumulator.to_compress or self.compressing)
+    def _to_compress(self) -> Collection[ProducerBatch]:
+        compression = self.accumulator.compression
+        return () if compression is None else compression.waiting
+
+    def _begin_compression(self) -> None:
+        if self._to_compress():
+            self.compressing += self.accumulator.compression.take_waiting()
+
+    @precondition(lambda self: self._to_compress() or self.compressing)
     @rule(data=st.data())
     def compress(self, data: st.DataObject) -> None:
-        self.compressing += self.accumulator.take_to_compress()
+        self._begin_compression()
         batch = self.compressing.pop(data.draw(st.integers(0, len(self.compressing) - 1)))
         self._compress(batch)
 
@@ -219,7 +228,7 @@ class ExactlyOnce(RuleBasedStateMachine):
     def grant_producer_id(self) -> None:
         self.state.set_producer_id(self.next_producer_id, self.first_epoch)
         self.next_producer_id += 1
-        self.accumulator.ready.settle_held(self.bench.now)
+        self.accumulator.ready.unblock_held(self.bench.now)
 
     # The network
 
@@ -398,11 +407,11 @@ class ExactlyOnce(RuleBasedStateMachine):
     def memory_is_counted(self) -> None:
         batches = {batch for each in self.accumulator.incomplete for batch in _with_parts(each)}
         batches |= {sent.batch for requests in self.connections.values() for each in requests for sent in each.sent}
-        batches |= {*self.compressing, *self.accumulator.to_compress}
+        batches |= {*self.compressing, *self._to_compress()}
         held = sum(sum(slab.size for slab in batch.slabs) + batch.charged_size for batch in batches)
         assert self.bench.pool.available_memory + held == self.bench.pool.total_memory
-        assert self.accumulator.lines.waiting.size == sum(
-            each.charged for each in self.accumulator.lines.waiting.records
+        assert self.accumulator.blocked_records.pending.size == sum(
+            each.charged for each in self.accumulator.blocked_records.pending.records
         )
 
     @invariant()
@@ -462,8 +471,8 @@ class ExactlyOnce(RuleBasedStateMachine):
                 assert record.value not in everything
         assert self.bench.all_memory_is_back()
         assert not self.accumulator.has_undelivered()
-        assert not self.accumulator.lines.memory_line
-        assert not self.accumulator.topics["t"].line_length
+        assert not self.accumulator.blocked_records.memory_waiters
+        assert not self.accumulator.topics["t"].blocked_count
         assert self.accumulator.topics["t"].is_idle()
         self._goes_on()
 
@@ -484,7 +493,7 @@ class ExactlyOnce(RuleBasedStateMachine):
     def _work(self) -> None:
         if self.state.needs_producer_id():
             self.grant_producer_id()
-        self.compressing += self.accumulator.take_to_compress()
+        self._begin_compression()
         while self.compressing:
             self._compress(self.compressing.pop())
         self.bench.turn()

@@ -71,7 +71,7 @@ class Log:
 
     def serve(self) -> None:
         """Until nothing waits, neither in a batch nor in line."""
-        self.bench.accumulator.ready.hurry(self.bench.now)
+        self.bench.accumulator.ready.end_lingering(self.bench.now)
         while batches := self.bench.drain():
             for batch in batches:
                 partition = batch.topic_partition.partition
@@ -81,7 +81,7 @@ class Log:
                 self.length[partition] += len(records)
                 self.bench.ack(batch, base_offset)
             self.bench.turn()
-            self.bench.accumulator.ready.hurry(self.bench.now)
+            self.bench.accumulator.ready.end_lingering(self.bench.now)
 
     def _check(self, batch: ProducerBatch, records: list[Sent]) -> None:
         encode_record = uncompiled("aioproducer.wire.record").encode_record
@@ -354,7 +354,7 @@ def test_wrong_arguments_are_refused_and_leave_batches_as_they_were(calls: list[
                 # For a topic or partition that is not there yet: let those behind it go on.
                 assert delivery.cancel()
                 assert delivery.withdrawn
-    bench.accumulator.ready.hurry(bench.now)
+    bench.accumulator.ready.end_lingering(bench.now)
     read = []
     while batches := bench.drain():
         for batch in batches:

@@ -25,7 +25,12 @@ from aioproducer.errors import (
     TopicAuthorizationError,
     UnsupportedVersionError,
 )
-from aioproducer.io.sender import BATCHES_FAILED_PER_TURN, RECORDS_FAILED_PER_TURN, RESUMED_AT_ONCE, Turns
+from aioproducer.io.sender import (
+    BATCHES_FAILED_PER_TURN,
+    RECORDS_FAILED_PER_TURN,
+    RESUMED_AT_ONCE,
+    SenderPasses,
+)
 from aioproducer.protocol import ApiKey
 from aioproducer.protocol.messages.produce import ProduceRequest
 from aioproducer.record import TopicPartition
@@ -276,16 +281,16 @@ def test_the_sender_survives_an_error_of_its_own(caplog):
     async def scenario(world):
         world.cluster.create_topic("clicks", leaders=[1])
         async with world.producer(retry_backoff_max_ms=1000) as producer:
-            lines = producer._accumulator.lines
-            move_up = lines.move_up
+            lines = producer._accumulator.blocked_records
+            resume_topics = lines.resume_topics
             faults = iter([ZeroDivisionError("once"), ZeroDivisionError("twice")])
 
             def failing(now):
                 for fault in faults:
                     raise fault
-                return move_up(now)
+                return resume_topics(now)
 
-            lines.move_up = failing
+            lines.resume_topics = failing
             await producer.send("clicks", b"value")
             assert world.loop.time() < 1004
 
@@ -428,7 +433,7 @@ def test_who_awaits_in_debug_mode_is_called_back_by_the_loop_which_tells_who_was
 
 def test_a_turn_asked_for_while_turns_are_held_is_for_whoever_releases_them():
     loop = asyncio.new_event_loop()
-    turns = Turns(loop)
+    turns = SenderPasses(loop)
     taken = []
     turns.begin(lambda: taken.append("turn"))
     turns.hold()

@@ -36,7 +36,7 @@ def test_a_loop_that_was_held_up_serves_a_record_whose_metadata_is_there_and_doe
         world.cluster.create_topic("clicks", 1)
         async with world.producer(max_block_ms=500) as producer:
             delivery = producer.send("clicks", b"v")
-            while not producer._accumulator.lines.memory_line:
+            while not producer._accumulator.blocked_records.memory_waiters:
                 assert not delivery.done()
                 await asyncio.sleep(0)
             world.loop.hold_up(0.6)

@@ -92,7 +92,7 @@ async def nothing_is_left(world: World, producer: Producer, deliveries: list[asy
     if producer._parts is not None:
         pool = producer._parts.accumulator.pool
         assert pool.available_memory == pool.total_memory
-        assert not producer._parts.accumulator.lines.waiting.records
+        assert not producer._parts.accumulator.blocked_records.pending.records
     for _ in range(20):
         await asyncio.sleep(0)
     world.check_nothing_is_left(but=asyncio.current_task())

@@ -257,7 +257,7 @@ def test_drains_return_in_the_order_of_their_calls() -> None:
             closed_loops(producer, 100, value=RECORD),
         ):
             await asyncio.sleep(0.1)
-            await world.until(lambda: not producer._accumulator.has_room())
+            await world.until(lambda: not producer._accumulator.drain_waiters.has_room())
             async with asyncio.timeout(5):
                 await asyncio.gather(*(drain(producer, number) for number in range(100)))
         return order
@@ -273,7 +273,7 @@ def test_drain_returns_after_max_block_ms_and_raises_nothing_while_no_broker_ans
         async with world.producer(buffer_memory=100_000, max_block_ms=3000, delivery_timeout_ms=60_000) as producer:
             await producer.partitions_for("clicks")
             world.cluster.faults.append(Fault(api=ApiKey.PRODUCE, answer="silence", times=FOREVER))
-            while producer._accumulator.has_room():
+            while producer._accumulator.drain_waiters.has_room():
                 producer.send("clicks" if filled_by == "batches" else "unknown", bytes(10_000))
             began = world.loop.time()
             await producer.drain()
@@ -430,7 +430,7 @@ def test_drain_returns_when_async_serializers_make_the_records_in_line_smaller()
             await producer.partitions_for("clicks")
             # The first one's serializer takes long; those behind it shrink in their places.
             sent = [producer.send("clicks", value) for value in [b"slow", *[bytes(10_000)] * 12]]
-            assert not producer._accumulator.has_room()
+            assert not producer._accumulator.drain_waiters.has_room()
             began = world.loop.time()
             await producer.drain()
             took = world.loop.time() - began

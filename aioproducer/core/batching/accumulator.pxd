@@ -2,23 +2,44 @@ cimport cython
 
 from aioproducer.core.batching.batch cimport ProducerBatch, new_batch
 from aioproducer.core.batching.batch_memory cimport BatchMemory
-from aioproducer.core.batching.buffer_pool cimport Slab
+from aioproducer.core.batching.buffer_pool cimport BufferPool, Slab
 from aioproducer.core.outcomes.delivery cimport Delivery, new_delivery
-from aioproducer.core.batching.incomplete cimport IncompleteBatches
+from aioproducer.core.waiting.waiters cimport FlushWaiters
+from aioproducer.core.batching.drain_waiters cimport DrainWaiters
+from aioproducer.core.batching.incomplete_batches cimport IncompleteBatches
 from aioproducer.core.batching.partition_queue cimport PartitionQueue, TopicQueues
+from aioproducer.core.batching.producer_state cimport ProducerState
+from aioproducer.core.batching.ready cimport BatchFinisher, ReadyPartitions
 from aioproducer.core.batching.topics cimport Topics
 from aioproducer.partitioner cimport StickyPartitioner
 from aioproducer.wire.murmur2 cimport partition_for_key
 from aioproducer.wire.record cimport record_size_upper_bound
 
-cdef Py_ssize_t _INLINE_COMPRESSION_SIZE
+cdef int _CLOSED, _SUCCEEDED
 
 
 cdef Py_ssize_t _size_of(object data) except? -1
 
 
-cdef class RecordAccumulator(IncompleteBatches):
+cdef class RecordAccumulator(BatchFinisher):
+    cdef readonly object loop
+    cdef readonly BufferPool pool
+    cdef readonly ProducerState producer_state
+    cdef readonly object settings
+    cdef readonly object wake
+    cdef readonly object random
     cdef readonly object choose_partition
+    cdef readonly ReadyPartitions ready
+    cdef readonly IncompleteBatches incomplete
+    cdef Py_ssize_t _open_batches
+    cdef readonly object compression
+    cdef readonly object blocked_records
+    cdef object _memory_waiters
+    cdef object _pending_records
+    cdef FlushWaiters _flush_waiters
+    cdef readonly DrainWaiters drain_waiters
+    cdef public Py_ssize_t flushing
+    cdef public bint closing
     cdef readonly Topics topics
     cdef object _last_name
     cdef TopicQueues _last_topic
@@ -30,12 +51,10 @@ cdef class RecordAccumulator(IncompleteBatches):
     cdef bint _one_in_flight
     cdef double _delivery_timeout
     cdef Py_ssize_t _size_limit
-    cdef bint _compresses
     cdef BatchMemory _memory
-    cdef Py_ssize_t _inline_size
     cdef Py_ssize_t _largest_plain
 
-    @cython.locals(topic=TopicQueues, partitions=list, place=Py_ssize_t, queue=PartitionQueue, batch=ProducerBatch, index=Py_ssize_t)
+    @cython.locals(topic=TopicQueues, partitions=list, number=Py_ssize_t, queue=PartitionQueue, batch=ProducerBatch, index=Py_ssize_t)
     cpdef object append(
         self, object topic_name, object partition, object key, object value, object headers, long long timestamp_ms
     )
@@ -52,12 +71,12 @@ cdef class RecordAccumulator(IncompleteBatches):
     )
     cpdef bint begin_append(self) except -1
     cpdef object end_append(self)
-    cdef object _put_in_line(self, object pending, Py_ssize_t size)
-    cdef object _advance(self, TopicQueues topic, double now)
+    cdef object _enqueue_sent_meanwhile(self, object pending, Py_ssize_t size)
+    cdef object _unblock(self, TopicQueues topic, double now)
     @cython.locals(
         sticky=StickyPartitioner, queue=PartitionQueue, batch=ProducerBatch, index=Py_ssize_t, size=Py_ssize_t
     )
-    cdef object _place(
+    cdef object _append_to_queue(
         self,
         TopicQueues topic,
         object partition,
@@ -69,7 +88,7 @@ cdef class RecordAccumulator(IncompleteBatches):
         bint first,
     )
     @cython.locals(fullness=double)
-    cpdef object _close(self, PartitionQueue queue, ProducerBatch batch, double now, bint full)
+    cpdef object _close_batch(self, PartitionQueue queue, ProducerBatch batch, double now, bint full)
     cpdef bint admit(self, double now, Py_ssize_t limit) except -1
     cdef bint _admit(self, double now, Py_ssize_t limit) except -1
     cpdef list take_refused(self)
@@ -79,7 +98,7 @@ cdef class RecordAccumulator(IncompleteBatches):
     @cython.locals(topic=TopicQueues)
     cpdef object chosen_partition(self, object name, object key, object value)
     @cython.locals(size=Py_ssize_t)
-    cpdef object place_plain(
+    cpdef object append_to_new_batch(
         self,
         TopicQueues topic,
         object partition,
@@ -94,12 +113,17 @@ cdef class RecordAccumulator(IncompleteBatches):
     cpdef list drain(self, object node_id, double now)
     cdef bint _grow(self, ProducerBatch batch, Py_ssize_t record_size) except -1
     @cython.locals(slab=Slab)
-    cdef bint _extend(self, ProducerBatch batch, Py_ssize_t record_size) except -1
+    cdef bint _add_slab(self, ProducerBatch batch, Py_ssize_t record_size) except -1
     @cython.locals(
         slab=Slab, limit=Py_ssize_t, estimate=Py_ssize_t, under_way=Py_ssize_t, batch=ProducerBatch
     )
-    cdef ProducerBatch _open(
+    cdef ProducerBatch _open_batch(
         self, TopicQueues topic, PartitionQueue queue, Py_ssize_t record_size, long long timestamp_ms, double now
     )
     @cython.locals(queue=PartitionQueue)
-    cdef object _note_new_batch(self, PartitionQueue queue, ProducerBatch batch, double now)
+    cdef object _queue_open_batch(self, PartitionQueue queue, ProducerBatch batch, double now)
+    cpdef object request_ended(self, ProducerBatch batch)
+    @cython.locals(queue=PartitionQueue)
+    cpdef object completed(self, ProducerBatch batch, double now)
+    cdef object _finish(self, ProducerBatch batch)
+    cpdef object release(self, ProducerBatch batch)

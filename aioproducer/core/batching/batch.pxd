@@ -7,7 +7,8 @@ from aioproducer.record cimport new_record_metadata
 from aioproducer.wire.record cimport plain_headers_size, write_headers, write_plain_record, write_run
 from aioproducer.wire.record_batch cimport pack_header, write_header
 
-cdef int _PENDING, _FAILED, _SPLIT
+cdef int _OPEN, _DUE, _CLOSED, _SUCCEEDED, _FAILED, _SPLIT
+cdef long long _TRANSITIONS
 cdef Py_ssize_t _HEADER_SIZE, _LARGEST_COPIED
 cdef tuple _NO_HEADERS
 
@@ -41,19 +42,16 @@ cdef class ProducerBatch(DeliveryGroup):
     cdef public Py_ssize_t run_start
     cdef public Py_ssize_t run_stop
     cdef public long long run_timestamp
-    cdef public bint due
-    cdef public bint closed
     cdef public list body
     cdef public Py_ssize_t body_size
     cdef public int codec_id
     cdef public Py_ssize_t charged_size
-    cdef public bint compressing
     cdef public object header
     cdef public int readers
     cdef public long long producer_id
     cdef public int producer_epoch
     cdef public int base_sequence
-    cdef public int outcome
+    cdef public int state
     cdef public long long base_offset
     cdef public long long log_append_time
     cdef public bint acknowledged
@@ -113,6 +111,8 @@ cdef class ProducerBatch(DeliveryGroup):
     @cython.locals(slab=Slab, used=Py_ssize_t, begin=cython.p_char)
     cdef object _close_slab(self)
     cpdef object close(self)
+    cpdef object set_state(self, int state)
+    cpdef object end_lingering(self)
     cpdef bint is_full(self) except -1
     cpdef Py_ssize_t size(self) except -1
     cpdef Py_ssize_t uncompressed_size(self) except -1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from aioproducer._common.texts import counted
@@ -46,9 +46,26 @@ LARGEST_GROWTH = 65536
 # Bytes of a slab that are copied out when it is closed.
 _LARGEST_COPIED = 512
 
-PENDING, SUCCEEDED, FAILED, SPLIT = range(4)
-# The same for this module alone, where compiled modules have them as C's integers.
-_PENDING, _FAILED, _SPLIT = PENDING, FAILED, SPLIT
+# The states of a batch, in order: from CLOSED on it takes no records, from SUCCEEDED on its outcome is known.
+OPEN, DUE, CLOSED, COMPRESSING, SUCCEEDED, FAILED, SPLIT = range(7)
+
+STATE_NAMES = ("open", "due", "closed", "compressing", "succeeded", "failed", "split")
+
+NEXT_STATES: Mapping[int, tuple[int, ...]] = {
+    OPEN: (DUE, CLOSED),
+    DUE: (CLOSED,),
+    CLOSED: (COMPRESSING, SUCCEEDED, FAILED, SPLIT),
+    COMPRESSING: (CLOSED, FAILED),
+    SUCCEEDED: (),
+    FAILED: (),
+    SPLIT: (),
+}
+"""Which states may follow each state of a batch."""
+
+# The same as one number, for ``set_state``: eight bits for each state. Names of this module alone are C integers in the
+# compiled module.
+_TRANSITIONS = sum([1 << 8 * old + new for old, states in NEXT_STATES.items() for new in states])
+_OPEN, _DUE, _CLOSED, _SUCCEEDED, _FAILED, _SPLIT = OPEN, DUE, CLOSED, SUCCEEDED, FAILED, SPLIT
 _HEADER_SIZE = BATCH_HEADER_SIZE
 
 Header = tuple[str, Buffer | None]
@@ -59,13 +76,16 @@ _NO_HEADERS: tuple[Header, ...] = ()
 class ProducerBatch(DeliveryGroup):
     """Records of one partition, encoded in place in a chain of slabs.
 
-    Life: open (takes appends) -> closed -> compressed, if there is a codec -> drained (has a sequence and a header, a
-    transport reads it) -> one outcome: succeeded, failed or split. The outcome never changes.
+    ``state`` is OPEN while the batch takes records and lingers, DUE while it takes records and may be sent, CLOSED when
+    it takes no more, COMPRESSING until a thread has compressed it. Then it is CLOSED again, whether it waits in its
+    queue or is on the wire, until one outcome: SUCCEEDED, FAILED or SPLIT (``NEXT_STATES``).
 
-    Made by ``new_batch``.
+    ``on_wire`` and ``readers`` are independent of the outcome: a batch that has expired may still be in a request.
 
-    Memory: the slabs, and the compressed bytes in their place, go back to the pool when the outcome is known *and*
-    nothing reads them any more, neither a transport nor a compressor (``readers``).
+    The slabs, or the compressed bytes in their place, return to the pool when the outcome is known *and* neither a
+    transport nor a compressor reads them (``readers``).
+
+    Created by ``new_batch``.
     """
 
     __slots__ = (
@@ -79,12 +99,9 @@ class ProducerBatch(DeliveryGroup):
         "body_size",
         "charged_size",
         "children",
-        "closed",
         "codec_id",
         "column_start",
-        "compressing",
         "created_at",
-        "due",
         "first_timestamp",
         "has_unknown_attempt",
         "header",
@@ -98,7 +115,6 @@ class ProducerBatch(DeliveryGroup):
         "older",
         "on_wire",
         "order",
-        "outcome",
         "parent",
         "position",
         "producer_epoch",
@@ -114,6 +130,7 @@ class ProducerBatch(DeliveryGroup):
         "sent_to",
         "size_limit",
         "slabs",
+        "state",
         "stored_error",
         "timestamp_values",
         "timestamps_from",
@@ -175,21 +192,17 @@ class ProducerBatch(DeliveryGroup):
         self.run_start = 0
         self.run_stop = 0
         self.run_timestamp = -1
-        # Due: need not linger any more.
-        self.due = False
-        self.closed = False
+        self.state = OPEN
         self.body: list[Buffer] | None = None
         self.body_size = 0
         self.codec_id = 0
         # Bytes of the body that are not in slabs: compressed, or a part of a split batch.
         self.charged_size = 0
-        self.compressing = False
         self.header: bytes | None = None
         self.readers = 0
         self.producer_id = NO_PRODUCER_ID
         self.producer_epoch = NO_PRODUCER_EPOCH
         self.base_sequence = NO_SEQUENCE
-        self.outcome = PENDING
         self.base_offset = -1
         self.log_append_time = -1
         self.acknowledged = False
@@ -235,7 +248,7 @@ class ProducerBatch(DeliveryGroup):
                 break
             # Reading a user's object has run code of theirs, which has sent a record itself.
         size = len(record)
-        if self.closed:
+        if self.state >= _CLOSED:
             return -size - self.size_limit
         position = self.position
         if position + size > self.room_end:
@@ -370,7 +383,7 @@ class ProducerBatch(DeliveryGroup):
                 self._begin_timestamp(index, timestamp_ms)
         self.record_count = len(timestamps)
         self.max_record_size = max_record_size
-        self.closed = True
+        self.set_state(CLOSED)
         self.body = [body]
         self.body_size = self.used_before = self.charged_size = len(body)
 
@@ -378,8 +391,8 @@ class ProducerBatch(DeliveryGroup):
 
     def close(self) -> None:
         """Take no more records; ``body`` is then the gather list of what was appended."""
-        if not self.closed:
-            self.closed = True
+        if self.state < _CLOSED:
+            self.set_state(_CLOSED)
             # Nothing fits any more, whatever its size; before anything is made, with which the collector may run.
             self.room_end = 0
             self._close_slab()
@@ -387,7 +400,7 @@ class ProducerBatch(DeliveryGroup):
             self.body_size = self.used_before
 
     def is_full(self) -> bool:
-        return self.closed or (self.record_count > 0 and self.used_size() >= self.size_limit)
+        return self.state >= _CLOSED or (self.record_count > 0 and self.used_size() >= self.size_limit)
 
     def set_compressed(self, codec_id: int, data: bytes, pool: BufferPool) -> None:
         """Put the codec's output in the place of the records, and their memory back into the pool."""
@@ -453,9 +466,9 @@ class ProducerBatch(DeliveryGroup):
 
     def succeed(self, base_offset: int, log_append_time: int, acknowledged: bool = True) -> bool:
         """The broker has it. False where the batch was failed before and stays so."""
-        if self.outcome == _FAILED:
+        if self.state == _FAILED:
             return False
-        self._set_outcome(SUCCEEDED)
+        self.set_state(_SUCCEEDED)
         self.base_offset = base_offset
         self.log_append_time = log_append_time
         self.acknowledged = acknowledged
@@ -467,9 +480,9 @@ class ProducerBatch(DeliveryGroup):
 
         ``record_errors`` has, by their indices, the errors of records that do not fail with ``error``.
         """
-        if self.outcome == _FAILED:
+        if self.state == _FAILED:
             return False
-        self._set_outcome(FAILED)
+        self.set_state(_FAILED)
         self.stored_error = error
         self.record_errors = record_errors
         self.unobserved = self.record_count - self.observed_count()
@@ -478,7 +491,7 @@ class ProducerBatch(DeliveryGroup):
 
     def split_into(self, children: list[ProducerBatch]) -> None:
         """Let ``children`` answer for the records from now on; they hold them in order."""
-        self._set_outcome(SPLIT)
+        self.set_state(_SPLIT)
         self.children = []
         first = 0
         for place, child in enumerate(children):
@@ -497,28 +510,41 @@ class ProducerBatch(DeliveryGroup):
     def add_waiter(
         self, index: int, callback: Callable[..., Any] | None, argument: Any, context: Context | None = None
     ) -> None:
-        if self.outcome == _SPLIT:
+        if self.state == _SPLIT:
             child, index = self._child(index)
             child.add_waiter(index, callback, argument, context)
         else:
             DeliveryGroup.add_waiter(self, index, callback, argument, context)
 
     def pop_waiters(self, index: int, only: object = None) -> list[Waiter]:
-        if self.outcome == _SPLIT:
+        if self.state == _SPLIT:
             child, index = self._child(index)
             return child.pop_waiters(index, only)
         return DeliveryGroup.pop_waiters(self, index, only)
 
-    def _set_outcome(self, outcome: int) -> None:
-        if self.outcome != _PENDING:
-            raise AssertionError(f"{self!r} has its outcome already")
-        self.outcome = outcome
+    def set_state(self, state: int) -> None:
+        """
+        Raises:
+            AssertionError: ``state`` may not follow the batch's state.
+        """
+        if not _TRANSITIONS >> 8 * self.state + state & 1:
+            raise AssertionError(f"{self!r} cannot become {STATE_NAMES[state]}")
+        self.state = state
+
+    def end_lingering(self) -> None:
+        """Let an open batch be sent."""
+        self.set_state(_DUE)
+
+    @property
+    def closed(self) -> bool:
+        """Whether the batch takes no more records."""
+        return self.state >= CLOSED
 
     def is_finished(self) -> bool:
         """Whether every record has its outcome."""
-        if self.outcome == _SPLIT:
+        if self.state == _SPLIT:
             return self.undone_children == 0
-        return self.outcome != _PENDING
+        return self.state >= _SUCCEEDED
 
     def _child(self, index: int) -> tuple[ProducerBatch, int]:
         assert self.children is not None
@@ -527,13 +553,13 @@ class ProducerBatch(DeliveryGroup):
         return child, index - first
 
     def is_done(self, index: int) -> bool:
-        if self.outcome == _SPLIT:
+        if self.state == _SPLIT:
             child, index = self._child(index)
             return child.is_done(index)
-        return self.outcome != _PENDING
+        return self.state >= _SUCCEEDED
 
     def error(self, index: int) -> KafkaError | None:
-        if self.outcome == _SPLIT:
+        if self.state == _SPLIT:
             child, index = self._child(index)
             return child.error(index)
         if self.stored_error is None:
@@ -543,7 +569,7 @@ class ProducerBatch(DeliveryGroup):
         return self.stored_error.fresh()
 
     def metadata(self, index: int) -> RecordMetadata:
-        if self.outcome == _SPLIT:
+        if self.state == _SPLIT:
             child, index = self._child(index)
             return child.metadata(index)
         if not self.acknowledged:
@@ -575,7 +601,7 @@ class ProducerBatch(DeliveryGroup):
     def release_memory(self, pool: BufferPool) -> None:
         """Give everything back; call it when the outcome is known and ``readers`` is 0. Again: nothing happens."""
         assert self.readers == 0
-        assert self.outcome != _PENDING
+        assert self.state >= _SUCCEEDED
         self._release_memory(pool)
         self.body = None
         self.header = None
@@ -593,10 +619,9 @@ class ProducerBatch(DeliveryGroup):
         pool.refund(charged)
 
     def __repr__(self) -> str:
-        outcome = ("pending", "succeeded", "failed", "split")[self.outcome]
         sequence = f", sequence {self.base_sequence}" if self.base_sequence >= 0 else ""
         records = counted(self.record_count, "record")
-        return f"<ProducerBatch {self.topic_partition} #{self.number}: {records}{sequence}, {outcome}>"
+        return f"<ProducerBatch {self.topic_partition} #{self.number}: {records}{sequence}, {STATE_NAMES[self.state]}>"
 
 
 def new_batch(
@@ -611,3 +636,12 @@ def new_batch(
     batch = ProducerBatch.__new__(ProducerBatch)
     batch.begin(loop, queue, topic_partition, number, created_at, size_limit)
     return batch
+
+
+def parts(batch: ProducerBatch, first: int = 0) -> Iterator[tuple[int, ProducerBatch]]:
+    """The batch, or those it was split into, each with its first record's place."""
+    if batch.children is None:
+        yield first, batch
+        return
+    for offset, child in batch.children:
+        yield from parts(child, first + offset)

@@ -18,9 +18,8 @@ from typing import NamedTuple
 from aioproducer._common.diagnosis import delivery_timed_out
 from aioproducer._common.texts import printable
 from aioproducer.core.batching.accumulator import RecordAccumulator
-from aioproducer.core.batching.batch import PENDING, ProducerBatch
+from aioproducer.core.batching.batch import SUCCEEDED, ProducerBatch
 from aioproducer.core.batching.producer_state import ProducerState
-from aioproducer.core.batching.split import split_batch
 from aioproducer.error_codes import REFUSED_BEFORE_APPEND
 from aioproducer.errors import (
     BatchRejectedError,
@@ -146,7 +145,7 @@ class Completion:
         if isinstance(error, _SEQUENCE_ERRORS) and _whole_may_be_stored(batch):
             told = "an earlier attempt, in a larger batch, may have written these records"
             error = broker_error(code, f"{told}; {message}" if message else told)
-        if batch.outcome == PENDING:
+        if batch.state < SUCCEEDED:
             if code == MESSAGE_TOO_LARGE and batch.record_count > 1:
                 return self._split(batch, error, now)
             if code == MESSAGE_TOO_LARGE:
@@ -185,7 +184,7 @@ class Completion:
         accumulator.request_ended(batch)
         assert batch.queue is not None
         sequences = batch.queue.sequences
-        pending = batch.outcome == PENDING
+        pending = batch.state < SUCCEEDED
         batch.last_error = error
         sequence_error = batch.base_sequence >= 0 and isinstance(error, _SEQUENCE_ERRORS)
         if isinstance(error, _FATAL_ERRORS) and state.idempotent:
@@ -219,6 +218,8 @@ class Completion:
         return batch.attempts <= self._retries
 
     def _split(self, batch: ProducerBatch, error: BrokerError, now: float) -> Verdict:
+        from aioproducer.core.batching.split import split_batch
+
         self._accumulator.request_ended(batch)
         parts = split_batch(batch, self._accumulator.settings.batch_size)
         self._accumulator.split(batch, parts, now)
@@ -260,7 +261,7 @@ class Completion:
 
     def fail_all(self, error: KafkaError, now: float, most: int | None = None) -> list[ProducerBatch]:
         """Fail every batch without an outcome, or the oldest ``most`` as they were made, and return them."""
-        batches = self._accumulator.all_incomplete(most)
+        batches = self._accumulator.incomplete.unfinished(most)
         for batch in batches:
             self.fail(batch, error, now)
         return batches

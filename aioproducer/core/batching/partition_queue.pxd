@@ -3,6 +3,9 @@ from aioproducer.core.batching.producer_state cimport PartitionSequences
 from aioproducer.partitioner cimport StickyPartitioner
 
 
+cdef long long _TRANSITIONS
+
+
 cdef class NodeQueue:
     cdef readonly int node_id
     cdef readonly object ready
@@ -17,12 +20,12 @@ cdef class PartitionQueue:
     cdef readonly object batches
     cdef public ProducerBatch open_batch
     cdef public NodeQueue node
-    cdef public bint in_ready
-    cdef public bint muted
+    cdef readonly int state
     cdef public Py_ssize_t on_wire
     cdef public double backoff_until
     cdef public Py_ssize_t last_batch_size
 
+    cpdef object set_state(self, int state)
     cpdef object own_batches(self)
     cpdef object take(self)
     cpdef object remove(self, ProducerBatch batch)
@@ -34,15 +37,15 @@ cdef class TopicQueues:
     cdef readonly list spare
     cdef public StickyPartitioner sticky
     cdef public double load_at
-    cdef public double noted_at
+    cdef public double use_recorded_at
     cdef public double sized_at
     cdef list _led
     cdef object _available
-    cdef readonly object line
-    cdef readonly object aside
-    cdef public Py_ssize_t line_length
+    cdef readonly object metadata_waiters
+    cdef readonly object unknown_partition_waiters
+    cdef public Py_ssize_t blocked_count
 
-    cpdef object own_line(self)
-    cpdef object own_aside(self)
-    cpdef object line_ended(self)
+    cpdef object own_metadata_waiters(self)
+    cpdef object own_unknown_partition_waiters(self)
+    cpdef object clear_waiters(self)
     cpdef bint has_partition(self, object partition) except -1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from aioproducer._common.texts import counted
@@ -21,81 +21,142 @@ PartitionChoice = Callable[[str, Buffer | None, Buffer | None], int | None]
 NO_BATCHES: deque[ProducerBatch] = deque(maxlen=0)
 # What topics share, read only: no unknown partitions, and no waiting records.
 _NO_SPARE: list[PartitionQueue] = []
-NO_LINE: Final[OrderedDict[PendingRecord, None]] = OrderedDict()
+NO_WAITERS: Final[OrderedDict[PendingRecord, None]] = OrderedDict()
+
+
+# The states of a partition.
+IDLE, READY, LEADERLESS, HELD, BACKING_OFF, MUTED = range(6)
+
+STATE_NAMES = ("idle", "ready", "leaderless", "held", "backing off", "muted")
+
+NEXT_STATES: Mapping[int, tuple[int, ...]] = {
+    IDLE: (IDLE, READY, LEADERLESS, HELD, BACKING_OFF, MUTED),
+    READY: (IDLE, BACKING_OFF),
+    LEADERLESS: (IDLE, BACKING_OFF),
+    HELD: (IDLE, LEADERLESS, BACKING_OFF),
+    BACKING_OFF: (IDLE,),
+    MUTED: (IDLE,),
+}
+"""Which states may follow each state of a partition. ``drain`` makes a ready partition idle while it looks at it."""
+
+# The same as one number, for ``set_state``: eight bits for each state. A C integer in the compiled module.
+_TRANSITIONS = sum([1 << 8 * old + new for old, states in NEXT_STATES.items() for new in states])
 
 
 class NodeQueue:
     """The partitions led by one broker that have a batch to send, in the order in which they became ready.
 
-    A partition that was drained goes to the back, one whose batch did not fit into the request stays in front: every
-    ready partition has its turn, with no index to keep and no partition looked at that has nothing to send.
+    A partition with more to send than one batch goes to the back, one whose batch did not fit into the request stays in
+    front. So every ready partition is served, and partitions with nothing to send cost nothing.
     """
 
     __slots__ = ("node_id", "ready", "waiting_since")
 
     def __init__(self, node_id: int) -> None:
         self.node_id = node_id
-        self.ready: deque[PartitionQueue] = deque()
+        self.ready: OrderedDict[PartitionQueue, None] = OrderedDict()
         # Since when something has been ready without being drained, or None (partitioner.availability.timeout.ms).
         self.waiting_since: float | None = None
 
 
 class PartitionQueue:
-    """The batches of one partition, oldest first: retried ones in sequence order, closed ones, then the open one."""
+    """The batches of one partition, oldest first: retried ones in sequence order, closed ones, then the open one.
+
+    ``state`` is what keeps the oldest batch from being sent; ``ReadyPartitions`` sets it:
+
+    IDLE
+        There is no batch, or the oldest one lingers or is being compressed.
+    READY
+        It may be sent: the partition is in the queue of its leader.
+    LEADERLESS
+        It could be sent, but the partition has no leader.
+    HELD
+        ``ProducerState`` does not allow it: earlier batches have to end first, or there is no producer id.
+    BACKING_OFF
+        An attempt failed: the partition waits until ``backoff_until``.
+    MUTED
+        A batch of the partition is on the wire, and only one may be (order without idempotence).
+    """
 
     __slots__ = (
         "backoff_until",
         "batches",
-        "in_ready",
         "last_batch_size",
-        "muted",
         "node",
         "on_wire",
         "open_batch",
         "partition",
         "sequences",
+        "state",
         "topic",
         "topic_partition",
     )
 
     def __init__(self, topic_partition: TopicPartition, sequences: PartitionSequences) -> None:
         self.topic_partition = topic_partition
-        # The two of it, which are asked for with every batch.
+        # Both parts of it, which are read for every batch.
         self.topic, self.partition = topic_partition
         self.sequences = sequences
-        # Those of its own while there are some; ``own_batches`` makes them.
+        # A deque of its own while there are batches; ``own_batches`` creates it.
         self.batches = NO_BATCHES
         self.open_batch: ProducerBatch | None = None
         self.node: NodeQueue | None = None
-        self.in_ready = False
-        self.muted = False
-        # How many of its batches are on the wire.
+        self.state = IDLE
+        # Number of its batches on the wire.
         self.on_wire = 0
         self.backoff_until = 0.0
-        # Bytes of records in the batch that was closed last: about as many as the next will have.
+        # Bytes of records in the batch that was closed last: the next one will have about as many.
         self.last_batch_size = 0
 
+    def set_state(self, state: int) -> None:
+        """
+        Raises:
+            AssertionError: ``state`` may not follow the partition's state.
+        """
+        if not _TRANSITIONS >> 8 * self.state + state & 1:
+            raise AssertionError(f"{self!r} cannot become {STATE_NAMES[state]}")
+        self.state = state
+
     def own_batches(self) -> deque[ProducerBatch]:
-        """What batches can be put into."""
+        """Return the batches for one to be added."""
         if self.batches is NO_BATCHES:
             self.batches = deque()
         return self.batches
 
     def take(self) -> None:
-        """Take the oldest batch out."""
+        """Remove the oldest batch."""
         self.batches.popleft()
         if not self.batches:
             self.batches = NO_BATCHES
 
+    def insert(self, batches: list[ProducerBatch]) -> None:
+        """Put batches back in front, in the order of their sequences; without any, in the order of creation."""
+        in_flight = self.sequences.in_flight
+        positions = {id(each): position for position, each in enumerate(in_flight)}
+
+        def order(each: ProducerBatch) -> tuple[int, tuple[int, ...]]:
+            return positions.get(id(each), len(in_flight)), each.order
+
+        waiting = self.own_batches()
+        for batch in sorted(batches, key=order, reverse=True):
+            # Only the few waiting batches that were sent before come before this one.
+            before = []
+            while waiting and order(waiting[0]) < order(batch):
+                before.append(waiting.popleft())
+            waiting.appendleft(batch)
+            waiting.extendleft(reversed(before))
+
     def remove(self, batch: ProducerBatch) -> None:
-        """Take a batch out, wherever it stands, if it is there."""
+        """Remove a batch if it is there."""
         if batch in self.batches:
             self.batches.remove(batch)
             if not self.batches:
                 self.batches = NO_BATCHES
 
     def __repr__(self) -> str:
-        return f"<PartitionQueue {self.topic_partition}: {counted(len(self.batches), 'batch')}>"
+        return (
+            f"<PartitionQueue {self.topic_partition}: {counted(len(self.batches), 'batch')}, {STATE_NAMES[self.state]}>"
+        )
 
 
 class TopicQueues:
@@ -104,16 +165,16 @@ class TopicQueues:
     __slots__ = (
         "_available",
         "_led",
-        "aside",
-        "line",
-        "line_length",
+        "blocked_count",
         "load_at",
+        "metadata_waiters",
         "name",
-        "noted_at",
         "partitions",
         "sized_at",
         "spare",
         "sticky",
+        "unknown_partition_waiters",
+        "use_recorded_at",
     )
 
     def __init__(self, name: str) -> None:
@@ -127,32 +188,32 @@ class TopicQueues:
         # When metadata last said how many partitions there are.
         self.sized_at = 0.0
         # When metadata was last told that the topic is in use.
-        self.noted_at = float("-inf")
+        self.use_recorded_at = float("-inf")
         # The partitions that have a leader, and their numbers; None where that has to be looked up again.
         self._led: list[PartitionQueue] | None = None
         self._available: Sequence[int] = ()
         # Records that wait for metadata or an async serializer, and how many wait here or for memory: while there is
         # one, later records of the topic join it.
-        self.line = NO_LINE
-        self.line_length = 0
+        self.metadata_waiters = NO_WAITERS
+        self.blocked_count = 0
         # Records for partitions that the topic does not have, or not yet: they hold up no other record.
-        self.aside = NO_LINE
+        self.unknown_partition_waiters = NO_WAITERS
 
-    def own_line(self) -> OrderedDict[PendingRecord, None]:
+    def own_metadata_waiters(self) -> OrderedDict[PendingRecord, None]:
         """The line, to be joined."""
-        if self.line is NO_LINE:
-            self.line = OrderedDict()
-        return self.line
+        if self.metadata_waiters is NO_WAITERS:
+            self.metadata_waiters = OrderedDict()
+        return self.metadata_waiters
 
-    def own_aside(self) -> OrderedDict[PendingRecord, None]:
+    def own_unknown_partition_waiters(self) -> OrderedDict[PendingRecord, None]:
         """Where records stand aside, for one more."""
-        if self.aside is NO_LINE:
-            self.aside = OrderedDict()
-        return self.aside
+        if self.unknown_partition_waiters is NO_WAITERS:
+            self.unknown_partition_waiters = OrderedDict()
+        return self.unknown_partition_waiters
 
-    def line_ended(self) -> None:
+    def clear_waiters(self) -> None:
         """Drop the line: no record waits any more."""
-        self.line = self.aside = NO_LINE
+        self.metadata_waiters = self.unknown_partition_waiters = NO_WAITERS
 
     def has_partition(self, partition: int | None) -> bool:
         """Whether metadata has come, and names this partition (``None``: any)."""
@@ -187,7 +248,7 @@ class TopicQueues:
 
     def is_idle(self) -> bool:
         """Whether nothing of the topic waits, here or at a broker."""
-        return not (self.line_length or self.aside) and not any(
+        return not (self.blocked_count or self.unknown_partition_waiters) and not any(
             queue.batches or queue.on_wire or queue.sequences.in_flight for queue in (*self.partitions, *self.spare)
         )
 

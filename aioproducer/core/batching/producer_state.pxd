@@ -35,7 +35,7 @@ cdef class ProducerState:
     cpdef bint is_first_in_flight(self, ProducerBatch batch, PartitionSequences sequences) except -1
     cpdef object abandoned(self, ProducerBatch batch, PartitionSequences sequences)
     @cython.locals(batch=ProducerBatch)
-    cpdef bint settle(self, PartitionSequences sequences) except -1
+    cpdef bint resolve(self, PartitionSequences sequences) except -1
     cdef object _left(self, ProducerBatch batch, PartitionSequences sequences)
     cdef bint _is_current(self, PartitionSequences sequences)
     cdef object _begin_epoch(self, PartitionSequences sequences)

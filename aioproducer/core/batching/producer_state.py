@@ -210,7 +210,7 @@ class ProducerState:
         place = sequences.in_flight.index(batch)
         sequences.in_flight[place : place + 1] = children
 
-    def settle(self, sequences: PartitionSequences) -> bool:
+    def resolve(self, sequences: PartitionSequences) -> bool:
         """Resolve what can be resolved; call it whenever a request of the partition has ended or a batch was failed.
 
         Returns whether the partition may go on where it could not before.

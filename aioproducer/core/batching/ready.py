@@ -1,7 +1,7 @@
-"""Which partitions may be drained: those whose head is due, by leader, in the order in which they became ready.
+"""Compiled. Which partitions may be drained: those with a due batch, by leader, in the order they became ready.
 
-Work here is in proportion to what happens: batches that linger stand in order of their deadline, partitions that back
-off in a heap, and what is ready in its leader's queue. Nothing ever looks at all partitions.
+Work is proportional to what happens: batches that linger are in the order of their deadlines, partitions that back off
+in a heap, and ready ones in their leader's queue. Nothing ever iterates over all partitions.
 """
 
 from __future__ import annotations
@@ -11,12 +11,25 @@ from collections import OrderedDict
 from collections.abc import Callable
 from itertools import count
 
-from aioproducer.core.batching.batch import ProducerBatch
-from aioproducer.core.batching.partition_queue import NodeQueue, PartitionQueue
+from aioproducer.core.batching.batch import CLOSED, DUE, ProducerBatch
+from aioproducer.core.batching.partition_queue import (
+    BACKING_OFF,
+    HELD,
+    IDLE,
+    LEADERLESS,
+    MUTED,
+    READY,
+    NodeQueue,
+    PartitionQueue,
+)
 from aioproducer.core.batching.producer_state import ProducerState
 
-# Batches in one request: as many as can be put into it, and taken out again, within a fraction of a millisecond. What
-# is left goes with the next request.
+# Names of this module alone are C integers in the compiled module.
+_DUE, _CLOSED = DUE, CLOSED
+_BACKING_OFF, _HELD, _IDLE, _LEADERLESS, _MUTED, _READY = BACKING_OFF, HELD, IDLE, LEADERLESS, MUTED, READY
+
+# Batches in one request: as many as can be put into it, and taken out again, within a fraction of a millisecond. The
+# others go with the next request.
 BATCHES_PER_REQUEST = 64
 
 
@@ -26,16 +39,16 @@ class BatchFinisher:
     __slots__ = ()
 
     def finish_batch(self, queue: PartitionQueue, batch: ProducerBatch, now: float) -> bool:
-        """Close the batch and compress it; False where a thread has to do that first."""
-        raise AssertionError("the accumulator says")
+        """Close the batch and compress it; return False if a thread has to do that first."""
+        raise NotImplementedError
 
 
 class ReadyPartitions:
-    """The ready side of the accumulator.
+    """Keeps the state of each partition, and the collection that the state stands for (see ``PartitionQueue``).
 
     A partition is ready when it has a leader, is neither muted nor backing off, and its oldest batch is closed or need
-    not linger any more. Whether its sequence may go is asked at drain; a partition that may not is held until its state
-    changes.
+    not linger any more. ``drain`` asks ``ProducerState`` whether the batch's sequence may be sent; if not, the
+    partition is held until that changes.
     """
 
     __slots__ = (
@@ -47,7 +60,7 @@ class ReadyPartitions:
         "linger",
         "nodes",
         "producer_state",
-        "ready",
+        "ready_nodes",
         "wake",
     )
 
@@ -56,53 +69,60 @@ class ReadyPartitions:
         self.linger = linger
         self.wake = wake
         self.nodes: dict[int, NodeQueue] = {}
-        # Nodes with something to drain; by topic, partitions that had something to send and no leader.
-        self.ready: dict[int, NodeQueue] = {}
+        # Nodes that lead a ready partition, by id.
+        self.ready_nodes: dict[int, NodeQueue] = {}
+        # LEADERLESS partitions by topic.
         self.leaderless: dict[str, dict[PartitionQueue, None]] = {}
-        # Open batches whose linger runs, by its end; partitions that back off; partitions held by the producer state.
+        # Open batches that linger, in the order of their deadlines.
         self._lingering: OrderedDict[ProducerBatch, None] = OrderedDict()
+        # BACKING_OFF partitions by the end of their backoff. An entry stays when its partition changes its state.
         self._backoffs: list[tuple[float, int, PartitionQueue]] = []
         self._held: dict[PartitionQueue, None] = {}
         self._tie = count()
 
-    def opened(self, queue: PartitionQueue, batch: ProducerBatch, now: float, hurry: bool) -> None:
-        """A batch was opened: its linger begins, unless there is a ``hurry``."""
-        if hurry or self.linger <= 0:
-            batch.due = True
+    # Batches
+
+    def batch_opened(self, queue: PartitionQueue, batch: ProducerBatch, now: float, is_due: bool) -> None:
+        """Let the new batch linger, unless it ``is_due`` at once."""
+        if is_due or self.linger <= 0:
+            batch.end_lingering()
             self.update(queue, now)
         else:
             self._lingering[batch] = None
             if len(self._lingering) == 1:
                 self.wake()
 
-    def closed(self, batch: ProducerBatch) -> None:
-        """A batch takes no more records, so that it need not linger."""
+    def batch_closed(self, batch: ProducerBatch) -> None:
+        """A closed batch need not linger."""
         if self._lingering:
             self._lingering.pop(batch, None)
 
-    def poll(self, now: float) -> None:
-        """Make ready what has lingered or backed off long enough."""
+    def process_deadlines(self, now: float) -> None:
+        """Make the partitions ready whose batches have lingered, or that have backed off, long enough."""
         while self._lingering:
             batch = next(iter(self._lingering))
             if batch.created_at + self.linger > now:
                 break
-            self._make_due(batch, now)
+            self._end_lingering(batch, now)
         while self._backoffs and self._backoffs[0][0] <= now:
-            self.update(heapq.heappop(self._backoffs)[2], now)
+            queue = heapq.heappop(self._backoffs)[2]
+            if queue.state == _BACKING_OFF and queue.backoff_until <= now:
+                queue.set_state(_IDLE)
+                self.update(queue, now)
 
-    def hurry(self, now: float) -> None:
-        """Let nothing linger."""
+    def end_lingering(self, now: float) -> None:
+        """Let no batch linger any longer."""
         while self._lingering:
-            self._make_due(next(iter(self._lingering)), now)
+            self._end_lingering(next(iter(self._lingering)), now)
 
-    def _make_due(self, batch: ProducerBatch, now: float) -> None:
+    def _end_lingering(self, batch: ProducerBatch, now: float) -> None:
         del self._lingering[batch]
-        batch.due = True
+        batch.end_lingering()
         if batch.queue is not None:
             self.update(batch.queue, now)
 
     def next_deadline(self) -> float:
-        """When ``poll`` will next have something to do; infinity for never."""
+        """Return when ``process_deadlines`` next has work; infinity for never."""
         deadline = float("inf")
         if self._lingering:
             batch = next(iter(self._lingering))
@@ -111,31 +131,55 @@ class ReadyPartitions:
             deadline = min(deadline, self._backoffs[0][0])
         return deadline
 
+    # Partitions
+
     def back_off(self, queue: PartitionQueue, until: float) -> None:
-        """Let the partition rest until then, or longer where it does already."""
+        """Let the partition send nothing until then, or longer if it backs off already."""
         if until > queue.backoff_until:
             queue.backoff_until = until
             heapq.heappush(self._backoffs, (until, next(self._tie), queue))
+            if queue.state != _BACKING_OFF:
+                self._leave(queue, _BACKING_OFF)
 
     def set_leader(self, queue: PartitionQueue, node_id: int, now: float) -> bool:
-        """The partition's leader is ``node_id``, or none (-1); return False if that is not new."""
+        """Set the partition's leader, -1 for none; return False if that is not new."""
         node = None if node_id < 0 else self._node(node_id)
         if queue.node is node:
             return False
-        # It may still stand in the old leader's queue, which passes over it.
-        queue.in_ready = False
+        if queue.state != _MUTED:
+            self._leave(queue, _IDLE)
         queue.node = node
-        self._discard_leaderless(queue)
         # A retry need not wait for a broker that is not asked again (KIP-951).
         queue.backoff_until = 0.0
         self.update(queue, now)
         return True
 
     def forget(self, queue: PartitionQueue) -> None:
-        queue.in_ready = False
+        """Remove the partition of a topic that metadata no longer follows."""
+        self._leave(queue, _IDLE)
         queue.node = None
-        self._discard_leaderless(queue)
-        self._held.pop(queue, None)
+
+    def _leave(self, queue: PartitionQueue, state: int) -> None:
+        """Set the partition's state, and remove it from the collection that the old state stands for."""
+        old = queue.state
+        if old == _READY:
+            node = queue.node
+            assert node is not None
+            del node.ready[queue]
+            if not node.ready:
+                self._nothing_ready(node)
+        elif old == _HELD:
+            del self._held[queue]
+        elif old == _LEADERLESS:
+            queues = self.leaderless[queue.topic]
+            del queues[queue]
+            if not queues:
+                del self.leaderless[queue.topic]
+        queue.set_state(state)
+
+    def _nothing_ready(self, node: NodeQueue) -> None:
+        self.ready_nodes.pop(node.node_id, None)
+        node.waiting_since = None
 
     def _node(self, node_id: int) -> NodeQueue:
         node = self.nodes.get(node_id)
@@ -144,51 +188,51 @@ class ReadyPartitions:
         return node
 
     def update(self, queue: PartitionQueue, now: float) -> None:
-        """Put the partition into its leader's queue if its head may go; to be called when that may have changed."""
-        if queue.in_ready or queue.muted or not queue.batches or queue.backoff_until > now:
+        """Make the partition ready if its oldest batch may be sent; to be called when that may have changed."""
+        state = queue.state
+        if state in (_READY, _MUTED, _BACKING_OFF) or not queue.batches:
             return
-        head = queue.batches[0]
-        if head.compressing or not (head.closed or head.due):
+        first = queue.batches[0]
+        head = first.state
+        if head != _DUE and head != _CLOSED:
             return
         node = queue.node
         if node is None:
-            self.leaderless.setdefault(queue.topic, {})[queue] = None
+            if state != _LEADERLESS:
+                self._leave(queue, _LEADERLESS)
+                self.leaderless.setdefault(queue.topic, {})[queue] = None
         else:
-            queue.in_ready = True
-            node.ready.append(queue)
+            if state != _IDLE:
+                self._leave(queue, _IDLE)
+            queue.set_state(_READY)
+            node.ready[queue] = None
             if node.waiting_since is None:
                 node.waiting_since = now
-            self.ready[node.node_id] = node
+            self.ready_nodes[node.node_id] = node
         self.wake()
 
-    def settle(self, queue: PartitionQueue, now: float) -> None:
-        """Something that may have held the partition back has ended."""
-        self.producer_state.settle(queue.sequences)
-        if self._held:
-            self._held.pop(queue, None)
+    def unmute(self, queue: PartitionQueue) -> None:
+        """Let the partition send again: the request that carried its batch has ended."""
+        if queue.state == _MUTED:
+            queue.set_state(_IDLE)
+
+    def unblock(self, queue: PartitionQueue, now: float) -> None:
+        """Make the partition ready if it is: something that may have blocked it has ended."""
+        self.producer_state.resolve(queue.sequences)
         self.update(queue, now)
 
-    def settle_held(self, now: float) -> None:
-        """The producer id has come, or changed: look again at all that it held back."""
-        held, self._held = self._held, {}
-        for queue in held:
-            self.settle(queue, now)
+    def unblock_held(self, now: float) -> None:
+        """Unblock all partitions that ``ProducerState`` held: it has another producer id."""
+        for queue in list(self._held):
+            self.unblock(queue, now)
 
     def unknown_leader_topics(self) -> set[str]:
-        """The topics with something to send and no leader to send it to."""
+        """Return the topics with a batch to send and no leader to send it to."""
         for queues in list(self.leaderless.values()):
-            # One partition of a topic is enough, and those whose batches are gone need not be looked at again.
+            # One partition of a topic is enough. Those whose batches are gone are no longer leaderless.
             while queues and not (queue := next(iter(queues))).batches:
-                self._discard_leaderless(queue)
+                self._leave(queue, _IDLE)
         return set(self.leaderless)
-
-    def _discard_leaderless(self, queue: PartitionQueue) -> None:
-        topic = queue.topic
-        queues = self.leaderless.get(topic)
-        if queues is not None:
-            queues.pop(queue, None)
-            if not queues:
-                del self.leaderless[topic]
 
     def drain(
         self,
@@ -198,35 +242,35 @@ class ReadyPartitions:
         one_in_flight: bool,
         finisher: BatchFinisher,
     ) -> list[ProducerBatch]:
-        """The batches for one request, as ``RecordAccumulator.drain`` says."""
+        """Return the batches for one request; see ``RecordAccumulator.drain``."""
         drained: list[ProducerBatch] = []
         node = self.nodes.get(node_id)
         if node is None:
             return drained
         room = max_request_size
-        # Those with more to send, which is for the next request.
+        # Partitions with more to send, which is for the next request.
         again: list[PartitionQueue] | None = None
         partitions = node.ready
         while partitions and len(drained) < BATCHES_PER_REQUEST:
-            queue = partitions.popleft()
-            if queue.node is not node or not queue.in_ready:
-                continue
-            queue.in_ready = False
+            queue, _ = partitions.popitem(False)
+            queue.set_state(_IDLE)
             head = queue.batches[0] if queue.batches else None
-            if head is None or queue.muted or queue.backoff_until > now or head.compressing:
+            if head is None or (head.state != _DUE and head.state != _CLOSED):
                 continue
             if queue.sequences.bump_wanted:
                 # It waited for a producer id, which has come without anything else happening to the partition.
-                self.producer_state.settle(queue.sequences)
+                self.producer_state.resolve(queue.sequences)
             if not self.producer_state.may_send(head, queue.sequences):
+                queue.set_state(_HELD)
                 self._held[queue] = None
                 continue
             if not finisher.finish_batch(queue, head, now):
                 continue
             size = head.size()
             if size > room and drained:
-                partitions.appendleft(queue)
-                queue.in_ready = True
+                queue.set_state(_READY)
+                partitions[queue] = None
+                partitions.move_to_end(queue, False)
                 break
             room -= size
             queue.take()
@@ -236,7 +280,7 @@ class ReadyPartitions:
             head.sent_to = node_id
             drained.append(head)
             if one_in_flight:
-                queue.muted = True
+                queue.set_state(_MUTED)
             elif queue.batches:
                 if again is None:
                     again = []
@@ -248,6 +292,5 @@ class ReadyPartitions:
             if drained:
                 node.waiting_since = now
         else:
-            self.ready.pop(node_id, None)
-            node.waiting_since = None
+            self._nothing_ready(node)
         return drained

@@ -1,8 +1,6 @@
-"""Splitting a batch that the broker calls too large (KIP-126), and what it was split into."""
+"""Splitting a batch that the broker rejects as too large (KIP-126)."""
 
 from __future__ import annotations
-
-from collections.abc import Iterator
 
 from aioproducer.core.batching.batch import ProducerBatch, new_batch
 from aioproducer.wire.record_batch import BATCH_HEADER_SIZE, BatchRecord, RecordBatch, encode_record
@@ -54,12 +52,3 @@ def _part(batch: ProducerBatch, records: list[BatchRecord], encoded: list[bytes]
         max(len(data) for data in encoded),
     )
     return part
-
-
-def parts(batch: ProducerBatch, first: int = 0) -> Iterator[tuple[int, ProducerBatch]]:
-    """The batch, or those it was split into, each with its first record's place."""
-    if batch.children is None:
-        yield first, batch
-        return
-    for offset, child in batch.children:
-        yield from parts(child, first + offset)

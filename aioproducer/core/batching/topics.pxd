@@ -9,14 +9,17 @@ from aioproducer.partitioner cimport StickyPartitioner
 cdef class Topics:
     cdef ReadyPartitions _ready
     cdef ProducerState _producer_state
-    cdef object _settings
     cdef object _random
+    cdef Py_ssize_t _batch_size
+    cdef bint _is_adaptive
+    cdef double _availability_timeout
+    cdef object _rack
     cdef public object rack_of
     cdef dict _queues
 
     cpdef TopicQueues get(self, object name)
     @cython.locals(topic=TopicQueues, sticky=StickyPartitioner)
-    cpdef object closed(self, PartitionQueue queue, double fullness, double now)
+    cpdef object batch_closed(self, PartitionQueue queue, double fullness, double now)
     @cython.locals(sticky=StickyPartitioner)
-    cpdef object end_turn(self, TopicQueues topic, object partition, double now)
+    cpdef object switch_sticky(self, TopicQueues topic, object partition, double now)
     cdef object _refresh_load(self, TopicQueues topic, double now)

@@ -14,8 +14,6 @@ from aioproducer.record import TopicPartition
 if TYPE_CHECKING:
     from random import Random
 
-    from aioproducer.core.batching.accumulator import AccumulatorSettings
-
 # Seconds between two looks at the queue sizes of a topic, at least, and for each of its partitions: so that the look,
 # however many partitions there are, takes no more than about a hundredth of the time.
 LOAD_AGE = 0.005
@@ -35,14 +33,21 @@ class Topics:
         self,
         ready: ReadyPartitions,
         producer_state: ProducerState,
-        settings: AccumulatorSettings,
         random: Random,
+        *,
+        batch_size: int,
+        is_adaptive: bool,
+        availability_timeout: float,
+        rack: str | None,
         rack_of: Callable[[int], str | None],
     ) -> None:
         self._ready = ready
         self._producer_state = producer_state
-        self._settings = settings
         self._random = random
+        self._batch_size = batch_size
+        self._is_adaptive = is_adaptive
+        self._availability_timeout = availability_timeout
+        self._rack = rack
         self.rack_of = rack_of
         self._queues: dict[str, TopicQueues] = {}
 
@@ -56,7 +61,7 @@ class Topics:
     def __contains__(self, name: object) -> bool:
         return name in self._queues
 
-    def begin(self, name: str) -> TopicQueues:
+    def ensure(self, name: str) -> TopicQueues:
         """The topic's queues, from now on; its partitions are empty until metadata has come."""
         topic = self._queues.get(name)
         if topic is None:
@@ -79,7 +84,7 @@ class Topics:
 
     def make_partitions(self, name: str, partition_count: int, most: int) -> bool:
         """Make ready for ``resize`` with that, at most so many partitions; whether there is more to do."""
-        return self.begin(name).make_partitions(partition_count, self._producer_state.sequences, most)
+        return self.ensure(name).make_partitions(partition_count, self._producer_state.sequences, most)
 
     def resize(self, topic: TopicQueues, partition_count: int, now: float) -> None:
         """The topic has this many partitions; also fewer, where it was re-created, or none, where it was deleted."""
@@ -94,22 +99,22 @@ class Topics:
 
     def recreated(self, name: str) -> None:
         """The topic was deleted and created anew: its logs know nothing of what was sent before."""
-        for queue in self.begin(name).partitions:
+        for queue in self.ensure(name).partitions:
             self._producer_state.topic_recreated(queue.sequences)
 
     def set_leader(self, name: str, partition: int, node_id: int, now: float) -> None:
         """The partition's leader is ``node_id``, or none (-1); a new partition gets it when it is made."""
-        topic = self.begin(name)
+        topic = self.ensure(name)
         if partition >= len(topic.partitions):
             return
         if self._ready.set_leader(topic.partitions[partition], node_id, now):
             topic.leaders_changed()
             if node_id < 0:
-                self.end_turn(topic, partition, now)
+                self.switch_sticky(topic, partition, now)
 
     def leaders_known(self, name: str, now: float) -> None:
         """The leaders of a topic's new partitions have been set: choose by them, where no record has been before."""
-        topic = self.begin(name)
+        topic = self.ensure(name)
         sticky = topic.sticky
         if sticky is None or now < topic.load_at:
             return
@@ -119,7 +124,7 @@ class Topics:
 
     # Where the records without a key go
 
-    def closed(self, queue: PartitionQueue, fullness: float, now: float) -> None:
+    def batch_closed(self, queue: PartitionQueue, fullness: float, now: float) -> None:
         """A batch of the partition was closed, that part of it filled: it counts, if such records went there."""
         topic = self._queues[queue.topic]
         sticky = topic.sticky
@@ -128,7 +133,7 @@ class Topics:
                 self._refresh_load(topic, now)
             sticky.update(int(fullness * sticky.sticky_size))
 
-    def end_turn(self, topic: TopicQueues, partition: int, now: float) -> None:
+    def switch_sticky(self, topic: TopicQueues, partition: int, now: float) -> None:
         """Let such records go elsewhere, if they go to this partition."""
         sticky = topic.sticky
         if sticky is None or sticky.partition != partition or not topic.partitions:
@@ -138,15 +143,14 @@ class Topics:
         sticky.switch()
 
     def _refresh_load(self, topic: TopicQueues, now: float) -> None:
-        settings = self._settings
         load = topic.load(
             now,
-            adaptive=settings.adaptive_partitioning,
-            availability_timeout=settings.availability_timeout,
-            rack_of=None if settings.rack is None else self.rack_of,
+            adaptive=self._is_adaptive,
+            availability_timeout=self._availability_timeout,
+            rack_of=None if self._rack is None else self.rack_of,
         )
         if topic.sticky is None:
-            topic.sticky = StickyPartitioner(max(settings.batch_size, 1), load, self._random, settings.rack)
+            topic.sticky = StickyPartitioner(max(self._batch_size, 1), load, self._random, self._rack)
         else:
             topic.sticky.refresh(load)
         topic.load_at = now + max(LOAD_AGE, LOAD_AGE_PER_PARTITION * len(topic.partitions))

@@ -95,7 +95,7 @@ def append_rows(
         if batch is not None:
             before = batch.position
         if batch is None or (index := batch.append(key, value, (), timestamp_ms)) < 0:
-            delivery = accumulator.place_plain(topic, partition, key, value, (), timestamp_ms, now)
+            delivery = accumulator.append_to_new_batch(topic, partition, key, value, (), timestamp_ms, now)
             if delivery is None:
                 break
             assert isinstance(delivery._group, ProducerBatch)
@@ -174,7 +174,9 @@ def append_arrow_rows(  # compiled only
             key_bytes = None if keys is None else keys.bytes_of(here)
             value_bytes = values.bytes_of(here)
             pairs: Any = () if headers is None else headers[here]
-            delivery = accumulator.place_plain(topic, partition, key_bytes, value_bytes, pairs, timestamp_ms, now)
+            delivery = accumulator.append_to_new_batch(
+                topic, partition, key_bytes, value_bytes, pairs, timestamp_ms, now
+            )
             if delivery is None:
                 break
             assert isinstance(delivery._group, ProducerBatch)

@@ -5,8 +5,7 @@ Records are remembered by batch, as runs of places in it: memory goes with the b
 
 from __future__ import annotations
 
-from aioproducer.core.batching.batch import ProducerBatch
-from aioproducer.core.batching.split import parts
+from aioproducer.core.batching.batch import ProducerBatch, parts
 from aioproducer.core.outcomes.delivery import Delivery
 from aioproducer.errors import KafkaError
 from aioproducer.record import TopicPartition
@@ -152,4 +151,4 @@ class BatchRuns:
 
 def _is_over(batch: ProducerBatch) -> bool:
     """Whether nothing is added any more, and the outcome is known."""
-    return batch.closed and batch.is_finished()
+    return batch.is_finished()

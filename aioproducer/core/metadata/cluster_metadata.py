@@ -34,7 +34,7 @@ from aioproducer.core.metadata.metadata_merger import (
     INVALID_TOPIC,
     PARTITIONS_PER_STEP,
     REFUSED_TOPIC_CODES,
-    TopicIntake,
+    MetadataMerger,
     TopicInUse,
     set_partition,
 )
@@ -405,7 +405,7 @@ class ClusterMetadata:
         if in_flight.full:
             self._forget_idle_topics(now, in_flight.topics, change)
         self._add_nodes(nodes, change)
-        intake = TopicIntake(
+        intake = MetadataMerger(
             nodes,
             version,
             other_cluster=other_cluster,

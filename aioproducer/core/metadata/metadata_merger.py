@@ -48,7 +48,7 @@ class TopicInUse:
         self.error_code = 0
 
 
-class TopicIntake:
+class MetadataMerger:
     """Takes the topics of one response into what is known of them.
 
     Args:

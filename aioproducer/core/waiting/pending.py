@@ -1,4 +1,4 @@
-"""Records that were accepted and have no place in a batch yet."""
+"""Accepted records that are in no batch yet."""
 
 from __future__ import annotations
 
@@ -12,30 +12,32 @@ from aioproducer.errors import KafkaError
 from aioproducer.record import RecordMetadata, TopicPartition
 from aioproducer.wire.record_batch import Buffer
 
-# What a waiting record holds besides its bytes: the objects of this module, its Delivery, its places in the lines.
+# Bytes that a waiting record takes besides its data: the objects of this module, its Delivery, entries of queues.
 PENDING_OVERHEAD = 512
-# And each of its headers: a tuple, its place in another, and the objects of name and value.
+# Bytes that each header takes besides: a tuple, its entry in another, and the objects of name and value.
 HEADER_OVERHEAD = 144
 
 Header = tuple[str, Buffer | None]
 
 
 class PendingRecord(Withdrawable):
-    """A record in line, and the group of its one Delivery until a batch takes over.
+    """A waiting record, and the group of its one Delivery until a batch takes over.
 
-    ``serialized`` is False while an async serializer works on it: it keeps its place, and no later record overtakes it.
+    ``serialized`` is False while an async serializer works on it: no later record of the topic overtakes it meanwhile.
     """
 
     __slots__ = (
         "_delivery",
+        "awaits_memory",
+        "awaits_memory_since",
         "charged",
         "deadline",
         "headers",
         "key",
-        "leave",
         "memory_number",
         "number",
         "observed",
+        "on_withdraw",
         "partition",
         "serialized",
         "since",
@@ -43,8 +45,6 @@ class PendingRecord(Withdrawable):
         "timestamp_ms",
         "topic",
         "value",
-        "wants_memory",
-        "wants_memory_since",
     )
 
     def __init__(
@@ -59,7 +59,7 @@ class PendingRecord(Withdrawable):
         *,
         since: float,
         deadline: float,
-        leave: Callable[[PendingRecord], None],
+        on_withdraw: Callable[[PendingRecord], None],
     ) -> None:
         super().__init__(loop)
         self.topic = topic
@@ -70,25 +70,25 @@ class PendingRecord(Withdrawable):
         self.timestamp_ms = timestamp_ms
         self.since = since
         self.deadline = deadline
-        self.leave = leave
+        self.on_withdraw = on_withdraw
         self.serialized = True
-        # Whether memory is all that it lacks.
-        self.wants_memory = False
-        # Since when, in seconds.
-        self.wants_memory_since = 0.0
+        # Whether it lacks nothing but memory.
+        self.awaits_memory = False
+        # Loop time, in seconds, since when it does.
+        self.awaits_memory_since = 0.0
         self.charged = 0
         self.number = 0
-        # Its place in the line for memory, counted over all that ever joined that.
+        # Number among all records that ever waited for memory.
         self.memory_number = 0
         self.stored_error: KafkaError | None = None
-        # It had an awaiter or a callback when it failed, or its error was asked for afterwards.
+        # Whether it had an awaiter or a callback when it failed, or a caller has read its error since.
         self.observed = False
-        # Let go of when there is an outcome: the two hold each other.
+        # None when there is an outcome: the two refer to each other.
         self._delivery: Delivery | None = Delivery(self, 0)
 
     @property
     def delivery(self) -> Delivery:
-        """The record's one handle; when it has failed or was withdrawn, another of the same outcome."""
+        """The record's Delivery; a new one with the same outcome if the record has failed or was withdrawn."""
         if self._delivery is not None:
             return self._delivery
         return Delivery(self, -1 if self.withdrawn else 0)
@@ -103,7 +103,7 @@ class PendingRecord(Withdrawable):
         return self.stored_error.fresh()
 
     def metadata(self, index: int) -> RecordMetadata:
-        raise AssertionError("a record in line has no metadata")
+        raise AssertionError("a waiting record has no metadata")
 
     def where(self) -> TopicPartition:
         return TopicPartition(self.topic, -1 if self.partition is None else self.partition)
@@ -111,17 +111,17 @@ class PendingRecord(Withdrawable):
     def withdraw(self) -> None:
         self.withdrawn = True
         self._delivery = None
-        self.leave(self)
+        self.on_withdraw(self)
 
     def fail(self, error: KafkaError) -> None:
-        """Fail the record; it must have left its line."""
+        """Fail the record; ``BlockedRecords`` must have removed it."""
         self.stored_error = error
         self.observed = self.observed_count() > 0
         self._delivery = None
         self.notify()
 
     def hand_over(self, delivery: Delivery) -> None:
-        """The record is in a batch: what waited for this Delivery waits for ``delivery``'s place now."""
+        """Attach the record's Delivery, and its waiters, to the batch that holds the record now."""
         assert self._delivery is not None
         group, index = delivery._group, delivery._index
         self._delivery._group = group
@@ -131,7 +131,7 @@ class PendingRecord(Withdrawable):
 
 
 def payload_size(key: Buffer | None, value: Buffer | None, headers: Sequence[Header]) -> int:
-    """Bytes of user data in a record that waits, and what its headers hold besides.
+    """Return the bytes of user data in a waiting record, and what its headers take besides.
 
     Raises:
         UnicodeEncodeError: the name of a header has no UTF-8 form.
@@ -148,10 +148,10 @@ def payload_size(key: Buffer | None, value: Buffer | None, headers: Sequence[Hea
     return size
 
 
-class WaitingLine:
-    """Every record in line, whatever it waits for, and the bytes that they may take together.
+class PendingRecords:
+    """All waiting records, whatever they wait for, and the bytes that they may take together.
 
-    All wait equally long at most, so that the order of arrival is that of their deadlines.
+    All have the same time-out, so that the order of arrival is that of their deadlines.
     """
 
     __slots__ = ("last_number", "records", "size", "size_limit")
@@ -160,14 +160,14 @@ class WaitingLine:
         self.records: OrderedDict[PendingRecord, None] = OrderedDict()
         self.size = 0
         self.size_limit = size_limit
-        # The number of the record that came last.
+        # Number of the record that was added last.
         self.last_number = 0
 
     def add(self, pending: PendingRecord, size: int) -> None:
-        """Let a record in and charge its size and a fixed overhead.
+        """Add a record and charge its size and a fixed overhead.
 
         Raises:
-            BufferExhaustedError: the line is full.
+            BufferExhaustedError: there is no room for the record.
         """
         charge = size + PENDING_OVERHEAD
         if self.records and self.size + charge > self.size_limit:
@@ -179,24 +179,24 @@ class WaitingLine:
         self.records[pending] = None
 
     def first_number(self) -> int:
-        """The number of the record that has waited longest, or the next to come."""
+        """Return the number of the record that has waited longest, or of the next one to be added."""
         return next(iter(self.records)).number if self.records else self.last_number + 1
 
     def recharge(self, pending: PendingRecord) -> None:
-        """The record's bytes are known now."""
+        """Charge the actual size of the record."""
         if pending in self.records:
             charge = payload_size(pending.key, pending.value, pending.headers) + PENDING_OVERHEAD
             self.size += charge - pending.charged
             pending.charged = charge
 
     def remove(self, pending: PendingRecord) -> bool:
-        """Let a record out; False where it had left before."""
+        """Remove a record; return False if it was removed before."""
         if pending not in self.records:
             return False
         del self.records[pending]
         self.size -= pending.charged
         return True
 
-    def expired(self, now: float, most: int | None = None) -> list[PendingRecord]:
-        """The records whose time is over, oldest first, or ``most`` of them; they still stand in line."""
-        return list(islice(takewhile(lambda pending: pending.deadline <= now, self.records), most))
+    def expired(self, now: float, limit: int | None = None) -> list[PendingRecord]:
+        """Return the records whose deadline has passed, oldest first, at most ``limit``; they stay."""
+        return list(islice(takewhile(lambda pending: pending.deadline <= now, self.records), limit))

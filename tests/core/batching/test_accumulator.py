@@ -14,7 +14,7 @@ from aioproducer.compression import Buffer, codec
 from aioproducer.compression.gzip import GzipCodec
 from aioproducer.core.batching.batch import ProducerBatch
 from aioproducer.core.outcomes.delivery import Delivery
-from aioproducer.core.waiting.blocked_records import MOVED_UP_AT_ONCE
+from aioproducer.core.waiting.blocked_records import RECORDS_PER_STEP
 from aioproducer.core.waiting.pending import PENDING_OVERHEAD
 from aioproducer.errors import BufferExhaustedError, InvalidPartitionError, KafkaError
 from aioproducer.record import TopicPartition
@@ -26,13 +26,13 @@ from tests.core.accumulating import NODE, Bench, records_of, values_of
 def sent_values(bench: Bench, node: int = NODE) -> list[bytes | None]:
     """What goes out now, acknowledged request by request."""
     values: list[bytes | None] = []
-    bench.accumulator.ready.hurry(bench.now)
+    bench.accumulator.ready.end_lingering(bench.now)
     while batches := bench.drain(node):
         for batch in batches:
             values += values_of(batch)
             bench.ack(batch)
         bench.turn()
-        bench.accumulator.ready.hurry(bench.now)
+        bench.accumulator.ready.end_lingering(bench.now)
     return values
 
 
@@ -144,7 +144,7 @@ def test_records_larger_than_a_slab_have_runs_of_their_own() -> None:
     values = [bytes([index]) * size for index, size in enumerate((10, 70_000, 10, 130_000, 5))]
     for value in values:
         bench.send(value)
-    bench.accumulator.ready.hurry(0)
+    bench.accumulator.ready.end_lingering(0)
     batch = bench.drain_one()
     assert values_of(batch) == values
     bench.ack(batch)
@@ -155,7 +155,7 @@ def test_20000_partitions_with_a_record_each_take_a_slab_each() -> None:
     bench = Bench(topics={"t": 20_000}, memory=1 << 25, batch_size=16384)
     for partition in range(20_000):
         bench.send(partition=partition)
-    assert not bench.accumulator.lines.memory_line
+    assert not bench.accumulator.blocked_records.memory_waiters
     assert bench.pool.total_memory - bench.pool.available_memory == 20_000 * 1024
 
 
@@ -167,7 +167,7 @@ def test_a_fragmented_arena_makes_nobody_wait() -> None:
     for batch in batches[::2]:
         bench.ack(batch)
     delivery = bench.send(b"x" * 3000, partition=0)
-    assert not bench.accumulator.lines.memory_line
+    assert not bench.accumulator.blocked_records.memory_waiters
     bench.ack(bench.drain_one(), 7)
     assert delivery.result().offset == 7
     for batch in batches[1::2]:
@@ -220,7 +220,7 @@ def test_what_a_partitioner_raises_the_sender_gets() -> None:
     assert not bench.accumulator.has_undelivered()
 
 
-# Lines
+# BlockedRecords
 
 
 def test_pt02_the_line_for_memory_is_strictly_first_come_over_all_topics() -> None:
@@ -231,12 +231,12 @@ def test_pt02_the_line_for_memory_is_strictly_first_come_over_all_topics() -> No
     for number, (topic, size) in enumerate([("b", 3000), ("a", 10), ("c", 10), ("b", 10), ("c", 2000)]):
         deliveries.append(bench.send(b"y" * size, topic=topic))
         assert deliveries[-1].topic_partition == TopicPartition(topic, 0)
-        assert len(bench.accumulator.lines.memory_line) == number + 1
+        assert len(bench.accumulator.blocked_records.memory_waiters) == number + 1
     bench.ack(bench.drain_one())
-    while bench.accumulator.lines.memory_line:
-        before = len(bench.accumulator.lines.memory_line)
+    while bench.accumulator.blocked_records.memory_waiters:
+        before = len(bench.accumulator.blocked_records.memory_waiters)
         bench.accumulator.admit(bench.now, 1)
-        if len(bench.accumulator.lines.memory_line) == before:
+        if len(bench.accumulator.blocked_records.memory_waiters) == before:
             for batch in bench.drain():
                 bench.ack(batch)
             continue
@@ -256,7 +256,7 @@ def test_pt02_a_small_record_does_not_pass_a_large_one_that_waits() -> None:
     small = bench.send(b"z", topic="b")
     bench.turn()
     assert bench.pool.available_memory >= 2048
-    assert list(bench.accumulator.lines.memory_line) == [large._group, small._group]
+    assert list(bench.accumulator.blocked_records.memory_waiters) == [large._group, small._group]
 
 
 def test_pt02_what_needs_no_memory_waits_for_nobody() -> None:
@@ -264,7 +264,7 @@ def test_pt02_what_needs_no_memory_waits_for_nobody() -> None:
     bench.send(b"x", topic="b")
     bench.send(b"x" * 2900, topic="a")
     bench.send(b"y" * 2000, topic="a")
-    assert bench.accumulator.lines.memory_line
+    assert bench.accumulator.blocked_records.memory_waiters
     delivery = bench.send(b"z", topic="b")
     assert isinstance(delivery._group, ProducerBatch)
 
@@ -275,7 +275,7 @@ def test_a_topic_with_somebody_in_line_queues_its_later_records_behind() -> None
     bench.send(b"x" * 2900, partition=0)
     waiting = [bench.send(b"y" * 2000, partition=0), bench.send(b"y", partition=1)]
     assert [delivery.done() for delivery in waiting] == [False, False]
-    assert list(bench.accumulator.lines.memory_line) == [delivery._group for delivery in waiting]
+    assert list(bench.accumulator.blocked_records.memory_waiters) == [delivery._group for delivery in waiting]
     assert [value[:1] for value in sent_values(bench)] == [b"x", b"x", b"y", b"y"]
 
 
@@ -285,13 +285,13 @@ def test_pt04_when_the_head_leaves_the_next_is_served() -> None:
     large = bench.send(b"y" * 6000)
     small = bench.send(b"z" * 1000)
     bench.turn()
-    assert len(bench.accumulator.lines.memory_line) == 2
+    assert len(bench.accumulator.blocked_records.memory_waiters) == 2
     bench.wakes = 0
     assert large.cancel()
     assert large.withdrawn
     assert bench.wakes
     bench.turn()
-    assert not bench.accumulator.lines.memory_line
+    assert not bench.accumulator.blocked_records.memory_waiters
     assert isinstance(small._group, ProducerBatch)
 
 
@@ -301,17 +301,17 @@ def test_pt03_who_leaves_the_line_leaves_nothing_behind() -> None:
     first = fill_memory(bench)
     withdrawn, expired, failed = (bench.send(b"y" * 700) for _ in range(3))
     withdrawn.cancel()
-    bench.accumulator.lines.leave_line(failed._group)
+    bench.accumulator.blocked_records.remove(failed._group)
     bench.later(5.0)
     assert expired.exception() is not None
-    waiting = bench.accumulator.lines.waiting
-    assert (waiting.size, len(waiting.records), len(bench.accumulator.lines.memory_line)) == (0, 0, 0)
-    assert bench.accumulator.topics["t"].line_length == 0
+    waiting = bench.accumulator.blocked_records.pending
+    assert (waiting.size, len(waiting.records), len(bench.accumulator.blocked_records.memory_waiters)) == (0, 0, 0)
+    assert bench.accumulator.topics["t"].blocked_count == 0
     bench.ack(bench.drain_one())
     assert first.done()
     assert bench.all_memory_is_back()
     assert not fill_memory(bench).done()
-    assert not bench.accumulator.lines.memory_line
+    assert not bench.accumulator.blocked_records.memory_waiters
 
 
 def test_the_line_expires_in_its_order_and_the_deadline_is_known() -> None:
@@ -326,7 +326,7 @@ def test_the_line_expires_in_its_order_and_the_deadline_is_known() -> None:
     bench.later(1.0)
     assert second.done()
     assert bench.accumulator.next_deadline() == float("inf")
-    assert not bench.accumulator.lines.blocked
+    assert not bench.accumulator.blocked_records.topics
 
 
 def test_the_line_has_an_end_and_the_text_says_what_to_do() -> None:
@@ -334,21 +334,21 @@ def test_the_line_has_an_end_and_the_text_says_what_to_do() -> None:
     bench.send(b"x" * 3000, topic="unknown")
     with pytest.raises(BufferExhaustedError, match=r"Await the sends, or call `await producer\.drain\(\)`"):
         bench.send(b"x" * 1000, topic="other")
-    assert bench.accumulator.lines.waiting.size == 3000 + PENDING_OVERHEAD
-    assert len(bench.accumulator.lines.waiting.records) == 1
+    assert bench.accumulator.blocked_records.pending.size == 3000 + PENDING_OVERHEAD
+    assert len(bench.accumulator.blocked_records.pending.records) == 1
 
 
 def test_one_topic_without_metadata_holds_up_no_other() -> None:
     bench = Bench(topics={"known": 1})
     waiting = bench.send(topic="unknown")
-    assert list(bench.accumulator.lines.blocked) == ["unknown"]
+    assert list(bench.accumulator.blocked_records.topics) == ["unknown"]
     assert isinstance(bench.send(topic="known")._group, ProducerBatch)
-    assert bench.accumulator.lines.waiting_for_topic("unknown", 10, 10) == [waiting._group]
-    assert bench.accumulator.lines.waiting_for_topic("known", 10, 10) == []
-    assert bench.accumulator.lines.waiting_for_topic("never heard of", 10, 10) == []
+    assert bench.accumulator.blocked_records.records_of_topic("unknown", 10, 10) == [waiting._group]
+    assert bench.accumulator.blocked_records.records_of_topic("known", 10, 10) == []
+    assert bench.accumulator.blocked_records.records_of_topic("never heard of", 10, 10) == []
     bench.accumulator.set_partition_count("unknown", 1, 0)
     bench.accumulator.topics.set_leader("unknown", 0, NODE, 0)
-    assert not bench.accumulator.lines.blocked
+    assert not bench.accumulator.blocked_records.topics
     bench.turn()
     assert isinstance(waiting._group, ProducerBatch)
     assert sorted(sent_values(bench)) == [b"value"] * 2
@@ -363,7 +363,7 @@ def test_what_waits_in_line_is_a_copy() -> None:
     bench.accumulator.set_partition_count("t", 1, 0)
     bench.accumulator.topics.set_leader("t", 0, NODE, 0)
     bench.turn()
-    bench.accumulator.ready.hurry(0)
+    bench.accumulator.ready.end_lingering(0)
     batch = bench.drain_one()
     (record,) = records_of(batch)
     assert (record.key, record.value, record.headers) == (b"key", b"value", (("name", b"header"), ("null", None)))
@@ -383,30 +383,30 @@ def test_admit_serves_no_more_than_it_may_in_one_turn() -> None:
         bench.send(topic="t")
     bench.accumulator.set_partition_count("t", 1, 0)
     assert bench.accumulator.admit(0, 2)
-    assert len(bench.accumulator.lines.memory_line) == 3
+    assert len(bench.accumulator.blocked_records.memory_waiters) == 3
     assert bench.accumulator.admit(0, 2)
     assert not bench.accumulator.admit(0, 2)
-    assert not bench.accumulator.lines.memory_line
+    assert not bench.accumulator.blocked_records.memory_waiters
 
 
 def test_all_of_a_long_line_moved_up_at_once_when_its_topic_came() -> None:
     """Ten thousand records that had waited for metadata took ten milliseconds of one turn."""
     bench = Bench(topics={})
-    values = [b"%d" % number for number in range(2 * MOVED_UP_AT_ONCE + 7)]
+    values = [b"%d" % number for number in range(2 * RECORDS_PER_STEP + 7)]
     for value in values:
         bench.send(value, topic="t")
-    lines = bench.accumulator.lines
+    lines = bench.accumulator.blocked_records
     bench.accumulator.set_partition_count("t", 1, 0)
     bench.accumulator.topics.set_leader("t", 0, NODE, 0)
-    moved = [len(lines.memory_line)]
-    while lines.waiting.records:
-        before = len(lines.memory_line)
+    moved = [len(lines.memory_waiters)]
+    while lines.pending.records:
+        before = len(lines.memory_waiters)
         wakes = bench.wakes
         bench.accumulator.admit(0, 100)
-        moved.append(len(lines.memory_line) + 100 - before)
-        assert bench.wakes > wakes or not lines.blocked
-    assert max(moved) == MOVED_UP_AT_ONCE
-    assert not lines.blocked
+        moved.append(len(lines.memory_waiters) + 100 - before)
+        assert bench.wakes > wakes or not lines.topics
+    assert max(moved) == RECORDS_PER_STEP
+    assert not lines.topics
     bench.send(b"last", topic="t")
     assert sent_values(bench) == [*values, b"last"]
 
@@ -414,14 +414,14 @@ def test_all_of_a_long_line_moved_up_at_once_when_its_topic_came() -> None:
 def test_how_long_a_long_line_waited_for_metadata_was_summed_at_once_when_it_came() -> None:
     """Of as many records of a kilobyte as 64 MiB hold that took eight milliseconds of one step."""
     bench = Bench(topics={})
-    count = 2 * MOVED_UP_AT_ONCE + 7
+    count = 2 * RECORDS_PER_STEP + 7
     for number in range(count):
         bench.send(b"%d" % number, topic="t")
-    lines = bench.accumulator.lines
+    lines = bench.accumulator.blocked_records
     bench.accumulator.set_partition_count("t", 1, 2)
-    assert lines.metadata_wait == 2 * MOVED_UP_AT_ONCE
+    assert lines.metadata_wait == 2 * RECORDS_PER_STEP
     bench.accumulator.topics.set_leader("t", 0, NODE, 2)
-    while lines.waiting.records:
+    while lines.pending.records:
         # That they wait for each other now is nothing that metadata could help.
         bench.accumulator.admit(5, 100)
     assert lines.metadata_wait == 2 * count
@@ -431,16 +431,16 @@ def test_who_waits_for_one_partition_alone_has_waited_for_metadata_until_it_is_t
     bench = Bench(topics={"t": 1})
     bench.send(b"1", partition=1)
     bench.send(b"0", partition=0)
-    assert bench.accumulator.lines.metadata_wait == 0
+    assert bench.accumulator.blocked_records.metadata_wait == 0
     bench.accumulator.set_partition_count("t", 2, 3)
-    assert bench.accumulator.lines.metadata_wait == 3
+    assert bench.accumulator.blocked_records.metadata_wait == 3
 
 
 def test_a_record_for_a_partition_that_is_not_there_waits_for_it() -> None:
     bench = Bench(topics={"t": 1})
     waiting = bench.send(b"1", partition=1)
     behind = bench.send(b"0", partition=0)
-    assert list(bench.accumulator.lines.blocked) == ["t"]
+    assert list(bench.accumulator.blocked_records.topics) == ["t"]
     bench.accumulator.set_partition_count("t", 2, 0)
     bench.accumulator.topics.set_leader("t", 1, NODE, 0)
     bench.turn()
@@ -464,20 +464,20 @@ def test_nobody_who_waits_for_memory_lingers() -> None:
 def test_a_record_being_serialized_keeps_its_place() -> None:
     bench = Bench()
     accumulator = bench.accumulator
-    first = accumulator.lines.make("t", 0, None, None, (), 1000, bench.now)
-    accumulator.lines.join(first, 100)
+    first = accumulator.blocked_records.make_record("t", 0, None, None, (), 1000, bench.now)
+    accumulator.blocked_records.add(first, 100)
     first.serialized = False
     bench.send(b"second")
     bench.turn()
     assert not bench.queue().batches
-    assert accumulator.lines.waiting.size == 100 + len(b"second") + 2 * PENDING_OVERHEAD
+    assert accumulator.blocked_records.pending.size == 100 + len(b"second") + 2 * PENDING_OVERHEAD
     first.value = b"first"
     first.serialized = True
-    accumulator.lines.waiting.recharge(first)
-    accumulator.lines.advance(accumulator.topics.begin("t"), bench.now)
+    accumulator.blocked_records.pending.recharge(first)
+    accumulator.blocked_records.advance(accumulator.topics.ensure("t"), bench.now)
     bench.turn()
     assert sent_values(bench) == [b"first", b"second"]
-    assert accumulator.lines.waiting.size == 0
+    assert accumulator.blocked_records.pending.size == 0
 
 
 @pytest.mark.parametrize("end", ["cancel", "expire", "fail"])
@@ -485,21 +485,21 @@ def test_when_one_that_blocked_its_topic_left_the_next_was_forgotten(end: str) -
     """It waited for its deadline, or for another send of the topic, although nothing was missing any more."""
     bench = Bench(max_block=5.0)
     accumulator = bench.accumulator
-    first = accumulator.lines.make("t", 0, None, None, (), 1000, bench.now)
-    accumulator.lines.join(first, 100)
+    first = accumulator.blocked_records.make_record("t", 0, None, None, (), 1000, bench.now)
+    accumulator.blocked_records.add(first, 100)
     first.serialized = False
     bench.now = 1.0
     second = bench.send(b"second")
     if end == "cancel":
         first.delivery.cancel()
     elif end == "fail":
-        accumulator.lines.leave_line(first)
+        accumulator.blocked_records.remove(first)
         first.fail(KafkaError("the serializer failed"))
     else:
         bench.now = 5.0
     bench.turn()
     assert isinstance(second._group, ProducerBatch)
-    assert not accumulator.lines.blocked
+    assert not accumulator.blocked_records.topics
 
 
 # Topics that change
@@ -517,7 +517,7 @@ def test_a_send_to_a_topic_whose_line_had_emptied_before_metadata_came_raised(ke
         bench.later(5.0)
     again = bench.send(topic="new", partition=None, key=key)
     assert not again.done()
-    assert list(bench.accumulator.lines.blocked) == ["new"]
+    assert list(bench.accumulator.blocked_records.topics) == ["new"]
 
 
 def test_a_record_in_line_whose_partition_went_away_stopped_everything() -> None:
@@ -534,8 +534,8 @@ def test_a_record_in_line_whose_partition_went_away_stopped_everything() -> None
     assert isinstance(other._group, ProducerBatch)
     assert isinstance(stays._group, ProducerBatch)
     assert not gone.done()
-    assert list(bench.accumulator.lines.blocked) == ["t"]
-    assert list(bench.accumulator.topics["t"].aside) == [gone._group]
+    assert list(bench.accumulator.blocked_records.topics) == ["t"]
+    assert list(bench.accumulator.topics["t"].unknown_partition_waiters) == [gone._group]
     bench.accumulator.set_partition_count("t", 3, bench.now)
     bench.accumulator.topics.set_leader("t", 2, NODE, bench.now)
     bench.turn()
@@ -548,7 +548,7 @@ def test_a_partition_that_does_not_exist_holds_up_nobody_but_who_wants_it() -> N
     missing = [bench.send(b"%d" % number, partition=7) for number in range(2)]
     others = [bench.send(b"key", key=b"k", partition=None), bench.send(b"1", partition=1), bench.send(partition=None)]
     assert all(isinstance(delivery._group, ProducerBatch) for delivery in others)
-    assert bench.accumulator.topics["t"].line_length == 0
+    assert bench.accumulator.topics["t"].blocked_count == 0
     assert not bench.accumulator.topics["t"].is_idle()
     assert missing[0].cancel()
     assert missing[0].withdrawn
@@ -558,17 +558,17 @@ def test_a_partition_that_does_not_exist_holds_up_nobody_but_who_wants_it() -> N
     behind = bench.send(b"3", partition=7)
     bench.turn()
     assert [delivery.topic_partition.partition for delivery in (*missing[1:], behind)] == [7, 7, 7]
-    assert not bench.accumulator.lines.blocked
+    assert not bench.accumulator.blocked_records.topics
     stored = [
         record.value for batch in bench.drain() if batch.topic_partition.partition == 7 for record in records_of(batch)
     ]
     assert stored == [b"1", b"2", b"3"]
     late = bench.send(b"late", partition=9)
     bench.now += 10.0
-    (expired,) = bench.accumulator.lines.expired_waiting(bench.now)
+    (expired,) = bench.accumulator.blocked_records.expired_records(bench.now)
     assert expired is late._group
-    assert not bench.accumulator.lines.blocked
-    assert not bench.accumulator.topics["t"].aside
+    assert not bench.accumulator.blocked_records.topics
+    assert not bench.accumulator.topics["t"].unknown_partition_waiters
 
 
 def test_a_partitioner_that_knows_more_partitions_than_there_are_waits_for_them() -> None:
@@ -580,7 +580,7 @@ def test_a_partitioner_that_knows_more_partitions_than_there_are_waits_for_them(
     bench.ack(bench.drain_one())
     bench.turn()
     assert delivery.topic_partition == TopicPartition("t", 5)
-    assert list(bench.accumulator.lines.blocked) == ["t"]
+    assert list(bench.accumulator.blocked_records.topics) == ["t"]
     again = Bench(memory=4096, topics={}, choose_partition=lambda topic, key, value: 5)
     delivery = again.send(partition=None)
     again.accumulator.set_partition_count("t", 2, 0)
@@ -640,7 +640,7 @@ def test_a_line_ended_never_where_as_many_came_each_turn_as_were_served() -> Non
     bench.accumulator.set_partition_count("t", 1, bench.now)
     bench.accumulator.topics.set_leader("t", 0, NODE, bench.now)
     turns = 0
-    while bench.accumulator.lines.memory_line:
+    while bench.accumulator.blocked_records.memory_waiters:
         turns += 1
         assert turns < 10
         bench.accumulator.admit(bench.now, 100)
@@ -648,7 +648,7 @@ def test_a_line_ended_never_where_as_many_came_each_turn_as_were_served() -> Non
         for value in more:
             bench.send(value)
         sent += more
-    assert not bench.accumulator.topics["t"].line_length
+    assert not bench.accumulator.topics["t"].blocked_count
     assert sent_values(bench) == sent
 
 
@@ -656,7 +656,7 @@ def test_a_partitioner_that_sends_for_a_record_in_line_gets_no_record_placed_twi
     sent: list[bytes] = []
 
     def choose(topic: str, key: Buffer | None, value: Buffer | None) -> int:
-        if bench.accumulator.lines.memory_line and len(sent) < 20:
+        if bench.accumulator.blocked_records.memory_waiters and len(sent) < 20:
             sent.append(b"within %d" % len(sent))
             bench.send(sent[-1], partition=None)
         return 0
@@ -686,7 +686,7 @@ def test_a_topic_that_lost_all_its_partitions_takes_records_into_line() -> None:
     assert len(sent_values(bench)) == 1
     bench.accumulator.set_partition_count("t", 2, 0)
     bench.turn()
-    assert not bench.accumulator.lines.memory_line
+    assert not bench.accumulator.blocked_records.memory_waiters
 
 
 def test_partitions_without_a_record_share_one_empty_queue() -> None:
@@ -709,12 +709,12 @@ def test_small_batches_are_compressed_at_once_and_large_ones_off_the_loop() -> N
     bench.ack(batch)
     bench.send(b"x" * 10_000)
     assert bench.drain() == []
-    assert len(bench.accumulator.to_compress) == 1
+    assert len(bench.accumulator.compression.waiting) == 1
     assert bench.drain() == []
     bench.send(b"behind it")
     assert bench.drain() == []
     bench.compress()
-    assert bench.accumulator.to_compress == {}
+    assert bench.accumulator.compression.waiting == {}
     assert values_of(bench.drain_one()) == [b"x" * 10_000]
     bench.drain_one()
 
@@ -729,7 +729,7 @@ def test_small_batches_were_compressed_at_once_however_long_that_takes(
     bench = Bench(codec=codec(name), compression_level=level, linger=0)
     bench.send(b"value")
     assert len(bench.drain()) == at_once
-    to_compress = bench.accumulator.take_to_compress()
+    to_compress = bench.accumulator.compression.take_waiting()
     assert len(to_compress) == (not at_once)
     for batch in to_compress:
         assert batch.body is not None
@@ -783,10 +783,10 @@ def test_sizes_that_followed_the_compression_ratio_left_the_memory_in_crumbs() -
     sent = 0
     while len(pieces) < 2000:
         # A caller that is faster than the codec: the memory is always full.
-        while bench.accumulator.has_room():
+        while bench.accumulator.drain_waiters.has_room():
             bench.send(b"x" * 500, partition=sent // 200 % 4)
             sent += 1
-        waiting += bench.accumulator.take_to_compress()
+        waiting += bench.accumulator.compression.take_waiting()
         batch = waiting.pop(0)
         assert batch.body is not None
         pieces.append(len(batch.body))
@@ -806,7 +806,7 @@ def test_records_of_many_sizes_left_the_memory_in_crumbs(batch_size: int, larges
     pieces: list[int] = []
     sent = 0
     while len(pieces) < 2000:
-        while bench.accumulator.has_room():
+        while bench.accumulator.drain_waiters.has_room():
             bench.send(b"x" * random.randint(50, largest), partition=sent // 200 % 4)
             sent += 1
         for batch in bench.drain():
@@ -822,14 +822,14 @@ def test_pt09_a_batch_that_fails_while_it_is_compressed_returns_its_memory_once(
     bench = Bench(codec=codec("gzip"), batch_size=1 << 16, linger=0, delivery_timeout=10.0)
     delivery = bench.send(b"x" * 10_000)
     assert bench.drain() == []
-    taken = bench.accumulator.take_to_compress() if when == "while" else []
+    taken = bench.accumulator.compression.take_waiting() if when == "while" else []
     if end == "expire":
         bench.later(10.0)
     else:
         bench.completion.fail_all(KafkaError("closed"), 0)
     assert delivery.exception() is not None
     if when == "before":
-        assert bench.accumulator.take_to_compress() == []
+        assert bench.accumulator.compression.take_waiting() == []
     else:
         (batch,) = taken
         assert not bench.all_memory_is_back()
@@ -845,7 +845,7 @@ def test_a_batch_that_cannot_be_compressed_is_given_up() -> None:
     bench = Bench(codec=codec("gzip"), batch_size=1 << 16, linger=0)
     delivery = bench.send(b"x" * 10_000)
     bench.drain()
-    (batch,) = bench.accumulator.take_to_compress()
+    (batch,) = bench.accumulator.compression.take_waiting()
     bench.accumulator.compressed(batch, None, bench.now)
     assert not delivery.done()
     bench.completion.fail(batch, KafkaError("compression failed"), bench.now)
@@ -857,10 +857,10 @@ def test_a_compressed_batch_that_is_too_large_is_split_and_nothing_expected_of_c
     bench = Bench(codec=codec("gzip"), batch_size=1 << 16, linger=0)
     bench.send(b"x" * 100)
     bench.ack(bench.drain_one())
-    assert bench.accumulator._ratios.estimate("t") < 1
+    assert bench.accumulator.compression.ratios.estimate("t") < 1
     deliveries = [bench.send(b"%d" % number * 100) for number in range(9)]
     bench.refuse(bench.drain_one(), 10)
-    assert bench.accumulator._ratios.estimate("t") == 1.0
+    assert bench.accumulator.compression.ratios.estimate("t") == 1.0
     offset = 0
     for _ in range(20):
         for batch in bench.drain():
@@ -890,7 +890,7 @@ def test_pt25_the_next_deadline_is_the_nearest_of_all() -> None:
     bench.refuse(batch, 19)
     assert accumulator.next_deadline() == 1.6
     bench.later(0.1)
-    bench.accumulator.lines.waiting_for_topic("unknown", 10, 10)[0].delivery.cancel()
+    bench.accumulator.blocked_records.records_of_topic("unknown", 10, 10)[0].delivery.cancel()
     assert accumulator.next_deadline() == 101.0
     bench.ack(bench.drain_one())
     assert accumulator.next_deadline() == float("inf")
@@ -902,7 +902,7 @@ def test_pt25_a_partition_without_leader_keeps_nobody_busy() -> None:
     bench.send()
     bench.later(0.5)
     assert bench.accumulator.next_deadline() == 100.0
-    assert not bench.accumulator.ready.ready
+    assert not bench.accumulator.ready.ready_nodes
 
 
 def test_pt09_everything_comes_back_after_any_history() -> None:
@@ -940,7 +940,7 @@ def test_a_codec_that_raised_at_drain_lost_the_batches_drained_before_it() -> No
     bench.send(b"bad", topic="t", partition=1)
     drained = bench.drain()
     assert [values_of(batch) for batch in drained] == [[b"good"]]
-    assert [batch.topic_partition.partition for batch in bench.accumulator.take_to_compress()] == [1]
+    assert [batch.topic_partition.partition for batch in bench.accumulator.compression.take_waiting()] == [1]
 
 
 @pytest.mark.parametrize("rest", [5, 400, 2000])
@@ -960,7 +960,7 @@ def test_a_send_within_a_send_takes_no_other_records_place(rest: int) -> None:
     inner: list[Delivery] = []
     first = bench.send(b"first")
     outer = bench.send(b"outer", headers=Sends([("h", b"v")]))
-    bench.accumulator.ready.hurry(bench.now)
+    bench.accumulator.ready.end_lingering(bench.now)
     stored = []
     while batches := bench.drain():
         for batch in batches:
@@ -981,16 +981,16 @@ class TestTheRestOfTheMemory:
         for _ in range(3):
             for _ in range(15):
                 bench.send(b"x" * 1000, partition=0)
-            bench.accumulator._close(bench.queue(), bench.queue().open_batch, bench.now, full=True)
+            bench.accumulator._close_batch(bench.queue(), bench.queue().open_batch, bench.now, full=True)
             under_way += bench.drain()
         for _ in range(3):
             bench.send(b"x" * 1000, partition=1)
         assert 8_000 < bench.pool.available_memory < 15_000
         bench.send(b"y" * 1000, partition=0)
-        assert bench.accumulator.lines.memory_line
+        assert bench.accumulator.blocked_records.memory_waiters
         bench.ack(under_way[0])
         bench.turn()
-        assert not bench.accumulator.lines.memory_line
+        assert not bench.accumulator.blocked_records.memory_waiters
         (slab,) = bench.queue().open_batch.slabs
         assert slab.size >= 15_000
 
@@ -1001,7 +1001,7 @@ class TestTheRestOfTheMemory:
                 bench.send(b"x" * 1000, partition=partition)
         assert bench.pool.available_memory == 4 * 1024
         bench.send(b"y" * 1000, partition=0)
-        assert not bench.accumulator.lines.memory_line
+        assert not bench.accumulator.blocked_records.memory_waiters
         assert bench.queue().open_batch.record_count == 9
 
 
@@ -1009,7 +1009,7 @@ def test_the_memory_holds_as_many_records_as_there_is_room_for_though_batches_ar
     """A slab for a whole batch each time would leave a tenth of the memory empty, and send callers into line sooner."""
     bench = Bench(topics={"t": 1}, memory=10_000_000, batch_size=100_000)
     taken = 0
-    while not bench.accumulator.lines.memory_line:
+    while not bench.accumulator.blocked_records.memory_waiters:
         bench.send(b"x" * 10_000, partition=0)
         taken += 1
     assert taken * 10_000 > 0.92 * 10_000_000

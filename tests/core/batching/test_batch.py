@@ -9,7 +9,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aioproducer.compression import codec
-from aioproducer.core.batching.batch import FAILED, LARGEST_GROWTH, SUCCEEDED, ProducerBatch, new_batch
+from aioproducer.core.batching.batch import (
+    CLOSED,
+    COMPRESSING,
+    DUE,
+    FAILED,
+    LARGEST_GROWTH,
+    NEXT_STATES,
+    OPEN,
+    SUCCEEDED,
+    ProducerBatch,
+    new_batch,
+)
 from aioproducer.core.batching.buffer_pool import BufferPool
 from aioproducer.core.batching.partition_queue import PartitionQueue
 from aioproducer.core.batching.producer_state import PartitionSequences
@@ -149,7 +160,7 @@ def test_records_are_read_back_as_they_were_appended() -> None:
         (1005, b"k", b"v", ()),
     ]
     assert read.size_in_bytes == batch.size() == batch.uncompressed_size()
-    assert repr(batch) == "<ProducerBatch t-3 #1: 3 records, sequence 40, pending>"
+    assert repr(batch) == "<ProducerBatch t-3 #1: 3 records, sequence 40, closed>"
 
 
 @settings(max_examples=60, deadline=None)
@@ -311,7 +322,7 @@ def test_pt17_a_failed_batch_stays_failed() -> None:
     assert batch.fail(KafkaError("first"))
     assert not batch.succeed(5, -1)
     assert not batch.fail(KafkaError("second"))
-    assert batch.outcome == FAILED
+    assert batch.state == FAILED
     assert [str(each) for each in outcome_of(batch)] == ["first"] * 3
 
 
@@ -319,9 +330,9 @@ def test_pt17_a_failed_batch_stays_failed() -> None:
 def test_pt17_anything_after_success_is_a_mistake_that_is_raised(second) -> None:
     batch = closed_batch()
     assert batch.succeed(5, -1)
-    with pytest.raises(AssertionError, match="has its outcome already"):
+    with pytest.raises(AssertionError, match="succeeded> cannot become"):
         second(batch)
-    assert batch.outcome == SUCCEEDED
+    assert batch.state == SUCCEEDED
     assert batch.base_offset == 5
 
 
@@ -351,3 +362,28 @@ def test_an_empty_batch_has_no_used_bytes() -> None:
     assert batch.used_size() == 0
     assert batch.where() == WHERE
     assert [each.timestamp for each in records_of(closed_batch())] == [1000, 1000, 1005]
+
+
+# States
+
+
+def in_state(state: int) -> ProducerBatch:
+    """A batch that has come to a state by legal transitions alone."""
+    paths = {OPEN: [], DUE: [DUE], CLOSED: [CLOSED], COMPRESSING: [CLOSED, COMPRESSING]}
+    batch = make_batch()
+    for each in paths.get(state, [CLOSED, state]):
+        batch.set_state(each)
+    return batch
+
+
+@pytest.mark.parametrize("new", NEXT_STATES)
+@pytest.mark.parametrize("old", NEXT_STATES)
+def test_only_the_transitions_of_the_table_are_possible(old: int, new: int) -> None:
+    batch = in_state(old)
+    if new in NEXT_STATES[old]:
+        batch.set_state(new)
+        assert batch.state == new
+    else:
+        with pytest.raises(AssertionError, match="cannot become"):
+            batch.set_state(new)
+        assert batch.state == old

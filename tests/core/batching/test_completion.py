@@ -608,7 +608,7 @@ def test_pt37_parts_of_a_split_batch_keep_its_deadline() -> None:
 def test_pt10_memory_of_an_expired_batch_stays_while_the_transport_reads_it() -> None:
     bench = Bench(memory=2048, batch_size=2048, delivery_timeout=TIMEOUT)
     bench.send(b"x" * 1500)
-    bench.accumulator.ready.hurry(0)
+    bench.accumulator.ready.end_lingering(0)
     batch = bench.drain_one()
     batch.readers += 1
     on_the_wire = batch.buffers()
@@ -617,7 +617,7 @@ def test_pt10_memory_of_an_expired_batch_stays_while_the_transport_reads_it() ->
     assert bench.pool.available_memory == 0
     second = bench.send(b"y" * 1500)
     bench.turn()
-    assert bench.accumulator.lines.memory_line
+    assert bench.accumulator.blocked_records.memory_waiters
     assert b"".join(on_the_wire) == before
     # Also not when the answer is there before the transport is done.
     bench.ack(batch)
@@ -625,7 +625,7 @@ def test_pt10_memory_of_an_expired_batch_stays_while_the_transport_reads_it() ->
     batch.readers -= 1
     bench.accumulator.release(batch)
     bench.turn()
-    bench.accumulator.ready.hurry(bench.now)
+    bench.accumulator.ready.end_lingering(bench.now)
     assert values_of(bench.drain_one()) == [b"y" * 1500]
     assert not second.done()
 

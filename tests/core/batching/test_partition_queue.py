@@ -4,8 +4,18 @@ from __future__ import annotations
 
 import gc
 
-from aioproducer.core.batching.partition_queue import NO_BATCHES, NO_LINE, TopicQueues
+import pytest
+
+from aioproducer.core.batching.partition_queue import (
+    IDLE,
+    NEXT_STATES,
+    NO_BATCHES,
+    NO_WAITERS,
+    PartitionQueue,
+    TopicQueues,
+)
 from aioproducer.core.batching.producer_state import PartitionSequences
+from aioproducer.record import TopicPartition
 from tests.core.accumulating import Bench
 
 
@@ -44,15 +54,15 @@ def test_topics_in_whose_lines_nobody_waits_share_one() -> None:
     bench = Bench(topics={})
     waiting = bench.send(topic="t")
     topic = bench.accumulator.topics["t"]
-    assert len(topic.line) == 1
-    assert not NO_LINE
+    assert len(topic.metadata_waiters) == 1
+    assert not NO_WAITERS
     bench.accumulator.set_partition_count("t", 1, bench.now)
-    assert topic.line is topic.aside is NO_LINE
+    assert topic.metadata_waiters is topic.unknown_partition_waiters is NO_WAITERS
     gone = bench.send(topic="t", partition=7)
-    assert len(topic.aside) == 1
-    assert not NO_LINE
+    assert len(topic.unknown_partition_waiters) == 1
+    assert not NO_WAITERS
     gone.cancel()
-    assert topic.line is topic.aside is NO_LINE
+    assert topic.metadata_waiters is topic.unknown_partition_waiters is NO_WAITERS
     assert not waiting.cancelled()
 
 
@@ -99,3 +109,18 @@ def test_an_idle_partition_leaves_the_collector_few_objects() -> None:
     before = use(0)
     # Those that were used have nothing that those have not that are only known.
     assert use(topics) - before < topics
+
+
+@pytest.mark.parametrize("new", NEXT_STATES)
+@pytest.mark.parametrize("old", NEXT_STATES)
+def test_only_the_transitions_of_the_table_are_possible(old: int, new: int) -> None:
+    queue = PartitionQueue(TopicPartition("t", 0), PartitionSequences())
+    if old != IDLE:
+        queue.set_state(old)
+    if new in NEXT_STATES[old]:
+        queue.set_state(new)
+        assert queue.state == new
+    else:
+        with pytest.raises(AssertionError, match="cannot become"):
+            queue.set_state(new)
+        assert queue.state == old

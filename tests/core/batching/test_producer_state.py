@@ -92,7 +92,7 @@ def test_pt26_nothing_is_sent_without_a_producer_id() -> None:
     assert bench.drain() == []
     bench.state.set_producer_id(9, 4)
     assert not bench.state.needs_producer_id()
-    bench.accumulator.ready.settle_held(bench.now)
+    bench.accumulator.ready.unblock_held(bench.now)
     assert identity(bench.drain_one()) == (9, 4, 0)
 
 
@@ -367,7 +367,7 @@ def test_pt33_after_the_last_epoch_a_new_producer_id_is_asked_for() -> None:
     assert bench.state.needs_producer_id()
     assert bench.state.producer_epoch == -1
     bench.state.set_producer_id(8, 0)
-    bench.accumulator.ready.settle_held(bench.now)
+    bench.accumulator.ready.unblock_held(bench.now)
     bench.later(1)
     assert bench.drain_one() is batch
     assert identity(batch) == (8, 0, 0)
@@ -381,7 +381,7 @@ def test_a_partition_that_waited_for_a_producer_id_was_stuck_when_nothing_of_it_
     bench.refuse(bench.send_and_drain(), INVALID_TIMESTAMP)
     assert bench.state.needs_producer_id()
     bench.state.set_producer_id(8, 0)
-    bench.accumulator.ready.settle_held(bench.now)
+    bench.accumulator.ready.unblock_held(bench.now)
     assert identity(bench.send_and_drain()) == (8, 0, 0)
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aioproducer.core.batching.partition_queue import NodeQueue
+from aioproducer.core.batching.partition_queue import READY, NodeQueue
 from aioproducer.core.batching.ready import BATCHES_PER_REQUEST
 from aioproducer.core.requests.retry import ExponentialBackoff
 from tests.core.accumulating import NODE, Bench, count_operations, values_of
@@ -19,8 +19,8 @@ LINGER = 0.01
 
 
 def is_ready(bench: Bench, partition: int = 0) -> bool:
-    bench.accumulator.ready.poll(bench.now)
-    return bench.queue("t", partition).in_ready
+    bench.accumulator.ready.process_deadlines(bench.now)
+    return bench.queue("t", partition).state == READY
 
 
 def full_batch(bench: Bench, partition: int = 0) -> None:
@@ -63,7 +63,7 @@ def test_pt20_ready_truth_table(state: str) -> None:
         if is_true["exhausted"]:
             bench.pool.charge(bench.pool.available_memory)
             bench.send(partition=1)
-            assert accumulator.lines.memory_line
+            assert accumulator.blocked_records.memory_waiters
         bench.now += LINGER if is_true["lingered"] else LINGER / 2
         due = not is_true["empty"] and any(is_true[condition] for condition in CONDITIONS[1:])
         assert is_ready(bench) == (due and state == "well"), is_true
@@ -80,14 +80,14 @@ def test_pt20_the_next_deadline_is_never_later_than_what_becomes_ready(sends, li
     opened: dict[int, float] = {}
     for wait, partition in sends:
         bench.now += wait
-        bench.accumulator.ready.poll(bench.now)
-        if not bench.queue("t", partition).in_ready:
+        bench.accumulator.ready.process_deadlines(bench.now)
+        if bench.queue("t", partition).state != READY:
             opened.setdefault(partition, bench.now)
         bench.send(partition=partition)
     while opened:
-        bench.accumulator.ready.poll(bench.now)
+        bench.accumulator.ready.process_deadlines(bench.now)
         for partition, since in list(opened.items()):
-            if bench.queue("t", partition).in_ready:
+            if bench.queue("t", partition).state == READY:
                 assert bench.now >= since + linger
                 del opened[partition]
             else:
@@ -130,7 +130,7 @@ def test_hurry_lets_nothing_linger() -> None:
     for partition in range(3):
         bench.send(partition=partition)
     assert bench.drain() == []
-    bench.accumulator.ready.hurry(bench.now)
+    bench.accumulator.ready.end_lingering(bench.now)
     assert len(bench.drain()) == 3
 
 
@@ -264,7 +264,7 @@ def test_pt24_a_topic_is_reported_while_it_has_something_to_send_and_no_leader()
     bench.send_batch(partition=1)
     assert ready.unknown_leader_topics() == {"t"}
     assert bench.accumulator.next_deadline() == bench.accumulator.settings.delivery_timeout
-    assert not ready.ready
+    assert not ready.ready_nodes
     bench.accumulator.topics.set_leader("t", 1, 2, 0)
     assert ready.unknown_leader_topics() == set()
     assert len(bench.drain(2)) == 1
@@ -324,7 +324,7 @@ def test_pt39_the_kth_retry_waits_for_its_backoff(seed: int, retries: int) -> No
     for retry in range(retries):
         bench.refuse(bench.drain_one(), NOT_ENOUGH_REPLICAS)
         base = min(0.1 * 2**retry, 1.0)
-        bench.accumulator.ready.hurry(bench.now)
+        bench.accumulator.ready.end_lingering(bench.now)
         bench.accumulator.closing = True
         until = bench.accumulator.ready.next_deadline()
         assert bench.now + base * 0.8 - 1e-9 <= until <= bench.now + min(base * 1.2, 1.0) + 1e-9
@@ -444,7 +444,7 @@ def test_an_idle_poll_costs_the_same_with_20000_partitions_as_with_20() -> None:
             count_operations(bench.drain),
             count_operations(bench.accumulator.next_deadline),
         ]
-        bench.accumulator.ready.hurry(0)
+        bench.accumulator.ready.end_lingering(0)
         while batches := bench.drain():
             for batch in batches:
                 bench.ack(batch)

@@ -29,7 +29,7 @@ def test_pt18_the_parts_hold_the_records_in_order(records, batch_size: int, code
     bench = Bench(batch_size=1 << 18, codec=codec(codec_name) if codec_name else None)
     for timestamp_ms, key, value, headers in records:
         bench.send(value, key=key, headers=tuple(headers), timestamp_ms=timestamp_ms)
-    bench.accumulator.ready.hurry(0)
+    bench.accumulator.ready.end_lingering(0)
     drained = bench.drain()
     if not drained:
         bench.compress()
@@ -54,7 +54,7 @@ def test_pt18_the_parts_hold_the_records_in_order(records, batch_size: int, code
 def test_pt18_one_record_cannot_be_split() -> None:
     bench = Bench()
     bench.send()
-    bench.accumulator.ready.hurry(0)
+    bench.accumulator.ready.end_lingering(0)
     with pytest.raises(ValueError, match="cannot be split"):
         split_batch(bench.drain_one(), 100)
 
@@ -63,7 +63,7 @@ def test_pt18_a_batch_within_batch_size_is_halved() -> None:
     bench = Bench(batch_size=10_000)
     for _ in range(40):
         bench.send(b"x" * 100)
-    bench.accumulator.ready.hurry(0)
+    bench.accumulator.ready.end_lingering(0)
     batch = bench.drain_one()
     parts = split_batch(batch, 10_000)
     assert all(part.size() <= batch.uncompressed_size() // 2 for part in parts)
@@ -74,7 +74,7 @@ def test_pt18_a_larger_batch_is_cut_to_batch_size() -> None:
     bench = Bench(batch_size=1 << 16)
     for _ in range(40):
         bench.send(b"x" * 100)
-    bench.accumulator.ready.hurry(0)
+    bench.accumulator.ready.end_lingering(0)
     parts = split_batch(bench.drain_one(), 1000)
     assert all(part.size() <= 1000 for part in parts)
     # As full as they can be.

@@ -20,7 +20,7 @@ def test_a_column_goes_on_in_the_next_batch() -> None:
     assert len(touched) > 4
     assert sum(batch.record_count for batch in touched) == taken
     assert [batch.column_start for batch in touched] == [0] * len(touched)
-    bench.accumulator.ready.hurry(bench.now)
+    bench.accumulator.ready.end_lingering(bench.now)
     stored = []
     while batches := bench.drain():
         for batch in batches:
@@ -68,5 +68,5 @@ def test_a_column_waits_behind_those_in_line_for_memory() -> None:
     taken = append_rows(bench.accumulator, "t", 0, None, column, 0, 1000, bench.now, [])
     assert 0 < taken < len(column)
     bench.send(b"x" * 500, partition=0)
-    assert bench.accumulator.lines.memory_line
+    assert bench.accumulator.blocked_records.memory_waiters
     assert append_rows(bench.accumulator, "t", 0, None, column, taken, 1000, bench.now, []) == taken

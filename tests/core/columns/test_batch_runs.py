@@ -45,7 +45,7 @@ class Sender:
         bench = self.bench
         queue = bench.queue("t", partition)
         if queue.open_batch is not None:
-            bench.accumulator._close(queue, queue.open_batch, bench.now, full=True)
+            bench.accumulator._close_batch(queue, queue.open_batch, bench.now, full=True)
         for batch in bench.drain():
             self._answer(batch, how if batch.topic_partition.partition == partition else "ack")
 

@@ -54,7 +54,7 @@ def make_batch(loop: FutureFactory, count: int = 3, base_timestamp: int = 1000) 
 
 
 def make_pending(loop: FutureFactory, leave: Callable[[PendingRecord], None] = lambda pending: None) -> PendingRecord:
-    return TrackedPending(loop, "t", None, None, b"v", (), 0, since=0, deadline=1, leave=leave)
+    return TrackedPending(loop, "t", None, None, b"v", (), 0, since=0, deadline=1, on_withdraw=leave)
 
 
 def running_batch(count: int = 3) -> tuple[ProducerBatch, list[Delivery]]:

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from aioproducer.core.waiting.pending import HEADER_OVERHEAD, PENDING_OVERHEAD, PendingRecord, WaitingLine, payload_size
+from aioproducer.core.waiting.pending import (
+    HEADER_OVERHEAD,
+    PENDING_OVERHEAD,
+    PendingRecord,
+    PendingRecords,
+    payload_size,
+)
 from aioproducer.errors import BufferExhaustedError
 from aioproducer.record import TopicPartition
 from tests.core.accumulating import HandLoop
@@ -12,7 +18,7 @@ from tests.core.accumulating import HandLoop
 
 def make(deadline: float = 10.0, value: bytes = b"v", partition: int | None = None) -> PendingRecord:
     return PendingRecord(
-        HandLoop(), "t", partition, None, value, (), 0, since=0.0, deadline=deadline, leave=lambda pending: None
+        HandLoop(), "t", partition, None, value, (), 0, since=0.0, deadline=deadline, on_withdraw=lambda pending: None
     )
 
 
@@ -29,7 +35,7 @@ def test_a_header_name_without_utf8_form_is_refused_when_it_is_sent() -> None:
 
 
 def test_the_line_charges_payload_and_overhead() -> None:
-    line = WaitingLine(10_000)
+    line = PendingRecords(10_000)
     first, second = make(), make()
     line.add(first, 100)
     line.add(second, 200)
@@ -45,7 +51,7 @@ def test_the_line_charges_payload_and_overhead() -> None:
 
 
 def test_the_line_has_an_end() -> None:
-    line = WaitingLine(2000)
+    line = PendingRecords(2000)
     first = make()
     line.add(first, 500)
     with pytest.raises(BufferExhaustedError, match="Await the sends, or call") as caught:
@@ -60,13 +66,13 @@ def test_the_line_has_an_end() -> None:
 
 
 def test_the_first_in_line_is_taken_whatever_its_size() -> None:
-    line = WaitingLine(1000)
+    line = PendingRecords(1000)
     line.add(make(), 5000)
     assert line.size == 5000 + PENDING_OVERHEAD
 
 
 def test_a_serialized_record_is_charged_anew() -> None:
-    line = WaitingLine(10_000)
+    line = PendingRecords(10_000)
     pending = make()
     line.add(pending, 100)
     pending.value = b"x" * 3000
@@ -78,7 +84,7 @@ def test_a_serialized_record_is_charged_anew() -> None:
 
 
 def test_the_oldest_expire_first() -> None:
-    line = WaitingLine(100_000)
+    line = PendingRecords(100_000)
     records = [make(deadline) for deadline in (1.0, 1.0, 2.0, 3.0)]
     for pending in records:
         line.add(pending, 1)

@@ -1,33 +1,33 @@
-"""Watches: futures for "all so far", and for room."""
+"""FlushWaiters: futures for "all so far", and for room."""
 
 from __future__ import annotations
 
-from aioproducer.core.waiting.waiters import ENDED_AT_ONCE, Watches
+from aioproducer.core.waiting.waiters import RESOLVED_PER_PASS, FlushWaiters
 from tests.core.accumulating import Bench, HandLoop, count_operations
 
 
 class Counters:
     def __init__(self) -> None:
         self.first_batch = 1
-        self.first_in_line = 1
+        self.first_record = 1
         self.loop = HandLoop()
-        self.watches = Watches(
+        self.watches = FlushWaiters(
             self.loop,
             first_batch=lambda: self.first_batch,
-            first_in_line=lambda: self.first_in_line,
+            first_record=lambda: self.first_record,
         )
 
 
 def test_nothing_to_wait_for_is_over_at_once() -> None:
     counters = Counters()
     assert counters.watches.batches(0).done()
-    assert counters.watches.line(0).done()
+    assert counters.watches.records(0).done()
 
 
 def test_a_watch_ends_when_its_number_is_passed_and_not_before() -> None:
     counters = Counters()
     early, late = counters.watches.batches(1), counters.watches.batches(3)
-    line = counters.watches.line(2)
+    line = counters.watches.records(2)
     counters.watches.check()
     assert not early.done()
     counters.first_batch = 2
@@ -35,7 +35,7 @@ def test_a_watch_ends_when_its_number_is_passed_and_not_before() -> None:
     assert early.done()
     assert not late.done()
     counters.first_batch = 4
-    counters.first_in_line = 3
+    counters.first_record = 3
     counters.watches.check()
     assert late.done()
     assert line.done()
@@ -79,41 +79,41 @@ def test_every_batch_that_ended_looked_at_all_who_wait() -> None:
 
 def test_all_who_waited_were_told_in_one_turn() -> None:
     counters = Counters()
-    count = 2 * ENDED_AT_ONCE + 1
-    watches = [counters.watches.batches(1) for _ in range(count)] + [counters.watches.line(1) for _ in range(count)]
+    count = 2 * RESOLVED_PER_PASS + 1
+    watches = [counters.watches.batches(1) for _ in range(count)] + [counters.watches.records(1) for _ in range(count)]
     counters.first_batch = 2
     counters.watches.check()
     told = [sum(watch.done() for watch in watches)]
-    counters.first_in_line = 2
+    counters.first_record = 2
     while counters.loop.soon:
         callback, args, _ = counters.loop.soon.pop(0)
         callback(*args)
         told.append(sum(watch.done() for watch in watches) - sum(told))
     assert sum(told) == len(watches)
-    assert max(told) <= 2 * ENDED_AT_ONCE
+    assert max(told) <= 2 * RESOLVED_PER_PASS
 
 
 def test_flush_covers_what_was_accepted_before_and_no_more() -> None:
     bench = Bench(topics={"t": 2})
     bench.send(partition=0)
-    watch = bench.accumulator.watch_batches()
+    watch = bench.accumulator.batches_finished()
     bench.send(partition=1)
-    bench.accumulator.ready.hurry(bench.now)
+    bench.accumulator.ready.end_lingering(bench.now)
     first, second = bench.drain()
     assert not watch.done()
     bench.ack(second)
     assert not watch.done()
     bench.ack(first)
     assert watch.done()
-    assert not bench.accumulator.watch_line().cancelled()
+    assert not bench.accumulator.records_unblocked().cancelled()
 
 
 def test_flush_waits_for_every_part_of_a_split_batch() -> None:
     bench = Bench(batch_size=400)
     for _ in range(4):
         bench.send(b"x" * 50)
-    watch = bench.accumulator.watch_batches()
-    bench.accumulator.ready.hurry(0)
+    watch = bench.accumulator.batches_finished()
+    bench.accumulator.ready.end_lingering(0)
     bench.refuse(bench.drain_one(), 10)
     parts = len(bench.queue().batches)
     for acked in range(parts):
@@ -125,12 +125,12 @@ def test_flush_waits_for_every_part_of_a_split_batch() -> None:
 def test_a_line_is_over_when_all_who_stood_there_have_left() -> None:
     bench = Bench(topics={})
     first = bench.send(topic="unknown")
-    watch = bench.accumulator.watch_line()
+    watch = bench.accumulator.records_unblocked()
     assert not watch.done()
     second = bench.send(topic="unknown")
     assert first.cancel()
     assert watch.done()
-    late = bench.accumulator.watch_line()
+    late = bench.accumulator.records_unblocked()
     assert not late.done()
     assert second.cancel()
     assert late.done()
@@ -141,7 +141,7 @@ def test_a_drain_goes_on_when_the_records_before_it_have_memory() -> None:
     bench = Bench(memory=2048, batch_size=2048)
     bench.send(b"x" * 1500)
     bench.send(b"y" * 1500)
-    drain = bench.accumulator.watch_room()
+    drain = bench.accumulator.drain_waiters.add()
     bench.turn()
     assert not drain.done()
     bench.ack(bench.drain_one())
@@ -155,7 +155,7 @@ def test_a_drain_goes_on_when_the_record_before_it_leaves_the_line_without_memor
     bench = Bench(memory=2048, batch_size=2048)
     bench.send(b"x" * 1500)
     waiting = bench.send(b"y" * 1500)
-    drain = bench.accumulator.watch_room()
+    drain = bench.accumulator.drain_waiters.add()
     bench.turn()
     assert not drain.done()
     assert waiting.cancel()
@@ -168,12 +168,12 @@ def test_records_behind_a_drain_do_not_hold_it_up() -> None:
     bench.send(b"w" * 4000, partition=1)
     bench.send(b"x" * 11000, partition=0)
     bench.send(b"y" * 8000, partition=0)
-    drain = bench.accumulator.watch_room()
+    drain = bench.accumulator.drain_waiters.add()
     bench.send(b"z" * 7000, partition=0)
     batches = [*bench.drain(), *bench.drain()]
     bench.ack(next(batch for batch in batches if batch.topic_partition.partition == 0))
     bench.turn()
-    assert bench.accumulator.lines.memory_line
+    assert bench.accumulator.blocked_records.memory_waiters
     assert drain.done()
 
 
@@ -182,10 +182,10 @@ def test_a_drain_with_no_record_before_it_waits_for_a_useful_part_of_the_memory(
     for partition in range(9):
         bench.send(b"x" * 900, partition=partition)
     assert bench.accumulator.pool.available_memory <= 0
-    drain = bench.accumulator.watch_room()
+    drain = bench.accumulator.drain_waiters.add()
     bench.turn()
     assert not drain.done()
-    bench.accumulator.ready.hurry(bench.now)
+    bench.accumulator.ready.end_lingering(bench.now)
     batches = bench.drain()
     bench.ack(batches[0])
     bench.turn()
@@ -198,7 +198,7 @@ def test_a_drain_with_no_record_before_it_waits_for_a_useful_part_of_the_memory(
 def test_a_drain_waits_no_longer_for_a_useful_part_when_a_record_joins_the_line_behind_it() -> None:
     bench = Bench(memory=16384, batch_size=16384)
     bench.send(b"x" * 16000)
-    drain = bench.accumulator.watch_room()
+    drain = bench.accumulator.drain_waiters.add()
     bench.turn()
     assert not drain.done()
     bench.send(b"y" * 1500)
@@ -211,14 +211,14 @@ def test_a_drain_waits_no_longer_for_a_useful_part_than_the_batches_before_it_ta
     bench = Bench(topics={"t": 32}, memory=32 * 1024, batch_size=1024)
     for partition in range(32):
         bench.send(b"x" * 900, partition=partition)
-    drain = bench.accumulator.watch_room()
-    bench.accumulator.ready.hurry(bench.now)
+    drain = bench.accumulator.drain_waiters.add()
+    bench.accumulator.ready.end_lingering(bench.now)
     for batch in bench.drain():
         bench.turn()
         assert not drain.done()
         bench.ack(batch)
         bench.send(b"y" * 900, partition=batch.topic_partition.partition)
-        assert not bench.accumulator.lines.memory_line
+        assert not bench.accumulator.blocked_records.memory_waiters
     bench.turn()
     assert drain.done()
 
@@ -226,12 +226,12 @@ def test_a_drain_waits_no_longer_for_a_useful_part_than_the_batches_before_it_ta
 def test_drains_go_on_in_the_order_of_their_calls_and_cancelled_ones_hold_up_none() -> None:
     bench = Bench(memory=2048, batch_size=2048)
     bench.send(b"x" * 1900)
-    drains = [bench.accumulator.watch_room() for _ in range(4)]
+    drains = [bench.accumulator.drain_waiters.add() for _ in range(4)]
     drains[0].cancel()
-    bench.accumulator.ready.hurry(bench.now)
+    bench.accumulator.ready.end_lingering(bench.now)
     bench.ack(bench.drain_one())
     ended = []
-    while bench.accumulator.end_drains(1):
+    while bench.accumulator.drain_waiters.resume(1):
         ended.append([drain.done() for drain in drains[1:]])
     assert ended == [[True, False, False], [True, True, False]]
     assert all(drain.done() for drain in drains)
@@ -240,10 +240,10 @@ def test_drains_go_on_in_the_order_of_their_calls_and_cancelled_ones_hold_up_non
 def test_no_room_while_the_lines_are_half_full() -> None:
     bench = Bench(topics={}, memory=8192)
     bench.send(b"x" * 3000, topic="unknown")
-    assert bench.accumulator.has_room()
+    assert bench.accumulator.drain_waiters.has_room()
     delivery = bench.send(b"x" * 1000, topic="unknown")
-    assert not bench.accumulator.has_room()
-    drain = bench.accumulator.watch_room()
+    assert not bench.accumulator.drain_waiters.has_room()
+    drain = bench.accumulator.drain_waiters.add()
     bench.turn()
     assert not drain.done()
     delivery.cancel()
@@ -254,10 +254,10 @@ def test_no_room_while_the_lines_are_half_full() -> None:
 def test_a_drain_goes_on_when_the_records_before_it_have_left_the_lines_though_others_fill_them() -> None:
     bench = Bench(topics={}, memory=16384, max_request_size=2048)
     first = bench.send(b"x" * 8000, topic="unknown")
-    drain = bench.accumulator.watch_room()
+    drain = bench.accumulator.drain_waiters.add()
     bench.send(b"y" * 7000, topic="unknown")
     assert first.cancel()
     bench.send(b"y" * 2000, topic="unknown")
     bench.turn()
-    assert not bench.accumulator.has_room()
+    assert not bench.accumulator.drain_waiters.has_room()
     assert drain.done()

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioproducer.core.batching.batch import ProducerBatch, new_batch
-from aioproducer.core.batching.incomplete import BatchList
+from aioproducer.core.batching.incomplete_batches import IncompleteBatches
 from aioproducer.record import TopicPartition
 from tests.core.accumulating import Bench
 
@@ -15,7 +15,7 @@ from tests.core.accumulating import Bench
 def test_batches_keep_their_order_whoever_goes(places: list[int]) -> None:
     bench = Bench()
     made = [new_batch(bench.loop, bench.queue(), TopicPartition("t", 0), number, 0.0, 1000) for number in range(7)]
-    found, wanted = BatchList(), dict[ProducerBatch, None]()
+    found, wanted = IncompleteBatches(), dict[ProducerBatch, None]()
     for place in places:
         batch = made[place]
         if batch in wanted:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aioproducer.core.batching.compression_ratio import CompressionRatios
+from aioproducer.core.batching.batch_compression import CompressionRatios
 
 RATIOS = st.floats(0.001, 2.0)
 
