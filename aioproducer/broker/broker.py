@@ -14,8 +14,8 @@ from aioproducer.broker.handlers.requests import Requests
 from aioproducer.broker.image import (
     CLUSTER_DEFAULT,
     GROUP_METADATA_TOPIC,
+    BrokerRegistration,
     ClusterImage,
-    NodeState,
     PartitionState,
 )
 from aioproducer.broker.log import LogConfig, LogManager
@@ -135,7 +135,7 @@ class Broker:
             self._log_configs[topic] = config
         return config
 
-    def peer_client(self, node: NodeState) -> PeerClient:
+    def peer_client(self, node: BrokerRegistration) -> PeerClient:
         """A connection to another node, made when it is first used."""
         return PeerClient(self._peers, f"broker-{node.node_id}", PEER_PORT, client_id=f"broker-{self.node_id}")
 
@@ -153,7 +153,7 @@ class Broker:
             await self.open()
             try:
                 self.join()
-                self.controller.register(self.node_state())
+                self.controller.register(self.registration())
                 self.serve()
             except BaseException:
                 await self.abandon()
@@ -217,9 +217,9 @@ class Broker:
             raise type(error)(error.errno, f"broker {self.node_id} cannot start: {error.strerror or error}") from error
         self.port = self.server.port
 
-    def node_state(self) -> NodeState:
+    def registration(self) -> BrokerRegistration:
         """What it registers with the controller."""
-        return NodeState(self.node_id, self.host, self.port, self.config.broker_rack, is_alive=True, epoch=-1)
+        return BrokerRegistration(self.node_id, self.host, self.port, self.config.broker_rack, is_alive=True, epoch=-1)
 
     def join(self) -> None:
         """Follow the image, and from now on the controller."""

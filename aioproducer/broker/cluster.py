@@ -217,7 +217,7 @@ class BrokerCluster:
                 opened.append(broker)
             for broker in opened:
                 broker.join()
-            self._controller.register(*(broker.node_state() for broker in opened))
+            self._controller.register(*(broker.registration() for broker in opened))
             for broker in opened:
                 broker.serve()
         except BaseException:

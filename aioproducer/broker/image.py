@@ -60,8 +60,8 @@ class TopicState:
 
 
 @dataclass(slots=True)
-class NodeState:
-    """A node: where it is reached, and whether the controller counts on it."""
+class BrokerRegistration:
+    """A node as the controller knows it: its address, and whether it is alive (Kafka's ``BrokerRegistration``)."""
 
     node_id: int
     host: str
@@ -88,7 +88,7 @@ class ClusterImage:
     """The node that clients are told is the controller; -1 when no node is alive."""
     topics: dict[str, TopicState] = field(default_factory=dict)
     topics_by_id: dict[bytes, TopicState] = field(default_factory=dict)
-    nodes: dict[int, NodeState] = field(default_factory=dict)
+    nodes: dict[int, BrokerRegistration] = field(default_factory=dict)
     node_configs: dict[str, dict[str, str]] = field(default_factory=dict)
     """Configurations set while running, by node id in decimal, and ``CLUSTER_DEFAULT`` for those of all nodes."""
     next_producer_id: int = 0
@@ -127,7 +127,7 @@ class ClusterImage:
             raise UnknownTopicOrPartitionError("This server does not host this topic-partition.")
         return partitions[index]
 
-    def alive_nodes(self) -> list[NodeState]:
+    def alive_nodes(self) -> list[BrokerRegistration]:
         """The nodes that are alive, by their ids."""
         return [node for _, node in sorted(self.nodes.items()) if node.is_alive]
 

@@ -11,7 +11,7 @@ from typing import cast
 from aioproducer.broker.broker import Broker
 from aioproducer.broker.cluster import BrokerCluster
 from aioproducer.broker.replicas.partition import Partition
-from aioproducer.broker.server.connection import Connection, Reply
+from aioproducer.broker.server.connection import Reply, ServerConnection
 from aioproducer.protocol import Request, decode_response, encode_request
 from aioproducer.transport.memory import MemoryNetwork
 from tests.broker.wire import ResponseT, WireClient, batch, produce_request
@@ -66,9 +66,9 @@ class Scene:
         return answer.base_offset
 
 
-def nobody() -> Connection:
+def nobody() -> ServerConnection:
     """Who asks, where it does not matter who."""
-    return cast("Connection", SimpleNamespace(peer="nobody"))
+    return cast("ServerConnection", SimpleNamespace(peer="nobody"))
 
 
 @asynccontextmanager

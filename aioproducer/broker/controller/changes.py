@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import TypedDict
 
-from aioproducer.broker.image import ClusterImage, NodeState, PartitionState, TopicState
+from aioproducer.broker.image import BrokerRegistration, ClusterImage, PartitionState, TopicState
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class TopicRemoval:
     topic_id: bytes
 
 
-Change = TopicState | PartitionState | NodeState | TopicConfigs | TopicRemoval | NodeConfigs | ProducerIds
+Change = TopicState | PartitionState | BrokerRegistration | TopicConfigs | TopicRemoval | NodeConfigs | ProducerIds
 """What an event consists of. A ``TopicState`` is a new topic, a ``PartitionState`` one that is new or different."""
 
 
@@ -119,7 +119,7 @@ def to_json(change: Change) -> ChangeLine:
                 "configs": change.configs,
                 "partitions": [_partition_line(partition) for partition in change.partitions],
             }
-        case NodeState():
+        case BrokerRegistration():
             return {"node": asdict(change)}
         case TopicConfigs():
             return {"topic_id": _text(change.topic_id), "configs": change.configs}
@@ -144,7 +144,7 @@ def from_json(line: ChangeLine) -> Change:
         partitions = [PartitionState(name, topic_id, **partition) for partition in line["partitions"]]
         return TopicState(name, topic_id, partitions, line["configs"])
     if "node" in line:
-        return NodeState(**line["node"])  # type: ignore[arg-type]  # values of JSON: the journal's checksum vouches for their types
+        return BrokerRegistration(**line["node"])  # type: ignore[arg-type]  # values of JSON: the journal's checksum vouches for their types
     if "removed" in line:
         return TopicRemoval(_topic_id(line["topic_id"]))
     if "configs_of_node" in line:
@@ -171,7 +171,7 @@ def apply(image: ClusterImage, changes: Iterable[Change]) -> Told:
                 image.topics[change.name] = change
                 image.topics_by_id[change.topic_id] = change
                 told.changed += change.partitions
-            case NodeState():
+            case BrokerRegistration():
                 image.nodes[change.node_id] = change
                 _choose_controller(image)
             case TopicConfigs():

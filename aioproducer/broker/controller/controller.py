@@ -29,7 +29,14 @@ from aioproducer.broker.controller.changes import (
 from aioproducer.broker.controller.election import elected, moved
 from aioproducer.broker.controller.journal import Journal
 from aioproducer.broker.controller.placement import place
-from aioproducer.broker.image import CLUSTER_DEFAULT, NO_LEADER, ClusterImage, NodeState, PartitionState, TopicState
+from aioproducer.broker.image import (
+    CLUSTER_DEFAULT,
+    NO_LEADER,
+    BrokerRegistration,
+    ClusterImage,
+    PartitionState,
+    TopicState,
+)
 from aioproducer.errors import (
     BrokerIdNotRegisteredError,
     ConfigurationError,
@@ -141,7 +148,7 @@ class Controller:
 
     # Nodes
 
-    def register(self, *nodes: NodeState) -> None:
+    def register(self, *nodes: BrokerRegistration) -> None:
         """These nodes are in service (their ``is_alive``, ``is_stopping`` and ``epoch`` are decided here).
 
         Partitions without a leader get one where a node of their ISR is among them: all at once, so that a cluster that
@@ -196,7 +203,7 @@ class Controller:
         ]
         self._commit([*changed, *self._elections(concerned, remaining)])
 
-    def _node(self, node_id: int) -> NodeState:
+    def _node(self, node_id: int) -> BrokerRegistration:
         node = self.image.nodes.get(node_id)
         if node is None:
             raise BrokerIdNotRegisteredError(f"Broker {node_id} is not registered.")

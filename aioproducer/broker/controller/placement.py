@@ -6,13 +6,13 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable
 from itertools import zip_longest
 
-from aioproducer.broker.image import NodeState
+from aioproducer.broker.image import BrokerRegistration
 from aioproducer.errors import InvalidReplicationFactorError
 
 
-def _by_rack_in_turn(nodes: Iterable[NodeState]) -> list[NodeState]:
+def _by_rack_in_turn(nodes: Iterable[BrokerRegistration]) -> list[BrokerRegistration]:
     """The nodes so that neighbours are of different racks while there are several."""
-    racks: dict[str, list[NodeState]] = defaultdict(list)
+    racks: dict[str, list[BrokerRegistration]] = defaultdict(list)
     for node in sorted(nodes, key=lambda node: node.node_id):
         racks[node.rack or ""].append(node)
     rounds = zip_longest(*(racks[rack] for rack in sorted(racks)))
@@ -20,7 +20,7 @@ def _by_rack_in_turn(nodes: Iterable[NodeState]) -> list[NodeState]:
 
 
 def place(
-    nodes: Iterable[NodeState],
+    nodes: Iterable[BrokerRegistration],
     eligible: Collection[int],
     *,
     start: int,

@@ -23,7 +23,7 @@ from aioproducer.broker.groups.roster import refused_join
 from aioproducer.broker.groups.shard import Shard
 from aioproducer.broker.groups.states import GroupSettings
 from aioproducer.broker.groups.timers import MILLISECOND, Moment
-from aioproducer.broker.image import GROUP_METADATA_TOPIC, NodeState
+from aioproducer.broker.image import GROUP_METADATA_TOPIC, BrokerRegistration
 from aioproducer.compression import codec
 from aioproducer.errors import (
     BrokerError,
@@ -183,7 +183,7 @@ class GroupCoordinator:
                 count = self._partition_count = len(topic.partitions)
         return partitioning.partition_for(group_id, count)
 
-    def find(self, group_id: str) -> NodeState:
+    def find(self, group_id: str) -> BrokerRegistration:
         """The node that coordinates a group; creates ``__consumer_offsets`` where there is none yet.
 
         Raises:

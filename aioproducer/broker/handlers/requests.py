@@ -33,7 +33,7 @@ from aioproducer.protocol.messages import ApiVersionsRequest
 
 if TYPE_CHECKING:
     from aioproducer.broker.broker import Broker
-    from aioproducer.broker.server.connection import Connection
+    from aioproducer.broker.server.connection import ServerConnection
 
 _logger = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class RequestContext:
     """What a handler knows of a request besides the request."""
 
     broker: Broker
-    connection: Connection
+    connection: ServerConnection
     header: RequestHeader
     version: int
     fault: Fault | None = None
@@ -70,7 +70,7 @@ class Requests:
         self._broker = broker
         self._served: Mapping[int, Handler] = {int(key): handler for key, handler in handlers.items()}
 
-    async def answer(self, connection: Connection, frame: memoryview) -> Reply:
+    async def answer(self, connection: ServerConnection, frame: memoryview) -> Reply:
         """The answer to a request, which comes without its size. Raises nothing but ``CancelledError``."""
         try:
             header, body = decode_request_header(frame)
@@ -196,7 +196,7 @@ def _read(request_class: type[Request[Response]], version: int, body: memoryview
     return cast("Request[Response]", request)
 
 
-def _refused(connection: Connection, why: str) -> Reply:
+def _refused(connection: ServerConnection, why: str) -> Reply:
     """The end of a connection that sent what is no request that is served."""
     _logger.info("closing the connection from %s: %s", connection.peer, why)
     return Reply((), close=True)

@@ -78,18 +78,18 @@ class ConnectionOwner(Protocol):
     @property
     def answer(self) -> Answer: ...
 
-    def active(self, connection: Connection) -> None:
+    def active(self, connection: ServerConnection) -> None:
         """Bytes came, or an answer has gone."""
 
-    def memory_changed(self, connection: Connection, difference: int) -> None:
+    def memory_changed(self, connection: ServerConnection, difference: int) -> None:
         """The connection holds so many bytes more."""
 
-    def ended(self, connection: Connection) -> None:
+    def ended(self, connection: ServerConnection) -> None:
         """Nothing of the connection is left."""
 
 
-class Connection:
-    """A client's connection, as handlers see it; the handler of its transport.
+class ServerConnection:
+    """The broker's side of a client's connection, as handlers see it; the handler of its transport.
 
     It holds at most the request being answered, a whole one behind it, ``READ_AHEAD`` and one receive more, and
     one answer.
@@ -145,7 +145,7 @@ class Connection:
         self._progress: tuple[int, Mute] = (0, Mute.NOT)
 
     def __repr__(self) -> str:
-        return f"<Connection {self.id}: {self.mute.value}>"
+        return f"<ServerConnection {self.id}: {self.mute.value}>"
 
     @property
     def peer_host(self) -> str:
@@ -369,7 +369,7 @@ class Connection:
         self._owner.ended(self)
 
 
-Answer = Callable[[Connection, memoryview], Awaitable[Reply]]
+Answer = Callable[[ServerConnection, memoryview], Awaitable[Reply]]
 """Answers a whole request, given without its size in memory of its own: writable, kept by nobody else, never reused."""
 
 

@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from aioproducer.broker.server.connection import Connection
+from aioproducer.broker.server.connection import ServerConnection
 
 _logger = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ class RequestMemory:
         *,
         stall_timeout: float,
         loop: asyncio.AbstractEventLoop,
-        connections: Callable[[], Iterable[Connection]],
+        connections: Callable[[], Iterable[ServerConnection]],
     ) -> None:
         self.used = 0
         """Bytes of all requests: whole, in part, and being answered."""
@@ -45,8 +45,8 @@ class RequestMemory:
         self._stall_timeout = stall_timeout
         self._loop = loop
         self._connections = connections
-        self._line: OrderedDict[Connection, None] = OrderedDict()
-        self._favoured: Connection | None = None
+        self._line: OrderedDict[ServerConnection, None] = OrderedDict()
+        self._favoured: ServerConnection | None = None
         """The one that went on though there was no memory, until its request is answered."""
         self._favoured_is_whole = False
         """Whether that request has come; only until then may it take what there is not."""
@@ -57,7 +57,7 @@ class RequestMemory:
         """How many connections are paused for want of memory."""
         return len(self._line)
 
-    def changed(self, connection: Connection, difference: int) -> None:
+    def changed(self, connection: ServerConnection, difference: int) -> None:
         """``connection`` holds so many bytes more."""
         self.used += difference
         if connection is self._favoured:
@@ -77,7 +77,7 @@ class RequestMemory:
         if self._line:
             self._serve_line()
 
-    def ended(self, connection: Connection) -> None:
+    def ended(self, connection: ServerConnection) -> None:
         """``connection`` takes part no more; it holds nothing."""
         connection.waits_for_memory = False
         self._line.pop(connection, None)

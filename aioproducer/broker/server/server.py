@@ -14,11 +14,11 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection
 from typing import Final
 
-from aioproducer.broker.server.connection import Answer, Connection, Reply, host_of
+from aioproducer.broker.server.connection import Answer, Reply, ServerConnection, host_of
 from aioproducer.broker.server.request_memory import RequestMemory
 from aioproducer.transport.base import Buffer, Listener, Listening, Transport, TransportHandler
 
-__all__ = ["Answer", "Connection", "Reply", "Server"]
+__all__ = ["Answer", "Reply", "Server", "ServerConnection"]
 
 _logger = logging.getLogger(__name__)
 
@@ -82,7 +82,7 @@ class Server:
         self._stall_timeout = stall_timeout_ms / 1000
         self._max_idle = connections_max_idle_ms / 1000
         self._listening: Listening | None = None
-        self._last_used: OrderedDict[Connection, float] = OrderedDict()
+        self._last_used: OrderedDict[ServerConnection, float] = OrderedDict()
         """All connections, and when each was last used; the one that has been idle longest first."""
         self._by_host: Counter[str] = Counter()
         self._numbers = itertools.count()
@@ -131,7 +131,7 @@ class Server:
         return self._bound().port
 
     @property
-    def connections(self) -> Collection[Connection]:
+    def connections(self) -> Collection[ServerConnection]:
         """Those that are open, and those that are lost and some request of which is not answered yet."""
         return self._last_used.keys()
 
@@ -159,7 +159,7 @@ class Server:
                 async with asyncio.timeout(_CLOSING_GRACE):
                     await self._until_lost(lambda connection: True)
 
-    async def _until_lost(self, which: Callable[[Connection], bool]) -> None:
+    async def _until_lost(self, which: Callable[[ServerConnection], bool]) -> None:
         """Wait until no connection of that kind is left."""
         while any(map(which, self._last_used)):
             self._ended.clear()
@@ -192,17 +192,17 @@ class Server:
 
     # What connections call
 
-    def active(self, connection: Connection) -> None:
+    def active(self, connection: ServerConnection) -> None:
         """Something came or went; not yet of those that are given up."""
         if connection in self._last_used:
             self._last_used[connection] = self._loop.time()
             self._last_used.move_to_end(connection)
 
-    def memory_changed(self, connection: Connection, difference: int) -> None:
+    def memory_changed(self, connection: ServerConnection, difference: int) -> None:
         """The connection holds so many bytes more."""
         self.memory.changed(connection, difference)
 
-    def ended(self, connection: Connection) -> None:
+    def ended(self, connection: ServerConnection) -> None:
         """Nothing of the connection is left."""
         if self._last_used.pop(connection, None) is None:
             return
@@ -231,7 +231,7 @@ class Server:
             self._refuse(transport, reason)
             return _Refused()
         connection_id = f"{self._local_name()}-{transport.peer}-{next(self._numbers)}"
-        connection = Connection(self, transport, connection_id)
+        connection = ServerConnection(self, transport, connection_id)
         self._by_host[host] += 1
         self._last_used[connection] = self._loop.time()
         if self._idle_timer is None and self._max_idle >= 0:

@@ -14,7 +14,7 @@ from aioproducer.broker.config import BrokerConfig
 from aioproducer.broker.controller.changes import Change
 from aioproducer.broker.controller.controller import MAX_CHANGES, PRODUCER_ID_BLOCK, Controller, TopicSpec
 from aioproducer.broker.controller.journal import Journal
-from aioproducer.broker.image import NO_LEADER, NodeState, PartitionState
+from aioproducer.broker.image import NO_LEADER, BrokerRegistration, PartitionState
 from aioproducer.broker.log import MemoryStorage
 from aioproducer.errors import (
     BrokerIdNotRegisteredError,
@@ -55,8 +55,8 @@ class Follower:
         self.configs.append(topics)
 
 
-def _node(node_id: int) -> NodeState:
-    return NodeState(node_id, "127.0.0.1", 9090 + node_id, None, is_alive=False, epoch=-1)
+def _node(node_id: int) -> BrokerRegistration:
+    return BrokerRegistration(node_id, "127.0.0.1", 9090 + node_id, None, is_alive=False, epoch=-1)
 
 
 def _controller(

@@ -12,7 +12,7 @@ import pytest
 
 from aioproducer.broker.controller.changes import ProducerIds, apply
 from aioproducer.broker.controller.journal import FILE_NAME, Journal
-from aioproducer.broker.image import ClusterImage, NodeState, PartitionState, TopicState
+from aioproducer.broker.image import BrokerRegistration, ClusterImage, PartitionState, TopicState
 from aioproducer.broker.log import DirectoryStorage, MemoryStorage, Storage
 from aioproducer.errors import KafkaStorageError
 
@@ -37,7 +37,7 @@ def _begun(storage: Storage) -> tuple[Journal, ClusterImage]:
 
 
 def _write(journal: Journal, image: ClusterImage) -> None:
-    for changes in ([NodeState(1, "h", 9092, None, True, 5)], [_topic()], [ProducerIds(1000)]):
+    for changes in ([BrokerRegistration(1, "h", 9092, None, True, 5)], [_topic()], [ProducerIds(1000)]):
         journal.append(changes)
         apply(image, changes)
     journal.close()

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from aioproducer.broker.config import BrokerConfig
 from aioproducer.broker.controller.controller import Controller, TopicSpec
 from aioproducer.broker.controller.journal import FILE_NAME, Journal
-from aioproducer.broker.image import NO_LEADER, ClusterImage, NodeState, PartitionState
+from aioproducer.broker.image import NO_LEADER, BrokerRegistration, ClusterImage, PartitionState
 from aioproducer.broker.log import MemoryStorage
 from aioproducer.errors import KafkaError
 
@@ -171,8 +171,8 @@ class Cluster(RuleBasedStateMachine):
                 assert Journal(copy).load("cluster") == image
 
 
-def _node(node_id: int) -> NodeState:
-    return NodeState(node_id, "h", 9092, f"rack-{node_id % 2}", is_alive=False, epoch=-1)
+def _node(node_id: int) -> BrokerRegistration:
+    return BrokerRegistration(node_id, "h", 9092, f"rack-{node_id % 2}", is_alive=False, epoch=-1)
 
 
 Cluster.TestCase.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)

@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aioproducer.broker.controller.placement import place
-from aioproducer.broker.image import NodeState
+from aioproducer.broker.image import BrokerRegistration
 from aioproducer.errors import InvalidReplicationFactorError
 
 
-def _nodes(racks: list[str | None]) -> list[NodeState]:
-    return [NodeState(number, "h", 1, rack, True, 0) for number, rack in enumerate(racks, start=1)]
+def _nodes(racks: list[str | None]) -> list[BrokerRegistration]:
+    return [BrokerRegistration(number, "h", 1, rack, True, 0) for number, rack in enumerate(racks, start=1)]
 
 
 def test_leaders_go_round_from_the_start() -> None:

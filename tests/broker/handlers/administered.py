@@ -10,7 +10,7 @@ from typing import TypeVar
 from aioproducer.broker.config import BrokerConfig
 from aioproducer.broker.controller.controller import Controller, TopicSpec
 from aioproducer.broker.controller.journal import Journal
-from aioproducer.broker.image import ClusterImage, NodeState
+from aioproducer.broker.image import BrokerRegistration, ClusterImage
 from aioproducer.broker.log.storage import MemoryStorage
 from aioproducer.protocol import Request, Response, decode, encode
 from aioproducer.protocol.messages import AlterConfigsRequest, IncrementalAlterConfigsRequest
@@ -47,7 +47,10 @@ def administered(nodes: int = 1, properties: Mapping[str, object] | None = None)
     controller = Controller(image, journal, config)
     controller.begin(nodes)
     controller.register(
-        *(NodeState(node_id, "here", 9091 + node_id, None, is_alive=True, epoch=-1) for node_id in range(1, nodes + 1))
+        *(
+            BrokerRegistration(node_id, "here", 9091 + node_id, None, is_alive=True, epoch=-1)
+            for node_id in range(1, nodes + 1)
+        )
     )
     return Node(1, image, controller, config)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from aioproducer.broker.config import BrokerConfig
 from aioproducer.broker.controller.controller import Controller, TopicSpec
 from aioproducer.broker.controller.journal import Journal
-from aioproducer.broker.image import NodeState, PartitionState
+from aioproducer.broker.image import BrokerRegistration, PartitionState
 from aioproducer.broker.log import Log, LogConfig, MemoryStorage
 from aioproducer.broker.replicas.partition import Partition
 from aioproducer.errors import (
@@ -99,7 +99,7 @@ class Node:
         controller = self.nodes.controller
         controller.attach(self)
         self.apply(controller.image.partitions(), [])
-        controller.register(NodeState(self.node_id, "host", 9092, None, is_alive=True, epoch=-1))
+        controller.register(BrokerRegistration(self.node_id, "host", 9092, None, is_alive=True, epoch=-1))
 
 
 @dataclass
@@ -126,7 +126,7 @@ class Nodes:
         for node in self.nodes.values():
             self.controller.attach(node)
         self.controller.register(
-            *(NodeState(node_id, "host", 9092, None, is_alive=True, epoch=-1) for node_id in self.nodes)
+            *(BrokerRegistration(node_id, "host", 9092, None, is_alive=True, epoch=-1) for node_id in self.nodes)
         )
         self.controller.create_topic(TopicSpec(TOPIC, assignments={0: list(self.nodes)}))
 

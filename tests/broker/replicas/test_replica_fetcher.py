@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from aioproducer.broker.config import BrokerConfig
-from aioproducer.broker.image import NodeState, PartitionState
+from aioproducer.broker.image import BrokerRegistration, PartitionState
 from aioproducer.broker.log import Log, LogConfig, MemoryStorage
 from aioproducer.broker.replicas import replica_fetcher as replica_fetcher_module
 from aioproducer.broker.replicas.partition import Partition
@@ -101,7 +101,7 @@ class FakeBroker:
     def image(self) -> object:
         return self.nodes.controller.image
 
-    def peer_client(self, node: NodeState) -> Leader:
+    def peer_client(self, node: BrokerRegistration) -> Leader:
         assert node.node_id == LEADER
         self.leader.clients += 1
         return self.leader

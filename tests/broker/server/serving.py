@@ -6,7 +6,7 @@ import asyncio
 import struct
 from collections.abc import Awaitable, Callable
 
-from aioproducer.broker.server.server import Connection, Reply, Server
+from aioproducer.broker.server.server import Reply, Server, ServerConnection
 from aioproducer.transport.base import Buffer, Connector, Listener, Transport
 
 TIMEOUT = 10.0
@@ -16,7 +16,7 @@ def framed(payload: bytes) -> bytes:
     return struct.pack(">i", len(payload)) + payload
 
 
-async def echo(connection: Connection, frame: memoryview) -> Reply:
+async def echo(connection: ServerConnection, frame: memoryview) -> Reply:
     return Reply([struct.pack(">i", len(frame)), frame])
 
 
@@ -85,7 +85,11 @@ class Place:
         self._connector = connector
 
     async def server(
-        self, answer: Callable[[Connection, memoryview], Awaitable[Reply]] = echo, *, serve: bool = True, **options: int
+        self,
+        answer: Callable[[ServerConnection, memoryview], Awaitable[Reply]] = echo,
+        *,
+        serve: bool = True,
+        **options: int,
     ) -> Server:
         server = Server(answer, **options)
         await server.start(self._listener, "127.0.0.1", 0, serve=serve)

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 
-from aioproducer.broker.server.connection import TRANSITIONS, Connection, Event, Mute, Reply
+from aioproducer.broker.server.connection import TRANSITIONS, Event, Mute, Reply, ServerConnection
 from aioproducer.broker.server.framing import READ_AHEAD
 from tests.broker.server.serving import echo, framed, turns
 from tests.waiting import until
@@ -164,7 +164,7 @@ class SlowPeer(Peerless):
 @pytest.mark.parametrize("event", list(Event))
 async def test_pt47_what_may_not_happen_is_an_error_and_changes_nothing(state, event):
     peer = Peerless(echo)
-    connection = Connection(peer, peer, "test")
+    connection = ServerConnection(peer, peer, "test")
     connection.mute = state
     if (state, event) in TRANSITIONS:
         connection._move(event)
@@ -183,7 +183,7 @@ class MuteMachine(RuleBasedStateMachine):
         self.loop = asyncio.new_event_loop()
         self.gate = Gate()
         self.peer = SlowPeer(self.gate)
-        self.connection = Connection(self.peer, self.peer, "test")
+        self.connection = ServerConnection(self.peer, self.peer, "test")
         self.sent = 0
 
     def run(self, count=3):
