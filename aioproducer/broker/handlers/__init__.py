@@ -6,8 +6,7 @@ the client expects none. A ``KafkaError`` that it raises becomes the answer to t
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import Final
 
 from aioproducer.broker.handlers import (
     alter_configs,
@@ -38,29 +37,8 @@ from aioproducer.broker.handlers import (
     produce,
     sync_group,
 )
-from aioproducer.protocol import ApiKey, Response
-
-if TYPE_CHECKING:
-    from aioproducer.broker.handlers.requests import RequestContext
-
-# Each handler takes its own class of request; the table is keyed by what the class is read by.
-Handle: TypeAlias = "Callable[[RequestContext, Any], Awaitable[Response | None]]"
-
-
-class Handler(NamedTuple):
-    """How one API is served."""
-
-    versions: range
-    handle: Handle
-    oldest_advertised: int | None = None
-    """What ApiVersions says is the oldest version, where it says more than is served."""
-
-    @property
-    def advertised(self) -> tuple[int, int]:
-        """The oldest and newest version, as ApiVersions says them."""
-        oldest = self.versions[0] if self.oldest_advertised is None else self.oldest_advertised
-        return oldest, self.versions[-1]
-
+from aioproducer.broker.handlers.context import Handler
+from aioproducer.protocol import ApiKey
 
 HANDLERS: Final[dict[ApiKey, Handler]] = {
     ApiKey.PRODUCE: Handler(produce.VERSIONS, produce.handle, produce.ADVERTISED_MIN_VERSION),

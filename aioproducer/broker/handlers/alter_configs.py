@@ -14,7 +14,7 @@ from aioproducer.broker.handlers.config_changes import alter_each, check_keys, c
 from aioproducer.protocol.messages.legacy_configs import AlterConfigsRequest, AlterConfigsResource, AlterConfigsResponse
 
 if TYPE_CHECKING:
-    from aioproducer.broker.handlers.requests import RequestContext
+    from aioproducer.broker.handlers.context import RequestContext
 
 VERSIONS = range(3)
 

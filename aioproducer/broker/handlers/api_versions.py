@@ -18,7 +18,7 @@ from aioproducer.errors import InvalidRequestError, RebootstrapRequiredError
 from aioproducer.protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 
 if TYPE_CHECKING:
-    from aioproducer.broker.handlers.requests import RequestContext
+    from aioproducer.broker.handlers.context import RequestContext
 
 VERSIONS = range(6)
 

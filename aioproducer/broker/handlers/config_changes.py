@@ -29,7 +29,7 @@ from aioproducer.errors import (
 from aioproducer.protocol.messages.configs import AlterConfigsResourceResponse
 
 if TYPE_CHECKING:
-    from aioproducer.broker.broker import Broker
+    from aioproducer.broker.handlers.context import BrokerNode
 
 
 class Resource(Protocol):
@@ -74,7 +74,7 @@ def check_keys(names: Collection[str], without_value: Sequence[str]) -> None:
         raise InvalidRequestError(f"Null value not supported for : {', '.join(without_value)}")
 
 
-def configs_of(broker: Broker, resource: Resource) -> Mapping[str, str]:
+def configs_of(broker: BrokerNode, resource: Resource) -> Mapping[str, str]:
     """What is set for ``resource`` now; nothing for a topic that is not there.
 
     Raises:
@@ -89,7 +89,9 @@ def configs_of(broker: Broker, resource: Resource) -> Mapping[str, str]:
     raise InvalidRequestError(f"Unknown resource type {resource.resource_type}")
 
 
-def make_changes(broker: Broker, resource: Resource, changes: Mapping[str, str | None], *, validate_only: bool) -> None:
+def make_changes(
+    broker: BrokerNode, resource: Resource, changes: Mapping[str, str | None], *, validate_only: bool
+) -> None:
     """Make ``changes`` of what ``configs_of`` has returned, or see alone whether they could be made.
 
     Raises:
@@ -119,7 +121,7 @@ def make_changes(broker: Broker, resource: Resource, changes: Mapping[str, str |
     broker.controller.alter_node_configs(node_id, changes, validate_only=validate_only)
 
 
-def _node_id(broker: Broker, name: str) -> int | None:
+def _node_id(broker: BrokerNode, name: str) -> int | None:
     """The node that a resource is; ``None`` where it is all of them."""
     if not name:
         return None

@@ -26,8 +26,7 @@ from aioproducer.protocol.messages.topics import (
 )
 
 if TYPE_CHECKING:
-    from aioproducer.broker.broker import Broker
-    from aioproducer.broker.handlers.requests import RequestContext
+    from aioproducer.broker.handlers.context import BrokerNode, RequestContext
 
 VERSIONS = range(4)
 
@@ -60,7 +59,7 @@ def _result(name: str, error: KafkaError | None) -> CreatePartitionsTopicResult:
     return CreatePartitionsTopicResult(name=name, error_code=error_code(error), error_message=text)
 
 
-def _enlarge(broker: Broker, topic: CreatePartitionsTopic, validate_only: bool) -> KafkaError | None:
+def _enlarge(broker: BrokerNode, topic: CreatePartitionsTopic, validate_only: bool) -> KafkaError | None:
     assignments = None
     if topic.assignments is not None:
         assignments = [assignment.broker_ids for assignment in topic.assignments]

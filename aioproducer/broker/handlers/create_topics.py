@@ -27,8 +27,7 @@ from aioproducer.protocol.messages.topics import (
 )
 
 if TYPE_CHECKING:
-    from aioproducer.broker.broker import Broker
-    from aioproducer.broker.handlers.requests import RequestContext
+    from aioproducer.broker.handlers.context import BrokerNode, RequestContext
 
 VERSIONS = range(2, 8)
 
@@ -68,7 +67,7 @@ def _failed(name: str, error: KafkaError) -> CreatableTopicResult:
     return CreatableTopicResult(name=name, error_code=error_code(error), error_message=error_message(error), configs=[])
 
 
-def _create(broker: Broker, topic: CreatableTopic, validate_only: bool) -> CreatableTopicResult:
+def _create(broker: BrokerNode, topic: CreatableTopic, validate_only: bool) -> CreatableTopicResult:
     try:
         created = broker.controller.create_topic(_spec(topic), validate_only=validate_only)
     except KafkaError as error:
@@ -100,7 +99,7 @@ def _spec(topic: CreatableTopic) -> TopicSpec:
     )
 
 
-def _configs(broker: Broker, topic: TopicState) -> list[CreatableTopicConfigs]:
+def _configs(broker: BrokerNode, topic: TopicState) -> list[CreatableTopicConfigs]:
     return [
         CreatableTopicConfigs(
             name=entry.name,

@@ -23,7 +23,7 @@ from aioproducer.protocol import ZERO_UUID
 from aioproducer.protocol.messages.topics import DeletableTopicResult, DeleteTopicsRequest, DeleteTopicsResponse
 
 if TYPE_CHECKING:
-    from aioproducer.broker.handlers.requests import RequestContext
+    from aioproducer.broker.handlers.context import RequestContext
     from aioproducer.broker.image import ClusterImage
 
 VERSIONS = range(1, 7)

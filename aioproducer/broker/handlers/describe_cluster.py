@@ -18,7 +18,7 @@ from aioproducer.protocol.messages.cluster import (
 )
 
 if TYPE_CHECKING:
-    from aioproducer.broker.handlers.requests import RequestContext
+    from aioproducer.broker.handlers.context import RequestContext
 
 VERSIONS = range(3)
 

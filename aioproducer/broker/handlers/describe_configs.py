@@ -29,8 +29,7 @@ from aioproducer.protocol.messages.configs import (
 )
 
 if TYPE_CHECKING:
-    from aioproducer.broker.broker import Broker
-    from aioproducer.broker.handlers.requests import RequestContext
+    from aioproducer.broker.handlers.context import BrokerNode, RequestContext
 
 VERSIONS = range(1, 5)
 
@@ -52,7 +51,7 @@ async def handle(context: RequestContext, request: DescribeConfigsRequest) -> De
 
 
 def _describe(
-    broker: Broker, request: DescribeConfigsRequest, resource: DescribeConfigsResource
+    broker: BrokerNode, request: DescribeConfigsRequest, resource: DescribeConfigsResource
 ) -> DescribeConfigsResult:
     result = DescribeConfigsResult(resource_type=resource.resource_type, resource_name=resource.resource_name)
     try:
@@ -68,7 +67,7 @@ def _describe(
     return result
 
 
-def _entries(broker: Broker, resource: DescribeConfigsResource) -> list[Entry]:
+def _entries(broker: BrokerNode, resource: DescribeConfigsResource) -> list[Entry]:
     name = resource.resource_name
     if resource.resource_type == TOPIC:
         check_name(name)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from aioproducer.protocol.messages.groups import DescribeGroupsRequest, DescribeGroupsResponse
 
 if TYPE_CHECKING:
-    from aioproducer.broker.handlers.requests import RequestContext
+    from aioproducer.broker.handlers.context import RequestContext
 
 VERSIONS = range(7)
 

@@ -21,7 +21,7 @@ from aioproducer.protocol.messages.metadata import (
 )
 
 if TYPE_CHECKING:
-    from aioproducer.broker.handlers.requests import RequestContext
+    from aioproducer.broker.handlers.context import RequestContext
     from aioproducer.broker.image import ClusterImage, PartitionState, TopicState
 
 VERSIONS = range(1)

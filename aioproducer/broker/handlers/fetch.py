@@ -39,10 +39,9 @@ from aioproducer.protocol.messages.fetch import EpochEndOffset, FetchRequest, Fe
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from aioproducer.broker.broker import Broker
+    from aioproducer.broker.handlers.context import BrokerNode, RequestContext
     from aioproducer.broker.handlers.fetch_moves import Key
     from aioproducer.broker.handlers.fetch_session import FetchContext
-    from aioproducer.broker.handlers.requests import RequestContext
     from aioproducer.broker.replicas.partition import Partition
     from aioproducer.protocol import Buffer
 
@@ -241,7 +240,7 @@ async def handle(context: RequestContext, request: FetchRequest) -> FetchRespons
     return response
 
 
-def _is_absent(broker: Broker, topic: str, index: int) -> bool:
+def _is_absent(broker: BrokerNode, topic: str, index: int) -> bool:
     state = broker.image.topics.get(topic)
     return state is None or not 0 <= index < len(state.partitions)
 

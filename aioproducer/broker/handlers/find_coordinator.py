@@ -16,7 +16,7 @@ from aioproducer.errors import BrokerError, CoordinatorNotAvailableError, Invali
 from aioproducer.protocol.messages.groups import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 
 if TYPE_CHECKING:
-    from aioproducer.broker.handlers.requests import RequestContext
+    from aioproducer.broker.handlers.context import RequestContext
 
 VERSIONS = range(7)
 

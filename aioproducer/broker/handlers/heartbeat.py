@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from aioproducer.protocol.messages.groups import HeartbeatRequest, HeartbeatResponse
 
 if TYPE_CHECKING:
-    from aioproducer.broker.handlers.requests import RequestContext
+    from aioproducer.broker.handlers.context import RequestContext
 
 VERSIONS = range(5)
 

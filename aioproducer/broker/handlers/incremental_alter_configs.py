@@ -24,8 +24,7 @@ from aioproducer.protocol.messages.configs import (
 )
 
 if TYPE_CHECKING:
-    from aioproducer.broker.broker import Broker
-    from aioproducer.broker.handlers.requests import RequestContext
+    from aioproducer.broker.handlers.context import BrokerNode, RequestContext
 
 VERSIONS = range(2)
 
@@ -52,7 +51,7 @@ async def handle(context: RequestContext, request: IncrementalAlterConfigsReques
     return IncrementalAlterConfigsResponse(responses=alter_each(request.resources, alter))
 
 
-def _changes(broker: Broker, resource: AlterConfigsResource) -> dict[str, str | None]:
+def _changes(broker: BrokerNode, resource: AlterConfigsResource) -> dict[str, str | None]:
     check_keys(
         [config.name for config in resource.configs],
         [

@@ -15,7 +15,7 @@ from aioproducer.errors import InvalidRequestError, TransactionalIdAuthorization
 from aioproducer.protocol.messages.producer_ids import InitProducerIdRequest, InitProducerIdResponse
 
 if TYPE_CHECKING:
-    from aioproducer.broker.handlers.requests import RequestContext
+    from aioproducer.broker.handlers.context import RequestContext
 
 VERSIONS = range(6)
 

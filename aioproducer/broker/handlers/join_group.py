@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from aioproducer.protocol.messages.groups import JoinGroupRequest, JoinGroupResponse
 
 if TYPE_CHECKING:
-    from aioproducer.broker.handlers.requests import RequestContext
+    from aioproducer.broker.handlers.context import RequestContext
 
 VERSIONS = range(10)
 

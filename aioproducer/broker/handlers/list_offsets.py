@@ -30,7 +30,7 @@ from aioproducer.protocol.messages.offsets import (
 )
 
 if TYPE_CHECKING:
-    from aioproducer.broker.handlers.requests import RequestContext
+    from aioproducer.broker.handlers.context import RequestContext
     from aioproducer.broker.replicas.partition import Partition
 
 VERSIONS = range(1, 12)

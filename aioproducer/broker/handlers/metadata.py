@@ -46,8 +46,7 @@ from aioproducer.protocol.messages.metadata import (
 )
 
 if TYPE_CHECKING:
-    from aioproducer.broker.broker import Broker
-    from aioproducer.broker.handlers.requests import RequestContext
+    from aioproducer.broker.handlers.context import BrokerNode, RequestContext
 
 VERSIONS = range(14)
 
@@ -136,7 +135,7 @@ def _absent(name: str, error: KafkaError) -> MetadataResponseTopic:
     )
 
 
-def _why_absent(broker: Broker, name: str, may_create: bool) -> KafkaError:
+def _why_absent(broker: BrokerNode, name: str, may_create: bool) -> KafkaError:
     """The error for a topic that is not there; it is created if it may be."""
     try:
         check_name(name)
@@ -147,7 +146,7 @@ def _why_absent(broker: Broker, name: str, may_create: bool) -> KafkaError:
     return UnknownTopicOrPartitionError()
 
 
-def create_on_demand(broker: Broker, name: str) -> None:
+def create_on_demand(broker: BrokerNode, name: str) -> None:
     """Create a topic that a client asked for; as in Kafka it is only logged when the controller refuses it.
 
     Internal topics get the partitions and replicas that their coordinators' settings say (Kafka's

@@ -20,7 +20,7 @@ from aioproducer.protocol.messages.group_offsets import (
 )
 
 if TYPE_CHECKING:
-    from aioproducer.broker.handlers.requests import RequestContext
+    from aioproducer.broker.handlers.context import RequestContext
     from aioproducer.broker.image import ClusterImage
 
 VERSIONS = range(2, 11)

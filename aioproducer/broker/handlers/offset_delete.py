@@ -13,7 +13,7 @@ from aioproducer.protocol.messages.group_offsets import (
 )
 
 if TYPE_CHECKING:
-    from aioproducer.broker.handlers.requests import RequestContext
+    from aioproducer.broker.handlers.context import RequestContext
 
 VERSIONS = range(1)
 

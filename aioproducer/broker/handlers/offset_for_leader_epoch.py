@@ -17,7 +17,7 @@ from aioproducer.protocol.messages.offsets import (
 )
 
 if TYPE_CHECKING:
-    from aioproducer.broker.handlers.requests import RequestContext
+    from aioproducer.broker.handlers.context import RequestContext
     from aioproducer.protocol.messages.offsets import OffsetForLeaderPartition
 
 VERSIONS = range(2, 5)

@@ -53,8 +53,7 @@ from aioproducer.wire.record_batch import (
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from aioproducer.broker.broker import Broker
-    from aioproducer.broker.handlers.requests import RequestContext
+    from aioproducer.broker.handlers.context import BrokerNode, RequestContext
     from aioproducer.broker.log import AppendInfo
 
 VERSIONS = range(3, 14)
@@ -155,7 +154,7 @@ async def handle(context: RequestContext, request: ProduceRequest) -> ProduceRes
     return response
 
 
-def _name_of(broker: Broker, topic_id: bytes) -> str | None:
+def _name_of(broker: BrokerNode, topic_id: bytes) -> str | None:
     topic = broker.image.topics_by_id.get(topic_id)
     return None if topic is None else topic.name
 
@@ -212,7 +211,7 @@ def _attributes(records: memoryview, end: int) -> int:
     return attributes
 
 
-def _objection(broker: Broker, name: str, index: int, records: memoryview, version: int) -> KafkaError | None:
+def _objection(broker: BrokerNode, name: str, index: int, records: memoryview, version: int) -> KafkaError | None:
     """Why the records cannot be appended, as far as it can be told without the log (Kafka's ProduceRequest)."""
     topic = broker.image.topics.get(name)
     if topic is None or not 0 <= index < len(topic.partitions):
@@ -255,7 +254,7 @@ def _fill_error(answer: PartitionProduceResponse, error: KafkaError | None, log_
         answer.error_message = str(error)
 
 
-def _log_start_offset(broker: Broker, key: tuple[str, int], error: KafkaError) -> int:
+def _log_start_offset(broker: BrokerNode, key: tuple[str, int], error: KafkaError) -> int:
     """Kafka says where the log begins with some errors, and not with others."""
     partition = broker.replicas.partitions.get(key)
     return -1 if partition is None or isinstance(error, _WITHOUT_LOG_START) else partition.log_start_offset

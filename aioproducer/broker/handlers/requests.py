@@ -10,11 +10,10 @@ from __future__ import annotations
 import logging
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
-from aioproducer.broker.faults import Fault
-from aioproducer.broker.handlers import HANDLERS, Handler
+from aioproducer.broker.handlers import HANDLERS
+from aioproducer.broker.handlers.context import BrokerNode, Handler, RequestContext
 from aioproducer.broker.handlers.error_responses import TOPIC_LISTS, error_response, is_empty, merge, take_out
 from aioproducer.broker.handlers.fetch_session import FetchSessionCache
 from aioproducer.broker.server.connection import Reply
@@ -23,7 +22,6 @@ from aioproducer.protocol import (
     APIS,
     ApiKey,
     Request,
-    RequestHeader,
     Response,
     decode_request_header,
     encode_response,
@@ -32,7 +30,7 @@ from aioproducer.protocol.codec import message_codec
 from aioproducer.protocol.messages import ApiVersionsRequest
 
 if TYPE_CHECKING:
-    from aioproducer.broker.broker import Broker
+    from aioproducer.broker.faults import Fault
     from aioproducer.broker.server.connection import ServerConnection
 
 _logger = logging.getLogger(__name__)
@@ -43,27 +41,10 @@ _REQUESTS = {int(key): api.request for key, api in APIS.items()}
 _PLACED_BY_HANDLER = frozenset({ApiKey.FETCH, ApiKey.METADATA, ApiKey.DESCRIBE_TOPIC_PARTITIONS})
 
 
-@dataclass(slots=True)
-class RequestContext:
-    """What a handler knows of a request besides the request."""
-
-    broker: Broker
-    connection: ServerConnection
-    header: RequestHeader
-    version: int
-    fault: Fault | None = None
-    must_close: bool = False
-    """Set by a handler: the connection ends after the answer, if there is any."""
-
-    def error_for(self, topic: str | None = None, partition: int | None = None) -> BrokerError | None:
-        """The error that a test has set for a partition, a topic or the whole request."""
-        return None if self.fault is None else self.fault.error_for(topic, partition)
-
-
 class Requests:
     """Answers the requests of one node."""
 
-    def __init__(self, broker: Broker, handlers: Mapping[ApiKey, Handler] = HANDLERS) -> None:
+    def __init__(self, broker: BrokerNode, handlers: Mapping[ApiKey, Handler] = HANDLERS) -> None:
         self.handlers = handlers
         """What is served, by the numbers of the requests."""
         self.fetch_sessions = FetchSessionCache(broker.config.max_incremental_fetch_session_cache_slots, broker.wall_ms)

@@ -12,7 +12,7 @@ from aioproducer.errors import InconsistentGroupProtocolError
 from aioproducer.protocol.messages.groups import SyncGroupRequest, SyncGroupResponse
 
 if TYPE_CHECKING:
-    from aioproducer.broker.handlers.requests import RequestContext
+    from aioproducer.broker.handlers.context import RequestContext
 
 VERSIONS = range(6)
 

@@ -16,7 +16,7 @@ from aioproducer.broker.groups.codes import Code
 from aioproducer.broker.groups.coordinator import CommittedOffset, Committer
 from aioproducer.broker.groups.states import GroupState
 from aioproducer.broker.handlers import describe_groups, list_groups
-from aioproducer.broker.handlers.requests import RequestContext
+from aioproducer.broker.handlers.context import RequestContext
 from aioproducer.broker.server.peer import PeerClient
 from aioproducer.errors import CoordinatorNotAvailableError, PolicyViolationError
 from aioproducer.protocol import APIS, ApiKey, Request, RequestHeader, Response

@@ -9,9 +9,10 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from aioproducer.broker.handlers import HANDLERS, Handler
+from aioproducer.broker.handlers import HANDLERS
+from aioproducer.broker.handlers.context import Handler, RequestContext
 from aioproducer.broker.handlers.error_responses import error_response
-from aioproducer.broker.handlers.requests import RequestContext, Requests
+from aioproducer.broker.handlers.requests import Requests
 from aioproducer.errors import InvalidRequestError, NotLeaderOrFollowerError, UnknownServerError
 from aioproducer.protocol import (
     APIS,
