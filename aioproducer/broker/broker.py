@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from aioproducer.broker.config import BrokerConfig, log_config
+from aioproducer.broker.groups import GroupCoordinator
 from aioproducer.broker.handlers.requests import Requests
 from aioproducer.broker.image import (
     CLUSTER_DEFAULT,
@@ -26,7 +27,6 @@ from aioproducer.broker.server.server import Server
 if TYPE_CHECKING:
     from aioproducer.broker.controller.controller import Controller
     from aioproducer.broker.faults import Faults
-    from aioproducer.broker.groups import GroupCoordinator
     from aioproducer.broker.log import Storage
     from aioproducer.transport.base import Listener
     from aioproducer.transport.memory import MemoryNetwork
@@ -119,8 +119,6 @@ class Broker:
         return self._groups or self._make_groups()
 
     def _make_groups(self) -> GroupCoordinator:
-        from aioproducer.broker.groups import GroupCoordinator
-
         self._groups = GroupCoordinator(self)
         if self._stage is _Stage.SERVING:
             self._groups.start()

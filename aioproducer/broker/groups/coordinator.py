@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
 
 from aioproducer.broker.controller.controller import TopicSpec
 from aioproducer.broker.groups import partitioning, telling
@@ -53,9 +53,10 @@ from aioproducer.protocol.messages.groups import (
 )
 
 if TYPE_CHECKING:
-    from aioproducer.broker.broker import Broker
     from aioproducer.broker.config import BrokerConfig
+    from aioproducer.broker.controller.controller import Controller
     from aioproducer.broker.image import ClusterImage
+    from aioproducer.broker.replicas.replica_manager import ReplicaManager
 
 logger = logging.getLogger(__name__)
 
@@ -105,10 +106,26 @@ def offsets_topic_spec(config: BrokerConfig, image: ClusterImage) -> TopicSpec:
     )
 
 
+class CoordinatorHost(Protocol):
+    """What a coordinator needs of the node it is on."""
+
+    node_id: int
+    config: BrokerConfig
+    """The configuration at this moment; a later read may return another object."""
+    controller: Controller
+    replicas: ReplicaManager
+
+    @property
+    def image(self) -> ClusterImage: ...
+
+    def wall_ms(self) -> int:
+        """Milliseconds since the epoch."""
+
+
 class GroupCoordinator:
     """Serves the groups whose partition of ``__consumer_offsets`` this node leads."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: CoordinatorHost) -> None:
         self._broker = broker
         self._shards: dict[int, Shard] = {}
         self._loads: dict[int, asyncio.Task[None]] = {}

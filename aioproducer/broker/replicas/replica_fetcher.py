@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from aioproducer.broker.replicas.partition import NO_EPOCH, Partition
 from aioproducer.broker.server.peer import PeerClient
@@ -41,7 +41,7 @@ from aioproducer.protocol.messages.offsets import ListOffsetsPartition, ListOffs
 
 if TYPE_CHECKING:
     from aioproducer.broker.config import BrokerConfig
-    from aioproducer.broker.replicas.replica_manager import PartitionKey, ReplicaManager
+    from aioproducer.broker.replicas.host import PartitionKey, ReplicaHost
     from aioproducer.protocol import Buffer, Records
 
 logger = logging.getLogger(__name__)
@@ -131,10 +131,28 @@ class _Session:
             self.epoch += 1
 
 
+class FetcherHost(Protocol):
+    """What a fetcher needs of the ``ReplicaManager`` that it fetches for."""
+
+    broker: ReplicaHost
+
+    @property
+    def node_id(self) -> int: ...
+
+    def now(self) -> float:
+        """Seconds on a clock that never goes back."""
+
+    async def flush_log(self, partition: Partition) -> None:
+        """Bring the partition's log to disk, in another thread; raises ``KafkaStorageError``."""
+
+    def give_back(self) -> None:
+        """Free what was cut off logs, a piece in each turn of the loop."""
+
+
 class ReplicaFetcher:
     """Fetches from one leader. ``add`` and ``remove`` say what; they may be called before ``start``."""
 
-    def __init__(self, manager: ReplicaManager, leader_id: int) -> None:
+    def __init__(self, manager: FetcherHost, leader_id: int) -> None:
         self.leader_id = leader_id
         self.partitions: dict[PartitionKey, _Followed] = {}
         self._manager = manager

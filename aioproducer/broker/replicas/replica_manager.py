@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from aioproducer.broker.image import GROUP_METADATA_TOPIC, NO_LEADER, PartitionState
+from aioproducer.broker.replicas.host import PartitionKey, ReplicaHost
 from aioproducer.broker.replicas.partition import Origin, Partition, Watcher
 from aioproducer.broker.replicas.replica_fetcher import ReplicaFetcher
 from aioproducer.broker.replicas.replica_upkeep import NEVER_MS, ReplicaUpkeep
@@ -21,7 +22,6 @@ from aioproducer.errors import (
 )
 
 if TYPE_CHECKING:
-    from aioproducer.broker.broker import Broker
     from aioproducer.broker.log import AppendInfo
     from aioproducer.protocol import Buffer
 
@@ -35,8 +35,6 @@ FREED_PER_TURN = 1024 * 1024
 
 LOGS_OPENED_AT_ONCE = 8
 """How many new logs an event of the controller opens; of more, the others follow in the next turns of the loop."""
-
-PartitionKey = tuple[str, int]
 
 
 class Outcomes(dict[PartitionKey, "AppendInfo | KafkaError"]):
@@ -55,7 +53,7 @@ class ReplicaManager:
     ``start`` to ``close``.
     """
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: ReplicaHost) -> None:
         self.broker = broker
         self.partitions: dict[PartitionKey, Partition] = {}
         self.fetchers: dict[int, ReplicaFetcher] = {}

@@ -14,8 +14,11 @@ from typing import TYPE_CHECKING
 from aioproducer.errors import KafkaError
 
 if TYPE_CHECKING:
+    from aioproducer.broker.replicas.host import PartitionKey
     from aioproducer.broker.replicas.partition import Partition
-    from aioproducer.broker.replicas.replica_manager import PartitionKey, ReplicaManager
+
+    # A circle of two: the upkeep is a part of the manager, in a file of its own, and uses most of it.
+    from aioproducer.broker.replicas.replica_manager import ReplicaManager
 
 logger = logging.getLogger(__name__)
 
