@@ -13,7 +13,7 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "aioproducer"
 
 # Rooms whose files, or folders, are rooms of their own.
-DIVIDED = {"_client", "_common", "core"}
+DIVIDED = {"_client", "_common", "broker", "core"}
 
 _ERRORS = {"errors", "error_codes", "_common.error_texts", "_common.diagnosis", "_common.texts", "_common.client_log"}
 _PLUGINS = {"serializers", "partitioner", "interceptors", "hooks", "metrics"}
@@ -23,6 +23,9 @@ _CLIENT = _ERRORS | _PLUGINS | _FORMATS | _CORE | {"record", "config", "security
 
 # What each of the rooms of core may import besides the other ones that its row names.
 _BELOW_CORE = _ERRORS | _FORMATS | {"record", "partitioner", "_common.uncompiled", "_common.views"}
+
+# The rooms of the broker share these, and nothing with the rooms that make the client's decisions.
+_BELOW_BROKER = _ERRORS | _FORMATS
 
 # A room (a top-level module or folder, or one in a divided room) and the other rooms that it may import.
 ARROWS: dict[str, set[str]] = {
@@ -85,14 +88,65 @@ ARROWS: dict[str, set[str]] = {
     },
     "admin": _CLIENT | {"_client.factory"},
     "consumer": _CLIENT | {"admin"},
-    "broker": _ERRORS | _FORMATS | {"record", "transport", "security", "config"},
+    "broker": {"broker.broker", "broker.cluster", "broker.config"},
+    "broker.image": _BELOW_BROKER,
+    "broker.faults": _BELOW_BROKER,
+    "broker.log": _BELOW_BROKER,
+    "broker.config": _BELOW_BROKER | {"broker.log", "config"},
+    "broker.server": _BELOW_BROKER | {"transport"},
+    "broker.controller": _BELOW_BROKER | {"broker.config", "broker.image", "broker.log"},
+    "broker.replicas": _BELOW_BROKER
+    | {"broker.config", "broker.controller", "broker.image", "broker.log", "broker.server"},
+    "broker.groups": _BELOW_BROKER | {"broker.config", "broker.controller", "broker.image", "broker.replicas"},
+    "broker.handlers": _BELOW_BROKER
+    | {
+        "broker.config",
+        "broker.controller",
+        "broker.faults",
+        "broker.groups",
+        "broker.image",
+        "broker.log",
+        "broker.replicas",
+        "broker.server",
+        "config",
+    },
+    "broker.broker": _BELOW_BROKER
+    | {
+        "broker.config",
+        "broker.controller",
+        "broker.faults",
+        "broker.groups",
+        "broker.handlers",
+        "broker.image",
+        "broker.log",
+        "broker.replicas",
+        "broker.server",
+        "transport",
+    },
+    "broker.cluster": _BELOW_BROKER
+    | {
+        "broker.broker",
+        "broker.config",
+        "broker.controller",
+        "broker.faults",
+        "broker.image",
+        "broker.log",
+        "transport",
+    },
     "gateway": _ERRORS | _FORMATS | {"record", "transport", "security", "config"},
-    "testing": _CLIENT | {"producer", "admin", "consumer", "broker", "gateway"},
+    "testing": _CLIENT
+    | {"producer", "admin", "consumer", "broker", "broker.controller", "broker.image", "broker.replicas", "gateway"},
     "spark": _CLIENT | {"producer", "admin", "_client.bulk", "_client.arrow", "_client.validation"},
     "cli": _CLIENT | {"producer", "admin", "consumer", "broker", "gateway"},
     "__init__": _CLIENT | {"producer", "_client.bulk", "_build", "producer_record"},
     "__main__": {"cli"},
 }
+
+# Import circles of more than two modules that are still to be broken; delete a circle from here once it is.
+KNOWN_CIRCLES = (
+    {"core.batching.batch", "core.batching.partition_queue", "core.batching.producer_state"},
+    {"core.batching.accumulator", "core.batching.incomplete", "core.batching.topics"},
+)
 
 # Time and bytes come in as arguments, nothing waits.
 SANS_IO = (
@@ -111,9 +165,15 @@ def _room_of(parts: Sequence[str]) -> str:
     """The room of a module, by the parts of its name without the package's."""
     if not parts:
         return "__init__"
-    if parts[0] in DIVIDED and len(parts) > 1 and parts[1] != "__init__":
+    if parts[0] in DIVIDED and len(parts) > 1 and parts[1] != "__init__" and _is_module(parts[:2]):
         return f"{parts[0]}.{parts[1]}"
+    # A file or folder of the top level, or a name that the __init__.py of a divided room defines.
     return parts[0]
+
+
+def _is_module(parts: Sequence[str]) -> bool:
+    path = PACKAGE.joinpath(*parts)
+    return path.is_dir() or path.with_suffix(".py").is_file()
 
 
 def _sources() -> list[Path]:
@@ -162,6 +222,67 @@ def _rooms_imported(path: Path, tree: ast.AST) -> set[str]:
     return rooms - {_room(path)}
 
 
+def _module_name(path: Path) -> str:
+    """The name of a file's module without the package's, empty for the package itself."""
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+@functools.cache
+def _modules_imported() -> dict[str, set[str]]:
+    """The modules of the package, and those that each imports anywhere, also for type checkers alone."""
+    names = {_module_name(path) for path in _sources()}
+    graph = {}
+    for path in _sources():
+        imported = set()
+        for node in ast.walk(_tree(path)):
+            for module in _modules(path, node):
+                package, _, name = module.partition(".")
+                if package != "aioproducer":
+                    continue
+                given = [alias.name for alias in node.names] if isinstance(node, ast.ImportFrom) else []
+                inner = {f"{name}.{other}" for other in given} & names
+                imported |= inner or {name if name in names else name.rpartition(".")[0]}
+        graph[_module_name(path)] = (imported & names) - {_module_name(path)}
+    return graph
+
+
+def _circles(graph: dict[str, set[str]]) -> list[set[str]]:
+    """The largest sets of modules that all import each other, directly or over others."""
+
+    def reached_from(module: str) -> set[str]:
+        reached: set[str] = set()
+        waiting = [module]
+        while waiting:
+            found = graph[waiting.pop()] - reached
+            reached |= found
+            waiting += found
+        return reached
+
+    reached = {module: reached_from(module) for module in graph}
+    circles = [{other for other in reached[module] if module in reached[other]} for module in sorted(graph)]
+    return [circle for number, circle in enumerate(circles) if circle and circle not in circles[:number]]
+
+
+def test_no_import_circle_has_more_than_two_modules() -> None:
+    """Imports for type checkers count: a circle is read as one piece, whether or not it runs as one.
+
+    Two modules that import each other are one part in two files; a comment at the import gives the reason.
+    """
+    circles = [circle for circle in _circles(_modules_imported()) if len(circle) > 2]
+    assert not [sorted(circle) for circle in circles if not any(circle <= known for known in KNOWN_CIRCLES)]
+
+
+def test_circles_are_found() -> None:
+    graph = {"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a", "e"}, "e": {"d"}, "f": {"a"}}
+    assert _circles(graph) == [{"a", "b", "c"}, {"d", "e"}]
+    graph = _modules_imported()
+    assert "broker.handlers.produce" in graph["broker.handlers"]
+    assert "broker.broker" in graph["broker"]
+    assert "errors" in graph["broker.image"]
+    assert "broker.handlers.context" in graph["broker.handlers.produce"]
+
+
 def test_every_file_is_in_a_room_with_a_rule() -> None:
     assert {_room(path) for path in _sources()} <= ARROWS.keys()
 
@@ -173,7 +294,9 @@ def test_arrows_have_no_cycle() -> None:
 def test_nothing_of_the_client_points_outward() -> None:
     for room in ARROWS.keys() - {"testing", "spark", "cli", "__main__"}:
         assert not ARROWS[room] & {"testing", "spark", "cli"}
-    assert not (ARROWS["broker"] | ARROWS["gateway"]) & ({"io", "producer"} | _CORE)
+    for room in ARROWS:
+        if room.partition(".")[0] in {"broker", "gateway"}:
+            assert not ARROWS[room] & ({"io", "producer"} | _CORE)
 
 
 @pytest.mark.parametrize("path", _sources(), ids=lambda path: str(path.relative_to(PACKAGE)))
@@ -193,7 +316,11 @@ def test_rooms_that_decide_do_not_wait(path: Path) -> None:
 def test_imports_of_every_kind_are_seen() -> None:
     core = PACKAGE / "core" / "batching" / "example.py"
     source = "from aioproducer.io import a\nimport aioproducer.broker.log\nfrom aioproducer import cli, __version__\n"
-    assert _rooms_imported(core, ast.parse(source)) == {"io", "broker", "cli"}
+    assert _rooms_imported(core, ast.parse(source)) == {"io", "broker.log", "cli"}
+    assert _rooms_imported(core, ast.parse("from aioproducer.broker import BrokerCluster, faults\n")) == {
+        "broker",
+        "broker.faults",
+    }
     assert _rooms_imported(
         core, ast.parse("from ...io.node import a\nfrom . import batch\nfrom .. import waiting\n")
     ) == {"io", "core.waiting"}

@@ -35,6 +35,20 @@ GROUPS = {
     ),
     "factory": ("_client.factory",),
     "core": ("core.batching", "core.columns", "core.metadata", "core.outcomes", "core.requests", "core.waiting"),
+    "broker": (
+        "broker",
+        "broker.broker",
+        "broker.cluster",
+        "broker.config",
+        "broker.controller",
+        "broker.faults",
+        "broker.groups",
+        "broker.handlers",
+        "broker.image",
+        "broker.log",
+        "broker.replicas",
+        "broker.server",
+    ),
     "wire": ("wire", "compression"),
 }
 # What decides, and neither waits nor reads a clock.
