@@ -1,6 +1,7 @@
 """The group coordinator: classic consumer groups and the offsets they keep, in ``__consumer_offsets``.
 
-* ``group`` decides what becomes of one group and never waits, with ``member``, ``roster``, ``states`` and ``timers``;
+* ``group`` decides what a request changes of one group, and never waits; ``classic_group`` is the state that it
+  changes and ``rebalance`` has JoinGroup, with ``member``, ``roster``, ``states`` and ``timers``;
 * ``records`` and ``offsets`` are what is kept of groups, ``shard`` keeps it in one partition's log;
 * ``coordinator`` is what a node asks.
 """

@@ -6,7 +6,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Final
 
-from aioproducer.broker.groups.group import CONSUMER_PROTOCOL_TYPE, Group
+from aioproducer.broker.groups.classic_group import CONSUMER_PROTOCOL_TYPE, ClassicGroup
 from aioproducer.broker.groups.records import (
     NO_TIMESTAMP,
     OffsetCommitKey,
@@ -64,7 +64,7 @@ class Offsets:
             for index in partitions
         ]
 
-    def expired(self, group: Group, wall_ms: int, retention_ms: int) -> Iterator[OffsetRecord]:
+    def expired(self, group: ClassicGroup, wall_ms: int, retention_ms: int) -> Iterator[OffsetRecord]:
         """Tombstones for the offsets of ``group`` that nobody needs any more (KIP-211).
 
         A group's time begins when its last member leaves; that of a consumer that is in no group, and that of a topic

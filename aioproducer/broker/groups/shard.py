@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import uuid4
 
+from aioproducer.broker.groups.classic_group import GroupWrite
 from aioproducer.broker.groups.codes import Code, code_of_append
-from aioproducer.broker.groups.group import Group, GroupWrite
+from aioproducer.broker.groups.group import Group
 from aioproducer.broker.groups.offsets import Offsets
 from aioproducer.broker.groups.records import (
     GroupMetadataValue,

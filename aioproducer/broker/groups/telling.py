@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from aioproducer.broker.groups.classic_group import ClassicGroup
 from aioproducer.broker.groups.codes import Code
-from aioproducer.broker.groups.group import Group
 from aioproducer.broker.groups.states import GroupState
 from aioproducer.protocol.messages.groups import DescribedGroup, ListedGroup
 
@@ -13,7 +13,7 @@ GROUP_TYPE: Final = "classic"
 FIRST_VERSION_WITH_GROUP_ID_NOT_FOUND: Final = 6
 
 
-def described(group: Group) -> DescribedGroup:
+def described(group: ClassicGroup) -> DescribedGroup:
     """The group as DescribeGroups tells of it; what members say and were assigned only where it is stable."""
     protocol_name = (group.protocol_name or "") if group.state is GroupState.STABLE else None
     return DescribedGroup(
@@ -34,7 +34,7 @@ def described_unknown(group_id: str, version: int) -> DescribedGroup:
     return unknown
 
 
-def listed(group: Group) -> ListedGroup:
+def listed(group: ClassicGroup) -> ListedGroup:
     """The group as ListGroups tells of it."""
     return ListedGroup(
         group_id=group.group_id,

@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass, field
 
+from aioproducer.broker.groups.classic_group import GroupWrite
 from aioproducer.broker.groups.codes import Code
-from aioproducer.broker.groups.group import Group, GroupWrite
+from aioproducer.broker.groups.group import Group
 from aioproducer.broker.groups.states import GroupSettings
 from aioproducer.broker.groups.timers import Moment
 from aioproducer.protocol import encode_version_prefixed
