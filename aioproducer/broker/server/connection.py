@@ -193,7 +193,7 @@ class ServerConnection:
 
     def connection_lost(self, exception: Exception | None) -> None:
         self._lost = True
-        # The rest of a request that has come in part will not come; those that are whole are still obeyed (PT-50).
+        # The rest of a partial request will not arrive; complete ones are still processed.
         self._reader.drop_partial()
         self._count_memory()
         if self.mute in (Mute.SENDING, Mute.SENDING_THROTTLED):

@@ -96,8 +96,8 @@ class Server:
     async def start(self, listener: Listener, host: str, port: int, *, serve: bool = True) -> None:
         """Listen; with port 0 at any port that is free.
 
-        Connections are accepted at once, but where ``serve`` is false, requests are taken only after ``serve()``: the
-        port is known before what the broker has to load (J-01).
+        Connections are accepted at once. Where ``serve`` is false, requests are processed only after ``serve()``: the
+        port is known before the broker has loaded its logs.
 
         Raises:
             OSError: the host is unknown or not of this machine, or the port is taken.

@@ -249,7 +249,7 @@ async def test_a_group_moves_with_the_leadership() -> None:
             assert response.error_code == Code.NOT_COORDINATOR  # type: ignore[attr-defined]  # all of them have one
 
 
-async def test_pt69_a_commit_that_cannot_be_replicated_is_refused() -> None:
+async def test_a_commit_that_cannot_be_replicated_is_refused() -> None:
     properties = {"min.insync.replicas": 2, "offsets.topic.replication.factor": 2}
     async with world(2, **properties) as made:
         coordinator = await made.coordinator()

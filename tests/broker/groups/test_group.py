@@ -373,7 +373,7 @@ def test_a_static_member_comes_back_without_a_rebalance(version: int, instance_i
     assert driver.group.heartbeat(ids[instance_id], instance_id, 1, driver.moment) == Code.FENCED_INSTANCE_ID
 
 
-def test_pt69_a_static_member_s_place_that_cannot_be_written_stays_as_it_was() -> None:
+def test_a_failed_write_of_a_replaced_static_member_restores_the_old_one() -> None:
     driver = Driver()
     (old,) = stable_static(driver, "one")
     driver.writes_at_once = False
@@ -497,7 +497,7 @@ def test_a_rebalance_of_static_members_of_whom_none_comes_ends_with_their_sessio
 # Writes
 
 
-def test_pt69_an_assignment_is_true_when_it_is_written() -> None:
+def test_an_assignment_holds_once_it_is_written() -> None:
     driver = Driver(writes_at_once=False)
     joins = [driver.enter(), driver.enter()]
     driver.settle()
@@ -510,7 +510,7 @@ def test_pt69_an_assignment_is_true_when_it_is_written() -> None:
     assert driver.group.state is GroupState.STABLE
 
 
-def test_pt69_an_assignment_that_cannot_be_written_has_all_join_again() -> None:
+def test_a_failed_write_of_an_assignment_makes_all_members_join_again() -> None:
     driver = Driver(writes_at_once=False)
     join = driver.enter()
     driver.settle()
@@ -646,7 +646,7 @@ def test_the_time_of_a_state_is_when_it_began() -> None:
     assert driver.group.state_since_ms == driver.moment.wall_ms
 
 
-def test_pt69_an_assignment_of_an_earlier_generation_is_not_taken_for_this_one_s() -> None:
+def test_an_assignment_of_an_earlier_generation_is_ignored() -> None:
     driver = Driver(writes_at_once=False)
     join = driver.enter()
     driver.settle()

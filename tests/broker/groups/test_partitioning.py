@@ -26,7 +26,9 @@ JAVA = [
 
 
 @pytest.mark.parametrize(("text", "value", "of_50", "of_7", "length"), JAVA)
-def test_pt70_partition_is_java_s(text: str, value: int, of_50: int, of_7: int, length: int) -> None:
+def test_a_group_s_partition_is_the_one_that_java_computes(
+    text: str, value: int, of_50: int, of_7: int, length: int
+) -> None:
     assert java_string_hash(text) == value
     assert partition_for(text, 50) == of_50
     assert partition_for(text, 7) == of_7
@@ -34,13 +36,13 @@ def test_pt70_partition_is_java_s(text: str, value: int, of_50: int, of_7: int, 
 
 
 @given(st.text(), st.integers(1, 1000))
-def test_pt70_partition_exists(text: str, count: int) -> None:
+def test_a_group_s_partition_exists(text: str, count: int) -> None:
     assert 0 <= partition_for(text, count) < count
     assert java_string_length(text) == len(text.encode("utf-16-le", "surrogatepass")) // 2
 
 
 @given(st.text(), st.text())
-def test_pt70_hash_of_what_is_put_together(first: str, second: str) -> None:
+def test_the_hash_of_a_concatenation_follows_from_its_parts(first: str, second: str) -> None:
     """hashCode(a + b) = hashCode(a) * 31^length(b) + hashCode(b), in 32 bits."""
     whole = java_string_hash(first) * 31 ** java_string_length(second) + java_string_hash(second)
     assert (java_string_hash(first + second) - whole) % 2**32 == 0

@@ -188,7 +188,7 @@ async def test_a_log_that_is_cut_while_it_is_loaded() -> None:
     assert offsets_of(shard) == {("orders", 2): 1}
 
 
-async def test_pt69_offsets_are_true_when_they_are_replicated() -> None:
+async def test_offsets_hold_once_they_are_replicated() -> None:
     replica = Replica(replicates=False)
     shard = await serving(replica)
     codes: list[int] = []
@@ -219,7 +219,7 @@ async def test_pt69_offsets_are_true_when_they_are_replicated() -> None:
     ],
 )
 @pytest.mark.parametrize("when", ["appending", "replicating"])
-async def test_pt69_a_write_that_fails_changes_nothing(error: KafkaError, code: int, when: str) -> None:
+async def test_a_failed_write_changes_nothing(error: KafkaError, code: int, when: str) -> None:
     replica = Replica(replicates=False)
     shard = await serving(replica)
     codes: list[int] = []
@@ -265,7 +265,7 @@ async def test_who_waits_when_the_shard_closes_is_told() -> None:
     assert offsets_of(shard) == {}
 
 
-async def test_pt69_a_new_group_that_cannot_be_written_is_gone_again() -> None:
+async def test_a_new_group_that_cannot_be_written_is_dropped() -> None:
     replica = Replica()
     replica.append_error = NotEnoughReplicasError()
     shard = await serving(replica)

@@ -17,7 +17,9 @@ OFFSETS = st.lists(st.integers(0, 500), unique=True, max_size=30).map(sorted)
 
 @settings(max_examples=150)
 @given(OFFSETS, st.integers(0, 10_000), st.integers(0, 501), st.integers(0, 501))
-def test_pt68_offset_lookup_is_the_floor(offsets: list[int], base: int, target: int, cut: int) -> None:
+def test_offset_lookup_returns_the_last_entry_at_or_below_the_offset(
+    offsets: list[int], base: int, target: int, cut: int
+) -> None:
     index = OffsetIndex(MemoryStorage(), "i", base)
     entries = [(base + offset, position * 10) for position, offset in enumerate(offsets)]
     for entry in entries:
@@ -36,7 +38,9 @@ def test_pt68_offset_lookup_is_the_floor(offsets: list[int], base: int, target: 
 @given(
     st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50)), max_size=20), st.integers(-1, 51), st.integers(0, 1100)
 )
-def test_pt68_time_lookup_is_the_floor(steps: list[tuple[int, int]], target: int, cut: int) -> None:
+def test_time_lookup_returns_the_last_entry_at_or_below_the_timestamp(
+    steps: list[tuple[int, int]], target: int, cut: int
+) -> None:
     index = TimeIndex(MemoryStorage(), "i", 100)
     entries: list[tuple[int, int]] = []
     offset = 100
@@ -56,7 +60,7 @@ def test_pt68_time_lookup_is_the_floor(steps: list[tuple[int, int]], target: int
     st.lists(st.tuples(st.integers(1, 40), st.integers(0, 200), st.integers(-50, 50)), min_size=1, max_size=40),
     st.data(),
 )
-def test_pt68_reading_from_an_index_entry_finds_the_offset_and_the_time(
+def test_reading_from_an_index_entry_finds_the_offset_and_the_time(
     batches: list[tuple[int, int, int]], data: st.DataObject
 ) -> None:
     log = open_log(config=LogConfig(index_interval_bytes=200, segment_bytes=9000))

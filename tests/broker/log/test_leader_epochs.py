@@ -25,7 +25,7 @@ STEPS = st.lists(
 
 @settings(max_examples=150)
 @given(STEPS, st.integers(-1, 9), st.integers(0, 45))
-def test_pt66_entries_rise_and_the_end_of_an_epoch_is_the_start_of_the_next(
+def test_entries_rise_and_an_epoch_ends_where_the_next_begins(
     steps: list[tuple[str, int, int]], epoch: int, offset: int
 ) -> None:
     storage = MemoryStorage()
@@ -69,7 +69,7 @@ def test_pt66_entries_rise_and_the_end_of_an_epoch_is_the_start_of_the_next(
 
 @settings(max_examples=25, deadline=None)
 @given(st.lists(st.tuples(st.booleans(), st.integers(1, 3), st.integers(0, 4)), min_size=1, max_size=12))
-def test_pt66_a_follower_that_truncates_by_epochs_keeps_nothing_that_the_leader_lacks(
+def test_a_follower_that_truncates_by_epochs_keeps_nothing_that_the_leader_lacks(
     terms: list[tuple[bool, int, int]],
 ) -> None:
     """Two replicas take turns to lead, writing some batches that the other has not fetched when it takes over."""

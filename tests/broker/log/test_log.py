@@ -152,7 +152,7 @@ class Bench:
 
 @settings(max_examples=150, deadline=None)
 @given(STEPS)
-def test_pt63_the_log_is_as_a_list_of_records_whatever_fails(steps: list[tuple[str, int, int]]) -> None:
+def test_the_log_equals_a_list_of_records_whatever_fails(steps: list[tuple[str, int, int]]) -> None:
     bench = Bench()
     for step in steps:
         bench.step(*step)
@@ -160,7 +160,7 @@ def test_pt63_the_log_is_as_a_list_of_records_whatever_fails(steps: list[tuple[s
 
 
 @pytest.mark.parametrize("at", range(12))
-def test_pt63_an_append_that_fails_at_any_step_changes_nothing(at: int) -> None:
+def test_an_append_that_fails_at_any_step_changes_nothing(at: int) -> None:
     """The append of a new leader that must roll: epochs, two indexes, a snapshot and a new segment stand before it."""
     fault = Fault()
     log = open_log(FaultyStorage(MemoryStorage(), fault), SMALL)
@@ -178,7 +178,7 @@ def test_pt63_an_append_that_fails_at_any_step_changes_nothing(at: int) -> None:
 
 
 @pytest.mark.parametrize("can_remove", [True, False])
-def test_pt63_a_segment_begun_behind_a_gap_is_taken_back(can_remove: bool) -> None:
+def test_a_segment_begun_behind_a_gap_is_removed_again(can_remove: bool) -> None:
     """A follower's append behind a gap rolls and then fails; what comes next begins before the new segment."""
     fault, inner = Fault(), MemoryStorage()
     log = open_log(FaultyStorage(inner, fault), SMALL)
@@ -207,7 +207,7 @@ def test_pt63_a_segment_begun_behind_a_gap_is_taken_back(can_remove: bool) -> No
     assert reopened.producer_state.producers[PRODUCER].last_sequence == (3 if can_remove else 0)
 
 
-def test_pt63_a_write_that_fails_leaves_the_log_as_it_was() -> None:
+def test_a_failed_write_leaves_the_log_unchanged() -> None:
     fault = Fault()
     log = open_log(FaultyStorage(MemoryStorage(), fault))
     log.append_as_leader(batch(), 0)

@@ -21,7 +21,7 @@ MAX = 2**31 - 1
 
 
 class Model:
-    """The rules of PT-64 written down once more, over the plain list of what was accepted."""
+    """The rules for sequences once more, over the plain list of accepted batches."""
 
     def __init__(self) -> None:
         self.accepted: list[tuple[int, int, int, int]] = []  # epoch, first sequence, count, offset
@@ -54,7 +54,7 @@ class Model:
         max_size=25,
     ),
 )
-def test_pt64_five_batches_are_remembered(start: int, steps: list[tuple[str, int, int]]) -> None:
+def test_the_last_five_batches_of_a_producer_are_remembered(start: int, steps: list[tuple[str, int, int]]) -> None:
     log, model = open_log(), Model()
     epoch = 3
     for step, count, pick in [("first", 2, 0), *steps]:
@@ -86,7 +86,7 @@ def test_pt64_five_batches_are_remembered(start: int, steps: list[tuple[str, int
         assert log.log_end_offset == model.end
 
 
-def test_pt64_a_duplicate_is_answered_with_the_first_offset_and_timestamp() -> None:
+def test_a_duplicate_is_answered_with_the_first_offset_and_timestamp() -> None:
     log = open_log()
     log.append_as_leader(batch(4), 0)
     first = log.append_as_leader(sequenced(0, 3, timestamp=NOW - 1000), 0)
@@ -101,7 +101,7 @@ def test_pt64_a_duplicate_is_answered_with_the_first_offset_and_timestamp() -> N
         log.append_as_leader(sequenced(0, 3, timestamp=NOW - 1000), 0)
 
 
-def test_pt64_an_unknown_producer_may_begin_anywhere_and_errors_say_why() -> None:
+def test_an_unknown_producer_may_begin_anywhere_and_errors_give_the_reason() -> None:
     log = open_log()
     log.append_as_leader(sequenced(77, epoch=2), 0)
     with pytest.raises(InvalidProducerEpochError, match="is 1, which is smaller than the last seen epoch 2"):

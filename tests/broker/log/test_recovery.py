@@ -74,7 +74,7 @@ TOTAL = operations(20)
 
 @settings(max_examples=150, deadline=None)
 @given(st.integers(0, TOTAL - 1), st.sampled_from(["stop", "tear"]), st.integers(0, 160))
-def test_pt67_killed_at_any_step_the_log_is_what_its_bytes_say(at: int, mode: str, keep: int) -> None:
+def test_a_log_killed_at_any_step_recovers_what_its_bytes_contain(at: int, mode: str, keep: int) -> None:
     """At the n-th thing done to the storage the process dies, where that is a write perhaps in its middle."""
     storage = MemoryStorage()
     returned: list[int] = []
@@ -98,7 +98,7 @@ def test_pt67_killed_at_any_step_the_log_is_what_its_bytes_say(at: int, mode: st
 
 @settings(max_examples=60, deadline=None)
 @given(st.data())
-def test_pt67_killed_while_it_comes_back_it_comes_back_later(data: st.DataObject) -> None:
+def test_a_log_killed_during_recovery_recovers_at_the_next_start(data: st.DataObject) -> None:
     storage = MemoryStorage()
     log = open_log(storage, SMALL)
     write(log, 13, [])
@@ -118,7 +118,7 @@ def test_pt67_killed_while_it_comes_back_it_comes_back_later(data: st.DataObject
 
 @settings(max_examples=100, deadline=None)
 @given(st.integers(0, 2000), st.sampled_from(["cut", "flip", "zeros", "repeat"]))
-def test_pt67_a_tail_that_is_torn_in_any_way_is_cut_at_the_first_bad_batch(position: int, damage: str) -> None:
+def test_a_torn_tail_is_cut_at_the_first_bad_batch(position: int, damage: str) -> None:
     storage = MemoryStorage()
     log = open_log(storage, LogConfig(index_interval_bytes=100))
     ends = []

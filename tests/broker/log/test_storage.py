@@ -146,9 +146,7 @@ def test_many_small_batches_are_few_objects() -> None:
 
 
 @pytest.mark.parametrize("can_cut", [True, False])
-def test_pt63_a_write_that_the_disk_takes_half_is_cut_off_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, can_cut: bool
-) -> None:
+def test_a_partial_write_is_cut_off_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, can_cut: bool) -> None:
     file = DirectoryStorage(tmp_path).open("a.log")
     file.append([b"first"])
     write, cut = os.pwrite, os.ftruncate

@@ -91,9 +91,7 @@ REFUSED: list[tuple[str, bytes | bytearray, type[KafkaError], str]] = [
 
 
 @pytest.mark.parametrize(("records", "error", "message"), [row[1:] for row in REFUSED], ids=[row[0] for row in REFUSED])
-def test_pt63_what_is_refused_changes_nothing(
-    records: bytes | bytearray, error: type[KafkaError], message: str
-) -> None:
+def test_a_refused_append_changes_nothing(records: bytes | bytearray, error: type[KafkaError], message: str) -> None:
     log = open_log()
     log.append_as_leader(batch(2), 0)
     before = visible(log)
@@ -453,7 +451,7 @@ FOLLOWER_REFUSED: list[tuple[str, Any, type[KafkaError], str]] = [
 @pytest.mark.parametrize(
     ("records", "error", "message"), [row[1:] for row in FOLLOWER_REFUSED], ids=[row[0] for row in FOLLOWER_REFUSED]
 )
-def test_pt63_followers_check_offsets_and_checksums(records: bytearray, error: type[KafkaError], message: str) -> None:
+def test_a_follower_checks_offsets_and_checksums(records: bytearray, error: type[KafkaError], message: str) -> None:
     log = open_log()
     log.append_as_follower(batch(2, base_offset=0))
     before = visible(log)

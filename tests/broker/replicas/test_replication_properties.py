@@ -1,4 +1,4 @@
-"""PT-65 and PT-66: whatever happens to three replicas, nothing committed is lost and the logs agree in the end."""
+"""Whatever happens to three replicas, nothing committed is lost and the logs agree in the end."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class Gate:
     delays=st.lists(st.integers(0, 3), min_size=1, max_size=12),
     together=st.booleans(),
 )
-async def test_pt46_requests_of_a_connection_are_answered_one_by_one_in_order(place, requests, delays, together):
+async def test_requests_of_a_connection_are_answered_one_by_one_in_order(place, requests, delays, together):
     busy = set()
     count = 0
 
@@ -77,7 +77,7 @@ async def test_pt46_requests_of_a_connection_are_answered_one_by_one_in_order(pl
         assert [await client.answer() for _ in requests] == requests
 
 
-async def test_pt46_at_most_one_request_a_turn(memory):
+async def test_a_connection_starts_at_most_one_request_per_loop_iteration(memory):
     """A burst of requests leaves turns to everybody else."""
     seen = []
 
@@ -95,7 +95,7 @@ async def test_pt46_at_most_one_request_a_turn(memory):
         assert len(seen) - before <= 1
 
 
-def test_pt47_the_table_of_mutes():
+def test_every_mute_state_has_a_way_back_to_unmuted():
     assert {state for state, _ in TRANSITIONS} == set(Mute)
     assert set(TRANSITIONS.values()) == set(Mute)
     # Each way back leads to where the next request is taken.
@@ -162,7 +162,7 @@ class SlowPeer(Peerless):
 
 @pytest.mark.parametrize("state", list(Mute))
 @pytest.mark.parametrize("event", list(Event))
-async def test_pt47_what_may_not_happen_is_an_error_and_changes_nothing(state, event):
+async def test_an_impossible_event_is_an_error_and_changes_nothing(state, event):
     peer = Peerless(echo)
     connection = ServerConnection(peer, peer, "test")
     connection.mute = state
@@ -176,7 +176,7 @@ async def test_pt47_what_may_not_happen_is_an_error_and_changes_nothing(state, e
 
 
 class MuteMachine(RuleBasedStateMachine):
-    """PT-47: requests, answers, slow peers, throttles and want of memory in any order; nothing stays stuck."""
+    """Requests, answers, slow peers, throttles and lack of memory in any order; nothing stays stuck."""
 
     def __init__(self):
         super().__init__()
@@ -244,12 +244,12 @@ class MuteMachine(RuleBasedStateMachine):
         self.loop.close()
 
 
-def test_pt47_no_connection_stays_stuck():
+def test_no_connection_stays_stuck():
     run_state_machine_as_test(MuteMachine, settings=settings(max_examples=40, stateful_step_count=30, deadline=None))
 
 
 @pytest.mark.parametrize("size", [1, 1000, 300_000])
-async def test_pt50_requests_written_before_the_end_are_all_processed(place, size):
+async def test_requests_written_before_the_end_are_all_processed(place, size):
     seen = []
 
     async def answer(connection, frame):
@@ -273,7 +273,7 @@ def unacknowledged(writer):
     return int.from_bytes(fcntl.ioctl(socket.fileno(), termios.TIOCOUTQ, bytes(4)), sys.byteorder)
 
 
-async def test_pt50_also_where_the_answers_cannot_be_sent_any_more(tcp):
+async def test_requests_are_processed_although_their_answers_cannot_be_sent(tcp):
     """The client goes with answers unread, which resets the connection under the broker's next answer."""
     seen = []
 
@@ -293,7 +293,7 @@ async def test_pt50_also_where_the_answers_cannot_be_sent_any_more(tcp):
     assert seen == requests
 
 
-async def test_pt50_half_a_request_before_the_end_is_nothing(place):
+async def test_half_a_request_before_the_end_is_dropped(place):
     seen = []
 
     async def answer(connection, frame):
@@ -382,7 +382,7 @@ async def test_a_throttle_answers_now_and_reads_the_next_request_later(place):
     assert taken[1] - taken[0] >= 0.049
 
 
-async def test_pt50_a_throttled_connection_ends_when_all_is_processed(place):
+async def test_a_throttled_connection_ends_when_all_is_processed(place):
     taken = []
 
     async def answer(connection, frame):
@@ -427,7 +427,7 @@ async def test_an_answer_that_is_none_ends_its_connection_alone(place, caplog):
 
 
 @pytest.mark.parametrize("size", [-1, -(2**31), 1001, 2**31 - 1])
-async def test_pt43_a_size_that_is_none_ends_its_connection_alone(place, size, caplog):
+async def test_an_invalid_size_ends_only_its_own_connection(place, size, caplog):
     server = await place.server(max_request_bytes=1000)
     client, other = await place.client(server), await place.client(server)
     client.send(framed(b"first") + struct.pack(">i", size) + b"x" * 100)

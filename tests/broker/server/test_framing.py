@@ -1,4 +1,4 @@
-"""PT-43: however the stream is cut, the same frames come out of it, and memory follows what came."""
+"""However the stream is cut, it gives the same frames, and memory follows the bytes received."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def pieces(data, cuts):
 
 @settings(max_examples=150, deadline=None)
 @given(frames=payloads, cuts=st.lists(st.integers(0, 1 << 30), max_size=12), eager=st.booleans())
-def test_pt43_any_cuts_give_the_same_frames(frames, cuts, eager):
+def test_any_cuts_give_the_same_frames(frames, cuts, eager):
     reader = FrameReader(1 << 20)
     found = []
     for piece in pieces(b"".join(map(framed, frames)), cuts):
@@ -50,7 +50,7 @@ def test_pt43_any_cuts_give_the_same_frames(frames, cuts, eager):
     cuts=st.lists(st.integers(0, 1 << 30), max_size=12),
     takes=st.lists(st.integers(0, 6), max_size=13),
 )
-def test_pt43_whatever_is_taken_when(frames, cuts, takes):
+def test_frames_do_not_depend_on_when_they_are_taken(frames, cuts, takes):
     """Feeding goes on when it should not, too: what is fed then is kept as it is."""
     expected = [bytes([number % 251]) * size for number, size in enumerate(frames)]
     reader = FrameReader(1 << 20)
@@ -68,7 +68,7 @@ def test_pt43_whatever_is_taken_when(frames, cuts, takes):
 @given(
     cuts=st.lists(st.integers(0, 1 << 30), max_size=8), size=st.integers(-(2**31), -1) | st.integers(1001, 2**31 - 1)
 )
-def test_pt43_a_size_that_is_none_comes_behind_the_frames_before_it(cuts, size):
+def test_an_invalid_size_fails_after_the_frames_before_it(cuts, size):
     reader = FrameReader(1000)
     for piece in pieces(framed(b"first") + framed(b"second") + struct.pack(">i", size) + b"whatever", cuts):
         reader.feed(piece)
@@ -123,7 +123,7 @@ def test_how_much_is_read_ahead():
 
 
 @pytest.mark.parametrize("cut", range(1, 9))
-def test_pt43_the_end_inside_a_frame_shows(cut):
+def test_the_end_inside_a_frame_is_visible(cut):
     reader = FrameReader(100)
     data = framed(b"12345")
     reader.feed(data[:cut])

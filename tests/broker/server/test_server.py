@@ -237,7 +237,7 @@ async def test_a_connection_counts_until_its_last_request_is_answered(place):
     await until(lambda: not server.connections)
 
 
-async def test_pt49_only_who_is_idle_too_long_is_closed(place, caplog):
+async def test_only_connections_that_are_idle_too_long_are_closed(place, caplog):
     caplog.set_level(logging.INFO)
     # A machine that stops for a second makes nobody idle.
     server = await place.server(connections_max_idle_ms=2000)
@@ -255,7 +255,7 @@ async def test_pt49_only_who_is_idle_too_long_is_closed(place, caplog):
     await used.lost()
 
 
-async def test_pt49_one_a_turn_the_longest_idle_first(memory, caplog):
+async def test_idle_connections_are_closed_one_by_one_the_longest_idle_first(memory, caplog):
     caplog.set_level(logging.INFO)
     server = await memory.server(connections_max_idle_ms=200)
     for _ in range(6):
@@ -273,7 +273,7 @@ async def test_pt49_one_a_turn_the_longest_idle_first(memory, caplog):
     assert closed == [connection.id for connection in [*connections[1:], connections[0]]]
 
 
-async def test_pt49_a_request_being_answered_is_not_idleness(place):
+async def test_a_connection_with_a_request_in_progress_is_not_idle(place):
     go = asyncio.Event()
 
     async def answer(connection, frame):
@@ -291,7 +291,7 @@ async def test_pt49_a_request_being_answered_is_not_idleness(place):
     await client.lost()
 
 
-async def test_pt49_a_peer_that_takes_nothing_is_idle(place):
+async def test_a_peer_that_reads_nothing_is_idle(place):
     async def answer(connection, frame):
         return Reply([framed(bytes(50_000_000))])
 
