@@ -7,11 +7,8 @@ from aioproducer.transport.rdma.ring cimport PeerRing, ReceiveRing, SendQueue, d
 from aioproducer.transport.rdma.work_requests cimport Completion, Write
 from aioproducer._common.views cimport part_of
 
-cdef object _ENDED
-cdef object _FAILED
-cdef object _FLUSHING
-cdef object _LINGERING
-cdef object _OPEN
+cdef int _OPEN, _FLUSHING, _LINGERING, _ACKNOWLEDGED, _FAILED, _STOPPED, _CLOSING, _RELEASED
+cdef int _PEER_SENDING, _GOODBYE_RECEIVED, _GOODBYE_DELIVERED
 cdef long _SUCCESS
 cdef long _DATA
 cdef long _CREDITS
@@ -27,7 +24,6 @@ cdef class RdmaTransport:
     cdef readonly object _queue_pair
     cdef readonly object _control
     cdef bint _control_ended
-    cdef bint _card_ended
     cdef public object _handler
     cdef object _peer
     cdef Counters _counters
@@ -42,26 +38,26 @@ cdef class RdmaTransport:
     cdef SendQueue _queue
     cdef Answers _answers
     cdef Py_ssize_t _largest
-    cdef object _state
+    cdef readonly int _state
+    cdef int _peer_state
     cdef readonly Unsent _unsent
     cdef Py_ssize_t _goodbye_id
-    cdef bint _goodbye_taken
-    cdef bint _goodbye_waits
     cdef bint _rules_broken
     cdef Py_ssize_t _unposted
-    cdef bint _peer_shut
     cdef bint _reading_paused
     cdef bint _watching
     cdef bint _all_wanted
     cdef Py_ssize_t _held_up_to
     cdef bint _turn_scheduled
     cdef object _failure
-    cdef bint _stopped
     cdef object __weakref__
 
     @cython.locals(queue=SendQueue, unsent=Unsent, at_once=bint, size=Py_ssize_t)
     cpdef bint write(self, object buffers) except -1
+    cdef object _advance(self, object event)
     cdef bint _may_post(self) except -1
+    cdef bint _has_failed(self) except -1
+    cdef bint _has_ended(self) except -1
     cdef Py_ssize_t _room(self) except -1
     @cython.locals(room=Py_ssize_t, size=Py_ssize_t)
     cdef object _send(self)

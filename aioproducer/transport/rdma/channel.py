@@ -15,7 +15,6 @@ may block, destroying above all, is done in the device's thread.
 from __future__ import annotations
 
 import asyncio
-import enum
 import errno
 import logging
 from collections.abc import Sequence
@@ -24,6 +23,7 @@ from typing import Final, Protocol
 from aioproducer._common.views import part_of
 from aioproducer.transport.base import Buffer, TransportHandler
 from aioproducer.transport.rdma.answers import Answers
+from aioproducer.transport.rdma.channel_state import ChannelEvent, ChannelState, PeerState, next_state
 from aioproducer.transport.rdma.counters import Counters
 from aioproducer.transport.rdma.executor import RECEIVE_ID, DevicePool, Link, SharedDevice
 from aioproducer.transport.rdma.failures import named, reset, status_error
@@ -60,23 +60,18 @@ class Control(Protocol):
     def abort(self) -> None: ...
 
 
-class State(enum.Enum):
-    OPEN = "open"
-    FAILED = "failed"
-    """Nothing can be sent any more. What had come before is still delivered, then the connection is lost."""
-    FLUSHING = "flushing"
-    """``close`` was called; what was written before is still being sent."""
-    LINGERING = "lingering"
-    """All is sent and the goodbye said; the peer has yet to end its side."""
-    ENDED = "ended"
-
-
-# Looked up many times with every message: in Python 3.11 an Enum's member costs a call.
-_ENDED = State.ENDED
-_FAILED = State.FAILED
-_FLUSHING = State.FLUSHING
-_LINGERING = State.LINGERING
-_OPEN = State.OPEN
+# Plain integers, compared with every message: an Enum's member costs a call in Python 3.11.
+_OPEN = int(ChannelState.OPEN)
+_FLUSHING = int(ChannelState.FLUSHING)
+_LINGERING = int(ChannelState.LINGERING)
+_ACKNOWLEDGED = int(ChannelState.ACKNOWLEDGED)
+_FAILED = int(ChannelState.FAILED)
+_STOPPED = int(ChannelState.STOPPED)
+_CLOSING = int(ChannelState.CLOSING)
+_RELEASED = int(ChannelState.RELEASED)
+_PEER_SENDING = int(PeerState.SENDING)
+_GOODBYE_RECEIVED = int(PeerState.GOODBYE_RECEIVED)
+_GOODBYE_DELIVERED = int(PeerState.GOODBYE_DELIVERED)
 _SUCCESS = int(CompletionStatus.SUCCESS)
 _DATA = int(MessageKind.DATA)
 _CREDITS = int(MessageKind.CREDITS)
@@ -108,7 +103,6 @@ class RdmaTransport:
         self._most_pieces = link.queue_pair.max_pieces - 1
         self._control = control
         self._control_ended = False
-        self._card_ended = False
         self._handler: TransportHandler | None = None
         self._peer = peer
         self._counters = counters
@@ -136,16 +130,15 @@ class RdmaTransport:
         self._largest = min(LARGEST_MESSAGE, max(peer_ring.size // 2, 1))
 
         self._state = _OPEN
+        """A ``ChannelState``."""
+        self._peer_state = _PEER_SENDING
+        """A ``PeerState``."""
         self._unposted = 0
         """Receives that were consumed and have to be posted again before the peer is told."""
-        self._peer_shut = False
         self._rules_broken = False
         """By the peer: where in the ring lies what comes after it, nobody knows."""
         self._goodbye_id = -1
         """The work request of this side's goodbye, which all data stands before."""
-        self._goodbye_taken = False
-        self._goodbye_waits = False
-        """The peer has said it, and what came before is not all delivered."""
         self._reading_paused = False
         self._watching = False
         # As the link asked for it.
@@ -155,8 +148,6 @@ class RdmaTransport:
         """A write that ends here, or before, had to wait: its caller may have stopped until it is done."""
         self._turn_scheduled = False
         self._failure: Exception | None = None
-        self._stopped = False
-        """The queue pair of a failed connection is destroyed: the card reads nothing any more."""
 
     def serve(self, handler: TransportHandler) -> None:
         """Call ``handler`` back from now on, and receive."""
@@ -176,7 +167,7 @@ class RdmaTransport:
         Raises:
             TypeError: something in ``buffers`` has no contiguous bytes; nothing of this call is sent.
         """
-        if self._state is not _OPEN:
+        if self._state != _OPEN:
             return True
         queue = self._queue
         unsent = self._unsent
@@ -199,12 +190,12 @@ class RdmaTransport:
     @property
     def is_writable(self) -> bool:
         """Whether nothing waits for credits or room; see ``Transport.is_writable``."""
-        return self._state is _OPEN and not self._unsent.waiting
+        return self._state == _OPEN and not self._unsent.waiting
 
     def pause_reading(self) -> None:
         """Deliver nothing until ``resume_reading``; the peer gets no credits, and has to wait when it has none left."""
         self._reading_paused = True
-        if self._state is _FAILED:
+        if self._has_failed():
             # Which gives back what waits to be sent.
             self._schedule_turn()
 
@@ -216,20 +207,29 @@ class RdmaTransport:
 
     def close(self) -> None:
         """Send what was written, then end the connection; see ``Transport.close``."""
-        if self._state is _FAILED:
+        if self._has_failed():
             self._lose(self._failure)
-        elif self._state is _OPEN:
-            self._state = _FLUSHING
+        elif self._state == _OPEN:
+            self._advance(ChannelEvent.CLOSE_CALLED)
             self._schedule_turn()
 
     def abort(self) -> None:
         """End the connection at once; the peer sees a reset."""
         self._lose(None, reset=True)
 
-    # What is sent
+    def _advance(self, event: ChannelEvent) -> None:
+        self._state = next_state(self._state, event)
 
     def _may_post(self) -> bool:
-        return self._state is _OPEN or self._state is _FLUSHING or self._state is _LINGERING
+        return self._state <= _ACKNOWLEDGED
+
+    def _has_failed(self) -> bool:
+        return self._state == _FAILED or self._state == _STOPPED
+
+    def _has_ended(self) -> bool:
+        return self._state >= _CLOSING
+
+    # What is sent
 
     def _room(self) -> int:
         """How many bytes the next write may have, as far as the peer has room for them."""
@@ -298,7 +298,7 @@ class RdmaTransport:
     def _say_goodbye(self) -> None:
         """The last word, when everything else is sent and read."""
         if not self._unsent.waiting and not self._queue.lent and self._queue.may_post_goodbye():
-            self._state = _LINGERING
+            self._advance(ChannelEvent.GOODBYE_POSTED)
             self._linger_timer = self._loop.call_later(self._linger_timeout, self._linger_expired)
             self._post_control(_GOODBYE)
 
@@ -329,9 +329,9 @@ class RdmaTransport:
         flushed with it: there are some until the peer has said goodbye.
         """
         return (
-            self._state is not _OPEN
+            self._state != _OPEN
             or self._answers.missing
-            or self._peer_shut
+            or self._peer_state != _PEER_SENDING
             or self._unsent.waiting
             or self._queue.lent > _MANY_LENT
             or self._queue.done_to() < self._held_up_to
@@ -382,8 +382,9 @@ class RdmaTransport:
             return status_error(self._peer, completion.status)
         if not completion.received:
             self._queue.completed(completion.work_request_id)
-            if 0 <= self._goodbye_id <= completion.work_request_id:
-                self._goodbye_taken = True
+            # Credits may have been posted behind the goodbye: those come later.
+            if self._state == _LINGERING and self._goodbye_id <= completion.work_request_id:
+                self._advance(ChannelEvent.GOODBYE_COMPLETED)
             return None
         if self._rules_broken:
             return None
@@ -397,7 +398,7 @@ class RdmaTransport:
     def _arrived(self, immediate: int, length: int) -> None:
         kind, data_freed, controls_freed = decode_immediate(immediate)
         self._peer_ring.freed(data_freed, controls_freed)
-        if self._peer_shut and kind != _CREDITS:
+        if self._peer_state != _PEER_SENDING and kind != _CREDITS:
             raise RingError("a message after its goodbye")
         if kind == _DATA:
             self._answers.came()
@@ -409,10 +410,10 @@ class RdmaTransport:
             self._receive_ring.control_arrived()
             self._unposted += 1
         else:
-            self._peer_shut = self._goodbye_waits = True
+            self._peer_state = _GOODBYE_RECEIVED
 
     def _schedule_turn(self) -> None:
-        if not self._turn_scheduled and self._state is not _ENDED:
+        if not self._turn_scheduled and self._state < _CLOSING:
             self._turn_scheduled = True
             self._loop.call_soon(self._scheduled_turn)
 
@@ -430,16 +431,16 @@ class RdmaTransport:
         if self._unsent.waiting and self._may_post():
             self._send()
         # A peer that has said goodbye needs none, and may be gone at any moment.
-        if self._receive_ring.owes_credits() and not self._peer_shut and self._may_post():
+        if self._receive_ring.owes_credits() and self._peer_state == _PEER_SENDING and self._may_post():
             self._return_credits()
         if self._queue.owed and self._may_post():
             self._complete(self._queue.take_done())
-        if self._state is _FLUSHING:
+        if self._state == _FLUSHING:
             self._say_goodbye()
-        if self._state is _LINGERING:
-            if self._goodbye_taken and (self._peer_shut or self._control_ended):
+        if self._state == _ACKNOWLEDGED:
+            if self._peer_state != _PEER_SENDING or self._control_ended:
                 self._lose(None)
-        elif self._state is _FAILED and self._stopped:
+        elif self._state == _STOPPED:
             if self._reading_paused:
                 self._complete(self._queue.take_owed())
             elif not self._is_pending():
@@ -448,20 +449,20 @@ class RdmaTransport:
 
     def _is_pending(self) -> bool:
         """Whether something has come that is not delivered, be it the peer's goodbye."""
-        return self._receive_ring.waiting > 0 or self._goodbye_waits
+        return self._receive_ring.waiting > 0 or self._peer_state == _GOODBYE_RECEIVED
 
     def _deliver_pending(self) -> None:
         ring = self._receive_ring
         delivered = 0
-        while self._state is not _ENDED and self._is_pending():
-            is_wanted = self._state is _OPEN or self._state is _FAILED
+        while self._state < _CLOSING and self._is_pending():
+            is_wanted = self._state == _OPEN or self._state == _FAILED or self._state == _STOPPED
             if is_wanted and self._reading_paused:
                 return
             if delivered >= _DELIVERED_PER_TURN:
                 self._schedule_turn()
                 return
             if not ring.waiting:
-                self._goodbye_waits = False
+                self._peer_state = _GOODBYE_DELIVERED
                 if is_wanted:
                     self._lose(self._failure)
                 return
@@ -488,20 +489,20 @@ class RdmaTransport:
     def control_lost(self, exception: Exception | None) -> None:
         """The TCP connection has ended: the peer, or this side, is through with it all."""
         self._control_ended = True
-        if self._state is _ENDED:
+        if self._has_ended():
             self._report_if_over()
             return
-        if self._state is _FAILED:
+        if self._has_failed():
             return
         error = exception or reset(self._peer, "the peer has gone without a goodbye")
         # What the peer has sent before it went has come, but was perhaps not looked at.
         failure = self._poll(None)
-        if self._state is _OPEN:
-            self._fail(None if self._peer_shut else error)
+        if self._state == _OPEN:
+            self._fail(None if self._peer_state != _PEER_SENDING else error)
             self._turn()
-        elif self._goodbye_taken or not self._queue.under_way:
+        elif self._state == _ACKNOWLEDGED or not self._queue.under_way:
             self._lose(None if not self._unsent.waiting else error)
-        elif failure is not None or exception is not None or self._state is not _LINGERING:
+        elif failure is not None or exception is not None or self._state != _LINGERING:
             self._lose(error if failure is None else failure)
         # Else the peer has ended its side: having read the goodbye, of which the card is still to tell, or killed.
 
@@ -514,18 +515,18 @@ class RdmaTransport:
     def _linger_expired(self) -> None:
         lost = (
             None
-            if self._goodbye_taken
+            if self._state == _ACKNOWLEDGED
             else reset(self._peer, f"not everything was taken within {self._linger_timeout} s")
         )
         self._lose(lost, reset=True)
 
     def _fail(self, failure: Exception | None) -> None:
         """Nothing can be sent any more, for one reason, which is the first."""
-        if self._state in (_FLUSHING, _LINGERING):
-            self._lose(None if self._goodbye_taken else failure, reset=True)
-        if self._state is not _OPEN:
+        if self._state != _OPEN:
+            if self._may_post():
+                self._lose(None if self._state == _ACKNOWLEDGED else failure, reset=True)
             return
-        self._state = _FAILED
+        self._advance(ChannelEvent.SENDING_FAILED)
         self._failure = failure
         self._unsent.clear()
         self._stop_watching()
@@ -535,8 +536,8 @@ class RdmaTransport:
 
     def _queue_pair_closed(self, closing: asyncio.Future[None]) -> None:
         self._log_failure(closing)
-        if self._state is _FAILED:
-            self._stopped = True
+        if self._state == _FAILED:
+            self._advance(ChannelEvent.QUEUE_PAIR_DESTROYED)
             self._turn()
 
     def _handler_failed(self, error: Exception | asyncio.CancelledError, callback: str) -> None:
@@ -563,9 +564,9 @@ class RdmaTransport:
 
     def _lose(self, exception: Exception | None, *, reset: bool = False) -> None:
         """End it: the TCP connection first, so that the peer knows, and the queue pair in the thread."""
-        if self._state is _ENDED:
+        if self._has_ended():
             return
-        self._state = _ENDED
+        self._advance(ChannelEvent.ENDED)
         self._failure = exception
         self._unsent.clear()
         self._stop_watching()
@@ -587,11 +588,12 @@ class RdmaTransport:
         self._devices.release(self._shared).add_done_callback(self._released)
 
     def _released(self, released: asyncio.Future[None]) -> None:
-        self._card_ended = True
+        self._advance(ChannelEvent.CARD_RELEASED)
         self._report_if_over()
 
     def _report_if_over(self) -> None:
-        if self._card_ended and self._control_ended:
+        if self._state == _RELEASED and self._control_ended:
+            self._advance(ChannelEvent.LOSS_REPORTED)
             handler, self._handler = self._handler, None
             assert handler is not None
             handler.connection_lost(self._failure)
