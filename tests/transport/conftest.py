@@ -21,7 +21,7 @@ from aioproducer.transport.memory import MemoryNetwork, MemoryTransport
 from aioproducer.transport.rdma import RdmaConnector, RdmaListener
 from aioproducer.transport.rdma.channel import RdmaTransport
 from aioproducer.transport.stream import StreamConnector
-from tests.transport.rdma_place import Place
+from tests.transport.rdma_server import RdmaServer
 
 RELEASED = 0xEE
 
@@ -438,10 +438,10 @@ def stream_wire() -> Callable[..., contextlib.AbstractAsyncContextManager[Stream
 
 
 @pytest.fixture
-async def place(recorder: Callable[[], Recorder]) -> AsyncIterator[Place]:
-    """A place for RDMA; everything is gone afterwards: verbs objects, threads and tasks."""
+async def rdma_server(recorder: Callable[[], Recorder]) -> AsyncIterator[RdmaServer]:
+    """An RDMA listener and a connector to it; everything is gone afterwards: verbs objects, threads and tasks."""
     threads = set(threading.enumerate())
-    made = Place(recorder)
+    made = RdmaServer(recorder)
     yield made
     await made.shut()
     assert not any(made.fabric.live)

@@ -25,7 +25,7 @@ buffer_sizes = st.lists(st.lists(st.integers(0, 6000) | st.sampled_from([0, 1, 1
 
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(writes=buffer_sizes, window=st.integers(500, 20000), wait=st.booleans(), forms=st.randoms(use_true_random=False))
-async def test_pt44_short_writes_give_the_same_bytes(small_wire, writes, window, wait, forms):
+async def test_short_writes_give_the_same_bytes(small_wire, writes, window, wait, forms):
     client, peer = await small_wire.connect()
     if small_wire.kind == "memory":
         peer.window = window
@@ -104,7 +104,7 @@ async def test_writes_while_one_is_pending_keep_their_order(small_wire):
     assert transport.is_writable
 
 
-async def test_pt48_what_came_in_one_piece_is_delivered_without_more(wire):
+async def test_data_that_arrives_in_one_piece_is_delivered_without_more(wire):
     client, peer = await wire.connect()
     for size in (1, 100, 16_384, 16_385, 300_000):
         client.received.clear()
@@ -129,14 +129,14 @@ async def calls_in_idle_turns(wire, client, turns) -> int:
     return len(calls)
 
 
-async def test_pt48_no_busy_loop_while_the_peer_takes_nothing(wire, turns):
+async def test_the_loop_is_idle_while_the_peer_takes_nothing(wire, turns):
     client, _ = await wire.connect()
     assert not client.write(os.urandom(20_000_000))
     await turns(200)
     assert await calls_in_idle_turns(wire, client, turns) == 0
 
 
-async def test_pt48_no_busy_loop_after_a_write_that_had_to_wait(wire, turns):
+async def test_the_loop_is_idle_after_a_write_that_had_to_wait(wire, turns):
     client, peer = await wire.connect()
     reading = asyncio.ensure_future(peer.read(20_000_000))
     assert not client.write(os.urandom(20_000_000))
@@ -146,7 +146,7 @@ async def test_pt48_no_busy_loop_after_a_write_that_had_to_wait(wire, turns):
     assert await calls_in_idle_turns(wire, client, turns) == 0
 
 
-async def test_pt50_all_that_came_before_the_end_is_delivered_before_it(wire):
+async def test_all_data_before_the_end_is_delivered_before_the_loss(wire):
     client, peer = await wire.connect()
     data = os.urandom(3_000_000)
     peer.write(data)
@@ -158,7 +158,7 @@ async def test_pt50_all_that_came_before_the_end_is_delivered_before_it(wire):
     assert client.received == data
 
 
-async def test_pt50_the_peer_gets_all_that_was_written_before_close(small_wire):
+async def test_the_peer_gets_all_data_written_before_close(small_wire):
     client, peer = await small_wire.connect()
     data = os.urandom(3_000_000)
     peer.write(b"an answer that nobody waits for")

@@ -1,4 +1,4 @@
-"""PT-74: whatever carries them, the same requests arrive and the same responses come back, faults or none."""
+"""Over every transport the same requests arrive and the same responses come back, with faults or without."""
 
 from __future__ import annotations
 
@@ -222,7 +222,7 @@ faults = st.dictionaries(
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(requests=requests, faults=faults)
-async def test_pt74_the_same_requests_arrive_and_the_same_responses_come_back(ends, requests, faults):
+async def test_the_same_requests_arrive_and_the_same_responses_come_back(ends, requests, faults):
     arena = mmap.mmap(-1, ARENA_BYTES)
     arena[:] = numbered(ARENA_BYTES)
     connector, listener, check = ends(arena)
@@ -233,7 +233,7 @@ async def test_pt74_the_same_requests_arrive_and_the_same_responses_come_back(en
     # The server has seen all of them in order; after a fault again from the first that was not answered.
     expected = 0
     for frame in run.seen:
-        place = next(place for place in range(expected, -1, -1) if place < len(sent) and sent[place] == frame)
-        expected = place + 1
+        index = next(index for index in range(expected, -1, -1) if index < len(sent) and sent[index] == frame)
+        expected = index + 1
     assert expected == len(sent) or not sent
     check()

@@ -50,28 +50,28 @@ async def pair(request, certificates, recorder):
     else:
         listener = StreamListener(certificates.server_context())
         connector = StreamConnector(certificates.client_context())
-    place = await listener.listen("127.0.0.1", 0, accepting.accept)
+    listening = await listener.listen("127.0.0.1", 0, accepting.accept)
     clients = []
 
     async def connect():
         client = recorder()
-        client.transport = await connector.connect("127.0.0.1", place.port, client)
+        client.transport = await connector.connect("127.0.0.1", listening.port, client)
         clients.append(client)
         async with asyncio.timeout(20):
             server = await accepting.servers.get()
         return client, server
 
     connect.kind = request.param
-    connect.place = place
+    connect.listening = listening
     yield connect
-    place.close()
+    listening.close()
     for side in (*clients, *accepting.accepted):
         side.abort()
     for side in (*clients, *accepting.accepted):
         await side.until_lost()
         assert side.breaches == []
     async with asyncio.timeout(20):
-        await place.wait_closed()
+        await listening.wait_closed()
 
 
 async def test_ten_megabytes_both_ways_at_once(pair):
@@ -91,7 +91,7 @@ async def test_many_connections_share_a_receive_buffer_and_mix_nothing_up(pair):
         assert await server.until_received(300_000) == bytes([number]) * 300_000
 
 
-async def test_pt50_what_was_written_before_close_arrives(pair):
+async def test_data_written_before_close_arrives(pair):
     client, server = await pair()
     data = numbered(500_000)
     client.write(data)
@@ -119,13 +119,13 @@ async def test_pausing_the_accepting_side(pair, turns):
     assert server.received == data
 
 
-async def test_nobody_is_accepted_after_close(pair, recorder):
+async def test_no_connection_is_accepted_after_close(pair, recorder):
     await pair()
-    pair.place.close()
-    pair.place.close()
+    pair.listening.close()
+    pair.listening.close()
     if pair.kind != "memory":
         with pytest.raises(ConnectionRefusedError):
-            socket.create_connection(("127.0.0.1", pair.place.port))
+            socket.create_connection(("127.0.0.1", pair.listening.port))
 
 
 async def until(condition, turns):
@@ -147,26 +147,26 @@ async def ended(*sides):
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", ""])
 async def test_where_it_listens(recorder, host):
     accepting = Accepting(recorder)
-    place = await listen(accepting, host)
-    assert place.host == host
-    with socket.create_connection(("127.0.0.1", place.port)) as plain:
+    listening = await listen(accepting, host)
+    assert listening.host == host
+    with socket.create_connection(("127.0.0.1", listening.port)) as plain:
         server = await accepting.servers.get()
         assert server.transport.peer == f"127.0.0.1:{plain.getsockname()[1]}"
     await ended(server)
-    place.close()
+    listening.close()
 
 
 async def test_ipv6(recorder):
     accepting = Accepting(recorder)
     try:
-        place = await listen(accepting, "::1")
+        listening = await listen(accepting, "::1")
     except OSError as error:
         pytest.skip(f"no IPv6 loopback: {error}")
-    with socket.create_connection(("::1", place.port)) as plain:
+    with socket.create_connection(("::1", listening.port)) as plain:
         server = await accepting.servers.get()
         assert server.transport.peer == f"[::1]:{plain.getsockname()[1]}"
     await ended(server)
-    place.close()
+    listening.close()
 
 
 async def test_a_name_with_addresses_of_this_machine_and_others(recorder, monkeypatch):
@@ -176,11 +176,11 @@ async def test_a_name_with_addresses_of_this_machine_and_others(recorder, monkey
     monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", getaddrinfo)
     accepting = Accepting(recorder)
     addresses = ["192.0.2.1", "127.0.0.1", "127.0.0.2"]
-    place = await listen(accepting, "broker.example")
+    listening = await listen(accepting, "broker.example")
     for address in addresses[1:]:
-        with socket.create_connection((address, place.port)):
+        with socket.create_connection((address, listening.port)):
             await ended(await accepting.servers.get())
-    place.close()
+    listening.close()
     addresses = ["192.0.2.1"]
     with pytest.raises(OSError, match=r"cannot listen at broker\.example:0: Cannot assign requested address"):
         await listen(accepting, "broker.example")
@@ -191,11 +191,11 @@ async def test_a_name_with_addresses_of_this_machine_and_others(recorder, monkey
 
 async def test_a_port_that_is_taken(recorder):
     accepting = Accepting(recorder)
-    place = await listen(accepting)
-    with pytest.raises(OSError, match=rf"cannot listen at 127\.0\.0\.1:{place.port}: Address already in use"):
-        await StreamListener().listen("127.0.0.1", place.port, accepting.accept)
-    place.close()
-    again = await StreamListener().listen("127.0.0.1", place.port, accepting.accept)
+    listening = await listen(accepting)
+    with pytest.raises(OSError, match=rf"cannot listen at 127\.0\.0\.1:{listening.port}: Address already in use"):
+        await StreamListener().listen("127.0.0.1", listening.port, accepting.accept)
+    listening.close()
+    again = await StreamListener().listen("127.0.0.1", listening.port, accepting.accept)
     again.close()
 
 
@@ -222,8 +222,8 @@ async def test_an_unknown_host(recorder):
 
 async def test_options_of_the_sockets(recorder):
     accepting = Accepting(recorder)
-    place = await listen(accepting, send_buffer_bytes=40_000, receive_buffer_bytes=50_000)
-    with socket.create_connection(("127.0.0.1", place.port)):
+    listening = await listen(accepting, send_buffer_bytes=40_000, receive_buffer_bytes=50_000)
+    with socket.create_connection(("127.0.0.1", listening.port)):
         server = await accepting.servers.get()
         sock = server.transport._socket
         assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
@@ -231,7 +231,7 @@ async def test_options_of_the_sockets(recorder):
         assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) in (40_000, 80_000)
         assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) in (50_000, 100_000)
     await ended(server)
-    place.close()
+    listening.close()
 
 
 async def test_what_accept_raises_ends_that_connection_alone(recorder, caplog, turns):
@@ -243,17 +243,17 @@ async def test_what_accept_raises_ends_that_connection_alone(recorder, caplog, t
             raise LookupError("not today")
         return accepting.accept(transport)
 
-    place = await StreamListener().listen("127.0.0.1", 0, accept)
-    with socket.create_connection(("127.0.0.1", place.port)) as dropped:
+    listening = await StreamListener().listen("127.0.0.1", 0, accept)
+    with socket.create_connection(("127.0.0.1", listening.port)) as dropped:
         await until(lambda: accepting.accepted, turns)
         dropped.settimeout(20)
         with pytest.raises(ConnectionResetError):
             dropped.recv(1)
     assert "was not accepted" in caplog.text
     assert "not today" in caplog.text
-    with socket.create_connection(("127.0.0.1", place.port)):
+    with socket.create_connection(("127.0.0.1", listening.port)):
         await ended(await accepting.servers.get())
-    place.close()
+    listening.close()
 
 
 async def test_accept_may_write_and_close_at_once(recorder):
@@ -264,12 +264,12 @@ async def test_accept_may_write_and_close_at_once(recorder):
         transport.close()
         return side
 
-    place = await StreamListener().listen("127.0.0.1", 0, accept)
-    reader, writer = await asyncio.open_connection("127.0.0.1", place.port)
+    listening = await StreamListener().listen("127.0.0.1", 0, accept)
+    reader, writer = await asyncio.open_connection("127.0.0.1", listening.port)
     assert await reader.read(-1) == b"go away"
     writer.close()
     assert await side.until_lost() is None
-    place.close()
+    listening.close()
 
 
 class FailingSocket(socket.socket):
@@ -297,57 +297,57 @@ def failing(monkeypatch):
 async def test_accepting_goes_on_after_the_descriptors_ran_out(recorder, failing, monkeypatch, caplog):
     monkeypatch.setattr("aioproducer.transport.listening._PAUSE_AFTER_ERROR", 0.05)
     accepting = Accepting(recorder)
-    place = await listen(accepting)
+    listening = await listen(accepting)
     failing.errors = [errno.EMFILE, errno.ENFILE]
-    with socket.create_connection(("127.0.0.1", place.port)):
+    with socket.create_connection(("127.0.0.1", listening.port)):
         server = await accepting.servers.get()
     assert [record.levelno for record in caplog.records] == [logging.ERROR] * 2
     assert "Too many open files" in caplog.text
     # One call each for the errors and the connection; asking once more shows that nobody else is there.
     assert failing.calls <= 4
     await ended(server)
-    place.close()
+    listening.close()
 
 
 async def test_no_busy_loop_while_the_descriptors_are_gone(recorder, failing, turns):
     accepting = Accepting(recorder)
-    place = await listen(accepting)
+    listening = await listen(accepting)
     failing.errors = [errno.EMFILE] * 100
-    with socket.create_connection(("127.0.0.1", place.port)):
+    with socket.create_connection(("127.0.0.1", listening.port)):
         await turns(200)
         assert failing.calls <= 1
-        place.close()
+        listening.close()
 
 
 async def test_errors_of_one_connection_are_nothing(recorder, failing, caplog):
     accepting = Accepting(recorder)
-    place = await listen(accepting)
+    listening = await listen(accepting)
     failing.errors = [errno.ECONNABORTED, errno.EPROTO]
-    with socket.create_connection(("127.0.0.1", place.port)):
+    with socket.create_connection(("127.0.0.1", listening.port)):
         server = await accepting.servers.get()
     assert caplog.text == ""
     await ended(server)
-    place.close()
+    listening.close()
 
 
 async def test_a_handshake_has_a_deadline(recorder, certificates, caplog):
     caplog.set_level(logging.INFO)
     accepting = Accepting(recorder)
-    place = await listen(accepting, ssl_context=certificates.server_context(), handshake_timeout=0.02)
-    reader, writer = await asyncio.open_connection("127.0.0.1", place.port)
+    listening = await listen(accepting, ssl_context=certificates.server_context(), handshake_timeout=0.02)
+    reader, writer = await asyncio.open_connection("127.0.0.1", listening.port)
     assert await reader.read(-1) == b""
     writer.close()
     assert "no TLS handshake within 0.02 s" in caplog.text
     assert accepting.accepted == []
-    place.close()
+    listening.close()
 
 
 @pytest.mark.parametrize("said", [b"GET / HTTP/1.1\r\n\r\n", b"\0\0\0\x10\0\x12\0\x03\0\0\0\0\0\0\0\0\0\0\0\0", b""])
 async def test_a_client_that_speaks_no_tls(recorder, certificates, caplog, said, turns):
     caplog.set_level(logging.INFO)
     accepting = Accepting(recorder)
-    place = await listen(accepting, ssl_context=certificates.server_context())
-    reader, writer = await asyncio.open_connection("127.0.0.1", place.port)
+    listening = await listen(accepting, ssl_context=certificates.server_context())
+    reader, writer = await asyncio.open_connection("127.0.0.1", listening.port)
     writer.write(said)
     if not said:
         writer.close()
@@ -356,45 +356,47 @@ async def test_a_client_that_speaks_no_tls(recorder, certificates, caplog, said,
         writer.close()
     await until(lambda: "The TLS handshake failed" in caplog.text, turns)
     assert ("does not speak TLS" if said else "does the client speak TLS, and trust this certificate?") in caplog.text
-    place.close()
+    listening.close()
 
 
 async def test_a_client_that_does_not_trust_the_certificate(recorder, certificates, caplog, turns):
     caplog.set_level(logging.INFO)
     accepting = Accepting(recorder)
-    place = await listen(accepting, ssl_context=certificates.server_context())
+    listening = await listen(accepting, ssl_context=certificates.server_context())
     with pytest.raises(ssl.SSLError, match=r"self-signed|unable to get local issuer"):
-        await StreamConnector(ssl.create_default_context()).connect("127.0.0.1", place.port, recorder())
+        await StreamConnector(ssl.create_default_context()).connect("127.0.0.1", listening.port, recorder())
     await until(lambda: "The TLS handshake failed" in caplog.text, turns)
     assert accepting.accepted == []
-    place.close()
+    listening.close()
 
 
 async def test_handshakes_that_get_nowhere_do_not_keep_others_out(recorder, certificates):
     accepting = Accepting(recorder)
-    place = await listen(accepting, ssl_context=certificates.server_context(), handshake_timeout=0.2, max_handshakes=3)
-    silent = [socket.create_connection(("127.0.0.1", place.port)) for _ in range(5)]
+    listening = await listen(
+        accepting, ssl_context=certificates.server_context(), handshake_timeout=0.2, max_handshakes=3
+    )
+    silent = [socket.create_connection(("127.0.0.1", listening.port)) for _ in range(5)]
     client = recorder()
     connector = StreamConnector(certificates.client_context())
     async with asyncio.timeout(20):
-        client.transport = await connector.connect("127.0.0.1", place.port, client)
+        client.transport = await connector.connect("127.0.0.1", listening.port, client)
         server = await accepting.servers.get()
     client.write(b"here I am")
     assert await server.until_received(9) == b"here I am"
     await ended(client, server)
     for sock in silent:
         sock.close()
-    place.close()
-    await place.wait_closed()
+    listening.close()
+    await listening.wait_closed()
 
 
 async def test_close_ends_the_handshakes(recorder, certificates, turns):
     accepting = Accepting(recorder)
-    place = await listen(accepting, ssl_context=certificates.server_context())
-    with socket.create_connection(("127.0.0.1", place.port)) as silent:
-        await until(lambda: place._handshakes, turns)
-        place.close()
-        await place.wait_closed()
+    listening = await listen(accepting, ssl_context=certificates.server_context())
+    with socket.create_connection(("127.0.0.1", listening.port)) as silent:
+        await until(lambda: listening._handshakes, turns)
+        listening.close()
+        await listening.wait_closed()
         assert len(asyncio.all_tasks()) == 1
         silent.settimeout(20)
         assert silent.recv(1) == b""
@@ -402,9 +404,9 @@ async def test_close_ends_the_handshakes(recorder, certificates, turns):
 
 async def test_a_connection_reset_in_the_handshake(recorder, certificates, caplog, turns):
     caplog.set_level(logging.INFO)
-    place = await listen(Accepting(recorder), ssl_context=certificates.server_context())
-    with socket.create_connection(("127.0.0.1", place.port)) as sock:
-        await until(lambda: place._handshakes, turns)
+    listening = await listen(Accepting(recorder), ssl_context=certificates.server_context())
+    with socket.create_connection(("127.0.0.1", listening.port)) as sock:
+        await until(lambda: listening._handshakes, turns)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     await until(lambda: "The TLS handshake failed" in caplog.text, turns)
-    place.close()
+    listening.close()

@@ -67,7 +67,7 @@ async def test_pause_and_resume_at_once_loses_nothing(wire, turns):
     assert await client.until_received(40) == b"".join(b"%02d" % number for number in range(20))
 
 
-async def test_pt50_what_came_before_the_end_is_received_after_a_pause(wire, turns):
+async def test_data_before_the_end_is_received_after_a_pause(wire, turns):
     client, peer = await wire.connect()
     client.transport.pause_reading()
     data = numbered(100_000)

@@ -91,7 +91,7 @@ def test_there_is_one_timer_for_all_that_is_lent(side):
     assert len(side.loop.timers) == 1
 
 
-def test_where_nothing_is_lent_any_more_nobody_looks_and_no_timer_is_left(side):
+def test_without_lent_memory_nothing_is_polled_and_no_timer_is_left(side):
     side.lend()
     side.complete()
     side.loop.run()

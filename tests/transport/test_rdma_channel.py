@@ -24,14 +24,14 @@ class Pairs:
         self.recorder = recorder
         self.fabric = SimulatedFabric()
         self.sides = []
-        self.place = None
+        self.listening = None
 
     async def open(self, *, client=None, **options):
         """Both sides of a connection, with ``options`` for both and those of ``client`` for the connector alone."""
         self.connector = RdmaConnector(self.fabric, **{**options, **(client or {})})
         self.listener = RdmaListener(self.fabric, **options)
         self.servers = asyncio.Queue()
-        self.place = await self.listener.listen("127.0.0.1", 0, self._accept)
+        self.listening = await self.listener.listen("127.0.0.1", 0, self._accept)
         return await self.connect()
 
     def _accept(self, transport):
@@ -43,7 +43,7 @@ class Pairs:
     async def connect(self):
         client = self.recorder()
         async with asyncio.timeout(20):
-            client.transport = await self.connector.connect("127.0.0.1", self.place.port, client)
+            client.transport = await self.connector.connect("127.0.0.1", self.listening.port, client)
             server = await self.servers.get()
         self.sides += [client, server]
         return client, server
@@ -55,9 +55,9 @@ class Pairs:
             await side.until_lost()
             assert side.breaches == []
             assert len(side.lost) == 1
-        if self.place is not None:
-            self.place.close()
-            await self.place.wait_closed()
+        if self.listening is not None:
+            self.listening.close()
+            await self.listening.wait_closed()
 
 
 @pytest.fixture
@@ -548,7 +548,7 @@ class TestMethodTwo:
 
 
 class TestCredits:
-    async def test_a_reader_that_is_slow_holds_up_the_writer_and_nobody_else(self, pairs, turns):
+    async def test_a_slow_reader_holds_up_its_writer_and_no_other(self, pairs, turns):
         client, server = await pairs.open(ring_bytes=4096, slots=4)
         other, other_server = await pairs.connect()
         server.transport.pause_reading()
@@ -606,7 +606,7 @@ class TestFailures:
             assert isinstance(lost, ConnectionError)
         texts = f"{error} {other}"
         assert "WORK_REQUEST_FLUSHED: the queue pair went into error" in texts
-        assert f"127.0.0.1:{pairs.place.port}" in str(other)
+        assert f"127.0.0.1:{pairs.listening.port}" in str(other)
 
     async def test_the_card_of_the_peer_does_not_answer(self, pairs):
         client, server = await pairs.open()
@@ -616,7 +616,7 @@ class TestFailures:
         assert isinstance(error, ConnectionResetError)
         await server.until_lost()
 
-    async def test_a_dead_peer_is_told_by_the_status_of_the_write(self, pairs, arena):
+    async def test_the_status_of_the_write_shows_a_dead_peer(self, pairs, arena):
         client, server = await pairs.open()
         pairs.connector.register(arena)
         await until_registered(pairs.connector, arena)
@@ -775,7 +775,7 @@ class TestFailures:
         server.write(numbered(400))
         error = await client.until_lost()
         assert isinstance(error, ConnectionAbortedError)
-        assert f"127.0.0.1:{pairs.place.port}: cannot {verb}" in str(error)
+        assert f"127.0.0.1:{pairs.listening.port}: cannot {verb}" in str(error)
         assert isinstance(await server.until_lost(), ConnectionError)
 
     @pytest.mark.parametrize("verb", ["poll", "clear_events", "request_notification", "post_write", "post_receives"])
@@ -877,7 +877,7 @@ class TestTheEnd:
         await server.until_lost()
         assert server.received == b"last words"
 
-    async def test_a_goodbye_that_nobody_takes_is_an_error(self, pairs):
+    async def test_a_goodbye_that_is_not_received_is_an_error(self, pairs):
         client, server = await pairs.open(linger_timeout=0.02)
         client.write(b"never taken")
         pairs.fabric.hold()
@@ -901,7 +901,7 @@ class TestTheEnd:
         await server.until_lost()
         assert server.received == b""
 
-    async def test_a_peer_that_ends_its_side_before_the_card_has_told_of_the_goodbye(self, pairs, turns, monkeypatch):
+    async def test_a_peer_may_end_its_side_before_the_goodbye_completes_here(self, pairs, turns, monkeypatch):
         client, server = await pairs.open()
         with monkeypatch.context() as late:
             late.setattr(client.transport._queue_pair, "poll", lambda most: [])
@@ -953,8 +953,8 @@ class TestTheEnd:
         client.close()
         await client.until_lost()
         await server.until_lost()
-        pairs.place.close()
-        await pairs.place.wait_closed()
+        pairs.listening.close()
+        await pairs.listening.wait_closed()
         verbs = [verb for verb, _ in calls]
         assert {"open", "register", "create_queue_pair", "connect", "close"} <= set(verbs)
         assert not any(on_the_loop for _, on_the_loop in calls), "a verb that may block was called on the loop"

@@ -102,9 +102,9 @@ OPENED_AND_ENDED = {
 }
 
 
-async def test_a_closed_connection_ends_after_its_goodbye_was_acknowledged(place, transitions):
-    await place.listen()
-    client, server = await place.connect()
+async def test_a_closed_connection_ends_after_its_goodbye_was_acknowledged(rdma_server, transitions):
+    await rdma_server.listen()
+    client, server = await rdma_server.connect()
     client.write(b"last words")
     client.close()
     await client.until_lost()
@@ -120,9 +120,9 @@ async def test_a_closed_connection_ends_after_its_goodbye_was_acknowledged(place
     assert client.transport._state == server.transport._state == ChannelState.LOST
 
 
-async def test_a_failed_connection_is_stopped_until_reading_is_resumed(place, transitions, turns):
-    await place.listen()
-    client, server = await place.connect()
+async def test_a_failed_connection_is_stopped_until_reading_is_resumed(rdma_server, transitions, turns):
+    await rdma_server.listen()
+    client, server = await rdma_server.connect()
     client.transport.pause_reading()
     server.write(b"came before the reset")
     await turns(5)
@@ -141,9 +141,9 @@ async def test_a_failed_connection_is_stopped_until_reading_is_resumed(place, tr
     }
 
 
-async def test_a_failed_connection_may_be_aborted_before_its_queue_pair_is_destroyed(place, transitions):
-    await place.listen()
-    client, server = await place.connect()
+async def test_a_failed_connection_may_be_aborted_before_its_queue_pair_is_destroyed(rdma_server, transitions):
+    await rdma_server.listen()
+    client, server = await rdma_server.connect()
     client.transport.pause_reading()
     record = transitions.next_state
 
@@ -163,9 +163,9 @@ async def test_a_failed_connection_may_be_aborted_before_its_queue_pair_is_destr
     }
 
 
-async def test_a_connection_may_be_aborted_while_it_flushes(place, transitions):
-    await place.listen(ring_bytes=4096)
-    client, server = await place.connect()
+async def test_a_connection_may_be_aborted_while_it_flushes(rdma_server, transitions):
+    await rdma_server.listen(ring_bytes=4096)
+    client, server = await rdma_server.connect()
     server.transport.pause_reading()
     client.write(numbered(100_000))
     client.close()
@@ -179,15 +179,15 @@ async def test_a_connection_may_be_aborted_while_it_flushes(place, transitions):
     } <= transitions.take()
 
 
-async def test_a_connection_may_be_aborted_before_its_goodbye_is_acknowledged(place, transitions):
-    await place.listen()
-    client, server = await place.connect()
-    place.fabric.hold()
+async def test_a_connection_may_be_aborted_before_its_goodbye_is_acknowledged(rdma_server, transitions):
+    await rdma_server.listen()
+    client, server = await rdma_server.connect()
+    rdma_server.fabric.hold()
     client.close()
     await transitions.until(client.transport, ChannelState.LINGERING)
     client.abort()
     await client.until_lost()
-    place.fabric.release()
+    rdma_server.fabric.release()
     await server.until_lost()
     assert {
         (ChannelState.FLUSHING, ChannelEvent.GOODBYE_POSTED),

@@ -34,7 +34,7 @@ from aioproducer.transport.rdma.executor import RingSizes
 from aioproducer.transport.rdma.handshake import Facts, HandshakeReader, Kind, Ready, Refusal, encode
 from aioproducer.transport.rdma.verbs import VerbsError
 from aioproducer.transport.stream import StreamConnector
-from tests.transport.rdma_place import HELLO, QUEUE_PAIR, RING, told
+from tests.transport.rdma_server import HELLO, QUEUE_PAIR, RING, read_messages
 
 
 class TestStrangersAtAListener:
@@ -50,24 +50,26 @@ class TestStrangersAtAListener:
             (encode(HELLO)[:8] + struct.pack(">H", 2) + encode(HELLO)[10:], "it speaks version 2"),
         ],
     )
-    async def test_one_who_says_something_else_is_told_so(self, place, caplog, said, complaint):
+    async def test_a_client_that_sends_something_else_is_refused_with_a_reason(
+        self, rdma_server, caplog, said, complaint
+    ):
         caplog.set_level(logging.INFO)
-        await place.listen()
-        reader, writer = await place.stranger()
+        await rdma_server.listen()
+        reader, writer = await rdma_server.stranger()
         writer.write(said)
-        (refusal,) = await told(reader)
+        (refusal,) = await read_messages(reader)
         assert isinstance(refusal, Refusal)
         assert complaint in refusal.reason
         writer.close()
-        await place.still_serves()
+        await rdma_server.still_serves()
         assert "The RDMA handshake failed: " in caplog.text
         assert complaint in caplog.text
-        assert len(place.accepted) == 1
+        assert len(rdma_server.accepted) == 1
 
-    async def test_a_wrong_token(self, place, caplog):
+    async def test_a_wrong_token(self, rdma_server, caplog):
         caplog.set_level(logging.INFO)
-        await place.listen()
-        reader, writer = await place.stranger()
+        await rdma_server.listen()
+        reader, writer = await rdma_server.stranger()
         writer.write(encode(HELLO))
         answer = HandshakeReader("peer", accepting=False)
         heard = []
@@ -76,80 +78,80 @@ class TestStrangersAtAListener:
         assert heard[0].kind is Kind.WELCOME
         assert heard[0].echo == HELLO.token
         writer.write(encode(Ready(b"w" * 16)))
-        (refusal,) = await told(reader)
+        (refusal,) = await read_messages(reader)
         assert "wrong token" in refusal.reason
         writer.close()
-        await place.still_serves()
+        await rdma_server.still_serves()
 
     @pytest.mark.parametrize("said", [encode(HELLO) * 5, encode(HELLO) + encode(Ready(b"t" * 16)) * 4])
-    async def test_more_than_belongs_to_it(self, place, said, caplog):
+    async def test_more_than_belongs_to_it(self, rdma_server, said, caplog):
         caplog.set_level(logging.INFO)
-        await place.listen()
-        reader, writer = await place.stranger()
+        await rdma_server.listen()
+        reader, writer = await rdma_server.stranger()
         writer.write(said)
-        *_, refusal = await told(reader)
+        *_, refusal = await read_messages(reader)
         assert isinstance(refusal, Refusal)
         writer.close()
-        await place.still_serves()
+        await rdma_server.still_serves()
 
     @pytest.mark.parametrize("said", [b"", encode(HELLO)[:50]])
-    async def test_one_who_says_no_more_has_a_deadline(self, place, said, caplog):
-        await self._waits_in_vain(place, said, caplog)
+    async def test_a_silent_client_has_a_deadline(self, rdma_server, said, caplog):
+        await self._waits_in_vain(rdma_server, said, caplog)
 
-    async def test_one_who_is_welcome_and_says_no_more_has_a_deadline(self, place, caplog):
-        await self._waits_in_vain(place, encode(HELLO), caplog)
+    async def test_a_welcomed_client_that_sends_no_ready_has_a_deadline(self, rdma_server, caplog):
+        await self._waits_in_vain(rdma_server, encode(HELLO), caplog)
 
-    async def _waits_in_vain(self, place, said, caplog):
+    async def _waits_in_vain(self, rdma_server, said, caplog):
         caplog.set_level(logging.INFO)
-        await place.listen(handshake_timeout=0.05)
-        reader, writer = await place.stranger()
+        await rdma_server.listen(handshake_timeout=0.05)
+        reader, writer = await rdma_server.stranger()
         writer.write(said)
         with contextlib.suppress(ConnectionResetError):
             await reader.read(-1)
         writer.close()
         assert "no RDMA handshake within 0.05 s" in caplog.text
-        assert place.accepted == []
+        assert rdma_server.accepted == []
 
-    async def test_one_who_goes_at_once(self, place, caplog):
+    async def test_a_client_that_disconnects_at_once_leaves_nothing(self, rdma_server, caplog):
         caplog.set_level(logging.INFO)
-        await place.listen()
+        await rdma_server.listen()
         for said in (b"", encode(HELLO)[:20], encode(HELLO)):
-            _, writer = await place.stranger()
+            _, writer = await rdma_server.stranger()
             writer.write(said)
             writer.close()
-            await place.still_serves()
+            await rdma_server.still_serves()
             assert "ended the connection before the RDMA handshake was over" in caplog.text
             caplog.clear()
         assert not [record for record in caplog.records if record.levelno > logging.INFO]
 
-    async def test_close_ends_the_handshakes(self, place):
-        await place.listen()
-        reader, writer = await place.stranger()
+    async def test_close_ends_the_handshakes(self, rdma_server):
+        await rdma_server.listen()
+        reader, writer = await rdma_server.stranger()
         writer.write(encode(HELLO))
         assert await reader.read(10)
-        place.listening.close()
-        place.listening.close()
-        await place.listening.wait_closed()
+        rdma_server.listening.close()
+        rdma_server.listening.close()
+        await rdma_server.listening.wait_closed()
         with contextlib.suppress(ConnectionResetError):
             await reader.read(-1)
         writer.close()
 
-    async def test_a_handler_that_is_not_to_be_had(self, place, caplog, recorder):
+    async def test_an_accept_that_raises_ends_that_connection_alone(self, rdma_server, caplog, recorder):
         def accept(transport):
             raise LookupError("not today")
 
-        listening = await RdmaListener(place.fabric).listen("127.0.0.1", 0, accept)
+        listening = await RdmaListener(rdma_server.fabric).listen("127.0.0.1", 0, accept)
         client = recorder()
-        client.transport = await place.connector.connect("127.0.0.1", listening.port, client)
+        client.transport = await rdma_server.connector.connect("127.0.0.1", listening.port, client)
         assert isinstance(await client.until_lost(), ConnectionError)
         assert "was not accepted" in caplog.text
         assert "not today" in caplog.text
         listening.close()
         await listening.wait_closed()
 
-    async def test_the_keep_alive_of_both_sides(self, place):
-        await place.listen()
-        client, server = await place.connect()
+    async def test_the_keep_alive_of_both_sides(self, rdma_server):
+        await rdma_server.listen()
+        client, server = await rdma_server.connect()
         for side in (client, server):
             sock = side.transport._control.transport._socket
             assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
@@ -160,15 +162,15 @@ class TestStrangersAtAListener:
         client.abort()
         await client.until_lost()
 
-    async def test_a_port_that_is_taken(self, place):
-        await place.listen()
+    async def test_a_port_that_is_taken(self, rdma_server):
+        await rdma_server.listen()
         with pytest.raises(OSError, match="Address already in use"):
-            await RdmaListener(place.fabric).listen("127.0.0.1", place.listening.port, place._accept)
-        assert place.fabric.live.devices == 1
+            await RdmaListener(rdma_server.fabric).listen("127.0.0.1", rdma_server.listening.port, rdma_server._accept)
+        assert rdma_server.fabric.live.devices == 1
 
-    async def test_no_device(self, place):
+    async def test_no_device(self, rdma_server):
         with pytest.raises(RdmaUnavailableError, match="there is no RDMA device"):
-            await RdmaListener(SimulatedFabric({})).listen("127.0.0.1", 0, place._accept)
+            await RdmaListener(SimulatedFabric({})).listen("127.0.0.1", 0, rdma_server._accept)
 
 
 class Imposter:
@@ -205,52 +207,54 @@ def welcome(hello, **changes):
 
 
 class TestStrangersAtAConnector:
-    async def refused(self, place, recorder, port):
+    async def refused(self, rdma_server, recorder, port):
         client = recorder()
         async with asyncio.timeout(20):
             with pytest.raises(OSError) as caught:  # noqa: PT011 - the caller looks at it
-                await place.connector.connect("127.0.0.1", port, client)
+                await rdma_server.connector.connect("127.0.0.1", port, client)
         assert client.lost == []
-        assert not any(place.fabric.live)
+        assert not any(rdma_server.fabric.live)
         return caught.value
 
-    async def test_a_plain_kafka_port(self, place, recorder):
+    async def test_a_plain_kafka_port(self, rdma_server, recorder):
         async with EmbeddedCluster() as cluster:
             port = int(cluster.bootstrap_servers.rpartition(":")[2])
-            error = await self.refused(place, recorder, port)
+            error = await self.refused(rdma_server, recorder, port)
         assert isinstance(error, NotRdmaError)
         assert f"127.0.0.1:{port} ended the connection without a word of the RDMA handshake" in str(error)
         assert "not a plain Kafka port" in str(error)
 
-    async def test_a_tls_port(self, place, recorder, certificates):
-        listening = await StreamListener(certificates.server_context()).listen("127.0.0.1", 0, place._accept)
-        error = await self.refused(place, recorder, listening.port)
+    async def test_a_tls_port(self, rdma_server, recorder, certificates):
+        listening = await StreamListener(certificates.server_context()).listen("127.0.0.1", 0, rdma_server._accept)
+        error = await self.refused(rdma_server, recorder, listening.port)
         assert isinstance(error, NotRdmaError)
         listening.close()
         await listening.wait_closed()
 
-    async def test_a_web_server(self, place, recorder):
+    async def test_a_web_server(self, rdma_server, recorder):
         async with Imposter(b"HTTP/1.1 400 Bad Request\r\n\r\n") as port:
-            error = await self.refused(place, recorder, port)
+            error = await self.refused(rdma_server, recorder, port)
         assert isinstance(error, NotRdmaError)
         assert "it said b'HTTP/1.1 400" in str(error)
 
-    async def test_a_refusal(self, place, recorder):
+    async def test_a_refusal(self, rdma_server, recorder):
         async with Imposter(encode(Refusal("it is full\n"))) as port:
-            error = await self.refused(place, recorder, port)
+            error = await self.refused(rdma_server, recorder, port)
         assert f"127.0.0.1:{port} refused the RDMA connection: it is full\\n" in str(error)
         assert not isinstance(error, NotRdmaError)
 
-    async def test_a_refusal_behind_the_welcome(self, place, recorder):
+    async def test_a_refusal_behind_the_welcome(self, rdma_server, recorder):
         async with Imposter(lambda hello: welcome(hello) + encode(Refusal("it stops"))) as port:
-            error = await self.refused(place, recorder, port)
+            error = await self.refused(rdma_server, recorder, port)
         assert "refused the RDMA connection: it stops" in str(error)
 
     @pytest.mark.parametrize("last", [b"", encode(Refusal("it is full"))])
-    async def test_one_who_ends_it_before_hello_may_speak_rdma(self, place, recorder, turns, last):
+    async def test_a_server_that_ends_the_connection_before_hello_may_speak_rdma(
+        self, rdma_server, recorder, turns, last
+    ):
         """A listener that had to make room was taken for a plain Kafka port, and ``rdma,tcp`` went on by TCP."""
         go_on = threading.Event()
-        place.fabric.before = lambda verb: verb != "open" or go_on.wait(20)
+        rdma_server.fabric.before = lambda verb: verb != "open" or go_on.wait(20)
 
         async def end(reader, writer):
             writer.write(last)
@@ -263,7 +267,7 @@ class TestStrangersAtAConnector:
                 raise AssertionError("by TCP")
 
         server = await asyncio.start_server(end, "127.0.0.1", 0)
-        connector = FallbackConnector(place.connector, NoTcp())
+        connector = FallbackConnector(rdma_server.connector, NoTcp())
         with pytest.raises(HandshakeError) as caught:
             await connector.connect("127.0.0.1", server.sockets[0].getsockname()[1], recorder())
         assert not isinstance(caught.value, NotRdmaError)
@@ -280,7 +284,7 @@ class TestStrangersAtAConnector:
             ([encode(Refusal("too late"))[:3], b"?" * 30], "broke the rules"),
         ],
     )
-    async def test_a_word_when_the_handshake_is_over(self, place, recorder, turns, said, text):
+    async def test_a_word_when_the_handshake_is_over(self, rdma_server, recorder, turns, said, text):
         """A refusal crosses READY on its way, in one segment or in two: that breaks no rule."""
 
         async def stay(reader, writer):
@@ -297,35 +301,35 @@ class TestStrangersAtAConnector:
 
         server = await asyncio.start_server(stay, "127.0.0.1", 0)
         client = recorder()
-        client.transport = await place.connector.connect("127.0.0.1", server.sockets[0].getsockname()[1], client)
+        client.transport = await rdma_server.connector.connect("127.0.0.1", server.sockets[0].getsockname()[1], client)
         assert text in str(await client.until_lost())
         server.close()
 
-    async def test_an_answer_to_another_connection(self, place, recorder):
+    async def test_an_answer_to_another_connection(self, rdma_server, recorder):
         async with Imposter(lambda hello: welcome(hello, echo=b"w" * 16)) as port:
-            error = await self.refused(place, recorder, port)
+            error = await self.refused(rdma_server, recorder, port)
         assert "wrong token: it answers another connection" in str(error)
 
-    async def test_something_else_than_a_welcome(self, place, recorder):
+    async def test_something_else_than_a_welcome(self, rdma_server, recorder):
         async with Imposter(lambda hello: encode(Ready(hello.token))) as port:
-            error = await self.refused(place, recorder, port)
+            error = await self.refused(rdma_server, recorder, port)
         assert "WELCOME was to come" in str(error)
 
-    async def test_half_a_welcome(self, place, recorder):
+    async def test_half_a_welcome(self, rdma_server, recorder):
         async with Imposter(lambda hello: welcome(hello)[:60]) as port:
-            error = await self.refused(place, recorder, port)
+            error = await self.refused(rdma_server, recorder, port)
         assert "before the RDMA handshake was over" in str(error)
 
-    async def test_an_early_word_behind_the_welcome(self, place, recorder):
+    async def test_an_early_word_behind_the_welcome(self, rdma_server, recorder):
         async with Imposter(lambda hello: welcome(hello) + b"\x8b") as port:
-            error = await self.refused(place, recorder, port)
+            error = await self.refused(rdma_server, recorder, port)
         assert isinstance(error, HandshakeError)
 
-    async def test_nobody_is_there(self, place, recorder):
-        error = await self.refused(place, recorder, 1)
+    async def test_a_refused_connection_is_an_error(self, rdma_server, recorder):
+        error = await self.refused(rdma_server, recorder, 1)
         assert isinstance(error, ConnectionRefusedError)
 
-    async def test_a_queue_pair_that_is_not_there(self, place, recorder):
+    async def test_a_queue_pair_that_is_not_there(self, rdma_server, recorder):
         """Whoever welcomed this client has no such queue pair: the first write shows it."""
         client = recorder()
 
@@ -338,7 +342,7 @@ class TestStrangersAtAConnector:
 
         server = await asyncio.start_server(stay, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
-        client.transport = await place.connector.connect("127.0.0.1", port, client)
+        client.transport = await rdma_server.connector.connect("127.0.0.1", port, client)
         client.write(bytes(4096 * 2))
         assert "TRANSPORT_RETRY_EXCEEDED" in str(await client.until_lost())
         server.close()
@@ -346,10 +350,10 @@ class TestStrangersAtAConnector:
 
 class TestWhatFailsOnTheWay:
     @pytest.mark.parametrize("verb", ["open", "register", "create_queue_pair", "connect"])
-    async def test_a_verb_that_fails_on_the_clients_side(self, place, recorder, verb, caplog):
+    async def test_a_verb_that_fails_on_the_clients_side(self, rdma_server, recorder, verb, caplog):
         caplog.set_level(logging.INFO)
-        await place.listen()
-        client_fabric = place.fabric
+        await rdma_server.listen()
+        client_fabric = rdma_server.fabric
 
         def fail(called):
             if called == verb and client_fabric.failing:
@@ -359,15 +363,15 @@ class TestWhatFailsOnTheWay:
         client_fabric.failing = True
         client_fabric.before = fail
         with pytest.raises(OSError, match=f"cannot {verb}: ulimit -l|could not make its side"):
-            await place.connector.connect("127.0.0.1", place.listening.port, recorder())
+            await rdma_server.connector.connect("127.0.0.1", rdma_server.listening.port, recorder())
         client_fabric.before = None
-        await place.still_serves()
+        await rdma_server.still_serves()
         if verb != "connect":
             assert f"the client could not make its side: [Errno 12] cannot {verb}" in caplog.text
 
     @pytest.mark.parametrize("verb", ["register", "create_queue_pair", "connect"])
-    async def test_a_verb_that_fails_on_the_servers_side(self, place, recorder, verb, caplog):
-        await place.listen()
+    async def test_a_verb_that_fails_on_the_servers_side(self, rdma_server, recorder, verb, caplog):
+        await rdma_server.listen()
         calls = []
 
         def fail(called):
@@ -377,16 +381,16 @@ class TestWhatFailsOnTheWay:
                 if len(calls) == {"register": 3, "create_queue_pair": 2, "connect": 1}[verb]:
                     raise VerbsError(errno.ENOMEM, f"cannot {verb}: ulimit -l")
 
-        place.fabric.before = fail
+        rdma_server.fabric.before = fail
         with pytest.raises(HandshakeError, match=f"the server could not make its side: cannot {verb}"):
-            await place.connector.connect("127.0.0.1", place.listening.port, recorder())
-        place.fabric.before = None
+            await rdma_server.connector.connect("127.0.0.1", rdma_server.listening.port, recorder())
+        rdma_server.fabric.before = None
         assert f"no RDMA connection can be made: [Errno 12] cannot {verb}" in caplog.text
-        await place.still_serves()
+        await rdma_server.still_serves()
 
     @pytest.mark.parametrize("verb", ["open", "register", "create_queue_pair", "connect"])
-    async def test_cancelled_while_a_verb_is_under_way(self, place, recorder, verb):
-        await place.listen()
+    async def test_cancelled_while_a_verb_is_under_way(self, rdma_server, recorder, verb):
+        await rdma_server.listen()
         entered, go_on = threading.Event(), threading.Event()
         loop = asyncio.get_running_loop()
         inside = asyncio.Event()
@@ -397,9 +401,11 @@ class TestWhatFailsOnTheWay:
                 loop.call_soon_threadsafe(inside.set)
                 go_on.wait(20)
 
-        place.fabric.before = wait
+        rdma_server.fabric.before = wait
         client = recorder()
-        connecting = asyncio.ensure_future(place.connector.connect("127.0.0.1", place.listening.port, client))
+        connecting = asyncio.ensure_future(
+            rdma_server.connector.connect("127.0.0.1", rdma_server.listening.port, client)
+        )
         async with asyncio.timeout(20):
             await inside.wait()
             connecting.cancel()
@@ -410,13 +416,13 @@ class TestWhatFailsOnTheWay:
             with pytest.raises(asyncio.CancelledError):
                 await connecting
         assert client.lost == []
-        await place.still_serves()
+        await rdma_server.still_serves()
 
-    async def test_cancelled_twice_leaves_nothing_either(self, place, recorder, turns):
+    async def test_cancelled_twice_leaves_nothing_either(self, rdma_server, recorder, turns):
         go_on = threading.Event()
-        place.fabric.before = lambda verb: go_on.wait(20)
+        rdma_server.fabric.before = lambda verb: go_on.wait(20)
         async with Imposter() as port:
-            connecting = asyncio.ensure_future(place.connector.connect("127.0.0.1", port, recorder()))
+            connecting = asyncio.ensure_future(rdma_server.connector.connect("127.0.0.1", port, recorder()))
             async with asyncio.timeout(20):
                 while not threading_alive("aioproducer-verbs"):
                     await turns(1)
@@ -428,9 +434,11 @@ class TestWhatFailsOnTheWay:
                 go_on.set()
                 while threading_alive("aioproducer-verbs"):
                     await turns(1)
-        assert not any(place.fabric.live)
+        assert not any(rdma_server.fabric.live)
 
-    async def test_a_listener_waits_for_the_end_of_a_connection_that_was_not_accepted(self, place, recorder, turns):
+    async def test_a_listener_waits_for_the_end_of_a_connection_that_was_not_accepted(
+        self, rdma_server, recorder, turns
+    ):
         """Nobody else can: its thread was left where the loop was closed next."""
 
         refused = asyncio.Event()
@@ -440,10 +448,10 @@ class TestWhatFailsOnTheWay:
             raise LookupError("not today")
 
         go_on = threading.Event()
-        place.fabric.before = lambda verb: verb != "close" or go_on.wait(20)
-        listening = await RdmaListener(place.fabric).listen("127.0.0.1", 0, accept)
+        rdma_server.fabric.before = lambda verb: verb != "close" or go_on.wait(20)
+        listening = await RdmaListener(rdma_server.fabric).listen("127.0.0.1", 0, accept)
         client = recorder()
-        client.transport = await place.connector.connect("127.0.0.1", listening.port, client)
+        client.transport = await rdma_server.connector.connect("127.0.0.1", listening.port, client)
         await refused.wait()
         listening.close()
         closing = asyncio.ensure_future(listening.wait_closed())
@@ -453,28 +461,28 @@ class TestWhatFailsOnTheWay:
         await closing
         await client.until_lost()
 
-    async def test_the_deadline_is_the_callers(self, place, recorder, listening):
+    async def test_the_deadline_is_the_callers(self, rdma_server, recorder, listening):
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.05):
-                await place.connector.connect("127.0.0.1", listening.getsockname()[1], recorder())
-        assert not any(place.fabric.live)
+                await rdma_server.connector.connect("127.0.0.1", listening.getsockname()[1], recorder())
+        assert not any(rdma_server.fabric.live)
 
-    async def test_a_broken_verbs_layer_ends_one_handshake(self, place, recorder, caplog):
-        await place.listen()
+    async def test_a_broken_verbs_layer_ends_one_handshake(self, rdma_server, recorder, caplog):
+        await rdma_server.listen()
 
         def fail(verb):
-            if verb == "create_queue_pair" and len(place.fabric.queue_pairs) == 1:
+            if verb == "create_queue_pair" and len(rdma_server.fabric.queue_pairs) == 1:
                 raise LookupError("a bug")
 
-        place.fabric.before = fail
+        rdma_server.fabric.before = fail
         with pytest.raises(HandshakeError, match="refused the RDMA connection: the server failed"):
-            await place.connector.connect("127.0.0.1", place.listening.port, recorder())
-        place.fabric.before = None
+            await rdma_server.connector.connect("127.0.0.1", rdma_server.listening.port, recorder())
+        rdma_server.fabric.before = None
         assert "a bug" in caplog.text
-        await place.still_serves()
+        await rdma_server.still_serves()
 
 
-def test_the_verbs_thread_was_left_where_the_loop_was_closed_first():
+def test_the_verbs_thread_ends_where_the_loop_is_closed_first():
     fabric = SimulatedFabric()
     go_on = threading.Event()
 
@@ -508,14 +516,14 @@ class TestSettings:
         with pytest.raises(ValueError, match="controls must be 2 to"):
             RingSizes(controls=1)
 
-    async def test_device_and_gid_are_chosen(self, place, recorder):
+    async def test_device_and_gid_are_chosen(self, rdma_server, recorder):
         fabric = SimulatedFabric({"one": "10.0.0.1", "two": "10.0.0.2"})
-        listening = await RdmaListener(fabric, device="two").listen("127.0.0.1", 0, place._accept)
+        listening = await RdmaListener(fabric, device="two").listen("127.0.0.1", 0, rdma_server._accept)
         connector = RdmaConnector(fabric, gid="10.0.0.1")
         client = recorder()
         client.transport = await connector.connect("127.0.0.1", listening.port, client)
         assert client.transport._shared.device.name == "one"
-        server = await place.servers.get()
+        server = await rdma_server.servers.get()
         assert server.transport._shared.device.name == "two"
         client.close()
         await client.until_lost()
@@ -525,14 +533,14 @@ class TestSettings:
 
 
 class TestFallback:
-    async def test_no_device_is_told_once_and_tcp_is_used(self, place, recorder, caplog):
-        listening = await StreamListener().listen("127.0.0.1", 0, place._accept)
+    async def test_a_missing_device_is_logged_once_and_tcp_is_used(self, rdma_server, recorder, caplog):
+        listening = await StreamListener().listen("127.0.0.1", 0, rdma_server._accept)
         connector = FallbackConnector(RdmaConnector(SimulatedFabric({})), StreamConnector())
         for _ in range(2):
             client = recorder()
             client.transport = await connector.connect("127.0.0.1", listening.port, client)
-            while len(place.accepted):
-                place.accepted.pop().abort()
+            while len(rdma_server.accepted):
+                rdma_server.accepted.pop().abort()
             client.abort()
             await client.until_lost()
         assert [record.getMessage() for record in caplog.records] == [
@@ -542,9 +550,9 @@ class TestFallback:
         listening.close()
         await listening.wait_closed()
 
-    async def test_a_broker_without_rdma_is_reached_by_tcp(self, place, caplog):
+    async def test_a_broker_without_rdma_is_reached_by_tcp(self, rdma_server, caplog):
         async with EmbeddedCluster() as cluster:
-            connector = FallbackConnector(place.connector, StreamConnector())
+            connector = FallbackConnector(rdma_server.connector, StreamConnector())
             async with cluster.producer(transport=connector) as producer:
                 await producer.send("topic", b"value")
                 assert producer.metrics()["rdma-bytes-sent-total"] == 0
@@ -553,9 +561,9 @@ class TestFallback:
         assert len(lines) == 1
         assert "not a plain Kafka port" in lines[0]
 
-    async def test_rdma_where_it_is_to_be_had(self, place):
-        async with EmbeddedCluster(transport="rdma", verbs=place.fabric) as cluster:
-            connector = FallbackConnector(place.connector, StreamConnector())
+    async def test_rdma_is_used_where_it_is_available(self, rdma_server):
+        async with EmbeddedCluster(transport="rdma", verbs=rdma_server.fabric) as cluster:
+            connector = FallbackConnector(rdma_server.connector, StreamConnector())
             async with cluster.producer(transport=connector) as producer:
                 await producer.send("topic", b"value")
                 assert producer.metrics()["rdma-bytes-sent-total"] > 0
@@ -583,7 +591,7 @@ class TestTransportArgument:
         assert isinstance(connector_for(self.config(), name), kind)
 
     @pytest.mark.parametrize("make", [RdmaConnector, RdmaListener])
-    def test_a_gid_that_is_no_address_was_found_out_at_each_connection(self, make):
+    def test_a_gid_that_is_no_address_is_refused_by_the_constructor(self, make):
         with pytest.raises(ConfigurationError, match="gid must be the IP address of an RDMA port, not 'broker-1'"):
             make(SimulatedFabric(), gid="broker-1")
 
@@ -592,7 +600,7 @@ class TestTransportArgument:
             connector_for(self.config(security_protocol="SSL"), "rdma,tcp")
 
     @pytest.mark.parametrize("connector", [RdmaConnector(SimulatedFabric()), MemoryNetwork(), StreamConnector()])
-    def test_tls_that_was_asked_for_was_left_out_by_a_connector_that_was_given(self, connector):
+    def test_tls_together_with_a_connector_is_refused(self, connector):
         with pytest.raises(ConfigurationError, match=f"a {type(connector).__name__} makes its connections by itself"):
             Producer(bootstrap_servers="localhost:9092", security_protocol="SSL", transport=connector)
 
@@ -605,14 +613,14 @@ class TestTransportArgument:
             (StreamConnector, "is a class: give an object of it"),
         ],
     )
-    def test_what_is_no_connector_was_found_out_when_it_was_to_connect(self, transport, text):
+    def test_an_object_that_is_no_connector_is_refused_by_the_constructor(self, transport, text):
         with pytest.raises(ConfigurationError, match=text):
             Producer(bootstrap_servers="localhost:9092", transport=transport)
 
 
-async def test_a_kafka_client_that_speaks_tcp_is_told_what_listens_there(place):
+async def test_a_kafka_client_over_tcp_gets_an_error_that_names_the_rdma_listener(rdma_server):
     async with (
-        EmbeddedCluster(transport="rdma", verbs=place.fabric) as cluster,
+        EmbeddedCluster(transport="rdma", verbs=rdma_server.fabric) as cluster,
         Producer(bootstrap_servers=cluster.bootstrap_servers, transport="tcp") as producer,
     ):
         with pytest.raises(MetadataTimeoutError, match="is an RDMA listener, but this client speaks TCP"):

@@ -10,7 +10,7 @@ import threading
 import pytest
 
 from aioproducer.transport.rdma.handshake import HandshakeReader, Refusal, encode
-from tests.transport.rdma_place import HELLO, told
+from tests.transport.rdma_server import HELLO, read_messages
 
 
 class Counted:
@@ -29,19 +29,19 @@ class Counted:
 
 
 class TestCrowdsAtAListener:
-    async def test_many_who_say_nothing_do_not_keep_others_out(self, place):
-        await place.listen(max_handshakes=3)
-        silent = [await place.stranger() for _ in range(30)]
-        await place.still_serves()
-        (refusal,) = await told(silent[0][0])
+    async def test_silent_clients_do_not_keep_others_out(self, rdma_server):
+        await rdma_server.listen(max_handshakes=3)
+        silent = [await rdma_server.stranger() for _ in range(30)]
+        await rdma_server.still_serves()
+        (refusal,) = await read_messages(silent[0][0])
         assert "too many connections are being made at once" in refusal.reason
         for _, writer in silent:
             writer.close()
 
-    async def test_strangers_who_came_in_the_same_turn_were_not_given_up(self, place, turns):
+    async def test_clients_over_the_limit_are_refused_though_they_arrive_together(self, rdma_server, turns):
         """The first was cancelled again and again, and all others stayed."""
-        await place.listen(max_handshakes=3)
-        address = ("127.0.0.1", place.listening.port)
+        await rdma_server.listen(max_handshakes=3)
+        address = ("127.0.0.1", rdma_server.listening.port)
         silent = [socket.create_connection(address) for _ in range(40)]
         # All of them are accepted before the next turn.
         await turns(20)
@@ -56,31 +56,31 @@ class TestCrowdsAtAListener:
                 sock.recv(1000)
         for sock in silent:
             sock.close()
-        await place.still_serves()
+        await rdma_server.still_serves()
 
-    async def test_strangers_who_say_hello_had_more_queue_pairs_than_allowed(self, place):
+    async def test_clients_that_say_hello_get_no_more_queue_pairs_than_allowed(self, rdma_server):
         """Each of them got one before the first was closed: the thread obeys in order."""
-        counted = Counted(place.fabric)
-        await place.listen(max_handshakes=3, handshake_timeout=0.1)
-        strangers = [await place.stranger() for _ in range(12)]
+        counted = Counted(rdma_server.fabric)
+        await rdma_server.listen(max_handshakes=3, handshake_timeout=0.1)
+        strangers = [await rdma_server.stranger() for _ in range(12)]
         for _, writer in strangers:
             writer.write(encode(HELLO))
         async with asyncio.timeout(20):
             for reader, _ in strangers:
-                *_, refusal = await told(reader)
+                *_, refusal = await read_messages(reader)
                 assert isinstance(refusal, Refusal)
         for _, writer in strangers:
             writer.close()
         assert counted.made > 3
         assert counted.most == 3
-        await place.still_serves()
+        await rdma_server.still_serves()
 
-    async def test_honest_clients_who_come_all_at_once(self, place, recorder):
-        await place.listen(max_handshakes=3)
+    async def test_clients_that_all_connect_at_once_are_served(self, rdma_server, recorder):
+        await rdma_server.listen(max_handshakes=3)
         clients = [recorder() for _ in range(12)]
 
         async def connect(client):
-            client.transport = await place.connector.connect("127.0.0.1", place.listening.port, client)
+            client.transport = await rdma_server.connector.connect("127.0.0.1", rdma_server.listening.port, client)
 
         async with asyncio.timeout(20):
             await asyncio.gather(*map(connect, clients))
@@ -88,24 +88,24 @@ class TestCrowdsAtAListener:
             client.abort()
             await client.until_lost()
 
-    async def test_one_who_was_welcomed_and_says_no_more_gives_way(self, place, caplog):
+    async def test_a_welcomed_client_that_sends_no_ready_gives_way(self, rdma_server, caplog):
         caplog.set_level(logging.INFO)
-        await place.listen(max_handshakes=1, handshake_timeout=1)
-        reader, writer = await place.stranger()
+        await rdma_server.listen(max_handshakes=1, handshake_timeout=1)
+        reader, writer = await rdma_server.stranger()
         writer.write(encode(HELLO))
         assert await reader.read(10)
-        await place.still_serves()
+        await rdma_server.still_serves()
         writer.close()
         assert "has not said READY for 0.1 s, and others wait" in caplog.text
 
-    async def test_one_who_goes_while_it_waits_gets_no_queue_pair(self, place, turns, caplog):
+    async def test_a_client_that_leaves_while_it_waits_gets_no_queue_pair(self, rdma_server, turns, caplog):
         caplog.set_level(logging.INFO)
-        await place.listen(max_handshakes=1)
-        counted = Counted(place.fabric)
-        first, first_writer = await place.stranger()
+        await rdma_server.listen(max_handshakes=1)
+        counted = Counted(rdma_server.fabric)
+        first, first_writer = await rdma_server.stranger()
         first_writer.write(encode(HELLO))
         assert await first.read(10)
-        _, second_writer = await place.stranger()
+        _, second_writer = await rdma_server.stranger()
         second_writer.write(encode(HELLO))
         await turns(20)
         second_writer.close()
@@ -115,26 +115,26 @@ class TestCrowdsAtAListener:
         while caplog.text.count("ended the connection before the RDMA handshake was over") < 2:
             await turns(1)
         assert counted.made == 1
-        await place.still_serves()
+        await rdma_server.still_serves()
 
-    async def test_close_ends_those_who_wait(self, place, turns):
-        await place.listen(max_handshakes=1)
-        strangers = [await place.stranger() for _ in range(4)]
+    async def test_close_refuses_waiting_clients(self, rdma_server, turns):
+        await rdma_server.listen(max_handshakes=1)
+        strangers = [await rdma_server.stranger() for _ in range(4)]
         for _, writer in strangers[:3]:
             writer.write(encode(HELLO))
         await turns(20)
-        place.listening.close()
+        rdma_server.listening.close()
         async with asyncio.timeout(20):
-            await place.listening.wait_closed()
+            await rdma_server.listening.wait_closed()
             for reader, writer in strangers:
-                *_, refusal = await told(reader)
+                *_, refusal = await read_messages(reader)
                 assert refusal.reason == "the server stops"
                 writer.close()
 
-    async def test_memory_that_is_not_yet_back_is_counted(self, place, turns):
+    async def test_memory_that_is_not_yet_back_is_counted(self, rdma_server, turns):
         """Closing takes its time in the thread: meanwhile nobody else may register."""
-        await place.listen(max_handshakes=1)
-        counted = Counted(place.fabric)
+        await rdma_server.listen(max_handshakes=1)
+        counted = Counted(rdma_server.fabric)
         go_on = threading.Event()
         closing = threading.Event()
 
@@ -144,19 +144,19 @@ class TestCrowdsAtAListener:
                 closing.set()
                 go_on.wait(20)
 
-        place.fabric.before = before
-        first, first_writer = await place.stranger()
+        rdma_server.fabric.before = before
+        first, first_writer = await rdma_server.stranger()
         first_writer.write(encode(HELLO))
         assert await first.read(10)
-        second, second_writer = await place.stranger()
+        second, second_writer = await rdma_server.stranger()
         second_writer.write(encode(HELLO))
         first_writer.close()
         while not closing.is_set():
             await turns(1)
         await turns(20)
         assert counted.made == 1
-        assert place.fabric.live.queue_pairs == 1
+        assert rdma_server.fabric.live.queue_pairs == 1
         go_on.set()
         assert await second.read(10)
         second_writer.close()
-        await place.still_serves()
+        await rdma_server.still_serves()

@@ -84,11 +84,11 @@ def test_whatever_a_stranger_says_is_a_message_or_a_handshake_error(data, prefix
         read(data)
 
 
-@given(message=messages, place=st.integers(0, 200), byte=st.integers(0, 255))
-def test_one_wrong_byte_is_refused_or_means_something_else(message, place, byte):
+@given(message=messages, position=st.integers(0, 200), byte=st.integers(0, 255))
+def test_one_wrong_byte_is_refused_or_means_something_else(message, position, byte):
     data = bytearray(encode(message))
-    place %= len(data)
-    data[place] = byte
+    position %= len(data)
+    data[position] = byte
     try:
         heard = read(bytes(data))
     except HandshakeError:

@@ -20,19 +20,19 @@ def memory():
 
 
 @pytest.fixture
-def verbs_called(place):
+def verbs_called(rdma_server):
     """The names of the verbs that were called and may block, in their order."""
     called = []
-    place.fabric.before = called.append
+    rdma_server.fabric.before = called.append
     return called
 
 
-async def test_a_connection_waits_for_some_parts_and_not_for_all(place, memory, verbs_called, monkeypatch):
+async def test_a_connection_waits_for_some_parts_and_not_for_all(rdma_server, memory, verbs_called, monkeypatch):
     monkeypatch.setattr(connecting, "_WAIT_FOR_MEMORY", 0)
-    await place.listen()
-    place.connector.register(memory)
-    client, _ = await place.connect()
-    shared = _shared(place)
+    await rdma_server.listen()
+    rdma_server.connector.register(memory)
+    client, _ = await rdma_server.connect()
+    shared = _shared(rdma_server)
     await shared.until_registered(60)
     # The server's and the client's, which registers its two rings before it has a queue pair.
     assert verbs_called.count("create_queue_pair") == 2
@@ -43,58 +43,58 @@ async def test_a_connection_waits_for_some_parts_and_not_for_all(place, memory, 
     await _close(client)
 
 
-async def test_a_connection_waits_a_while_so_that_its_first_records_are_not_copied(place, memory):
-    await place.listen()
-    place.connector.register(memory)
-    client, server = await place.connect()
-    assert id(memory) in _shared(place).memories
+async def test_a_connection_waits_a_while_so_that_its_first_records_are_not_copied(rdma_server, memory):
+    await rdma_server.listen()
+    rdma_server.connector.register(memory)
+    client, server = await rdma_server.connect()
+    assert id(memory) in _shared(rdma_server).memories
     assert not client.write_lent([memoryview(memory)[:5000]], [])
     await server.until_received(5000)
     await client.until_completed()
-    assert place.connector.counters.bytes_copied == 0
+    assert rdma_server.connector.counters.bytes_copied == 0
     await _close(client)
 
 
 @pytest.mark.parametrize("how", ["unregistered", "closed"])
-async def test_what_is_given_up_in_the_middle_is_deregistered(place, memory, how):
-    await place.listen()
-    client, _ = await place.connect()
-    gate = await _half_way(place, memory)
+async def test_what_is_given_up_in_the_middle_is_deregistered(rdma_server, memory, how):
+    await rdma_server.listen()
+    client, _ = await rdma_server.connect()
+    gate = await _half_way(rdma_server, memory)
     if how == "unregistered":
-        place.connector.unregister(memory)
-        shared = _shared(place)
+        rdma_server.connector.unregister(memory)
+        shared = _shared(rdma_server)
         gate.open.set()
         await shared.until_registered(60)
         await shared.run(lambda: None)
-        assert place.fabric.live.memory_regions == 4
+        assert rdma_server.fabric.live.memory_regions == 4
         assert not shared.memories
         await _close(client)
     else:
         client.abort()
         gate.open.set()
         await client.until_lost()
-    await place.shut()
-    assert not any(place.fabric.live)
+    await rdma_server.shut()
+    assert not any(rdma_server.fabric.live)
     memory.close()
 
 
-async def test_memory_that_was_given_up_may_be_registered_again(place, memory):
-    await place.listen()
-    client, server = await place.connect()
-    gate = await _half_way(place, memory)
-    place.connector.unregister(memory)
-    place.connector.register(memory)
+async def test_memory_that_was_given_up_may_be_registered_again(rdma_server, memory):
+    await rdma_server.listen()
+    client, server = await rdma_server.connect()
+    gate = await _half_way(rdma_server, memory)
+    rdma_server.connector.unregister(memory)
+    rdma_server.connector.register(memory)
     gate.open.set()
     await asyncio.sleep(0)
-    shared = _shared(place)
+    shared = _shared(rdma_server)
     await shared.until_registered(60)
     await shared.run(lambda: None)
     assert id(memory) in shared.memories
-    assert place.fabric.live.memory_regions == 4 + 64
+    assert rdma_server.fabric.live.memory_regions == 4 + 64
     assert not client.write_lent([memoryview(memory)[MIB - 100 : MIB + 5000]], [])
     await server.until_received(5100)
     await client.until_completed()
-    assert place.connector.counters.bytes_copied == 0
+    assert rdma_server.connector.counters.bytes_copied == 0
     await _close(client)
 
 
@@ -115,18 +115,18 @@ class _Gate:
                 assert self.open.wait(60)
 
 
-async def _half_way(place, memory):
+async def _half_way(rdma_server, memory):
     """Begin to register; the gate that the verbs thread stands at in the middle of that."""
     gate = _Gate(20)
-    place.fabric.before = gate
-    place.connector.register(memory)
+    rdma_server.fabric.before = gate
+    rdma_server.connector.register(memory)
     async with asyncio.timeout(60):
         await gate.reached.wait()
     return gate
 
 
-def _shared(place):
-    (shared,) = place.connector._endpoint.devices._shared.values()
+def _shared(rdma_server):
+    (shared,) = rdma_server.connector._endpoint.devices._shared.values()
     return shared
 
 

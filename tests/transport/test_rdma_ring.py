@@ -100,8 +100,8 @@ class Side:
                 return
             runs = runs_of(self.queue, length)
             start = 0
-            for place, size in runs:
-                self.ring[place : place + size] = data[start : start + size]
+            for ring_offset, size in runs:
+                self.ring[ring_offset : ring_offset + size] = data[start : start + size]
                 start += size
             assert start == length
             if length == len(data):
@@ -118,7 +118,7 @@ class Side:
     def deliver(self):
         """The card carries out the oldest write: only now are the send ring's bytes read."""
         post, runs, offset, immediate = self.wire.popleft()
-        data = b"".join(self.ring[place : place + size] for place, size in runs)
+        data = b"".join(self.ring[ring_offset : ring_offset + size] for ring_offset, size in runs)
         assert self.peer.receives > 0, "receiver not ready"
         self.peer.receives -= 1
         assert offset + len(data) <= len(self.peer.receive_memory)
@@ -184,7 +184,7 @@ frames = st.lists(st.integers(1, 90), max_size=40)
 
 @settings(max_examples=150, deadline=None)
 @given(a=shapes, b=shapes, there=frames, back=frames, seed=st.integers(0, 2**32))
-def test_pt74_rings_lose_nothing_overrun_nothing_and_never_stand_still(a, b, there, back, seed):
+def test_rings_lose_nothing_overrun_nothing_and_never_stand_still(a, b, there, back, seed):
     """Frames of any size, also larger than the rings, both ways at once, every order of events."""
     sides = pair(a, b)
     chance = random.Random(seed)
@@ -222,7 +222,7 @@ def test_pt74_rings_lose_nothing_overrun_nothing_and_never_stand_still(a, b, the
 
 @settings(max_examples=60)
 @given(sizes=st.lists(st.integers(1, 100), min_size=1, max_size=60), data=st.data())
-def test_pt74_no_byte_of_the_send_ring_is_given_out_before_its_completion(sizes, data):
+def test_no_byte_of_the_send_ring_is_reused_before_its_completion(sizes, data):
     queue = SendQueue(12, 4, 100)
     in_use = {}
     for size in sizes:
@@ -234,14 +234,14 @@ def test_pt74_no_byte_of_the_send_ring_is_given_out_before_its_completion(sizes,
             in_use = {later: value for later, value in in_use.items() if later > number}
         size = min(size, queue.room)
         runs = runs_of(queue, size)
-        places = {place for start, length in runs for place in range(start, start + length)}
-        assert len(places) == size
+        offsets = {offset for start, length in runs for offset in range(start, start + length)}
+        assert len(offsets) == size
         assert len(runs) <= 2
-        assert places <= set(range(100))
+        assert offsets <= set(range(100))
         for others, _ in in_use.values():
-            assert not places & others
+            assert not offsets & others
         work_request_id, is_signaled = queue.posted(size, size, None, False)
-        in_use[work_request_id] = (places, is_signaled)
+        in_use[work_request_id] = (offsets, is_signaled)
     assert queue.under_way == len(in_use)
 
 
@@ -250,7 +250,7 @@ written = st.lists(st.lists(st.tuples(st.integers(1, 40), st.booleans()), max_si
 
 @settings(max_examples=150)
 @given(writes=written, data=st.data())
-def test_pt74_every_write_is_done_once_in_order_and_not_before_all_that_it_lent_was_read(writes, data):
+def test_every_write_is_done_once_in_order_and_after_its_lent_memory_was_read(writes, data):
     """Writes of pieces that are lent or not, posted some bytes at a time, completed in any steps."""
     queue = SendQueue(6, 2, 1000)
     unsent, under_way = deque(), {}

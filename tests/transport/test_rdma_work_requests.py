@@ -13,7 +13,7 @@ pieces = st.lists(st.tuples(addresses, st.integers(0, 2**32 - 1), keys), max_siz
 
 
 @given(st.integers(0, 2**62), pieces, addresses, keys, keys, st.booleans())
-def test_a_write_says_what_it_was_told(work_request_id, parts, address, key, immediate, signaled):
+def test_a_write_keeps_the_values_it_was_made_with(work_request_id, parts, address, key, immediate, signaled):
     write = Write(work_request_id, parts, address, key, immediate, signaled)
     assert (write.work_request_id, write.pieces, write.count) == (work_request_id, parts, len(parts))
     assert (write.remote_address, write.remote_key, write.immediate) == (address, key, immediate)
@@ -31,7 +31,7 @@ def test_the_same_write_is_filled_anew(before, parts):
     assert (earlier, write.pieces) == (before, parts)
 
 
-def test_a_completion_is_told_in_words():
+def test_a_completion_has_a_readable_repr():
     completion = Completion(1 << 62, 5, True, 0, 2**32 - 1)
     assert (completion.work_request_id, completion.status, completion.received) == (1 << 62, 5, True)
     assert (completion.length, completion.immediate) == (0, 2**32 - 1)

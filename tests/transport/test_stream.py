@@ -146,7 +146,7 @@ async def test_what_is_no_name_at_all(recorder, host):
         await StreamConnector().resolve(host, 1)
 
 
-async def test_connect_cancelled_while_nobody_answers(recorder, turns):
+async def test_connect_cancelled_before_an_answer_leaves_nothing_open(recorder, turns):
     with socket.create_server(("127.0.0.1", 0), backlog=0) as full, contextlib.ExitStack() as fillers:
         for _ in range(3):
             filler = fillers.enter_context(socket.socket())
@@ -180,7 +180,7 @@ async def broken(listening, recorder):
     return client
 
 
-async def test_pt50_what_came_before_the_connection_broke_is_delivered_before_it(listening, recorder):
+async def test_data_before_a_broken_connection_is_delivered_before_the_loss(listening, recorder):
     client = await broken(listening, recorder)
     assert not client.write(b"question")
     assert client.write(b"dropped")
@@ -191,7 +191,7 @@ async def test_pt50_what_came_before_the_connection_broke_is_delivered_before_it
     assert client.breaches == []
 
 
-async def test_pt50_much_that_came_before_the_connection_broke(listening, recorder):
+async def test_much_data_before_a_broken_connection_is_delivered_before_the_loss(listening, recorder):
     client, server = await accepted(listening, recorder, receive_buffer_bytes=2_000_000)
     answer = bytes(range(256)) * 2000
     server.settimeout(2)
@@ -286,7 +286,7 @@ async def test_abort_resets_the_connection(listening, recorder):
         server.recv(1)
 
 
-async def test_an_abort_of_what_was_closed_took_back_what_a_slow_peer_had_not_read(listening, recorder):
+async def test_abort_after_close_leaves_a_slow_peer_the_data_it_has_not_read(listening, recorder):
     """Records that nobody acknowledges were lost where a broker stood still while the producer closed."""
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     client, server = await accepted(listening, recorder, send_buffer_bytes=1_000_000, linger_timeout=60)

@@ -130,7 +130,7 @@ async def until_closed(server):
 
 
 @pytest.mark.parametrize("size", [5, 16384, 200_000])
-async def test_pt48_data_behind_the_handshake_is_delivered_though_the_socket_stays_silent(connected, size):
+async def test_data_behind_the_handshake_is_delivered_though_the_socket_stays_silent(connected, size):
     data = os.urandom(size)
     client = await connected(
         ssl.TLSVersion.TLSv1_2, behind=lambda server: server.object.write(data), script=until_closed
@@ -226,7 +226,7 @@ async def test_a_record_that_was_tampered_with(connected):
     assert "ALERT_BAD_RECORD_MAC" in (await alert).reason
 
 
-async def test_pt50_what_came_before_the_connection_broke_is_delivered_before_it(connected, turns):
+async def test_data_before_a_broken_connection_is_delivered_before_the_loss(connected, turns):
     started, gone = asyncio.Event(), asyncio.Event()
 
     async def script(server):
@@ -264,7 +264,7 @@ async def test_a_write_that_cannot_be_encrypted(connected, monkeypatch):
     assert client.breaches == []
 
 
-async def test_pt48_no_busy_loop_while_tls_has_to_read_before_it_writes(connected, turns, monkeypatch):
+async def test_the_loop_is_idle_while_tls_has_to_read_before_it_writes(connected, turns, monkeypatch):
     asked = asyncio.Event()
     got = asyncio.get_running_loop().create_future()
 

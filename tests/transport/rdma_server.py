@@ -1,4 +1,4 @@
-"""A listener over a simulated fabric, and strangers who come to it."""
+"""An RDMA listener over a simulated fabric, its connector, and foreign clients."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ QUEUE_PAIR = QueuePairFacts(number=999, gid=b"\1" * 16, packet_number=99, mtu=10
 HELLO = Facts(Kind.HELLO, b"t" * 16, bytes(16), QUEUE_PAIR, RING)
 
 
-class Place:
+class RdmaServer:
     """A listener over a fabric of its own, whose connections are recorders."""
 
     def __init__(self, recorder):
@@ -44,7 +44,7 @@ class Place:
         return client, server
 
     async def still_serves(self):
-        """Somebody who means well is served as ever."""
+        """Check that a well-behaved client is served."""
         client, server = await self.connect()
         client.write(b"here I am")
         assert await server.until_received(9) == b"here I am"
@@ -65,6 +65,6 @@ class Place:
                 await self.listening.wait_closed()
 
 
-async def told(reader, peer="peer"):
-    """What the listener said, until it ended the connection."""
+async def read_messages(reader, peer="peer"):
+    """Return the messages that the listener sent until it ended the connection."""
     return HandshakeReader(peer, accepting=False).feed(await reader.read(-1))
