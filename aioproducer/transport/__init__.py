@@ -1,1 +1,1 @@
-"""What carries the producer's bytes: one seam (``base``), and the transports behind it."""
+"""Transports carry the producer's bytes; ``base`` is their common interface."""

@@ -1,4 +1,4 @@
-"""Names and addresses of sockets."""
+"""Names and addresses of sockets, for connecting, listening and error texts."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ Address = tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]
 
 
 def peer_name(host: str, port: int) -> str:
-    """``host:port`` as people should read it, with an IPv6 address in brackets; brokers name hosts too."""
+    """Return printable ``host:port``, with an IPv6 address in brackets; host names may come from a broker."""
     host = printable(host)
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def check_loop(loop: asyncio.AbstractEventLoop, sock: socket.socket) -> None:
-    """Raise ``RuntimeError`` where the loop cannot watch sockets."""
+    """Raise ``RuntimeError`` if the loop cannot watch sockets."""
     try:
         loop.remove_reader(sock)
     except NotImplementedError:
@@ -31,9 +31,9 @@ def check_loop(loop: asyncio.AbstractEventLoop, sock: socket.socket) -> None:
 async def resolve(
     loop: asyncio.AbstractEventLoop, host: str | None, port: int, peer: str, *, passive: bool = False
 ) -> list[tuple[socket.AddressFamily, Address]]:
-    """The addresses of ``host``; one that is an address already takes neither a thread nor a turn of the loop.
+    """Return the addresses of ``host``. A ``host`` that is an address needs neither a thread nor a loop iteration.
 
-    With ``passive`` those to listen at, all of the machine's where ``host`` is ``None``.
+    With ``passive``, return addresses to listen at; ``None`` as ``host`` means all addresses of the machine.
 
     Raises:
         OSError: there is none; the text names ``peer``.
@@ -52,12 +52,12 @@ async def resolve(
 
 
 def not_a_host_name(peer: str, error: UnicodeError) -> OSError:
-    """What a name is answered with that cannot be one: an empty label, or one of more than 63 characters."""
+    """Return the error for an impossible host name: one with an empty label, or with one of over 63 characters."""
     return OSError(errno.EINVAL, f"cannot resolve the host of {peer}: not a host name ({error})")
 
 
 def with_peer(error: OSError, peer: str, hint: str = "") -> OSError:
-    """The same error, saying with whom it happened. Not chained: the first one's traceback holds the transport."""
+    """Return a copy of ``error`` that names the peer; not chained, as the first traceback refers to the transport."""
     named = type(error)(error.errno, f"{peer}: {error.strerror or error}{hint}")
     vars(named).update(vars(error))
     return named

@@ -1,18 +1,18 @@
-"""The seam between connections, of clients and of the broker, and what carries their bytes.
+"""The interface between a connection (a client's or the broker's) and the transport that carries its bytes.
 
-A transport knows nothing of Kafka: it takes lists of buffers and hands over bytes as they come. What it promises, and
-what every transport (TCP, TLS, in memory, RDMA) is tested for:
+A transport knows nothing of Kafka: it accepts lists of buffers and delivers bytes as they arrive. Every transport (TCP,
+TLS, in memory, RDMA) guarantees the following, and is tested for it:
 
-* ``write`` accepts everything it is given, in order, however little the peer takes at a time. Back-pressure is the
-  caller's: it looks at what ``write`` returned and writes no more until ``write_completed``, or, where it can do
-  without the memory of what it wrote, while ``is_writable`` is false.
-* The buffers given to ``write`` are read until ``write`` has returned ``True``, or ``write_completed`` has counted that
-  write, or ``connection_lost`` has been called. Before that their memory must not be changed or reused; after it the
-  transport never looks at them again.
-* ``connection_lost`` is called exactly once for every transport that was connected, and is the last call.
-* Nothing is called back from inside ``write``, ``close``, ``abort``, ``pause_reading`` or ``resume_reading``.
+* ``write`` accepts all data, in order, however little the peer reads at a time. Back-pressure is up to the caller: it
+  checks the result of ``write`` and writes no more until ``write_completed``. A caller that does not need the memory of
+  its writes back may continue while ``is_writable`` is true.
+* The transport reads the buffers given to ``write`` until ``write`` returns ``True``, ``write_completed`` counts that
+  write, or ``connection_lost`` is called. Until then their memory must not be changed or reused; afterwards the
+  transport never reads it again.
+* ``connection_lost`` is called exactly once for every established transport, and is the last call.
+* ``write``, ``close``, ``abort``, ``pause_reading`` and ``resume_reading`` never call back from inside.
 
-What it leaves out: reconnecting, deadlines, framing. These are the caller's.
+Reconnecting, deadlines and framing are the caller's responsibility.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ Buffer = bytes | bytearray | memoryview
 
 
 class TransportHandler(Protocol):
-    """Receives a transport's callbacks: always on the loop's thread, and from its callbacks, never from inside a task.
+    """Receives a transport's callbacks: always on the loop's thread, from a callback of the loop, never inside a task.
 
-    Tasks that wait for what was received may be resumed in the same call, which asyncio refuses inside another one.
+    A callback may therefore resume tasks that wait for the data, which asyncio refuses inside another task.
     """
 
     def data_received(self, data: Buffer) -> None:
-        """Some bytes came, in order; ``data`` is valid only during the call."""
+        """Handle received bytes, in order; ``data`` is valid only during the call."""
 
     def write_completed(self, count: int) -> None:
-        """The next ``count`` of the writes that returned ``False``, oldest first, have left their buffers.
+        """Handle the release of the oldest ``count`` writes that returned ``False``: their buffers are no longer read.
 
-        ``count`` is at least 1, and each of those writes is counted once, also one without a byte. Some transports are
-        through with all of them at once, others with one after the other.
+        ``count`` is at least 1. Each of those writes is counted once, even an empty one. Some transports complete all
+        writes at once, others one by one.
 
-        Where sending failed while reading is paused, this is called as well, as nothing will be sent from them: that
-        the connection is lost shows when reading is resumed and all that had come was received.
+        This is also called when sending fails while reading is paused, because nothing more is sent from the buffers.
+        The loss of the connection follows after reading is resumed and all data that had arrived is delivered.
         """
 
     def connection_lost(self, exception: Exception | None) -> None:
-        """The connection has ended and no buffer is read any more.
+        """Handle the end of the connection; no buffer is read any longer.
 
-        ``None`` after ``abort``, after a clean end by the peer, and after ``close`` unless something written before it
-        could not be sent. An exception raised by a handler's own callback ends the connection and comes here too.
+        ``exception`` is ``None`` after ``abort``, after a clean end by the peer, and after ``close`` if all data
+        written before was sent. An exception that a handler's callback raises ends the connection and is passed here.
         """
 
 
@@ -56,55 +56,56 @@ class Transport(Protocol):
     def write(self, buffers: Sequence[Buffer]) -> bool:
         """Send ``buffers`` one after the other.
 
-        Returns ``True`` when all bytes have left their buffers, ``False`` when some will be read later, or some of an
-        earlier write; then ``write_completed`` follows once there is nothing left to read. After ``close`` or
-        ``abort``, and after the connection has ended, it does nothing and returns ``True``.
+        Return ``True`` if the transport no longer reads any buffer. Return ``False`` if it still reads some of these or
+        of an earlier write; ``write_completed`` follows once it does not. After ``close`` or ``abort``, and after the
+        connection has ended, do nothing and return ``True``.
         """
 
     @property
     def is_writable(self) -> bool:
-        """Whether what is written now goes out at once, behind nothing that waits for the peer or the system.
+        """Whether a write would be sent at once, without waiting for the peer or the system.
 
-        It may, though buffers written earlier are still being read. After ``close`` or ``abort``, and when sending has
-        failed, it is false.
+        This can be true while buffers of earlier writes are still being read. It is false after ``close`` or ``abort``,
+        and after sending has failed.
         """
 
     def close(self) -> None:
-        """Send what was written, then end the connection.
+        """Send the data written so far, then end the connection.
 
-        No more data is received from here on. How long the sending takes is the peer's: the caller may ``abort`` later.
+        No more data is received. The peer determines how long the sending takes: the caller may ``abort`` later.
         """
 
     def abort(self) -> None:
-        """End the connection at once; what is unsent is dropped.
+        """End the connection at once and drop unsent data.
 
-        What ``close`` has sent reaches a peer that is slow to read all the same, over sockets.
+        Over sockets, data that ``close`` has sent still reaches a peer that reads slowly.
         """
 
     def pause_reading(self) -> None:
-        """Call ``data_received`` no more until ``resume_reading``.
+        """Stop calling ``data_received`` until ``resume_reading``.
 
-        What has come already may be held meanwhile, at most as much as one ``data_received`` would hand over; the rest
-        waits with the peer. As nothing is read, an end of the connection may be noticed only after ``resume_reading``,
-        behind what came before it: a handler that pauses must resume, ``close`` or ``abort`` some time. May be called
-        at any time, from inside the callbacks too; if reading is paused or the connection has ended, it does nothing.
+        Data that has already arrived may be held meanwhile, at most as much as one ``data_received`` delivers; the rest
+        waits with the peer. As nothing is read, the end of the connection may be noticed only after ``resume_reading``,
+        behind the data before it. A handler that pauses must therefore resume, ``close`` or ``abort`` at some point.
+        May be called at any time, including from inside the callbacks. Does nothing if reading is paused or the
+        connection has ended.
         """
 
     def resume_reading(self) -> None:
-        """Undo ``pause_reading``; nothing is called back from inside."""
+        """Undo ``pause_reading`` without calling back from inside."""
 
     @property
     def peer(self) -> str:
-        """The other side, for messages to people: ``host:port`` as connected to, or as it was accepted from."""
+        """The other side, for logs and errors: ``host:port`` as connected to, or as accepted from."""
 
 
 class Connector(Protocol):
-    """Makes transports of one kind; what ``Producer(transport=...)`` takes."""
+    """Makes transports of one kind; the type of ``Producer(transport=...)``."""
 
     async def resolve(self, host: str, port: int) -> list[str]:
-        """The addresses of ``host``, in the order in which they should be tried; ``connect`` takes any of them.
+        """Return the addresses of ``host`` in the order in which to try them; ``connect`` accepts each of them.
 
-        Names are the transport's: what is a host in one network is nothing in another.
+        Names belong to the transport: a host of one network may not exist in another.
 
         Raises:
             OSError: there is no such name (``socket.gaierror`` is one).
@@ -113,11 +114,11 @@ class Connector(Protocol):
     async def connect(
         self, host: str, port: int, handler: TransportHandler, *, server_hostname: str | None = None
     ) -> Transport:
-        """Connect to ``host`` and ``port`` and return a transport that reads from now on.
+        """Connect to ``host`` and ``port`` and return a transport that is already reading.
 
-        ``server_hostname`` is the name that the user configured or the cluster advertised, when ``host`` is an address
-        that it resolved to: a TLS certificate is checked against it. The caller sets the deadline and cancels when it
-        has passed: nothing may be left open then.
+        If ``host`` is a resolved address, ``server_hostname`` is the name that the user configured or the cluster
+        advertised; a TLS certificate is checked against it. The caller sets the deadline and cancels when it has
+        passed. Cancelling must leave nothing open.
 
         Raises:
             OSError: no connection could be made (``ssl.SSLError`` is one, for a failed TLS handshake).
@@ -125,32 +126,32 @@ class Connector(Protocol):
 
 
 class Listening(Protocol):
-    """Somewhere that connections are accepted."""
+    """The sockets or ports at which connections are accepted."""
 
     @property
     def host(self) -> str:
-        """As it was given to ``listen``."""
+        """The host that was given to ``listen``."""
 
     @property
     def port(self) -> int:
-        """The port that connections come to, also where ``listen`` was asked for any (0)."""
+        """The port that accepts connections, also if ``listen`` was asked for any (0)."""
 
     def close(self) -> None:
-        """Accept no more. Connections that were accepted stay, those that were not are refused or reset."""
+        """Stop accepting. Accepted connections stay open; pending ones are refused or reset."""
 
     async def wait_closed(self) -> None:
-        """Wait until nothing is left of what ``close`` ended."""
+        """Wait until everything that ``close`` ended is gone."""
 
 
 class Listener(Protocol):
-    """Accepts connections of one kind: the other side of a ``Connector``."""
+    """Accepts connections of one kind; the counterpart of a ``Connector``."""
 
     def listen(self, host: str, port: int, accept: Callable[[Transport], TransportHandler]) -> Awaitable[Listening]:
-        """Call ``accept`` for every connection to ``host`` and ``port``, once it is ready to be used.
+        """Call ``accept`` for every connection to ``host`` and ``port`` once it is ready for use.
 
-        ``accept`` returns the handler that the transport calls back from then on, and may write, pause, close or abort
-        at once. A connection for which it raises is dropped and the error logged. Accepting continues, as it does after
-        any error of one connection. Port 0 stands for any free port.
+        ``accept`` returns the handler for the transport's callbacks, and may write, pause, close or abort at once. If
+        ``accept`` raises, the connection is dropped and the error logged. Accepting continues after that, and after any
+        error of a single connection. Port 0 stands for any free port.
 
         Raises:
             OSError: the host is unknown or not of this machine, or the port is taken; the text names both.

@@ -1,4 +1,4 @@
-"""Lists of buffers as one stream of bytes: counted, cut to a length, moved on, never copied."""
+"""Compiled. Lists of buffers as one stream of bytes: counted, cut to a length, advanced, never copied."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from aioproducer.transport.base import Buffer
 
 
 def bytes_of(buffers: Sequence[Buffer]) -> int:
-    """How many bytes ``buffers`` hold together."""
+    """Return the total size of ``buffers`` in bytes."""
     size = 0
     for buffer in buffers:
         if type(buffer) is bytes:
@@ -21,10 +21,10 @@ def bytes_of(buffers: Sequence[Buffer]) -> int:
 
 
 def views_of(buffers: Sequence[Buffer]) -> list[memoryview]:
-    """Views of the single bytes of each buffer that has any.
+    """Return a view of single bytes for each buffer that is not empty.
 
     Raises:
-        TypeError: something is no buffer, or not contiguous.
+        TypeError: an item is no buffer, or not contiguous.
     """
     views = []
     for buffer in buffers:
@@ -46,7 +46,7 @@ def advance(views: deque[memoryview], count: int) -> None:
 
 
 def first_bytes(views: deque[memoryview], limit: int) -> Iterator[memoryview]:
-    """The first ``limit`` bytes, or all where there are fewer."""
+    """Yield the first ``limit`` bytes, or all bytes if there are fewer."""
     for view in views:
         if limit <= 0:
             return

@@ -1,7 +1,7 @@
 """Accepting TCP connections, and TLS connections over them.
 
-Ten thousand connections that have nothing to say must cost next to nothing, so all connections of a listener receive
-into one buffer, and a connection that is being made to speak TLS is the only one that has a task.
+Ten thousand idle connections must cost next to nothing. All connections of a listener therefore share one receive
+buffer, and only a connection in its TLS handshake has a task.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from aioproducer.transport.tls_transport import TlsTransport
 
 _logger = logging.getLogger(__name__)
 
-_ACCEPTS_PER_TURN = 64
+_ACCEPTS_PER_CALLBACK = 64
 _PAUSE_AFTER_ERROR = 0.5
-"""Seconds without accepting once the system refused to: sooner there would be no more descriptors than before."""
+"""Seconds without accepting after the system refused to accept: any sooner, descriptors would still be exhausted."""
 _HANDSHAKE_SHARE = 0.1
-"""What the oldest handshake has of its time while there are as many as may be."""
+"""Share of its timeout that the oldest handshake has while the limit of handshakes is reached."""
 _BINDS = 10
-"""How often a free port is looked for that is free at each address of a name."""
+"""Attempts to find a port that is free at every address of a name."""
 _CONNECTION_ERRORS = frozenset(
     [errno.ECONNABORTED, errno.EPROTO, errno.EPERM, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ENETDOWN]
 )
-"""What Linux reports through ``accept`` though it is about one connection that is gone already (man accept)."""
+"""Errors of one connection, already gone, that Linux reports through ``accept`` (man accept)."""
 
 
 class _NoHandler:
@@ -55,14 +55,14 @@ _NO_HANDLER = _NoHandler()
 
 
 class StreamListener:
-    """Accepts TCP connections, and TLS connections where a server's ``ssl_context`` is given; a ``Listener``.
+    """Accepts TCP connections, or TLS connections if a server's ``ssl_context`` is given; a ``Listener``.
 
-    ``send_buffer_bytes`` and ``receive_buffer_bytes`` are the sizes of the sockets' buffers, -1 for the system's own
+    ``send_buffer_bytes`` and ``receive_buffer_bytes`` are the sizes of the sockets' buffers, -1 for the default
     (``socket.send.buffer.bytes``, ``socket.receive.buffer.bytes``). ``linger_timeout``: seconds that a closed
     connection waits, after everything was sent, for the peer to end its side. ``backlog``: connections that the system
-    holds until they are accepted (``socket.listen.backlog.size``). A TLS handshake has to end within
-    ``handshake_timeout`` seconds; while ``max_handshakes`` are in progress no other connection is accepted, and the
-    oldest of them has a tenth of that time.
+    holds until they are accepted (``socket.listen.backlog.size``). A TLS handshake must end within
+    ``handshake_timeout`` seconds. While ``max_handshakes`` are in progress, no other connection is accepted, and the
+    oldest handshake has a tenth of that time.
     """
 
     def __init__(
@@ -182,22 +182,22 @@ class ListeningSockets:
         self._accept = accept
         self._receive_buffer = memoryview(bytearray(RECEIVE_SIZE))
         self._handshakes: dict[asyncio.Task[None], float] = {}
-        """Those going on, oldest first, and when each began."""
-        self._timer: asyncio.TimerHandle | None = None
-        """Accepting goes on then, after an error."""
-        self._crowded: asyncio.TimerHandle | None = None
-        """The oldest handshake is given up then, as there are too many of them."""
+        """Handshakes in progress, oldest first, with their start times."""
+        self._resume_timer: asyncio.TimerHandle | None = None
+        """Resumes accepting after an error."""
+        self._drop_timer: asyncio.TimerHandle | None = None
+        """Drops the oldest handshake when the limit is reached."""
         self._accepting = False
         self._closed = False
         self._start_accepting()
 
     def close(self) -> None:
-        """Accept no more, and end the handshakes; connections that were accepted stay."""
+        """Stop accepting and cancel the handshakes; accepted connections stay open."""
         if self._closed:
             return
         self._closed = True
         self._stop_accepting()
-        for timer in (self._timer, self._crowded):
+        for timer in (self._resume_timer, self._drop_timer):
             if timer is not None:
                 timer.cancel()
         for sock in self._sockets:
@@ -206,12 +206,12 @@ class ListeningSockets:
             task.cancel()
 
     async def wait_closed(self) -> None:
-        """Wait until nothing of what ``close`` ended is left."""
+        """Wait until everything that ``close`` ended is gone."""
         if self._handshakes:
             await asyncio.wait(self._handshakes)
 
     def _start_accepting(self) -> None:
-        self._timer = None
+        self._resume_timer = None
         if not self._accepting and not self._closed:
             self._accepting = True
             for sock in self._sockets:
@@ -225,11 +225,11 @@ class ListeningSockets:
 
     def _pause_accepting(self, seconds: float) -> None:
         self._stop_accepting()
-        if self._timer is None:
-            self._timer = self._loop.call_later(seconds, self._start_accepting)
+        if self._resume_timer is None:
+            self._resume_timer = self._loop.call_later(seconds, self._start_accepting)
 
     def _on_acceptable(self, listening: socket.socket) -> None:
-        for _ in range(_ACCEPTS_PER_TURN):
+        for _ in range(_ACCEPTS_PER_CALLBACK):
             if not self._accepting:
                 return
             try:
@@ -255,20 +255,20 @@ class ListeningSockets:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         except OSError:
-            # Some systems refuse options of a connection that the peer has reset already.
+            # Some systems refuse options if the peer has already reset the connection.
             sock.close()
             return
         if self._listener.ssl_context is None:
             linger_timeout = self._listener.linger_timeout
-            self._give(StreamTransport(self._loop, sock, _NO_HANDLER, peer, linger_timeout, self._receive_buffer))
+            self._hand_over(StreamTransport(self._loop, sock, _NO_HANDLER, peer, linger_timeout, self._receive_buffer))
             return
         task = self._loop.create_task(self._shake_hands(self._listener.ssl_context, sock, peer))
         self._handshakes[task] = self._loop.time()
         task.add_done_callback(functools.partial(self._handshake_ended, sock))
         self._limit_handshakes()
 
-    def _give(self, transport: StreamTransport) -> None:
-        """Find a handler for a connection, and let it begin."""
+    def _hand_over(self, transport: StreamTransport) -> None:
+        """Let ``accept`` choose a handler for a connection, then start reading."""
         try:
             handler = self._accept(transport)
         except Exception:
@@ -290,28 +290,30 @@ class ListeningSockets:
             sock.close()
         else:
             linger_timeout = self._listener.linger_timeout
-            self._give(TlsTransport(self._loop, sock, _NO_HANDLER, peer, linger_timeout, session, self._receive_buffer))
+            self._hand_over(
+                TlsTransport(self._loop, sock, _NO_HANDLER, peer, linger_timeout, session, self._receive_buffer)
+            )
 
     def _handshake_ended(self, sock: socket.socket, task: asyncio.Task[None]) -> None:
         del self._handshakes[task]
         if task.cancelled():
-            # Here, and not in the coroutine, which never runs where it is cancelled at once.
+            # Not in the coroutine, which never runs if it is cancelled before its first step.
             sock.close()
         else:
             task.result()
-        if self._crowded is not None:
-            self._crowded.cancel()
-            self._crowded = None
-            if self._timer is None:
+        if self._drop_timer is not None:
+            self._drop_timer.cancel()
+            self._drop_timer = None
+            if self._resume_timer is None:
                 self._start_accepting()
 
     def _limit_handshakes(self) -> None:
-        """At the limit of handshakes, accept no connection until one has ended, and shorten the oldest's time."""
+        """At the limit of handshakes, stop accepting until one has ended, and shorten the oldest one's time."""
         if len(self._handshakes) >= self._listener.max_handshakes:
             self._stop_accepting()
             began = next(iter(self._handshakes.values()))
             due = began + self._listener.handshake_timeout * _HANDSHAKE_SHARE
-            self._crowded = self._loop.call_at(due, self._drop_oldest_handshake)
+            self._drop_timer = self._loop.call_at(due, self._drop_oldest_handshake)
 
     def _drop_oldest_handshake(self) -> None:
         next(iter(self._handshakes)).cancel()

@@ -1,8 +1,8 @@
-"""Connections inside one process, for tests and simulations: no sockets and no time, only turns of the loop.
+"""Connections inside one process, for tests and simulations: no sockets and no time, only loop iterations.
 
-They keep the contract of ``base`` and are as unkind as it allows: what was written stays in the caller's buffers until
-it is delivered, so that memory changed too early is seen by the other side; how much the other side takes in a turn can
-be set. The same calls in the same order give the same callbacks in the same order.
+They keep the contract of ``base`` and use all the freedom it leaves: written data stays in the caller's buffers until
+it is delivered, so the other side sees memory that was changed too early. The amount that a side receives per iteration
+can be set. The same calls in the same order cause the same callbacks in the same order.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from collections.abc import Callable, Generator, Sequence
 from aioproducer.transport.base import Buffer, TransportHandler
 from aioproducer.transport.buffers import advance, first_bytes, views_of
 
-_TURN_BYTES = 128 * 1024
-"""What a side without a ``receive_window`` takes in one turn of the loop."""
+_BYTES_PER_CALLBACK = 128 * 1024
+"""Bytes that a side without a ``receive_window`` receives per loop iteration."""
 
 
 class _State(enum.Enum):
     OPEN = "open"
     FLUSHING = "flushing"
-    """``close`` was called; what was written before is still being delivered."""
+    """``close`` was called; data written before it is still being delivered."""
     LINGERING = "lingering"
-    """All is delivered and the other side is being told."""
+    """All data is delivered, and the other side is being notified."""
     ENDED = "ended"
 
 
 class MemoryListener:
-    """A place in a ``MemoryNetwork`` where connections are accepted."""
+    """An address in a ``MemoryNetwork`` at which connections are accepted."""
 
     def __init__(
         self, network: MemoryNetwork, host: str, port: int, accept: Callable[[MemoryTransport], TransportHandler]
@@ -42,24 +42,24 @@ class MemoryListener:
         self.accept = accept
 
     def __await__(self) -> Generator[None, None, MemoryListener]:
-        """Itself, without a turn of the loop: a network may stand where a ``Listener`` is asked for."""
+        """Return itself without a loop iteration, so that a network can be used as a ``Listener``."""
         return self
         yield
 
     def close(self) -> None:
-        """Refuse connections from now on; those that were made stay."""
+        """Refuse connections from now on; existing ones stay open."""
         if self._network.listeners.get((self.host, self.port)) is self:
             del self._network.listeners[self.host, self.port]
 
     async def wait_closed(self) -> None:
-        """Nothing is left after ``close``."""
+        """Return at once: ``close`` leaves nothing behind."""
 
 
 class MemoryNetwork:
-    """Hosts and ports that exist nowhere else; a ``Listener`` there and a ``Connector`` to what listens.
+    """Hosts and ports inside this process; both a ``Listener`` and a ``Connector``.
 
-    ``send_buffer_bytes``: how much of what a side writes is copied at once, as a socket's send buffer would; ``write``
-    returns ``True`` when everything found place there. With 0 every byte stays in the caller's buffers until it is
+    ``send_buffer_bytes``: how much of the data that a side writes is copied at once, as a socket's send buffer would.
+    ``write`` returns ``True`` when all data fits into it. With 0 every byte stays in the caller's buffers until it is
     delivered.
     """
 
@@ -69,9 +69,9 @@ class MemoryNetwork:
         self._client_ports = itertools.count(1)
 
     def listen(self, host: str, port: int, accept: Callable[[MemoryTransport], TransportHandler]) -> MemoryListener:
-        """Call ``accept`` with our side of each connection to ``host`` and ``port``; it returns who is called back.
+        """Call ``accept`` with the server's side of each connection to ``host`` and ``port``; it returns the handler.
 
-        Port 0 stands for the first that is free from 49152 on.
+        Port 0 stands for the first free port from 49152 on.
 
         Raises:
             OSError: the address is taken.
@@ -85,15 +85,15 @@ class MemoryNetwork:
         return listener
 
     async def resolve(self, host: str, port: int) -> list[str]:
-        """``host`` itself: here names are addresses, and whether one is there shows when connecting to it."""
+        """Return ``host`` itself: names are addresses here, and connecting shows whether an address exists."""
         return [host]
 
     async def connect(
         self, host: str, port: int, handler: TransportHandler, *, server_hostname: str | None = None
     ) -> MemoryTransport:
-        """Connect to what listens at ``host`` and ``port``, after one turn of the loop.
+        """Connect to the listener at ``host`` and ``port``, after one loop iteration.
 
-        What ``accept`` raises comes out here. ``server_hostname`` has no use: there is no certificate.
+        An exception of ``accept`` is raised here. ``server_hostname`` is not used: there is no certificate.
 
         Raises:
             ConnectionRefusedError: nothing listens there.
@@ -125,7 +125,7 @@ class MemoryTransport:
         self._unread: deque[memoryview] = deque()
         self._writes_owed = 0
         """Writes that returned ``False`` and are not completed."""
-        self._turn_scheduled = False
+        self._transfer_scheduled = False
         self._receive_window: int | None = None
         self._reading_paused = False
         self._state = _State.OPEN
@@ -133,31 +133,31 @@ class MemoryTransport:
 
     @property
     def peer(self) -> str:
-        """``host:port`` as connected to; on the accepting side a name made up for the client."""
+        """``host:port`` as connected to; on the accepting side a name generated for the client."""
         return self._peer
 
     @property
     def receive_window(self) -> int | None:
-        """How many bytes this side takes in one turn of the loop; ``None`` when it does not matter, 0 for none.
+        """Bytes that this side receives per loop iteration; ``None`` for the default, 0 for none.
 
-        A side that is closing takes everything, and drops it.
+        A closing side receives everything and drops it.
         """
         return self._receive_window
 
     @receive_window.setter
     def receive_window(self, size: int | None) -> None:
         self._receive_window = size
-        self._other._schedule_turn()
+        self._other._schedule_transfer()
 
     def pause_reading(self) -> None:
-        """Take nothing until ``resume_reading``; see ``Transport.pause_reading``."""
+        """Receive nothing until ``resume_reading``; see ``Transport.pause_reading``."""
         self._reading_paused = True
 
     def resume_reading(self) -> None:
-        """Take again what the other side sends."""
+        """Receive data of the other side again."""
         if self._reading_paused:
             self._reading_paused = False
-            self._other._schedule_turn()
+            self._other._schedule_transfer()
 
     def write(self, buffers: Sequence[Buffer]) -> bool:
         """Send ``buffers`` one after the other; see ``Transport.write``.
@@ -169,7 +169,7 @@ class MemoryTransport:
             return True
         self._unread.extend(views_of(buffers))
         self._copy()
-        self._schedule_turn()
+        self._schedule_transfer()
         if self._unread:
             self._writes_owed += 1
         return not self._unread
@@ -180,34 +180,34 @@ class MemoryTransport:
         return self._state is _State.OPEN and not self._unread
 
     def close(self) -> None:
-        """Send what was written, then end the connection; see ``Transport.close``."""
+        """Send the data written so far, then end the connection; see ``Transport.close``."""
         if self._state is _State.OPEN:
             self._state = _State.FLUSHING
-            self._schedule_turn()
-            self._other._schedule_turn()
+            self._schedule_transfer()
+            self._other._schedule_transfer()
 
     def abort(self) -> None:
         """End the connection at once; the other side sees a reset."""
-        self._lose(None, reset=True)
+        self._end(None, reset=True)
 
     def _copy(self) -> None:
         data = b"".join(first_bytes(self._unread, self._send_buffer_bytes - len(self._copied)))
         self._copied += data
         advance(self._unread, len(data))
 
-    def _schedule_turn(self) -> None:
-        if not self._turn_scheduled and self._state is not _State.ENDED:
-            self._turn_scheduled = True
-            self._loop.call_soon(self._turn)
+    def _schedule_transfer(self) -> None:
+        if not self._transfer_scheduled and self._state is not _State.ENDED:
+            self._transfer_scheduled = True
+            self._loop.call_soon(self._transfer)
 
-    def _turn(self) -> None:
-        """Deliver what the other side takes of what is unsent."""
-        self._turn_scheduled = False
+    def _transfer(self) -> None:
+        """Deliver as much unsent data as the other side accepts."""
+        self._transfer_scheduled = False
         if self._state is _State.LINGERING or self._has_ended() or self._other._has_ended():
             return
         data = self._take(self._other._room())
         if data:
-            self._schedule_turn()
+            self._schedule_transfer()
             self._other._deliver(memoryview(data))
         self._copy()
         if self._writes_owed and not self._unread and not self._has_ended():
@@ -220,17 +220,17 @@ class MemoryTransport:
             self._state = _State.LINGERING
             self._loop.call_soon(self._other._end_of_stream)
             if self._other_shut:
-                self._lose(None, reset=False)
+                self._end(None, reset=False)
 
     def _has_ended(self) -> bool:
         return self._state is _State.ENDED
 
     def _room(self) -> int:
         if self._state is not _State.OPEN:
-            return _TURN_BYTES
+            return _BYTES_PER_CALLBACK
         if self._reading_paused:
             return 0
-        return _TURN_BYTES if self._receive_window is None else self._receive_window
+        return _BYTES_PER_CALLBACK if self._receive_window is None else self._receive_window
 
     def _take(self, limit: int) -> bytes:
         data = bytes(self._copied[:limit])
@@ -240,7 +240,7 @@ class MemoryTransport:
         return data + rest
 
     def _deliver(self, data: memoryview) -> None:
-        """Hand ``data`` over; a handler that keeps it meets a released memoryview, as with a socket."""
+        """Deliver ``data``; a handler that keeps it is left with a released memoryview, as with a socket."""
         if self._state is not _State.OPEN:
             return
         try:
@@ -252,14 +252,14 @@ class MemoryTransport:
     def _end_of_stream(self) -> None:
         self._other_shut = True
         if self._state in (_State.OPEN, _State.LINGERING):
-            self._lose(None, reset=False)
+            self._end(None, reset=False)
 
     def _connection_reset(self) -> None:
         if self._state is _State.LINGERING:
-            self._lose(None, reset=False)
+            self._end(None, reset=False)
         else:
             error = ConnectionResetError(errno.ECONNRESET, f"{self._peer}: Connection reset by peer")
-            self._lose(error, reset=False)
+            self._end(error, reset=False)
 
     def _handler_failed(self, error: Exception, callback: str) -> None:
         self._loop.call_exception_handler(
@@ -269,9 +269,9 @@ class MemoryTransport:
                 "transport": self,
             }
         )
-        self._lose(error, reset=True)
+        self._end(error, reset=True)
 
-    def _lose(self, exception: Exception | None, *, reset: bool) -> None:
+    def _end(self, exception: Exception | None, *, reset: bool) -> None:
         if self._state is _State.ENDED:
             return
         self._state = _State.ENDED

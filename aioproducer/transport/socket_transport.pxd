@@ -37,8 +37,8 @@ cdef class StreamTransport:
     cdef public object _unsent
     cdef Py_ssize_t _writes_owed
     cdef bint _watching_writable
-    cdef bint _is_called_once
-    cdef bint _sent
+    cdef bint _error_is_reported_once
+    cdef bint _sent_since_receive
     cdef bint _reading_paused
     cdef object _receive_buffer
 
@@ -53,16 +53,16 @@ cdef class StreamTransport:
     @cython.locals(sent=Py_ssize_t)
     cdef Py_ssize_t _send_buffers(self, object buffers) except -1
     cdef object _send(self)
-    cdef object _complete(self)
+    cdef object _report_completed(self)
     cdef object _write_failed(self, object error)
     cdef object _flushing_failed(self, object error)
     cdef object _drop_unsent(self)
     @cython.locals(number=cython.int)
-    cdef object _look_for_reset(self)
+    cdef object _check_for_reset(self)
     cdef object _received(self, object data)
     cdef object _end_of_stream(self)
     cdef object _deliver(self, object data)
     cdef object _receiving_ended(self, object error)
-    cdef object _shut(self)
+    cdef object _shut_down(self)
     cdef object _handler_failed(self, object error, object callback)
-    cpdef object _lose(self, object exception)
+    cpdef object _end(self, object exception)

@@ -1,13 +1,14 @@
-"""A connection over a non-blocking socket of its own.
+"""Compiled. A connection over a non-blocking socket of its own.
 
-asyncio's own transports are not used because they leave open when the memory given to them is free again. On CPython
-3.11 ``writelines`` joins its arguments first, which copies every byte; later versions keep the pieces, but forgot in
-some releases to pause the writer; uvloop keeps references and reads the memory whenever the socket has room, so what
-goes out is what the memory holds *then*, and nothing tells when that was. Here every byte goes from the caller's
-buffers into the kernel by ``sendmsg``, without a copy on the way, and the call after which a buffer is never looked at
-again is known exactly.
+asyncio's transports are not used because they do not specify when memory that was given to them is free again. On
+CPython 3.11 ``writelines`` joins its arguments first, which copies every byte. Later versions keep the pieces, but some
+releases do not pause the writer. uvloop keeps references and reads the memory when the socket has room, so it sends
+what the memory holds *then*, without a notification. Here ``sendmsg`` moves every byte from the caller's buffers into
+the kernel without a copy on the way, and it is known exactly when a buffer is read for the last time.
 
-One callback of the loop does a bounded amount of work: one ``recv``, one ``sendmsg``, some pieces to encrypt.
+One callback of the loop does a bounded amount of work: one ``recv``, one ``sendmsg``, a few pieces to encrypt.
+
+No Python form: ``pending_error`` reads a socket's error by ``getsockopt`` in C.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _SEND_LIMIT = 256 * 1024
 """Bytes given to one ``sendmsg``: the kernel copies them while the loop waits (0.1 to 0.2 ms on loopback, where it does
 the receiver's part as well)."""
 _IOV_MAX = os.sysconf("SC_IOV_MAX") if hasattr(os, "sysconf") else 1
-"""Buffers given to one ``sendmsg``; where there is no ``sendmsg`` (Windows) buffers are sent one by one."""
+"""Buffers given to one ``sendmsg``. Without ``sendmsg`` (Windows) buffers are sent one by one."""
 _SOL_SOCKET, _SO_ERROR = socket.SOL_SOCKET, socket.SO_ERROR
 _HAS_SENDMSG = sys.platform != "win32"
 _RESET_ON_CLOSE = struct.pack("HH" if sys.platform == "win32" else "ii", 1, 0)
@@ -50,16 +51,16 @@ _RESET_ON_CLOSE = struct.pack("HH" if sys.platform == "win32" else "ii", 1, 0)
 class State(enum.Enum):
     OPEN = "open"
     FAILED = "failed"
-    """A write failed. What the peer sent before it went is still delivered, then the connection is lost."""
+    """A write failed. Data that had arrived before is still delivered, then the connection is lost."""
     FLUSHING = "flushing"
-    """``close`` was called; what was written before is still being sent."""
+    """``close`` was called; data written before it is still being sent."""
     LINGERING = "lingering"
-    """All is sent and our side shut. The socket is closed when the peer has seen it: closing earlier, with bytes of the
-    peer's unread or on their way, makes the kernel reset the connection and drop what the peer has not taken yet."""
+    """All data is sent and this direction is shut down. The socket is closed once the peer has noticed. Closing
+    earlier, with unread data of the peer, makes the kernel reset the connection and drop data the peer has not read."""
     ENDED = "ended"
 
 
-# Looked up with every request and answer: in Python 3.11 an Enum's member costs a call.
+# Plain objects, compared with every request and answer: an Enum's member costs a call in Python 3.11.
 _OPEN, _FAILED, _ENDED = State.OPEN, State.FAILED, State.ENDED
 
 
@@ -88,21 +89,21 @@ class StreamTransport:
         self._writes_owed = 0
         """Writes that returned ``False`` and are not completed."""
         self._watching_writable = False
-        self._is_called_once = not isinstance(loop, asyncio.BaseEventLoop)
-        """Of a socket with an error uvloop tells once and no more, though there be data before the error to receive."""
-        self._sent = False
-        """Since something was received: the socket took it, so that it had no error."""
+        self._error_is_reported_once = not isinstance(loop, asyncio.BaseEventLoop)
+        """uvloop reports a socket's error only once, even if there is data to receive before the error."""
+        self._sent_since_receive = False
+        """Since data was last received: the socket accepted data then, so it had no error."""
         self._reading_paused = False
         self._receive_buffer = memoryview(bytearray(RECEIVE_SIZE)) if receive_buffer is None else receive_buffer
-        """What it holds counts only during one callback of the loop, so many connections may share it."""
+        """Valid only during one callback of the loop, so many connections may share it."""
 
     def start(self) -> None:
-        """Read from now on, unless the handler has ended or paused it already."""
+        """Start reading, unless the handler has already ended or paused the connection."""
         if self._state is State.OPEN and not self._reading_paused:
             self._loop.add_reader(self._socket, self._on_readable)
 
     def serve(self, handler: TransportHandler) -> None:
-        """Call ``handler`` back from now on, and read."""
+        """Call ``handler`` back from now on, and start reading."""
         self._handler = handler
         self.start()
 
@@ -139,7 +140,7 @@ class StreamTransport:
         return self._write_later()
 
     def _write_later(self) -> bool:
-        """Whether nothing is left to send; if something is, it is sent when the socket takes it."""
+        """Return whether nothing is left to send; anything that is left is sent when the socket accepts it."""
         if not self._has_unsent():
             return True
         self._writes_owed += 1
@@ -169,32 +170,32 @@ class StreamTransport:
             self._loop.call_soon(self._receive_rest)
 
     def close(self) -> None:
-        """Send what was written, then end the connection; see ``Transport.close``."""
+        """Send the data written so far, then end the connection; see ``Transport.close``."""
         if self._state is State.FAILED:
-            self._lose(self._failure)
+            self._end(self._failure)
         elif self._state is State.OPEN:
             self._state = State.FLUSHING
             if not self._has_unsent():
-                self._shut()
+                self._shut_down()
 
     def abort(self) -> None:
-        """End the connection at once, by a reset; where all is sent after ``close``, wait for the peer no more."""
+        """End the connection at once, by a reset. After ``close``, with all data sent, stop waiting for the peer."""
         if self._state is State.ENDED:
             return
-        # A reset takes back what the peer has not read: where nothing is left to be dropped, the system goes on alone.
+        # A reset would discard data that the peer has not read: if all data is sent, let the system finish alone.
         if self._state is not State.LINGERING:
-            # Where the peer was first to reset, some systems refuse it; the connection is as dead as it was to be.
+            # Some systems refuse the option if the peer has reset the connection first, which ends it just as well.
             with contextlib.suppress(OSError):
                 self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
-        self._lose(None)
+        self._end(None)
 
-    # What is sent
+    # Sending
 
     def _has_unsent(self) -> bool:
         return bool(self._unsent)
 
     def _may_send(self) -> bool:
-        """Whether a writable socket would be made use of."""
+        """Whether a writable socket could be used now."""
         return bool(self._unsent)
 
     def _watch_writable(self) -> None:
@@ -208,7 +209,7 @@ class StreamTransport:
             self._loop.remove_writer(self._socket)
 
     def _send_buffers(self, buffers: Sequence[Buffer]) -> int:
-        """How many bytes the socket took of at most ``_IOV_MAX`` buffers."""
+        """Send at most ``_IOV_MAX`` buffers and return how many bytes the socket accepted."""
         try:
             if _HAS_SENDMSG and len(buffers) > 1:
                 sent = self._socket.sendmsg(buffers)
@@ -216,11 +217,11 @@ class StreamTransport:
                 sent = self._socket.send(buffers[0])
         except BlockingIOError:
             return 0
-        self._sent = True
+        self._sent_since_receive = True
         return sent
 
     def _send(self) -> None:
-        """Send some of what is unsent, once.
+        """Send some of the unsent data, once.
 
         Raises:
             OSError: the connection is broken.
@@ -245,12 +246,12 @@ class StreamTransport:
     def _after_sending(self) -> None:
         if self._has_unsent():
             return
-        self._complete()
+        self._report_completed()
         if self._state is State.FLUSHING and not self._has_unsent():
-            self._shut()
+            self._shut_down()
 
-    def _complete(self) -> None:
-        """Say that nothing is left to read in the caller's buffers, where that is owed."""
+    def _report_completed(self) -> None:
+        """Report pending writes as completed: their buffers are no longer read."""
         if self._writes_owed:
             count, self._writes_owed = self._writes_owed, 0
             try:
@@ -271,32 +272,32 @@ class StreamTransport:
         self._loop.call_soon(self._receive_rest)
 
     def _flushing_failed(self, error: OSError) -> None:
-        self._lose(error)
+        self._end(error)
 
     def _drop_unsent(self) -> None:
         self._unsent.clear()
 
-    # What is received
+    # Receiving
 
     def _on_readable(self) -> None:
         try:
             count = self._socket.recv_into(self._receive_buffer)
         except BlockingIOError:
             if self._state is State.FAILED:
-                self._lose(self._failure)
+                self._end(self._failure)
         except OSError as error:
             self._receiving_ended(with_peer(error, self._peer))
         else:
             if count:
-                self._sent = False
+                self._sent_since_receive = False
                 self._received(part_of(self._receive_buffer, 0, count))
-                if self._is_called_once and not self._sent and self._state is not _FAILED:
-                    self._look_for_reset()
+                if self._error_is_reported_once and not self._sent_since_receive and self._state is not _FAILED:
+                    self._check_for_reset()
             else:
                 self._end_of_stream()
 
-    def _look_for_reset(self) -> None:
-        """Where the peer has reset the connection behind what was received: go on without the loop."""
+    def _check_for_reset(self) -> None:
+        """Handle a reset behind the received data, which the loop does not report."""
         if self._state is _ENDED:
             return
         if cython.compiled:
@@ -306,16 +307,16 @@ class StreamTransport:
         if number:
             error = OSError(number, os.strerror(number))
             if self._state is State.LINGERING:
-                self._lose(None)
+                self._end(None)
             else:
                 self._write_failed(error)
 
     def _receive_rest(self) -> None:
-        """Deliver what came before the connection broke, a turn of the loop for each piece."""
+        """Deliver data that arrived before the connection broke, one piece per loop iteration."""
         if self._state is not State.FAILED:
             return
         if self._reading_paused:
-            self._complete()
+            self._report_completed()
         else:
             self._on_readable()
             self._loop.call_soon(self._receive_rest)
@@ -327,7 +328,7 @@ class StreamTransport:
         self._receiving_ended(None)
 
     def _deliver(self, data: memoryview) -> None:
-        """Hand ``data`` over; a handler that keeps it meets a released memoryview instead of bytes that change."""
+        """Deliver ``data``; a handler that keeps it is left with a released memoryview, not with bytes that change."""
         if self._state is not _OPEN and self._state is not _FAILED:
             return
         try:
@@ -340,30 +341,30 @@ class StreamTransport:
 
     def _receiving_ended(self, error: OSError | None) -> None:
         if self._state is State.OPEN:
-            self._lose(error)
+            self._end(error)
         elif self._state is State.FAILED:
-            self._lose(self._failure)
+            self._end(self._failure)
         elif self._state is State.LINGERING:
-            self._lose(None)
+            self._end(None)
         elif self._state is State.FLUSHING:
             if error is None:
                 self._loop.remove_reader(self._socket)
             else:
                 self._flushing_failed(error)
 
-    # How it ends
+    # Ending
 
-    def _shut(self) -> None:
-        """All is sent: say so to the peer and wait for its end."""
+    def _shut_down(self) -> None:
+        """Shut down this direction after all data is sent, and wait for the peer to end its own."""
         self._state = State.LINGERING
         try:
             self._socket.shutdown(socket.SHUT_WR)
         except OSError:
-            # The peer reset the connection after it had taken everything; there is nobody left to tell.
-            self._lose(None)
+            # The peer received everything and reset the connection: there is nothing to wait for.
+            self._end(None)
             return
         self._loop.add_reader(self._socket, self._on_readable)
-        self._linger_timer = self._loop.call_later(self._linger_timeout, self._lose, None)
+        self._linger_timer = self._loop.call_later(self._linger_timeout, self._end, None)
 
     def _handler_failed(self, error: Exception, callback: str) -> None:
         self._loop.call_exception_handler(
@@ -373,9 +374,9 @@ class StreamTransport:
                 "transport": self,
             }
         )
-        self._lose(error)
+        self._end(error)
 
-    def _lose(self, exception: Exception | None) -> None:
+    def _end(self, exception: Exception | None) -> None:
         if self._state is State.ENDED:
             return
         self._state = State.ENDED
@@ -389,6 +390,6 @@ class StreamTransport:
 
     def _report_lost(self, exception: Exception | None) -> None:
         handler = self._handler
-        # Each knows the other; nobody calls back any more.
+        # The handler and this object refer to each other; no callback follows.
         self._handler = None  # type: ignore[assignment]
         handler.connection_lost(exception)

@@ -15,12 +15,12 @@ from aioproducer.transport.socket_transport import StreamTransport
 
 
 class StreamConnector:
-    """Makes TCP connections, and TLS connections where an ``ssl_context`` is given; a ``Connector``.
+    """Makes TCP connections, or TLS connections if an ``ssl_context`` is given; a ``Connector``.
 
-    Whether the certificate must name the host is ``ssl_context.check_hostname``'s to say. ``send_buffer_bytes`` and
+    ``ssl_context.check_hostname`` decides whether the certificate must name the host. ``send_buffer_bytes`` and
     ``receive_buffer_bytes`` are the sizes of the socket's buffers (``send.buffer.bytes``, ``receive.buffer.bytes``), -1
-    for the system's own. ``linger_timeout``: seconds that a closed connection waits, after everything was sent, for the
-    peer to end its side.
+    for the system's default. ``linger_timeout``: seconds that a closed connection waits, after everything was sent, for
+    the peer to end its side.
     """
 
     def __init__(
@@ -40,13 +40,13 @@ class StreamConnector:
         self._linger_timeout = linger_timeout
 
     async def resolve(self, host: str, port: int) -> list[str]:
-        """All addresses of ``host``, in the resolver's order; see ``Connector.resolve``."""
+        """Return all addresses of ``host``, in the resolver's order; see ``Connector.resolve``."""
         try:
             ipaddress.ip_address(host)
         except ValueError:
             pass
         else:
-            # The resolver would answer the same, from a thread.
+            # The resolver would return the same, from a thread.
             return [host]
         try:
             found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -112,7 +112,7 @@ class StreamConnector:
 
 
 async def _connect(loop: asyncio.AbstractEventLoop, sock: socket.socket, sockaddr: Address) -> None:
-    """Connect ``sock``, as ``loop.sock_connect`` does, without a thread: uvloop's resolves even an address in one.
+    """Connect ``sock`` like ``loop.sock_connect``, but without a thread: uvloop resolves even an address in one.
 
     Raises:
         OSError: no connection could be made.

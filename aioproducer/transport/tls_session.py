@@ -1,4 +1,4 @@
-"""TLS as a step machine: ciphertext in and out, plaintext in and out, no socket of its own but for the handshake."""
+"""TLS without I/O: ciphertext and plaintext in and out. Only the handshake uses a socket."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ _HANDSHAKE_READ = 64 * 1024
 _CLOSED_HINT = "is it a PLAINTEXT listener, or does it require a client certificate?"
 _NO_TLS_HINT = "the answer is not TLS: is it a PLAINTEXT listener?"
 _NOT_TLS = frozenset(["WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG", "HTTP_REQUEST"])
-"""What OpenSSL, before 3.2 and after, calls bytes that are no TLS record."""
+"""OpenSSL's reasons, before 3.2 and after, for bytes that are no TLS record."""
 _CLIENT_HINT = "does the client speak TLS, and trust this certificate?"
 
 
 class TlsSession:
-    """One TLS connection; the accepting side of it where no ``server_hostname`` is given.
+    """One TLS connection; the accepting side if no ``server_hostname`` is given.
 
-    OpenSSL is not told of the end of the stream: Python makes it take an end without close_notify for a clean one
-    wherever it comes, even inside a record. So the lengths of records are followed here, and ``inside_record`` tells
-    whether an end now would cut something off.
+    OpenSSL does not learn of the end of the stream. Otherwise Python would make it accept an end without close_notify
+    as a clean one, even inside a record. Record lengths are tracked here instead, and ``inside_record`` shows whether
+    an end now would cut off data.
     """
 
     def __init__(self, context: ssl.SSLContext, server_hostname: str | None, peer: str) -> None:
@@ -47,10 +47,10 @@ class TlsSession:
             raise OSError(errno.EINVAL, f"{peer}: {server_hostname!r} is no name for TLS: {error}") from error
 
     async def handshake(self, loop: asyncio.AbstractEventLoop, sock: socket.socket) -> None:
-        """Agree with the peer on keys; whatever it sent behind its handshake stays inside, to be decrypted.
+        """Run the TLS handshake; data that the peer sent behind it stays inside, to be decrypted.
 
         Raises:
-            ssl.SSLError, OSError: the text says what to look at.
+            ssl.SSLError, OSError: the text gives a hint.
         """
         complete = False
         while not complete:
@@ -60,7 +60,7 @@ class TlsSession:
             except ssl.SSLWantReadError:
                 pass
             except ssl.SSLError as error:
-                # The alert tells the peer why; the handshake's own error counts, not that of a socket already closed.
+                # The alert gives the peer the reason. If the socket is already closed, the handshake's error counts.
                 with contextlib.suppress(OSError):
                     sock.send(self._outgoing.read())
                 hint = f" ({self._answer_hint})" if error.reason in _NOT_TLS else ""
@@ -79,7 +79,7 @@ class TlsSession:
             self.feed(memoryview(data))
 
     def feed(self, data: memoryview) -> None:
-        """Take ciphertext."""
+        """Add ciphertext."""
         self._incoming.write(data)
         position = 0
         while position < len(data):
@@ -99,29 +99,29 @@ class TlsSession:
         return bool(self._record_left or self._record_header)
 
     def decrypt_into(self, buffer: memoryview) -> int:
-        """The number of bytes decrypted, 0 after close_notify.
+        """Decrypt into ``buffer`` and return the number of bytes, 0 after close_notify.
 
         Raises:
-            ssl.SSLWantReadError: there is no full record.
-            ssl.SSLError: the peer broke the rules, or said that this side did.
+            ssl.SSLWantReadError: there is no complete record.
+            ssl.SSLError: the peer violated the protocol, or sent an alert that this side did.
         """
-        # With a buffer it returns a count, which its type stub does not know.
+        # With a buffer it returns a count, which the type stub does not know.
         return int(self._object.read(len(buffer), buffer))
 
     def encrypt(self, data: Buffer) -> int:
-        """The number of bytes taken.
+        """Encrypt ``data`` and return the number of bytes consumed.
 
         Raises:
-            ssl.SSLWantReadError: something of the peer's (a renegotiation, in TLS 1.2) has to be read first.
+            ssl.SSLWantReadError: data of the peer (a renegotiation, in TLS 1.2) has to be read first.
         """
         return self._object.write(data)
 
     def end(self) -> None:
-        """Put close_notify behind what was encrypted."""
-        # It waits for the peer's close_notify, or complains of what the peer sends meanwhile: neither matters any more.
+        """Append close_notify to the encrypted data."""
+        # It waits for the peer's close_notify or rejects data that the peer still sends. Neither matters any longer.
         with contextlib.suppress(ssl.SSLError):
             self._object.unwrap()
 
     def ciphertext(self) -> bytes:
-        """What is to be sent, once."""
+        """Take the ciphertext that is to be sent."""
         return self._outgoing.read()

@@ -9,4 +9,4 @@ cdef class TlsTransport(StreamTransport):
 
     cdef object _encrypt(self)
     cdef object _collect(self)
-    cdef object _answer(self, object failure)
+    cdef object _end_session(self, object failure)

@@ -1,4 +1,4 @@
-"""TLS over a socket; see ``socket_transport`` for what it adds itself to."""
+"""Compiled. TLS over a socket; extends ``socket_transport``."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ from aioproducer.transport.tls_session import TlsSession
 
 _TLS_PIECE = 64 * 1024
 """Plaintext encrypted at a time: four full TLS records."""
-_TLS_PIECES_PER_TURN = 4
+_TLS_PIECES_PER_CALLBACK = 4
 
 
 class TlsTransport(StreamTransport):
-    """TLS over the same socket: ``_unsent`` holds ciphertext, ``_plaintext`` what is still in the caller's buffers.
+    """TLS over the same socket: ``_unsent`` holds ciphertext, ``_plaintext`` views of the caller's buffers.
 
-    Plaintext is encrypted piece by piece as the socket takes it, so that neither the loop is held nor a second copy of
-    a large write made; ``write_completed`` waits for the ciphertext too, or a slow peer would never be felt.
+    Plaintext is encrypted piece by piece as the socket accepts it, so a large write neither blocks the loop nor is
+    copied as a whole. ``write_completed`` waits for the ciphertext too: otherwise a slow peer would cause no
+    back-pressure.
     """
 
     def __init__(
@@ -44,13 +45,13 @@ class TlsTransport(StreamTransport):
         self._notified = False
 
     def start(self) -> None:
-        # What came behind the handshake is inside the session already: the socket may stay silent.
+        # Data behind the handshake is already inside the session, and the socket may stay silent.
         self._loop.call_soon(self._decrypt)
         StreamTransport.start(self)
 
     def resume_reading(self) -> None:
         if self._reading_paused:
-            # Before anything from the socket, which comes in a later turn: what the session has held since the pause.
+            # Data that the session has held since the pause goes before data from the socket, which is read later.
             self._loop.call_soon(self._decrypt)
         StreamTransport.resume_reading(self)
 
@@ -79,7 +80,7 @@ class TlsTransport(StreamTransport):
         self._plaintext.clear()
 
     def _send(self) -> None:
-        for _ in range(_TLS_PIECES_PER_TURN):
+        for _ in range(_TLS_PIECES_PER_CALLBACK):
             if not self._unsent:
                 self._encrypt()
             StreamTransport._send(self)
@@ -90,7 +91,7 @@ class TlsTransport(StreamTransport):
         if self._plaintext:
             pieces = list(first_bytes(self._plaintext, _TLS_PIECE))
             try:
-                # Small buffers share records; each would be one of its own otherwise.
+                # Small buffers share TLS records instead of taking one each.
                 advance(self._plaintext, self._session.encrypt(pieces[0] if len(pieces) == 1 else b"".join(pieces)))
             except ssl.SSLWantReadError:
                 self._must_read_first = True
@@ -107,9 +108,9 @@ class TlsTransport(StreamTransport):
             self._decrypt()
 
     def _decrypt(self) -> None:
-        """Deliver all that is complete, and send what TLS itself has to answer.
+        """Deliver all complete records, and send answers of TLS itself.
 
-        Plaintext lies where the ciphertext was received: the session has its own copy of that.
+        Plaintext overwrites the received ciphertext, of which the session has a copy.
         """
         decrypted = self._receive_buffer
         more = True
@@ -131,14 +132,14 @@ class TlsTransport(StreamTransport):
             if size:
                 self._deliver(decrypted[:size])
             if failure is not None or ended:
-                self._answer(failure)
+                self._end_session(failure)
                 return
         self._must_read_first = False
         self._collect()
         self._watch_writable()
 
-    def _answer(self, failure: OSError | None) -> None:
-        """The peer's side is over. An alert of ours is worth one try."""
+    def _end_session(self, failure: OSError | None) -> None:
+        """Handle the end of the peer's direction; try once to send an alert of this side."""
         self._collect()
         if failure is not None and self._state in (State.OPEN, State.FLUSHING):
             with contextlib.suppress(OSError):
@@ -151,10 +152,10 @@ class TlsTransport(StreamTransport):
         self._receiving_ended(ssl.SSLEOFError(ssl.SSL_ERROR_EOF, message) if cut else None)
 
     def _flushing_failed(self, error: OSError) -> None:
-        # Behind close_notify there is nothing of the caller's.
-        self._lose(None if self._notified else error)
+        # The caller's data is all before close_notify.
+        self._end(None if self._notified else error)
 
-    def _shut(self) -> None:
+    def _shut_down(self) -> None:
         if not self._notified:
             self._notified = True
             self._session.end()
@@ -162,4 +163,4 @@ class TlsTransport(StreamTransport):
             self._watch_writable()
             if self._unsent:
                 return
-        StreamTransport._shut(self)
+        StreamTransport._shut_down(self)

@@ -122,7 +122,7 @@ async def calls_in_idle_turns(wire, client, turns) -> int:
             patch.setattr(transport, "_socket", CountedSocket(transport._socket, calls))
             patch.setattr(transport, "_unsent", CountedViews(transport._unsent, calls))
         else:
-            of, name = (type(transport._queue_pair), "poll") if wire.kind == "rdma" else (type(transport), "_turn")
+            of, name = (type(transport._queue_pair), "poll") if wire.kind == "rdma" else (type(transport), "_transfer")
             original = getattr(of, name)
             patch.setattr(of, name, lambda *arguments: (calls.append(name), original(*arguments))[1])
         await turns(100)
