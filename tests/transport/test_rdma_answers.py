@@ -54,7 +54,7 @@ class Side:
 
     def lend(self):
         self.last, _ = self.queue.posted(10, 0, [b"lent"], True)
-        self.answers.wait()
+        self.answers.start_timer()
 
     def complete(self):
         self.queue.completed(self.last)
@@ -80,7 +80,7 @@ def test_where_nothing_has_come_yet_memory_is_looked_for_soon(side):
 
 def test_where_answers_come_the_timer_is_longer_than_a_tick_of_the_system(side):
     """A shorter one had the processor's timer set and set back with every wait of the loop: 22 us each in a guest."""
-    side.answers.came()
+    side.answers.received()
     side.lend()
     assert side.loop.delays() == [0.1]
 
@@ -101,7 +101,7 @@ def test_without_lent_memory_nothing_is_polled_and_no_timer_is_left(side):
 def test_where_something_came_meanwhile_it_is_no_answer_that_is_missing(side):
     for _ in range(3):
         side.lend()
-        side.answers.came()
+        side.answers.received()
         side.loop.run()
     assert (side.looks, side.answers.missing) == (3, False)
     side.lend()
@@ -109,22 +109,22 @@ def test_where_something_came_meanwhile_it_is_no_answer_that_is_missing(side):
 
 
 def test_one_answer_that_takes_long_is_none_that_is_missing(side):
-    side.answers.came()
+    side.answers.received()
     side.be_late()
     assert (side.looks, side.answers.missing) == (1, False)
-    side.answers.came()
+    side.answers.received()
     side.be_late()
     assert (side.looks, side.answers.missing) == (2, False)
 
 
 def test_twice_in_a_row_they_are_missing_and_the_second_time_is_found_soon(side):
-    side.answers.came()
+    side.answers.received()
     side.be_late()
     side.lend()
     assert side.loop.delays() == [0.002]
     side.loop.run()
     assert side.answers.missing
-    side.answers.came()
+    side.answers.received()
     assert not side.answers.missing
 
 

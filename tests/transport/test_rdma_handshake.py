@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from aioproducer.protocol import encode_request
 from aioproducer.protocol.messages import ApiVersionsRequest
 from aioproducer.transport.rdma.handshake import (
-    FEWEST_CONTROLS,
-    LARGEST_RING,
     MAGIC,
-    MOST_SLOTS,
-    SMALLEST_RING,
+    MAX_RING_BYTES,
+    MAX_SLOTS,
+    MIN_CONTROLS,
+    MIN_RING_BYTES,
     Facts,
     HandshakeError,
     HandshakeReader,
@@ -41,9 +41,9 @@ rings = st.builds(
     RingFacts,
     address=st.integers(1, 2**63),
     key=st.integers(0, 2**32 - 1),
-    size=st.integers(SMALLEST_RING, LARGEST_RING),
-    slots=st.integers(1, MOST_SLOTS),
-    controls=st.integers(FEWEST_CONTROLS, MOST_SLOTS),
+    size=st.integers(MIN_RING_BYTES, MAX_RING_BYTES),
+    slots=st.integers(1, MAX_SLOTS),
+    controls=st.integers(MIN_CONTROLS, MAX_SLOTS),
 )
 queue_pairs = st.builds(
     QueuePairFacts,
@@ -68,11 +68,11 @@ def read(data, *, accepting=True):
 def test_messages_come_out_as_they_went_in_however_they_are_cut(said, cuts):
     data = b"".join(map(encode, said))
     reader = HandshakeReader("peer", accepting=False)
-    heard = []
+    received = []
     ends = sorted(min(cut, len(data)) for cut in cuts)
     for start, end in zip([0, *ends], [*ends, len(data)], strict=True):
-        heard += reader.feed(memoryview(data)[start:end])
-    assert heard == said
+        received += reader.feed(memoryview(data)[start:end])
+    assert received == said
     assert not reader.has_begun
 
 
@@ -90,14 +90,14 @@ def test_one_wrong_byte_is_refused_or_means_something_else(message, position, by
     position %= len(data)
     data[position] = byte
     try:
-        heard = read(bytes(data))
+        received = read(bytes(data))
     except HandshakeError:
         return
     # It was the old one, or the length grew and the rest is awaited.
-    for other in heard:
+    for other in received:
         if isinstance(other, Facts):
-            assert other.ring.size >= SMALLEST_RING
-            assert 0 < other.ring.slots <= MOST_SLOTS
+            assert other.ring.size >= MIN_RING_BYTES
+            assert 0 < other.ring.slots <= MAX_SLOTS
             assert other.ring.address + other.ring.size <= 2**64
 
 
@@ -134,7 +134,7 @@ def facts_with(**changes):
         ({"size": 1023}, "impossible ring size 1023"),
         ({"size": 2**30 + 1}, "impossible ring size"),
         ({"slots": 0}, "impossible number of slots 0"),
-        ({"slots": MOST_SLOTS + 1}, "impossible number of slots"),
+        ({"slots": MAX_SLOTS + 1}, "impossible number of slots"),
         ({"controls": 1}, "impossible number of controls 1"),
     ],
 )
@@ -196,7 +196,7 @@ def test_kafka_takes_the_handshake_for_a_negative_size():
 
 
 def test_an_early_end_is_told_by_what_was_heard():
-    assert "not a plain Kafka port" in str(ended_early("a:1", heard=False, accepting=False))
-    assert "before the RDMA handshake was over" in str(ended_early("a:1", heard=True, accepting=False))
-    assert isinstance(ended_early("a:1", heard=False, accepting=False), NotRdmaError)
-    assert not isinstance(ended_early("a:1", heard=False, accepting=True), NotRdmaError)
+    assert "not a plain Kafka port" in str(ended_early("a:1", received=False, accepting=False))
+    assert "before the RDMA handshake was over" in str(ended_early("a:1", received=True, accepting=False))
+    assert isinstance(ended_early("a:1", received=False, accepting=False), NotRdmaError)
+    assert not isinstance(ended_early("a:1", received=False, accepting=True), NotRdmaError)

@@ -85,7 +85,7 @@ class Side:
     def post(self, runs, offset, kind, copied, wanted=False):
         post = self.queue.posted(copied, copied, None, wanted)
         credits = (0, 0)
-        if kind != MessageKind.DATA or self.receive.tells_credits():
+        if kind != MessageKind.DATA or self.receive.attaches_credits():
             self.receives += self.unposted
             self.unposted = 0
             credits = self.receive.take_credits()

@@ -1,4 +1,4 @@
-"""Records over RDMA: written by the card into memory that the peer has registered."""
+"""Records over RDMA: the card writes them into memory that the peer has registered."""
 
 from aioproducer.transport.rdma.channel import RdmaTransport
 from aioproducer.transport.rdma.connecting import RdmaConnector, RdmaListener, RdmaListening

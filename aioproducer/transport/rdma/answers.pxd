@@ -7,14 +7,14 @@ from aioproducer.transport.rdma.ring cimport SendQueue
 cdef class Answers:
     cdef object _loop
     cdef SendQueue _queue
-    cdef object _look
+    cdef object _poll
     cdef readonly bint missing
-    cdef bint _late
-    cdef bint _came
+    cdef bint _missed_once
+    cdef bint _received
     cdef bint _expected
     cdef object _timer
 
-    cpdef object came(self)
-    cpdef object wait(self)
+    cpdef object received(self)
+    cpdef object start_timer(self)
     cpdef object stop(self)
     cpdef object _expired(self)

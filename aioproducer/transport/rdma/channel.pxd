@@ -13,7 +13,7 @@ cdef long _SUCCESS
 cdef long _DATA
 cdef long _CREDITS
 cdef long _GOODBYE
-cdef Py_ssize_t _COMPLETIONS_PER_POLL, _DELIVERED_PER_TURN, _MANY_LENT
+cdef Py_ssize_t _COMPLETIONS_PER_POLL, _BYTES_PER_CALLBACK, _MANY_LENT
 
 
 cdef class RdmaTransport:
@@ -27,7 +27,7 @@ cdef class RdmaTransport:
     cdef public object _handler
     cdef object _peer
     cdef Counters _counters
-    cdef Py_ssize_t _most_pieces
+    cdef Py_ssize_t _max_pieces
     cdef object _linger_timeout
     cdef object _linger_timer
     cdef public unsigned long long _remote_address
@@ -37,22 +37,22 @@ cdef class RdmaTransport:
     cdef object _received
     cdef SendQueue _queue
     cdef Answers _answers
-    cdef Py_ssize_t _largest
+    cdef Py_ssize_t _max_message
     cdef readonly int _state
     cdef int _peer_state
     cdef readonly Unsent _unsent
     cdef Py_ssize_t _goodbye_id
-    cdef bint _rules_broken
-    cdef Py_ssize_t _unposted
+    cdef bint _protocol_violated
+    cdef Py_ssize_t _receives_to_post
     cdef bint _reading_paused
     cdef bint _watching
-    cdef bint _all_wanted
-    cdef Py_ssize_t _held_up_to
-    cdef bint _turn_scheduled
+    cdef bint _all_requested
+    cdef Py_ssize_t _blocked_to
+    cdef bint _progress_scheduled
     cdef object _failure
     cdef object __weakref__
 
-    @cython.locals(queue=SendQueue, unsent=Unsent, at_once=bint, size=Py_ssize_t)
+    @cython.locals(queue=SendQueue, unsent=Unsent, fits_now=bint, size=Py_ssize_t)
     cpdef bint write(self, object buffers) except -1
     cdef object _advance(self, object event)
     cdef bint _may_post(self) except -1
@@ -76,18 +76,18 @@ cdef class RdmaTransport:
     @cython.locals(work_request_id=Py_ssize_t, signaled=bint)
     cdef object _post_control(self, long kind)
     cdef object _return_credits(self)
-    cdef object _say_goodbye(self)
-    cdef object _complete(self, Py_ssize_t count)
+    cdef object _post_goodbye(self)
+    cdef object _report_completed(self, Py_ssize_t count)
     cpdef object _take_completions(self)
-    cdef bint _needs_all(self) except -1
-    cdef object _watch_sends(self)
+    cdef bint _needs_send_completions(self) except -1
+    cdef object _request_send_completions(self)
     @cython.locals(completions=list, completion=Completion, polls=Py_ssize_t)
     cdef object _poll(self, object most)
-    cdef object _completed(self, Completion completion)
+    cdef object _handle_completion(self, Completion completion)
     @cython.locals(kind=cython.longlong, data_freed=Py_ssize_t, controls_freed=Py_ssize_t)
-    cdef object _arrived(self, long long immediate, Py_ssize_t length)
-    cdef object _schedule_turn(self)
-    cdef object _turn(self)
+    cdef object _handle_message(self, long long immediate, Py_ssize_t length)
+    cdef object _schedule_progress(self)
+    cdef object _make_progress(self)
     cdef bint _is_pending(self) except -1
     @cython.locals(ring=ReceiveRing, delivered=Py_ssize_t, offset=Py_ssize_t, length=Py_ssize_t, is_wanted=bint)
     cdef object _deliver_pending(self)

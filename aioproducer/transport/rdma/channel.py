@@ -1,15 +1,17 @@
-"""A connection over a queue pair.
+"""Compiled. A connection over a queue pair.
 
-What is written goes into the peer's ring by RDMA WRITE with immediate. What comes is handed over where the card has
-put it, in the receive ring.
+Written data goes into the peer's ring by RDMA WRITE with immediate. Received data is delivered where the card has put
+it, in the receive ring.
 
-Most of the time the loop is woken by what is received alone, and finds then that earlier writes have completed: of each
-request and its answer that is one wake-up instead of two. Where something waits for a write to complete, every
-completion wakes it (``_watch_sends``).
+Usually only received data wakes the loop, which then finds that earlier writes have completed: one wake-up for a
+request and its answer instead of two. If something needs a write to complete, every completion wakes the loop
+(``_request_send_completions``).
 
-The TCP connection of the handshake stays open: nothing is said on it, and its end tells at once that the peer has gone,
-also while nothing is being sent. Everything runs on the loop, called when the completion channel is readable; only what
-may block, destroying above all, is done in the device's thread.
+The TCP connection of the handshake stays open. Nothing is sent on it; its end shows at once that the peer has gone,
+also while this side sends nothing. Everything runs on the loop, called when the completion channel is readable. Only
+calls that may block, above all destroying, run in the device's thread.
+
+``channel_state`` lists the states of a connection.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from aioproducer.transport.rdma.answers import Answers
 from aioproducer.transport.rdma.channel_state import ChannelEvent, ChannelState, PeerState, next_state
 from aioproducer.transport.rdma.counters import Counters
 from aioproducer.transport.rdma.executor import RECEIVE_ID, DevicePool, Link, SharedDevice
-from aioproducer.transport.rdma.failures import named, reset, status_error
+from aioproducer.transport.rdma.failures import reset, status_error, with_peer_name
 from aioproducer.transport.rdma.gathering import Unsent
 from aioproducer.transport.rdma.handshake import RingFacts
 from aioproducer.transport.rdma.ring import (
@@ -43,13 +45,13 @@ from aioproducer.transport.rdma.work_requests import Completion, Write
 
 _logger = logging.getLogger(__name__)
 
-LARGEST_MESSAGE: Final = 512 * 1024
-"""Bytes of one write, and so of one ``data_received``: a request of several batches is seldom more."""
-_DELIVERED_PER_TURN: Final = 256 * 1024
+MAX_MESSAGE_BYTES: Final = 512 * 1024
+"""Bytes of one write, and so of one ``data_received``. Requests of several batches are seldom larger."""
+_BYTES_PER_CALLBACK: Final = 256 * 1024
 _COMPLETIONS_PER_POLL: Final = 32
-_POLLS_PER_TURN: Final = 8
+_POLLS_PER_CALLBACK: Final = 8
 _MANY_LENT: Final = 16
-"""Writes that wait for what is received to give their memory back; with more of them none does."""
+"""Most writes that may wait for received data to give their memory back; with more, every completion is requested."""
 
 
 class Control(Protocol):
@@ -99,8 +101,8 @@ class RdmaTransport:
         self._loop = shared.loop
         self._link: Link | None = link
         self._queue_pair = link.queue_pair
-        # A run that goes over the end of the send ring is two.
-        self._most_pieces = link.queue_pair.max_pieces - 1
+        # A run that crosses the end of the send ring takes two pieces.
+        self._max_pieces = link.queue_pair.max_pieces - 1
         self._control = control
         self._control_ended = False
         self._handler: TransportHandler | None = None
@@ -112,7 +114,7 @@ class RdmaTransport:
         sizes = link.sizes
         self._remote_address = peer_ring.address
         self._write = Write(remote_key=peer_ring.key)
-        """What is posted next."""
+        """The work request that is posted next."""
         self._peer_ring = PeerRing(peer_ring.size, peer_ring.slots, peer_ring.controls)
         self._receive_ring = ReceiveRing(sizes.ring_bytes, sizes.slots, sizes.controls)
         self._received = memoryview(link.receive_memory)
@@ -126,31 +128,31 @@ class RdmaTransport:
             shared.memories if zero_copy else {},
             self._write,
         )
-        # Half of what the peer can hold at most, so that it reads one half while the other is written.
-        self._largest = min(LARGEST_MESSAGE, max(peer_ring.size // 2, 1))
+        # At most half of the peer's ring, so that the peer reads one half while the other is written.
+        self._max_message = min(MAX_MESSAGE_BYTES, max(peer_ring.size // 2, 1))
 
         self._state = _OPEN
         """A ``ChannelState``."""
         self._peer_state = _PEER_SENDING
         """A ``PeerState``."""
-        self._unposted = 0
-        """Receives that were consumed and have to be posted again before the peer is told."""
-        self._rules_broken = False
-        """By the peer: where in the ring lies what comes after it, nobody knows."""
+        self._receives_to_post = 0
+        """Consumed receives that must be posted again before the peer learns of the credits."""
+        self._protocol_violated = False
+        """The peer violated the protocol: later messages cannot be located in the ring."""
         self._goodbye_id = -1
-        """The work request of this side's goodbye, which all data stands before."""
+        """The work request of this side's goodbye; all data is posted before it."""
         self._reading_paused = False
         self._watching = False
-        # As the link asked for it.
-        self._all_wanted = True
-        """Every completion makes an event; otherwise those of receives alone."""
-        self._held_up_to = 0
-        """A write that ends here, or before, had to wait: its caller may have stopped until it is done."""
-        self._turn_scheduled = False
+        # The link has requested it.
+        self._all_requested = True
+        """Every completion causes an event; otherwise only those of receives do."""
+        self._blocked_to = 0
+        """End of the last write that had to wait: its caller may have stopped until it is done."""
+        self._progress_scheduled = False
         self._failure: Exception | None = None
 
     def serve(self, handler: TransportHandler) -> None:
-        """Call ``handler`` back from now on, and receive."""
+        """Call ``handler`` back from now on, and start receiving."""
         self._handler = handler
         if self._may_post():
             self._watching = True
@@ -171,8 +173,8 @@ class RdmaTransport:
             return True
         queue = self._queue
         unsent = self._unsent
-        at_once = not unsent.waiting and queue.may_post()
-        size = unsent.take(buffers, self._room(), self._most_pieces) if at_once else 0
+        fits_now = not unsent.waiting and queue.may_post()
+        size = unsent.take(buffers, self._room(), self._max_pieces) if fits_now else 0
         if size:
             queue.written(size)
             self._post_data(size)
@@ -183,39 +185,39 @@ class RdmaTransport:
             return True
         queue.owe()
         if unsent.waiting:
-            self._held_up_to = queue.written_to
-        self._watch_sends()
+            self._blocked_to = queue.written_to
+        self._request_send_completions()
         return False
 
     @property
     def is_writable(self) -> bool:
-        """Whether nothing waits for credits or room; see ``Transport.is_writable``."""
+        """Whether no data waits for credits or room; see ``Transport.is_writable``."""
         return self._state == _OPEN and not self._unsent.waiting
 
     def pause_reading(self) -> None:
-        """Deliver nothing until ``resume_reading``; the peer gets no credits, and has to wait when it has none left."""
+        """Deliver nothing until ``resume_reading``; the peer gets no credits and must wait once it has none left."""
         self._reading_paused = True
         if self._has_failed():
-            # Which gives back what waits to be sent.
-            self._schedule_turn()
+            # To complete the writes that are still pending.
+            self._schedule_progress()
 
     def resume_reading(self) -> None:
-        """Deliver again."""
+        """Resume delivery."""
         if self._reading_paused:
             self._reading_paused = False
-            self._schedule_turn()
+            self._schedule_progress()
 
     def close(self) -> None:
-        """Send what was written, then end the connection; see ``Transport.close``."""
+        """Send the data written so far, then end the connection; see ``Transport.close``."""
         if self._has_failed():
-            self._lose(self._failure)
+            self._end(self._failure)
         elif self._state == _OPEN:
             self._advance(ChannelEvent.CLOSE_CALLED)
-            self._schedule_turn()
+            self._schedule_progress()
 
     def abort(self) -> None:
         """End the connection at once; the peer sees a reset."""
-        self._lose(None, reset=True)
+        self._end(None, reset=True)
 
     def _advance(self, event: ChannelEvent) -> None:
         self._state = next_state(self._state, event)
@@ -229,26 +231,26 @@ class RdmaTransport:
     def _has_ended(self) -> bool:
         return self._state >= _CLOSING
 
-    # What is sent
+    # Sending
 
     def _room(self) -> int:
-        """How many bytes the next write may have, as far as the peer has room for them."""
-        return min(self._peer_ring.room(), self._largest)
+        """Return how many bytes the next write may have, given the room that the peer has."""
+        return min(self._peer_ring.room(), self._max_message)
 
     def _send(self) -> None:
-        """Post what there are credits and room for."""
+        """Post as much unsent data as there are credits and room for."""
         try:
             while self._unsent.waiting and self._queue.may_post():
                 room = self._room()
-                size = self._unsent.gather(room, self._most_pieces) if room else 0
+                size = self._unsent.gather(room, self._max_pieces) if room else 0
                 if not size:
                     return
                 self._post_data(size)
         except Exception as error:
-            self._fail(named(self._peer, error))
+            self._fail(with_peer_name(self._peer, error))
 
     def _post_data(self, size: int) -> None:
-        """Post one write of ``size`` bytes that were taken or gathered."""
+        """Post one write of ``size`` bytes that were just taken or gathered."""
         unsent = self._unsent
         queue = self._queue
         counters = self._counters
@@ -260,15 +262,15 @@ class RdmaTransport:
             counters.bytes_sent += size
             counters.bytes_copied += unsent.copied
         except Exception as error:
-            self._fail(named(self._peer, error))
+            self._fail(with_peer_name(self._peer, error))
 
     def _post(self, work_request_id: int, offset: int, kind: int, signaled: bool) -> None:
         data_freed = controls_freed = 0
-        if kind != _DATA or self._receive_ring.tells_credits():
-            if self._unposted:
-                # Before the peer is told that it may count on them.
-                self._queue_pair.post_receives([RECEIVE_ID] * self._unposted)
-                self._unposted = 0
+        if kind != _DATA or self._receive_ring.attaches_credits():
+            if self._receives_to_post:
+                # Before the peer learns that it may use them.
+                self._queue_pair.post_receives([RECEIVE_ID] * self._receives_to_post)
+                self._receives_to_post = 0
             data_freed, controls_freed = self._receive_ring.take_credits()
         write = self._write
         write.work_request_id = work_request_id
@@ -288,22 +290,22 @@ class RdmaTransport:
         try:
             self._post(work_request_id, 0, kind, signaled)
         except Exception as error:
-            self._fail(named(self._peer, error))
+            self._fail(with_peer_name(self._peer, error))
 
     def _return_credits(self) -> None:
         if self._peer_ring.free_controls and self._queue.may_post_control():
             self._peer_ring.take_control()
             self._post_control(_CREDITS)
 
-    def _say_goodbye(self) -> None:
-        """The last word, when everything else is sent and read."""
+    def _post_goodbye(self) -> None:
+        """Post the goodbye once all data is sent and read."""
         if not self._unsent.waiting and not self._queue.lent and self._queue.may_post_goodbye():
             self._advance(ChannelEvent.GOODBYE_POSTED)
             self._linger_timer = self._loop.call_later(self._linger_timeout, self._linger_expired)
             self._post_control(_GOODBYE)
 
-    def _complete(self, count: int) -> None:
-        """Say that nothing is left to read in the buffers of so many writes, if any."""
+    def _report_completed(self, count: int) -> None:
+        """Report ``count`` writes, if any, as completed: their buffers are no longer read."""
         if count:
             assert self._handler is not None
             try:
@@ -311,22 +313,22 @@ class RdmaTransport:
             except (Exception, asyncio.CancelledError) as error:
                 self._handler_failed(error, "write_completed")
 
-    # What comes
+    # Receiving
 
     def _take_completions(self) -> None:
-        """Take what has completed, as much as one turn may; the next completion makes the channel readable again."""
+        """Handle completions, up to a limit per callback; the next completion makes the channel readable again."""
         if not self._watching:
             return
-        failure = self._poll(_POLLS_PER_TURN)
+        failure = self._poll(_POLLS_PER_CALLBACK)
         if failure is not None:
             self._fail(failure)
-        self._turn()
+        self._make_progress()
 
-    def _needs_all(self) -> bool:
-        """Whether something waits for sends to complete.
+    def _needs_send_completions(self) -> bool:
+        """Whether something needs the completion of sends.
 
-        Otherwise nothing but lent memory does, which ``Answers`` is for. A failure shows by the receives that are
-        flushed with it: there are some until the peer has said goodbye.
+        Otherwise only lent memory does, which ``Answers`` takes care of. A failure flushes the posted receives and so
+        shows without it: receives are posted until the peer has said goodbye.
         """
         return (
             self._state != _OPEN
@@ -334,121 +336,121 @@ class RdmaTransport:
             or self._peer_state != _PEER_SENDING
             or self._unsent.waiting
             or self._queue.lent > _MANY_LENT
-            or self._queue.done_to() < self._held_up_to
+            or self._queue.done_to() < self._blocked_to
             or self._receive_ring.owes_credits()
         )
 
-    def _watch_sends(self) -> None:
-        """See to it that what waits for a send to complete hears of it."""
-        if self._all_wanted or not self._watching:
+    def _request_send_completions(self) -> None:
+        """Request an event for every completion if something needs the completion of sends."""
+        if self._all_requested or not self._watching:
             return
-        if self._needs_all():
-            self._all_wanted = True
-            # Asks for the event, and finds what came before it.
+        if self._needs_send_completions():
+            self._all_requested = True
+            # The poll requests the event, and finds completions that came before.
             self._loop.call_soon(self._take_completions)
         elif self._queue.lent:
-            self._answers.wait()
+            self._answers.start_timer()
 
     def _poll(self, most: int | None) -> Exception | None:
-        """Poll until nothing is left, or ``most`` times and then in another turn; what failed, if anything.
+        """Handle completions until none is left, or ``most`` polls, then go on in a later callback; return a failure.
 
-        Notification is asked for first: what comes after that makes an event, what came before it is found here.
+        Notification is requested first: later completions cause an event, earlier ones are found here.
         """
         failure: Exception | None = None
         polls = 0
-        self._all_wanted = self._needs_all()
+        self._all_requested = self._needs_send_completions()
         try:
-            completions = self._queue_pair.next_completions(_COMPLETIONS_PER_POLL, not self._all_wanted)
+            completions = self._queue_pair.next_completions(_COMPLETIONS_PER_POLL, not self._all_requested)
             while True:
                 self._counters.completions += len(completions)
                 for completion in completions:
-                    found = self._completed(completion)
+                    found = self._handle_completion(completion)
                     if failure is None:
-                        # The first one is the cause, what follows was flushed.
+                        # The first failure is the cause, later ones were flushed.
                         failure = found
                 if len(completions) < _COMPLETIONS_PER_POLL:
                     return failure
                 polls += 1
-                # Behind a failure may lie the peer's last words.
+                # The peer's last messages may lie behind a failure.
                 if failure is None and polls == most:
                     self._loop.call_soon(self._take_completions)
                     return None
                 completions = self._queue_pair.poll(_COMPLETIONS_PER_POLL)
         except Exception as error:
-            return failure or named(self._peer, error)
+            return failure or with_peer_name(self._peer, error)
 
-    def _completed(self, completion: Completion) -> Exception | None:
+    def _handle_completion(self, completion: Completion) -> Exception | None:
         if completion.status != _SUCCESS:
             return status_error(self._peer, completion.status)
         if not completion.received:
             self._queue.completed(completion.work_request_id)
-            # Credits may have been posted behind the goodbye: those come later.
+            # Credits posted behind the goodbye complete after it.
             if self._state == _LINGERING and self._goodbye_id <= completion.work_request_id:
                 self._advance(ChannelEvent.GOODBYE_COMPLETED)
             return None
-        if self._rules_broken:
+        if self._protocol_violated:
             return None
         try:
-            self._arrived(completion.immediate, completion.length)
+            self._handle_message(completion.immediate, completion.length)
         except RingError as error:
-            self._rules_broken = True
+            self._protocol_violated = True
             return RingError(errno.EPROTO, f"{self._peer} broke the rules of the connection: {error}")
         return None
 
-    def _arrived(self, immediate: int, length: int) -> None:
+    def _handle_message(self, immediate: int, length: int) -> None:
         kind, data_freed, controls_freed = decode_immediate(immediate)
         self._peer_ring.freed(data_freed, controls_freed)
         if self._peer_state != _PEER_SENDING and kind != _CREDITS:
             raise RingError("a message after its goodbye")
         if kind == _DATA:
-            self._answers.came()
+            self._answers.received()
             self._receive_ring.arrived(length)
             return
         if length:
             raise RingError(f"{length} bytes in a message that has none")
         if kind == _CREDITS:
             self._receive_ring.control_arrived()
-            self._unposted += 1
+            self._receives_to_post += 1
         else:
             self._peer_state = _GOODBYE_RECEIVED
 
-    def _schedule_turn(self) -> None:
-        if not self._turn_scheduled and self._state < _CLOSING:
-            self._turn_scheduled = True
-            self._loop.call_soon(self._scheduled_turn)
+    def _schedule_progress(self) -> None:
+        if not self._progress_scheduled and self._state < _CLOSING:
+            self._progress_scheduled = True
+            self._loop.call_soon(self._run_scheduled_progress)
 
-    def _scheduled_turn(self) -> None:
-        self._turn_scheduled = False
-        self._turn()
+    def _run_scheduled_progress(self) -> None:
+        self._progress_scheduled = False
+        self._make_progress()
 
-    def _turn(self) -> None:
-        """Give memory back, deliver what has come, send what may be sent, and end what is over."""
-        # First: whoever sends more for what is delivered finds the memory free.
+    def _make_progress(self) -> None:
+        """Give memory back, deliver received data, send what can be sent, and end a connection that is finished."""
+        # First, so that a handler that sends more on delivery finds the memory free.
         if self._queue.owed and self._may_post():
-            self._complete(self._queue.take_done())
+            self._report_completed(self._queue.take_done())
         self._deliver_pending()
-        # Each of them may find that the connection has failed.
+        # Each step may find that the connection has failed.
         if self._unsent.waiting and self._may_post():
             self._send()
-        # A peer that has said goodbye needs none, and may be gone at any moment.
+        # A peer that has said goodbye needs no credits, and may be gone at any moment.
         if self._receive_ring.owes_credits() and self._peer_state == _PEER_SENDING and self._may_post():
             self._return_credits()
         if self._queue.owed and self._may_post():
-            self._complete(self._queue.take_done())
+            self._report_completed(self._queue.take_done())
         if self._state == _FLUSHING:
-            self._say_goodbye()
+            self._post_goodbye()
         if self._state == _ACKNOWLEDGED:
             if self._peer_state != _PEER_SENDING or self._control_ended:
-                self._lose(None)
+                self._end(None)
         elif self._state == _STOPPED:
             if self._reading_paused:
-                self._complete(self._queue.take_owed())
+                self._report_completed(self._queue.take_owed())
             elif not self._is_pending():
-                self._lose(self._failure)
-        self._watch_sends()
+                self._end(self._failure)
+        self._request_send_completions()
 
     def _is_pending(self) -> bool:
-        """Whether something has come that is not delivered, be it the peer's goodbye."""
+        """Whether received data or the peer's goodbye is not delivered yet."""
         return self._receive_ring.waiting > 0 or self._peer_state == _GOODBYE_RECEIVED
 
     def _deliver_pending(self) -> None:
@@ -458,23 +460,23 @@ class RdmaTransport:
             is_wanted = self._state == _OPEN or self._state == _FAILED or self._state == _STOPPED
             if is_wanted and self._reading_paused:
                 return
-            if delivered >= _DELIVERED_PER_TURN:
-                self._schedule_turn()
+            if delivered >= _BYTES_PER_CALLBACK:
+                self._schedule_progress()
                 return
             if not ring.waiting:
                 self._peer_state = _GOODBYE_DELIVERED
                 if is_wanted:
-                    self._lose(self._failure)
+                    self._end(self._failure)
                 return
             offset, length = ring.oldest()
             if is_wanted:
                 self._deliver(part_of(self._received, offset, length))
             delivered += length
             ring.consumed()
-            self._unposted += 1
+            self._receives_to_post += 1
 
     def _deliver(self, data: memoryview) -> None:
-        """Hand ``data`` over; a handler that keeps it meets a released memoryview instead of bytes that change."""
+        """Deliver ``data``; a handler that keeps it is left with a released memoryview, not with bytes that change."""
         assert self._handler is not None
         try:
             try:
@@ -484,30 +486,30 @@ class RdmaTransport:
         except (Exception, asyncio.CancelledError) as error:
             self._handler_failed(error, "data_received")
 
-    # How it ends
+    # Ending
 
     def control_lost(self, exception: Exception | None) -> None:
-        """The TCP connection has ended: the peer, or this side, is through with it all."""
+        """Handle the end of the TCP connection, by the peer or by this side."""
         self._control_ended = True
         if self._has_ended():
-            self._report_if_over()
+            self._report_if_released()
             return
         if self._has_failed():
             return
         error = exception or reset(self._peer, "the peer has gone without a goodbye")
-        # What the peer has sent before it went has come, but was perhaps not looked at.
+        # Messages that the peer sent before it went have arrived, but may not have been handled.
         failure = self._poll(None)
         if self._state == _OPEN:
             self._fail(None if self._peer_state != _PEER_SENDING else error)
-            self._turn()
+            self._make_progress()
         elif self._state == _ACKNOWLEDGED or not self._queue.under_way:
-            self._lose(None if not self._unsent.waiting else error)
+            self._end(None if not self._unsent.waiting else error)
         elif failure is not None or exception is not None or self._state != _LINGERING:
-            self._lose(error if failure is None else failure)
-        # Else the peer has ended its side: having read the goodbye, of which the card is still to tell, or killed.
+            self._end(error if failure is None else failure)
+        # Otherwise the peer was killed, or has ended its side after the goodbye, which has yet to complete here.
 
-    def control_said(self) -> None:
-        """Something was said on the TCP connection, where nothing is to be said any more."""
+    def control_data_received(self) -> None:
+        """Handle data on the TCP connection, on which nothing may follow the handshake."""
         self._fail(
             RingError(errno.EPROTO, f"{self._peer} broke the rules of the connection: it speaks after the handshake")
         )
@@ -518,13 +520,13 @@ class RdmaTransport:
             if self._state == _ACKNOWLEDGED
             else reset(self._peer, f"not everything was taken within {self._linger_timeout} s")
         )
-        self._lose(lost, reset=True)
+        self._end(lost, reset=True)
 
     def _fail(self, failure: Exception | None) -> None:
-        """Nothing can be sent any more, for one reason, which is the first."""
+        """Stop sending; of several failures the first one counts."""
         if self._state != _OPEN:
             if self._may_post():
-                self._lose(None if self._state == _ACKNOWLEDGED else failure, reset=True)
+                self._end(None if self._state == _ACKNOWLEDGED else failure, reset=True)
             return
         self._advance(ChannelEvent.SENDING_FAILED)
         self._failure = failure
@@ -538,7 +540,7 @@ class RdmaTransport:
         self._log_failure(closing)
         if self._state == _FAILED:
             self._advance(ChannelEvent.QUEUE_PAIR_DESTROYED)
-            self._turn()
+            self._make_progress()
 
     def _handler_failed(self, error: Exception | asyncio.CancelledError, callback: str) -> None:
         self._loop.call_exception_handler(
@@ -551,10 +553,10 @@ class RdmaTransport:
         if isinstance(error, Exception):
             lost = error
         else:
-            # Of a future's that was cancelled; to a task it would mean that it is to end itself.
+            # It comes from a cancelled future; a task would take it as its own cancellation.
             lost = ConnectionAbortedError(errno.ECONNABORTED, f"{self._peer}: {callback} raised {error!r}")
             lost.__cause__ = error
-        self._lose(lost, reset=True)
+        self._end(lost, reset=True)
 
     def _stop_watching(self) -> None:
         if self._watching:
@@ -562,8 +564,8 @@ class RdmaTransport:
             self._loop.remove_reader(self._queue_pair.completion_fd)
         self._answers.stop()
 
-    def _lose(self, exception: Exception | None, *, reset: bool = False) -> None:
-        """End it: the TCP connection first, so that the peer knows, and the queue pair in the thread."""
+    def _end(self, exception: Exception | None, *, reset: bool = False) -> None:
+        """End the connection: the TCP connection first, to notify the peer, then the queue pair in the thread."""
         if self._has_ended():
             return
         self._advance(ChannelEvent.ENDED)
@@ -589,9 +591,9 @@ class RdmaTransport:
 
     def _released(self, released: asyncio.Future[None]) -> None:
         self._advance(ChannelEvent.CARD_RELEASED)
-        self._report_if_over()
+        self._report_if_released()
 
-    def _report_if_over(self) -> None:
+    def _report_if_released(self) -> None:
         if self._state == _RELEASED and self._control_ended:
             self._advance(ChannelEvent.LOSS_REPORTED)
             handler, self._handler = self._handler, None

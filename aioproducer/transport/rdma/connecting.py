@@ -1,10 +1,9 @@
 """Connecting and accepting over RDMA.
 
-A broker is known by host and port as ever: the handshake (``handshake``) is made over a TCP connection to them, which
-stays open beside the queue pair for as long as the connection lives (``control``).
+A broker is identified by host and port, as over TCP. The handshake (``handshake``) runs over a TCP connection to them,
+which stays open beside the queue pair for as long as the connection lives (``control``).
 
-Neither the handshake nor what is written later is encrypted or authenticated by RDMA itself; the tokens keep apart
-what belongs to different connections, no more.
+RDMA itself neither encrypts nor authenticates the handshake and the data. The tokens only keep connections apart.
 """
 
 from __future__ import annotations
@@ -28,17 +27,17 @@ from aioproducer.transport.rdma.verbs import Verbs
 
 _logger = logging.getLogger(__name__)
 
-_WAITING_PER_PLACE: Final = 4
-"""TCP connections, to one that may have a queue pair: they cost a descriptor, and clients who all come at once need
-some milliseconds each before they say HELLO."""
+_WAITING_PER_PERMIT: Final = 4
+"""TCP connections per permitted queue pair. They cost a descriptor each, and clients that all connect at once need some
+milliseconds each before they send HELLO."""
 _WAIT_FOR_MEMORY: Final = 1.0
-"""Seconds that a connection waits for the callers' memory to be registered: the first records would be copied."""
+"""Seconds that a connection waits for the callers' memory to be registered; until then records are copied."""
 _CROWDED_SHARE: Final = 0.1
-"""What a client has of its time for READY while others wait."""
+"""Share of its timeout that a client has to send READY while others wait."""
 
 
 def default_verbs() -> Verbs:
-    """The verbs of this machine, by pyverbs.
+    """Return the verbs of this machine, by pyverbs.
 
     Raises:
         RdmaUnavailableError: pyverbs is not installed, or there is no device.
@@ -51,7 +50,7 @@ def default_verbs() -> Verbs:
 
 
 class _Endpoint:
-    """What connector and listener have in common: their device, and how a connection is made ready."""
+    """The common part of connector and listener: their device, and how a connection is prepared."""
 
     def __init__(
         self,
@@ -63,18 +62,18 @@ class _Endpoint:
         linger_timeout: float,
     ) -> None:
         if gid is not None:
-            # What is no address at all is said here, and not at each connection.
+            # Refuse an impossible address here, not at each connection.
             gid_of(gid)
         self.devices = DevicePool(default_verbs() if verbs is None else verbs, device, gid)
         self.counters = Counters()
-        self.given_up: set[asyncio.Future[None]] = set()
-        """Connections that were not made, or not accepted, and something of which is left."""
+        self.abandoned: set[asyncio.Future[None]] = set()
+        """Connections that were not established or not accepted, and are not completely released."""
         self._sizes = sizes
         self._zero_copy = zero_copy
         self._linger_timeout = linger_timeout
 
     def transport(self, shared: SharedDevice, link: Link, control: Control, peer: str, facts: Facts) -> RdmaTransport:
-        """The transport of a connection that both sides are ready for."""
+        """Return the transport of a connection for which both sides are ready."""
         transport = RdmaTransport(
             self.devices,
             shared,
@@ -86,32 +85,32 @@ class _Endpoint:
             zero_copy=self._zero_copy,
             linger_timeout=self._linger_timeout,
         )
-        control.belong_to(transport)
+        control.set_owner(transport)
         return transport
 
-    def making(self, peer: str, control: Control) -> _Making:
-        return _Making(self, self._sizes, peer, control)
+    def begin(self, peer: str, control: Control) -> _PendingConnection:
+        return _PendingConnection(self, self._sizes, peer, control)
 
 
-class _Making:
-    """A connection that is being made; whatever of it there is can be given up."""
+class _PendingConnection:
+    """A connection that is being established; it can be abandoned at any step."""
 
     def __init__(self, endpoint: _Endpoint, sizes: RingSizes, peer: str, control: Control) -> None:
         self.token = secrets.token_bytes(TOKEN_SIZE)
         self.control = control
         self.peer = peer
-        self.place: asyncio.Semaphore | None = None
-        """What is released once nothing of the card is held here any more."""
+        self.permit: asyncio.Semaphore | None = None
+        """Released once this object holds nothing of the card any longer."""
         self._endpoint = endpoint
         self._sizes = sizes
         self._shared: SharedDevice | None = None
         self._link: asyncio.Future[Link] | None = None
 
     async def prepare(self) -> None:
-        """Have a queue pair and rings.
+        """Create a queue pair and rings.
 
         Raises:
-            OSError: the card or the system would not.
+            OSError: the card or the system refused.
         """
         self._shared = await self._endpoint.devices.acquire()
         self._link = self._shared.make_link(self._sizes)
@@ -119,16 +118,16 @@ class _Making:
         await self._shared.until_registered(_WAIT_FOR_MEMORY)
 
     def facts(self, kind: Kind, echo: bytes) -> Facts:
-        """What the peer is told."""
+        """Return the facts to send to the peer."""
         assert self._link is not None
         link = self._link.result()
         return Facts(kind, self.token, echo, link.facts, link.ring)
 
     async def expect(self, kind: Kind) -> Facts:
-        """The peer's facts.
+        """Receive the peer's facts.
 
         Raises:
-            HandshakeError: it says something else.
+            HandshakeError: it sends another message.
         """
         message = await self.control.receive()
         if not isinstance(message, Facts) or message.kind is not kind:
@@ -138,9 +137,10 @@ class _Making:
         return message
 
     def check(self, echo: bytes) -> None:
-        """
+        """Check that the peer repeated this connection's token.
+
         Raises:
-            HandshakeError: that is not this connection's token.
+            HandshakeError: it is another token.
         """
         if not secrets.compare_digest(echo, self.token):
             raise HandshakeError(
@@ -148,46 +148,46 @@ class _Making:
             )
 
     async def connect(self, peer: Facts) -> None:
-        """Connect the queue pair; the peer may write as soon as it is told.
+        """Connect the queue pair; the peer may write as soon as it receives the next message.
 
         Raises:
-            VerbsError: the card would not.
+            VerbsError: the card refused.
         """
         assert self._shared is not None
         assert self._link is not None
         await asyncio.shield(self._shared.run(self._link.result().connect, peer.queue_pair))
 
     def finish(self, peer: Facts) -> RdmaTransport:
-        """The transport, whose everything is from now on.
+        """Return the transport, which owns everything from now on.
 
         Raises:
-            HandshakeError: the peer has gone meanwhile, refuses, or says what it should not.
+            HandshakeError: the peer has gone meanwhile, refuses, or sends an unexpected message.
         """
-        self.control.check_silent()
+        self.control.check_no_more_messages()
         assert self._shared is not None
         assert self._link is not None
         transport = self._endpoint.transport(self._shared, self._link.result(), self.control, self.peer, peer)
         self._shared = None
-        self._leave_place()
+        self._release_permit()
         return transport
 
-    async def give_up(self) -> None:
-        """Leave nothing of it, also where the caller is cancelled meanwhile."""
-        task = asyncio.get_running_loop().create_task(self._give_up())
-        given_up = self._endpoint.given_up
-        given_up.add(task)
-        task.add_done_callback(given_up.discard)
+    async def abandon(self) -> None:
+        """Release everything, also if the caller is cancelled meanwhile."""
+        task = asyncio.get_running_loop().create_task(self._abandon())
+        abandoned = self._endpoint.abandoned
+        abandoned.add(task)
+        task.add_done_callback(abandoned.discard)
         await asyncio.shield(task)
 
-    async def _give_up(self) -> None:
+    async def _abandon(self) -> None:
         try:
             await self._close_link()
         finally:
-            self._leave_place()
-        await self.control.until_lost()
+            self._release_permit()
+        await self.control.wait_lost()
 
     async def _close_link(self) -> None:
-        # The rings' memory goes with the link: nothing may refer to that afterwards.
+        # The rings' memory goes with the link: nothing may refer to the link afterwards.
         shared, self._shared = self._shared, None
         link, self._link = self._link, None
         if shared is None:
@@ -201,10 +201,10 @@ class _Making:
                     _logger.error("Closing the RDMA connection to %s failed: %s", self.peer, error)
         await self._endpoint.devices.release(shared)
 
-    def _leave_place(self) -> None:
-        place, self.place = self.place, None
-        if place is not None:
-            place.release()
+    def _release_permit(self) -> None:
+        permit, self.permit = self.permit, None
+        if permit is not None:
+            permit.release()
 
 
 class RdmaConnector:
@@ -214,9 +214,9 @@ class RdmaConnector:
         verbs: the verbs layer; ``None`` for this machine's, by pyverbs.
         device: the device's name; ``None`` for the first that works.
         gid: the text of the GID that connections are made from; ``None`` for the first that works.
-        ring_bytes: of the receive ring and of the send ring of each connection: twice that is registered for it.
-        slots: messages that a ring takes at a time.
-        zero_copy: gather buffers that lie in registered memory from there; else everything is copied once.
+        ring_bytes: size of the receive ring and of the send ring; each connection registers twice that.
+        slots: maximum number of messages in a ring.
+        zero_copy: gather buffers that lie in registered memory from there; otherwise all data is copied once.
         linger_timeout: seconds that a closed connection waits, after everything was sent, for the peer to end its side.
 
     Raises:
@@ -240,55 +240,55 @@ class RdmaConnector:
 
     @property
     def counters(self) -> Counters:
-        """What all connections together have done so far."""
+        """Totals over all connections so far."""
         return self._endpoint.counters
 
     def register(self, memory: mmap.mmap) -> None:
-        """Let buffers that lie in ``memory`` be gathered from there, without a copy.
+        """Gather buffers that lie in ``memory`` from there, without a copy.
 
-        It is registered with the device once, for as long as there are connections. Where that is refused, or not yet
-        done, buffers are copied. This object does not keep ``memory`` alive, but an open device does.
+        ``memory`` is registered with the device once, for as long as there are connections. Buffers are copied if that
+        is refused or not yet done. This object does not keep ``memory`` alive, but an open device does.
         """
         self._endpoint.devices.register(memory)
 
     def unregister(self, memory: mmap.mmap) -> None:
-        """Undo ``register``: nothing is sent from ``memory`` any more."""
+        """Undo ``register``: nothing is sent from ``memory`` any longer."""
         self._endpoint.devices.unregister(memory)
 
     async def resolve(self, host: str, port: int) -> list[str]:
-        """All addresses of ``host``, as for TCP; see ``Connector.resolve``."""
+        """Return all addresses of ``host``, as for TCP; see ``Connector.resolve``."""
         return await self._stream.resolve(host, port)
 
     async def connect(
         self, host: str, port: int, handler: TransportHandler, *, server_hostname: str | None = None
     ) -> RdmaTransport:
-        """Connect to an RDMA listener; see ``Connector.connect``. ``server_hostname`` has no use: there is no TLS.
+        """Connect to an RDMA listener; see ``Connector.connect``. ``server_hostname`` is not used: there is no TLS.
 
-        Cancelling leaves nothing open, and waits until it is so.
+        Cancelling waits until nothing is left open.
 
         Raises:
-            NotRdmaError: what listens there does not speak RDMA.
-            HandshakeError: the other side would not.
+            NotRdmaError: the server there does not speak RDMA.
+            HandshakeError: the other side refused.
             RdmaUnavailableError: this machine has no RDMA device.
-            OSError: no TCP connection could be made, or the card would not.
+            OSError: no TCP connection could be made, or a call to the card failed.
         """
         peer = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         control = Control(peer, accepting=False)
         control.transport = await self._stream.connect(host, port, control)
-        making = self._endpoint.making(peer, control)
+        pending = self._endpoint.begin(peer, control)
         try:
-            await making.prepare()
-            control.say(making.facts(Kind.HELLO, bytes(TOKEN_SIZE)))
-            facts = await making.expect(Kind.WELCOME)
-            await making.connect(facts)
-            control.say(Ready(facts.token))
-            transport = making.finish(facts)
+            await pending.prepare()
+            control.send(pending.facts(Kind.HELLO, bytes(TOKEN_SIZE)))
+            facts = await pending.expect(Kind.WELCOME)
+            await pending.connect(facts)
+            control.send(Ready(facts.token))
+            transport = pending.finish(facts)
         except BaseException as error:
             if isinstance(error, HandshakeError) or not isinstance(error, OSError) or control.is_lost:
                 control.abort()
             else:
                 control.refuse(f"the client could not make its side: {error}")
-            await making.give_up()
+            await pending.abandon()
             raise
         transport.serve(handler)
         return transport
@@ -297,14 +297,14 @@ class RdmaConnector:
 class RdmaListener:
     """Accepts connections over RDMA; a ``Listener``.
 
-    The device is opened when listening begins, and closed when that has ended and the last connection has gone.
+    The device is opened when listening begins, and closed after listening has ended and the last connection has gone.
 
     Args:
         verbs, device, gid, ring_bytes, slots, zero_copy, linger_timeout: as for ``RdmaConnector``.
         handshake_timeout: seconds that a client has for its handshake.
-        max_handshakes: so many may have a queue pair and rings, or what is left of them. Four times as many clients may
-            wait for that, or have said nothing yet: for another one the oldest of these is refused. While somebody
-            waits, a client has a tenth of ``handshake_timeout`` for its last word.
+        max_handshakes: handshakes that may own a queue pair and rings, or have not released them yet. Four times as
+            many clients may wait for that or be silent; for each further client the oldest of them is refused. While
+            clients wait, a welcomed client has a tenth of ``handshake_timeout`` to send READY.
         backlog: connections that the system holds until they are accepted.
     """
 
@@ -329,11 +329,11 @@ class RdmaListener:
 
     @property
     def counters(self) -> Counters:
-        """What all connections together have done so far."""
+        """Totals over all connections so far."""
         return self._endpoint.counters
 
     async def listen(self, host: str, port: int, accept: Callable[[Transport], TransportHandler]) -> RdmaListening:
-        """Take handshakes at ``host`` and ``port``; see ``Listener.listen``.
+        """Accept handshakes at ``host`` and ``port``; see ``Listener.listen``.
 
         Raises:
             RdmaUnavailableError: this machine has no RDMA device.
@@ -350,7 +350,7 @@ class RdmaListener:
 
 
 class RdmaListening:
-    """Where an ``RdmaListener`` listens; made by ``RdmaListener.listen``."""
+    """The address at which an ``RdmaListener`` listens; made by ``RdmaListener.listen``."""
 
     _tcp: Listening
 
@@ -366,32 +366,32 @@ class RdmaListening:
         self._shared = shared
         self._accept = accept
         self._handshake_timeout = handshake_timeout
-        self._most_waiting = max_handshakes * _WAITING_PER_PLACE
-        self._places = asyncio.Semaphore(max_handshakes)
-        """Of those who have something of the card, or are about to; first come, first served."""
-        self._wanting_places = 0
+        self._max_waiting = max_handshakes * _WAITING_PER_PERMIT
+        self._permits = asyncio.Semaphore(max_handshakes)
+        """Held by handshakes that own parts of the card, or are about to; granted in order."""
+        self._waiting_for_permit = 0
         self._handshakes: dict[asyncio.Task[None], Control] = {}
-        """All that go on, or end."""
+        """All handshakes in progress or ending."""
         self._waiting: dict[asyncio.Task[None], None] = {}
-        """Those of them who had no place yet, oldest first."""
+        """Those of them without a permit so far, oldest first."""
         self._released: asyncio.Future[None] | None = None
 
     def begin(self, tcp: Listening) -> None:
-        """The handshakes' connections come from there."""
+        """Use ``tcp`` as the source of the handshakes' connections."""
         self._tcp = tcp
 
     @property
     def host(self) -> str:
-        """As it was given to ``listen``."""
+        """The host that was given to ``listen``."""
         return self._tcp.host
 
     @property
     def port(self) -> int:
-        """The port that connections come to."""
+        """The port that accepts connections."""
         return self._tcp.port
 
     def close(self) -> None:
-        """Accept no more, and end the handshakes; connections that were accepted stay."""
+        """Stop accepting and end the handshakes; accepted connections stay open."""
         if self._released is None:
             self._tcp.close()
             for task in self._handshakes:
@@ -399,32 +399,32 @@ class RdmaListening:
             self._released = self._endpoint.devices.release(self._shared)
 
     async def wait_closed(self) -> None:
-        """Wait until nothing of what ``close`` ended is left; nor of the device, where no connection needs it."""
+        """Wait until everything that ``close`` ended is gone, including the device if no connection uses it."""
         await self._tcp.wait_closed()
-        for tasks in (self._handshakes, self._endpoint.given_up):
+        for tasks in (self._handshakes, self._endpoint.abandoned):
             if tasks:
                 await asyncio.wait(tasks)
         if self._released is not None:
             await asyncio.shield(self._released)
 
     def shake_hands(self, tcp: Transport) -> TransportHandler:
-        """Take a TCP connection; what comes of it shows later."""
+        """Start the handshake on an accepted TCP connection, and return the connection's handler."""
         control = Control(tcp.peer, accepting=True)
         control.transport = tcp
-        if len(self._waiting) >= self._most_waiting:
-            # Who is in earnest needs milliseconds: the oldest is most likely one who says nothing.
+        if len(self._waiting) >= self._max_waiting:
+            # A working client needs milliseconds: the oldest connection is most likely a silent one.
             oldest = next(iter(self._waiting))
             del self._waiting[oldest]
             self._refuse(oldest, "too many connections are being made at once: try again")
-        making = self._endpoint.making(tcp.peer, control)
-        task = self._shared.loop.create_task(self._shake_hands(making, tcp.peer), name=f"rdma-handshake-{tcp.peer}")
+        pending = self._endpoint.begin(tcp.peer, control)
+        task = self._shared.loop.create_task(self._shake_hands(pending, tcp.peer), name=f"rdma-handshake-{tcp.peer}")
         self._handshakes[task] = control
         self._waiting[task] = None
         task.add_done_callback(self._handshake_ended)
         return control
 
     def _refuse(self, task: asyncio.Task[None], reason: str) -> None:
-        """Give a handshake up, with a word: to a client that has said HELLO silence means that this is no RDMA."""
+        """Give up a handshake with a reason: after HELLO, a client takes silence for a port without RDMA."""
         if not task.done():
             self._handshakes[task].refuse(reason)
             task.cancel()
@@ -433,16 +433,16 @@ class RdmaListening:
         control = self._handshakes.pop(task)
         self._waiting.pop(task, None)
         if task.cancelled():
-            # Here, and not in the coroutine, which never runs where it is cancelled at once.
+            # Not in the coroutine, which never runs if it is cancelled before its first step.
             control.abort()
         else:
             task.result()
 
-    async def _shake_hands(self, making: _Making, peer: str) -> None:
-        control = making.control
+    async def _shake_hands(self, pending: _PendingConnection, peer: str) -> None:
+        control = pending.control
         try:
             async with asyncio.timeout(self._handshake_timeout):
-                transport = await self._agree(making)
+                transport = await self._negotiate(pending)
         except TimeoutError:
             _logger.info("%s: no RDMA handshake within %s s", peer, self._handshake_timeout)
             control.refuse(f"no handshake within {self._handshake_timeout} s")
@@ -456,79 +456,79 @@ class RdmaListening:
                 control.refuse(f"the server could not make its side: {error.strerror or error}")
         except asyncio.CancelledError:
             control.abort()
-            await making.give_up()
+            await pending.abandon()
             raise
         except Exception:
             _logger.exception("The RDMA handshake with %s failed", peer)
             control.refuse("the server failed")
         else:
-            self._give(transport)
+            self._hand_over(transport)
             return
-        await making.give_up()
+        await pending.abandon()
 
-    async def _agree(self, making: _Making) -> RdmaTransport:
-        facts = await making.expect(Kind.HELLO)
-        await self._take_place(making)
-        await making.prepare()
-        await making.connect(facts)
-        making.control.say(making.facts(Kind.WELCOME, facts.token))
-        ready = await self._last_word(making)
+    async def _negotiate(self, pending: _PendingConnection) -> RdmaTransport:
+        facts = await pending.expect(Kind.HELLO)
+        await self._acquire_permit(pending)
+        await pending.prepare()
+        await pending.connect(facts)
+        pending.control.send(pending.facts(Kind.WELCOME, facts.token))
+        ready = await self._receive_ready(pending)
         if not isinstance(ready, Ready):
-            raise HandshakeError(errno.EPROTO, f"{making.peer}: RDMA handshake: READY was to come")
-        making.check(ready.echo)
-        return making.finish(facts)
+            raise HandshakeError(errno.EPROTO, f"{pending.peer}: RDMA handshake: READY was to come")
+        pending.check(ready.echo)
+        return pending.finish(facts)
 
-    async def _take_place(self, making: _Making) -> None:
-        """Wait until another queue pair may be made.
+    async def _acquire_permit(self, pending: _PendingConnection) -> None:
+        """Wait until another queue pair may be created.
 
         Raises:
             HandshakeError: the client has gone meanwhile.
         """
-        self._wanting_places += 1
+        self._waiting_for_permit += 1
         try:
-            await self._places.acquire()
+            await self._permits.acquire()
         finally:
-            self._wanting_places -= 1
-        making.place = self._places
+            self._waiting_for_permit -= 1
+        pending.permit = self._permits
         task = asyncio.current_task()
         assert task is not None
         self._waiting.pop(task, None)
-        if making.control.is_lost:
-            raise making.control.ended_early()
+        if pending.control.is_lost:
+            raise pending.control.ended_early()
 
-    async def _last_word(self, making: _Making) -> Message:
-        """What a client says that was welcomed.
+    async def _receive_ready(self, pending: _PendingConnection) -> Message:
+        """Receive the last message of a welcomed client.
 
         Raises:
-            HandshakeError: it says nothing, and others wait for its place.
+            HandshakeError: it is silent, and others wait for its permit.
         """
         share = self._handshake_timeout * _CROWDED_SHARE
         while True:
             try:
                 async with asyncio.timeout(share):
-                    return await making.control.receive()
+                    return await pending.control.receive()
             except TimeoutError:
-                if self._wanting_places:
+                if self._waiting_for_permit:
                     raise HandshakeError(
-                        errno.ETIMEDOUT, f"{making.peer} has not said READY for {share:g} s, and others wait"
+                        errno.ETIMEDOUT, f"{pending.peer} has not said READY for {share:g} s, and others wait"
                     ) from None
 
-    def _give(self, transport: RdmaTransport) -> None:
-        """Find a handler for a connection, and let it begin."""
+    def _hand_over(self, transport: RdmaTransport) -> None:
+        """Let ``accept`` choose a handler for a connection, then start serving it."""
         try:
             handler = self._accept(transport)
         except Exception:
             _logger.exception("The connection from %s was not accepted", transport.peer)
             transport.abort()
             lost: asyncio.Future[None] = self._shared.loop.create_future()
-            self._endpoint.given_up.add(lost)
-            lost.add_done_callback(self._endpoint.given_up.discard)
-            handler = _Nobody(lost)
+            self._endpoint.abandoned.add(lost)
+            lost.add_done_callback(self._endpoint.abandoned.discard)
+            handler = _RejectedHandler(lost)
         transport.serve(handler)
 
 
-class _Nobody:
-    """The handler of a connection that was not accepted; ``lost`` is done when nothing of that is left."""
+class _RejectedHandler:
+    """The handler of a connection that was not accepted; ``lost`` is done when it is completely released."""
 
     def __init__(self, lost: asyncio.Future[None]) -> None:
         self._lost = lost
@@ -540,5 +540,5 @@ class _Nobody:
         """Cannot happen: nothing was written."""
 
     def connection_lost(self, exception: Exception | None) -> None:
-        """It was meant to be."""
+        """Report that the aborted connection is released."""
         self._lost.set_result(None)

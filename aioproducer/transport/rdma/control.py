@@ -1,6 +1,6 @@
-"""The TCP connection of a handshake, which stays open beside the queue pair: what is said on it, and its end.
+"""The TCP connection of a handshake, which stays open beside the queue pair: its messages, and its end.
 
-Where it is not reset by anybody, its keep-alive notices within half a minute that the peer's machine has gone, though
+If nothing resets the connection, keep-alive detects within half a minute that the peer's machine has gone, even while
 nothing is sent.
 """
 
@@ -20,9 +20,9 @@ from aioproducer.transport.rdma.handshake import HandshakeError, HandshakeReader
 from aioproducer.transport.stream import StreamConnector
 
 _KEEPALIVE: Final = (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 4))
-"""A machine that has vanished is noticed after half a minute."""
-_MOST_MESSAGES: Final = 2
-"""What a client may say before it was answered."""
+"""Half a minute until a machine that has vanished is noticed."""
+_MAX_MESSAGES: Final = 2
+"""Messages that a client may send before it gets an answer."""
 
 
 class ControlConnector(StreamConnector):
@@ -39,7 +39,7 @@ class ControlListener(StreamListener):
 
     def _bind_one(self, family: socket.AddressFamily, address: Address, port: object) -> socket.socket:
         sock = super()._bind_one(family, address, port)
-        # What is accepted inherits it.
+        # Accepted sockets inherit the options.
         _keep_alive(sock)
         return sock
 
@@ -52,15 +52,15 @@ def _keep_alive(sock: socket.socket) -> None:
 
 
 class Control:
-    """The handler of the TCP connection: of the handshake's messages first, then of its end alone."""
+    """The handler of the TCP connection: first of the handshake's messages, then only of its end."""
 
     def __init__(self, peer: str, *, accepting: bool) -> None:
         self.transport: Transport | None = None
         self._peer = peer
         self._accepting = accepting
         self._reader = HandshakeReader(peer, accepting=accepting)
-        self._heard = False
-        self._spoke = False
+        self._has_received = False
+        self._has_sent = False
         self._messages: asyncio.Queue[Message | HandshakeError] = asyncio.Queue()
         self._owner: RdmaTransport | None = None
         self._lost = asyncio.Event()
@@ -71,21 +71,21 @@ class Control:
 
     def data_received(self, data: Buffer) -> None:
         if self._owner is not None:
-            self._said_late(self._owner, data)
+            self._received_late(self._owner, data)
             return
-        self._heard = True
+        self._has_received = True
         try:
             for message in self._reader.feed(data):
                 self._messages.put_nowait(message)
-            if self._messages.qsize() > _MOST_MESSAGES:
-                raise self._too_much()
+            if self._messages.qsize() > _MAX_MESSAGES:
+                raise self._unexpected_message()
         except HandshakeError as error:
             assert self.transport is not None
             self.transport.pause_reading()
             self._messages.put_nowait(error)
 
     def write_completed(self, count: int) -> None:
-        """What is said here is copied by the kernel at once, or the connection is given up."""
+        """Do nothing: the kernel copies a message at once, or the connection is given up."""
 
     def connection_lost(self, exception: Exception | None) -> None:
         self._lost.set()
@@ -97,14 +97,14 @@ class Control:
             self._messages.put_nowait(error)
 
     def ended_early(self) -> HandshakeError:
-        # To what was never asked, silence is no answer: a plain Kafka port as well ends nothing before it has read.
-        return ended_early(self._peer, heard=self._heard or not self._spoke, accepting=self._accepting)
+        # Before this side has sent anything, silence means nothing: a plain Kafka port also reads before it ends.
+        return ended_early(self._peer, received=self._has_received or not self._has_sent, accepting=self._accepting)
 
     async def receive(self) -> Message:
-        """The next message.
+        """Receive the next message.
 
         Raises:
-            HandshakeError: what came is none, or nothing more will come.
+            HandshakeError: the data is no valid message, or the connection has ended.
         """
         return self._checked(await self._messages.get())
 
@@ -116,28 +116,28 @@ class Control:
             raise HandshakeError(errno.ECONNREFUSED, f"{self._peer} refused the RDMA connection: {reason}")
         return message
 
-    def _said_late(self, owner: RdmaTransport, data: Buffer) -> None:
-        """Of a message that has come in part it is not known yet what it is."""
+    def _received_late(self, owner: RdmaTransport, data: Buffer) -> None:
+        """Handle data after the handshake; the kind of an incomplete message is not known yet."""
         try:
             messages = self._reader.feed(data)
         except HandshakeError:
-            owner.control_said()
+            owner.control_data_received()
             return
         if any(isinstance(message, Refusal) for message in messages):
-            # The server would not wait for READY while that was on its way: to the owner the peer has gone.
+            # The server stopped waiting for READY while that was on its way. For the owner the peer has gone.
             self.abort()
         elif messages:
-            owner.control_said()
+            owner.control_data_received()
 
-    def say(self, message: Message) -> None:
+    def send(self, message: Message) -> None:
         assert self.transport is not None
-        # What is said to a connection that has ended was not said.
-        self._spoke = self._spoke or self.transport.is_writable
+        # A message does not count as sent if the connection has already ended.
+        self._has_sent = self._has_sent or self.transport.is_writable
         self.transport.write([encode(message)])
 
     def refuse(self, reason: str) -> None:
-        """End the connection with a sentence for the peer."""
-        self.say(Refusal(reason))
+        """End the connection, giving the peer a reason."""
+        self.send(Refusal(reason))
         assert self.transport is not None
         self.transport.close()
 
@@ -149,24 +149,24 @@ class Control:
         if self.transport is not None:
             self.transport.abort()
 
-    def check_silent(self) -> None:
-        """
+    def check_no_more_messages(self) -> None:
+        """Check that the handshake is complete.
         Raises:
-            HandshakeError: something was said besides what was received, or it has ended.
+            HandshakeError: another message has arrived, or the connection has ended.
         """
         if not self._messages.empty():
             self._checked(self._messages.get_nowait())
         elif not self._reader.has_begun:
             return
-        raise self._too_much()
+        raise self._unexpected_message()
 
-    def belong_to(self, owner: RdmaTransport) -> None:
-        """From now on there is no handshake any more."""
+    def set_owner(self, owner: RdmaTransport) -> None:
+        """Pass the end of the connection to ``owner`` from now on: the handshake is over."""
         self._owner = owner
 
-    def _too_much(self) -> HandshakeError:
-        return HandshakeError(errno.EPROTO, f"{self._peer}: RDMA handshake: more was said than belongs to it")
+    def _unexpected_message(self) -> HandshakeError:
+        return HandshakeError(errno.EPROTO, f"{self._peer}: RDMA handshake: more messages than expected")
 
-    async def until_lost(self) -> None:
+    async def wait_lost(self) -> None:
         if self.transport is not None:
             await self._lost.wait()

@@ -1,21 +1,21 @@
-"""What connections over RDMA have done, counted."""
+"""Compiled. Counters of connections over RDMA."""
 
 from __future__ import annotations
 
 
 class Counters:
-    """What the connections of one connector or listener have done so far.
+    """Totals over the connections of one connector or listener so far.
 
     bytes_sent
-        Of everything that was written.
+        All written bytes.
     bytes_copied
-        Of those: copied into a send ring on their way.
+        Bytes of those that were copied into a send ring.
     writes_posted
-        Those with credits alone included.
+        Posted writes, including those with only credits.
     completions
-        Taken, of writes and of receives.
+        Handled completions, of writes and of receives.
     signals
-        Writes that asked for a completion.
+        Writes that requested a completion.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""What is said of a connection over RDMA that fails: errors as sockets have them, with the peer and what to do."""
+"""Errors of a connection over RDMA: of the same types as a socket's, with the peer and what to do."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _STATUS_HINTS: Final[dict[int, str]] = {
 
 
 def reset(peer: str, reason: str) -> ConnectionResetError:
-    """The connection to ``peer`` has ended, and not by its closing."""
+    """Return the error of a connection to ``peer`` that ended without being closed."""
     return ConnectionResetError(errno.ECONNRESET, f"{peer}: {reason}")
 
 
 def status_error(peer: str, status: int) -> ConnectionError:
-    """A work request came back with ``status``, which is not success."""
+    """Return the error of a work request that completed with ``status``, which is not success."""
     try:
         name = CompletionStatus(status).name
     except ValueError:
@@ -30,8 +30,8 @@ def status_error(peer: str, status: int) -> ConnectionError:
     return reset(peer, f"{text}: {hint}" if hint else text)
 
 
-def named(peer: str, error: Exception) -> Exception:
-    """Where it happened is for the verbs' errors to say; any other is a bug, or the end of the memory."""
+def with_peer_name(peer: str, error: Exception) -> Exception:
+    """Add the peer to an error of verbs. Any other error is a bug or a lack of memory, and is returned as it is."""
     if not isinstance(error, VerbsError):
         return error
     return ConnectionAbortedError(error.errno or errno.ECONNABORTED, f"{peer}: {error.strerror or error}")

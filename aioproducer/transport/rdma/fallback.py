@@ -1,4 +1,4 @@
-"""RDMA where it is to be had, TCP where not."""
+"""RDMA where it is available, TCP otherwise."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ _logger = logging.getLogger(__name__)
 
 
 class FallbackConnector:
-    """What ``transport="rdma,tcp"`` stands for; a ``Connector``.
+    """The connector of ``transport="rdma,tcp"``.
 
-    ``rdma`` is ``None``, or found to be unavailable when a connection is to be made: TCP from then on, and one log line
-    says why. Where a broker does not speak RDMA, or this machine's card makes no connection, TCP is used, and a line
-    says so the first time.
+    If ``rdma`` is ``None``, or unavailable when the first connection is made, TCP is used from then on, and the reason
+    is logged once. TCP is also used if a broker does not speak RDMA, or if this machine's card makes no connection;
+    that is logged the first time.
     """
 
     def __init__(self, rdma: RdmaConnector | None, stream: Connector, missing: str = "") -> None:
         self.rdma = rdma
         self._stream = stream
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
         self._counters = Counters() if rdma is None else rdma.counters
         if rdma is None:
             _logger.warning("No RDMA, connecting by TCP: %s", missing)
 
     @property
     def counters(self) -> Counters:
-        """Of the connections by RDMA."""
+        """Totals over the connections by RDMA."""
         return self._counters
 
     def register(self, memory: mmap.mmap) -> None:
@@ -61,13 +61,13 @@ class FallbackConnector:
                     self.rdma = None
                     _logger.warning("No RDMA, connecting by TCP: %s", error)
             except NotRdmaError as error:
-                self._tell(f"{host}:{port}", error)
+                self._log_once(f"{host}:{port}", error)
             except VerbsError as error:
-                # This machine's card would not, such as for want of memory that may be locked.
-                self._tell("", error)
+                # The card refused, for example because too little memory may be locked.
+                self._log_once("", error)
         return await self._stream.connect(host, port, handler, server_hostname=server_hostname)
 
-    def _tell(self, where: str, error: OSError) -> None:
-        if where not in self._told:
-            self._told.add(where)
+    def _log_once(self, where: str, error: OSError) -> None:
+        if where not in self._logged:
+            self._logged.add(where)
             _logger.warning("Connecting by TCP: %s", error.strerror)

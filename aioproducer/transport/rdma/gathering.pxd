@@ -5,8 +5,8 @@ from aioproducer.transport.rdma.ring cimport SendQueue
 from aioproducer.transport.rdma.work_requests cimport Write
 from aioproducer._common.views cimport is_of_bytes, view_of
 
-cdef Py_ssize_t _LEAST_LENT
-cdef Py_ssize_t _MOST_TAKEN
+cdef Py_ssize_t _MIN_LENT
+cdef Py_ssize_t _MAX_COPIED
 cdef Py_ssize_t _SMALL
 cdef object _MMAP
 
@@ -44,7 +44,7 @@ cdef class Unsent:
         local_key=cython.uint,
         registered=RegisteredMemory,
     )
-    cpdef Py_ssize_t take(self, object buffers, Py_ssize_t limit, Py_ssize_t most) except -1
+    cpdef Py_ssize_t take(self, object buffers, Py_ssize_t limit, Py_ssize_t max_pieces) except -1
     cpdef object clear(self)
     cpdef object close(self)
     @cython.locals(
@@ -64,8 +64,8 @@ cdef class Unsent:
         local_key=cython.uint,
         registered=RegisteredMemory,
     )
-    cpdef Py_ssize_t gather(self, Py_ssize_t limit, Py_ssize_t most) except -1
+    cpdef Py_ssize_t gather(self, Py_ssize_t limit, Py_ssize_t max_pieces) except -1
     @cython.locals(address=Py_ssize_t, registered=RegisteredMemory)
-    cdef RegisteredMemory _memory_of(self, object content)
+    cdef RegisteredMemory _registered_memory(self, object content)
     @cython.locals(to=cython.p_char)
     cdef object _copy(self, object content, Py_ssize_t begin, Py_ssize_t offset, Py_ssize_t length)

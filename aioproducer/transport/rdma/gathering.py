@@ -1,7 +1,9 @@
-"""What was written and is not posted yet, and where the card reads it from.
+"""Compiled. Data that is written but not posted yet, and where the card reads it from.
 
-Buffers that lie in registered memory are gathered from where they are, if it is worth a piece of its own; all else is
-copied into the send ring.
+Buffers in registered memory are gathered from where they lie, if they are worth a piece of their own. All other data
+is copied into the send ring.
+
+No Python form: ``_address_of``, ``_registered_memory`` and ``_copy`` use a buffer's address and ``memcpy``.
 """
 
 from __future__ import annotations
@@ -29,11 +31,11 @@ if cython.compiled:
 
 _MMAP: Final = mmap.mmap
 _SMALL: Final = 4096
-"""Bytes objects up to this size are cut, where they have to be, by copying: to make a view costs more."""
-_MOST_TAKEN: Final = 64 * 1024
-"""Bytes that ``Unsent.take`` copies at most: where it finds late that it cannot take all, they are copied again."""
-_LEAST_LENT: Final = 512
-"""Bytes that are worth a piece of their own: fewer are copied sooner than their memory is lent and had back."""
+"""Bytes objects up to this size are split by copying: creating a view costs more."""
+_MAX_COPIED: Final = 64 * 1024
+"""Most bytes that ``Unsent.take`` copies: if it finds late that it cannot take all buffers, they are copied again."""
+_MIN_LENT: Final = 512
+"""Least bytes worth a piece of their own: copying fewer is faster than lending their memory and getting it back."""
 
 
 def _address_of(view: memoryview) -> int:
@@ -44,10 +46,10 @@ def _address_of(view: memoryview) -> int:
 
 
 class Unsent:
-    """The bytes that were written and not posted, in their order.
+    """Data that was written but not posted yet, in order.
 
-    ``ring`` is the send ring, registered with ``local_key`` at ``address``, and ``queue`` what accounts for it.
-    ``memories`` is what else is registered, by the ``id`` of the memory. ``write`` gets the pieces.
+    ``ring`` is the send ring, registered with ``local_key`` at ``address``; ``queue`` accounts for it. ``memories`` is
+    the caller's registered memory, by its ``id``. ``write`` receives the pieces.
     """
 
     def __init__(
@@ -68,17 +70,16 @@ class Unsent:
         self._memories = memories
         self._contents: list[memoryview | bytes] = []
         self._first = 0
-        """The contents before it are gathered."""
+        """The contents before this index are gathered."""
         self.waiting = False
-        """Whether there are any."""
+        """Whether there is unsent data."""
         self.lent: Sequence[Buffer] | None = None
-        """Of what was found last, by ``gather`` or ``take``: what holds the memory that was lent, which must stay as it
-        is until the card has read it; and:"""
+        """The lent buffers of the last ``gather`` or ``take``; they must not change until the card has read them."""
         self.copied = 0
-        """Bytes that were copied into the send ring."""
+        """Bytes that the last ``gather`` or ``take`` copied into the send ring."""
 
     def add(self, buffers: Sequence[Buffer]) -> int:
-        """Put ``buffers`` behind what there is; how many bytes they have.
+        """Append ``buffers`` and return their size in bytes.
 
         Raises:
             TypeError: something in ``buffers`` has no contiguous bytes; nothing of this call is added.
@@ -101,20 +102,20 @@ class Unsent:
         return size
 
     def clear(self) -> None:
-        """Forget all."""
+        """Drop all data."""
         self._contents = []
         self._first = 0
         self.waiting = False
 
     def close(self) -> None:
-        """Forget all, and let go of the send ring."""
+        """Drop all data, and release the send ring."""
         self.clear()
         self._ring.release()
 
-    def take(self, buffers: Sequence[Buffer], limit: int, most: int) -> int:
-        """Take all of ``buffers`` for one write, where nothing waits: at most ``limit`` bytes in ``most`` pieces.
+    def take(self, buffers: Sequence[Buffer], limit: int, max_pieces: int) -> int:
+        """Take all ``buffers`` for one write if nothing is waiting: ``limit`` bytes in ``max_pieces`` pieces at most.
 
-        How many bytes they have; 0 where that is not to be done so simply, and they are to be added.
+        Return their size in bytes. Return 0 if this simple way is not possible; then they have to be added.
 
         Raises:
             TypeError, ValueError: something in ``buffers`` has no bytes; nothing is taken.
@@ -122,7 +123,7 @@ class Unsent:
         queue = self._queue
         write = self._write
         write.clear()
-        room = min(queue.run(), _MOST_TAKEN)
+        room = min(queue.run(), _MAX_COPIED)
         start = queue.position
         size = copied = run = 0
         lends = False
@@ -131,12 +132,12 @@ class Unsent:
             if type(buffer) is bytes:
                 length = len(buffer)
             elif type(buffer) is memoryview:
-                # Of a view that was released it raises: nobody may look into it then.
+                # Raises for a released view, which must not be read.
                 length = len(buffer)
                 if not is_of_bytes(buffer):
                     return 0
-                if length >= _LEAST_LENT:
-                    registered = self._memory_of(buffer)
+                if length >= _MIN_LENT:
+                    registered = self._registered_memory(buffer)
             else:
                 return 0
             size += length
@@ -152,7 +153,7 @@ class Unsent:
             assert isinstance(buffer, memoryview)
             address = _address_of(buffer)
             end, local_key = registered.part_of(address)
-            if address + length > end or write.count + 3 > most:
+            if address + length > end or write.count + 3 > max_pieces:
                 return 0
             if run:
                 write.add(self._address + start + copied - run, run, self._local_key)
@@ -167,10 +168,10 @@ class Unsent:
         self.copied = copied
         return size
 
-    def gather(self, limit: int, most: int) -> int:
-        """Take what one write carries from the front: at most ``limit`` bytes in ``most`` pieces.
+    def gather(self, limit: int, max_pieces: int) -> int:
+        """Take the data of one write from the front: ``limit`` bytes in ``max_pieces`` pieces at most.
 
-        How many bytes; 0 where the send ring has no room for what comes next.
+        Return its size in bytes, 0 if the send ring has no room for the next buffer.
         """
         contents = self._contents
         queue = self._queue
@@ -178,12 +179,12 @@ class Unsent:
         write.clear()
         lent: list[memoryview] | None = None
         size = copied = 0
-        # What was copied last and is no piece yet: where in the ring it begins, and its length.
+        # Bytes that were copied but are not a piece yet: their offset in the ring, and their length.
         start = run = 0
-        while self._first < len(contents) and size < limit and write.count + (run > 0) < most:
+        while self._first < len(contents) and size < limit and write.count + (run > 0) < max_pieces:
             content = contents[self._first]
             length = min(len(content), limit - size)
-            registered = None if len(content) < _LEAST_LENT else self._memory_of(content)
+            registered = None if len(content) < _MIN_LENT else self._registered_memory(content)
             if registered is not None:
                 assert isinstance(content, memoryview)
                 address = _address_of(content)
@@ -217,7 +218,7 @@ class Unsent:
                 copied += length
             size += length
             if length == len(content):
-                # Not kept alive by what is behind it.
+                # Release the buffer before those behind it are gathered.
                 contents[self._first] = b""
                 self._first += 1
             else:
@@ -233,8 +234,8 @@ class Unsent:
         self.copied = copied
         return size
 
-    def _memory_of(self, content: Buffer) -> RegisteredMemory | None:
-        """What the bytes of ``content`` are gathered from, if they lie in registered memory."""
+    def _registered_memory(self, content: Buffer) -> RegisteredMemory | None:
+        """Return the registered memory that contains ``content``, if any."""
         if isinstance(content, bytes):
             return None
         assert isinstance(content, memoryview)
@@ -242,18 +243,18 @@ class Unsent:
             address = _address_of(content)
             if not PyMemoryView_GET_BUFFER(content).readonly:
                 for registered in self._memories.values():
-                    # Nothing else has these addresses while it is registered, which keeps it mapped.
+                    # No other memory has these addresses: it stays mapped while it is registered.
                     if registered.address <= address < registered.address + registered.size:
                         return registered
             return None
         memory = content.obj
-        # Of one that is read-only the uncompiled module has no address.
+        # The uncompiled module cannot get the address of read-only memory.
         if type(memory) is _MMAP and not content.readonly:
             return self._memories.get(id(memory))
         return None
 
     def _copy(self, content: Buffer, begin: int, offset: int, length: int) -> None:
-        """Copy ``length`` bytes of ``content`` from ``begin`` on into the ring at ``offset``."""
+        """Copy ``length`` bytes of ``content``, starting at ``begin``, into the ring at ``offset``."""
         if cython.compiled:
             to = cython.cast(cython.p_char, cython.cast(cython.size_t, self._address + offset))
             if isinstance(content, bytes):

@@ -1,16 +1,16 @@
-"""The bytes by which two sides agree on a queue pair, over a TCP connection; no input or output here.
+"""The messages by which two sides agree on a queue pair, over a TCP connection; no I/O.
 
 ::
 
     client                                     server
     HELLO    token, its facts            ->    makes its queue pair, connects it, posts its receives
-             makes ready the same way    <-    WELCOME  the client's token, its own token, its facts
+             prepares the same way       <-    WELCOME  the client's token, its own token, its facts
     READY    the server's token          ->    may write from now on
 
-Each side thus learns that the other answers *this* connection, and writes only to a peer whose receives are posted.
-REFUSAL, instead of any of them, carries a sentence for people. Afterwards nothing is said over the TCP connection: its
-end means that the peer has gone. Integers are big-endian; a message is the magic, a version, a kind, the length of
-the body, and the body. The version is that of everything but this frame and REFUSAL, which never change.
+So each side knows that the other answers *this* connection, and writes only after the peer has posted its receives.
+REFUSAL replaces any of them and carries a readable reason. Afterwards nothing is sent over the TCP connection; its end
+means that the peer has gone. Integers are big-endian. A message is the magic, a version, a kind, the length of the
+body, and the body. The version applies to everything except this frame and REFUSAL, which never change.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from typing import Final
 from aioproducer.transport.rdma.verbs import QueuePairFacts
 
 MAGIC: Final = b"\x8baiordma"
-"""Kafka reads the first four bytes as a size; as that is negative, it ends the connection at once."""
+"""Kafka reads the first four bytes as a size. As that is negative, it ends the connection at once."""
 PROTOCOL_VERSION: Final = 1
 TOKEN_SIZE: Final = 16
-LARGEST_RING: Final = 2**30
-SMALLEST_RING: Final = 1024
-MOST_SLOTS: Final = 2**13
-"""So that counts of messages fit into an immediate, see ``ring``."""
-FEWEST_CONTROLS: Final = 2
+MAX_RING_BYTES: Final = 2**30
+MIN_RING_BYTES: Final = 1024
+MAX_SLOTS: Final = 2**13
+"""Limited so that counts of messages fit into an immediate, see ``ring``."""
+MIN_CONTROLS: Final = 2
 
 _FRAME: Final = struct.Struct(">8sHHH")
 _FACTS: Final = struct.Struct(">16s16sI16sIHQIIHH")
 _REQUEST_START: Final = struct.Struct(">ihh")
-_LONGEST_BODY: Final = 2048
+_MAX_BODY: Final = 2048
 _MTUS: Final = frozenset({256, 512, 1024, 2048, 4096})
 _TLS_RECORD_TYPES: Final = frozenset({0x14, 0x15, 0x16, 0x17})
 _HIGHEST_API_KEY: Final = 200
@@ -47,11 +47,11 @@ class HandshakeError(ConnectionError):
 
 
 class NotRdmaError(HandshakeError):
-    """What answers there does not speak the handshake at all."""
+    """The other side does not speak the RDMA handshake at all."""
 
 
 class Kind(IntEnum):
-    """What a message is."""
+    """The kind of a message."""
 
     HELLO = 1
     WELCOME = 2
@@ -61,14 +61,14 @@ class Kind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class RingFacts:
-    """A receive ring, as the peer has to know it to write into it.
+    """A receive ring, as the peer needs it for writing into it.
 
     address, key, size
-        Where it lies, the remote key of its region, and how many bytes it has.
+        Its address, the remote key of its region, and its size in bytes.
     slots
-        Messages with data that may be in it at a time.
+        Maximum number of messages with data in it.
     controls
-        Messages without data that may be on their way besides.
+        Maximum number of messages without data in transit.
     """
 
     address: int
@@ -80,7 +80,7 @@ class RingFacts:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """HELLO and WELCOME: who is there. ``echo`` is the peer's token, zeros in HELLO, which has seen none."""
+    """HELLO and WELCOME: the sender's facts. ``echo`` is the receiver's token, zeros in HELLO, which precedes it."""
 
     kind: Kind
     token: bytes
@@ -91,7 +91,7 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """READY: the client may be written to."""
+    """READY: the client is ready to receive writes."""
 
     echo: bytes
 
@@ -107,11 +107,11 @@ Message = Facts | Ready | Refusal
 
 
 def encode(message: Message) -> bytes:
-    """The bytes of ``message``."""
+    """Return the bytes of ``message``."""
     if isinstance(message, Ready):
         return _frame(Kind.READY, message.echo)
     if isinstance(message, Refusal):
-        return _frame(Kind.REFUSAL, message.reason.encode()[:_LONGEST_BODY])
+        return _frame(Kind.REFUSAL, message.reason.encode()[:_MAX_BODY])
     queue_pair, ring = message.queue_pair, message.ring
     body = _FACTS.pack(
         message.token,
@@ -134,9 +134,9 @@ def _frame(kind: Kind, body: bytes) -> bytes:
 
 
 class HandshakeReader:
-    """Messages out of the peer's bytes, in pieces as they come.
+    """Parses the peer's bytes, in pieces as they arrive, into messages.
 
-    ``peer`` is named in errors. ``accepting``: the peer is a client, so what a stranger says is read as a request.
+    ``peer`` is named in errors. ``accepting``: the peer is a client, so foreign bytes are checked for a Kafka request.
     """
 
     def __init__(self, peer: str, *, accepting: bool) -> None:
@@ -146,15 +146,15 @@ class HandshakeReader:
 
     @property
     def has_begun(self) -> bool:
-        """Whether some bytes of a message have come, and not all."""
+        """Whether part of a message has arrived."""
         return bool(self._data)
 
     def feed(self, data: bytes | bytearray | memoryview) -> list[Message]:
-        """The messages that are whole now.
+        """Return the messages that are complete now.
 
         Raises:
-            NotRdmaError: the peer speaks something else.
-            HandshakeError: what it says makes no sense, or is of another version.
+            NotRdmaError: the peer uses another protocol.
+            HandshakeError: a message is malformed or of another version.
         """
         self._data += data
         messages: list[Message] = []
@@ -166,7 +166,7 @@ class HandshakeReader:
         data = self._data
         start = data[: len(MAGIC)]
         if start != MAGIC[: len(start)]:
-            raise self._stranger(bytes(data))
+            raise self._not_rdma(bytes(data))
         if len(data) < _FRAME.size:
             return None
         _, version, number, length = _FRAME.unpack_from(data)
@@ -175,8 +175,8 @@ class HandshakeReader:
                 f"it speaks version {version} of the RDMA handshake, this side version {PROTOCOL_VERSION}: "
                 "run versions of aioproducer that go together"
             )
-        if length > _LONGEST_BODY:
-            raise self._error(f"a message of {length} bytes, where at most {_LONGEST_BODY} are possible")
+        if length > _MAX_BODY:
+            raise self._error(f"a message of {length} bytes, where at most {_MAX_BODY} are possible")
         if len(data) < _FRAME.size + length:
             return None
         body = bytes(data[_FRAME.size : _FRAME.size + length])
@@ -203,9 +203,9 @@ class HandshakeReader:
             ("packet number", packet_number, packet_number < 2**24),
             ("MTU", mtu, mtu in _MTUS),
             ("ring address", hex(address), 0 < address < 2**64 - size),
-            ("ring size", size, SMALLEST_RING <= size <= LARGEST_RING),
-            ("number of slots", slots, 0 < slots <= MOST_SLOTS),
-            ("number of controls", controls, FEWEST_CONTROLS <= controls <= MOST_SLOTS),
+            ("ring size", size, MIN_RING_BYTES <= size <= MAX_RING_BYTES),
+            ("number of slots", slots, 0 < slots <= MAX_SLOTS),
+            ("number of controls", controls, MIN_CONTROLS <= controls <= MAX_SLOTS),
         ):
             if not is_valid:
                 raise self._error(f"{kind.name} with the impossible {name} {value}")
@@ -217,7 +217,7 @@ class HandshakeReader:
             RingFacts(address, key, size, slots, controls),
         )
 
-    def _stranger(self, data: bytes) -> NotRdmaError:
+    def _not_rdma(self, data: bytes) -> NotRdmaError:
         said = data[:16]
         if len(data) >= 2 and data[0] in _TLS_RECORD_TYPES and data[1] == 3:
             what = "it speaks TLS"
@@ -238,9 +238,9 @@ class HandshakeReader:
         return HandshakeError(errno.EPROTO, f"{self._peer}: RDMA handshake: {text}")
 
 
-def ended_early(peer: str, *, heard: bool, accepting: bool) -> HandshakeError:
-    """The peer ended the TCP connection before the handshake was over; ``heard``: it had said something of it."""
-    if heard or accepting:
+def ended_early(peer: str, *, received: bool, accepting: bool) -> HandshakeError:
+    """Return the error of a connection that ended before the handshake was over; ``received``: parts of it arrived."""
+    if received or accepting:
         return HandshakeError(errno.ECONNRESET, f"{peer} ended the connection before the RDMA handshake was over")
     return NotRdmaError(
         errno.ECONNRESET,
@@ -250,7 +250,7 @@ def ended_early(peer: str, *, heard: bool, accepting: bool) -> HandshakeError:
 
 
 def _is_kafka_request(data: bytes) -> bool:
-    """Whether it looks like the size, API key and version that a request of Kafka's begins with."""
+    """Whether ``data`` looks like the size, API key and version at the start of a Kafka request."""
     if len(data) < _REQUEST_START.size:
         return False
     start: tuple[int, int, int] = _REQUEST_START.unpack_from(data)

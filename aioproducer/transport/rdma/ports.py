@@ -1,4 +1,4 @@
-"""Which address of which port queue pairs are made at: what there is, and the choice among it.
+"""The addresses of ports at which queue pairs can be made, and the choice among them.
 
 Constants are libibverbs' binary interface.
 """
@@ -15,22 +15,22 @@ from aioproducer.transport.rdma.verbs import RdmaUnavailableError
 _PORT_ACTIVE = 4
 _LINK_LAYER_ETHERNET = 2
 _GID_TYPE_ROCE_V2 = 2
-# Of 32 bytes each; the kernel takes no longer table than 64 KiB.
+# 32 bytes each; the kernel accepts no table over 64 KiB.
 _MAX_GIDS = 2000
 
 MTU_BYTES = {1: 256, 2: 512, 3: 1024, 4: 2048, 5: 4096}
-"""By their codes."""
+"""Sizes by libibverbs' codes."""
 
 
 class Port(NamedTuple):
-    """Where queue pairs may be: an address (GID) of a port that is up.
+    """An address (GID) of an active port, at which queue pairs can be made.
 
     number
-        Of the port, from 1.
+        The port's number, from 1.
     gid, gid_index
-        The address and where the port's table has it.
+        The address and its index in the port's table.
     roce_v2
-        Whether packets with it are UDP, which is routed, or bare Ethernet.
+        Whether packets are UDP, which can be routed, or bare Ethernet.
     mtu
         ``active_mtu`` in bytes.
     """
@@ -44,7 +44,7 @@ class Port(NamedTuple):
 
 
 def choose_port(ports: Iterable[Port], gid: str | None, problems: Sequence[str]) -> Port:
-    """The port with the address ``gid``, or the one that most peers will reach.
+    """Return the port with the address ``gid``, or the one that most peers can reach.
 
     A link-local address is the last resort: it means nothing without the name of an interface.
 
@@ -72,7 +72,7 @@ def choose_port(ports: Iterable[Port], gid: str | None, problems: Sequence[str])
 
 
 def ports_of(name: str, context: Any, problems: list[str]) -> Iterator[Port]:
-    """The addresses of a device's ports that are up; why others are left out is added to ``problems``."""
+    """Yield the addresses of a device's active ports; the reasons for leaving out others are added to ``problems``."""
     states = {}
     for number in range(1, context.query_device().phys_port_cnt + 1):
         attributes = context.query_port(number)
@@ -91,7 +91,7 @@ def ports_of(name: str, context: Any, problems: list[str]) -> Iterator[Port]:
 
 
 def gid_of(gid: str) -> bytes:
-    """The 16 bytes of a GID's text; an IPv4 address stands for the one that is mapped into IPv6.
+    """Return the 16 bytes of a GID's text; an IPv4 address stands for its mapping into IPv6.
 
     Raises:
         ConfigurationError: it is no address.
@@ -104,11 +104,11 @@ def gid_of(gid: str) -> bytes:
 
 
 def gid_text(gid: bytes) -> str:
-    """A GID as people write it: an IPv4 address where it stands for one."""
+    """Return the usual text of a GID: an IPv4 address if it is a mapped one."""
     address = ipaddress.IPv6Address(gid)
     return str(address.ipv4_mapped or address)
 
 
 def gid_words(gid: bytes) -> str:
-    """A GID's text as pyverbs reads it."""
+    """Return a GID's text in the form that pyverbs accepts."""
     return ipaddress.IPv6Address(gid).exploded

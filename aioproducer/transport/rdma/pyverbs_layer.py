@@ -1,8 +1,8 @@
-"""The verbs by pyverbs, rdma-core's own Python binding, version 44 or newer.
+"""The verbs by pyverbs, rdma-core's Python binding, version 44 or newer.
 
-pyverbs holds the GIL in every call. What may take long is therefore kept short (memory is paged in before it is
-registered), and what would wait for an event is never called before there is one. Constants are libibverbs' binary
-interface: in which module pyverbs has their names differs between its versions.
+pyverbs holds the GIL in every call. Long calls are therefore kept short (memory is paged in before it is registered),
+and an event is fetched only after it has arrived. Constants are libibverbs' binary interface, because the modules that
+pyverbs defines their names in differ between versions.
 """
 
 from __future__ import annotations
@@ -36,29 +36,29 @@ _ACCESS_LOCAL_WRITE = 1
 _ACCESS_REMOTE_WRITE = 2
 _MTU_CODES = {size: code for code, size in MTU_BYTES.items()}
 
-# 4.096 us * 2**14 for an acknowledgement, six times again: a peer that is gone is noticed in half a second. With seven
-# it never is.
+# 4.096 us * 2**14 for an acknowledgement, six retries: half a second until a dead peer is noticed. With seven it never
+# is.
 _TIMEOUT = 14
 _RETRY_COUNT = 6
-# A receiver that is not ready is asked again for ever (7), 0.64 ms apart (12): the transport's credits rule it out.
+# A receiver that is not ready is retried forever (7), 0.64 ms apart (12): the transport's credits rule this out.
 _RECEIVER_NOT_READY_RETRY = 7
 _RECEIVER_NOT_READY_TIMER = 12
 _HOP_LIMIT = 64
 
 _MAX_PIECES = 16
 
-# Of a completion that failed nothing but the work request's id is defined: it has to tell receives from sends.
+# If a completion failed, only the id of its work request is defined. It must therefore distinguish receives from sends.
 _RECEIVE_BIT = 1 << 63
 
 # Linux 5.14; not in the mmap module of every supported Python.
 _MADV_POPULATE_WRITE = 23
 
-# Whoever opens a device or a completion channel meanwhile would be taken for what pyverbs has just opened.
+# A device or completion channel that another thread opens meanwhile would be mistaken for the one pyverbs has opened.
 _opening = threading.Lock()
 
 
 def _after_fork() -> None:
-    # Held by a thread that there is not in the child.
+    # Another thread, which does not exist in the child, may hold the lock.
     global _opening
     _opening = threading.Lock()
 
@@ -78,7 +78,7 @@ class PyverbsLayer:
         self._pyverbs = _import_pyverbs()
 
     def open(self, device: str | None, gid: str | None) -> PyverbsDevice:
-        """As ``Verbs.open``. ``None`` prefers RoCE v2, addresses of IPv4, and those that other machines reach."""
+        """As ``Verbs.open``. ``None`` prefers RoCE v2, IPv4 addresses, and addresses that other machines can reach."""
         names = self.device_names()
         if device is not None and device not in names:
             raise RdmaUnavailableError(f"there is no RDMA device {device}; there are: {', '.join(names)}")
@@ -105,7 +105,7 @@ class PyverbsLayer:
         return PyverbsDevice(self._pyverbs, context, domain, chosen)
 
     def device_names(self) -> list[str]:
-        """What devices there are, at least one.
+        """Return the names of all devices, at least one.
 
         Raises:
             RdmaUnavailableError: there is none; the text says what to do.
@@ -129,7 +129,7 @@ class PyverbsLayer:
             with _opening:
                 return self._pyverbs.device.Context(name=name)
         except self._pyverbs.error as error:
-            raise _failed(f"cannot open {name}", error, "who may read and write /dev/infiniband/uverbs*?") from error
+            raise _failed(f"cannot open {name}", error, "check the permissions of /dev/infiniband/uverbs*") from error
 
 
 class PyverbsDevice:
@@ -149,7 +149,7 @@ class PyverbsDevice:
 
     @property
     def gid(self) -> str:
-        """The address that was chosen, as text."""
+        """The chosen address, as text."""
         return gid_text(self._port.gid)
 
     def register(
@@ -191,7 +191,7 @@ class PyverbsMemoryRegion:
     """As ``MemoryRegion``."""
 
     def __init__(self, device: PyverbsDevice, memory: mmap.mmap, offset: int, length: int, access: int) -> None:
-        # As long as there is this object the memory cannot be unmapped.
+        # Keeps the memory mapped as long as this object exists.
         self._first: ctypes.c_char | None = ctypes.c_char.from_buffer(memory, offset)
         self._device = device
         self._address = ctypes.addressof(self._first)
@@ -201,7 +201,7 @@ class PyverbsMemoryRegion:
         try:
             self._region = pyverbs.mr.MR(device._domain, self._length, access, address=self._address)
         except pyverbs.error as error:
-            # The traceback would keep it.
+            # Otherwise the traceback would keep it.
             self._first = None
             limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
             limited = _code(error) in (errno.ENOMEM, errno.EAGAIN, errno.EPERM) and limit != resource.RLIM_INFINITY
@@ -247,7 +247,7 @@ class PyverbsQueuePair:
     def __init__(self, device: PyverbsDevice, send_depth: int, receive_depth: int) -> None:
         self._device = device
         self._pyverbs = device._pyverbs
-        # pyverbs crashes on what is closed.
+        # pyverbs crashes when it uses a closed object.
         self._lock = threading.RLock()
         self._closed = False
         self._connected = False
@@ -278,8 +278,8 @@ class PyverbsQueuePair:
         self._events.register(self._completion_fd, select.POLLIN)
         port = device._port
         self._facts = QueuePairFacts(self._pair.qp_num, port.gid, secrets.randbits(24), port.mtu)
-        # What is posted is copied: the same objects serve every request, as making them costs more than all else.
-        # pyverbs makes no request without a piece, but counts none where it is told so afterwards.
+        # Posting copies. The same objects serve every request, because making them would cost more than all the rest.
+        # pyverbs cannot make a request without a piece, but accepts a count of zero afterwards.
         self._pieces = [pyverbs.wr.SGE(0, 0, 0) for _ in range(_MAX_PIECES)]
         self._receive = pyverbs.wr.RecvWR(num_sge=1, sg=self._pieces)
         self._receive.num_sge = 0
@@ -410,7 +410,7 @@ class PyverbsQueuePair:
                 return
             self._closed = True
             self._pair.close()
-            # Waits for ever for events that were taken and not acknowledged; clear_events leaves none.
+            # Waits forever for events that were taken but not acknowledged; clear_events leaves none.
             self._queue.close()
             self._channel.close()
         self._device._children.discard(self)
@@ -421,7 +421,7 @@ class PyverbsQueuePair:
 
 
 class _Pyverbs(NamedTuple):
-    """The modules that are used, and what their calls raise."""
+    """The modules in use, and the exception that their calls raise."""
 
     device: Any
     pd: Any
@@ -434,7 +434,7 @@ class _Pyverbs(NamedTuple):
 
 
 def _import_pyverbs() -> _Pyverbs:
-    # pyverbs configures logging for the whole process as it is imported; that is the program's to do.
+    # pyverbs configures logging for the whole process on import. That is up to the program.
     root = logging.getLogger()
     handlers, level = list(root.handlers), root.level
     try:
@@ -466,11 +466,11 @@ def _import_pyverbs() -> _Pyverbs:
 
 
 def _completion_channel(pyverbs: _Pyverbs, context: Any) -> tuple[Any, int]:
-    """A completion channel and its file descriptor, made non-blocking: with an event or without, no call waits."""
+    """Return a completion channel and its file descriptor; it is non-blocking, so no call waits for an event."""
     with _opening:
         before = None if hasattr(pyverbs.cq.CompChannel, "fd") else _event_fds()
         channel = pyverbs.cq.CompChannel(context)
-        # Older than rdma-core 58, it does not tell.
+        # Before rdma-core 58 the channel does not expose it.
         fds = {channel.fd} if before is None else _event_fds() - before
     if len(fds) != 1:
         channel.close()
@@ -487,7 +487,7 @@ def _event_fds() -> set[int]:
             if os.readlink(f"/proc/self/fd/{name}") == "anon_inode:[infinibandevent]":
                 found.add(int(name))
         except FileNotFoundError:
-            # Closed meanwhile, as the listing itself is.
+            # Closed meanwhile, like the descriptor of the listing itself.
             continue
     return found
 
@@ -504,16 +504,16 @@ def _completion(found: Any) -> Completion:
 
 
 def _page_in(address: int, length: int) -> None:
-    """Have the kernel map all pages now: ctypes lets other threads run meanwhile, pyverbs would not.
+    """Let the kernel map all pages now: ctypes lets other threads run meanwhile, pyverbs would not.
 
-    A kernel that does not know how does it when the memory is registered.
+    A kernel that does not support this maps them when the memory is registered.
     """
     ctypes.CDLL(None).madvise(ctypes.c_void_p(address), ctypes.c_size_t(length), _MADV_POPULATE_WRITE)
 
 
 @contextmanager
 def _verb(pyverbs: _Pyverbs, what: str) -> Iterator[None]:
-    """Errors of pyverbs as ``VerbsError``."""
+    """Convert errors of pyverbs into ``VerbsError``."""
     try:
         yield
     except pyverbs.error as error:
@@ -527,7 +527,7 @@ def _failed(what: str, error: Exception, hint: str | None = None) -> VerbsError:
 
 
 def _code(error: Exception) -> int | None:
-    """``errno``, where pyverbs knows it."""
+    """Return ``errno`` if pyverbs knows it."""
     code: int = getattr(error, "error_code", -1)
     return None if code == -1 else abs(code)
 

@@ -1,4 +1,4 @@
-"""Registering the callers' memory, so that the card reads records where they are."""
+"""Compiled. Registering the callers' memory, so that the card reads records where they are."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typing import Final
 from aioproducer.transport.rdma.verbs import Device, MemoryRegion
 
 _PART_BYTES: Final = 1024 * 1024
-"""So much memory is registered at once: some tenths of a millisecond of the GIL."""
+"""Size of one part, which holds the GIL for some tenths of a millisecond."""
 
 _PARTS_IN_A_ROW: Final = 16
-"""Some ten milliseconds, for which connections that are made meanwhile wait."""
+"""Parts registered in one go, about ten milliseconds. Connections that are being made wait for it."""
 
 _PAUSE: Final = 0.0005
 """Seconds between two parts, in which the loop gets the GIL."""
 
 
 class RegisteredMemory:
-    """Memory that the card gathers from once all of it is registered, part by part.
+    """Memory that the card can gather from once all of it is registered, part by part.
 
-    Registering holds the GIL where pyverbs does it, about as long as there are pages: between two parts the loop gets
-    its turn.
+    Registering holds the GIL in pyverbs for a time proportional to the number of pages. Between two parts the loop can
+    run.
     """
 
     def __init__(self, device: Device, memory: mmap.mmap) -> None:
@@ -31,13 +31,13 @@ class RegisteredMemory:
         self._device = device
         self._regions: list[MemoryRegion] = []
         self._keys: list[int] = []
-        """Of each part."""
+        """The local key of each part."""
         self.address = 0
-        """Where it begins, once all of it is registered."""
+        """Start address, once all of it is registered."""
         self.size = len(memory)
 
     def register_more(self) -> bool:
-        """Register the next few parts; whether those were the last.
+        """Register the next few parts, and return whether those were the last.
 
         Raises:
             VerbsError: a part was refused; none is registered then.
@@ -60,7 +60,7 @@ class RegisteredMemory:
         return True
 
     def part_of(self, address: int) -> tuple[int, int]:
-        """Of the part that holds an address: where it ends, and its local key."""
+        """Return the end and the local key of the part that contains ``address``."""
         part = (address - self.address) // _PART_BYTES
         return min(self.address + (part + 1) * _PART_BYTES, self.address + self.size), self._keys[part]
 

@@ -12,15 +12,15 @@ cpdef (long long, long long, long long) decode_immediate(long long value) except
 @cython.final
 cdef class Fifo:
     cdef object _memory
-    # Where it is.
+    # The address of its items.
     cdef long long* _numbers
     cdef Py_ssize_t _size
     cdef Py_ssize_t _first
     cdef readonly Py_ssize_t count
 
-    @cython.locals(size=Py_ssize_t, place=Py_ssize_t)
+    @cython.locals(size=Py_ssize_t, index=Py_ssize_t)
     cdef object _grow(self)
-    @cython.locals(place=Py_ssize_t)
+    @cython.locals(index=Py_ssize_t)
     cpdef object append(self, Py_ssize_t number)
     @cython.locals(number=Py_ssize_t)
     cpdef Py_ssize_t first(self) except? -1
@@ -68,7 +68,7 @@ cdef class ReceiveRing:
     @cython.locals(length=Py_ssize_t)
     cpdef object consumed(self)
     cpdef bint owes_credits(self) except -1
-    cpdef bint tells_credits(self) except -1
+    cpdef bint attaches_credits(self) except -1
     @cython.locals(data=Py_ssize_t, controls=Py_ssize_t)
     cpdef (Py_ssize_t, Py_ssize_t) take_credits(self) except *
 

@@ -1,16 +1,18 @@
-"""The accounting of rings, credits and work requests; no input or output here.
+"""Compiled. The accounting of rings, credits and work requests; no I/O.
 
-A side writes only into the peer's receive ring, one piece after the other, round and round. A *message* is one RDMA
-WRITE with immediate: it takes a posted receive of the peer and, if it carries data, a run of bytes in the ring, which
-never goes over the ring's end. The peer frees messages oldest first, as it consumes them, and says so in the immediate
-of its next message: how many of those with data, how many of those without.
+A side writes only into the peer's receive ring, sequentially and wrapping around. A *message* is one RDMA WRITE with
+immediate. It uses up a posted receive of the peer and, if it carries data, a run of bytes in the ring that never
+crosses the ring's end. The peer frees messages in order as it consumes them. The immediate of its next message reports
+how many data messages and how many control messages it has freed.
 
-**No overrun.** Data messages are bounded by the peer's slots and by the bytes of its ring, controls by its number of
-controls; every message of them has a receive posted, and one receive more is kept for the goodbye.
+**No overrun.** Data messages are bounded by the peer's slots and by the bytes of its ring, control messages by its
+number of controls. Each of them has a posted receive, and one more receive is reserved for the goodbye.
 
-**No deadlock.** Whoever consumes data returns credits by a control message when enough has come together. Controls are
-acknowledged by the peer's next data message. Where all controls wait for that, the peer has at least one data credit by
-the last of them: if it has something to write it can, and thereby acknowledges; if not, it needs no credits.
+**No deadlock.** The consumer of data returns credits by a control message once enough have accumulated. Controls are
+acknowledged by the peer's next data message. If all controls wait for that, the last of them has given the peer at
+least one data credit. If the peer has data to write, it can, and thereby acknowledges; if not, it needs no credits.
+
+No Python form: ``Fifo`` indexes its array through a C pointer.
 """
 
 from __future__ import annotations
@@ -30,11 +32,11 @@ _COUNT_MASK: Final = 0x3FFF
 
 
 class RingError(ConnectionError):
-    """The peer broke the rules of the rings."""
+    """The peer violated the rules of the rings."""
 
 
 class MessageKind(IntEnum):
-    """What the immediate says that its message is."""
+    """The kind of a message, part of its immediate."""
 
     DATA = 1
     CREDITS = 2
@@ -43,12 +45,12 @@ class MessageKind(IntEnum):
 
 
 def encode_immediate(kind: int, data_freed: int, controls_freed: int) -> int:
-    """The 32 bits of a message: 4 for its kind, 14 each for how many messages the sender has freed meanwhile."""
+    """Return the 32 bits of a message: 4 for its kind, 14 each for the data and control messages that were freed."""
     return kind << _KIND_SHIFT | data_freed << _DATA_SHIFT | controls_freed
 
 
 def decode_immediate(value: int) -> tuple[int, int, int]:
-    """The opposite of ``encode_immediate``.
+    """Return kind, freed data messages and freed control messages; the inverse of ``encode_immediate``.
 
     Raises:
         RingError: there is no such kind.
@@ -60,7 +62,7 @@ def decode_immediate(value: int) -> tuple[int, int, int]:
 
 
 class Fifo:
-    """Whole numbers in the order in which they came: an array that goes round, of twice the length when it is full."""
+    """A queue of integers: a circular array that doubles in size when it is full."""
 
     def __init__(self) -> None:
         if not cython.compiled:
@@ -73,8 +75,8 @@ class Fifo:
     def _grow(self) -> None:
         size = max(2 * self._size, 8)
         memory = array("q", bytes(8 * size))
-        for place in range(self.count):
-            memory[place] = self._numbers[(self._first + place) % self._size]
+        for index in range(self.count):
+            memory[index] = self._numbers[(self._first + index) % self._size]
         self._memory = memory
         if cython.compiled:
             self._numbers = cython.cast(cython.p_longlong, cython.cast(cython.size_t, memory.buffer_info()[0]))
@@ -86,19 +88,19 @@ class Fifo:
     def append(self, number: int) -> None:
         if self.count == self._size:
             self._grow()
-        place = self._first + self.count
-        if place >= self._size:
-            place -= self._size
-        self._numbers[place] = number
+        index = self._first + self.count
+        if index >= self._size:
+            index -= self._size
+        self._numbers[index] = number
         self.count += 1
 
     def first(self) -> int:
-        """The oldest; there must be one."""
+        """Return the oldest number; the queue must not be empty."""
         number: int = self._numbers[self._first]
         return number
 
     def take(self) -> int:
-        """The oldest, which goes; there must be one."""
+        """Remove and return the oldest number; the queue must not be empty."""
         number: int = self._numbers[self._first]
         self._first += 1
         if self._first == self._size:
@@ -111,7 +113,7 @@ class Fifo:
 
 
 class PeerRing:
-    """The peer's receive ring, as whoever writes into it knows it."""
+    """The peer's receive ring as this side, which writes into it, knows it."""
 
     def __init__(self, size: int, slots: int, controls: int) -> None:
         self.size = size
@@ -123,13 +125,13 @@ class PeerRing:
         self._lengths = Fifo()
 
     def room(self) -> int:
-        """How many bytes the next message may have at most."""
+        """Return the maximum size of the next message in bytes."""
         if not self.free_slots:
             return 0
         return min(self.free_bytes, self.size - self._position)
 
     def take(self, length: int) -> int:
-        """Where in the ring a message of ``length`` bytes goes; there must be ``room``."""
+        """Return the ring offset of a message of ``length`` bytes; there must be ``room``."""
         assert 0 < length <= self.room()
         offset = self._position
         self._position = offset + length
@@ -141,15 +143,15 @@ class PeerRing:
         return offset
 
     def take_control(self) -> None:
-        """A control message is sent; ``free_controls`` must be over 0."""
+        """Account for a control message that is sent; ``free_controls`` must be over 0."""
         assert self.free_controls > 0
         self.free_controls -= 1
 
     def freed(self, data: int, controls: int) -> None:
-        """The peer has freed that many messages.
+        """Account for messages that the peer has freed.
 
         Raises:
-            RingError: there were not as many.
+            RingError: the peer had fewer.
         """
         if not data and not controls:
             return
@@ -164,7 +166,7 @@ class PeerRing:
 
 
 class ReceiveRing:
-    """This side's receive ring: what the peer has written there, and what it need not know yet to be free."""
+    """This side's receive ring: what the peer has written, and what the peer need not know yet to be free."""
 
     def __init__(self, size: int, slots: int, controls: int) -> None:
         self.size = size
@@ -172,20 +174,20 @@ class ReceiveRing:
         self._controls = controls
         self._position = 0
         self._held_bytes = 0
-        """Written, and not free for the peer, as far as it knows."""
+        """Bytes that are written and, as far as the peer knows, not free."""
         self._held = Fifo()
-        """The length of each data message that has come and is not consumed."""
+        """The length of each data message that has arrived and is not consumed."""
         self.waiting = 0
-        """How many those are."""
+        """Number of these messages."""
         self._oldest = 0
-        """Where the first of them lies."""
+        """Ring offset of the first of them."""
         self._freed_bytes = 0
         self.data_freed = 0
-        """Messages consumed that the peer does not know of."""
+        """Consumed messages that the peer does not know of."""
         self.controls_freed = 0
 
     def arrived(self, length: int) -> None:
-        """A data message has come.
+        """Account for a data message that has arrived.
 
         Raises:
             RingError: the peer had no room for it.
@@ -203,11 +205,11 @@ class ReceiveRing:
         self.waiting += 1
 
     def oldest(self) -> tuple[int, int]:
-        """Where the oldest data message lies, and its length; one must be ``waiting``."""
+        """Return offset and length of the oldest data message; one must be ``waiting``."""
         return self._oldest, self._held.first()
 
     def control_arrived(self) -> None:
-        """A control message has come, and is done with.
+        """Account for a control message, which is consumed at once.
 
         Raises:
             RingError: there are more of them than the peer may send.
@@ -217,7 +219,7 @@ class ReceiveRing:
         self.controls_freed += 1
 
     def consumed(self) -> None:
-        """The oldest message is not needed any more, and its receive posted again."""
+        """Account for the oldest message: it is consumed, and its receive will be posted again."""
         length = self._held.take()
         self.waiting -= 1
         self._oldest = (self._oldest + length) % self.size
@@ -225,18 +227,18 @@ class ReceiveRing:
         self.data_freed += 1
 
     def owes_credits(self) -> bool:
-        """Whether so much was freed that the peer should be told, though there be nothing else to tell."""
+        """Whether enough was freed to send the peer a message of its own."""
         return self.data_freed * 4 >= self._slots or self._freed_bytes * 4 >= self.size
 
-    def tells_credits(self) -> bool:
-        """Whether so much was freed that a message with data tells of it: for less no receives are posted yet.
+    def attaches_credits(self) -> bool:
+        """Whether enough was freed to attach credits to a data message. For less, no receives are posted again yet.
 
-        It is less than what ``owes_credits`` waits for, and never of controls, which nothing else acknowledges.
+        The limit is lower than that of ``owes_credits``. One freed control is enough: nothing else acknowledges it.
         """
         return self.controls_freed > 0 or self.data_freed * 8 >= self._slots or self._freed_bytes * 8 >= self.size
 
     def take_credits(self) -> tuple[int, int]:
-        """How many data messages and controls were freed, to be told with the next message."""
+        """Take the numbers of freed data and control messages, for the next message to report."""
         data = self.data_freed
         controls = self.controls_freed
         self._held_bytes -= self._freed_bytes
@@ -247,57 +249,57 @@ class ReceiveRing:
 
 
 class SendQueue:
-    """Work requests under way, the send ring whose bytes they read, and what they read besides it.
+    """Outstanding work requests, the send ring, and the other memory that they read.
 
-    A completion is of its work request and all before it, so only some of them are *signaled*: one in a quarter of
-    ``depth``, the one by which half of the ring is in use, and where the caller waits for one. ``lent`` is whatever
-    must stay as it is until the card has read it.
+    A completion covers its work request and all before it, so only some are *signaled*: one in a quarter of ``depth``,
+    the one by which half of the ring is in use, and those whose completion the caller needs. ``lent`` owns the memory
+    that must not change until the card has read it.
 
-    All that is written is one stream of bytes, in which each write of the caller's ends somewhere. A write is *done*
-    when all bytes up to its end were posted, and no work request under way that begins before it reads what was lent.
+    All written data forms one stream of bytes, in which each write of the caller has an end. A write is *done* when all
+    bytes up to its end were posted, and no outstanding work request that begins before it reads lent memory.
 
-    ``reserve``: work requests kept for controls and the goodbye.
+    ``reserve``: work requests reserved for controls and the goodbye.
     """
 
     def __init__(self, depth: int, reserve: int, ring_size: int) -> None:
         self._depth = depth
         self._data_depth = depth - reserve
-        # With few work requests for data the last of them has to be one of those.
+        # With few work requests for data, the last of them must be signaled.
         self._interval = max(1, min(depth // 4, self._data_depth))
         self._ring_size = ring_size
         self.room = ring_size
-        """Bytes of the ring that nobody reads."""
+        """Bytes of the ring that are not in use."""
         self.position = 0
-        """Where in the ring they begin."""
+        """Offset in the ring at which they begin."""
         self._unsignaled = 0
         self._unsignaled_bytes = 0
         self._next_id = 0
         self._signaled = Fifo()
-        """Of each that is: its id; and of it and those before it that are not:"""
+        """For each signaled work request its id; the next two cover it and the unsignaled ones before it."""
         self._copied = Fifo()
-        """how many bytes of the ring they read,"""
+        """Bytes of the ring that they read."""
         self._lending = Fifo()
-        """and how many of them read what was lent."""
+        """How many of them read lent memory."""
         self._unsignaled_lending = 0
         self._done = 0
-        """The ids before it are done with."""
+        """All ids before this one have completed."""
         self.lent = 0
-        """How many of those under way read what was lent."""
+        """Outstanding work requests that read lent memory."""
         self._held: list[object] = [None] * depth
-        """What that is, round and round; and where the oldest of it is:"""
+        """The owners of that memory, circular; the next field is the index of the oldest."""
         self._first_held = 0
         self._lent_from = Fifo()
-        """Of each of those: where in the stream it begins."""
+        """For each work request that reads lent memory, its position in the stream."""
         self.written_to = 0
-        """Where the stream of all that was written ends."""
+        """End of the stream of all data written so far."""
         self.posted_to = 0
         self._owed = Fifo()
-        """Where the writes end whose caller waits for them to be done."""
+        """Ends of the writes that the caller waits for."""
         self.owed = 0
 
     @property
     def under_way(self) -> int:
-        """How many work requests are."""
+        """Number of outstanding work requests."""
         return self._next_id - self._done
 
     def may_post(self) -> bool:
@@ -305,7 +307,7 @@ class SendQueue:
         return self._next_id - self._done < self._data_depth
 
     def may_post_control(self) -> bool:
-        """Whether there is room for a work request without data, and the goodbye behind it."""
+        """Whether there is room for a work request without data, and for the goodbye behind it."""
         return self._next_id - self._done < self._depth - 1
 
     def may_post_goodbye(self) -> bool:
@@ -313,11 +315,11 @@ class SendQueue:
         return self._next_id - self._done < self._depth
 
     def run(self) -> int:
-        """How many bytes there is room for that do not go over the end of the ring."""
+        """Return how many bytes fit before the end of the ring."""
         return min(self.room, self._ring_size - self.position)
 
     def take(self, length: int) -> tuple[int, int]:
-        """Where in the ring the next ``length`` bytes go: how many of them at which offset; the rest at its start."""
+        """Take ``length`` bytes of the ring: return the offset, and how many fit there; the rest goes to its start."""
         assert 0 < length <= self.room
         offset = self.position
         self.position = (offset + length) % self._ring_size
@@ -325,20 +327,20 @@ class SendQueue:
         return offset, min(length, self._ring_size - offset)
 
     def written(self, length: int) -> None:
-        """The caller has written so many bytes more."""
+        """Account for ``length`` bytes that the caller has written."""
         self.written_to += length
 
     def done_to(self) -> int:
-        """All writes that end here or before are done."""
+        """Return the stream position up to which all writes are done."""
         return self._lent_from.first() if self.lent else self.posted_to
 
     def owe(self) -> None:
-        """The last write is not done, and its caller waits for it."""
+        """Record that the caller waits for the last write to be done."""
         self._owed.append(self.written_to)
         self.owed += 1
 
     def take_done(self) -> int:
-        """How many of the writes that are waited for are done, oldest first; each is said once."""
+        """Take the number of writes that the caller waits for and that are done, oldest first."""
         owed = self._owed
         done_to = self.done_to()
         count = 0
@@ -349,17 +351,17 @@ class SendQueue:
         return count
 
     def take_owed(self) -> int:
-        """How many writes are waited for: nothing is read any more, and they are done as they are."""
+        """Take the number of all writes that the caller waits for, as nothing is read any longer."""
         count = self.owed
         self._owed.clear()
         self.owed = 0
         return count
 
     def posted(self, length: int, copied: int, lent: object, wanted: bool) -> tuple[int, bool]:
-        """The next work request: its id, and whether it is signaled.
+        """Account for the next work request; return its id and whether it is signaled.
 
-        It has ``length`` bytes of the stream; it reads ``copied`` bytes of the ring, and ``lent``, where that is not
-        ``None``. ``wanted``: somebody waits for its completion.
+        It carries ``length`` bytes of the stream, and reads ``copied`` bytes of the ring and, unless ``None``, the
+        memory of ``lent``. ``wanted``: its completion is needed.
         """
         self._unsignaled += 1
         self._unsignaled_bytes += copied
@@ -382,7 +384,7 @@ class SendQueue:
         return work_request_id, signaled
 
     def completed(self, work_request_id: int) -> None:
-        """That work request, which is signaled, is done with, and all before it."""
+        """Account for the completion of a signaled work request and of all before it."""
         returned = 0
         while self._signaled.count and self._signaled.first() <= work_request_id:
             self._done = self._signaled.take() + 1

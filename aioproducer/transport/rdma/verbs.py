@@ -1,10 +1,11 @@
-"""The verbs that are used, as a seam between the RDMA transport and what speaks to the card.
+"""The verbs in use: the interface between the RDMA transport and a verbs layer.
 
-A *verbs layer* makes ``Device`` objects: the one on pyverbs (``aioproducer.transport.rdma.pyverbs_layer``), or the
-double of ``aioproducer.testing.verbs``, which a test holds to the real one. Names are those of libibverbs.
+A *verbs layer* makes ``Device`` objects. There is one on pyverbs (``aioproducer.transport.rdma.pyverbs_layer``), and
+the double of ``aioproducer.testing.verbs``, which a test compares with the real one. Names are those of libibverbs.
 
-Calls that may block, all but those of ``QueuePair`` that say otherwise, are made in the executor's thread, never on the
-event loop. What is made must be closed, in the order queue pair, memory region, device; closing twice is closing once.
+Calls that may block run in the executor's thread, never on the event loop. Only those of ``QueuePair`` that are
+documented otherwise do not block. Objects must be closed in the order queue pair, memory region, device; closing twice
+has no further effect.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ class VerbsError(OSError):
 
 
 class RdmaUnavailableError(OSError):
-    """There is no RDMA here: the text names what is missing (pyverbs, a device, a port that is up, locked memory)."""
+    """RDMA is not available: the text names what is missing (pyverbs, a device, an active port, locked memory)."""
 
 
 class CompletionStatus(IntEnum):
-    """``enum ibv_wc_status``, as far as it is told apart here."""
+    """The values of ``enum ibv_wc_status`` that are handled here."""
 
     SUCCESS = 0
     LOCAL_LENGTH_ERROR = 1
@@ -39,7 +40,7 @@ class CompletionStatus(IntEnum):
 
 
 class QueuePairFacts(NamedTuple):
-    """What the peer has to know to connect its queue pair to this one.
+    """The data that the peer needs to connect its queue pair to this one.
 
     number
         ``qp_num``, 24 bits.
@@ -58,7 +59,7 @@ class QueuePairFacts(NamedTuple):
 
 
 class MemoryRegion(Protocol):
-    """Memory that the card may read and, where asked for, the peer write."""
+    """Memory that the card may read and, if requested, the peer may write."""
 
     @property
     def address(self) -> int: ...
@@ -80,30 +81,30 @@ class QueuePair(Protocol):
     def facts(self) -> QueuePairFacts: ...
 
     def connect(self, peer: QueuePairFacts) -> None:
-        """Through RTR to RTS: the peer may write from now on, and is asked again for half a second if it may not yet.
+        """Go through RTR to RTS. The peer may write from now on; earlier writes are retried for half a second.
 
         Raises:
             VerbsError: a transition failed.
         """
 
     def post_receives(self, work_request_ids: Sequence[int]) -> None:
-        """Receives without memory, each for one write with immediate of the peer. Does not block; any thread.
+        """Post receives without memory, each for one write with immediate. Does not block; any thread.
 
-        May be called before ``connect``. What is posted to a queue pair in error may come back flushed or never.
+        May be called before ``connect``. Receives posted to a queue pair in error may complete as flushed, or never.
 
         Raises:
             VerbsError: the receive queue is full, or the queue pair is closed.
         """
 
     def post_write(self, write: Write) -> None:
-        """``IBV_WR_RDMA_WRITE_WITH_IMM``, of at most ``max_pieces`` pieces; ``write`` may be filled anew afterwards.
+        """Post ``IBV_WR_RDMA_WRITE_WITH_IMM`` of at most ``max_pieces`` pieces; ``write`` may be reused afterwards.
 
-        Unless ``signaled`` it has a completion only when it fails. At the peer it is solicited
-        (``IBV_SEND_SOLICITED``). Does not block; any thread.
+        Unless ``signaled``, it completes only if it fails. It is solicited (``IBV_SEND_SOLICITED``). Does not block;
+        any thread.
 
         Raises:
-            VerbsError: the send queue is full, or the queue pair is not connected or closed. To one that is in error
-                it is posted, and comes back flushed.
+            VerbsError: the send queue is full, or the queue pair is not connected or closed. On a queue pair in error
+                the write is posted, and completes as flushed.
         """
 
     @property
@@ -111,30 +112,31 @@ class QueuePair(Protocol):
 
     @property
     def completion_fd(self) -> int:
-        """Readable when completions have come since ``request_notification``; non-blocking."""
+        """Readable if completions have arrived since ``request_notification``; non-blocking."""
 
     def request_notification(self, solicited_only: bool = False) -> None:
-        """``ibv_req_notify_cq``; what came before it makes no event: poll once more after it. Does not block.
+        """``ibv_req_notify_cq``; earlier completions cause no event, so poll once after it. Does not block.
 
-        The next completion makes an event, and then none until this is called again; with ``solicited_only`` the next
-        of a receive, be it flushed. Of a write that failed there may be an event or none: the receives that are flushed
-        with it make one. Who has asked for any completion, and asks again before it came, will have the event at any.
+        The next completion causes an event, then none does until this is called again. With ``solicited_only`` only a
+        receive causes one, even a flushed one. A failed write may or may not cause an event: the receives that are
+        flushed with it do. After a request for any completion, another request before its event changes nothing: any
+        completion still causes the event.
         """
 
     def clear_events(self) -> None:
         """Take and acknowledge the channel's events. Does not block."""
 
     def poll(self, most: int) -> list[Completion]:
-        """At most so many completions, oldest first. Does not block."""
+        """Return at most ``most`` completions, oldest first. Does not block."""
 
     def next_completions(self, most: int, solicited_only: bool) -> list[Completion]:
-        """``clear_events``, ``request_notification`` and ``poll`` at once, in this order. Does not block.
+        """Combine ``clear_events``, ``request_notification`` and ``poll``, in this order. Does not block.
 
-        What comes behind those that are returned makes an event, if there were fewer than ``most``.
+        If there are fewer than ``most``, later completions cause an event.
         """
 
     def to_error(self) -> None:
-        """``IBV_QPS_ERR``: what was posted is flushed."""
+        """Enter ``IBV_QPS_ERR``: everything posted is flushed."""
 
     def close(self) -> None:
         """Destroy the queue pair, then its completion queue and channel."""
@@ -149,14 +151,14 @@ class Device(Protocol):
     def register(
         self, memory: mmap.mmap, *, remote_write: bool, offset: int = 0, length: int | None = None
     ) -> MemoryRegion:
-        """Register ``memory``, or a part of it that begins with a page.
+        """Register ``memory``, or a part of it that starts at a page boundary.
 
         Raises:
-            VerbsError: it was refused; where the limit of locked memory is why, the text says so.
+            VerbsError: the call failed; if the limit of locked memory is the reason, the text says so.
         """
 
     def create_queue_pair(self, *, send_depth: int, receive_depth: int) -> QueuePair:
-        """With room for so many sends and receives under way."""
+        """Create a queue pair with room for that many outstanding sends and receives."""
 
     def close(self) -> None: ...
 

@@ -1,6 +1,6 @@
 cimport cython
 
-cdef Py_ssize_t MOST_PIECES
+cdef Py_ssize_t MAX_PIECES
 
 @cython.final
 cdef class Write:
@@ -10,7 +10,7 @@ cdef class Write:
     cdef public unsigned int immediate
     cdef public bint signaled
     cdef readonly Py_ssize_t count
-    # As many as MOST_PIECES says.
+    # As many as MAX_PIECES says.
     cdef unsigned long long[32] _addresses
     cdef unsigned long long[32] _lengths
     cdef unsigned int[32] _local_keys

@@ -1,7 +1,8 @@
-"""What is posted to a queue pair, and what comes of it.
+"""Compiled. Work requests for a queue pair, and their completions.
 
-There is one of each with every request: they are of numbers, from which those who speak to the card make what they
-need.
+Each request needs both, so they hold plain numbers, from which the verbs layer makes what the card needs.
+
+No Python form: ``Write`` holds its pieces in C arrays.
 """
 
 from __future__ import annotations
@@ -14,28 +15,28 @@ if TYPE_CHECKING:
 else:
     from aioproducer._common.uncompiled import cython
 
-MOST_PIECES: Final = 32
-"""That a ``Write`` has room for; a queue pair may take fewer."""
+MAX_PIECES: Final = 32
+"""Room of a ``Write``; a queue pair may accept fewer pieces."""
 
 Piece: TypeAlias = tuple[int, int, int]
 """``struct ibv_sge``, bytes of registered memory: address, length, local key."""
 
 
 class Write:
-    """``struct ibv_send_wr`` of an RDMA WRITE with immediate: the pieces, one after the other, to the peer's memory.
+    """``struct ibv_send_wr`` of an RDMA WRITE with immediate: writes the pieces, in order, to the peer's memory.
 
-    Whoever posts many fills the same one anew for each: nobody looks at it after it was posted.
+    The same object may be refilled for each request: it is not read after it was posted.
 
     work_request_id
-        What its completion has.
+        The id of its completion.
     remote_address, remote_key
-        Where to in the peer's memory.
+        The destination in the peer's memory.
     immediate
         32 bits for the peer.
     signaled
-        Whether it has a completion when all went well.
+        Whether it completes also if it succeeds.
     count
-        How many pieces there are; without any it is a message without bytes.
+        Number of pieces; a message without any has no bytes.
     """
 
     def __init__(
@@ -54,20 +55,20 @@ class Write:
         self.signaled = signaled
         self.count = 0
         if not cython.compiled:
-            self._addresses = [0] * MOST_PIECES
-            self._lengths = [0] * MOST_PIECES
-            self._local_keys = [0] * MOST_PIECES
+            self._addresses = [0] * MAX_PIECES
+            self._lengths = [0] * MAX_PIECES
+            self._local_keys = [0] * MAX_PIECES
         for piece in pieces:
             self.add(*piece)
 
     def clear(self) -> None:
-        """Have no pieces."""
+        """Remove all pieces."""
         self.count = 0
 
     def add(self, address: int, length: int, local_key: int) -> None:
-        """Put a piece behind the others; at most ``MOST_PIECES``."""
+        """Append a piece; at most ``MAX_PIECES``."""
         count = self.count
-        assert count < MOST_PIECES
+        assert count < MAX_PIECES
         self._addresses[count] = address
         self._lengths[count] = length
         self._local_keys[count] = local_key
@@ -75,23 +76,23 @@ class Write:
 
     @property
     def pieces(self) -> list[Piece]:
-        """The pieces."""
+        """The pieces, in order."""
         return [(self._addresses[at], self._lengths[at], self._local_keys[at]) for at in range(self.count)]
 
 
 class Completion:
-    """``struct ibv_wc``: what became of a work request.
+    """``struct ibv_wc``: the outcome of a work request.
 
     work_request_id
-        As it was posted.
+        The id that was posted.
     status
-        0, or why it failed (``CompletionStatus``, or another value of ``enum ibv_wc_status``).
+        0, or the reason of a failure (``CompletionStatus``, or another value of ``enum ibv_wc_status``).
     received
-        Whether it is of a receive that the peer's write with immediate has consumed.
+        Whether it belongs to a receive, which the peer's write with immediate has consumed.
     length
-        How many bytes the peer wrote, of a receive that succeeded.
+        Bytes that the peer wrote, for a receive that succeeded.
     immediate
-        The peer's 32 bits, of a receive that succeeded, in this machine's order.
+        The peer's 32 bits in this machine's byte order, for a receive that succeeded.
     """
 
     __slots__ = ("immediate", "length", "received", "status", "work_request_id")
