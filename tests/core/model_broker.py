@@ -36,7 +36,7 @@ class Answer:
 
 
 class ModelPartition:
-    """A replicated log: whoever leads has all of it."""
+    """A replicated log: every leader has all of it."""
 
     def __init__(self, leader: int, max_batch_size: int) -> None:
         self.leader = leader

@@ -1,4 +1,4 @@
-"""PT-29: exactly once and in order with up to five batches in flight, whatever network, brokers and deadlines do.
+"""Exactly once and in order with up to five batches in flight, whatever network, brokers and deadlines do.
 
 A state machine over the accumulator, the producer state and the completion, against a model of the brokers. What may
 happen: requests and answers are delayed, connections end before or after a write, connections to several brokers run at
@@ -255,11 +255,11 @@ class ExactlyOnce(RuleBasedStateMachine):
         self.connections[node].append(SentRequest(sent, reading))
 
     def _check_attempt(self, batch: ProducerBatch) -> None:
-        """PT-26: sequences of one producer id and epoch neither overlap nor move."""
+        """Sequences of one producer id and epoch neither overlap nor move."""
         partition = batch.topic_partition.partition
         assert 0 <= batch.producer_epoch <= LAST_EPOCH
         assert batch.closed
-        # PT-33: never two epochs of a partition on the wire.
+        # A partition never has two epochs in flight.
         on_wire = {
             sent.epoch
             for requests in self.connections.values()
@@ -429,7 +429,7 @@ class ExactlyOnce(RuleBasedStateMachine):
                 expected = (batch.base_sequence + batch.record_count) % SEQUENCES_END
             if expected is not None:
                 assert (sequences.next_sequence - expected) % SEQUENCES_END < 10_000
-            # PT-31: first those with a sequence, in its order, then the others in the order they were made.
+            # First the batches with a sequence, in sequence order, then the others in creation order.
             waiting = list(queue.batches)
             with_sequence = [batch for batch in waiting if batch.base_sequence >= 0]
             assert waiting[: len(with_sequence)] == with_sequence

@@ -1,4 +1,4 @@
-"""RecordAccumulator: placing records, the lines, compression off the loop, what it reports."""
+"""RecordAccumulator: appending records, blocked records, compression off the loop, what it reports."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def fill_memory(bench: Bench, topic: str = "t", partition: int = 0) -> Delivery:
     st.integers(0, 3000),
     st.sampled_from([2048, 8192, 1 << 18]),
 )
-def test_pt11_every_record_lands_in_one_batch_in_the_order_of_its_sender(sends, batch_size: int, memory: int) -> None:
-    """Four callers that take turns, also when memory makes some of them wait."""
+def test_every_record_lands_in_one_batch_in_the_order_of_its_sender(sends, batch_size: int, memory: int) -> None:
+    """Four callers send alternately, also when some of them wait for memory."""
     bench = Bench(topics={"t": 2}, batch_size=batch_size, memory=memory, linger=0)
     deliveries: list[tuple[bytes, Delivery]] = []
     log: dict[int, list[bytes | None]] = {0: [], 1: []}
@@ -84,7 +84,7 @@ def test_pt11_every_record_lands_in_one_batch_in_the_order_of_its_sender(sends, 
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.integers(0, 400), min_size=1, max_size=40), st.integers(0, 1000))
-def test_pt12_a_batch_of_several_records_is_within_batch_size(sizes: list[int], batch_size: int) -> None:
+def test_a_batch_of_several_records_is_within_batch_size(sizes: list[int], batch_size: int) -> None:
     bench = Bench(batch_size=batch_size, linger=0, idempotent=False)
     for size in sizes:
         bench.send(b"x" * size)
@@ -99,8 +99,8 @@ def test_pt12_a_batch_of_several_records_is_within_batch_size(sizes: list[int], 
 
 
 @pytest.mark.parametrize("batch_size", [0, 54, 55, 60, 61])
-def test_with_a_batch_size_of_60_the_process_crashed(batch_size: int) -> None:
-    """Less than a header by one: the size left for records was C's sign of an error."""
+def test_a_batch_size_below_the_header_size_works(batch_size: int) -> None:
+    """With one byte less than a header, the remaining size was -1, C's error value, and the process crashed."""
     bench = Bench(batch_size=batch_size, linger=0)
     for value in (b"a", b"b"):
         delivery = bench.send(value)
@@ -117,8 +117,8 @@ def test_with_a_batch_size_of_60_the_process_crashed(batch_size: int) -> None:
     st.lists(st.tuples(st.text(max_size=20), st.none() | st.binary(max_size=50)), max_size=4),
     st.sampled_from(["none", "gzip", "snappy", "lz4", "zstd"]),
 )
-def test_pt13_the_upper_bound_holds(key, value, headers, compression: str) -> None:
-    """Also for what a codec makes longer."""
+def test_the_upper_bound_holds(key, value, headers, compression: str) -> None:
+    """This holds also for records that a codec makes longer."""
     bench = Bench(linger=0, codec=None if compression == "none" else codec(compression))
     bench.send(value, key=key, headers=tuple(headers))
     batches = bench.drain()
@@ -159,7 +159,7 @@ def test_20000_partitions_with_a_record_each_take_a_slab_each() -> None:
     assert bench.pool.total_memory - bench.pool.available_memory == 20_000 * 1024
 
 
-def test_a_fragmented_arena_makes_nobody_wait() -> None:
+def test_a_fragmented_arena_blocks_no_record() -> None:
     bench = Bench(topics={"t": 8}, memory=8192, batch_size=5000, linger=0)
     for partition in range(8):
         bench.send(partition=partition)
@@ -185,7 +185,7 @@ def test_keys_choose_their_partition_unless_they_are_ignored() -> None:
     assert len({ignoring.send(partition=None, key=b"%d" % number).topic_partition for number in range(20)}) == 1
 
 
-def test_pt15_the_sticky_choice_appends_once_and_leaves_no_memory_behind() -> None:
+def test_a_sticky_record_is_appended_once_and_leaks_no_memory() -> None:
     bench = Bench(topics={"t": 5}, batch_size=1000, memory=1 << 20, linger=10.0)
     deliveries = [bench.send(b"%d" % number + b"x" * 300, partition=None) for number in range(200)]
     used: Counter[ProducerBatch] = Counter(delivery._group for delivery in deliveries)
@@ -198,18 +198,18 @@ def test_pt15_the_sticky_choice_appends_once_and_leaves_no_memory_behind() -> No
     assert bench.all_memory_is_back()
 
 
-def test_a_partitioner_of_the_users_is_asked() -> None:
+def test_a_custom_partitioner_is_called() -> None:
     bench = Bench(topics={"t": 3}, choose_partition=lambda topic, key, value: int(value))
     assert [bench.send(b"%d" % each, partition=None).topic_partition.partition for each in (2, 0, 2)] == [2, 0, 2]
     assert bench.send(b"0", partition=1).topic_partition.partition == 1
 
 
-def test_a_partitioner_that_does_not_choose_leaves_it_to_the_sticky_one() -> None:
+def test_a_partitioner_that_does_not_choose_defers_to_the_sticky_partitioner() -> None:
     bench = Bench(topics={"t": 3}, choose_partition=lambda topic, key, value: None)
     assert len({bench.send(partition=None, key=b"%d" % number).topic_partition for number in range(10)}) == 1
 
 
-def test_what_a_partitioner_raises_the_sender_gets() -> None:
+def test_an_exception_of_the_partitioner_is_raised_by_send() -> None:
     def choose(topic, key, value) -> int:
         raise ZeroDivisionError
 
@@ -223,7 +223,7 @@ def test_what_a_partitioner_raises_the_sender_gets() -> None:
 # BlockedRecords
 
 
-def test_pt02_the_line_for_memory_is_strictly_first_come_over_all_topics() -> None:
+def test_records_get_memory_in_arrival_order_over_all_topics() -> None:
     bench = Bench(topics={"a": 1, "b": 1, "c": 1}, memory=8192, batch_size=100)
     fill_memory(bench, "a")
     placed: list[int] = []
@@ -248,7 +248,7 @@ def test_pt02_the_line_for_memory_is_strictly_first_come_over_all_topics() -> No
     assert placed == list(range(5))
 
 
-def test_pt02_a_small_record_does_not_pass_a_large_one_that_waits() -> None:
+def test_a_small_record_does_not_overtake_a_large_blocked_one() -> None:
     bench = Bench(topics={"a": 1, "b": 1}, memory=4096, batch_size=100)
     bench.send(b"x" * 1500, topic="a")
     large = bench.send(b"y" * 3000, topic="a")
@@ -259,7 +259,7 @@ def test_pt02_a_small_record_does_not_pass_a_large_one_that_waits() -> None:
     assert list(bench.accumulator.blocked_records.memory_waiters) == [large._group, small._group]
 
 
-def test_pt02_what_needs_no_memory_waits_for_nobody() -> None:
+def test_a_record_that_needs_no_memory_does_not_wait() -> None:
     bench = Bench(topics={"a": 1, "b": 1}, memory=4096)
     bench.send(b"x", topic="b")
     bench.send(b"x" * 2900, topic="a")
@@ -269,7 +269,7 @@ def test_pt02_what_needs_no_memory_waits_for_nobody() -> None:
     assert isinstance(delivery._group, ProducerBatch)
 
 
-def test_a_topic_with_somebody_in_line_queues_its_later_records_behind() -> None:
+def test_records_of_a_topic_queue_behind_its_blocked_records() -> None:
     bench = Bench(topics={"t": 2}, memory=4096)
     bench.send(b"x", partition=1)
     bench.send(b"x" * 2900, partition=0)
@@ -279,7 +279,7 @@ def test_a_topic_with_somebody_in_line_queues_its_later_records_behind() -> None
     assert [value[:1] for value in sent_values(bench)] == [b"x", b"x", b"y", b"y"]
 
 
-def test_pt04_when_the_head_leaves_the_next_is_served() -> None:
+def test_when_the_first_blocked_record_leaves_the_next_is_served() -> None:
     bench = Bench(memory=8192, batch_size=100)
     bench.send(b"x" * 3500)
     large = bench.send(b"y" * 6000)
@@ -295,8 +295,8 @@ def test_pt04_when_the_head_leaves_the_next_is_served() -> None:
     assert isinstance(small._group, ProducerBatch)
 
 
-def test_pt03_who_leaves_the_line_leaves_nothing_behind() -> None:
-    """By its deadline, by cancel, or because it failed; then all memory can be had again."""
+def test_a_record_that_leaves_the_queue_leaves_no_state() -> None:
+    """It leaves by its deadline, by cancel, or by failing; afterwards all memory is available."""
     bench = Bench(memory=4096, max_block=5.0, batch_size=100)
     first = fill_memory(bench)
     withdrawn, expired, failed = (bench.send(b"y" * 700) for _ in range(3))
@@ -314,7 +314,7 @@ def test_pt03_who_leaves_the_line_leaves_nothing_behind() -> None:
     assert not bench.accumulator.blocked_records.memory_waiters
 
 
-def test_the_line_expires_in_its_order_and_the_deadline_is_known() -> None:
+def test_blocked_records_expire_in_order_and_the_next_deadline_is_known() -> None:
     bench = Bench(topics={}, max_block=5.0)
     first = bench.send(topic="a")
     bench.now = 1.0
@@ -329,7 +329,7 @@ def test_the_line_expires_in_its_order_and_the_deadline_is_known() -> None:
     assert not bench.accumulator.blocked_records.topics
 
 
-def test_the_line_has_an_end_and_the_text_says_what_to_do() -> None:
+def test_the_queue_is_bounded_and_the_error_says_what_to_do() -> None:
     bench = Bench(topics={}, memory=4096)
     bench.send(b"x" * 3000, topic="unknown")
     with pytest.raises(BufferExhaustedError, match=r"Await the sends, or call `await producer\.drain\(\)`"):
@@ -338,7 +338,7 @@ def test_the_line_has_an_end_and_the_text_says_what_to_do() -> None:
     assert len(bench.accumulator.blocked_records.pending.records) == 1
 
 
-def test_one_topic_without_metadata_holds_up_no_other() -> None:
+def test_a_topic_without_metadata_does_not_delay_others() -> None:
     bench = Bench(topics={"known": 1})
     waiting = bench.send(topic="unknown")
     assert list(bench.accumulator.blocked_records.topics) == ["unknown"]
@@ -354,7 +354,7 @@ def test_one_topic_without_metadata_holds_up_no_other() -> None:
     assert sorted(sent_values(bench)) == [b"value"] * 2
 
 
-def test_what_waits_in_line_is_a_copy() -> None:
+def test_a_blocked_record_is_a_copy() -> None:
     bench = Bench(topics={})
     value, key, header = bytearray(b"value"), bytearray(b"key"), bytearray(b"header")
     bench.send(memoryview(value), topic="t", partition=None, key=key, headers=[("name", header), ("null", None)])
@@ -369,7 +369,7 @@ def test_what_waits_in_line_is_a_copy() -> None:
     assert (record.key, record.value, record.headers) == (b"key", b"value", (("name", b"header"), ("null", None)))
 
 
-def test_what_is_in_its_batch_is_a_copy_too() -> None:
+def test_a_batched_record_is_a_copy() -> None:
     bench = Bench()
     value = bytearray(b"value")
     bench.send(value)
@@ -377,7 +377,7 @@ def test_what_is_in_its_batch_is_a_copy_too() -> None:
     assert sent_values(bench) == [b"value"]
 
 
-def test_admit_serves_no_more_than_it_may_in_one_turn() -> None:
+def test_admit_serves_at_most_its_limit_per_call() -> None:
     bench = Bench(topics={})
     for _ in range(5):
         bench.send(topic="t")
@@ -389,8 +389,8 @@ def test_admit_serves_no_more_than_it_may_in_one_turn() -> None:
     assert not bench.accumulator.blocked_records.memory_waiters
 
 
-def test_all_of_a_long_line_moved_up_at_once_when_its_topic_came() -> None:
-    """Ten thousand records that had waited for metadata took ten milliseconds of one turn."""
+def test_records_of_a_new_topic_are_unblocked_a_bounded_number_at_a_time() -> None:
+    """Ten thousand records that waited for metadata once took ten milliseconds of one loop pass."""
     bench = Bench(topics={})
     values = [b"%d" % number for number in range(2 * RECORDS_PER_STEP + 7)]
     for value in values:
@@ -411,8 +411,8 @@ def test_all_of_a_long_line_moved_up_at_once_when_its_topic_came() -> None:
     assert sent_values(bench) == [*values, b"last"]
 
 
-def test_how_long_a_long_line_waited_for_metadata_was_summed_at_once_when_it_came() -> None:
-    """Of as many records of a kilobyte as 64 MiB hold that took eight milliseconds of one step."""
+def test_metadata_wait_times_are_summed_a_bounded_number_at_a_time() -> None:
+    """Summing all of them at once took eight milliseconds for 64 MiB of one-kilobyte records."""
     bench = Bench(topics={})
     count = 2 * RECORDS_PER_STEP + 7
     for number in range(count):
@@ -427,7 +427,7 @@ def test_how_long_a_long_line_waited_for_metadata_was_summed_at_once_when_it_cam
     assert lines.metadata_wait == 2 * count
 
 
-def test_who_waits_for_one_partition_alone_has_waited_for_metadata_until_it_is_there() -> None:
+def test_waiting_for_an_unknown_partition_counts_as_metadata_wait() -> None:
     bench = Bench(topics={"t": 1})
     bench.send(b"1", partition=1)
     bench.send(b"0", partition=0)
@@ -436,7 +436,7 @@ def test_who_waits_for_one_partition_alone_has_waited_for_metadata_until_it_is_t
     assert bench.accumulator.blocked_records.metadata_wait == 3
 
 
-def test_a_record_for_a_partition_that_is_not_there_waits_for_it() -> None:
+def test_a_record_for_an_unknown_partition_waits_for_it() -> None:
     bench = Bench(topics={"t": 1})
     waiting = bench.send(b"1", partition=1)
     behind = bench.send(b"0", partition=0)
@@ -449,7 +449,7 @@ def test_a_record_for_a_partition_that_is_not_there_waits_for_it() -> None:
     assert behind.done()
 
 
-def test_nobody_who_waits_for_memory_lingers() -> None:
+def test_no_batch_lingers_while_records_are_blocked_on_memory() -> None:
     bench = Bench(topics={"t": 3}, memory=3072, linger=100.0)
     for partition in range(2):
         bench.send(partition=partition)
@@ -461,7 +461,7 @@ def test_nobody_who_waits_for_memory_lingers() -> None:
 # An async serializer's place
 
 
-def test_a_record_being_serialized_keeps_its_place() -> None:
+def test_a_record_being_serialized_keeps_its_position() -> None:
     bench = Bench()
     accumulator = bench.accumulator
     first = accumulator.blocked_records.make_record("t", 0, None, None, (), 1000, bench.now)
@@ -481,8 +481,8 @@ def test_a_record_being_serialized_keeps_its_place() -> None:
 
 
 @pytest.mark.parametrize("end", ["cancel", "expire", "fail"])
-def test_when_one_that_blocked_its_topic_left_the_next_was_forgotten(end: str) -> None:
-    """It waited for its deadline, or for another send of the topic, although nothing was missing any more."""
+def test_when_the_record_blocking_its_topic_leaves_the_next_is_admitted(end: str) -> None:
+    """The next record once waited for its deadline, or for another send of the topic."""
     bench = Bench(max_block=5.0)
     accumulator = bench.accumulator
     first = accumulator.blocked_records.make_record("t", 0, None, None, (), 1000, bench.now)
@@ -507,8 +507,8 @@ def test_when_one_that_blocked_its_topic_left_the_next_was_forgotten(end: str) -
 
 @pytest.mark.parametrize("key", [None, b"key"])
 @pytest.mark.parametrize("left_by", ["cancel", "expiry"])
-def test_a_send_to_a_topic_whose_line_had_emptied_before_metadata_came_raised(key, left_by: str) -> None:
-    """'NoneType' has no attribute 'partition', or a hash over no partitions, instead of a place in line."""
+def test_send_to_an_unknown_topic_whose_queue_became_empty_blocks(key, left_by: str) -> None:
+    """It once raised "'NoneType' has no attribute 'partition'", or hashed over zero partitions."""
     bench = Bench(topics={}, max_block=5.0)
     delivery = bench.send(topic="new", partition=None, key=key)
     if left_by == "cancel":
@@ -520,8 +520,8 @@ def test_a_send_to_a_topic_whose_line_had_emptied_before_metadata_came_raised(ke
     assert list(bench.accumulator.blocked_records.topics) == ["new"]
 
 
-def test_a_record_in_line_whose_partition_went_away_stopped_everything() -> None:
-    """With 'list index out of range', again and again, at the head of the line for memory."""
+def test_a_blocked_record_whose_partition_disappears_delays_no_other() -> None:
+    """It once raised 'list index out of range' again and again at the head of the queue for memory."""
     bench = Bench(topics={"t": 3, "u": 1}, memory=4096, batch_size=100)
     fill_memory(bench, "u")
     gone = bench.send(b"gone", partition=2)
@@ -542,8 +542,8 @@ def test_a_record_in_line_whose_partition_went_away_stopped_everything() -> None
     assert sorted(sent_values(bench)) == [b"gone", b"other", b"stays"]
 
 
-def test_a_partition_that_does_not_exist_holds_up_nobody_but_who_wants_it() -> None:
-    """All of the topic waited behind it for max_block_ms, and failed with it."""
+def test_a_missing_partition_delays_only_its_own_records() -> None:
+    """All records of the topic once waited behind it for max_block_ms, and failed with it."""
     bench = Bench(topics={"t": 2}, max_block=10.0)
     missing = [bench.send(b"%d" % number, partition=7) for number in range(2)]
     others = [bench.send(b"key", key=b"k", partition=None), bench.send(b"1", partition=1), bench.send(partition=None)]
@@ -571,7 +571,7 @@ def test_a_partition_that_does_not_exist_holds_up_nobody_but_who_wants_it() -> N
     assert not bench.accumulator.topics["t"].unknown_partition_waiters
 
 
-def test_a_partitioner_that_knows_more_partitions_than_there_are_waits_for_them() -> None:
+def test_a_partition_number_beyond_the_known_count_waits_for_the_partition() -> None:
     partition = [0]
     bench = Bench(memory=4096, batch_size=100, choose_partition=lambda topic, key, value: partition[0])
     bench.send(b"x" * 3900, partition=None)
@@ -591,8 +591,8 @@ def test_a_partitioner_that_knows_more_partitions_than_there_are_waits_for_them(
     assert isinstance(delivery._group, ProducerBatch)
 
 
-def test_a_partitioner_was_asked_again_for_a_record_that_had_waited() -> None:
-    """A round robin over two partitions then gave every record to the same one."""
+def test_the_partitioner_is_called_once_for_a_record_that_waits() -> None:
+    """The partitioner was once called twice, so a round robin over two partitions chose the same one every time."""
     asked: list[bytes] = []
 
     def choose(topic, key, value) -> int:
@@ -610,7 +610,7 @@ def test_a_partitioner_was_asked_again_for_a_record_that_had_waited() -> None:
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError("by zero"), InvalidPartitionError("partition -1")])
-def test_a_partitioner_that_raised_for_a_record_in_line_stopped_everything(error: Exception) -> None:
+def test_a_partitioner_error_fails_only_the_blocked_record(error: Exception) -> None:
     def choose(topic, key, value) -> int:
         if value == b"bad":
             raise error
@@ -631,8 +631,8 @@ def test_a_partitioner_that_raised_for_a_record_in_line_stopped_everything(error
         assert str(failure) == "The partitioner failed on a record for topic 't': ZeroDivisionError('by zero')"
 
 
-def test_a_line_ended_never_where_as_many_came_each_turn_as_were_served() -> None:
-    """Ten thousand coroutines, each awaiting its sends in turn, stood in line for seconds after metadata had come."""
+def test_the_queue_empties_though_as_many_records_arrive_as_are_served() -> None:
+    """Ten thousand coroutines, each awaiting its sends, were once queued for seconds after metadata had arrived."""
     bench = Bench(topics={}, memory=1 << 24, batch_size=1 << 20, max_request_size=1 << 21)
     sent = [b"%d" % number for number in range(1000)]
     for value in sent:
@@ -652,7 +652,7 @@ def test_a_line_ended_never_where_as_many_came_each_turn_as_were_served() -> Non
     assert sent_values(bench) == sent
 
 
-def test_a_partitioner_that_sends_for_a_record_in_line_gets_no_record_placed_twice() -> None:
+def test_a_partitioner_that_sends_during_admission_duplicates_no_record() -> None:
     sent: list[bytes] = []
 
     def choose(topic: str, key: Buffer | None, value: Buffer | None) -> int:
@@ -675,14 +675,14 @@ def test_a_partitioner_that_sends_for_a_record_in_line_gets_no_record_placed_twi
     assert sent_values(bench) == sent
 
 
-def test_a_topic_that_lost_all_its_partitions_takes_records_into_line() -> None:
+def test_records_for_a_topic_without_partitions_are_queued() -> None:
     bench = Bench(topics={"t": 2})
     bench.send(partition=None)
     bench.accumulator.set_partition_count("t", 0, 0)
     for key in (None, b"key"):
         delivery = bench.send(partition=None, key=key)
         assert not isinstance(delivery._group, ProducerBatch)
-    # What is in its batch goes to the old leader.
+    # Batched records go to the old leader.
     assert len(sent_values(bench)) == 1
     bench.accumulator.set_partition_count("t", 2, 0)
     bench.turn()
@@ -701,7 +701,7 @@ def test_partitions_without_a_record_share_one_empty_queue() -> None:
 # Compression
 
 
-def test_small_batches_are_compressed_at_once_and_large_ones_off_the_loop() -> None:
+def test_small_batches_are_compressed_inline_and_large_ones_off_the_loop() -> None:
     bench = Bench(codec=codec("gzip"), batch_size=1 << 16, linger=0)
     bench.send(b"x" * 1000)
     batch = bench.drain_one()
@@ -722,10 +722,8 @@ def test_small_batches_are_compressed_at_once_and_large_ones_off_the_loop() -> N
 @pytest.mark.parametrize(
     ("name", "level", "at_once"), [("zstd", 19, False), ("zstd", None, True), ("lz4", 12, False), ("gzip", 9, True)]
 )
-def test_small_batches_were_compressed_at_once_however_long_that_takes(
-    name: str, level: int | None, at_once: bool
-) -> None:
-    """Those of one request at zstd's level 19 held the loop for a quarter of a second."""
+def test_a_slow_compression_level_is_not_run_inline(name: str, level: int | None, at_once: bool) -> None:
+    """The batches of one request at zstd's level 19 once blocked the loop for a quarter of a second."""
     bench = Bench(codec=codec(name), compression_level=level, linger=0)
     bench.send(b"value")
     assert len(bench.drain()) == at_once
@@ -737,7 +735,7 @@ def test_small_batches_were_compressed_at_once_however_long_that_takes(
         assert sent_values(bench) == [b"value"]
 
 
-def test_a_full_batch_is_compressed_without_waiting_for_its_broker() -> None:
+def test_a_full_batch_is_compressed_before_its_broker_is_ready() -> None:
     bench = Bench(codec=codec("lz4"), batch_size=2000, linger=100.0)
     bench.accumulator.topics.set_leader("t", 0, -1, 0)
     bench.send(b"x" * 3000)
@@ -746,7 +744,7 @@ def test_a_full_batch_is_compressed_without_waiting_for_its_broker() -> None:
     assert values_of(bench.drain_one()) == [b"x" * 3000]
 
 
-def test_more_uncompressed_bytes_go_into_a_batch_where_they_compress_well() -> None:
+def test_a_batch_takes_more_uncompressed_bytes_if_they_compress_well() -> None:
     bench = Bench(codec=codec("gzip"), batch_size=2000, linger=0, memory=1 << 22, max_request_size=20_000)
 
     def largest() -> int:
@@ -768,7 +766,7 @@ def test_more_uncompressed_bytes_go_into_a_batch_where_they_compress_well() -> N
     assert 2000 < largest() <= 20_000
 
 
-def test_sizes_that_followed_the_compression_ratio_left_the_memory_in_crumbs() -> None:
+def test_varying_compression_ratios_do_not_fragment_the_memory() -> None:
     class Varying(GzipCodec):
         """Compresses now better, now worse, as texts do."""
 
@@ -794,13 +792,13 @@ def test_sizes_that_followed_the_compression_ratio_left_the_memory_in_crumbs() -
         for batch in bench.drain():
             bench.ack(batch)
         bench.turn()
-    # As many as a size has powers of two, and some where the memory ended.
+    # At most one slab per power of two of the size, and some more if the memory ran out.
     assert sum(pieces[-1000:]) / 1000 < 8
 
 
 @pytest.mark.parametrize(("batch_size", "largest"), [(16_384, 5_000), (131_072, 5_000), (131_072, 20_000)])
-def test_records_of_many_sizes_left_the_memory_in_crumbs(batch_size: int, largest: int) -> None:
-    """Batches of 128 KiB were of 28 pieces on average where records had 50 to 5,000 bytes."""
+def test_records_of_many_sizes_do_not_fragment_the_memory(batch_size: int, largest: int) -> None:
+    """Batches of 128 KiB once had 28 slabs on average if records had 50 to 5,000 bytes."""
     random = Random(5)
     bench = Bench(topics={"t": 4}, batch_size=batch_size, memory=1 << 23, linger=0)
     pieces: list[int] = []
@@ -818,7 +816,7 @@ def test_records_of_many_sizes_left_the_memory_in_crumbs(batch_size: int, larges
 
 @pytest.mark.parametrize("end", ["expire", "abort"])
 @pytest.mark.parametrize("when", ["before", "while"])
-def test_pt09_a_batch_that_fails_while_it_is_compressed_returns_its_memory_once(end: str, when: str) -> None:
+def test_a_batch_that_fails_while_it_is_compressed_returns_its_memory_once(end: str, when: str) -> None:
     bench = Bench(codec=codec("gzip"), batch_size=1 << 16, linger=0, delivery_timeout=10.0)
     delivery = bench.send(b"x" * 10_000)
     assert bench.drain() == []
@@ -841,7 +839,7 @@ def test_pt09_a_batch_that_fails_while_it_is_compressed_returns_its_memory_once(
     assert bench.drain() == []
 
 
-def test_a_batch_that_cannot_be_compressed_is_given_up() -> None:
+def test_a_batch_whose_compression_fails_can_be_failed_and_releases_its_memory() -> None:
     bench = Bench(codec=codec("gzip"), batch_size=1 << 16, linger=0)
     delivery = bench.send(b"x" * 10_000)
     bench.drain()
@@ -853,7 +851,7 @@ def test_a_batch_that_cannot_be_compressed_is_given_up() -> None:
     assert bench.all_memory_is_back()
 
 
-def test_a_compressed_batch_that_is_too_large_is_split_and_nothing_expected_of_compression() -> None:
+def test_a_compressed_batch_that_is_too_large_is_split_and_resets_the_estimate() -> None:
     bench = Bench(codec=codec("gzip"), batch_size=1 << 16, linger=0)
     bench.send(b"x" * 100)
     bench.ack(bench.drain_one())
@@ -875,7 +873,7 @@ def test_a_compressed_batch_that_is_too_large_is_split_and_nothing_expected_of_c
 # Deadlines
 
 
-def test_pt25_the_next_deadline_is_the_nearest_of_all() -> None:
+def test_the_next_deadline_is_the_earliest_of_all() -> None:
     bench = Bench(topics={"t": 2}, linger=0.5, delivery_timeout=100.0, max_block=50.0)
     accumulator = bench.accumulator
     assert accumulator.next_deadline() == float("inf")
@@ -896,7 +894,7 @@ def test_pt25_the_next_deadline_is_the_nearest_of_all() -> None:
     assert accumulator.next_deadline() == float("inf")
 
 
-def test_pt25_a_partition_without_leader_keeps_nobody_busy() -> None:
+def test_a_partition_without_leader_causes_no_wakeups() -> None:
     bench = Bench(linger=0.5, delivery_timeout=100.0)
     bench.accumulator.topics.set_leader("t", 0, -1, 0)
     bench.send()
@@ -905,8 +903,8 @@ def test_pt25_a_partition_without_leader_keeps_nobody_busy() -> None:
     assert not bench.accumulator.ready.ready_nodes
 
 
-def test_pt09_everything_comes_back_after_any_history() -> None:
-    """Acked, retried, expired on the wire and acked late, split, aborted; each once."""
+def test_all_memory_is_released_after_any_history() -> None:
+    """Batches are acked, retried, expired in flight and acked late, split, or aborted; each returns memory once."""
     bench = Bench(topics={"t": 5}, delivery_timeout=10.0, batch_size=500)
     for partition in range(5):
         bench.send_batch(3, partition=partition)
@@ -928,7 +926,7 @@ def test_pt09_everything_comes_back_after_any_history() -> None:
     assert bench.all_memory_is_back()
 
 
-def test_a_codec_that_raised_at_drain_lost_the_batches_drained_before_it() -> None:
+def test_a_codec_error_during_drain_keeps_the_batches_drained_before() -> None:
     class Failing(GzipCodec):
         def compress(self, buffers: Sequence[Buffer], level: int | None = None) -> bytes:
             if b"bad" in b"".join(buffers):
@@ -944,8 +942,8 @@ def test_a_codec_that_raised_at_drain_lost_the_batches_drained_before_it() -> No
 
 
 @pytest.mark.parametrize("rest", [5, 400, 2000])
-def test_a_send_within_a_send_takes_no_other_records_place(rest: int) -> None:
-    """Reading a user's object runs the user's code: what it sent stood at the same offset, and one was lost."""
+def test_a_nested_send_does_not_overwrite_another_record(rest: int) -> None:
+    """Reading a caller's object runs its code: a nested send once took the same offset, and a record was lost."""
     bench = Bench(linger=100.0, batch_size=1000)
 
     class Sends(list[tuple[str, bytes | None]]):
@@ -975,7 +973,7 @@ def test_a_send_within_a_send_takes_no_other_records_place(rest: int) -> None:
 class TestTheRestOfTheMemory:
     """With next to none left, batches would be made of crumbs: thousands of pieces to take, to checksum and to send."""
 
-    def test_who_would_get_a_crumb_waits_for_what_is_under_way(self) -> None:
+    def test_a_record_waits_for_memory_in_flight_rather_than_take_a_small_remainder(self) -> None:
         bench = Bench(topics={"t": 2}, memory=64 * 1024, batch_size=16 * 1024)
         under_way = []
         for _ in range(3):
@@ -994,7 +992,7 @@ class TestTheRestOfTheMemory:
         (slab,) = bench.queue().open_batch.slabs
         assert slab.size >= 15_000
 
-    def test_where_nothing_is_under_way_crumbs_are_better_than_nothing(self) -> None:
+    def test_with_nothing_in_flight_a_small_remainder_is_used(self) -> None:
         bench = Bench(topics={"t": 2}, memory=20 * 1024, batch_size=64 * 1024)
         for partition in (0, 1):
             for _ in range(8):
@@ -1005,8 +1003,8 @@ class TestTheRestOfTheMemory:
         assert bench.queue().open_batch.record_count == 9
 
 
-def test_the_memory_holds_as_many_records_as_there_is_room_for_though_batches_are_never_quite_full() -> None:
-    """A slab for a whole batch each time would leave a tenth of the memory empty, and send callers into line sooner."""
+def test_the_memory_is_used_fully_though_batches_are_not_quite_full() -> None:
+    """A full-size slab for each batch would leave a tenth of the memory unused and block callers sooner."""
     bench = Bench(topics={"t": 1}, memory=10_000_000, batch_size=100_000)
     taken = 0
     while not bench.accumulator.blocked_records.memory_waiters:

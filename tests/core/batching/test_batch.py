@@ -74,7 +74,7 @@ HEADER_VALUES = st.none() | st.binary(max_size=100)
     ),
     st.integers(1, 4),
 )
-def test_a_record_is_written_as_the_general_encoder_does_or_not_at_all(records: Any, kibibytes: int) -> None:
+def test_a_record_is_encoded_like_the_general_encoder_or_not_at_all(records: Any, kibibytes: int) -> None:
     room = kibibytes * 1024
     batch = make_batch(1 << 16)
     batch.add_slab(BufferPool(1 << 16).take(room, room))
@@ -92,7 +92,7 @@ def test_a_record_is_written_as_the_general_encoder_does_or_not_at_all(records: 
 
 
 @pytest.mark.parametrize("headers", [[("\ud800", b"v")], [("fine", b"v"), ("\ud800", None)]])
-def test_a_header_whose_name_has_no_encoding_leaves_the_batch_as_it_was(
+def test_a_header_name_that_cannot_be_encoded_leaves_the_batch_unchanged(
     headers: list[tuple[str, bytes | None]],
 ) -> None:
     batch = make_batch()
@@ -110,7 +110,7 @@ def test_a_header_whose_name_has_no_encoding_leaves_the_batch_as_it_was(
     base_sequence=st.integers(-1, 2**31 - 1),
     compressed=st.none() | st.binary(max_size=300),
 )
-def test_the_header_is_that_of_the_general_encoder(
+def test_the_batch_header_equals_that_of_the_general_encoder(
     values: list[bytes],
     timestamps: list[int],
     producer_id: int,
@@ -166,7 +166,7 @@ def test_records_are_read_back_as_they_were_appended() -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.integers(0, 5000), min_size=1, max_size=40))
 def test_a_chain_of_slabs_is_the_gather_list(sizes: list[int]) -> None:
-    """Records larger than a slab too; nothing of a slab but the used part goes out."""
+    """This holds also for records larger than a slab; only the used part of a slab is sent."""
     pool = BufferPool(1 << 20)
     batch = make_batch(1 << 19)
     values = [bytes([index]) * size for index, size in enumerate(sizes)]
@@ -217,7 +217,7 @@ def test_a_record_that_cannot_be_encoded_changes_nothing() -> None:
     assert (batch.record_count, batch.used_size()) == (0, 0)
 
 
-def test_pt12_the_first_record_is_always_taken_and_more_up_to_the_limit() -> None:
+def test_the_first_record_always_fits_and_more_fit_up_to_the_limit() -> None:
     pool = BufferPool(1 << 16)
     batch = make_batch(100)
     assert batch.has_room_for(5000)
@@ -234,7 +234,7 @@ def test_pt12_the_first_record_is_always_taken_and_more_up_to_the_limit() -> Non
     assert batch.is_full()
 
 
-def test_the_header_is_made_anew_only_where_it_has_changed() -> None:
+def test_the_header_is_rebuilt_only_if_it_changed() -> None:
     batch = make_batch()
     batch.add_slab(BufferPool(1 << 16).take(1024, 1024))
     batch.append(None, b"x", (), 1000)
@@ -249,7 +249,7 @@ def test_the_header_is_made_anew_only_where_it_has_changed() -> None:
     assert len(first[0]) == BATCH_HEADER_SIZE
 
 
-def test_compressed_bytes_take_the_place_of_the_records_and_are_charged() -> None:
+def test_compressed_bytes_replace_the_records_and_are_charged() -> None:
     pool = BufferPool(1 << 16)
     batch = make_batch(1 << 15)
     fill(batch, pool, [b"x" * 1000] * 10)
@@ -278,7 +278,7 @@ def closed_batch(timestamps: tuple[int, ...] = (1000, 1000, 1005)) -> ProducerBa
     return batch
 
 
-def test_offsets_and_create_times() -> None:
+def test_record_metadata_has_offsets_and_create_times() -> None:
     batch = closed_batch((1000, 1000, 1005, 1000))
     batch.succeed(10, -1)
     assert outcome_of(batch) == [
@@ -289,25 +289,25 @@ def test_offsets_and_create_times() -> None:
     ]
 
 
-def test_log_append_time_is_that_of_the_batch() -> None:
+def test_log_append_time_applies_to_the_whole_batch() -> None:
     batch = closed_batch()
     batch.succeed(10, 7777)
     assert [each.timestamp_ms for each in outcome_of(batch)] == [7777] * 3
 
 
-def test_an_offset_that_the_broker_remembers_no_more_is_none() -> None:
+def test_an_offset_that_the_broker_no_longer_knows_is_none() -> None:
     batch = closed_batch()
     batch.succeed(-1, -1)
     assert outcome_of(batch)[2] == RecordMetadata("t", 3, None, 1005)
 
 
-def test_without_acks_nothing_is_known() -> None:
+def test_without_acks_offsets_are_unknown() -> None:
     batch = closed_batch()
     batch.succeed(-1, -1, acknowledged=False)
     assert outcome_of(batch)[0] == RecordMetadata("t", 3, None, None)
 
 
-def test_records_that_the_broker_blames_have_errors_of_their_own() -> None:
+def test_records_that_the_broker_rejects_have_their_own_errors() -> None:
     batch = closed_batch()
     assert batch.fail(InvalidRecordError("one is bad"), {1: InvalidRecordError("no key")})
     first, second, third = outcome_of(batch)
@@ -317,7 +317,7 @@ def test_records_that_the_broker_blames_have_errors_of_their_own() -> None:
         assert str(other) == "one is bad"
 
 
-def test_pt17_a_failed_batch_stays_failed() -> None:
+def test_a_failed_batch_stays_failed() -> None:
     batch = closed_batch()
     assert batch.fail(KafkaError("first"))
     assert not batch.succeed(5, -1)
@@ -327,7 +327,7 @@ def test_pt17_a_failed_batch_stays_failed() -> None:
 
 
 @pytest.mark.parametrize("second", [lambda batch: batch.succeed(0, -1), lambda batch: batch.fail(KafkaError("no"))])
-def test_pt17_anything_after_success_is_a_mistake_that_is_raised(second) -> None:
+def test_any_outcome_after_success_raises(second) -> None:
     batch = closed_batch()
     assert batch.succeed(5, -1)
     with pytest.raises(AssertionError, match="succeeded> cannot become"):
@@ -336,7 +336,7 @@ def test_pt17_anything_after_success_is_a_mistake_that_is_raised(second) -> None
     assert batch.base_offset == 5
 
 
-def test_pt10_memory_is_not_given_back_while_somebody_reads_it() -> None:
+def test_memory_is_not_released_while_it_is_read() -> None:
     pool = BufferPool(1 << 16)
     batch = make_batch()
     fill(batch, pool, [b"x"])

@@ -1,4 +1,4 @@
-"""PT-19: the estimate of how well a topic compresses."""
+"""The estimate of the compression ratio of a topic."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from aioproducer.core.batching.batch_compression import CompressionRatios
 RATIOS = st.floats(0.001, 2.0)
 
 
-def test_pt19_nothing_is_expected_at_first() -> None:
+def test_the_initial_estimate_is_no_compression() -> None:
     assert CompressionRatios().estimate("t") == 1.0
 
 
 @settings(max_examples=200)
 @given(st.lists(RATIOS, max_size=30), RATIOS)
-def test_pt19_bad_news_is_believed_at_once_and_good_news_slowly(earlier: list[float], observed: float) -> None:
+def test_the_estimate_worsens_at_once_and_improves_slowly(earlier: list[float], observed: float) -> None:
     ratios = CompressionRatios()
     for each in earlier:
         ratios.observe("t", each)
@@ -34,14 +34,14 @@ def test_pt19_bad_news_is_believed_at_once_and_good_news_slowly(earlier: list[fl
 
 @settings(max_examples=50)
 @given(RATIOS, RATIOS)
-def test_pt19_after_a_split_nothing_is_expected(earlier: float, observed: float) -> None:
+def test_after_a_split_the_estimate_is_no_compression(earlier: float, observed: float) -> None:
     ratios = CompressionRatios()
     ratios.observe("t", earlier)
     ratios.reset("t", observed)
     assert ratios.estimate("t") == max(1.0, observed)
 
 
-def test_pt19_topics_are_apart_and_forgotten() -> None:
+def test_estimates_are_per_topic_and_can_be_forgotten() -> None:
     ratios = CompressionRatios()
     ratios.observe("t", 0.1)
     assert ratios.estimate("other") == 1.0

@@ -1,4 +1,4 @@
-"""BufferPool: the budget, the arena's blocks, what falls back to the heap."""
+"""BufferPool: the budget, the blocks of the arena, the fallback to the heap."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def blocks_of(pool: BufferPool) -> list[range]:
 
 
 class PoolMachine(RuleBasedStateMachine):
-    """PT-01: bytes are conserved, no two slabs overlap, and what is written stays."""
+    """Bytes are conserved, no two slabs overlap, and written data is kept."""
 
     @initialize(total=st.integers(1, 64 * 1024))
     def start(self, total: int) -> None:
@@ -101,14 +101,14 @@ def test_memory_must_be_positive() -> None:
         BufferPool(0)
 
 
-def test_pt06_more_than_all_is_refused_and_changes_nothing() -> None:
+def test_a_request_for_more_than_the_total_fails_and_changes_nothing() -> None:
     pool = BufferPool(10_000)
     assert pool.take(10_001, 10_001) is None
     assert pool.available_memory == 10_000
 
 
 @pytest.mark.parametrize("total", [1, 1023, 1024, 1025, 4096, 10_000, 1 << 20])
-def test_pt06_all_of_it_is_given_when_nothing_is_outstanding(total: int) -> None:
+def test_all_memory_can_be_taken_when_none_is_in_use(total: int) -> None:
     pool = BufferPool(total)
     slab = pool.take(total, total)
     assert slab is not None
@@ -119,7 +119,7 @@ def test_pt06_all_of_it_is_given_when_nothing_is_outstanding(total: int) -> None
     assert pool.available_memory == total
 
 
-def test_pt05_a_slab_that_came_back_is_given_again_before_untouched_memory() -> None:
+def test_a_released_slab_is_reused_before_untouched_memory() -> None:
     pool = BufferPool(1 << 20)
     first = pool.take(1024, 1024)
     second = pool.take(1024, 1024)
@@ -129,21 +129,21 @@ def test_pt05_a_slab_that_came_back_is_given_again_before_untouched_memory() -> 
     assert pool.take(1024, 1024) == first
 
 
-def test_pt05_slabs_are_whole_kibibytes_where_the_budget_allows() -> None:
+def test_slab_sizes_are_whole_kibibytes_if_the_budget_allows() -> None:
     pool = BufferPool(4096)
     slab = pool.take(1025, 0)
     assert slab is not None
     assert slab.size == 2048
 
 
-def test_preferred_is_a_wish() -> None:
+def test_the_preferred_size_is_not_guaranteed() -> None:
     pool = BufferPool(4096)
     assert pool.take(1000, 3000).size == 3072
     # 1,024 bytes are left: less than is preferred, as much as is needed.
     assert pool.take(1000, 3000).size == 1024
 
 
-def test_a_remainder_smaller_than_a_slab_is_used_too() -> None:
+def test_a_remainder_smaller_than_a_slab_is_used() -> None:
     pool = BufferPool(1024 + 500)
     assert pool.take(1024, 1024).size == 1024
     rest = pool.take(500, 1024)
@@ -152,7 +152,7 @@ def test_a_remainder_smaller_than_a_slab_is_used_too() -> None:
     assert pool.available_memory == 0
 
 
-def test_pt07_fragmentation_makes_nobody_wait_for_bytes_that_are_there() -> None:
+def test_fragmentation_does_not_make_available_bytes_unusable() -> None:
     pool = BufferPool(8 * 1024)
     slabs = [pool.take(1024, 1024) for _ in range(8)]
     for slab in slabs[::2]:
@@ -167,7 +167,7 @@ def test_pt07_fragmentation_makes_nobody_wait_for_bytes_that_are_there() -> None
     assert pool.available_memory == 4096
 
 
-def test_pt07_the_smallest_block_that_fits_is_cut() -> None:
+def test_the_smallest_fitting_block_is_split() -> None:
     pool = BufferPool(16 * 1024)
     small = pool.take(1024, 1024)
     large = pool.take(8 * 1024, 8 * 1024)
@@ -179,7 +179,7 @@ def test_pt07_the_smallest_block_that_fits_is_cut() -> None:
     assert pool.take(8 * 1024, 8 * 1024) is not None
 
 
-def test_charges_may_exceed_what_is_there_for_a_while() -> None:
+def test_charges_may_exceed_the_available_memory() -> None:
     pool = BufferPool(1000)
     pool.charge(1500)
     assert pool.available_memory == -500
@@ -190,14 +190,14 @@ def test_charges_may_exceed_what_is_there_for_a_while() -> None:
 
 @settings(max_examples=50, deadline=None)
 @given(st.integers(1, 5000))
-def test_an_arena_of_any_size_is_all_usable(units: int) -> None:
+def test_an_arena_of_any_size_is_fully_usable(units: int) -> None:
     pool = BufferPool(units * SMALLEST_SLAB)
     slab = pool.take(units * SMALLEST_SLAB, 0)
     assert slab is not None
     assert slab.size == units * SMALLEST_SLAB
 
 
-def test_slabs_that_are_kept_for_the_next_takers_are_memory_for_larger_ones() -> None:
+def test_cached_slabs_can_be_merged_into_larger_ones() -> None:
     pool = BufferPool(64 * 1024)
     slabs = [pool.take(1024, 1024) for _ in range(64)]
     for slab in slabs:
@@ -207,7 +207,7 @@ def test_slabs_that_are_kept_for_the_next_takers_are_memory_for_larger_ones() ->
     assert large.size == 64 * 1024
 
 
-def test_slabs_of_one_size_are_taken_again_as_they_were_released() -> None:
+def test_slabs_of_one_size_are_reused_as_released() -> None:
     pool = BufferPool(64 * 1024)
     slabs = [pool.take(3000, 3000) for _ in range(4)]
     for slab in slabs:
@@ -215,7 +215,7 @@ def test_slabs_of_one_size_are_taken_again_as_they_were_released() -> None:
     assert [pool.take(3000, 3000) for _ in range(4)] == slabs[::-1]
 
 
-def test_slabs_of_several_sizes_are_each_taken_again() -> None:
+def test_slabs_of_several_sizes_are_each_reused() -> None:
     pool = BufferPool(64 * 1024)
     slabs = [pool.take(size, size) for size in (1024, 16 * 1024, 1024, 16 * 1024)]
     for slab in slabs:
@@ -225,15 +225,15 @@ def test_slabs_of_several_sizes_are_each_taken_again() -> None:
     assert blocks_of(pool) == before
 
 
-def test_thousands_of_kept_slabs_are_not_all_merged_for_one_taker() -> None:
-    """It would be milliseconds in which the event loop stands still."""
+def test_a_request_does_not_merge_thousands_of_cached_slabs() -> None:
+    """Merging all of them would block the event loop for milliseconds."""
     pool = BufferPool(4 * 1024 * 1024)
     for slab in [pool.take(1024, 1024) for _ in range(4096)]:
         pool.release(slab)
     slab = pool.take(2048, 2048)
     assert slab.memory.obj is pool.arena
     assert sum(map(len, blocks_of(pool))) == 256 - 2
-    # What is larger than what was merged: some more of it, and else the heap, but nobody waits.
+    # A request larger than the merged block merges some more, or else uses the heap, but does not wait.
     large = pool.take(2 * 1024 * 1024, 2 * 1024 * 1024)
     assert large.size == 2 * 1024 * 1024
     assert sum(map(len, blocks_of(pool))) <= 2 * 256

@@ -1,4 +1,4 @@
-"""Completion: what becomes of a batch, by what the broker's answer says of the log."""
+"""Completion: the outcome of a batch, depending on the response of the broker."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def in_flight(count: int = 1, **settings) -> tuple[Bench, list[Delivery], list]:
 # Answers
 
 
-def test_an_ack_resolves_and_gives_everything_back() -> None:
+def test_an_ack_resolves_the_deliveries_and_releases_all_memory() -> None:
     bench, (delivery,), (batch,) = in_flight()
     assert bench.ack(batch, 41, 9000) == Verdict(Fate.ACKED)
     assert delivery.result() == RecordMetadata("t", 0, 41, 9000)
@@ -71,13 +71,13 @@ def test_with_acks_0_a_written_batch_is_done() -> None:
     assert bench.all_memory_is_back()
 
 
-def test_a_duplicate_is_a_success_whose_offset_is_forgotten() -> None:
+def test_a_duplicate_is_a_success_without_offset() -> None:
     bench, (delivery,), (batch,) = in_flight()
     assert bench.refuse(batch, DUPLICATE).fate is Fate.ACKED
     assert delivery.result() == RecordMetadata("t", 0, None, 1000)
 
 
-def test_a_retriable_error_is_retried_and_says_why() -> None:
+def test_a_retriable_error_is_retried_with_its_reason() -> None:
     bench, (delivery,), (batch,) = in_flight()
     verdict = bench.refuse(batch, NOT_LEADER_OR_FOLLOWER)
     assert verdict.fate is Fate.RETRIED
@@ -105,7 +105,7 @@ def test_retries_are_counted() -> None:
 
 
 @pytest.mark.parametrize("idempotent", [True, False])
-def test_a_definite_error_fails_at_once_with_the_brokers_words(idempotent: bool) -> None:
+def test_a_non_retriable_error_fails_at_once_with_the_brokers_message(idempotent: bool) -> None:
     bench = Bench(idempotent=idempotent)
     (delivery,) = bench.send_batch()
     assert bench.refuse(bench.drain_one(), INVALID_TIMESTAMP, "too far ahead").fate is Fate.FAILED
@@ -113,7 +113,7 @@ def test_a_definite_error_fails_at_once_with_the_brokers_words(idempotent: bool)
     assert isinstance(error, InvalidTimestampError)
     assert "too far ahead" in str(error)
     assert bench.all_memory_is_back()
-    # The partition goes on.
+    # The partition continues.
     (delivery,) = bench.send_batch()
     bench.ack(bench.drain_one(), 5)
     assert delivery.result().offset == 5
@@ -132,7 +132,7 @@ def rejected(count: int, code: int, message: str | None, record_messages: dict[i
     return errors  # type: ignore[return-value]  # by the line above
 
 
-def test_of_several_records_to_blame_each_has_what_the_broker_says_of_it() -> None:
+def test_each_rejected_record_has_the_brokers_message_about_it() -> None:
     errors = rejected(3, INVALID_TIMESTAMP, "bad", {2: None, 1: "no key"})
     assert [type(error) for error in errors] == [BatchRejectedError, InvalidRecordError, InvalidRecordError]
     assert [str(error) for error in errors[1:]] == ["no key", "bad"]
@@ -141,14 +141,14 @@ def test_of_several_records_to_blame_each_has_what_the_broker_says_of_it() -> No
 @pytest.mark.parametrize(
     ("code", "kind"), [(INVALID_RECORD, InvalidRecordError), (INVALID_TIMESTAMP, InvalidTimestampError)]
 )
-def test_one_record_to_blame_has_the_error_that_the_broker_gave_the_batch(code: int, kind: type[KafkaError]) -> None:
+def test_a_single_rejected_record_has_the_error_of_the_batch(code: int, kind: type[KafkaError]) -> None:
     errors = rejected(3, code, "1 record is wrong", {1: "out of range"})
     assert [type(error) for error in errors] == [BatchRejectedError, kind, BatchRejectedError]
     assert 'The broker says: "out of range".' in str(errors[1])
     assert not errors[1].retriable
 
 
-def test_the_neighbours_of_the_records_to_blame_may_be_sent_again_and_know_who_was() -> None:
+def test_other_records_of_a_rejected_batch_are_retriable_and_list_the_rejected_ones() -> None:
     (neighbour, *_) = rejected(6, INVALID_TIMESTAMP, "bad", dict.fromkeys(range(5, 0, -1), "late") | {3: None})
     assert isinstance(neighbour, BatchRejectedError)
     assert neighbour.retriable
@@ -161,7 +161,7 @@ def test_the_neighbours_of_the_records_to_blame_may_be_sent_again_and_know_who_w
     assert neighbour.fresh().culprits == neighbour.culprits
 
 
-def test_a_broker_that_says_nothing_of_a_record_is_quoted_with_what_its_code_means() -> None:
+def test_without_a_message_from_the_broker_the_error_explains_the_code() -> None:
     errors = rejected(2, INVALID_RECORD, None, {0: None})
     assert isinstance(errors[1], BatchRejectedError)
     assert errors[1].culprits == ((0, str(InvalidRecordError())),)
@@ -169,14 +169,14 @@ def test_a_broker_that_says_nothing_of_a_record_is_quoted_with_what_its_code_mea
 
 
 @pytest.mark.parametrize("named", [{}, {-1: "what", 3: "nobody"}])
-def test_where_no_record_is_to_blame_all_have_the_brokers_error(named: dict[int, str | None]) -> None:
+def test_if_no_record_is_blamed_all_have_the_brokers_error(named: dict[int, str | None]) -> None:
     errors = rejected(3, INVALID_TIMESTAMP, "bad", named)
     assert [type(error) for error in errors] == [InvalidTimestampError] * 3
     assert 'The broker says: "bad".' in str(errors[0])
 
 
 @pytest.mark.parametrize(("named", "words"), [({0: "no key"}, "no key"), ({0: None}, "bad"), ({7: "what"}, "bad")])
-def test_the_record_of_a_batch_of_one_has_the_brokers_error(named: dict[int, str | None], words: str) -> None:
+def test_the_only_record_of_a_batch_has_the_brokers_error(named: dict[int, str | None], words: str) -> None:
     (error,) = rejected(1, INVALID_RECORD, "bad", named)
     assert isinstance(error, InvalidRecordError)
     assert f'The broker says: "{words}".' in str(error)
@@ -186,7 +186,7 @@ def test_the_record_of_a_batch_of_one_has_the_brokers_error(named: dict[int, str
 
 
 @pytest.mark.parametrize("code", sorted(code for code in CODES if code != DUPLICATE))
-def test_a_refusal_says_of_the_log_what_its_code_says(code: int) -> None:
+def test_the_error_code_decides_whether_the_batch_may_be_in_the_log(code: int) -> None:
     bench = Bench(retries=0)
     (delivery,) = bench.send_batch()
     assert bench.refuse(bench.drain_one(), code).fate is Fate.FAILED
@@ -196,11 +196,11 @@ def test_a_refusal_says_of_the_log_what_its_code_says(code: int) -> None:
 
 
 @pytest.mark.parametrize("code", [-1, REQUEST_TIMED_OUT, NOT_ENOUGH_REPLICAS_AFTER_APPEND, KAFKA_STORAGE_ERROR, 4242])
-def test_codes_that_may_come_after_the_append_are_known(code: int) -> None:
+def test_codes_that_brokers_return_after_the_append_are_known(code: int) -> None:
     assert code not in REFUSED_BEFORE_APPEND
 
 
-def test_a_leader_that_moves_after_the_append_says_where_the_batch_is() -> None:
+def test_a_leader_error_with_an_offset_means_the_batch_may_be_in_the_log() -> None:
     bench = Bench(retries=0)
     (delivery,) = bench.send_batch()
     bench.refuse(bench.drain_one(), NOT_LEADER_OR_FOLLOWER, base_offset=5)
@@ -212,8 +212,8 @@ def test_a_leader_that_moves_after_the_append_says_where_the_batch_is() -> None:
     "code", [NOT_ENOUGH_REPLICAS, INVALID_TIMESTAMP, TOPIC_AUTHORIZATION_FAILED, OUT_OF_ORDER, MESSAGE_TOO_LARGE]
 )
 @pytest.mark.parametrize("lost", ["cut", "timed out"])
-def test_no_refusal_takes_back_an_attempt_of_unknown_outcome(code: int, lost: str, idempotent: bool) -> None:
-    """The retry is refused for what brokers look at before they look for duplicates."""
+def test_a_rejection_does_not_undo_an_attempt_of_unknown_outcome(code: int, lost: str, idempotent: bool) -> None:
+    """The retry fails a check that brokers run before they check for duplicates."""
     bench, (delivery,), (batch,) = in_flight(retries=1, idempotent=idempotent)
     assert (bench.cut(batch) if lost == "cut" else bench.refuse(batch, REQUEST_TIMED_OUT)).fate is Fate.RETRIED
     bench.later(1)
@@ -221,7 +221,7 @@ def test_no_refusal_takes_back_an_attempt_of_unknown_outcome(code: int, lost: st
     assert delivery.exception().may_have_been_written
 
 
-def test_a_retry_that_is_a_duplicate_is_no_failure() -> None:
+def test_a_retry_rejected_as_duplicate_succeeds() -> None:
     bench, (delivery,), (batch,) = in_flight()
     bench.cut(batch)
     bench.later(1)
@@ -259,8 +259,8 @@ def test_the_parts_of_a_batch_inherit_its_attempts(unknown: bool) -> None:
     assert [delivery.exception().may_have_been_written for delivery in deliveries] == [unknown] * 20
 
 
-def test_parts_of_a_batch_that_was_always_refused_begin_anew_behind_a_gap() -> None:
-    """It was tried twice, and refused twice before anything was written."""
+def test_parts_of_a_batch_that_was_always_rejected_get_new_sequences_after_a_gap() -> None:
+    """The batch was sent twice, and rejected twice before anything was written."""
     bench = Bench(delivery_timeout=TIMEOUT)
     bench.send_batch()
     bench.ack(bench.drain_one())
@@ -276,7 +276,7 @@ def test_parts_of_a_batch_that_was_always_refused_begin_anew_behind_a_gap() -> N
     [("open", False), ("ready", False), ("on the wire", True), ("refused", False), ("cut", True)],
 )
 @pytest.mark.parametrize("end", ["expired", "given up"])
-def test_what_ends_without_an_answer_may_be_written_where_it_was_sent(end: str, state: str, expected: bool) -> None:
+def test_a_batch_without_response_may_be_in_the_log_if_it_was_sent(end: str, state: str, expected: bool) -> None:
     bench = Bench(delivery_timeout=TIMEOUT, linger=1000.0)
     (delivery,) = [bench.send()] if state == "open" else bench.send_batch()
     if state not in ("open", "ready"):
@@ -295,7 +295,7 @@ def test_what_ends_without_an_answer_may_be_written_where_it_was_sent(end: str, 
     assert not error.may_have_been_written
 
 
-def test_a_fatal_error_says_of_each_batch_what_holds_for_it() -> None:
+def test_a_fatal_error_states_for_each_batch_whether_it_may_be_in_the_log() -> None:
     bench, (first, second), (batch, other) = in_flight(2)
     bench.cut(other)
     bench.refuse(batch, CLUSTER_AUTHORIZATION_FAILED)
@@ -315,20 +315,20 @@ def test_a_fatal_error_ends_an_idempotent_producer(code: int, error: type[KafkaE
     bench, (delivery, other), (batch, second) = in_flight(2)
     assert bench.refuse(batch, code).fate is Fate.FAILED
     assert isinstance(bench.state.fatal_error, error)
-    # What would be retried is failed as well.
+    # Batches waiting for a retry fail too.
     assert bench.refuse(second, NOT_ENOUGH_REPLICAS).fate is Fate.FAILED
     assert delivery.done()
     assert other.done()
 
 
-def test_without_idempotence_an_authorization_may_come_back() -> None:
+def test_without_idempotence_an_authorization_error_is_not_fatal() -> None:
     bench = Bench(idempotent=False)
     bench.send_batch()
     bench.refuse(bench.drain_one(), CLUSTER_AUTHORIZATION_FAILED)
     assert bench.state.fatal_error is None
 
 
-def test_what_cannot_be_said_to_a_broker_fails() -> None:
+def test_a_request_that_the_broker_does_not_support_fails() -> None:
     bench, (delivery,), (batch,) = in_flight()
     verdict = bench.completion.unsendable(batch, UnsupportedVersionError("too old"), 0)
     assert verdict.fate is Fate.FAILED
@@ -339,7 +339,7 @@ def test_what_cannot_be_said_to_a_broker_fails() -> None:
 # Too large
 
 
-def test_pt18_one_record_that_is_too_large_fails_and_says_what_to_raise() -> None:
+def test_a_single_record_that_is_too_large_fails_and_names_the_limit_to_raise() -> None:
     bench, (delivery,), (batch,) = in_flight()
     size = batch.size()
     assert bench.refuse(batch, MESSAGE_TOO_LARGE).fate is Fate.FAILED
@@ -348,7 +348,7 @@ def test_pt18_one_record_that_is_too_large_fails_and_says_what_to_raise() -> Non
     assert f"one record of {size} bytes for t-0: raise the topic's max.message.bytes" in str(error)
 
 
-def test_pt18_a_split_costs_no_retry_and_keeps_time_and_sequences() -> None:
+def test_a_split_uses_no_retry_and_keeps_time_and_sequences() -> None:
     bench = Bench(retries=0, batch_size=400, delivery_timeout=TIMEOUT)
     bench.send_batch()
     bench.ack(bench.drain_one())
@@ -373,7 +373,7 @@ def test_pt18_a_split_costs_no_retry_and_keeps_time_and_sequences() -> None:
     assert not bench.accumulator.has_undelivered()
 
 
-def test_parts_of_a_batch_whose_first_answer_was_lost_are_not_written_again() -> None:
+def test_parts_of_a_batch_whose_first_response_is_lost_are_not_written_again() -> None:
     """The whole was stored, its answer lost, and the retry called too large: the broker said of each part that it is
     out of order, which was taken for a gap, and all was written a second time with a new epoch."""
     bench = Bench(delivery_timeout=TIMEOUT)
@@ -393,13 +393,13 @@ def test_parts_of_a_batch_whose_first_answer_was_lost_are_not_written_again() ->
         error = delivery.exception()
         assert isinstance(error, OutOfOrderSequenceError)
         assert "an earlier attempt, in a larger batch, may have written these records" in str(error)
-    # What comes behind begins anew.
+    # The next batch starts a new epoch.
     bench.send_batch()
     assert bench.drain_one().producer_epoch == batch.producer_epoch + 1
     assert not bench.sequences().unresolved
 
 
-def test_parts_of_a_batch_that_was_refused_at_once_begin_anew_behind_a_gap() -> None:
+def test_parts_of_a_batch_rejected_at_once_get_new_sequences_after_a_gap() -> None:
     bench = Bench(delivery_timeout=TIMEOUT)
     bench.send_batch()
     bench.ack(bench.drain_one())
@@ -408,7 +408,7 @@ def test_parts_of_a_batch_that_was_refused_at_once_begin_anew_behind_a_gap() -> 
     assert bench.refuse(bench.drain_one(), OUT_OF_ORDER).fate is Fate.RETRIED
 
 
-def test_pt18_the_memory_of_a_split_batch_returns_once_and_when_nobody_reads_it() -> None:
+def test_the_memory_of_a_split_batch_is_released_once_and_after_the_last_reader() -> None:
     bench = Bench()
     bench.send_batch(2)
     batch = bench.drain_one()
@@ -424,8 +424,8 @@ def test_pt18_the_memory_of_a_split_batch_returns_once_and_when_nobody_reads_it(
 
 
 @pytest.mark.parametrize("order", list(permutations(range(4))))
-def test_pt31_the_parts_of_a_split_batch_keep_their_order_without_sequences(order: tuple[int, ...]) -> None:
-    """They share a number: one that was retried went behind the others."""
+def test_the_parts_of_a_split_batch_keep_their_order_without_sequences(order: tuple[int, ...]) -> None:
+    """The parts share a number: a retried one was once queued behind the others."""
     bench = Bench(idempotent=False, batch_size=400)
     bench.send_batch(4)
     bench.refuse(bench.drain_one(), MESSAGE_TOO_LARGE)
@@ -437,7 +437,7 @@ def test_pt31_the_parts_of_a_split_batch_keep_their_order_without_sequences(orde
     assert len(bench.queue().batches) == 5
 
 
-def test_a_failed_part_fails_its_records_alone() -> None:
+def test_a_failed_part_fails_only_its_records() -> None:
     bench = Bench(batch_size=400)
     deliveries = bench.send_batch(2)
     bench.refuse(bench.drain_one(), MESSAGE_TOO_LARGE)
@@ -447,7 +447,7 @@ def test_a_failed_part_fails_its_records_alone() -> None:
     assert deliveries[1].result().offset == 8
 
 
-def test_a_batch_that_failed_before_is_not_split() -> None:
+def test_a_failed_batch_is_not_split() -> None:
     bench = Bench(delivery_timeout=TIMEOUT)
     bench.send_batch(3)
     batch = bench.drain_one()
@@ -462,7 +462,7 @@ def test_a_batch_that_failed_before_is_not_split() -> None:
 
 @pytest.mark.parametrize("idempotent", [True, False])
 @pytest.mark.parametrize("order", list(permutations(range(3))))
-def test_pt31_what_is_sent_again_stands_in_its_order(order: tuple[int, ...], idempotent: bool) -> None:
+def test_retried_batches_keep_their_order(order: tuple[int, ...], idempotent: bool) -> None:
     bench, _, batches = in_flight(3, idempotent=idempotent)
     bench.send_batch()
     unsent = bench.queue().batches[0]
@@ -476,7 +476,7 @@ def test_pt31_what_is_sent_again_stands_in_its_order(order: tuple[int, ...], ide
 # Deadlines
 
 
-def test_pt37_a_batch_fails_at_its_deadline_and_not_before() -> None:
+def test_a_batch_fails_at_its_deadline_and_not_before() -> None:
     bench = Bench(delivery_timeout=TIMEOUT)
     bench.now = 0.1
     (delivery,) = bench.send_batch(1)
@@ -495,8 +495,8 @@ def test_pt37_a_batch_fails_at_its_deadline_and_not_before() -> None:
 
 
 @pytest.mark.parametrize("created_at", [0.1, 0.3, 1.7, 123456.789, 98765.4321])
-def test_pt38_what_is_due_at_the_next_deadline_is_done_then(created_at: float) -> None:
-    """Two roundings of one sum: at its own deadline nothing had expired yet, and time was asked for again."""
+def test_work_due_at_the_next_deadline_is_done_at_that_time(created_at: float) -> None:
+    """The sum was once rounded in two ways: at the deadline nothing had expired, and the timer fired again."""
     for timeout in (0.1, 0.7, 30.3, 120.0):
         bench = Bench(delivery_timeout=timeout)
         bench.now = created_at
@@ -508,7 +508,7 @@ def test_pt38_what_is_due_at_the_next_deadline_is_done_then(created_at: float) -
         assert delivery.done()
 
 
-def test_pt38_the_next_deadline_is_that_of_the_oldest_wherever_it_is() -> None:
+def test_the_next_deadline_is_that_of_the_oldest_batch_in_any_state() -> None:
     bench = Bench(topics={"t": 2}, delivery_timeout=TIMEOUT)
     bench.now = 1.0
     bench.send_batch(partition=0)
@@ -522,7 +522,7 @@ def test_pt38_the_next_deadline_is_that_of_the_oldest_wherever_it_is() -> None:
     assert bench.accumulator.next_deadline() == float("inf")
 
 
-def test_pt38_huge_timeouts_are_only_large_numbers() -> None:
+def test_huge_timeouts_do_not_overflow() -> None:
     bench = Bench(delivery_timeout=2**31 - 1.0, linger=2**31 - 1.0, max_block=2**63 / 1000)
     bench.send()
     bench.send(topic="unknown")
@@ -534,7 +534,7 @@ def test_pt38_huge_timeouts_are_only_large_numbers() -> None:
     assert len(forever.drain()) == 1
 
 
-def test_pt37_heads_expire_first() -> None:
+def test_the_oldest_batches_expire_first() -> None:
     bench = Bench(topics={"t": 2}, delivery_timeout=TIMEOUT, linger=0)
     for second in range(4):
         bench.now = float(second)
@@ -550,7 +550,7 @@ def test_pt37_heads_expire_first() -> None:
         (NOT_ENOUGH_REPLICAS, "They were sent, and refused every time before anything was written."),
     ],
 )
-def test_pt37_an_expired_batch_says_whether_it_may_be_in_the_log(code: int, fate: str) -> None:
+def test_an_expired_batch_states_whether_it_may_be_in_the_log(code: int, fate: str) -> None:
     bench, (delivery,), (batch,) = in_flight()
     bench.refuse(batch, code)
     bench.later(TIMEOUT)
@@ -561,7 +561,7 @@ def test_pt37_an_expired_batch_says_whether_it_may_be_in_the_log(code: int, fate
 
 
 @pytest.mark.parametrize("answer", ["success", "refusal", "retriable", "nothing", "too large"])
-def test_pt17_what_comes_after_expiry_changes_nothing(answer: str) -> None:
+def test_a_response_after_expiry_changes_nothing(answer: str) -> None:
     bench, (delivery,), (batch,) = in_flight()
     bench.later(TIMEOUT)
     assert isinstance(delivery.exception(), DeliveryTimeoutError)
@@ -583,14 +583,14 @@ def test_pt17_what_comes_after_expiry_changes_nothing(answer: str) -> None:
     assert delivery.result().offset == 0
 
 
-def test_pt37_a_retry_after_the_deadline_is_none() -> None:
+def test_a_batch_is_not_retried_after_its_deadline() -> None:
     bench, (delivery,), (batch,) = in_flight()
     bench.now = TIMEOUT
     assert bench.refuse(batch, NOT_ENOUGH_REPLICAS).fate is Fate.FAILED
     assert isinstance(delivery.exception(), NotEnoughReplicasError)
 
 
-def test_pt37_parts_of_a_split_batch_keep_its_deadline() -> None:
+def test_parts_of_a_split_batch_keep_its_deadline() -> None:
     bench = Bench(delivery_timeout=TIMEOUT, batch_size=400)
     deliveries = bench.send_batch(4)
     bench.now = 5.0
@@ -605,7 +605,7 @@ def test_pt37_parts_of_a_split_batch_keep_its_deadline() -> None:
     assert bench.accumulator.incomplete.count == 1
 
 
-def test_pt10_memory_of_an_expired_batch_stays_while_the_transport_reads_it() -> None:
+def test_memory_of_an_expired_batch_is_kept_while_the_transport_reads_it() -> None:
     bench = Bench(memory=2048, batch_size=2048, delivery_timeout=TIMEOUT)
     bench.send(b"x" * 1500)
     bench.accumulator.ready.end_lingering(0)
@@ -633,7 +633,7 @@ def test_pt10_memory_of_an_expired_batch_stays_while_the_transport_reads_it() ->
 # Giving up
 
 
-def test_pt09_a_forced_end_fails_all_and_gives_everything_back() -> None:
+def test_aborting_fails_all_batches_and_releases_all_memory() -> None:
     bench = Bench(topics={"t": 3}, memory=1 << 16, batch_size=400)
     deliveries = bench.send_batch(4, partition=0)
     bench.refuse(bench.drain_one(), MESSAGE_TOO_LARGE)
@@ -649,7 +649,7 @@ def test_pt09_a_forced_end_fails_all_and_gives_everything_back() -> None:
     assert bench.all_memory_is_back()
 
 
-def test_pt16_deliveries_of_a_partition_resolve_in_append_order() -> None:
+def test_deliveries_of_a_partition_resolve_in_append_order() -> None:
     bench = Bench(linger=0)
     order: list[int] = []
     for index in range(6):

@@ -12,7 +12,7 @@ from tests.core.accumulating import Bench
 
 
 @given(st.lists(st.integers(0, 6)))
-def test_batches_keep_their_order_whoever_goes(places: list[int]) -> None:
+def test_batches_keep_their_order_as_others_are_removed(places: list[int]) -> None:
     bench = Bench()
     made = [new_batch(bench.loop, bench.queue(), TopicPartition("t", 0), number, 0.0, 1000) for number in range(7)]
     found, wanted = IncompleteBatches(), dict[ProducerBatch, None]()

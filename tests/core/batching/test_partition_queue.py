@@ -1,4 +1,4 @@
-"""What the queues of partitions hold when nothing of them is under way."""
+"""Partition queues without batches share objects."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from aioproducer.record import TopicPartition
 from tests.core.accumulating import Bench
 
 
-def test_partitions_whose_batches_are_gone_share_one_empty_queue() -> None:
+def test_partitions_without_batches_share_one_empty_queue() -> None:
     bench = Bench(topics={"t": 2})
     bench.send_batch()
     queue = bench.queue("t", 0)
@@ -30,8 +30,8 @@ def test_partitions_whose_batches_are_gone_share_one_empty_queue() -> None:
     assert queue.sequences.in_flight is bench.queue("t", 1).sequences.in_flight
 
 
-def test_what_is_sent_again_is_not_put_into_the_queue_that_all_share() -> None:
-    """That one has no room: the batch would be lost."""
+def test_a_retried_batch_is_not_put_into_the_shared_queue() -> None:
+    """The shared queue is immutable: the batch would be lost."""
     bench = Bench(topics={"t": 2})
     bench.send_batch()
     batch = bench.drain_one()
@@ -42,7 +42,7 @@ def test_what_is_sent_again_is_not_put_into_the_queue_that_all_share() -> None:
     assert bench.drain_one() is batch
 
 
-def test_what_expires_in_its_queue_leaves_the_one_that_all_share() -> None:
+def test_after_expiry_a_partition_uses_the_shared_queue() -> None:
     bench = Bench(topics={"t": 1}, delivery_timeout=1.0)
     bench.send_batch()
     assert bench.queue("t", 0).batches
@@ -50,7 +50,7 @@ def test_what_expires_in_its_queue_leaves_the_one_that_all_share() -> None:
     assert bench.queue("t", 0).batches is NO_BATCHES
 
 
-def test_topics_in_whose_lines_nobody_waits_share_one() -> None:
+def test_topics_without_blocked_records_share_one_empty_queue() -> None:
     bench = Bench(topics={})
     waiting = bench.send(topic="t")
     topic = bench.accumulator.topics["t"]
@@ -66,7 +66,7 @@ def test_topics_in_whose_lines_nobody_waits_share_one() -> None:
     assert not waiting.cancelled()
 
 
-def test_partitions_that_go_and_come_back_are_the_same_ones_in_their_order() -> None:
+def test_partitions_that_disappear_and_return_are_the_same_objects_in_order() -> None:
     topic = TopicQueues("t")
     made: list[int] = []
 
@@ -89,8 +89,8 @@ def test_partitions_that_go_and_come_back_are_the_same_ones_in_their_order() -> 
     assert len(made) == 6
 
 
-def test_an_idle_partition_leaves_the_collector_few_objects() -> None:
-    """It looks through them again and again: 20,000 idle partitions took a seventh of the CPU of those in use."""
+def test_an_idle_partition_has_few_objects_for_the_garbage_collector() -> None:
+    """The collector traverses them repeatedly: 20,000 idle partitions took a seventh of the CPU of those in use."""
     topics = 50
     bench = Bench(topics={f"t{number}": 4 for number in range(2 * topics)})
 

@@ -1,4 +1,4 @@
-"""ProducerState: sequences, epochs, and what a broken chain leads to."""
+"""ProducerState: sequences, epochs, and recovery from gaps."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def identity(batch) -> tuple[int, int, int]:
 # Sequences
 
 
-def test_pt26_sequences_tile_and_a_retry_keeps_its_own() -> None:
+def test_sequences_are_contiguous_and_a_retry_keeps_its_own() -> None:
     bench = begun()
     batches = [bench.send_and_drain(count) for count in (3, 1, 4)]
     assert [identity(batch) for batch in batches] == [(7, 0, 1), (7, 0, 4), (7, 0, 5)]
@@ -47,7 +47,7 @@ def test_pt26_sequences_tile_and_a_retry_keeps_its_own() -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(st.integers(0, END - 1), st.integers(1, END // 2 - 1))
-def test_pt27_order_is_modulo(sequence: int, distance: int) -> None:
+def test_sequence_order_is_modular(sequence: int, distance: int) -> None:
     assert _is_before(sequence, (sequence + distance) % END)
     assert not _is_before((sequence + distance) % END, sequence)
     assert not _is_before(sequence, sequence)
@@ -55,7 +55,7 @@ def test_pt27_order_is_modulo(sequence: int, distance: int) -> None:
 
 @settings(max_examples=50, deadline=None)
 @given(st.integers(1, 30), st.lists(st.integers(1, 6), min_size=3, max_size=5), st.data())
-def test_pt27_sequences_wrap_wherever_they_are_compared(before_end: int, counts: list[int], data) -> None:
+def test_sequence_comparisons_wrap_around(before_end: int, counts: list[int], data) -> None:
     bench = Bench()
     sequences = bench.sequences()
     sequences.producer_id, sequences.producer_epoch = 7, 0
@@ -75,7 +75,7 @@ def test_pt27_sequences_wrap_wherever_they_are_compared(before_end: int, counts:
         highest = max(highest, batches.index(batch))
         bench.ack(batch)
         top = batches[highest]
-        # PT-35: answers out of order never lower it.
+        # Out-of-order responses never lower it.
         assert sequences.last_acked == (top.base_sequence + top.record_count - 1) % END
     # All are there: no gap, no new epoch.
     assert (sequences.last_acked + 1) % END == sequences.next_sequence == expected
@@ -85,7 +85,7 @@ def test_pt27_sequences_wrap_wherever_they_are_compared(before_end: int, counts:
     assert last.base_sequence < END
 
 
-def test_pt26_nothing_is_sent_without_a_producer_id() -> None:
+def test_nothing_is_sent_without_a_producer_id() -> None:
     bench = Bench(producer_id=-1)
     assert bench.state.needs_producer_id()
     bench.send_batch()
@@ -96,7 +96,7 @@ def test_pt26_nothing_is_sent_without_a_producer_id() -> None:
     assert identity(bench.drain_one()) == (9, 4, 0)
 
 
-def test_without_idempotence_batches_were_sent_after_a_fatal_error() -> None:
+def test_without_idempotence_nothing_is_sent_after_a_fatal_error() -> None:
     bench = Bench(idempotent=False, linger=0)
     bench.send()
     bench.state.fail(KafkaError("fatal"))
@@ -112,7 +112,7 @@ def test_without_idempotence_batches_have_no_sequence() -> None:
     assert bench.sequences().in_flight == []
 
 
-def test_pt29_at_most_five_in_flight() -> None:
+def test_at_most_five_batches_are_in_flight() -> None:
     bench = begun()
     batches = []
     for _ in range(7):
@@ -125,8 +125,8 @@ def test_pt29_at_most_five_in_flight() -> None:
     assert bench.drain() == []
 
 
-def test_pt29_the_first_batch_of_an_epoch_goes_alone() -> None:
-    """A broker without state takes any sequence: the second was written where the first had been refused."""
+def test_the_first_batch_of_an_epoch_is_sent_alone() -> None:
+    """A broker without producer state accepts any sequence: a second batch was once written though the first failed."""
     bench = Bench()
     first = bench.send_and_drain()
     bench.send_batch()
@@ -135,8 +135,8 @@ def test_pt29_the_first_batch_of_an_epoch_goes_alone() -> None:
     assert len(bench.drain()) == 1
 
 
-def test_pt29_a_broker_had_forgotten_a_batch_that_others_had_overtaken() -> None:
-    """It was on the wire to the old leader, the new one acknowledged those behind it: its retry was written again."""
+def test_at_most_five_batches_are_in_flight_across_leaders() -> None:
+    """More batches were once acked by the new leader with one in flight to the old; its retry was written twice."""
     bench = begun()
     slow = bench.send_and_drain()
     bench.accumulator.topics.set_leader("t", 0, 2, 0)
@@ -154,7 +154,7 @@ def test_pt29_a_broker_had_forgotten_a_batch_that_others_had_overtaken() -> None
     assert bench.drain(2) == []
 
 
-def test_a_forgotten_topic_that_comes_back_goes_on_counting() -> None:
+def test_a_forgotten_topic_that_returns_continues_its_sequences() -> None:
     bench = Bench()
     bench.ack(bench.send_and_drain(3))
     assert bench.accumulator.forget_topic("t")
@@ -163,7 +163,7 @@ def test_a_forgotten_topic_that_comes_back_goes_on_counting() -> None:
     assert bench.send_and_drain().base_sequence == 3
 
 
-def test_a_partition_that_comes_back_goes_on_counting() -> None:
+def test_a_partition_that_returns_continues_its_sequences() -> None:
     bench = Bench(topics={"t": 3})
     for partition in range(3):
         bench.send_batch(partition + 1, partition=partition)
@@ -180,7 +180,7 @@ def test_a_partition_that_comes_back_goes_on_counting() -> None:
 # Retries
 
 
-def test_pt32_while_one_waits_for_its_retry_nothing_else_is_sent() -> None:
+def test_nothing_is_sent_while_a_batch_waits_for_its_retry() -> None:
     bench = begun()
     batches = [bench.send_and_drain() for _ in range(3)]
     bench.send_batch()
@@ -196,7 +196,7 @@ def test_pt32_while_one_waits_for_its_retry_nothing_else_is_sent() -> None:
     assert len(bench.drain()) == 1
 
 
-def test_pt32_a_new_batch_waits_while_a_retry_is_on_the_wire_before_it() -> None:
+def test_a_new_batch_waits_while_a_retry_before_it_is_in_flight() -> None:
     bench = begun()
     first = bench.send_and_drain()
     second = bench.send_and_drain()
@@ -210,7 +210,7 @@ def test_pt32_a_new_batch_waits_while_a_retry_is_on_the_wire_before_it() -> None
     assert bench.drain_one() is second
 
 
-def test_pt36_out_of_order_of_later_batches_is_retried_without_a_bump() -> None:
+def test_out_of_order_errors_of_later_batches_are_retried_without_an_epoch_bump() -> None:
     bench = begun()
     batches = [bench.send_and_drain() for _ in range(3)]
     bench.refuse(batches[0], NOT_ENOUGH_REPLICAS)
@@ -225,12 +225,12 @@ def test_pt36_out_of_order_of_later_batches_is_retried_without_a_bump() -> None:
 
 
 @pytest.mark.parametrize("code", [OUT_OF_ORDER, INVALID_EPOCH, UNKNOWN_PRODUCER])
-def test_pt36_out_of_order_of_the_next_one_begins_a_new_epoch(code: int) -> None:
+def test_an_out_of_order_error_of_the_next_batch_starts_a_new_epoch(code: int) -> None:
     bench = begun()
     first = bench.send_and_drain(2)
     second = bench.send_and_drain(3)
     bench.refuse(first, code)
-    # PT-33: not while the other is on the wire.
+    # The epoch does not change while the other batch is in flight.
     assert bench.state.producer_epoch == 0
     bench.later(1)
     assert bench.drain() == []
@@ -248,7 +248,7 @@ def test_pt36_out_of_order_of_the_next_one_begins_a_new_epoch(code: int) -> None
 # Given up
 
 
-def test_pt30_after_an_expiry_on_the_wire_nothing_new_is_sent_until_it_is_known() -> None:
+def test_after_a_batch_expires_in_flight_nothing_new_is_sent_until_its_outcome_is_known() -> None:
     bench = begun(Bench(delivery_timeout=10.0))
     (delivery,) = bench.send_batch()
     batch = bench.drain_one()
@@ -263,7 +263,7 @@ def test_pt30_after_an_expiry_on_the_wire_nothing_new_is_sent_until_it_is_known(
 
 
 @pytest.mark.parametrize("end", ["refused", "nothing"])
-def test_pt30_an_expired_batch_that_is_not_in_the_log_costs_an_epoch(end: str) -> None:
+def test_an_expired_batch_that_is_not_in_the_log_needs_a_new_epoch(end: str) -> None:
     bench = begun(Bench(delivery_timeout=10.0))
     batch = bench.send_and_drain()
     bench.later(10.0)
@@ -276,8 +276,8 @@ def test_pt30_an_expired_batch_that_is_not_in_the_log_costs_an_epoch(end: str) -
     assert identity(bench.drain_one()) == (7, 1, 0)
 
 
-def test_pt30_an_expired_batch_is_settled_by_what_comes_after_it() -> None:
-    """Acknowledged sequences behind it say that it is in the log."""
+def test_a_later_ack_resolves_the_outcome_of_an_expired_batch() -> None:
+    """Acknowledged later sequences prove that it is in the log."""
     bench = begun(Bench(delivery_timeout=10.0))
     first = bench.send_and_drain()
     bench.now = 5.0
@@ -290,15 +290,15 @@ def test_pt30_an_expired_batch_is_settled_by_what_comes_after_it() -> None:
     assert identity(bench.send_and_drain()) == (7, 0, 3)
 
 
-def test_pt30_a_batch_that_was_never_sent_leaves_no_gap() -> None:
+def test_an_unsent_batch_leaves_no_gap() -> None:
     bench = begun(Bench(delivery_timeout=10.0))
     bench.send_batch()
     bench.later(10.0)
     assert identity(bench.send_and_drain()) == (7, 0, 1)
 
 
-def test_a_refused_batch_did_not_rewrite_one_before_it_whose_fate_was_unknown() -> None:
-    """A new epoch at once put the first into the log twice: as written when 20 was answered, and rewritten."""
+def test_a_rejected_batch_does_not_rewrite_an_earlier_one_of_unknown_outcome() -> None:
+    """An immediate new epoch once stored the first batch twice: error 20 was returned after it had been written."""
     bench = begun()
     first = bench.send_and_drain()
     second = bench.send_and_drain()
@@ -312,7 +312,7 @@ def test_a_refused_batch_did_not_rewrite_one_before_it_whose_fate_was_unknown() 
     assert identity(bench.send_and_drain()) == (7, 1, 0)
 
 
-def test_a_refused_batch_did_not_rewrite_one_behind_it_whose_fate_was_unknown() -> None:
+def test_a_rejected_batch_does_not_rewrite_a_later_one_of_unknown_outcome() -> None:
     bench = begun()
     first = bench.send_and_drain()
     second = bench.send_and_drain()
@@ -331,7 +331,7 @@ def test_a_refused_batch_did_not_rewrite_one_behind_it_whose_fate_was_unknown() 
 # Epochs
 
 
-def test_pt33_other_partitions_keep_the_old_epoch_until_nothing_is_in_flight() -> None:
+def test_other_partitions_keep_the_old_epoch_until_nothing_is_in_flight() -> None:
     bench = Bench(topics={"t": 2})
     begun(bench, 0)
     begun(bench, 1)
@@ -348,7 +348,7 @@ def test_pt33_other_partitions_keep_the_old_epoch_until_nothing_is_in_flight() -
     assert identity(bench.drain_one()) == (7, 1, 0)
 
 
-def test_pt33_two_troubled_partitions_share_one_bump() -> None:
+def test_two_failing_partitions_share_one_epoch_bump() -> None:
     bench = Bench(topics={"t": 2})
     for partition in (0, 1):
         bench.send_batch(partition=partition)
@@ -358,7 +358,7 @@ def test_pt33_two_troubled_partitions_share_one_bump() -> None:
     assert bench.state.producer_epoch == 1
 
 
-def test_pt33_after_the_last_epoch_a_new_producer_id_is_asked_for() -> None:
+def test_after_the_last_epoch_a_new_producer_id_is_requested() -> None:
     bench = Bench()
     bench.state.set_producer_id(7, LAST_EPOCH)
     begun(bench)
@@ -373,8 +373,8 @@ def test_pt33_after_the_last_epoch_a_new_producer_id_is_asked_for() -> None:
     assert identity(batch) == (8, 0, 0)
 
 
-def test_a_partition_that_waited_for_a_producer_id_was_stuck_when_nothing_of_it_was_ready() -> None:
-    """The id came while the batch backed off, or before there was one: nobody looked at the partition again."""
+def test_a_partition_that_waited_for_a_producer_id_is_served_once_it_has_a_batch() -> None:
+    """If the id arrived during the backoff, or before there was a batch, the partition was once never checked again."""
     bench = Bench()
     bench.state.set_producer_id(7, LAST_EPOCH)
     begun(bench)
@@ -388,7 +388,7 @@ def test_a_partition_that_waited_for_a_producer_id_was_stuck_when_nothing_of_it_
 # The rest
 
 
-def test_after_a_fatal_error_nothing_is_sent_and_the_first_reason_stays() -> None:
+def test_after_a_fatal_error_nothing_is_sent_and_the_first_reason_is_kept() -> None:
     bench = Bench()
     bench.send_batch()
     bench.state.fail(KafkaError("first"))
@@ -398,15 +398,15 @@ def test_after_a_fatal_error_nothing_is_sent_and_the_first_reason_stays() -> Non
     assert not bench.state.needs_producer_id()
 
 
-def test_sequences_are_those_of_the_partition() -> None:
+def test_each_partition_has_its_own_sequences() -> None:
     state = ProducerState(idempotent=True, max_in_flight=5)
     where = TopicPartition("t", 0)
     assert state.sequences(where) is state.sequences(TopicPartition("t", 0))
     assert state.sequences(where) is not state.sequences(TopicPartition("t", 1))
 
 
-def test_what_is_not_in_flight_changes_nothing() -> None:
-    """A late answer for a batch that is settled."""
+def test_a_response_for_a_batch_not_in_flight_changes_nothing() -> None:
+    """A late response arrives for a finished batch."""
     bench = begun()
     batch = bench.send_and_drain()
     sequences = bench.sequences()

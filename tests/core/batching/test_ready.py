@@ -1,4 +1,4 @@
-"""Ready and drain: whose head is due, fairly, one a partition, within the size of a request."""
+"""Ready and drain: due partitions, served fairly, one batch per partition, within the size of a request."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ CONDITIONS = ("empty", "full", "lingered", "exhausted", "closing", "flushing")
 
 
 @pytest.mark.parametrize("state", ["well", "backing off", "muted", "leaderless"])
-def test_pt20_ready_truth_table(state: str) -> None:
-    """A node is ready if it leads a partition that is neither muted nor backing off, whose head need not linger."""
+def test_ready_nodes_follow_the_truth_table(state: str) -> None:
+    """A node is ready if one of its partitions is not muted or in backoff and its first batch need not linger."""
     for true in product([False, True], repeat=len(CONDITIONS)):
         is_true = dict(zip(CONDITIONS, true, strict=True))
         bench = Bench(
@@ -75,7 +75,7 @@ def test_pt20_ready_truth_table(state: str) -> None:
     st.lists(st.tuples(st.floats(0, 0.02), st.integers(0, 2)), min_size=1, max_size=20),
     st.sampled_from([0.0, 0.005, 0.02]),
 )
-def test_pt20_the_next_deadline_is_never_later_than_what_becomes_ready(sends, linger: float) -> None:
+def test_the_next_deadline_is_never_later_than_the_next_ready_batch(sends, linger: float) -> None:
     bench = Bench(topics={"t": 3}, linger=linger)
     opened: dict[int, float] = {}
     for wait, partition in sends:
@@ -100,7 +100,7 @@ def test_pt20_the_next_deadline_is_never_later_than_what_becomes_ready(sends, li
     assert bench.accumulator.ready.next_deadline() == float("inf")
 
 
-def test_pt14_the_sender_is_woken_when_a_batch_becomes_sendable() -> None:
+def test_the_sender_is_woken_when_a_batch_becomes_sendable() -> None:
     bench = Bench(linger=1.0, batch_size=1000)
     bench.wakes = 0
     bench.send(b"x" * 100)
@@ -113,8 +113,8 @@ def test_pt14_the_sender_is_woken_when_a_batch_becomes_sendable() -> None:
     assert is_ready(bench)
 
 
-def test_pt14_a_record_that_makes_its_batch_full_does_not_linger() -> None:
-    """A record of batch_size or more lingered, although nothing could join it."""
+def test_a_record_that_fills_its_batch_does_not_linger() -> None:
+    """A record of batch_size or more once lingered, although no record could join it."""
     bench = Bench(linger=1.0, batch_size=1000)
     full_batch(bench)
     assert is_ready(bench)
@@ -125,7 +125,7 @@ def test_pt14_a_record_that_makes_its_batch_full_does_not_linger() -> None:
     assert is_ready(more)
 
 
-def test_hurry_lets_nothing_linger() -> None:
+def test_hurry_ends_all_lingering() -> None:
     bench = Bench(topics={"t": 3}, linger=1.0)
     for partition in range(3):
         bench.send(partition=partition)
@@ -139,7 +139,7 @@ def test_hurry_lets_nothing_linger() -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(1, 12), st.integers(1, 6))
-def test_pt21_every_partition_has_its_turn(partitions: int, per_request: int) -> None:
+def test_every_partition_is_served(partitions: int, per_request: int) -> None:
     bench = Bench(
         topics={"t": partitions}, memory=1 << 22, batch_size=1000, max_request_size=1100 * per_request, linger=0
     )
@@ -157,8 +157,8 @@ def test_pt21_every_partition_has_its_turn(partitions: int, per_request: int) ->
         assert set(drained) == set(range(partitions))
 
 
-def test_pt21_kafka_13834_a_node_that_fills_up_early_starves_no_partition() -> None:
-    """One index over all nodes, advanced when a request was full, left some partitions out for ever."""
+def test_kafka_13834_a_full_request_starves_no_partition() -> None:
+    """One index over all nodes, advanced when a request was full, once skipped some partitions forever."""
     bench = Bench(topics={"t": 6}, memory=1 << 22, batch_size=1000, max_request_size=1500, linger=0)
     for partition in range(6):
         bench.accumulator.topics.set_leader("t", partition, 1 + partition % 2, 0)
@@ -170,11 +170,11 @@ def test_pt21_kafka_13834_a_node_that_fills_up_early_starves_no_partition() -> N
             batch = bench.drain_one(node)
             order[node].append(batch.topic_partition.partition)
             bench.ack(batch)
-    # Draining one node does not move the turn of the other.
+    # Draining one node does not advance the position of the other.
     assert order == {1: [0, 2, 4, 0, 2, 4], 2: [1, 3, 5, 1, 3, 5]}
 
 
-def test_pt21_a_node_without_partitions_has_nothing() -> None:
+def test_a_node_without_partitions_has_nothing_to_drain() -> None:
     bench = Bench()
     assert bench.drain(99) == []
     bench.send_batch()
@@ -186,7 +186,7 @@ def test_pt21_a_node_without_partitions_has_nothing() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.integers(1, 3000), min_size=1, max_size=12), st.integers(200, 4000))
-def test_pt22_a_request_is_within_its_size_or_one_batch(sizes: list[int], max_request_size: int) -> None:
+def test_a_request_is_within_its_size_limit_or_has_one_batch(sizes: list[int], max_request_size: int) -> None:
     bench = Bench(
         topics={"t": len(sizes)}, memory=1 << 22, linger=0, max_request_size=max_request_size, batch_size=4000
     )
@@ -199,7 +199,7 @@ def test_pt22_a_request_is_within_its_size_or_one_batch(sizes: list[int], max_re
     assert drained == len(sizes)
 
 
-def test_pt23_a_drain_takes_the_head_of_each_partition_once_and_closes_it() -> None:
+def test_a_drain_takes_the_head_of_each_partition_once_and_closes_it() -> None:
     bench = Bench(topics={"t": 2}, batch_size=1000, linger=0, idempotent=False)
     for partition in range(2):
         for value in (b"a" * 1000, b"b" * 1000, b"c"):
@@ -214,7 +214,7 @@ def test_pt23_a_drain_takes_the_head_of_each_partition_once_and_closes_it() -> N
     assert batches[0].record_count == 1
 
 
-def test_a_partition_that_moved_to_and_fro_is_drained_once() -> None:
+def test_a_partition_that_moves_away_and_back_is_drained_once() -> None:
     bench = Bench(idempotent=False)
     bench.send_batch()
     bench.send_batch()
@@ -226,7 +226,7 @@ def test_a_partition_that_moved_to_and_fro_is_drained_once() -> None:
     assert bench.drain(1) == []
 
 
-def test_a_partition_whose_batch_was_failed_meanwhile_is_passed_over() -> None:
+def test_a_partition_whose_batch_has_failed_is_skipped() -> None:
     bench = Bench(delivery_timeout=1.0)
     bench.send_batch()
     assert is_ready(bench)
@@ -234,8 +234,8 @@ def test_a_partition_whose_batch_was_failed_meanwhile_is_passed_over() -> None:
     assert bench.drain() == []
 
 
-def test_how_long_a_node_has_kept_batches_waiting() -> None:
-    """For ``partitioner_availability_timeout_ms``."""
+def test_the_time_that_a_node_has_kept_batches_waiting_is_measured() -> None:
+    """``partitioner_availability_timeout_ms`` uses this time."""
     bench = Bench(topics={"t": 2}, batch_size=1000, max_request_size=1200, linger=0)
     node = NodeQueue(1)
     assert node.waiting_since is None
@@ -255,7 +255,7 @@ def test_how_long_a_node_has_kept_batches_waiting() -> None:
 # Leaders
 
 
-def test_pt24_a_topic_is_reported_while_it_has_something_to_send_and_no_leader() -> None:
+def test_a_topic_is_reported_while_it_has_batches_and_no_leader() -> None:
     bench = Bench(topics={"t": 2, "u": 1})
     ready = bench.accumulator.ready
     bench.accumulator.topics.set_leader("t", 1, -1, 0)
@@ -270,7 +270,7 @@ def test_pt24_a_topic_is_reported_while_it_has_something_to_send_and_no_leader()
     assert len(bench.drain(2)) == 1
 
 
-def test_pt24_what_expired_without_a_leader_is_reported_no_more() -> None:
+def test_a_topic_whose_batches_expired_without_leader_is_no_longer_reported() -> None:
     bench = Bench(delivery_timeout=1.0)
     bench.accumulator.topics.set_leader("t", 0, -1, 0)
     (delivery,) = bench.send_batch()
@@ -279,7 +279,7 @@ def test_pt24_what_expired_without_a_leader_is_reported_no_more() -> None:
     assert bench.accumulator.ready.unknown_leader_topics() == set()
 
 
-def test_every_turn_looked_at_all_partitions_without_a_leader() -> None:
+def test_reporting_leaderless_topics_costs_the_same_for_any_partition_count() -> None:
     work = []
     for count in (10, 1000):
         bench = Bench(topics={"t": count}, linger=0)
@@ -292,7 +292,7 @@ def test_every_turn_looked_at_all_partitions_without_a_leader() -> None:
     assert work[0] == work[1]
 
 
-def test_a_leader_lost_and_back_finds_everything_in_order() -> None:
+def test_batches_keep_their_order_when_the_leader_is_lost_and_returns() -> None:
     bench = Bench()
     first = bench.send_batch()
     bench.accumulator.topics.set_leader("t", 0, -1, 0)
@@ -304,7 +304,7 @@ def test_a_leader_lost_and_back_finds_everything_in_order() -> None:
     assert [delivery.result().offset for delivery in first + second] == [0, 1]
 
 
-def test_set_leader_says_whether_that_is_new() -> None:
+def test_set_leader_returns_whether_the_leader_changed() -> None:
     bench = Bench()
     ready, queue = bench.accumulator.ready, bench.queue()
     assert not ready.set_leader(queue, NODE, 0)
@@ -318,7 +318,7 @@ def test_set_leader_says_whether_that_is_new() -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 9))
-def test_pt39_the_kth_retry_waits_for_its_backoff(seed: int, retries: int) -> None:
+def test_each_retry_waits_for_its_backoff(seed: int, retries: int) -> None:
     bench = Bench(seed=seed, retry_backoff=ExponentialBackoff(100, 1000), delivery_timeout=1e9)
     bench.send_batch()
     for retry in range(retries):
@@ -334,8 +334,8 @@ def test_pt39_the_kth_retry_waits_for_its_backoff(seed: int, retries: int) -> No
         bench.now = until
 
 
-def test_pt39_a_second_batch_did_not_shorten_the_backoff_of_the_first() -> None:
-    """The head of the queue was sent again after the shorter back-off of one behind it."""
+def test_a_second_batch_does_not_shorten_the_backoff_of_the_first() -> None:
+    """The first batch of the queue was once sent again after the shorter backoff of the batch behind it."""
     bench = Bench()
     bench.send_batch()
     bench.ack(bench.drain_one())
@@ -355,7 +355,7 @@ def test_pt39_a_second_batch_did_not_shorten_the_backoff_of_the_first() -> None:
     assert bench.drain_one() is first
 
 
-def test_pt39_a_retry_need_not_wait_for_a_leader_that_is_not_asked_again() -> None:
+def test_a_retry_at_a_new_leader_needs_no_backoff() -> None:
     bench = Bench()
     bench.send_batch()
     batch = bench.drain_one()
@@ -363,13 +363,13 @@ def test_pt39_a_retry_need_not_wait_for_a_leader_that_is_not_asked_again() -> No
     assert bench.drain() == []
     bench.accumulator.topics.set_leader("t", 0, 2, 0)
     assert bench.drain_one(2) is batch
-    # Known already when the answer of the old one comes.
+    # The new leader is known before the old one responds.
     bench.accumulator.topics.set_leader("t", 0, 3, 0)
     bench.refuse(batch, 6)
     assert bench.drain_one(3) is batch
 
 
-def test_batches_behind_one_that_backs_off_wait_too() -> None:
+def test_batches_behind_one_in_backoff_wait() -> None:
     bench = Bench(idempotent=False)
     bench.send_batch()
     first = bench.drain_one()
@@ -383,7 +383,7 @@ def test_batches_behind_one_that_backs_off_wait_too() -> None:
 # Muting
 
 
-def test_pt28_one_batch_of_a_partition_at_a_time() -> None:
+def test_one_batch_per_partition_is_in_flight() -> None:
     bench = Bench(idempotent=False, one_in_flight_per_partition=True, topics={"t": 2})
     for partition in (0, 0, 1):
         bench.send_batch(partition=partition)
@@ -400,7 +400,7 @@ def test_pt28_one_batch_of_a_partition_at_a_time() -> None:
 
 
 @pytest.mark.parametrize("end", ["ack", "refuse", "cut"])
-def test_pt28_expiry_alone_does_not_unmute(end: str) -> None:
+def test_expiry_alone_does_not_unmute(end: str) -> None:
     bench = Bench(idempotent=False, one_in_flight_per_partition=True, delivery_timeout=10.0)
     bench.send_batch()
     first = bench.drain_one()
@@ -411,7 +411,7 @@ def test_pt28_expiry_alone_does_not_unmute(end: str) -> None:
     assert len(bench.drain()) == 1
 
 
-def test_pt28_a_split_unmutes() -> None:
+def test_a_split_unmutes() -> None:
     bench = Bench(idempotent=False, one_in_flight_per_partition=True)
     bench.send_batch(2)
     bench.refuse(bench.drain_one(), 10)
@@ -422,8 +422,8 @@ def test_pt28_a_split_unmutes() -> None:
 # Cost
 
 
-def test_a_request_of_many_small_batches_held_the_loop() -> None:
-    """One of 6,000 took tens of milliseconds to put together; all of them go, some at a time."""
+def test_a_request_takes_a_bounded_number_of_batches() -> None:
+    """A request of 6,000 batches once blocked the loop for tens of milliseconds; now several requests take them."""
     bench = Bench(topics={"t": 500}, memory=1 << 22, linger=0.0)
     for partition in range(500):
         bench.send(partition=partition)

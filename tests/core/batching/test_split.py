@@ -1,4 +1,4 @@
-"""PT-18: splitting a batch that the broker calls too large."""
+"""Splitting a batch that is too large for the broker."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RECORD = st.tuples(
     st.integers(0, 2000),
     st.sampled_from([None, "gzip", "zstd"]),
 )
-def test_pt18_the_parts_hold_the_records_in_order(records, batch_size: int, codec_name: str | None) -> None:
+def test_the_parts_hold_the_records_in_order(records, batch_size: int, codec_name: str | None) -> None:
     bench = Bench(batch_size=1 << 18, codec=codec(codec_name) if codec_name else None)
     for timestamp_ms, key, value, headers in records:
         bench.send(value, key=key, headers=tuple(headers), timestamp_ms=timestamp_ms)
@@ -51,7 +51,7 @@ def test_pt18_the_parts_hold_the_records_in_order(records, batch_size: int, code
         assert part.topic_partition == batch.topic_partition
 
 
-def test_pt18_one_record_cannot_be_split() -> None:
+def test_one_record_cannot_be_split() -> None:
     bench = Bench()
     bench.send()
     bench.accumulator.ready.end_lingering(0)
@@ -59,7 +59,7 @@ def test_pt18_one_record_cannot_be_split() -> None:
         split_batch(bench.drain_one(), 100)
 
 
-def test_pt18_a_batch_within_batch_size_is_halved() -> None:
+def test_a_batch_within_batch_size_is_halved() -> None:
     bench = Bench(batch_size=10_000)
     for _ in range(40):
         bench.send(b"x" * 100)
@@ -70,7 +70,7 @@ def test_pt18_a_batch_within_batch_size_is_halved() -> None:
     assert len(parts) == 3
 
 
-def test_pt18_a_larger_batch_is_cut_to_batch_size() -> None:
+def test_a_larger_batch_is_cut_to_batch_size() -> None:
     bench = Bench(batch_size=1 << 16)
     for _ in range(40):
         bench.send(b"x" * 100)
@@ -83,8 +83,8 @@ def test_pt18_a_larger_batch_is_cut_to_batch_size() -> None:
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(2, 60), st.integers(BATCH_HEADER_SIZE + 20, 1500))
-def test_pt18_repeated_splitting_ends(count: int, broker_limit: int) -> None:
-    """A broker with a lower limit than batch_size gets batches below it, or of one record."""
+def test_repeated_splitting_ends(count: int, broker_limit: int) -> None:
+    """A broker with a limit below batch_size gets batches below that limit, or of one record."""
     bench = Bench(batch_size=1 << 16, linger=0)
     deliveries = [bench.send(b"%d" % index) for index in range(count)]
     written = 0

@@ -1,11 +1,11 @@
-"""Which topics there are, who leads their partitions, and where the records without a key go."""
+"""Known topics, the leaders of their partitions, and the partitions of records without a key."""
 
 from __future__ import annotations
 
 from tests.core.accumulating import Bench
 
 
-def test_a_topic_is_forgotten_when_nothing_of_it_is_left() -> None:
+def test_a_topic_is_forgotten_once_it_has_no_batches_left() -> None:
     bench = Bench(topics={"t": 1}, idempotent=False)
     assert bench.accumulator.forget_topic("never heard of")
     bench.send_batch()
@@ -20,8 +20,8 @@ def test_a_topic_is_forgotten_when_nothing_of_it_is_left() -> None:
     assert bench.accumulator.forget_topic("t")
 
 
-def test_a_topic_with_a_batch_on_the_wire_was_forgotten() -> None:
-    """Without sequences and muting nothing told of it; its retry then had no leader until it expired."""
+def test_a_topic_with_a_batch_in_flight_is_not_forgotten() -> None:
+    """Without sequences and muting the topic was once forgotten; the retry then had no leader until it expired."""
     bench = Bench(idempotent=False)
     bench.send_batch()
     batch = bench.drain_one()
@@ -31,8 +31,8 @@ def test_a_topic_with_a_batch_on_the_wire_was_forgotten() -> None:
     assert bench.drain_one() is batch
 
 
-def test_a_slow_broker_gets_fewer_of_the_records_without_key() -> None:
-    """KIP-794: its queue grows, and with a bound on availability it gets none."""
+def test_a_slow_broker_gets_fewer_records_without_key() -> None:
+    """KIP-794: its queue grows, and with a limit on availability it gets none."""
     bench = Bench(
         topics={"t": 2}, batch_size=500, linger=0, memory=1 << 22, availability_timeout=1.0, max_request_size=600
     )
@@ -68,7 +68,7 @@ def test_leaders_in_the_clients_rack_are_preferred() -> None:
 
 
 def test_the_first_record_goes_to_a_leader_in_the_clients_rack() -> None:
-    """Partitions are there before their leaders: what was drawn then counts only where a record went."""
+    """Partitions are known before their leaders: a choice made then counts only if a record was appended."""
     for _ in range(10):
         bench = Bench(topics={}, batch_size=300, linger=0, rack="b")
         bench.accumulator.topics.rack_of = lambda node_id: {1: "a", 2: "b"}.get(node_id)
@@ -80,7 +80,7 @@ def test_the_first_record_goes_to_a_leader_in_the_clients_rack() -> None:
         assert bench.queue("t", 5).batches
 
 
-def test_leaders_that_become_known_do_not_end_a_turn_that_has_begun() -> None:
+def test_newly_known_leaders_do_not_end_the_current_sticky_turn() -> None:
     bench = Bench(topics={}, batch_size=300, linger=1.0, rack="b")
     bench.accumulator.topics.rack_of = lambda node_id: {1: "a", 2: "b"}.get(node_id)
     bench.accumulator.set_partition_count("t", 8, 0)

@@ -1,4 +1,4 @@
-"""Columns of records: as ``append`` would put each, and no more than may be put at once."""
+"""Columns of records: appended like single records, and a bounded number at a time."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from aioproducer.wire.record import encode_record
 from tests.core.accumulating import Bench, records_of
 
 
-def test_a_column_goes_on_in_the_next_batch() -> None:
-    """Every batch was opened by a send of its own, which cost more than the batch's other records together."""
+def test_a_column_continues_in_the_next_batch() -> None:
+    """Each batch was once opened by a separate send, which cost more than all its other records."""
     bench = Bench(topics={"t": 2}, batch_size=1000, linger=100.0)
     values = [b"%3d" % number for number in range(400)]
     touched: list[ProducerBatch] = []
@@ -30,8 +30,8 @@ def test_a_column_goes_on_in_the_next_batch() -> None:
 
 
 @pytest.mark.parametrize("delta", [0, 63, 64, 8191, 8192, -1])
-def test_a_columns_records_are_written_as_each_would_be_alone(delta: int) -> None:
-    """Where the numbers before a record's value begin to take a byte more."""
+def test_a_column_is_encoded_like_its_records_one_by_one(delta: int) -> None:
+    """Sizes at which a length field before the record's value takes one more byte."""
     bench = Bench(topics={"t": 1}, memory=1 << 24, batch_size=1 << 21, max_request_size=1 << 22, linger=100.0)
     sizes = [*range(140), *range(8160, 8200), *[n % 3 for n in range(8200)], *range(50, 70)]
     values = [bytes([size % 251]) * size for size in sizes]
@@ -46,14 +46,14 @@ def test_a_columns_records_are_written_as_each_would_be_alone(delta: int) -> Non
     assert b"".join(bytes(part) for part in batch.body) == b"".join(expected)
 
 
-def test_a_column_of_batches_of_a_record_each_is_taken_in_pieces() -> None:
+def test_a_column_with_one_record_per_batch_is_appended_in_pieces() -> None:
     bench = Bench(topics={"t": 1}, batch_size=0, memory=1 << 24)
     taken = append_rows(bench.accumulator, "t", 0, None, [b"x"] * 10_000, 0, 1000, bench.now, [])
     assert 0 < taken <= COLUMN_BYTES // COLUMN_BATCH_BYTES
 
 
 @pytest.mark.parametrize("value", [bytearray(b"x"), bytes(2000)])
-def test_a_column_leaves_to_send_what_may_be_wrong(value: object) -> None:
+def test_a_column_stops_before_a_record_that_send_must_validate(value: object) -> None:
     bench = Bench(topics={"t": 1}, max_request_size=1500)
     assert append_rows(bench.accumulator, "t", 0, None, [b"x", value], 0, 1000, bench.now, []) == 1 + (
         type(value) is bytearray
@@ -62,7 +62,7 @@ def test_a_column_leaves_to_send_what_may_be_wrong(value: object) -> None:
     assert append_rows(bench.accumulator, "t", 0, None, [value], 0, 1000, bench.now, []) == 0
 
 
-def test_a_column_waits_behind_those_in_line_for_memory() -> None:
+def test_a_column_waits_behind_records_blocked_on_memory() -> None:
     bench = Bench(topics={"t": 1}, memory=4096, batch_size=1000, max_request_size=4096)
     column = [b"x" * 500] * 20
     taken = append_rows(bench.accumulator, "t", 0, None, column, 0, 1000, bench.now, [])

@@ -1,4 +1,4 @@
-"""BatchRuns: what it says of runs of records is what their Deliveries say one by one."""
+"""BatchRuns: its results for runs of records equal those of their Deliveries."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.core.accumulating import Bench
 MESSAGE_TOO_LARGE, TOPIC_AUTHORIZATION_FAILED, INVALID_RECORD, UNKNOWN_SERVER_ERROR = 10, 29, 87, -1
 
 sent = st.tuples(st.just("send"), st.integers(0, 1), st.booleans())
-"""To which partition, and whether by the sender whose runs these are."""
+"""The partition, and whether the sender under test sent the record."""
 answered = st.tuples(
     st.just("answer"), st.integers(0, 1), st.sampled_from(["ack", "refuse", "split", "blame", "leave open"])
 )
@@ -26,7 +26,7 @@ settled = st.tuples(st.just("settle"), st.integers(0, 2), st.none())
 
 
 class Sender:
-    """Two partitions, whose batches get their answers one at a time."""
+    """Two partitions; their batches get responses one at a time."""
 
     def __init__(self, *, keep_offsets: bool) -> None:
         self.bench = Bench(topics={"t": 2}, idempotent=False)
@@ -54,7 +54,7 @@ class Sender:
         if how == "refuse":
             self.bench.refuse(batch, TOPIC_AUTHORIZATION_FAILED)
         elif how == "leave open":
-            # An error that tells nothing about the log.
+            # An error that leaves the state of the log unknown.
             self.bench.refuse(batch, UNKNOWN_SERVER_ERROR)
         elif how == "blame":
             self.bench.refuse(batch, INVALID_RECORD, record_messages={0: "the first is wrong"})
@@ -79,7 +79,7 @@ class Sender:
 
 
 @given(st.lists(st.one_of(sent, sent, sent, answered, settled), max_size=60), st.booleans())
-def test_runs_tell_what_deliveries_tell(steps: list[tuple[str, int, object]], keep_offsets: bool) -> None:
+def test_batch_runs_report_the_same_as_deliveries(steps: list[tuple[str, int, object]], keep_offsets: bool) -> None:
     sender = Sender(keep_offsets=keep_offsets)
     for what, number, more in steps:
         if what == "settle":
@@ -116,7 +116,7 @@ def test_runs_tell_what_deliveries_tell(steps: list[tuple[str, int, object]], ke
         assert runs.offsets is None
 
 
-def test_the_first_that_is_not_done_holds_up_the_others_unless_all_are_looked_at() -> None:
+def test_the_first_unfinished_batch_hides_the_others_unless_all_are_checked() -> None:
     sender = Sender(keep_offsets=False)
     sender.send(0, True)
     sender.send(1, True)
@@ -140,15 +140,15 @@ def test_the_first_that_is_not_done_holds_up_the_others_unless_all_are_looked_at
     assert runs.acked == 2, "a batch is counted once"
 
 
-def test_what_is_in_line_is_in_no_batch() -> None:
+def test_a_blocked_record_is_in_no_batch() -> None:
     bench = Bench(topics={})
     runs = BatchRuns(keep_offsets=True)
     assert not runs.add_delivery(bench.send())
     assert len(runs) == 0
 
 
-def test_what_is_on_the_wire_does_not_count_as_waiting_to_be_sent() -> None:
-    """Where answers take long, more batches than are waited for may be on their way."""
+def test_a_batch_in_flight_does_not_count_as_waiting_to_be_sent() -> None:
+    """If responses take long, more batches may be in flight than the limit on waiting ones."""
     sender = Sender(keep_offsets=False)
     bench, runs = sender.bench, sender.runs
     for _ in range(4):

@@ -1,4 +1,4 @@
-"""ClusterMetadata: when to ask, what to believe, what changed."""
+"""ClusterMetadata: when to request an update, which responses to accept, what changed."""
 
 from __future__ import annotations
 
@@ -135,12 +135,12 @@ def test_bootstrap_addresses_are_nodes_with_negative_ids_until_the_first_respons
     assert metadata.node(9) is None
 
 
-def test_at_least_one_bootstrap_address_is_needed() -> None:
+def test_at_least_one_bootstrap_address_is_required() -> None:
     with pytest.raises(ValueError, match="bootstrap"):
         ClusterMetadata([], random=Random(1))
 
 
-def test_a_topic_is_asked_for_and_then_known_with_its_leaders() -> None:
+def test_a_requested_topic_is_known_with_its_leaders() -> None:
     metadata = make_metadata(allow_auto_topic_creation=False)
     assert metadata.add_topic("clicks", 0.0) is None
     assert metadata.leader("clicks", 0) == NO_LEADER
@@ -161,7 +161,7 @@ def test_a_topic_is_asked_for_and_then_known_with_its_leaders() -> None:
     assert change.leaders == [LeaderChange("clicks", 0, -1, 1, 4), LeaderChange("clicks", 1, -1, 2, 5)]
 
 
-def test_pt54_version_rises_with_each_response_and_with_nothing_else() -> None:
+def test_the_version_rises_with_each_response_and_nothing_else() -> None:
     metadata = make_metadata()
     seen = metadata.request_update(0.0, "a test")
     metadata.build_request(0.0)
@@ -175,7 +175,7 @@ def test_pt54_version_rises_with_each_response_and_with_nothing_else() -> None:
     assert metadata.version == seen + 1
 
 
-def test_pt55_one_request_at_a_time() -> None:
+def test_one_metadata_request_is_in_flight_at_a_time() -> None:
     metadata = make_metadata()
     metadata.build_request(0.0)
     assert metadata.update_in_flight
@@ -186,7 +186,7 @@ def test_pt55_one_request_at_a_time() -> None:
         metadata.build_request(0.0)
 
 
-def test_metadata_is_asked_for_again_when_it_is_too_old() -> None:
+def test_metadata_is_requested_again_when_it_is_too_old() -> None:
     metadata = known(clicks(partition(0, 1)), now=10.0)
     assert metadata.next_update_delay(10.0) == 300
     assert metadata.next_update_delay(290.0) == 20
@@ -200,7 +200,7 @@ def test_a_partial_update_does_not_count_as_fresh_metadata() -> None:
     assert metadata.next_update_delay(100.0) == 210
 
 
-def test_pt55_wanted_updates_keep_the_backoff_between_them() -> None:
+def test_requested_updates_are_separated_by_the_backoff() -> None:
     metadata = known(clicks(partition(0, 1)), now=10.0)
     metadata.request_update(10.0, "NOT_LEADER_OR_FOLLOWER from clicks-0")
     assert metadata.update_reason == "NOT_LEADER_OR_FOLLOWER from clicks-0"
@@ -209,8 +209,8 @@ def test_pt55_wanted_updates_keep_the_backoff_between_them() -> None:
     assert metadata.next_update_delay(10.2) == 0
 
 
-def test_answers_that_tell_nothing_new_back_off_more_and_more() -> None:
-    """KIP-580: a partition without a leader is not asked for ten times a second for ever."""
+def test_responses_without_news_lengthen_the_backoff() -> None:
+    """KIP-580: a partition without a leader does not cause ten requests a second."""
     metadata = known(clicks(partition(0, -1, 0, error=5)))
     now, waits = 0.0, []
     for _ in range(8):
@@ -231,7 +231,7 @@ def test_answers_that_tell_nothing_new_back_off_more_and_more() -> None:
     assert metadata.next_update_delay(now) < 0.13
 
 
-def test_periodic_updates_that_tell_nothing_new_do_not_lengthen_the_backoff() -> None:
+def test_periodic_updates_without_news_do_not_lengthen_the_backoff() -> None:
     metadata = known(clicks(partition(0, 1)))
     for turn in range(1, 8):
         metadata.touch("clicks", 300.0 * turn)
@@ -257,7 +257,7 @@ def test_failures_back_off_and_a_success_starts_over() -> None:
     assert metadata.next_update_delay(now) < 0.13
 
 
-def test_a_failure_without_a_request_counts_no_node_to_ask() -> None:
+def test_a_failure_without_an_available_node_backs_off() -> None:
     metadata = make_metadata()
     metadata.handle_failure(KafkaError("no node"), 0.0)
     assert metadata.next_update_delay(0.0) > 0
@@ -274,7 +274,7 @@ def test_new_topics_wait_for_the_backoff_after_a_failure() -> None:
     assert names(metadata.build_request(wait)) == ["clicks", "views"]
 
 
-def test_a_new_topic_is_asked_for_at_once_and_alone() -> None:
+def test_a_new_topic_is_requested_at_once_and_alone() -> None:
     metadata = known(clicks(partition(0, 1)))
     assert metadata.add_topic("views", 0.0) is None
     assert metadata.next_update_delay(0.0) == 0
@@ -285,7 +285,7 @@ def test_a_new_topic_is_asked_for_at_once_and_alone() -> None:
     assert metadata.next_update_delay(0.0) == 300
 
 
-def test_topics_added_while_a_request_flies_are_asked_for_afterwards() -> None:
+def test_topics_added_during_a_request_are_requested_afterwards() -> None:
     metadata = make_metadata()
     metadata.add_topic("clicks", 0.0)
     metadata.build_request(0.0)
@@ -295,8 +295,8 @@ def test_topics_added_while_a_request_flies_are_asked_for_afterwards() -> None:
     assert names(metadata.build_request(0.0)) == ["views"]
 
 
-def test_an_update_wanted_while_one_flies_is_due_again() -> None:
-    """The answer under way may be older than the reason for asking."""
+def test_an_update_requested_during_another_is_due_afterwards() -> None:
+    """The response in flight may be older than the reason for the second update."""
     metadata = known(clicks(partition(0, 1)))
     metadata.request_update(1.0, "one")
     metadata.build_request(1.0)
@@ -313,13 +313,13 @@ def test_a_full_update_that_is_due_covers_new_topics() -> None:
     assert names(metadata.build_request(1.0)) == ["clicks", "views"]
 
 
-def test_metadata_that_is_too_old_is_not_updated_in_part() -> None:
+def test_metadata_that_is_too_old_gets_a_full_update() -> None:
     metadata = known(clicks(partition(0, 1)))
     metadata.add_topic("views", 300.0)
     assert names(metadata.build_request(300.0)) == ["clicks", "views"]
 
 
-def test_a_full_update_that_still_backs_off_does_not_hold_up_a_new_topic() -> None:
+def test_a_full_update_in_backoff_does_not_delay_a_new_topic() -> None:
     metadata = known(clicks(partition(0, 1)))
     metadata.request_update(0.0, "a test")
     metadata.add_topic("views", 0.0)
@@ -329,14 +329,14 @@ def test_a_full_update_that_still_backs_off_does_not_hold_up_a_new_topic() -> No
     assert names(metadata.build_request(1.0)) == ["clicks", "views"]
 
 
-def test_one_topic_in_use_can_be_asked_for_alone() -> None:
+def test_one_topic_in_use_can_be_requested_alone() -> None:
     metadata = known(clicks(partition(0, 1)), topic("views", partition(0, 1)))
     metadata.request_partial_update("clicks")
     metadata.request_partial_update("never added")
     assert names(metadata.build_request(0.0)) == ["clicks"]
 
 
-def test_a_failed_full_update_is_full_again() -> None:
+def test_a_failed_full_update_is_repeated_as_a_full_update() -> None:
     metadata = known(clicks(partition(0, 1)))
     metadata.request_update(1.0, "a test")
     metadata.build_request(1.0)
@@ -345,7 +345,7 @@ def test_a_failed_full_update_is_full_again() -> None:
     assert names(metadata.build_request(3.0)) == ["clicks", "views"]
 
 
-def test_topics_that_the_response_left_out_are_asked_for_again() -> None:
+def test_topics_missing_from_the_response_are_requested_again() -> None:
     metadata = make_metadata()
     metadata.add_topic("clicks", 0.0)
     answer(metadata, response(), 0.0)
@@ -375,12 +375,12 @@ def test_touching_a_topic_that_is_not_in_use_does_nothing() -> None:
     assert list(metadata.topics_in_use) == []
 
 
-def test_a_topic_in_the_response_that_nobody_uses_is_ignored() -> None:
+def test_an_unused_topic_in_the_response_is_ignored() -> None:
     metadata = known()
     assert not answer(metadata, response(clicks(partition(0, 1)), topic(None, error=100)), 0.0)
 
 
-def test_pt56_an_older_leader_epoch_is_ignored() -> None:
+def test_an_older_leader_epoch_is_ignored() -> None:
     metadata = known(clicks(partition(0, 1, 5)))
     change = answer(metadata, response(clicks(partition(0, 2, 4))), 1.0)
     assert not change
@@ -394,7 +394,7 @@ def test_a_new_epoch_of_the_same_leader_is_reported() -> None:
     assert answer(metadata, response(clicks(partition(0, 1, 6))), 1.0).leaders == [LeaderChange("clicks", 0, 1, 1, 6)]
 
 
-def test_epochs_start_anew_with_another_topic_id() -> None:
+def test_leader_epochs_restart_with_another_topic_id() -> None:
     metadata = known(clicks(partition(0, 1, 5), partition(1, 1, 5)))
     before = metadata.topic("clicks")
     change = answer(metadata, response(clicks(partition(0, 2, 0), topic_id=ID_2)), 1.0)
@@ -406,7 +406,7 @@ def test_epochs_start_anew_with_another_topic_id() -> None:
     assert (after.topic_id, len(after.partitions)) == (ID_2, 1)
 
 
-def test_a_topic_created_anew_without_partitions_yet_keeps_what_was_known() -> None:
+def test_a_recreated_topic_without_partitions_keeps_its_known_partitions() -> None:
     metadata = known(clicks(partition(0, 1, 5)))
     assert not answer(metadata, response(clicks(topic_id=ID_2)), 1.0)
     assert metadata.leader("clicks", 0) == 1
@@ -414,10 +414,10 @@ def test_a_topic_created_anew_without_partitions_yet_keeps_what_was_known() -> N
     assert change.recreated_topics == ["clicks"]
 
 
-def test_a_topic_that_two_answers_in_a_row_do_not_know_is_believed_deleted() -> None:
+def test_a_topic_unknown_to_two_responses_in_a_row_counts_as_deleted() -> None:
     metadata = known(clicks(partition(0, 1, 5), partition(1, 2, 5)))
     gone = response(topic("clicks", error=3))
-    # The first may come from a broker that lags behind, and so may one now and then.
+    # A single such response may come from a broker with stale metadata.
     for now in (1.0, 3.0):
         assert not answer(metadata, gone, now)
         assert metadata.leader("clicks", 0) == 1
@@ -431,7 +431,7 @@ def test_a_topic_that_two_answers_in_a_row_do_not_know_is_believed_deleted() -> 
     assert not answer(metadata, gone, 7.0)
 
 
-def test_a_lost_topic_comes_back_as_what_it_was_or_as_another_of_its_name() -> None:
+def test_a_deleted_topic_returns_as_itself_or_as_a_new_topic_of_the_same_name() -> None:
     for topic_id, recreated in ((ID_1, []), (ID_2, ["clicks"])):
         metadata = known(clicks(partition(0, 1, 5), partition(1, 2, 5)))
         for now in (1.0, 2.0):
@@ -443,7 +443,7 @@ def test_a_lost_topic_comes_back_as_what_it_was_or_as_another_of_its_name() -> N
         assert metadata.leader("clicks", 0) == 2
 
 
-def test_without_topic_ids_fewer_partitions_mean_another_topic() -> None:
+def test_without_topic_ids_fewer_partitions_mean_a_recreated_topic() -> None:
     none = bytes(16)
     metadata = known(clicks(partition(0, 1, 5), partition(1, 1, 5), topic_id=none))
     found = metadata.topic("clicks")
@@ -454,13 +454,13 @@ def test_without_topic_ids_fewer_partitions_mean_another_topic() -> None:
     assert metadata.leader("clicks", 1) == NO_LEADER
 
 
-def test_with_one_topic_id_fewer_partitions_are_an_old_answer() -> None:
+def test_with_the_same_topic_id_fewer_partitions_mean_a_stale_response() -> None:
     metadata = known(clicks(partition(0, 1, 5), partition(1, 1, 5)))
     assert not answer(metadata, response(clicks(partition(0, 1, 5))), 1.0)
     assert metadata.leader("clicks", 1) == 1
 
 
-def test_a_topic_id_may_become_known_later_and_is_kept_when_left_out() -> None:
+def test_a_topic_id_can_be_learned_later_and_is_kept_if_a_response_omits_it() -> None:
     metadata = known(clicks(partition(0, 1, 5), topic_id=bytes(16)))
     assert not answer(metadata, response(clicks(partition(0, 1, 5))), 1.0)
     assert not answer(metadata, response(clicks(partition(0, 1, 5), topic_id=bytes(16))), 2.0)
@@ -469,7 +469,7 @@ def test_a_topic_id_may_become_known_later_and_is_kept_when_left_out() -> None:
     assert found.topic_id == ID_1
 
 
-def test_epochs_of_old_brokers_are_not_believed() -> None:
+def test_leader_epochs_of_old_brokers_are_ignored() -> None:
     """KAFKA-9212: below Metadata version 9 an epoch may be out of date, so the leader is taken without it."""
     metadata = make_metadata()
     metadata.add_topic("clicks", 0.0)
@@ -484,7 +484,7 @@ def test_epochs_of_old_brokers_are_not_believed() -> None:
     assert (metadata.leader("clicks", 0), found.partitions[0].leader_epoch) == (2, 7)
 
 
-def test_partitions_added() -> None:
+def test_added_partitions_are_reported() -> None:
     metadata = known(clicks(partition(0, 1)))
     change = answer(metadata, response(clicks(partition(0, 1), partition(1, 2), partition(2, -1, error=5))), 1.0)
     assert change.partitions_added == [PartitionsAdded("clicks", 1, 3)]
@@ -492,21 +492,21 @@ def test_partitions_added() -> None:
 
 
 @pytest.mark.parametrize("error", [5, 0], ids=["LEADER_NOT_AVAILABLE", "no error"])
-def test_a_partition_without_leader_keeps_the_one_known_and_is_asked_for_again(error: int) -> None:
+def test_a_partition_without_leader_keeps_its_known_leader_and_is_requested_again(error: int) -> None:
     metadata = known(clicks(partition(0, 1, 5)))
     assert not answer(metadata, response(clicks(partition(0, -1, 5, error))), 1.0)
     assert metadata.leader("clicks", 0) == 1
     assert metadata.next_update_delay(3.0) == 0
 
 
-def test_a_newer_epoch_without_leader_is_believed() -> None:
+def test_a_newer_epoch_without_leader_removes_the_leader() -> None:
     metadata = known(clicks(partition(0, 1, 5)))
     change = answer(metadata, response(clicks(partition(0, -1, 6, 5))), 1.0)
     assert change.leaders == [LeaderChange("clicks", 0, 1, NO_LEADER, 6)]
     assert metadata.next_update_delay(3.0) == 0
 
 
-def test_a_leader_that_no_broker_list_names_is_no_leader() -> None:
+def test_a_leader_missing_from_the_broker_list_is_ignored() -> None:
     metadata = known()
     metadata.add_topic("clicks", 0.0)
     change = answer(metadata, response(clicks(partition(0, 7))), 0.0)
@@ -518,7 +518,7 @@ def test_a_leader_that_no_broker_list_names_is_no_leader() -> None:
     assert change.leaders == [LeaderChange("clicks", 0, -1, 7, 0)]
 
 
-def test_the_leader_goes_with_its_node_even_in_topics_the_response_is_not_about() -> None:
+def test_a_removed_node_loses_its_leaderships_also_in_topics_outside_the_response() -> None:
     metadata = known(clicks(partition(0, 1, 5), partition(1, 2, 5)))
     metadata.add_topic("views", 0.0)
     change = answer(metadata, response(topic("views", partition(0, 2)), brokers=[broker(2)]), 0.0)
@@ -531,7 +531,7 @@ def test_the_leader_goes_with_its_node_even_in_topics_the_response_is_not_about(
     assert change.leaders == [LeaderChange("clicks", 0, NO_LEADER, 1, 5)]
 
 
-def test_partitions_behind_a_gap_are_not_used_until_it_is_filled() -> None:
+def test_partitions_after_a_gap_are_unused_until_it_is_filled() -> None:
     metadata = make_metadata()
     metadata.add_topic("clicks", 0.0)
     answer(metadata, response(clicks(partition(0, 1), partition(2**31 - 1, 1), partition(-3, 1))), 0.0)
@@ -549,12 +549,12 @@ def test_a_topic_without_partitions_is_not_known_yet() -> None:
     assert metadata.next_update_delay(1.0) == 0
 
 
-def test_of_partitions_named_twice_the_newer_epoch_counts() -> None:
+def test_for_a_partition_listed_twice_the_newer_epoch_counts() -> None:
     metadata = known(clicks(partition(0, 2, 6), partition(0, 1, 5)))
     assert metadata.leader("clicks", 0) == 2
 
 
-def test_nodes_that_move_or_go() -> None:
+def test_moved_and_removed_nodes_are_reported() -> None:
     metadata = known(clicks(partition(0, 1)))
     moved = [broker(1, "elsewhere"), broker(2, rack="r9"), broker(-5), broker(3)]
     change = answer(metadata, response(clicks(partition(0, 1)), brokers=moved), 1.0)
@@ -565,7 +565,7 @@ def test_nodes_that_move_or_go() -> None:
 
 
 @pytest.mark.parametrize("brokers", [[], [broker(-1)]])
-def test_a_response_without_brokers_is_a_failed_update(brokers: list[MetadataResponseBroker]) -> None:
+def test_a_response_without_brokers_fails_the_update(brokers: list[MetadataResponseBroker]) -> None:
     metadata = known(clicks(partition(0, 1)))
     metadata.request_update(1.0, "a test")
     change = answer(metadata, response(clicks(partition(0, 2, 9)), brokers=brokers), 1.0)
@@ -576,13 +576,13 @@ def test_a_response_without_brokers_is_a_failed_update(brokers: list[MetadataRes
     assert 0 < metadata.next_update_delay(1.0) < 0.13
 
 
-def test_a_response_that_nothing_asked_for_is_ignored() -> None:
+def test_an_unrequested_response_is_ignored() -> None:
     metadata = make_metadata()
     assert not metadata.handle_response(response(), 0.0, version=NEWEST)
     assert not metadata.bootstrapped
 
 
-def test_another_cluster_means_other_topics() -> None:
+def test_another_cluster_id_forgets_the_topics() -> None:
     metadata = known(clicks(partition(0, 1, 50)))
     metadata.add_topic("views", 0.0)
     change = answer(metadata, response(topic("views", partition(0, 1)), cluster_id="other"), 0.0)
@@ -598,7 +598,7 @@ def test_another_cluster_means_other_topics() -> None:
 
 
 @pytest.mark.parametrize("error", [17, 29])
-def test_a_refused_topic_is_reported_and_not_asked_for_again_by_itself(error: int) -> None:
+def test_a_refused_topic_is_reported_and_not_requested_again_automatically(error: int) -> None:
     metadata = make_metadata()
     metadata.add_topic("clicks", 0.0)
     change = answer(metadata, response(clicks(error=error)), 0.0)
@@ -608,7 +608,7 @@ def test_a_refused_topic_is_reported_and_not_asked_for_again_by_itself(error: in
     assert metadata.next_update_delay(0.0) == 300
 
 
-def test_using_an_unauthorised_topic_again_asks_again_after_the_backoff() -> None:
+def test_using_an_unauthorised_topic_again_requests_it_after_the_backoff() -> None:
     metadata = known(clicks(partition(0, 1)))
     answer(metadata, response(clicks(error=29)), 1.0)
     assert metadata.add_topic("clicks", 1.0) is None
@@ -617,7 +617,7 @@ def test_using_an_unauthorised_topic_again_asks_again_after_the_backoff() -> Non
     assert metadata.add_topic("clicks", 3.0) is metadata.topic("clicks")
 
 
-def test_using_a_topic_with_an_invalid_name_asks_for_nothing() -> None:
+def test_using_a_topic_with_an_invalid_name_requests_nothing() -> None:
     metadata = make_metadata()
     metadata.add_topic("no/topic", 0.0)
     answer(metadata, response(topic("no/topic", error=17)), 0.0)
@@ -626,7 +626,7 @@ def test_using_a_topic_with_an_invalid_name_asks_for_nothing() -> None:
 
 
 @pytest.mark.parametrize("error", [3, 5, -1, 38, 12345])
-def test_other_topic_errors_are_reported_and_asked_for_again(error: int) -> None:
+def test_other_topic_errors_are_reported_and_the_topic_requested_again(error: int) -> None:
     metadata = known(clicks(partition(0, 1)))
     change = answer(metadata, response(clicks(error=error)), 1.0)
     assert change.topic_errors == {"clicks": error}
@@ -635,7 +635,7 @@ def test_other_topic_errors_are_reported_and_asked_for_again(error: int) -> None
     assert metadata.next_update_delay(3.0) == 0
 
 
-def test_waiting_for_an_unknown_topic_asks_with_a_backoff_only() -> None:
+def test_waiting_for_an_unknown_topic_keeps_the_backoff_between_requests() -> None:
     metadata = make_metadata()
     metadata.add_topic("clicks", 0.0)
     metadata.build_request(0.0)
@@ -656,7 +656,7 @@ def test_a_leader_hint_with_a_newer_epoch_is_adopted() -> None:
     assert not answer(metadata, response(clicks(partition(0, 1, 5)), brokers=[broker(1), broker(2), broker(3)]), 2.0)
 
 
-def test_a_leader_hint_may_move_a_node() -> None:
+def test_a_leader_hint_can_move_a_node() -> None:
     metadata = known(clicks(partition(0, 1, 5)))
     assert metadata.apply_leader_hints("clicks", 0, 2, 6, [Node(2, "moved", 1)], 1.0).nodes_moved == [
         Node(2, "moved", 1)
@@ -665,7 +665,7 @@ def test_a_leader_hint_may_move_a_node() -> None:
     assert metadata.nodes[2].rack == "r"
 
 
-def test_a_leader_hint_needs_no_endpoint_for_a_node_that_is_known() -> None:
+def test_a_leader_hint_needs_no_endpoint_for_a_known_node() -> None:
     metadata = known(clicks(partition(0, 1, 5)))
     change = metadata.apply_leader_hints("clicks", 0, 2, 6, [], 1.0)
     assert change.leaders == [LeaderChange("clicks", 0, 1, 2, 6)]
@@ -684,14 +684,14 @@ def test_a_leader_hint_needs_no_endpoint_for_a_node_that_is_known() -> None:
         ("views", 0, 2, 6),
     ],
 )
-def test_a_leader_hint_that_is_no_news_or_no_use_is_ignored(name: str, index: int, leader: int, epoch: int) -> None:
+def test_a_stale_or_useless_leader_hint_is_ignored(name: str, index: int, leader: int, epoch: int) -> None:
     metadata = known(clicks(partition(0, 1, 5)))
     assert not metadata.apply_leader_hints(name, index, leader, epoch, [], 1.0)
     assert metadata.leader("clicks", 0) == 1
     assert sorted(metadata.nodes) == [1, 2]
 
 
-def test_going_back_to_the_bootstrap_addresses_keeps_the_topics() -> None:
+def test_rebootstrapping_keeps_the_topics() -> None:
     metadata = known(clicks(partition(0, 1, 5)))
     metadata.build_request(1.0)
     metadata.handle_failure(NetworkError("gone"), 1.0)
@@ -705,8 +705,8 @@ def test_going_back_to_the_bootstrap_addresses_keeps_the_topics() -> None:
     assert change.leaders == [LeaderChange("clicks", 0, NO_LEADER, 2, 5)]
 
 
-def test_all_leaders_were_dropped_at_once_when_going_back_to_the_bootstrap_addresses() -> None:
-    """A broker that restarts alone: those of 2,000 partitions took eight milliseconds of one turn."""
+def test_rebootstrapping_drops_leaders_in_steps() -> None:
+    """The leaders of 2,000 partitions once took eight milliseconds of one loop pass when the only broker restarted."""
     metadata = known(clicks(*[partition(number, 1, 5) for number in range(200)]))
     metadata.build_request(1.0)
     steps = metadata.rebootstrap_in_steps(1.0)
@@ -722,7 +722,7 @@ def test_all_leaders_were_dropped_at_once_when_going_back_to_the_bootstrap_addre
     assert metadata.leader("clicks", 0) == metadata.leader("clicks", 199) == NO_LEADER
 
 
-def test_going_back_gives_up_the_request_in_flight() -> None:
+def test_rebootstrapping_abandons_the_request_in_flight() -> None:
     metadata = known()
     metadata.build_request(1.0)
     metadata.rebootstrap(1.0)
@@ -755,7 +755,7 @@ def test_rebootstrap_after_failing_for_the_trigger_time() -> None:
     assert not metadata.needs_rebootstrap(1011.0, node_available=True)
 
 
-def test_rebootstrap_also_when_there_was_never_a_node_to_ask() -> None:
+def test_rebootstrap_when_no_node_was_ever_available() -> None:
     metadata = make_metadata(trigger_ms=10_000)
     answer(metadata, response(), 0.0)
     metadata.handle_failure(KafkaError("no node could be asked"), 100.0)
@@ -763,7 +763,7 @@ def test_rebootstrap_also_when_there_was_never_a_node_to_ask() -> None:
     assert metadata.needs_rebootstrap(110.1, node_available=True)
 
 
-def test_rebootstrap_when_a_broker_demands_it() -> None:
+def test_rebootstrap_when_a_broker_requires_it() -> None:
     metadata = known()
     change = answer(metadata, response(error=129), 1.0)
     assert isinstance(change.failure, type(broker_error(129)))
@@ -792,12 +792,12 @@ def test_rebootstrap_when_a_broker_demands_it() -> None:
         ([NodeCandidate(1, NodeState.BACKING_OFF), NodeCandidate(2, NodeState.CAN_CONNECT, 0, 8.0)], 2),
     ],
 )
-def test_least_loaded_node(candidates: list[NodeCandidate], chosen: int | None) -> None:
+def test_least_loaded_node_is_chosen(candidates: list[NodeCandidate], chosen: int | None) -> None:
     for order in (candidates, candidates[::-1]):
         assert least_loaded_node(order, Random(1)) == chosen
 
 
-def test_least_loaded_node_spreads_over_equals() -> None:
+def test_least_loaded_node_alternates_between_equals() -> None:
     candidates = [NodeCandidate(node_id, NodeState.READY, 1) for node_id in range(3)]
     random = Random(3)
     assert {least_loaded_node(candidates, random) for _ in range(50)} == {0, 1, 2}
@@ -866,7 +866,7 @@ class Follower:
 
 @settings(max_examples=250, deadline=None)
 @given(steps, st.integers(0, 100))
-def test_pt56_whatever_comes_metadata_stays_consistent_and_changes_tell_all(
+def test_metadata_stays_consistent_and_reports_every_change_for_any_responses(
     script: list[tuple[str, object, int | None]], seed: int
 ) -> None:
     metadata = make_metadata()

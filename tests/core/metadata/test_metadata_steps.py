@@ -1,4 +1,4 @@
-"""Metadata of many topics: asked for in several requests, taken in step by step."""
+"""Metadata of many topics: requested in several requests, and applied in steps."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def ask_all(metadata: ClusterMetadata, now: float) -> None:
         answer_all(metadata, names(metadata.build_request(now)), now)
 
 
-def test_a_full_update_of_many_topics_takes_several_requests_one_after_the_other() -> None:
+def test_full_update_of_many_topics_takes_several_requests_in_sequence() -> None:
     metadata, wanted = many_topics()
     version = metadata.version
     asked: list[str | None] = []
@@ -56,7 +56,7 @@ def test_a_full_update_of_many_topics_takes_several_requests_one_after_the_other
     assert metadata.next_update_delay(1.0) == pytest.approx(299.0)
 
 
-def test_new_topics_go_ahead_of_what_is_left_of_a_full_update() -> None:
+def test_new_topics_are_requested_before_the_rest_of_a_full_update() -> None:
     metadata, wanted = many_topics()
     ask_all(metadata, 0.0)
     metadata.request_update(10.0, "test")
@@ -68,7 +68,7 @@ def test_new_topics_go_ahead_of_what_is_left_of_a_full_update() -> None:
     assert names(metadata.build_request(10.0)) == wanted[2 * TOPICS_PER_REQUEST - 1 :]
 
 
-def test_a_part_that_fails_makes_the_full_update_begin_again() -> None:
+def test_a_failed_part_restarts_the_full_update() -> None:
     metadata, wanted = many_topics()
     ask_all(metadata, 0.0)
     metadata.request_update(10.0, "test")
@@ -85,7 +85,7 @@ def test_a_part_that_fails_makes_the_full_update_begin_again() -> None:
     assert metadata.next_update_delay(12.0) == pytest.approx(299.0)
 
 
-def test_the_parts_of_an_update_count_as_one_for_the_backoff() -> None:
+def test_the_parts_of_an_update_count_as_one_update_for_the_backoff() -> None:
     metadata, _ = many_topics()
     now = 0.0
     ask_all(metadata, now)
@@ -96,11 +96,11 @@ def test_the_parts_of_an_update_count_as_one_for_the_backoff() -> None:
         ask_all(metadata, now)
         metadata.request_update(now, "test")
         delays.append(metadata.next_update_delay(now))
-    # They told nothing new: 100 ms after the first, then about twice that each time.
+    # Responses without news: 100 ms after the first, then about twice that each time.
     assert 0.15 < delays[0] < 0.25 < delays[1] < 0.5 < delays[2] < 1
 
 
-def test_many_new_topics_at_once_take_several_requests_too() -> None:
+def test_many_new_topics_take_several_requests() -> None:
     metadata = make_metadata()
     answer_all(metadata, names(metadata.build_request(0.0)), 0.0)
     wanted = [f"topic-{number:05}" for number in range(TOPICS_PER_REQUEST + 1)]
@@ -111,7 +111,7 @@ def test_many_new_topics_at_once_take_several_requests_too() -> None:
     assert names(metadata.build_request(0.0)) == wanted[TOPICS_PER_REQUEST:]
 
 
-def test_every_topic_is_asked_for_though_new_ones_keep_coming() -> None:
+def test_every_topic_is_requested_while_new_ones_keep_arriving() -> None:
     metadata, wanted = many_topics()
     ask_all(metadata, 0.0)
     metadata.request_update(10.0, "test")
@@ -131,8 +131,8 @@ def test_every_topic_is_asked_for_though_new_ones_keep_coming() -> None:
     assert len(asked) == len(set(asked)) == MANY + 2 * TOPICS_PER_REQUEST
 
 
-def test_topics_that_were_forgotten_are_come_by_a_bounded_number_at_a_time() -> None:
-    """A copy of the names of a hundred thousand topics held up the loop with every update."""
+def test_forgotten_topics_are_skipped_a_bounded_number_at_a_time() -> None:
+    """Each update once copied the names of 100,000 topics in one pass of the loop."""
     count = 2 * TOPICS_LOOKED_AT_PER_REQUEST
     metadata, wanted = many_topics(count)
     while metadata.next_update_delay(0.0) == 0:
@@ -153,7 +153,7 @@ def test_topics_that_were_forgotten_are_come_by_a_bounded_number_at_a_time() -> 
     assert names(metadata.build_request(idle + 20)) == wanted[-1:]
 
 
-def test_an_update_that_fails_is_followed_by_those_not_asked_for_yet() -> None:
+def test_after_a_failed_update_the_topics_not_requested_yet_come_first() -> None:
     metadata = make_metadata()
     answer_all(metadata, names(metadata.build_request(0.0)), 0.0)
     wanted = [f"topic-{number:05}" for number in range(2 * TOPICS_PER_REQUEST)]
@@ -178,7 +178,7 @@ def begin(metadata: ClusterMetadata, answered: MetadataResponse, now: float = 0.
     return metadata.take_in(answered, topics(), now, version=NEWEST)
 
 
-def test_each_step_is_small_and_nothing_is_in_two_of_them() -> None:
+def test_each_step_is_small_and_steps_do_not_overlap() -> None:
     metadata, wanted = many_topics(100)
     metadata.build_request(0.0)
     seen: list[tuple[str, int]] = []
@@ -188,14 +188,14 @@ def test_each_step_is_small_and_nothing_is_in_two_of_them() -> None:
         steps += 1
         seen += [(leader.topic, leader.partition) for leader in change.leaders]
         assert len(change.leaders) <= PARTITIONS_PER_STEP + 3
-        # A topic's leaders come with the topic, and name nodes that are known.
+        # A topic's leaders arrive with the topic, and are known nodes.
         assert {leader.topic for leader in change.leaders} == set(change.new_topics)
         assert all(metadata.node(leader.new_leader) for leader in change.leaders)
     assert seen == [(name, index) for name in wanted for index in range(4)]
     assert steps >= 400 // (PARTITIONS_PER_STEP + 3)
 
 
-def test_a_topic_of_many_partitions_is_known_with_all_of_them_or_not_at_all() -> None:
+def test_a_topic_becomes_known_with_all_its_partitions_at_once() -> None:
     metadata, _ = many_topics(1)
     metadata.build_request(0.0)
     count = 10 * PARTITIONS_PER_STEP
@@ -208,7 +208,7 @@ def test_a_topic_of_many_partitions_is_known_with_all_of_them_or_not_at_all() ->
     assert told == count
 
 
-def test_between_steps_the_request_is_in_flight_and_version_rises_with_the_last() -> None:
+def test_the_request_stays_in_flight_and_the_version_rises_only_with_the_last_step() -> None:
     metadata, wanted = many_topics(50)
     metadata.build_request(0.0)
     version = metadata.version
@@ -224,7 +224,7 @@ def test_between_steps_the_request_is_in_flight_and_version_rises_with_the_last(
     assert names(metadata.build_request(0.0)) == ["later"]
 
 
-def test_a_hint_between_steps_is_not_undone_by_an_older_answer() -> None:
+def test_a_leader_hint_between_steps_is_not_undone_by_an_older_response() -> None:
     metadata, wanted = many_topics(50)
     answer_all(metadata, names(metadata.build_request(0.0)), 0.0)
     metadata.request_update(20.0, "test")
@@ -239,7 +239,7 @@ def test_a_hint_between_steps_is_not_undone_by_an_older_answer() -> None:
     assert metadata.next_update_delay(22.0) == 0
 
 
-def test_going_back_to_the_bootstrap_addresses_between_steps_ends_them() -> None:
+def test_rebootstrapping_between_steps_ends_them() -> None:
     metadata, wanted = many_topics(50)
     answer_all(metadata, names(metadata.build_request(0.0)), 0.0)
     metadata.request_update(20.0, "test")
@@ -252,7 +252,7 @@ def test_going_back_to_the_bootstrap_addresses_between_steps_ends_them() -> None
     assert not metadata.update_in_flight
 
 
-def test_an_error_behind_the_topics_is_a_failed_update() -> None:
+def test_an_error_after_the_topics_fails_the_update() -> None:
     metadata, wanted = many_topics(3)
     metadata.build_request(0.0)
     version = metadata.version
@@ -267,7 +267,7 @@ def test_an_error_behind_the_topics_is_a_failed_update() -> None:
     assert metadata.next_update_delay(1.0) > 0
 
 
-def test_what_the_topics_raise_comes_through_and_leaves_the_request_to_its_failure() -> None:
+def test_an_exception_while_reading_topics_propagates_and_the_request_can_still_fail() -> None:
     metadata, wanted = many_topics(2)
     metadata.build_request(0.0)
 
@@ -282,7 +282,7 @@ def test_what_the_topics_raise_comes_through_and_leaves_the_request_to_its_failu
     assert metadata.next_update_delay(0.0) > 0
 
 
-def test_the_leaders_that_go_with_their_node_go_in_steps() -> None:
+def test_leaders_of_a_removed_node_are_dropped_in_steps() -> None:
     metadata, wanted = many_topics(100)
     answer_all(metadata, names(metadata.build_request(0.0)), 0.0, leader=2)
     metadata.request_update(20.0, "test")
@@ -294,7 +294,7 @@ def test_the_leaders_that_go_with_their_node_go_in_steps() -> None:
     assert all(metadata.leader(name, 0) == NO_LEADER for name in wanted)
 
 
-def test_an_answer_that_says_what_is_known_makes_no_objects_that_stay() -> None:
+def test_a_response_without_changes_keeps_the_existing_objects() -> None:
     metadata, wanted = many_topics(3)
     answer_all(metadata, names(metadata.build_request(0.0)), 0.0)
     known = metadata.topic(wanted[0])
@@ -307,8 +307,8 @@ def test_an_answer_that_says_what_is_known_makes_no_objects_that_stay() -> None:
     assert known.partitions[0] is before
 
 
-def test_new_topics_that_never_end_leave_known_topics_half_of_each_request() -> None:
-    """New topics filled every request, and no topic that was known was asked for again."""
+def test_an_endless_supply_of_new_topics_leaves_known_topics_half_of_each_request() -> None:
+    """New topics once filled every request, and known topics were never requested again."""
     metadata, wanted = many_topics()
     now = 0.0
     ask_all(metadata, now)
@@ -325,8 +325,8 @@ def test_new_topics_that_never_end_leave_known_topics_half_of_each_request() -> 
     assert not still_to_ask
 
 
-def test_unknown_topics_are_steps_too_where_leaders_are_gone() -> None:
-    """They were passed over in one step, however many there were."""
+def test_dropping_leaders_visits_unknown_topics_in_steps() -> None:
+    """All of them were once visited in one step."""
     metadata = make_metadata()
     metadata.add_topic("known", 0.0)
     answer_all(metadata, names(metadata.build_request(0.0)), 0.0)

@@ -1,4 +1,4 @@
-"""Delivery: a future to asyncio on both loops, light, and gone when nobody holds it."""
+"""Delivery: a future to asyncio on both loops, small, and freed with its last reference."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ WHERE = TopicPartition("t", 0)
 
 
 class TrackedBatch(ProducerBatch):
-    """A batch whose end can be observed."""
+    """A batch with an observable end."""
 
     __slots__ = ("__weakref__",)
 
@@ -80,7 +80,7 @@ def test_a_delivery_takes_at_most_48_bytes() -> None:
     assert not hasattr(delivery, "__dict__")
 
 
-async def test_result_before_the_outcome_is_asyncios_error() -> None:
+async def test_result_before_the_outcome_raises_invalid_state_error() -> None:
     _, (delivery, *_) = running_batch()
     assert not delivery.done()
     assert not delivery.cancelled()
@@ -90,7 +90,7 @@ async def test_result_before_the_outcome_is_asyncios_error() -> None:
         delivery.exception()
 
 
-async def test_the_metadata_of_each_record() -> None:
+async def test_each_delivery_has_the_metadata_of_its_record() -> None:
     batch, deliveries = running_batch()
     assert batch.succeed(40, -1)
     assert [delivery.result() for delivery in deliveries] == [expected(0), expected(1), expected(2)]
@@ -99,7 +99,7 @@ async def test_the_metadata_of_each_record() -> None:
     assert deliveries[0].get_loop() is asyncio.get_running_loop()
 
 
-async def test_awaiting_what_is_done_yields_nothing() -> None:
+async def test_awaiting_a_finished_delivery_does_not_yield() -> None:
     batch, deliveries = running_batch()
     batch.succeed(40, -1)
     with pytest.raises(StopIteration) as stopped:
@@ -123,7 +123,7 @@ async def test_each_result_is_a_fresh_exception_object() -> None:
     assert delivery.exception().__traceback__ is None
 
 
-def test_repr_says_the_state() -> None:
+def test_repr_shows_the_state() -> None:
     loop = HandLoop()
     batch = make_batch(loop)
     delivery, other = Delivery(batch, 0), Delivery(batch, 1)
@@ -142,16 +142,16 @@ def test_repr_says_the_state() -> None:
 
 
 @pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, pickle.dumps])
-def test_the_copy_of_a_delivery_was_acknowledged_when_the_other_was_cancelled(
+def test_a_delivery_cannot_be_copied(
     duplicate: Callable[[Delivery], object],
 ) -> None:
-    """Two handles had one place in the batch: who awaited one was woken by the other's end, to an offset of none."""
+    """Two deliveries once shared one record: an awaiter of one was woken by the other's end, without an offset."""
     delivery = Delivery(make_batch(HandLoop()), 0)
     with pytest.raises(TypeError, match="cannot pickle"):
         duplicate(delivery)
 
 
-def test_a_group_without_answers_is_a_mistake_of_ours() -> None:
+def test_a_group_without_outcomes_raises() -> None:
     group = DeliveryGroup(HandLoop())
     for question in (group.is_done, group.error, group.metadata):
         with pytest.raises(AssertionError):
@@ -238,7 +238,7 @@ Way = Callable[[Delivery], Coroutine[Any, Any, RecordMetadata]]
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("done_before", [False, True])
-async def test_every_way_to_wait_gives_the_metadata(way: Way, done_before: bool) -> None:
+async def test_every_way_to_wait_returns_the_metadata(way: Way, done_before: bool) -> None:
     batch, deliveries = running_batch()
     if done_before:
         batch.succeed(40, -1)
@@ -253,7 +253,7 @@ async def test_every_way_to_wait_gives_the_metadata(way: Way, done_before: bool)
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("done_before", [False, True])
-async def test_every_way_to_wait_raises_what_failed_it(way: Way, done_before: bool) -> None:
+async def test_every_way_to_wait_raises_the_error(way: Way, done_before: bool) -> None:
     batch, deliveries = running_batch()
     if done_before:
         batch.fail(RecordTooLargeError("too large"))
@@ -278,7 +278,7 @@ async def test_every_way_to_wait_sees_a_cancelled_delivery(way: Way) -> None:
 
 
 @pytest.mark.parametrize("way", [await_it, gather_it, wait_it, wait_for_it, shield_it, timeout_it, yield_from_it])
-async def test_cancelling_one_awaiter_cancels_nobody_else(way: Way) -> None:
+async def test_cancelling_one_awaiter_cancels_no_other(way: Way) -> None:
     batch, deliveries = running_batch()
     others = [asyncio.ensure_future(each) for each in (await_it(deliveries[0]), await_it(deliveries[1]))]
     task = asyncio.ensure_future(way(deliveries[0]))
@@ -290,14 +290,14 @@ async def test_cancelling_one_awaiter_cancels_nobody_else(way: Way) -> None:
     batch.succeed(40, -1)
     assert await others[1] == expected(1)
     if cancels_the_handle:
-        # As with any future: gather and wait_for cancel what they were given, here the handle.
+        # As with any future, gather and wait_for cancel their argument, here the delivery.
         with pytest.raises(asyncio.CancelledError):
             await others[0]
     else:
         assert await others[0] == expected(0)
 
 
-async def test_wait_for_ends_by_the_clock_and_not_by_the_ack() -> None:
+async def test_wait_for_times_out_without_an_ack() -> None:
     _, deliveries = running_batch()
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(deliveries[0], 0.001)
@@ -313,7 +313,7 @@ async def test_wait_for_ends_by_the_clock_and_not_by_the_ack() -> None:
     assert pending == {*deliveries[1:]}
 
 
-async def test_shield_protects_the_handle() -> None:
+async def test_shield_protects_the_delivery() -> None:
     batch, deliveries = running_batch()
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(asyncio.shield(deliveries[0]), 0.001)
@@ -322,7 +322,7 @@ async def test_shield_protects_the_handle() -> None:
     assert await deliveries[0] == expected(0)
 
 
-async def test_gather_of_many_keeps_their_order() -> None:
+async def test_gather_keeps_the_order_of_deliveries() -> None:
     batch, deliveries = running_batch(50)
     gathered = asyncio.gather(*reversed(deliveries))
     batch.succeed(40, -1)
@@ -333,8 +333,8 @@ async def test_gather_of_many_keeps_their_order() -> None:
     assert [str(error) for error in await gathered] == ["no", "no"]
 
 
-async def test_gather_of_one_that_is_cancelled_never_ended() -> None:
-    """asyncio reads of it with what message it was cancelled."""
+async def test_gather_of_a_cancelled_delivery_ends() -> None:
+    """asyncio reads the cancel message of the delivery; without it, gather never ended."""
     batch, deliveries = running_batch(3)
     gathered = asyncio.gather(*deliveries, return_exceptions=True)
     deliveries[1].cancel("enough")
@@ -364,7 +364,7 @@ async def test_tasks_wait_in_a_task_group() -> None:
 # The generator that __await__ returns
 
 
-async def test_an_awaiter_that_is_closed_leaves_nothing_behind() -> None:
+async def test_a_closed_awaiter_leaves_no_state() -> None:
     batch, deliveries = running_batch()
     generator = deliveries[0].__await__()
     future = next(generator)
@@ -375,7 +375,7 @@ async def test_an_awaiter_that_is_closed_leaves_nothing_behind() -> None:
     assert not future.done()
 
 
-async def test_an_exception_thrown_into_an_awaiter_comes_out_of_it() -> None:
+async def test_an_exception_thrown_into_an_awaiter_propagates() -> None:
     batch, deliveries = running_batch()
     generator = deliveries[0].__await__()
     next(generator)
@@ -391,8 +391,8 @@ async def test_an_exception_thrown_into_an_awaiter_comes_out_of_it() -> None:
     assert deliveries[0].result() == expected(0)
 
 
-async def test_the_future_of_an_awaiter_is_one() -> None:
-    """A task makes use of some of it; another loop's task, or a debugger, may of the rest."""
+async def test_the_awaiters_future_behaves_like_an_asyncio_future() -> None:
+    """A task uses some of its methods; the task of another loop, or a debugger, may use the rest."""
     batch, deliveries = running_batch()
     future = next(deliveries[0].__await__())
     assert future.get_loop() is asyncio.get_running_loop()
@@ -425,7 +425,7 @@ async def test_the_future_of_an_awaiter_is_one() -> None:
     assert calls[2:] == ["late True none"]
 
 
-async def test_a_cancelled_future_of_an_awaiter_says_why() -> None:
+async def test_a_cancelled_awaiters_future_keeps_its_message() -> None:
     _, deliveries = running_batch()
     awaiting = deliveries[0].__await__()
     future = next(awaiting)
@@ -438,8 +438,8 @@ async def test_a_cancelled_future_of_an_awaiter_says_why() -> None:
     assert not deliveries[0].done()
 
 
-async def test_a_callback_that_fails_keeps_nobody_from_waking() -> None:
-    """Awaiters are woken many at a time: one's failure was not to be the others' too."""
+async def test_a_failing_callback_does_not_keep_awaiters_from_waking() -> None:
+    """Awaiters are woken many at a time: the failure of one must not affect the others."""
     batch, deliveries = running_batch(WOKEN_TOGETHER * 2)
     loop = asyncio.get_running_loop()
     told: list[str] = []
@@ -462,7 +462,7 @@ async def test_a_callback_that_fails_keeps_nobody_from_waking() -> None:
     assert told == [f"callback {place}" for place in woken if place % 2]
 
 
-async def test_a_callback_in_c_that_is_no_tasks_gets_the_future_itself() -> None:
+async def test_a_c_callback_that_is_not_a_task_gets_the_future_itself() -> None:
     batch, deliveries = running_batch(1)
     awaiting: Any = next(deliveries[0].__await__())
     seen: list[Any] = []
@@ -473,7 +473,7 @@ async def test_a_callback_in_c_that_is_no_tasks_gets_the_future_itself() -> None
 
 
 @pytest.mark.parametrize("kind", [asyncio.Task, asyncio.tasks._PyTask])  # type: ignore[attr-defined]
-async def test_tasks_in_c_and_in_python_await_deliveries_and_are_cancelled_while_they_do(kind: Any) -> None:
+async def test_c_and_python_tasks_can_await_deliveries_and_be_cancelled(kind: Any) -> None:
     batch, deliveries = running_batch(2)
     loop = asyncio.get_running_loop()
     awaiting, leaving = [kind(await_it(delivery), loop=loop) for delivery in deliveries]
@@ -486,8 +486,8 @@ async def test_tasks_in_c_and_in_python_await_deliveries_and_are_cancelled_while
     assert awaiting.result().offset == 40
 
 
-def test_a_loop_whose_futures_are_not_asyncios_wakes_its_tasks() -> None:
-    """In a process of its own: what is made of the first loop's futures is kept."""
+def test_a_loop_with_its_own_future_class_wakes_its_tasks() -> None:
+    """This runs in a separate process, because the class of the first loop's futures is cached."""
     script = """
 import asyncio
 from aioproducer.core.outcomes.delivery import Delivery
@@ -520,7 +520,7 @@ with asyncio.Runner(loop_factory=Loop) as runner:
     assert done.stdout == "40\n", done.stderr
 
 
-async def test_several_callbacks_of_one_await_are_called_in_their_order_though_one_fails() -> None:
+async def test_callbacks_of_one_await_run_in_order_though_one_fails() -> None:
     told: list[str] = []
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: told.append(str(context["exception"])))
     batch, deliveries = running_batch(1)
@@ -565,7 +565,7 @@ def awaiters(batch: ProducerBatch, count: int, interrupting: int = -1) -> list[i
     return woken
 
 
-def test_what_ends_the_loop_leaves_no_awaiter_asleep() -> None:
+def test_an_exception_that_ends_the_loop_leaves_no_awaiter_asleep() -> None:
     loop = HandLoop()
     batch = make_batch(loop, 3)
     woken = awaiters(batch, 3, interrupting=0)
@@ -576,7 +576,7 @@ def test_what_ends_the_loop_leaves_no_awaiter_asleep() -> None:
     assert woken == [1, 2]
 
 
-def test_resumed_awaiters_are_called_back_at_once_and_what_ends_the_loop_leaves_none_asleep() -> None:
+def test_awaiters_are_resumed_at_once_and_an_exception_that_ends_the_loop_leaves_none_asleep() -> None:
     loop = HandLoop()
     batch = make_batch(loop, 4)
     woken = awaiters(batch, 4, interrupting=1)
@@ -592,7 +592,7 @@ def test_resumed_awaiters_are_called_back_at_once_and_what_ends_the_loop_leaves_
     assert sorted(woken) == [0, 2, 3]
 
 
-def test_a_loop_that_is_patched_to_nest_after_somebody_was_resumed_is_left_to_call_back() -> None:
+def test_a_loop_patched_to_nest_after_a_resumption_runs_the_callbacks_itself() -> None:
     class Loop(HandLoop):
         run_forever = asyncio.BaseEventLoop.run_forever
 
@@ -616,7 +616,7 @@ def test_a_loop_that_is_patched_to_nest_after_somebody_was_resumed_is_left_to_ca
     assert not resumed()
 
 
-async def test_each_awaiter_has_a_future_of_its_own() -> None:
+async def test_each_awaiter_has_its_own_future() -> None:
     _, deliveries = running_batch()
     first, second = deliveries[0].__await__(), deliveries[0].__await__()
     assert next(first) is not next(second)
@@ -624,7 +624,7 @@ async def test_each_awaiter_has_a_future_of_its_own() -> None:
     second.close()
 
 
-async def test_an_awaiter_cancelled_in_the_turn_of_the_outcome_is_cancelled_alone() -> None:
+async def test_an_awaiter_cancelled_in_the_loop_pass_of_the_outcome_is_cancelled_alone() -> None:
     batch, deliveries = running_batch()
     tasks = [asyncio.ensure_future(await_it(deliveries[0])) for _ in range(2)]
     await turns()
@@ -635,7 +635,7 @@ async def test_an_awaiter_cancelled_in_the_turn_of_the_outcome_is_cancelled_alon
     assert await tasks[1] == expected(0)
 
 
-async def test_an_awaiters_future_cancelled_from_outside_is_no_error_at_the_outcome() -> None:
+async def test_an_awaiters_future_cancelled_from_outside_causes_no_error() -> None:
     batch, deliveries = running_batch()
     generator = deliveries[0].__await__()
     next(generator).cancel()
@@ -648,9 +648,7 @@ async def test_an_awaiters_future_cancelled_from_outside_is_no_error_at_the_outc
 
 @pytest.mark.parametrize("leaves", [None, 0, 2, 4])
 @pytest.mark.parametrize("begun", [[0, 1, 2, 3, 4], [3, 4, 0, 1, 2], [0, 2, 2, 4, 1, 3]])
-async def test_awaiters_are_woken_in_the_order_of_the_records_however_they_came(
-    begun: list[int], leaves: int | None
-) -> None:
+async def test_awaiters_are_woken_in_record_order(begun: list[int], leaves: int | None) -> None:
     batch, deliveries = running_batch(5)
     woken: list[int] = []
 
@@ -662,7 +660,7 @@ async def test_awaiters_are_woken_in_the_order_of_the_records_however_they_came(
     for index in begun:
         tasks.append((index, asyncio.ensure_future(wait(index))))
         await turns(1)
-    # While they come in order there is nothing to look up: no index is kept.
+    # Awaiters in record order need no lookup: no index is kept.
     assert (batch.waiters is None) == (begun == sorted(set(begun)))
     staying = begun
     if leaves is not None:
@@ -677,7 +675,7 @@ async def test_awaiters_are_woken_in_the_order_of_the_records_however_they_came(
     assert batch.awaiting is batch.waiters is None
 
 
-async def test_pt16_callbacks_run_in_the_order_of_the_records_and_of_their_adding() -> None:
+async def test_callbacks_run_in_record_order_and_then_in_the_order_they_were_added() -> None:
     batch, deliveries = running_batch(3)
     calls: list[tuple[int, int]] = []
     for number, index in enumerate([2, 0, 1, 0, 2]):
@@ -688,7 +686,7 @@ async def test_pt16_callbacks_run_in_the_order_of_the_records_and_of_their_addin
     assert calls == [(0, 1), (0, 3), (1, 2), (2, 0), (2, 4)]
 
 
-async def test_pt16_the_result_is_there_when_the_callback_runs_and_it_runs_once() -> None:
+async def test_a_callback_runs_once_and_sees_the_result() -> None:
     batch, deliveries = running_batch()
     seen: list[RecordMetadata] = []
     deliveries[1].add_done_callback(lambda delivery: seen.append(delivery.result()))
@@ -700,7 +698,7 @@ async def test_pt16_the_result_is_there_when_the_callback_runs_and_it_runs_once(
     assert seen == [expected(1)] * 2
 
 
-async def test_pt16_an_exception_in_one_callback_affects_no_other() -> None:
+async def test_an_exception_in_one_callback_affects_no_other() -> None:
     loop = asyncio.get_running_loop()
     reported: list[dict[str, Any]] = []
     loop.set_exception_handler(lambda _, context: reported.append(context))
@@ -719,15 +717,15 @@ async def test_pt16_an_exception_in_one_callback_affects_no_other() -> None:
     assert [type(context["exception"]) for context in reported] == [ZeroDivisionError]
 
 
-def test_a_callback_that_a_loop_in_debug_mode_refuses_kept_a_batch_from_ending() -> None:
-    """The loop raised where the batch told its outcome: nobody behind was woken, and flush waited for ever.
+def test_a_callback_that_a_debug_loop_rejects_does_not_keep_the_batch_from_ending() -> None:
+    """The loop once raised while the batch reported its outcome: no later awaiter was woken, and flush never returned.
 
-    It is asyncio's loop that does; uvloop looks at what it calls when it calls it.
+    asyncio's loop raises at once; uvloop checks a callback when it calls it.
     """
     reported: list[dict[str, Any]] = []
 
     async def is_no_callback(delivery: Delivery) -> None:
-        raise AssertionError("nobody awaits it")
+        raise AssertionError("it is not awaited")
 
     async def end_a_batch() -> None:
         loop = asyncio.get_running_loop()
@@ -745,7 +743,7 @@ def test_a_callback_that_a_loop_in_debug_mode_refuses_kept_a_batch_from_ending()
     assert [type(context.get("exception")) for context in reported] == [TypeError]
 
 
-async def test_callbacks_can_be_taken_back() -> None:
+async def test_callbacks_can_be_removed() -> None:
     batch, deliveries = running_batch()
     calls: list[Delivery] = []
     other: list[Delivery] = []
@@ -777,11 +775,9 @@ async def test_callbacks_run_in_their_context() -> None:
     assert seen == ["inside", "inside", "outside"]
 
 
-async def test_callbacks_run_in_the_context_that_was_current_as_they_were_added_and_not_in_that_of_the_outcome() -> (
-    None
-):
-    """They ran in that of whoever had started the producer: the request's id was lost to its callback."""
-    variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="whose outcome it is")
+async def test_callbacks_run_in_the_context_in_which_they_were_added() -> None:
+    """They once ran in the context that started the producer, and the request's id was missing in its callback."""
+    variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="context of the outcome")
     batch, deliveries = running_batch()
     seen: list[str] = []
 
@@ -795,7 +791,7 @@ async def test_callbacks_run_in_the_context_that_was_current_as_they_were_added_
     assert seen == ["first", "second"]
 
 
-async def test_a_cancelled_deliverys_callbacks_run_at_once_and_not_again() -> None:
+async def test_callbacks_of_a_cancelled_delivery_run_once_and_immediately() -> None:
     batch, deliveries = running_batch()
     calls: list[Delivery] = []
     deliveries[0].add_done_callback(calls.append)
@@ -812,7 +808,7 @@ async def test_a_cancelled_deliverys_callbacks_run_at_once_and_not_again() -> No
 # Cancelling
 
 
-async def test_cancel_is_of_the_handle_and_only_once() -> None:
+async def test_cancel_affects_one_delivery_and_succeeds_once() -> None:
     batch, deliveries = running_batch()
     assert deliveries[1].cancel("message")
     assert not deliveries[1].cancel()
@@ -829,8 +825,10 @@ async def test_cancel_is_of_the_handle_and_only_once() -> None:
 
 
 @pytest.mark.parametrize("leave", [Delivery.cancel, lambda delivery: delivery.remove_done_callback(print)])
-async def test_leaving_costs_no_look_at_those_who_wait_for_other_records(leave: Callable[[Delivery], object]) -> None:
-    """Cancelling a gather was quadratic in the number of records of a batch: seconds for a large one."""
+async def test_removing_an_awaiter_costs_the_same_for_any_number_of_other_awaiters(
+    leave: Callable[[Delivery], object],
+) -> None:
+    """Cancelling a gather was once quadratic in the number of records of a batch, and took seconds."""
 
     def work(count: int) -> int:
         _, deliveries = running_batch(count)
@@ -847,7 +845,7 @@ async def test_leaving_costs_no_look_at_those_who_wait_for_other_records(leave: 
 # A record in line
 
 
-async def test_cancelling_a_record_in_line_withdraws_it() -> None:
+async def test_cancelling_a_blocked_record_withdraws_it() -> None:
     left: list[PendingRecord] = []
     pending = make_pending(asyncio.get_running_loop(), left.append)
     delivery = pending.delivery
@@ -864,7 +862,7 @@ async def test_cancelling_a_record_in_line_withdraws_it() -> None:
     assert pending.delivery.withdrawn
 
 
-async def test_who_waits_for_a_record_in_line_goes_with_it_into_the_batch() -> None:
+async def test_awaiters_of_a_blocked_record_follow_it_into_the_batch() -> None:
     loop = asyncio.get_running_loop()
     pending = make_pending(loop)
     delivery = pending.delivery
@@ -886,7 +884,7 @@ async def test_who_waits_for_a_record_in_line_goes_with_it_into_the_batch() -> N
     assert tasks[0].cancelled()
 
 
-async def test_a_record_that_went_into_its_batch_is_not_withdrawn_by_cancel() -> None:
+async def test_cancel_does_not_withdraw_a_record_that_is_in_a_batch() -> None:
     loop = asyncio.get_running_loop()
     left: list[PendingRecord] = []
     pending = make_pending(loop, left.append)
@@ -896,7 +894,7 @@ async def test_a_record_that_went_into_its_batch_is_not_withdrawn_by_cancel() ->
     assert left == []
 
 
-async def test_a_record_that_failed_in_line() -> None:
+async def test_a_blocked_record_that_fails_raises_its_error() -> None:
     pending = make_pending(asyncio.get_running_loop())
     delivery = pending.delivery
     task = asyncio.ensure_future(await_it(delivery))
@@ -922,8 +920,8 @@ def splittable(count: int) -> ProducerBatch:
     return batch
 
 
-async def test_pt18_deliveries_of_a_split_batch_resolve_with_their_offsets() -> None:
-    """Whoever waits since before, during or after the split; also a second split, and a part that fails."""
+async def test_deliveries_of_a_split_batch_resolve_with_their_offsets() -> None:
+    """Awaiting may start before, during or after the split; a part may be split again or fail."""
     batch = splittable(8)
     deliveries = [Delivery(batch, index) for index in range(8)]
     before = [asyncio.ensure_future(await_it(delivery)) for delivery in deliveries]
@@ -953,7 +951,7 @@ async def test_pt18_deliveries_of_a_split_batch_resolve_with_their_offsets() -> 
     assert calls == [3, 5, 7]
 
 
-async def test_pt18_a_part_may_be_split_again_and_another_fail() -> None:
+async def test_a_part_can_be_split_again_while_another_fails() -> None:
     batch = splittable(6)
     deliveries = [Delivery(batch, index) for index in range(6)]
     first, second = splittable(4), splittable(2)
@@ -971,7 +969,7 @@ async def test_pt18_a_part_may_be_split_again_and_another_fail() -> None:
     assert deliveries[2].exception() is None
 
 
-async def test_pt18_cancel_after_the_split() -> None:
+async def test_a_delivery_can_be_cancelled_after_the_split() -> None:
     batch = splittable(4)
     deliveries = [Delivery(batch, index) for index in range(4)]
     task, other = (asyncio.ensure_future(await_it(deliveries[3])) for _ in range(2))
@@ -991,7 +989,7 @@ async def test_pt18_cancel_after_the_split() -> None:
     assert deliveries[2].result().offset == 0
 
 
-# Nothing is left behind
+# No objects are left
 
 
 @contextmanager
@@ -1019,8 +1017,8 @@ async def awaited(delivery: Delivery) -> str:
     return "nothing"
 
 
-async def test_nothing_is_left_behind_by_a_failed_batch_whose_errors_were_raised() -> None:
-    """A frame that raised its own local variable held exception, handle and batch until the collector ran."""
+async def test_a_failed_batch_whose_errors_were_raised_leaves_no_objects() -> None:
+    """A frame that raised its own local variable once kept exception, delivery and batch until the collector ran."""
     with without_the_cycle_collector():
         batch, deliveries = running_batch()
         seen = weakref.ref(batch)
@@ -1033,7 +1031,7 @@ async def test_nothing_is_left_behind_by_a_failed_batch_whose_errors_were_raised
         assert seen() is None
 
 
-async def test_nothing_is_left_behind_by_cancelled_deliveries() -> None:
+async def test_cancelled_deliveries_leave_no_objects() -> None:
     with without_the_cycle_collector():
         batch, deliveries = running_batch()
         seen = weakref.ref(batch)
@@ -1050,7 +1048,7 @@ async def test_nothing_is_left_behind_by_cancelled_deliveries() -> None:
         assert seen() is None
 
 
-async def test_nothing_is_left_behind_by_acked_deliveries_that_were_awaited() -> None:
+async def test_awaited_acked_deliveries_leave_no_objects() -> None:
     with without_the_cycle_collector():
         batch, deliveries = running_batch()
         seen = weakref.ref(batch)
@@ -1065,8 +1063,8 @@ async def test_nothing_is_left_behind_by_acked_deliveries_that_were_awaited() ->
 
 
 @pytest.mark.parametrize("end", ["fail", "withdraw", "hand over"])
-async def test_nothing_is_left_behind_by_a_record_in_line(end: str) -> None:
-    """The record and its one handle held each other when it failed or was withdrawn."""
+async def test_a_blocked_record_leaves_no_objects(end: str) -> None:
+    """The record and its delivery once referenced each other after it failed or was withdrawn."""
     loop = asyncio.get_running_loop()
     with without_the_cycle_collector():
         pending = make_pending(loop)
@@ -1088,7 +1086,7 @@ async def test_nothing_is_left_behind_by_a_record_in_line(end: str) -> None:
         assert seen() is None
 
 
-async def test_nothing_is_left_behind_by_a_split_batch() -> None:
+async def test_a_split_batch_leaves_no_objects() -> None:
     with without_the_cycle_collector():
         batch = splittable(4)
         parts = [splittable(2), splittable(2)]

@@ -1,4 +1,4 @@
-"""Which loops can be run inside their callbacks."""
+"""Detection of loops that can run inside their own callbacks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Nesting(asyncio.SelectorEventLoop):
         """As if it could be called again before it returns."""
 
 
-def test_asyncios_own_loops_and_uvloops_refuse_to_nest() -> None:
+def test_asyncio_and_uvloop_loops_refuse_to_nest() -> None:
     for factory, nests in ((asyncio.SelectorEventLoop, False), (uvloop.new_event_loop, False), (Nesting, True)):
         loop = factory()
         assert may_nest(loop) == nests

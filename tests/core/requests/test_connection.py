@@ -1,4 +1,4 @@
-"""Connection: a scripted broker on the other side of the bytes."""
+"""Connection: driven by a scripted broker."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def send(connection: Connection, context: object, now: float = 0.0, **options: f
     return header.correlation_id
 
 
-def test_start_asks_for_versions_and_says_who_asks() -> None:
+def test_start_requests_api_versions_with_the_client_software_name() -> None:
     connection = make_connection()
     assert connection.state is ConnectionState.CONNECTING
     header, request = sent(connection.start(0.0))
@@ -142,7 +142,7 @@ def test_start_asks_for_versions_and_says_who_asks() -> None:
     assert not connection.can_send(0.0)
 
 
-def test_kip1242_the_expected_node_is_named_only_where_cluster_and_node_are_known() -> None:
+def test_kip_1242_the_expected_node_is_sent_only_if_cluster_and_node_are_known() -> None:
     for cluster_id, node_id, expected in [("c", 3, ("c", 3)), (None, 3, (None, -1)), ("c", None, (None, -1))]:
         connection = Connection(peer="broker:9092", client_id=None, cluster_id=cluster_id, node_id=node_id)
         _, request = sent(connection.start(0.0))
@@ -154,7 +154,7 @@ def test_kip1242_the_expected_node_is_named_only_where_cluster_and_node_are_know
     assert request.cluster_id is None
 
 
-def test_what_the_broker_speaks_is_kept() -> None:
+def test_the_brokers_api_versions_are_kept() -> None:
     connection = make_connection()
     header, _ = sent(connection.start(0.0))
     response = versions_response()
@@ -175,7 +175,7 @@ def test_what_the_broker_speaks_is_kept() -> None:
     [({ApiKey.API_VERSIONS: (0, 3)}, 3), ({}, 0), ({ApiKey.API_VERSIONS: (0, 9)}, 4)],
     ids=["named", "before KIP-511", "contradicts itself"],
 )
-def test_a_refused_version_is_asked_for_again_in_one_both_speak(
+def test_a_rejected_api_versions_request_is_repeated_in_a_common_version(
     offered: dict[ApiKey, tuple[int, int]], expected: int
 ) -> None:
     connection = make_connection()
@@ -190,7 +190,7 @@ def test_a_refused_version_is_asked_for_again_in_one_both_speak(
     assert connection.data_to_send() == []
 
 
-def test_a_broker_that_refuses_every_version_poisons() -> None:
+def test_a_broker_that_rejects_every_version_poisons_the_connection() -> None:
     connection = make_connection()
     buffers = connection.start(0.0)
     for _ in range(7):
@@ -205,7 +205,7 @@ def test_a_broker_that_refuses_every_version_poisons() -> None:
     assert isinstance(connection.error, UnsupportedVersionError)
 
 
-def test_a_broker_that_is_another_one_poisons_with_rebootstrap_required() -> None:
+def test_an_unexpected_broker_poisons_the_connection_with_rebootstrap_required() -> None:
     connection = make_connection()
     header, _ = sent(connection.start(0.0))
     connection.receive_data(frame(versions_response(129), 5, header.correlation_id), 0.0)
@@ -214,7 +214,7 @@ def test_a_broker_that_is_another_one_poisons_with_rebootstrap_required() -> Non
     assert connection.poison(NetworkError("later")) == []
 
 
-def test_start_comes_once() -> None:
+def test_start_can_be_called_only_once() -> None:
     connection = make_connection()
     connection.start(0.0)
     with pytest.raises(RuntimeError, match="checking API versions"):
@@ -252,7 +252,7 @@ def answer_own(connection: Connection, response: Response) -> Request[Response]:
     return request
 
 
-def test_authentication_goes_through_the_mechanisms_steps() -> None:
+def test_authentication_runs_the_steps_of_the_mechanism() -> None:
     script = Script(b"first", b"final", None)
     connection = start_authentication(script)
     assert connection.state is ConnectionState.AUTHENTICATING
@@ -271,7 +271,7 @@ def test_authentication_goes_through_the_mechanisms_steps() -> None:
     assert connection.can_send(1.0)
 
 
-def test_a_mechanism_the_broker_lacks_poisons_and_names_those_it_has() -> None:
+def test_an_unsupported_mechanism_poisons_the_connection_and_the_error_names_the_supported_ones() -> None:
     connection = start_authentication(Script())
     answer_own(connection, SaslHandshakeResponse(error_code=33, mechanisms=["PLAIN", "SCRAM-SHA-256", "\x1b[2J"]))
     assert connection.state is ConnectionState.CLOSED
@@ -282,13 +282,13 @@ def test_a_mechanism_the_broker_lacks_poisons_and_names_those_it_has() -> None:
     )
 
 
-def test_a_listener_without_sasl_poisons_with_its_error() -> None:
+def test_a_listener_without_sasl_poisons_the_connection_with_its_error() -> None:
     connection = start_authentication(Script())
     answer_own(connection, SaslHandshakeResponse(error_code=34))
     assert isinstance(connection.error, type(broker_error(34)))
 
 
-def test_wrong_credentials_poison_with_the_brokers_words() -> None:
+def test_wrong_credentials_poison_the_connection_with_the_brokers_message() -> None:
     connection = start_authentication(Script(b"first"))
     answer_own(connection, SaslHandshakeResponse(mechanisms=["SCRIPT"]))
     answer_own(connection, SaslAuthenticateResponse(error_code=58, error_message="Authentication failed: no such user"))
@@ -297,7 +297,7 @@ def test_wrong_credentials_poison_with_the_brokers_words() -> None:
     assert connection.data_to_send() == []
 
 
-def test_a_broker_that_the_mechanism_does_not_believe_poisons() -> None:
+def test_a_broker_that_the_mechanism_rejects_poisons_the_connection() -> None:
     disbelief = SaslAuthenticationError("The broker does not know the password.")
     connection = start_authentication(Script(b"first", disbelief))
     answer_own(connection, SaslHandshakeResponse(mechanisms=["SCRIPT"]))
@@ -305,18 +305,18 @@ def test_a_broker_that_the_mechanism_does_not_believe_poisons() -> None:
     assert connection.error is disbelief
 
 
-def test_a_broker_without_sasl_poisons() -> None:
+def test_a_broker_without_sasl_poisons_the_connection() -> None:
     connection = start_authentication(Script(), offered={ApiKey.SASL_HANDSHAKE: (0, 0)})
     assert isinstance(connection.error, UnsupportedVersionError)
 
 
-def test_an_end_while_authenticating_says_so() -> None:
+def test_a_connection_lost_during_authentication_is_reported_as_such() -> None:
     connection = start_authentication(Script())
     assert connection.eof() == []
     assert "while authenticating" in str(connection.error)
 
 
-def test_pt52_the_highest_version_of_both_is_chosen() -> None:
+def test_the_highest_common_version_is_chosen() -> None:
     connection = make_ready()
     assert connection.negotiate(ApiKey.PRODUCE) == 13
     assert connection.negotiate(ApiKey.METADATA) == 12
@@ -333,7 +333,7 @@ def test_pt52_the_highest_version_of_both_is_chosen() -> None:
         (None, "does not offer PRODUCE requests, of which version 3 to 13 is needed"),
     ],
 )
-def test_pt52_without_a_common_version_only_that_request_fails(offered: tuple[int, int] | None, text: str) -> None:
+def test_without_a_common_version_only_that_request_fails(offered: tuple[int, int] | None, text: str) -> None:
     ranges = {ApiKey.METADATA: (0, 1)} | ({} if offered is None else {ApiKey.PRODUCE: offered})
     connection = make_ready(offered=ranges)
     with pytest.raises(UnsupportedVersionError, match=text):
@@ -343,7 +343,9 @@ def test_pt52_without_a_common_version_only_that_request_fails(offered: tuple[in
 
 
 @given(st.tuples(st.integers(0, 20), st.integers(0, 20)), st.integers(0, 15), st.integers(0, 15))
-def test_pt52_the_choice_is_the_maximum_of_the_intersection(theirs: tuple[int, int], lowest: int, highest: int) -> None:
+def test_the_chosen_version_is_the_maximum_of_the_intersection(
+    theirs: tuple[int, int], lowest: int, highest: int
+) -> None:
     connection = make_ready(offered={ApiKey.PRODUCE: theirs})
     common = set(range(3, 14)) & set(range(theirs[0], theirs[1] + 1)) & set(range(lowest, highest + 1))
     if common:
@@ -353,7 +355,7 @@ def test_pt52_the_choice_is_the_maximum_of_the_intersection(theirs: tuple[int, i
             connection.negotiate(ApiKey.PRODUCE, lowest=lowest, highest=highest)
 
 
-def test_pt52_an_answer_from_before_the_versions_were_known_is_not_kept() -> None:
+def test_a_negotiation_before_api_versions_arrived_is_not_cached() -> None:
     connection = make_connection()
     with pytest.raises(UnsupportedVersionError):
         connection.negotiate(ApiKey.PRODUCE)
@@ -363,7 +365,7 @@ def test_pt52_an_answer_from_before_the_versions_were_known_is_not_kept() -> Non
     assert connection.negotiate(ApiKey.PRODUCE) == 13
 
 
-def test_a_request_that_cannot_be_written_in_its_version_leaves_nothing_behind() -> None:
+def test_a_request_that_cannot_be_encoded_leaves_no_state() -> None:
     connection = make_ready()
     with pytest.raises(UnsupportedVersionError):
         connection.send(MetadataRequest(topics=[], allow_auto_topic_creation=False), 0.0, version=2)
@@ -387,7 +389,7 @@ def test_a_response_completes_its_request() -> None:
     assert connection.next_deadline() == math.inf
 
 
-def test_records_are_passed_on_by_reference() -> None:
+def test_records_are_passed_by_reference() -> None:
     from aioproducer.protocol.messages.produce import PartitionProduceData, TopicProduceData
 
     records = memoryview(bytearray(b"records of a batch"))
@@ -402,7 +404,7 @@ def test_records_are_passed_on_by_reference() -> None:
 
 
 def test_a_request_with_acks_0_is_never_in_flight() -> None:
-    """PT-41: it uses a correlation id and nothing else."""
+    """Such a request uses a correlation id and nothing else."""
     connection = make_ready(make_connection(max_in_flight=1))
     for _ in range(3):
         assert connection.send(ProduceRequest(acks=0), 0.0, context="a", expect_response=False)
@@ -414,8 +416,8 @@ def test_a_request_with_acks_0_is_never_in_flight() -> None:
 
 
 @pytest.mark.parametrize("first", [0, LARGEST_CORRELATION_ID - 2, LARGEST_CORRELATION_ID - 1])
-def test_an_answer_to_acks_0_ended_the_connection(first: int) -> None:
-    """librdkafka's mock cluster sends them; with the connection went records that it had not read."""
+def test_acks_0_response_is_not_expected(first: int) -> None:
+    """librdkafka's mock cluster sends such responses; they once closed the connection and lost unread records."""
     connection = make_ready(make_connection(first_correlation_id=first))
     connection.send(ProduceRequest(acks=0), 0.0, expect_response=False)
     unanswerable = (first + 2) % (LARGEST_CORRELATION_ID + 1)
@@ -433,7 +435,7 @@ def test_an_answer_to_acks_0_ended_the_connection(first: int) -> None:
     assert "that nothing asked for" in str(connection.error)
 
 
-def test_pt41_no_more_requests_than_allowed() -> None:
+def test_requests_in_flight_are_limited() -> None:
     connection = make_ready(make_connection(max_in_flight=2))
     first = send(connection, "a")
     send(connection, "b")
@@ -449,7 +451,7 @@ def test_nothing_is_sent_before_ready() -> None:
         send(make_connection(), "a")
 
 
-def test_pt40_correlation_ids_wrap() -> None:
+def test_correlation_ids_wrap_around() -> None:
     connection = make_ready(make_connection(first_correlation_id=LARGEST_CORRELATION_ID - 1))
     ids = [send(connection, index) for index in range(3)]
     assert ids == [LARGEST_CORRELATION_ID, 0, 1]
@@ -459,7 +461,7 @@ def test_pt40_correlation_ids_wrap() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.booleans(), max_size=40), st.integers(LARGEST_CORRELATION_ID - 20, LARGEST_CORRELATION_ID))
-def test_pt40_the_next_response_completes_the_oldest_request(turns: list[bool], first: int) -> None:
+def test_the_next_response_completes_the_oldest_request(turns: list[bool], first: int) -> None:
     connection = make_ready(make_connection(first_correlation_id=first))
     waiting: list[int] = []
     markers = 0
@@ -477,7 +479,7 @@ def test_pt40_the_next_response_completes_the_oldest_request(turns: list[bool], 
         assert connection.in_flight == len(waiting)
 
 
-def test_pt40_an_unknown_correlation_id_poisons() -> None:
+def test_an_unknown_correlation_id_poisons_the_connection() -> None:
     connection = make_ready()
     send(connection, "a")
     assert connection.receive_data(frame(metadata_response(1), 12, 99), 0.0) == []
@@ -488,7 +490,7 @@ def test_pt40_an_unknown_correlation_id_poisons() -> None:
     )
 
 
-def test_pt40_an_answer_out_of_turn_poisons() -> None:
+def test_an_out_of_order_response_poisons_the_connection() -> None:
     connection = make_ready()
     send(connection, "a")
     second = send(connection, "b")
@@ -497,7 +499,7 @@ def test_pt40_an_answer_out_of_turn_poisons() -> None:
     assert [request.context for request in connection.poison(NetworkError("gone"))] == ["a", "b"]
 
 
-def test_pt40_a_surplus_response_poisons() -> None:
+def test_an_unrequested_response_poisons_the_connection() -> None:
     connection = make_ready()
     correlation_id = send(connection, "a")
     data = frame(metadata_response(1), 12, correlation_id)
@@ -506,7 +508,7 @@ def test_pt40_a_surplus_response_poisons() -> None:
     assert "that nothing asked for" in str(connection.error)
 
 
-def test_a_body_that_cannot_be_read_poisons() -> None:
+def test_a_malformed_body_poisons_the_connection() -> None:
     connection = make_ready()
     correlation_id = send(connection, "a")
     assert connection.receive_data(sized(struct.pack(">i", correlation_id) + b"\xff\xff"), 0.0) == []
@@ -517,14 +519,14 @@ def test_a_body_that_cannot_be_read_poisons() -> None:
 
 @settings(max_examples=150, deadline=None)
 @given(st.data())
-def test_pt43_any_cut_of_the_stream_gives_the_same_responses(data: st.DataObject) -> None:
+def test_the_stream_gives_the_same_responses_wherever_it_is_split(data: st.DataObject) -> None:
     markers = data.draw(st.lists(st.integers(0, 10_000), min_size=1, max_size=5))
     connection = make_ready()
     stream = b"".join(frame(metadata_response(marker), 12, send(connection, marker)) for marker in markers)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=12)))
     completed: list[Completed] = []
     for begin, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
-        # One buffer is used again and again, as transports do: what is kept of it must be copied.
+        # Transports reuse one buffer: data kept from it must be copied.
         chunk = bytearray(stream[begin:end])
         completed += connection.receive_data(memoryview(chunk), 0.0)
         chunk[:] = b"\xaa" * len(chunk)
@@ -533,8 +535,8 @@ def test_pt43_any_cut_of_the_stream_gives_the_same_responses(data: st.DataObject
     assert connection.error is None
 
 
-def test_pt43_several_frames_and_the_start_of_another_in_one_read() -> None:
-    """What comes whole is taken as it lies, the rest is put together; the reader may reuse its buffer at once."""
+def test_one_read_can_hold_several_frames_and_the_start_of_another() -> None:
+    """Complete frames are read in place and partial ones are copied; the reader may reuse its buffer at once."""
     connection = make_ready()
     frames = [frame(metadata_response(marker), 12, send(connection, marker)) for marker in range(1, 5)]
     for cut in range(len(frames[3])):
@@ -551,7 +553,7 @@ def test_pt43_several_frames_and_the_start_of_another_in_one_read() -> None:
         assert [each.size for each in (*first, *rest)] == [len(each) for each in frames]
 
 
-def test_pt43_byte_by_byte() -> None:
+def test_a_response_can_arrive_byte_by_byte() -> None:
     connection = make_ready()
     stream = frame(metadata_response(3), 12, send(connection, "a"))
     for byte in stream[:-1]:
@@ -560,7 +562,7 @@ def test_pt43_byte_by_byte() -> None:
 
 
 @pytest.mark.parametrize("size", [-1, -(2**31), 2**20 + 1, 2**31 - 1])
-def test_pt43_a_size_that_cannot_be_poisons(size: int) -> None:
+def test_an_impossible_size_poisons_the_connection(size: int) -> None:
     connection = make_ready()
     send(connection, "a")
     assert connection.receive_data(struct.pack(">i", size) + b"rest", 0.0) == []
@@ -569,14 +571,14 @@ def test_pt43_a_size_that_cannot_be_poisons(size: int) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 3])
-def test_pt43_a_frame_too_short_for_a_correlation_id_poisons(size: int) -> None:
+def test_a_frame_too_short_for_a_correlation_id_poisons_the_connection(size: int) -> None:
     connection = make_ready()
     send(connection, "a")
     connection.receive_data(sized(bytes(size)), 0.0)
     assert f"a response of {size} bytes" in str(connection.error)
 
 
-def test_a_tls_alert_or_http_instead_of_a_response_is_told() -> None:
+def test_a_tls_alert_or_http_instead_of_a_response_is_reported() -> None:
     connection = make_connection()
     connection.start(0.0)
     connection.receive_data(bytes.fromhex("15030300020228"), 0.0)
@@ -588,7 +590,7 @@ def test_a_tls_alert_or_http_instead_of_a_response_is_told() -> None:
     assert "HTTP" in str(connection.error)
 
 
-def test_memory_follows_the_bytes_that_came_and_not_the_size_claimed() -> None:
+def test_memory_use_follows_the_bytes_received_and_not_the_claimed_size() -> None:
     connection = make_ready(make_connection(max_frame_bytes=2**31 - 1))
     send(connection, "a")
     tracemalloc.start()
@@ -603,7 +605,7 @@ def test_memory_follows_the_bytes_that_came_and_not_the_size_claimed() -> None:
     assert peak < 500_000
 
 
-def test_a_large_response_in_many_pieces() -> None:
+def test_a_large_response_can_arrive_in_many_pieces() -> None:
     connection = make_ready(make_connection(max_frame_bytes=2**24))
     response = MetadataResponse(cluster_id="x" * 30_000, brokers=[metadata_response(5).brokers[0]] * 50_000)
     stream = frame(response, 12, send(connection, "a"))
@@ -615,7 +617,7 @@ def test_a_large_response_in_many_pieces() -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.binary(max_size=60), max_size=6), st.booleans(), st.booleans())
-def test_hostile_bytes_only_poison(chunks: list[bytes], framed: bool, ready: bool) -> None:
+def test_hostile_bytes_only_poison_the_connection(chunks: list[bytes], framed: bool, ready: bool) -> None:
     connection = make_ready() if ready else make_connection()
     if ready:
         send(connection, "a")
@@ -629,8 +631,8 @@ def test_hostile_bytes_only_poison(chunks: list[bytes], framed: bool, ready: boo
 
 @settings(max_examples=200, deadline=None)
 @given(st.data())
-def test_hostile_responses_only_poison(data: st.DataObject) -> None:
-    """A response that is almost right: nothing but a completed request or a poisoned connection comes of it."""
+def test_hostile_responses_only_poison_the_connection(data: st.DataObject) -> None:
+    """An almost valid response either completes its request or poisons the connection."""
     connection = make_ready()
     correlation_id = send(connection, "a")
     body = bytearray(frame(metadata_response(300), 12, correlation_id)[8:])
@@ -643,7 +645,7 @@ def test_hostile_responses_only_poison(data: st.DataObject) -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(st.binary(max_size=80))
-def test_hostile_answers_to_the_handshake_only_poison(body: bytes) -> None:
+def test_hostile_handshake_responses_only_poison_the_connection(body: bytes) -> None:
     connection = make_connection()
     header, _ = sent(connection.start(0.0))
     connection.receive_data(sized(struct.pack(">i", header.correlation_id) + body), 0.0)
@@ -655,7 +657,7 @@ def contexts(failed: list[InFlight]) -> list[object]:
     return [request.context for request in failed]
 
 
-def test_pt42_poison_returns_what_was_in_flight_once_and_oldest_first() -> None:
+def test_poisoning_returns_the_requests_in_flight_once_and_oldest_first() -> None:
     connection = make_ready()
     for context in "abc":
         send(connection, context)
@@ -669,7 +671,7 @@ def test_pt42_poison_returns_what_was_in_flight_once_and_oldest_first() -> None:
     assert connection.error is first
 
 
-def test_after_poison_nothing_goes_out_or_in() -> None:
+def test_a_poisoned_connection_neither_sends_nor_receives() -> None:
     connection = make_ready()
     correlation_id = send(connection, "a")
     error = NetworkError("gone")
@@ -695,7 +697,7 @@ def test_a_connection_can_be_poisoned_before_it_starts() -> None:
 @given(
     st.lists(st.sampled_from(["send", "answer", "half", "surplus", "wrong id", "poison", "eof", "expire"]), max_size=30)
 )
-def test_pt42_every_request_ends_exactly_once(actions: list[str]) -> None:
+def test_every_request_ends_exactly_once(actions: list[str]) -> None:
     connection = make_ready()
     ended: list[object] = []
     sent_contexts: list[int] = []
@@ -731,7 +733,7 @@ def test_pt42_every_request_ends_exactly_once(actions: list[str]) -> None:
     assert ended == sent_contexts
 
 
-def test_an_end_before_the_first_answer_is_no_kafka_listener_or_tls() -> None:
+def test_a_connection_closed_before_the_first_response_hints_at_no_kafka_listener_or_tls() -> None:
     connection = make_connection()
     connection.start(0.0)
     assert connection.eof() == []
@@ -744,7 +746,7 @@ def test_an_end_before_the_first_answer_is_no_kafka_listener_or_tls() -> None:
     assert "client certificate" in str(connection.error)
 
 
-def test_pt43_an_end_between_and_inside_frames() -> None:
+def test_the_connection_can_end_between_or_inside_frames() -> None:
     connection = make_ready()
     send(connection, "a")
     assert contexts(connection.eof()) == ["a"]
@@ -764,7 +766,7 @@ def test_pt43_an_end_between_and_inside_frames() -> None:
     assert "(reset by peer) in a response, after 10 bytes of it" in str(connection.error)
 
 
-def test_an_end_for_a_reason_of_ours_keeps_it() -> None:
+def test_the_error_passed_to_eof_is_kept() -> None:
     connection = make_ready()
     error = TlsError("certificate expired")
     connection.eof(error)
@@ -786,7 +788,7 @@ def test_one_overdue_response_ends_the_whole_connection() -> None:
     assert not connection.timed_out(1e9)
 
 
-def test_the_handshake_times_out_too() -> None:
+def test_the_handshake_has_a_timeout() -> None:
     connection = make_connection()
     connection.start(5.0)
     assert connection.next_deadline() == 35.0
@@ -794,7 +796,7 @@ def test_the_handshake_times_out_too() -> None:
     assert connection.state is ConnectionState.CLOSED
 
 
-def test_pt53_nothing_is_sent_while_throttled_and_the_time_never_goes_back() -> None:
+def test_nothing_is_sent_while_throttled_and_the_throttle_end_never_decreases() -> None:
     connection = make_ready()
     ids = [send(connection, context) for context in "abc"]
     assert connection.throttled_until == -math.inf
@@ -819,7 +821,7 @@ def test_pt53_nothing_is_sent_while_throttled_and_the_time_never_goes_back() -> 
     ],
     ids=["Metadata", "Produce", "InitProducerId"],
 )
-def test_kip219_only_from_the_version_on_where_the_broker_does_not_wait(
+def test_kip_219_throttling_applies_only_to_versions_in_which_the_broker_does_not_wait(
     request_: Request[Response], response: Response, first_version: int
 ) -> None:
     for version in (first_version - 1, first_version):
@@ -829,7 +831,7 @@ def test_kip219_only_from_the_version_on_where_the_broker_does_not_wait(
         assert connection.can_send(0.5) == (version < first_version)
 
 
-def test_a_throttled_handshake_counts() -> None:
+def test_a_throttled_handshake_delays_requests() -> None:
     connection = make_connection()
     header, _ = sent(connection.start(0.0))
     response = versions_response()

@@ -26,7 +26,7 @@ class Extreme(Random):
         return self.fraction
 
 
-def test_waits_double_up_to_the_maximum() -> None:
+def test_backoffs_double_up_to_the_maximum() -> None:
     backoff = ExponentialBackoff(50, 1000, jitter=0)
     assert [backoff.delay(attempt, Random(1)) for attempt in range(7)] == pytest.approx(
         [0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
@@ -34,7 +34,7 @@ def test_waits_double_up_to_the_maximum() -> None:
 
 
 @pytest.mark.parametrize(("fraction", "factor"), [(0.0, 0.8), (1.0, 1.2)])
-def test_pt51_jitter_is_a_fifth_either_way(fraction: float, factor: float) -> None:
+def test_jitter_is_at_most_20_percent_either_way(fraction: float, factor: float) -> None:
     backoff = ExponentialBackoff(50, 1000)
     random = Extreme(fraction)
     for attempt in range(4):
@@ -44,7 +44,7 @@ def test_pt51_jitter_is_a_fifth_either_way(fraction: float, factor: float) -> No
 
 @settings(max_examples=300)
 @given(waits_ms, waits_ms, st.floats(1.01, 10), jitters, st.integers(0, 10**9), st.integers())
-def test_pt39_every_wait_is_within_its_bounds(
+def test_every_backoff_is_within_its_bounds(
     initial: float, maximum: float, multiplier: float, jitter: float, attempt: int, seed: int
 ) -> None:
     delay = ExponentialBackoff(initial, maximum, multiplier, jitter).delay(attempt, Random(seed))
@@ -55,12 +55,12 @@ def test_pt39_every_wait_is_within_its_bounds(
         assert delay <= capped * (1 + jitter) + 1e-9
 
 
-def test_an_initial_wait_above_the_maximum_is_the_maximum_always() -> None:
+def test_an_initial_backoff_above_the_maximum_is_always_the_maximum() -> None:
     backoff = ExponentialBackoff(5000, 1000)
     assert {backoff.delay(attempt, Random(attempt)) for attempt in range(5)} == {1.0}
 
 
-def test_no_wait_stays_no_wait() -> None:
+def test_a_zero_backoff_stays_zero() -> None:
     assert ExponentialBackoff(0, 1000).delay(20, Random(1)) == 0
     assert ExponentialBackoff(0, 0).delay(20, Random(1)) == 0
 
@@ -75,12 +75,12 @@ def test_no_wait_stays_no_wait() -> None:
         ((1, 10, 2, -0.1), "jitter"),
     ],
 )
-def test_senseless_settings_are_refused(arguments: tuple[float, ...], text: str) -> None:
+def test_invalid_settings_are_rejected(arguments: tuple[float, ...], text: str) -> None:
     with pytest.raises(ValueError, match=text):
         ExponentialBackoff(*arguments)
 
 
-def test_pt51_attempts_back_off_until_one_succeeds() -> None:
+def test_attempts_back_off_until_one_succeeds() -> None:
     attempts = Attempts(ExponentialBackoff(50, 1000, jitter=0), Random(1))
     assert attempts.delay(100.0) == 0
     attempts.failed(100.0)

@@ -1,4 +1,4 @@
-"""Request slots: who takes the next one, and which internal request goes first."""
+"""Request slots: data or an internal request takes the next one, and which internal request is first."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def test_internal_requests_and_data_alternate_while_both_wait() -> None:
     assert order == ["internal", "data"] * 3
 
 
-def test_internal_requests_take_every_slot_that_data_does_not_want() -> None:
+def test_internal_requests_take_every_slot_without_waiting_data() -> None:
     slots = RequestSlots()
     slots.internal_sent()
     assert slots.is_for_internal(data_waits=False)
 
 
-def test_data_that_found_no_internal_request_waiting_gives_it_the_next_slot() -> None:
+def test_after_data_without_competition_an_internal_request_gets_the_next_slot() -> None:
     slots = RequestSlots()
     slots.data_sent()
     slots.data_sent()
@@ -35,7 +35,7 @@ def test_data_that_found_no_internal_request_waiting_gives_it_the_next_slot() ->
 
 
 @given(st.lists(st.tuples(st.booleans(), st.booleans())))
-def test_each_kind_has_at_least_every_second_slot_while_both_wait(waiting: list[tuple[bool, bool]]) -> None:
+def test_each_kind_gets_at_least_every_second_slot_while_both_wait(waiting: list[tuple[bool, bool]]) -> None:
     slots = RequestSlots()
     before = None
     for internal_waits, data_waits in waiting:
@@ -57,7 +57,7 @@ def test_each_kind_has_at_least_every_second_slot_while_both_wait(waiting: list[
             before = None
 
 
-def test_the_kind_that_has_been_due_longest_goes_first() -> None:
+def test_the_kind_that_has_been_due_longest_is_first() -> None:
     queue = InternalQueue()
     assert queue.oldest(["metadata"]) == "metadata"
     assert queue.oldest(["producer id", "metadata"]) == "metadata"
@@ -65,8 +65,8 @@ def test_the_kind_that_has_been_due_longest_goes_first() -> None:
     assert queue.oldest(["metadata", "producer id"]) == "producer id"
 
 
-def test_a_kind_that_is_due_again_at_once_goes_to_the_end() -> None:
-    """Metadata of an unknown topic, without backoff, kept the producer id waiting for ever."""
+def test_a_kind_that_is_due_again_at_once_is_last() -> None:
+    """Metadata requests for an unknown topic, without backoff, once kept the producer id request waiting forever."""
     queue = InternalQueue()
     kinds = ["metadata", "producer id"]
     order = []

@@ -1,4 +1,4 @@
-"""Records in line: what they are charged, their order, their deadlines."""
+"""Blocked records: their memory charge, order and deadlines."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ def make(deadline: float = 10.0, value: bytes = b"v", partition: int | None = No
     )
 
 
-def test_payload_is_what_the_user_gave() -> None:
+def test_the_payload_counts_what_the_user_passed() -> None:
     assert payload_size(None, None, ()) == 0
     headers = [("é", b"12"), ("n", None)]
     assert payload_size(b"abc", memoryview(b"defg"), headers) == 3 + 4 + 2 + 2 + 1 + 2 * HEADER_OVERHEAD
 
 
-def test_a_header_name_without_utf8_form_is_refused_when_it_is_sent() -> None:
-    """It stood in line until it failed to be encoded, again and again, with everybody behind it."""
+def test_send_rejects_a_header_name_that_utf8_cannot_encode() -> None:
+    """Such a record once stayed queued, failed to be encoded again and again, and blocked all records behind it."""
     with pytest.raises(UnicodeEncodeError):
         payload_size(None, None, [("\ud800", None)])
 
 
-def test_the_line_charges_payload_and_overhead() -> None:
+def test_the_queue_charges_payload_and_overhead() -> None:
     line = PendingRecords(10_000)
     first, second = make(), make()
     line.add(first, 100)
@@ -50,7 +50,7 @@ def test_the_line_charges_payload_and_overhead() -> None:
     assert line.first_number() == 3
 
 
-def test_the_line_has_an_end() -> None:
+def test_the_queue_is_bounded() -> None:
     line = PendingRecords(2000)
     first = make()
     line.add(first, 500)
@@ -65,13 +65,13 @@ def test_the_line_has_an_end() -> None:
     assert line.size == 2000
 
 
-def test_the_first_in_line_is_taken_whatever_its_size() -> None:
+def test_an_empty_queue_accepts_a_record_of_any_size() -> None:
     line = PendingRecords(1000)
     line.add(make(), 5000)
     assert line.size == 5000 + PENDING_OVERHEAD
 
 
-def test_a_serialized_record_is_charged_anew() -> None:
+def test_a_record_is_charged_again_after_serialization() -> None:
     line = PendingRecords(10_000)
     pending = make()
     line.add(pending, 100)
@@ -94,6 +94,6 @@ def test_the_oldest_expire_first() -> None:
     assert len(line.records) == 4
 
 
-def test_where_a_record_in_line_goes() -> None:
+def test_a_blocked_record_knows_its_topic_partition() -> None:
     assert make().where() == TopicPartition("t", -1)
     assert make(partition=3).where() == TopicPartition("t", 3)

@@ -1,4 +1,4 @@
-"""FlushWaiters: futures for "all so far", and for room."""
+"""FlushWaiters: futures for flush, for waiting records, and for room."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ class Counters:
         )
 
 
-def test_nothing_to_wait_for_is_over_at_once() -> None:
+def test_a_watch_with_nothing_to_wait_for_is_done_at_once() -> None:
     counters = Counters()
     assert counters.watches.batches(0).done()
     assert counters.watches.records(0).done()
 
 
-def test_a_watch_ends_when_its_number_is_passed_and_not_before() -> None:
+def test_a_watch_ends_once_its_number_is_passed() -> None:
     counters = Counters()
     early, late = counters.watches.batches(1), counters.watches.batches(3)
     line = counters.watches.records(2)
@@ -41,7 +41,7 @@ def test_a_watch_ends_when_its_number_is_passed_and_not_before() -> None:
     assert line.done()
 
 
-def test_a_cancelled_watch_keeps_no_other_waiting() -> None:
+def test_a_cancelled_watch_does_not_delay_others() -> None:
     counters = Counters()
     watch, other = counters.watches.batches(1), counters.watches.batches(1)
     watch.cancel()
@@ -53,7 +53,7 @@ def test_a_cancelled_watch_keeps_no_other_waiting() -> None:
     assert other.done()
 
 
-def test_cancelled_watches_are_dropped_though_one_before_them_waits() -> None:
+def test_cancelled_watches_are_dropped_behind_a_waiting_one() -> None:
     counters = Counters()
     first = counters.watches.batches(1)
     for _ in range(1000):
@@ -64,8 +64,8 @@ def test_cancelled_watches_are_dropped_though_one_before_them_waits() -> None:
     assert first.done()
 
 
-def test_every_batch_that_ended_looked_at_all_who_wait() -> None:
-    """Twenty thousand coroutines that each sent a record and awaited ``flush`` took half a minute together."""
+def test_checking_watches_costs_the_same_for_any_number_of_them() -> None:
+    """Each finished batch once checked every watch: 20,000 concurrent ``flush`` calls took half a minute."""
     work = []
     for count in (10, 1000):
         counters = Counters()
@@ -77,7 +77,7 @@ def test_every_batch_that_ended_looked_at_all_who_wait() -> None:
     assert work[0] == work[1]
 
 
-def test_all_who_waited_were_told_in_one_turn() -> None:
+def test_many_watches_are_ended_over_several_loop_passes() -> None:
     counters = Counters()
     count = 2 * RESOLVED_PER_PASS + 1
     watches = [counters.watches.batches(1) for _ in range(count)] + [counters.watches.records(1) for _ in range(count)]
@@ -93,7 +93,7 @@ def test_all_who_waited_were_told_in_one_turn() -> None:
     assert max(told) <= 2 * RESOLVED_PER_PASS
 
 
-def test_flush_covers_what_was_accepted_before_and_no_more() -> None:
+def test_flush_covers_only_records_accepted_before_it() -> None:
     bench = Bench(topics={"t": 2})
     bench.send(partition=0)
     watch = bench.accumulator.batches_finished()
@@ -122,7 +122,7 @@ def test_flush_waits_for_every_part_of_a_split_batch() -> None:
     assert watch.done()
 
 
-def test_a_line_is_over_when_all_who_stood_there_have_left() -> None:
+def test_a_watch_on_the_queue_ends_once_its_records_have_left() -> None:
     bench = Bench(topics={})
     first = bench.send(topic="unknown")
     watch = bench.accumulator.records_unblocked()
@@ -136,8 +136,8 @@ def test_a_line_is_over_when_all_who_stood_there_have_left() -> None:
     assert late.done()
 
 
-def test_a_drain_goes_on_when_the_records_before_it_have_memory() -> None:
-    """Also where no memory is left for the next, which then joins the line itself."""
+def test_drain_returns_once_the_records_before_it_have_memory() -> None:
+    """This holds also if no memory is left for the caller's next record, which then queues itself."""
     bench = Bench(memory=2048, batch_size=2048)
     bench.send(b"x" * 1500)
     bench.send(b"y" * 1500)
@@ -151,7 +151,7 @@ def test_a_drain_goes_on_when_the_records_before_it_have_memory() -> None:
     assert drain.done()
 
 
-def test_a_drain_goes_on_when_the_record_before_it_leaves_the_line_without_memory() -> None:
+def test_drain_returns_if_the_record_before_it_leaves_the_queue_without_memory() -> None:
     bench = Bench(memory=2048, batch_size=2048)
     bench.send(b"x" * 1500)
     waiting = bench.send(b"y" * 1500)
@@ -163,7 +163,7 @@ def test_a_drain_goes_on_when_the_record_before_it_leaves_the_line_without_memor
     assert drain.done()
 
 
-def test_records_behind_a_drain_do_not_hold_it_up() -> None:
+def test_records_behind_a_drain_do_not_delay_it() -> None:
     bench = Bench(topics={"t": 2}, memory=16384, batch_size=1024, max_request_size=1024)
     bench.send(b"w" * 4000, partition=1)
     bench.send(b"x" * 11000, partition=0)
@@ -177,7 +177,7 @@ def test_records_behind_a_drain_do_not_hold_it_up() -> None:
     assert drain.done()
 
 
-def test_a_drain_with_no_record_before_it_waits_for_a_useful_part_of_the_memory() -> None:
+def test_drain_with_no_record_before_it_waits_for_a_useful_amount_of_memory() -> None:
     bench = Bench(topics={"t": 9}, memory=9 * 1024, batch_size=1024)
     for partition in range(9):
         bench.send(b"x" * 900, partition=partition)
@@ -195,7 +195,7 @@ def test_a_drain_with_no_record_before_it_waits_for_a_useful_part_of_the_memory(
     assert drain.done()
 
 
-def test_a_drain_waits_no_longer_for_a_useful_part_when_a_record_joins_the_line_behind_it() -> None:
+def test_drain_stops_waiting_for_a_useful_amount_when_a_record_queues_behind_it() -> None:
     bench = Bench(memory=16384, batch_size=16384)
     bench.send(b"x" * 16000)
     drain = bench.accumulator.drain_waiters.add()
@@ -206,8 +206,8 @@ def test_a_drain_waits_no_longer_for_a_useful_part_when_a_record_joins_the_line_
     assert drain.done()
 
 
-def test_a_drain_waits_no_longer_for_a_useful_part_than_the_batches_before_it_take() -> None:
-    """Coroutines that await their sends took each slab that came free, and the useful part never came."""
+def test_drain_waits_for_a_useful_amount_no_longer_than_the_batches_before_it_take() -> None:
+    """Coroutines that await their sends once took each released slab, and the useful amount was never free."""
     bench = Bench(topics={"t": 32}, memory=32 * 1024, batch_size=1024)
     for partition in range(32):
         bench.send(b"x" * 900, partition=partition)
@@ -223,7 +223,7 @@ def test_a_drain_waits_no_longer_for_a_useful_part_than_the_batches_before_it_ta
     assert drain.done()
 
 
-def test_drains_go_on_in_the_order_of_their_calls_and_cancelled_ones_hold_up_none() -> None:
+def test_drains_return_in_call_order_and_cancelled_ones_delay_none() -> None:
     bench = Bench(memory=2048, batch_size=2048)
     bench.send(b"x" * 1900)
     drains = [bench.accumulator.drain_waiters.add() for _ in range(4)]
@@ -237,7 +237,7 @@ def test_drains_go_on_in_the_order_of_their_calls_and_cancelled_ones_hold_up_non
     assert all(drain.done() for drain in drains)
 
 
-def test_no_room_while_the_lines_are_half_full() -> None:
+def test_there_is_no_room_while_the_queues_are_half_full() -> None:
     bench = Bench(topics={}, memory=8192)
     bench.send(b"x" * 3000, topic="unknown")
     assert bench.accumulator.drain_waiters.has_room()
@@ -251,7 +251,7 @@ def test_no_room_while_the_lines_are_half_full() -> None:
     assert drain.done()
 
 
-def test_a_drain_goes_on_when_the_records_before_it_have_left_the_lines_though_others_fill_them() -> None:
+def test_drain_returns_once_the_records_before_it_have_left_though_others_fill_the_queues() -> None:
     bench = Bench(topics={}, memory=16384, max_request_size=2048)
     first = bench.send(b"x" * 8000, topic="unknown")
     drain = bench.accumulator.drain_waiters.add()
