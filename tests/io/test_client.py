@@ -1,4 +1,4 @@
-"""Single requests: to a node that is named, to whichever is there, and what ends the waiting."""
+"""Single requests: to a given node or to any node, and what ends the wait."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def client_of(cluster, **config):
     return make_client(config, asyncio.get_running_loop(), connector_for(config, cluster.transport), LOG)
 
 
-async def test_any_node_answers_before_and_after_the_cluster_is_known():
+async def test_requests_go_to_any_node_before_and_after_the_cluster_is_known():
     async with EmbeddedCluster(3, transport="memory") as cluster:
         client = client_of(cluster)
         response = await client.request(MetadataRequest(topics=[]), timeout=5)
@@ -41,7 +41,7 @@ async def test_any_node_answers_before_and_after_the_cluster_is_known():
         await client.close()
 
 
-async def test_a_named_node_that_is_unknown_or_cannot_be_reached():
+async def test_a_request_to_an_unknown_or_unreachable_node_fails():
     async with EmbeddedCluster(2) as cluster:
         client = client_of(cluster)
         await client.renew_metadata(5)
@@ -90,7 +90,7 @@ async def _refused(client, node_id):
     return str(error.value)
 
 
-async def test_an_answer_that_does_not_come_ends_the_connection_and_there_is_another():
+async def test_a_missing_response_ends_the_connection_and_another_is_made():
     async with EmbeddedCluster(transport="memory") as cluster:
         client = client_of(cluster)
         cluster.delay("Metadata", 10_000)
@@ -103,7 +103,7 @@ async def test_an_answer_that_does_not_come_ends_the_connection_and_there_is_ano
         await client.close()
 
 
-async def test_a_backoff_that_ended_between_looking_and_waiting_was_waited_for_for_ever():
+async def test_a_backoff_that_ends_during_the_check_is_not_waited_for():
     async with EmbeddedCluster(transport="memory") as cluster:
         client = client_of(cluster)
         cluster.delay("Metadata", 10_000)
@@ -129,12 +129,12 @@ async def test_a_backoff_that_ended_between_looking_and_waiting_was_waited_for_f
         await client.close()
 
 
-async def test_metadata_is_asked_for_once_for_all_who_want_it():
+async def test_concurrent_metadata_requests_are_sent_once():
     async with EmbeddedCluster(transport="memory") as cluster:
         client = client_of(cluster)
         await asyncio.gather(*(client.renew_metadata(5) for _ in range(10)))
         assert client.metadata.version == 1
-        # Who gives up leaves it as if nobody had asked.
+        # A caller that gives up leaves no trace of its request.
         cluster.delay("Metadata", 10_000)
         with pytest.raises(KafkaTimeoutError):
             await client.renew_metadata(0.3)
@@ -144,7 +144,7 @@ async def test_metadata_is_asked_for_once_for_all_who_want_it():
         await client.close()
 
 
-async def test_a_request_that_the_node_does_not_speak():
+async def test_a_request_that_the_node_does_not_support_fails():
     async with EmbeddedCluster(transport="memory") as cluster:
         client = client_of(cluster)
         with pytest.raises(UnsupportedVersionError):
@@ -153,7 +153,7 @@ async def test_a_request_that_the_node_does_not_speak():
         await client.close()
 
 
-async def test_a_throttled_node_is_waited_for():
+async def test_requests_wait_for_a_throttled_node():
     async with EmbeddedCluster(transport="memory") as cluster:
         client = client_of(cluster)
         await client.renew_metadata(5)

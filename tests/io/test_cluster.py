@@ -1,4 +1,4 @@
-"""The cluster behind a producer: its metadata, its nodes coming and going."""
+"""The cluster behind a producer: its metadata, and nodes that are added and removed."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ async def bootstrapped_elsewhere(world, **config):
         yield producer
 
 
-def test_pt54_a_watch_ends_with_the_next_answer_and_not_with_an_earlier_one():
+def test_a_metadata_watch_ends_with_the_next_response_and_not_an_earlier_one():
     async def scenario(world):
         world.cluster.create_topic("clicks")
         async with world.producer() as producer:
             await producer.wait_ready(1)
             cluster, metadata = producer._sender.cluster, producer._parts.metadata
             version = metadata.version
-            # A change between asking and waiting is not missed: the answer to what was asked comes later.
+            # A change between request and watch is not missed: the response arrives later.
             metadata.request_update(world.loop.time(), "test")
             watch = cluster.watch_metadata()
             assert not watch.done()
@@ -56,7 +56,7 @@ def test_pt54_a_watch_ends_with_the_next_answer_and_not_with_an_earlier_one():
     run(scenario)
 
 
-def test_pt54_waiting_for_metadata_ends_with_the_producer():
+def test_waiting_for_metadata_ends_with_the_producer():
     async def scenario(world):
         world.cluster.metadata_error = 7
         producer = world.producer()
@@ -73,7 +73,7 @@ def test_pt54_waiting_for_metadata_ends_with_the_producer():
     assert [type(error) for error in errors] == [ProducerClosedError, ProducerClosedError]
 
 
-def test_pt55_there_is_never_more_than_one_metadata_request_in_flight():
+def test_there_is_never_more_than_one_metadata_request_in_flight():
     async def scenario(world):
         world.cluster.faults.append(Fault(api=ApiKey.METADATA, answer_delay=0.2, times=1000))
         async with world.producer(bootstrap_servers=EVERYWHERE, max_block_ms=5000) as producer:
@@ -82,12 +82,12 @@ def test_pt55_there_is_never_more_than_one_metadata_request_in_flight():
                 await asyncio.sleep(0.05)
 
     _, world = run(scenario)
-    # An answer takes 0.2 s: the next request is sent when it has come.
+    # A response takes 0.2 s: the next request is sent after it.
     asked = [event.at for event in world.events(ApiKey.METADATA)]
     assert all(later - sooner >= 0.2 for sooner, later in itertools.pairwise(asked))
 
 
-def test_pt55_no_data_is_sent_while_metadata_is_due():
+def test_metadata_requests_are_sent_before_produce_data():
     async def scenario(world):
         world.cluster.create_topic("clicks", leaders=[1])
         async with world.producer(linger_ms=0, max_in_flight_requests_per_connection=1) as producer:
@@ -96,7 +96,7 @@ def test_pt55_no_data_is_sent_while_metadata_is_due():
             world.cluster.faults.append(Fault(api=ApiKey.PRODUCE, answer_delay=0.1))
             first = producer.send("clicks", b"first")
             await asyncio.sleep(0.05)
-            # The only connection has no room: when it has, metadata goes first, and the record behind it.
+            # The only connection has no free slot: the next one is for metadata, and the record follows.
             second = producer.send("clicks", b"second")
             producer._sender.cluster.request_update(world.loop.time(), "test")
             await asyncio.gather(first, second)
@@ -105,7 +105,7 @@ def test_pt55_no_data_is_sent_while_metadata_is_due():
     assert world.requests()[-3:] == ["PRODUCE", "METADATA", "PRODUCE"]
 
 
-def test_pt55_refreshes_that_tell_nothing_new_are_apart_by_the_backoff():
+def test_refreshes_without_news_are_separated_by_the_backoff():
     async def scenario(world):
         async with world.producer(retry_backoff_ms=100, retry_backoff_max_ms=1000, max_block_ms=30_000) as producer:
             delivery = producer.send("missing", b"value")
@@ -122,7 +122,7 @@ def test_pt55_refreshes_that_tell_nothing_new_are_apart_by_the_backoff():
     assert turns < 15 * len(asked)
 
 
-def test_pt55_a_failed_request_is_repeated_at_another_node():
+def test_a_failed_request_is_repeated_at_another_node():
     async def scenario(world):
         world.cluster.create_topic("clicks")
         async with world.producer(request_timeout_ms=1000, delivery_timeout_ms=10_000) as producer:
@@ -139,8 +139,8 @@ def test_pt55_a_failed_request_is_repeated_at_another_node():
     assert 1.0 <= second.at - first.at < 1.3
 
 
-def test_a_leader_that_cannot_be_reached_makes_the_metadata_be_asked_for_again():
-    """Its partitions may have moved; without asking the producer would knock at its door until the records expire."""
+def test_an_unreachable_leader_triggers_a_metadata_request():
+    """Its partitions may have moved; without a request the producer would reconnect until the records expire."""
 
     async def scenario(world):
         world.cluster.create_topic("clicks", 2, leaders=[2, 3])
@@ -159,7 +159,7 @@ def test_a_leader_that_cannot_be_reached_makes_the_metadata_be_asked_for_again()
     assert took < 2.5
 
 
-def test_a_leader_that_stays_away_does_not_make_the_sender_spin():
+def test_a_leader_that_stays_unreachable_does_not_make_the_sender_spin():
     async def scenario(world):
         world.cluster.create_topic("clicks", leaders=[2])
         async with world.producer(delivery_timeout_ms=100_000) as producer:
@@ -179,7 +179,7 @@ def test_a_leader_that_stays_away_does_not_make_the_sender_spin():
     assert turns < 60 * 60
 
 
-@pytest.mark.parametrize("what", ["leaderless", "metadata errors", "no brokers", "nobody there"])
+@pytest.mark.parametrize("what", ["leaderless", "metadata errors", "no brokers", "no listener"])
 def test_a_leader_that_stays_unknown_does_not_make_the_sender_spin(what):
     async def scenario(world):
         world.cluster.create_topic("clicks", leaders=[2])
@@ -199,7 +199,7 @@ def test_a_leader_that_stays_unknown_does_not_make_the_sender_spin(what):
             turns = world.loop.turns
             await asyncio.sleep(30)
             turns = world.loop.turns - turns
-            if what == "nobody there":
+            if what == "no listener":
                 for node_id in (1, 2, 3):
                     world.start_node(node_id)
             world.cluster.listed = None
@@ -244,8 +244,8 @@ def test_metadata_is_due_at_the_only_node_when_its_throttling_ends():
     assert 4.8 <= took <= 5.2
 
 
-def test_what_expires_while_its_node_throttles_says_so():
-    """It said that the leader could not be reached, or that records come faster than the brokers take them."""
+def test_a_record_that_expires_while_throttled_names_the_throttling():
+    """The error once named an unreachable leader, or records that arrive faster than brokers accept them."""
 
     async def scenario(world):
         world.cluster.create_topic("clicks", leaders=[1])
@@ -272,7 +272,7 @@ def test_what_expires_while_its_node_throttles_says_so():
     assert "They were never sent. Broker" in str(sent[0])
 
 
-def test_nodes_that_nobody_needs_have_no_task():
+def test_unneeded_nodes_have_no_task():
     async def scenario(world):
         world.cluster.create_topic("clicks", leaders=[1])
         async with world.producer() as producer:
@@ -285,7 +285,7 @@ def test_nodes_that_nobody_needs_have_no_task():
     assert len(run(scenario, nodes=100)[0]) <= 3
 
 
-def test_a_node_that_left_the_cluster_is_let_go_when_its_answers_are_in():
+def test_a_removed_node_is_closed_once_its_responses_have_arrived():
     async def scenario(world):
         hooks = Recording()
         world.cluster.create_topic("clicks", 2, leaders=[1, 2])
@@ -310,7 +310,7 @@ def test_a_node_that_left_the_cluster_is_let_go_when_its_answers_are_in():
     assert world.cluster.values("clicks", 1) == [b"warm", b"value"]
 
 
-def test_kip_899_when_no_known_node_can_be_reached_the_bootstrap_addresses_are_asked_again(caplog):
+def test_kip_899_when_no_known_node_is_reachable_the_bootstrap_addresses_are_used_again(caplog):
     async def scenario(world):
         world.cluster.create_topic("clicks", leaders=[2])
         async with world.producer() as producer:
@@ -327,7 +327,7 @@ def test_kip_899_when_no_known_node_can_be_reached_the_bootstrap_addresses_are_a
     assert world.cluster.values("clicks") == [b"before", b"after"]
 
 
-def test_kip_899_without_rebootstrap_the_known_nodes_are_all_there_is():
+def test_kip_899_without_rebootstrap_only_the_known_nodes_are_used():
     async def scenario(world):
         world.cluster.create_topic("clicks", leaders=[2])
         config = {"metadata_recovery_strategy": "none", "delivery_timeout_ms": 40_000}
@@ -341,8 +341,8 @@ def test_kip_899_without_rebootstrap_the_known_nodes_are_all_there_is():
     run(scenario)
 
 
-def test_kip_1102_metadata_that_cannot_be_had_for_long_leads_back_to_the_bootstrap_addresses():
-    """Nodes that take connections for ever are always 'connecting': only the time says that none is of use."""
+def test_kip_1102_metadata_missing_for_too_long_triggers_a_rebootstrap():
+    """Nodes that accept connections and never respond stay 'connecting': only a timeout shows that none is usable."""
 
     async def scenario(world):
         world.cluster.create_topic("clicks", leaders=[2])
@@ -362,8 +362,8 @@ def test_kip_1102_metadata_that_cannot_be_had_for_long_leads_back_to_the_bootstr
     assert world.cluster.values("clicks") == [b"before", b"after"]
 
 
-def test_brokers_that_are_named_and_not_reached_had_the_bootstrap_asked_nine_times_a_second(caplog):
-    """The addresses that brokers advertise are wrong: each answer of the bootstrap began all backoffs anew."""
+def test_unreachable_advertised_brokers_do_not_reset_the_backoff_of_the_bootstrap(caplog):
+    """The advertised addresses are wrong: each bootstrap response once reset all backoffs, nine times a second."""
 
     async def scenario(world):
         world.cluster.create_topic("clicks", leaders=[2])
@@ -390,10 +390,10 @@ def test_brokers_that_are_named_and_not_reached_had_the_bootstrap_asked_nine_tim
     assert len(caplog.records) < 10
 
 
-def test_kip_1242_a_broker_of_another_cluster_sends_the_producer_back_to_the_bootstrap_addresses():
+def test_kip_1242_a_broker_of_another_cluster_triggers_a_rebootstrap():
     async def scenario(world):
         async with bootstrapped_elsewhere(world) as producer:
-            # What listens at broker2 is not node 2 any more.
+            # The listener at broker2 is no longer node 2.
             world.stop_node(2)
             world.start_node(2, host="new2")
             world.loop.addresses["broker2"] = ["broker3"]
@@ -407,7 +407,7 @@ def test_kip_1242_a_broker_of_another_cluster_sends_the_producer_back_to_the_boo
     assert world.cluster.values("clicks") == [b"before", b"after"]
 
 
-def test_kip_1242_without_the_check_no_broker_is_told_who_it_should_be():
+def test_kip_1242_without_the_check_the_expected_node_is_not_sent():
     async def scenario(world):
         world.cluster.create_topic("clicks", leaders=[2])
         async with world.producer(metadata_cluster_check_enable=False) as producer:
@@ -417,7 +417,7 @@ def test_kip_1242_without_the_check_no_broker_is_told_who_it_should_be():
     assert {event.request.cluster_id for event in world.events(ApiKey.API_VERSIONS)} == {None}
 
 
-def test_kip_1102_rebootstrap_required_in_a_metadata_answer():
+def test_kip_1102_rebootstrap_required_in_a_metadata_response_triggers_a_rebootstrap():
     async def scenario(world):
         async with bootstrapped_elsewhere(world) as producer:
             world.cluster.faults.append(Fault(api=ApiKey.METADATA, error=REBOOTSTRAP_REQUIRED))
@@ -431,7 +431,7 @@ def test_kip_1102_rebootstrap_required_in_a_metadata_answer():
     assert world.cluster.values("clicks") == [b"before", b"after"]
 
 
-def test_an_answer_from_before_a_rebootstrap_is_not_taken_for_the_one_after_it():
+def test_a_response_from_before_a_rebootstrap_is_ignored_after_it():
     async def scenario(world):
         async with bootstrapped_elsewhere(world) as producer:
             cluster, metadata = producer._sender.cluster, producer._parts.metadata
@@ -440,7 +440,7 @@ def test_an_answer_from_before_a_rebootstrap_is_not_taken_for_the_one_after_it()
             cluster.request_update(world.loop.time(), "test")
             asked = len(world.events(ApiKey.METADATA))
             await world.until(lambda: len(world.events(ApiKey.METADATA)) == asked + 1)
-            # Some broker says that it is not the one meant, while the request is in flight.
+            # Another broker reports that it is not the expected one, while the request is in flight.
             metadata.require_rebootstrap()
             producer._parts.accumulator.producer_state.producer_id = -1
             producer._sender.wake()
@@ -448,7 +448,7 @@ def test_an_answer_from_before_a_rebootstrap_is_not_taken_for_the_one_after_it()
             await world.until(lambda: len(world.events(ApiKey.METADATA)) == asked + 2)
             version = metadata.version
             await asyncio.sleep(4)
-            assert metadata.version == version, "the first answer came, and nobody wanted it"
+            assert metadata.version == version, "the first response has arrived and is unused"
             await world.until(lambda: metadata.version > version)
             assert metadata.bootstrapped
 
@@ -495,7 +495,7 @@ def test_kip_951_a_hint_may_name_a_node_that_metadata_does_not_know():
     assert world.cluster.values("clicks") == [b"before", b"after"]
 
 
-def test_a_broker_without_a_metadata_version_of_ours_is_named_by_who_waits():
+def test_a_metadata_timeout_names_a_broker_without_a_common_metadata_version():
     async def scenario(world):
         for node in world.cluster.nodes.values():
             node.versions[ApiKey.METADATA] = (90, 91)
@@ -507,7 +507,7 @@ def test_a_broker_without_a_metadata_version_of_ours_is_named_by_who_waits():
 
 
 @pytest.mark.parametrize("hanging", [True, False])
-def test_closing_while_connecting_leaves_nothing(hanging):
+def test_closing_while_connecting_leaves_no_state(hanging):
     async def scenario(world):
         if hanging:
             world.hanging.add("broker1")
@@ -524,8 +524,8 @@ def test_closing_while_connecting_leaves_nothing(hanging):
     run(scenario)
 
 
-def test_one_node_connects_while_another_takes_its_time_to_close():
-    """The end of the producer must not miss a connection that is made meanwhile."""
+def test_a_node_can_connect_while_another_closes_slowly():
+    """Closing the producer must not miss a connection that is being made."""
 
     async def scenario(world):
         world.cluster.create_topic("clicks", 2, leaders=[1, 2])
@@ -545,7 +545,7 @@ def test_one_node_connects_while_another_takes_its_time_to_close():
     run(scenario)
 
 
-def test_why_a_broker_cannot_be_reached_is_said_once(caplog):
+def test_an_unreachable_broker_is_reported_once(caplog):
     async def scenario(world):
         world.stop_node(1)
         async with world.producer(max_block_ms=5000) as producer:

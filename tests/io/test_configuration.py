@@ -1,4 +1,4 @@
-"""Every key that the io and its parts keep to has its effect where it can be seen: on the wire, or in the time."""
+"""Every configuration key that io uses has a visible effect, on the wire or in the timing."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_acks(acks, number):
     assert {request.acks for request in requests_of(acks=acks)} == {number}
 
 
-def test_request_timeout_ms_is_also_how_long_the_broker_may_wait_for_replicas():
+def test_request_timeout_ms_also_limits_how_long_the_broker_waits_for_replicas():
     assert {request.timeout_ms for request in requests_of(request_timeout_ms=4321)} == {4321}
 
 
@@ -110,7 +110,7 @@ def test_batch_size_and_linger_ms():
     assert 0.7 <= run(scenario)[0] <= 0.702
 
 
-def test_max_request_size_bounds_what_goes_into_one_request():
+def test_max_request_size_limits_the_size_of_a_request():
     assert len(requests_of(linger_ms=100)) == 1
     assert len(requests_of(linger_ms=100, max_request_size=800)) == 2
 

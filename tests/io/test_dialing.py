@@ -1,4 +1,4 @@
-"""How a broker's connection is made: its name's addresses, one after the other, each in its time."""
+"""Connecting to a broker: the addresses of its name, one after another, each with a timeout."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.io.recording import Recording
 from tests.simulation import run
 
 
-def test_pt51_setting_up_a_connection_has_a_limit_that_grows():
+def test_the_connection_setup_timeout_grows():
     async def scenario(world):
         hooks = Recording()
         world.hanging.add("broker1")
@@ -32,7 +32,7 @@ def test_pt51_setting_up_a_connection_has_a_limit_that_grows():
     assert "socket_connection_setup_timeout_ms" in str(error)
 
 
-def test_pt51_all_addresses_of_a_name_are_tried_in_turn_without_waiting():
+def test_all_addresses_of_a_name_are_tried_one_after_another_without_waiting():
     async def scenario(world):
         world.loop.addresses["kafka.example"] = ["10.0.0.1", "10.0.0.2", "broker1"]
         async with world.producer(bootstrap_servers="kafka.example:9092") as producer:
@@ -46,7 +46,7 @@ def test_pt51_all_addresses_of_a_name_are_tried_in_turn_without_waiting():
     assert world.loop.resolved.count("kafka.example") == 1
 
 
-def test_pt51_a_name_is_resolved_again_after_its_addresses_have_failed_and_after_a_good_connection():
+def test_a_name_is_resolved_again_after_all_its_addresses_fail_and_after_a_connection():
     async def scenario(world):
         world.cluster.create_topic("clicks", leaders=[1])
         world.cluster.nodes[1].host = "kafka.example"
@@ -63,7 +63,7 @@ def test_pt51_a_name_is_resolved_again_after_its_addresses_have_failed_and_after
     run(scenario, nodes=1)
 
 
-def test_a_name_that_does_not_resolve_is_tried_again_and_named(caplog):
+def test_a_name_that_does_not_resolve_is_retried_and_named_in_the_error(caplog):
     async def scenario(world):
         world.loop.addresses["wrong.example"] = socket.gaierror(socket.EAI_NONAME, "Name or service not known")
         async with world.producer(bootstrap_servers="wrong.example:9092") as producer:
@@ -78,7 +78,7 @@ def test_a_name_that_does_not_resolve_is_tried_again_and_named(caplog):
     assert len([record for record in caplog.records if "wrong.example" in record.getMessage()]) == 1
 
 
-def test_canonical_names_are_those_that_certificates_are_checked_against():
+def test_certificates_are_checked_against_canonical_names():
     async def scenario(world):
         world.loop.addresses["kafka.example"] = ["10.0.0.1", "broker1"]
         world.loop.canonical_names.update({"10.0.0.1": "one.example", "broker1": "two.example"})
@@ -90,7 +90,7 @@ def test_canonical_names_are_those_that_certificates_are_checked_against():
     assert run(scenario, nodes=1)[0][:2] == ["one.example", "two.example"]
 
 
-def test_a_connector_that_fails_in_an_unexpected_way_is_tried_again(caplog):
+def test_an_unexpected_connector_error_is_retried(caplog):
     async def scenario(world):
         connect = world.connect
         world.cluster.create_topic("clicks", leaders=[1])
@@ -111,6 +111,6 @@ def test_a_connector_that_fails_in_an_unexpected_way_is_tried_again(caplog):
     texts = [str(error) for _, _, error in hooks.of("on_connect") if error is not None]
     assert "ValueError('odd')" in texts[0]
     assert "cannot be reached from here" in texts[1]
-    # A socket's own time-out came before ours.
+    # The socket's own timeout fired before ours.
     assert "packets seem to be dropped" in texts[2]
     assert world.cluster.values("clicks") == [b"value"]

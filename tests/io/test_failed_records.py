@@ -1,4 +1,4 @@
-"""How failed records are told: the log's level, and ``on_record_failed``."""
+"""Reports of failed records: the log level, and ``on_record_failed``."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ async def mix(sent):
 
 
 async def give_up(sent):
-    """One who waited for all of them no longer does."""
+    """An awaiter of all of them no longer waits."""
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.01):
             await asyncio.gather(*sent)
@@ -89,7 +89,7 @@ async def give_up(sent):
     [(leave_alone, 10), (await_all, 0), (await_but_one, 1), (call_back, 0), (mix, 0), (give_up, 10)],
 )
 @pytest.mark.parametrize("config", [{}, {"interceptor_classes": [Acknowledged()]}], ids=["plain", "interceptor"])
-def test_a_failed_batch_is_an_error_in_the_log_if_a_record_of_it_is_unobserved(observe, unobserved, config, log):
+def test_a_failed_batch_is_logged_as_an_error_if_a_record_is_unobserved(observe, unobserved, config, log):
     async def scenario(world):
         world.cluster.create_topic("clicks", leaders=[1])
         async with world.producer(linger_ms=50, **config) as producer:
@@ -105,14 +105,14 @@ def test_a_failed_batch_is_an_error_in_the_log_if_a_record_of_it_is_unobserved(o
     assert level == ("ERROR" if unobserved else "DEBUG")
     beginning = f"10 records for clicks-0 failed, {unobserved} of them unobserved (no await, no callback): "
     assert text.startswith(beginning + "The client is not allowed to access the topic.")
-    # Whoever observes, ``on_error`` is told.
+    # ``on_error`` is called with or without an observer.
     assert [(str(where), count) for where, count, _ in world.failures] == [("clicks-0", 10)]
 
 
 @pytest.mark.parametrize(("observe", "unobserved"), [(leave_alone, 10), (await_all, 0), (await_but_one, 1)])
 @pytest.mark.parametrize("serializes", [False, True])
-def test_records_in_line_that_fail_are_one_line_for_all(observe, unobserved, serializes, log):
-    """The callback by which the producer ends a serializer of its own observes nothing."""
+def test_blocked_records_that_fail_together_are_logged_once(observe, unobserved, serializes, log):
+    """The callback with which the producer itself ends a serializer does not count as an observer."""
 
     async def serialize(value):
         await asyncio.sleep(10 if serializes else 0)
@@ -123,7 +123,7 @@ def test_records_in_line_that_fail_are_one_line_for_all(observe, unobserved, ser
             sent = [producer.send("missing", b"value") for _ in range(10)]
             await observe(sent)
             await producer.flush()
-            # Two passes of the loop: the lines come when all are through.
+            # After two passes of the loop the lines are logged.
             await asyncio.sleep(0.01)
 
     run(scenario)
@@ -132,7 +132,7 @@ def test_records_in_line_that_fail_are_one_line_for_all(observe, unobserved, ser
     assert text.startswith(f"10 records for missing failed, {unobserved} of them unobserved")
 
 
-def test_a_record_that_an_async_serializer_made_is_unobserved_in_its_batch(log):
+def test_a_batched_record_from_an_async_serializer_is_unobserved(log):
     async def serialize(value):
         await asyncio.sleep(0)
         return value
@@ -154,7 +154,7 @@ def test_a_record_that_an_async_serializer_made_is_unobserved_in_its_batch(log):
     ("observe", "unobserved"),
     [(leave_alone, 10), (await_all, 0), (await_but_one, 1)],
 )
-def test_records_that_send_refuses_are_observed_by_who_awaits_them_at_once(observe, unobserved, log):
+def test_a_record_that_send_rejects_is_observed_if_awaited_at_once(observe, unobserved, log):
     async def scenario(world):
         world.cluster.create_topic("clicks", leaders=[1])
         async with world.producer(max_request_size=1000) as producer:
@@ -171,7 +171,7 @@ def test_records_that_send_refuses_are_observed_by_who_awaits_them_at_once(obser
     assert f"{unobserved} of them unobserved" in lines[0][1]
 
 
-def test_however_many_records_send_refuses_a_bounded_number_is_kept(log):
+def test_a_bounded_number_of_records_that_send_rejects_is_kept(log):
     async def scenario(world):
         async with world.producer(max_request_size=1000) as producer:
             for number in range(2 * REJECTED_KEPT + 10):
@@ -191,7 +191,7 @@ def test_however_many_records_send_refuses_a_bounded_number_is_kept(log):
 
 
 def test_a_send_from_another_thread_is_unobserved(log):
-    """Whether its thread will ask for the outcome cannot be known."""
+    """It is unknown whether its thread will ask for the outcome."""
 
     async def scenario(world):
         world.cluster.create_topic("clicks", leaders=[1])
@@ -247,7 +247,7 @@ RECORDS = st.lists(
 
 @given(RECORDS, st.sampled_from(["none", "gzip", "snappy", "lz4", "zstd"]), st.sampled_from([1, 200, 16384]))
 @settings(max_examples=40, deadline=None)
-def test_every_record_of_failed_batches_is_given_as_it_was_sent(records, codec, batch_size):
+def test_the_hook_gets_every_record_of_a_failed_batch_as_it_was_sent(records, codec, batch_size):
     letters = DeadLetters()
 
     async def scenario(world):
@@ -267,7 +267,7 @@ def test_every_record_of_failed_batches_is_given_as_it_was_sent(records, codec, 
     assert [(type(error), str(error)) for error in letters.errors] == [(type(error), str(error)) for error in errors]
 
 
-def test_each_record_of_a_rejected_batch_is_given_its_own_error():
+def test_the_hook_gets_each_record_of_a_rejected_batch_with_its_own_error():
     letters = DeadLetters()
 
     async def scenario(world):
@@ -288,7 +288,7 @@ def test_each_record_of_a_rejected_batch_is_given_its_own_error():
     assert letters.errors[0].culprits == ((1, "no key"), (2, "no value"))
 
 
-def test_a_batch_is_read_back_while_a_transport_still_reads_it():
+def test_a_batch_is_read_back_while_a_transport_reads_it():
     letters = DeadLetters()
 
     async def scenario(world):
@@ -311,7 +311,7 @@ def test_a_batch_is_read_back_while_a_transport_still_reads_it():
     assert letters.values == [b"slow" * 1000]
 
 
-def test_the_parts_of_a_split_batch_give_their_records():
+def test_the_hook_gets_the_records_of_the_parts_of_a_split_batch():
     letters = DeadLetters()
 
     async def scenario(world):
@@ -320,7 +320,7 @@ def test_the_parts_of_a_split_batch_give_their_records():
             for size in (100, 600, 100, 600):
                 producer.send("clicks", bytes(size), partition=0)
             await producer.flush()
-            # It comes back when the records have been read.
+            # The memory is released after the records have been read.
             await world.until(lambda: memory_is_back(producer))
 
     _, world = run(scenario)
@@ -328,7 +328,7 @@ def test_the_parts_of_a_split_batch_give_their_records():
     assert [len(value) for value in world.cluster.values("clicks")] == [100, 100]
 
 
-def test_records_in_line_are_given_with_what_they_hold():
+def test_the_hook_gets_blocked_records_with_their_contents():
     letters = DeadLetters()
 
     async def scenario(world):
@@ -347,7 +347,7 @@ def test_records_in_line_are_given_with_what_they_hold():
     assert not any(error.may_have_been_written for error in letters.errors)
 
 
-def test_a_record_in_a_batch_whose_handle_was_cancelled_is_given():
+def test_the_hook_gets_a_batched_record_whose_delivery_was_cancelled():
     letters = DeadLetters()
 
     async def scenario(world):
@@ -363,7 +363,7 @@ def test_a_record_in_a_batch_whose_handle_was_cancelled_is_given():
 
 
 @pytest.mark.parametrize("fault", ["late", "failing", "too large"])
-def test_a_record_whose_async_serializer_does_not_finish_is_given_as_the_caller_gave_it(fault):
+def test_the_hook_gets_a_record_with_an_unfinished_serializer_as_the_caller_passed_it(fault):
     letters = DeadLetters()
 
     async def serialize(value):
@@ -383,7 +383,7 @@ def test_a_record_whose_async_serializer_does_not_finish_is_given_as_the_caller_
     assert letters.records == [Record("clicks", {"size": 2000}, b"key", None, 7, (("name", None),))]
 
 
-def test_records_that_send_refuses_are_given_and_those_for_which_it_raises_are_not():
+def test_the_hook_gets_records_that_send_rejects_but_not_those_for_which_send_raises():
     letters = DeadLetters()
 
     async def scenario(world):
@@ -407,7 +407,7 @@ def test_records_that_send_refuses_are_given_and_those_for_which_it_raises_are_n
 
 
 @pytest.mark.parametrize("codec", ["none", "lz4"])
-def test_close_gives_what_it_fails(codec):
+def test_the_hook_gets_the_records_that_close_fails(codec):
     letters = DeadLetters()
     count = 2000
 
@@ -432,7 +432,7 @@ def test_close_gives_what_it_fails(codec):
 
 
 @pytest.mark.parametrize("ends", ["task", "loop", "close"])
-def test_records_are_given_where_the_task_or_close_is_cancelled(ends):
+def test_the_hook_gets_records_if_the_task_or_close_is_cancelled(ends):
     letters = DeadLetters()
 
     async def scenario(world):
@@ -466,7 +466,7 @@ def test_records_are_given_where_the_task_or_close_is_cancelled(ends):
     assert sorted(map(int, letters.values)) == list(range(200))
 
 
-def test_what_the_hook_raises_is_logged_and_the_others_are_given(log):
+def test_an_exception_of_the_hook_is_logged_and_it_gets_the_other_records(log):
     letters = DeadLetters()
 
     class Failing:
@@ -484,7 +484,7 @@ def test_what_the_hook_raises_is_logged_and_the_others_are_given(log):
     assert len([each for each in log.records if each.getMessage().endswith("Failing.on_record_failed failed")]) == 3
 
 
-def test_a_batch_that_cannot_be_read_back_is_logged_and_the_others_are_given(log):
+def test_a_batch_that_cannot_be_read_back_is_logged_and_the_hook_gets_the_others(log):
     letters = DeadLetters()
 
     async def scenario(world):
@@ -506,7 +506,7 @@ def test_a_batch_that_cannot_be_read_back_is_logged_and_the_others_are_given(log
     assert "Failed records could not be read back for on_record_failed" in log.text
 
 
-def test_without_such_a_hook_nothing_is_kept():
+def test_without_the_hook_no_record_is_kept():
     async def scenario(world):
         world.cluster.create_topic("clicks", leaders=[1])
         async with world.producer(linger_ms=10, max_request_size=1000) as producer:
@@ -522,8 +522,8 @@ def test_without_such_a_hook_nothing_is_kept():
     run(scenario)
 
 
-def test_many_records_are_told_of_over_many_passes_of_the_loop(monkeypatch):
-    """A batch of thousands of records holds the loop no longer than a record in line."""
+def test_the_hook_gets_many_records_over_many_loop_passes(monkeypatch):
+    """A batch of thousands of records blocks the loop no longer than a blocked record."""
     passes = []
 
     class Watch:
@@ -579,8 +579,8 @@ def test_a_large_compressed_batch_is_decompressed_in_a_thread_if_there_is_one(th
     assert len(in_thread) == 2
 
 
-def test_records_that_are_refused_faster_than_they_are_told_of_are_told_of_at_once():
-    """What waits for the hook is bounded by buffer_memory, whatever the caller does."""
+def test_the_hook_gets_records_at_once_if_they_are_rejected_faster_than_reported():
+    """Records that wait for the hook are bounded by buffer_memory, whatever the caller does."""
     letters = DeadLetters()
 
     async def scenario(world):

@@ -1,4 +1,4 @@
-"""Metadata of thousands of partitions is taken in between other things, not instead of them."""
+"""Metadata of thousands of partitions is applied in steps, with other callbacks in between."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def ticking(world, tick):
         yield producer, ticker
 
 
-def test_others_have_turns_while_an_answer_is_taken_in():
+def test_other_callbacks_run_while_a_response_is_applied():
     async def scenario(world):
         async with ticking(world, lambda: None) as (producer, ticker):
             deliveries = [producer.send(name, b"x", partition=7) for name in TOPICS]
@@ -66,7 +66,7 @@ def test_others_have_turns_while_an_answer_is_taken_in():
     run(scenario)
 
 
-def test_topics_are_known_as_their_turn_comes():
+def test_topics_become_known_one_step_after_another():
     async def scenario(world):
         known = []
 
@@ -84,8 +84,8 @@ def test_topics_are_known_as_their_turn_comes():
     run(scenario)
 
 
-def test_all_partitions_of_a_topic_were_made_in_one_turn():
-    """Those of a topic of 20,000 took twenty milliseconds."""
+def test_the_partitions_of_a_topic_are_created_over_several_passes():
+    """The 20,000 partitions of a topic once took twenty milliseconds of one pass."""
 
     async def scenario(world):
         made = []
@@ -105,8 +105,8 @@ def test_all_partitions_of_a_topic_were_made_in_one_turn():
     run(scenario)
 
 
-def test_what_an_answer_had_changed_was_forgotten_when_it_was_given_up():
-    """A topic that metadata knew and the accumulator did not: its records waited until their time was over."""
+def test_changes_of_an_abandoned_response_still_reach_the_accumulator():
+    """The accumulator once missed a topic that metadata knew, and its records waited until they expired."""
 
     async def scenario(world):
         world.cluster.create_topic("big", 5 * cluster_module.PARTITIONS_PER_STEP)
@@ -121,7 +121,7 @@ def test_what_an_answer_had_changed_was_forgotten_when_it_was_given_up():
             await begun.wait()
             cluster = producer._sender.cluster
             cluster.apply(producer._parts.metadata.rebootstrap(world.loop.time()), world.loop.time())
-            # The next answer comes before another turn of this one.
+            # The next response arrives before another step of this one.
             cluster._intake, unfinished = iter(()), cluster._intake
             await asyncio.sleep(0)
             cluster._intake = unfinished
@@ -130,7 +130,7 @@ def test_what_an_answer_had_changed_was_forgotten_when_it_was_given_up():
     run(scenario)
 
 
-def test_closing_while_an_answer_is_taken_in_leaves_nothing():
+def test_closing_while_a_response_is_applied_leaves_no_state():
     async def scenario(world):
         closing = []
         async with ticking(world, lambda: closing.append(asyncio.ensure_future(producer.close(0)))) as (producer, _):
@@ -143,9 +143,7 @@ def test_closing_while_an_answer_is_taken_in_leaves_nothing():
     run(scenario)
 
 
-def test_an_answer_that_is_malformed_behind_its_beginning_ends_the_connection_and_is_asked_for_again(
-    caplog, monkeypatch
-):
+def test_a_response_malformed_after_its_start_ends_the_connection_and_is_requested_again(caplog, monkeypatch):
     async def scenario(world):
         world.cluster.create_topic("clicks", 40)
         hooks = Recording()
@@ -161,15 +159,15 @@ def test_an_answer_that_is_malformed_behind_its_beginning_ends_the_connection_an
             monkeypatch.setattr(ResponseInParts, "elements", cut_off)
             await producer.send("clicks", b"x")
         assert sum(error is not None for _, error in hooks.of("on_disconnect")) == 1
-        # Of the answers, one told nothing.
+        # One of the responses had no news.
         assert [topics for _, topics in hooks.of("on_metadata_updated")] == [[], ["clicks"]]
 
     run(scenario)
     assert "answered METADATA version 13 in bytes that are wrong: cut off" in caplog.text
 
 
-def test_an_answer_looks_at_no_topic_that_it_is_not_about():
-    """Each answer looked at every topic that records wait for: of a hundred thousand, five hundred times an update."""
+def test_applying_a_response_visits_only_its_topics():
+    """Each response once visited every topic with waiting records: 100,000 topics, 500 times an update."""
 
     async def scenario(world):
         world.cluster.create_topic("clicks")
@@ -187,8 +185,8 @@ def test_an_answer_looks_at_no_topic_that_it_is_not_about():
 
 
 @pytest.mark.parametrize("closed", [False, True])
-def test_records_for_many_unknown_topics_fail_over_many_turns(closed):
-    """All were told in one turn, which took seconds for a hundred thousand."""
+def test_records_for_many_unknown_topics_fail_over_many_passes(closed):
+    """All were once failed in one pass, which took seconds for 100,000 topics."""
     told = Counter()
 
     async def scenario(world):
@@ -204,11 +202,11 @@ def test_records_for_many_unknown_topics_fail_over_many_turns(closed):
 
     run(scenario)
     assert told.total() == 2000
-    # While the producer closes, the sender has its turns beside.
+    # While the producer closes, passes of the sender run in between.
     assert max(told.values()) <= FAILURES_TOLD_PER_TURN * (2 if closed else 1)
 
 
-def test_what_is_left_to_tell_when_the_producer_is_closed_is_told_over_many_turns():
+def test_failures_left_when_the_producer_closes_are_reported_over_many_passes():
     told = Counter()
 
     async def scenario(world):

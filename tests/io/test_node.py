@@ -1,4 +1,4 @@
-"""One broker's connection: its order, its limits, its ends, and how it is made again."""
+"""The connection of one broker: order, limits, ends and reconnects."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.io.recording import Recording
 from tests.simulation import Fault, run
 
 
-def test_b09_connect_then_versions_then_metadata_then_producer_id_then_produce():
+def test_startup_connects_then_requests_versions_metadata_producer_id_and_produces():
     async def scenario(world):
         world.cluster.create_topic("clicks", leaders=[1])
         async with world.producer() as producer:
@@ -35,7 +35,7 @@ def test_b09_connect_then_versions_then_metadata_then_producer_id_then_produce()
 
 
 @pytest.mark.parametrize("limit", [1, 2, 5])
-def test_pt41_no_more_requests_in_flight_than_allowed(limit):
+def test_requests_in_flight_are_limited(limit):
     async def scenario(world):
         world.cluster.create_topic("clicks", 20, leaders=[1] * 20)
         world.cluster.faults.append(Fault(api=ApiKey.PRODUCE, answer_delay=0.05, times=100))
@@ -55,9 +55,9 @@ def test_pt41_no_more_requests_in_flight_than_allowed(limit):
     assert sum(len(partition.records) for partition in world.cluster.topics["clicks"].partitions) == 220
 
 
-def test_pt41_a_request_starts_only_when_the_one_before_is_written():
+def test_requests_are_written_one_after_another():
     async def scenario(world):
-        # Each request takes many turns; the world complains of a write during another.
+        # Each request takes many passes; the world rejects a write during another.
         world.receive_window = 50
         world.cluster.create_topic("clicks", 5, leaders=[1] * 5)
         async with world.producer(batch_size=0, linger_ms=0) as producer:
@@ -106,7 +106,7 @@ async def held(producer, lending):
     return transport
 
 
-def test_requests_go_out_while_others_are_read_and_end_one_by_one():
+def test_requests_are_sent_while_the_transport_still_reads_earlier_ones():
     async def scenario(world):
         lending = lend(world)
         world.cluster.create_topic("clicks", 3, leaders=[1] * 3)
@@ -125,7 +125,7 @@ def test_requests_go_out_while_others_are_read_and_end_one_by_one():
     run(scenario, nodes=1)
 
 
-def test_memory_is_released_with_the_write_and_the_answer_whichever_is_later():
+def test_memory_is_released_after_both_the_write_and_the_response():
     async def scenario(world):
         lending = lend(world)
         world.cluster.create_topic("clicks", 2, leaders=[1] * 2)
@@ -143,7 +143,7 @@ def test_memory_is_released_with_the_write_and_the_answer_whichever_is_later():
     run(scenario, nodes=1)
 
 
-def test_the_oldest_request_without_an_answer_has_its_time():
+def test_the_request_timeout_counts_for_the_oldest_unwritten_acks_0_request():
     async def scenario(world):
         lending = lend(world)
         world.cluster.create_topic("clicks", 2, leaders=[1] * 2)
@@ -164,7 +164,7 @@ def test_the_oldest_request_without_an_answer_has_its_time():
     run(scenario, nodes=1)
 
 
-def test_pt41_acks_0_requests_do_not_stay_in_flight():
+def test_acks_0_requests_do_not_stay_in_flight():
     async def scenario(world):
         world.cluster.create_topic("clicks", leaders=[1])
         async with world.producer(acks=0, max_in_flight_requests_per_connection=1, linger_ms=0) as producer:
@@ -177,7 +177,7 @@ def test_pt41_acks_0_requests_do_not_stay_in_flight():
     assert run(scenario)[0] == list(range(20))
 
 
-def test_pt42_a_disconnect_fails_all_once_oldest_first_before_anything_new():
+def test_a_disconnect_fails_all_requests_once_and_oldest_first_before_new_ones():
     async def scenario(world):
         hooks = Recording()
         world.cluster.create_topic("clicks", 3, leaders=[1] * 3)
@@ -204,7 +204,7 @@ def test_pt42_a_disconnect_fails_all_once_oldest_first_before_anything_new():
 
 
 @pytest.mark.parametrize("disconnect", ["before", "after", "half"])
-def test_pt42_whatever_became_of_the_request_the_record_is_there_once(disconnect):
+def test_a_record_is_stored_once_whatever_happens_to_its_request(disconnect):
     async def scenario(world):
         world.cluster.create_topic("clicks", leaders=[1])
         async with world.producer() as producer:
@@ -225,7 +225,7 @@ def test_pt42_whatever_became_of_the_request_the_record_is_there_once(disconnect
         ("silence", RequestTimedOutError, r"did not answer PRODUCE .* within 1500 ms \(request_timeout_ms\)"),
     ],
 )
-def test_an_answer_that_cannot_be_ends_the_connection_and_is_asked_for_again(answer, error, text):
+def test_an_invalid_response_ends_the_connection_and_the_request_is_repeated(answer, error, text):
     async def scenario(world):
         hooks = Recording()
         world.cluster.create_topic("clicks", leaders=[1])
@@ -241,7 +241,7 @@ def test_an_answer_that_cannot_be_ends_the_connection_and_is_asked_for_again(ans
     assert re.search(text, str(failure))
 
 
-def test_pt50_an_answer_that_came_before_the_end_of_the_connection_counts():
+def test_a_response_received_before_the_end_of_the_connection_counts():
     async def scenario(world):
         hooks = Recording()
         world.cluster.create_topic("clicks", leaders=[1])
@@ -257,7 +257,7 @@ def test_pt50_an_answer_that_came_before_the_end_of_the_connection_counts():
     assert world.cluster.values("clicks") == [b"value"]
 
 
-def test_pt53_nothing_is_sent_to_a_throttled_node_and_others_are_unaffected():
+def test_nothing_is_sent_to_a_throttled_node_and_others_are_unaffected():
     async def scenario(world):
         hooks = Recording()
         world.cluster.create_topic("clicks", 2, leaders=[1, 2])
@@ -285,7 +285,7 @@ def test_pt53_nothing_is_sent_to_a_throttled_node_and_others_are_unaffected():
     assert [(node.id, time_ms) for node, time_ms in hooks.of("on_throttle")] == [(1, 3000), (1, 100)]
 
 
-def test_pt49_only_a_connection_that_is_idle_is_closed_and_opened_again_when_needed(caplog):
+def test_only_idle_connections_are_closed_and_they_reopen_when_needed(caplog):
     async def scenario(world):
         hooks = Recording()
         world.cluster.create_topic("clicks", 2, leaders=[1, 2])
@@ -309,8 +309,8 @@ def test_pt49_only_a_connection_that_is_idle_is_closed_and_opened_again_when_nee
     assert caplog.records == []
 
 
-def test_nothing_is_written_to_a_connection_that_closes_for_idleness():
-    """A transport takes what is written after close() and drops it: with acks=0 that would count as written."""
+def test_nothing_is_written_to_a_connection_closing_as_idle():
+    """A transport accepts and drops data written after close(): with acks=0 it would count as written."""
 
     async def scenario(world):
         world.cluster.create_topic("clicks", leaders=[1])
@@ -328,8 +328,8 @@ def test_nothing_is_written_to_a_connection_that_closes_for_idleness():
 
 
 @pytest.mark.parametrize("second", ["clicks", "views"])
-def test_a_peer_that_leaves_its_half_open_does_not_hold_up_the_next_send(monkeypatch, second):
-    """Its connection had closed for idleness, and the next send waited until that was over, as did metadata for it."""
+def test_a_half_open_connection_does_not_delay_the_next_send(monkeypatch, second):
+    """The next send, and its metadata, once waited until the close of the idle connection had finished."""
 
     async def scenario(world):
         world.cluster.create_topic("clicks", leaders=[1])
@@ -348,7 +348,7 @@ def test_a_peer_that_leaves_its_half_open_does_not_hold_up_the_next_send(monkeyp
     assert world.cluster.values(second)[-1] == b"second"
 
 
-def test_waiting_longer_than_idle_for_an_answer_neither_closes_nor_spins():
+def test_a_response_slower_than_the_idle_limit_neither_closes_nor_spins():
     async def scenario(world):
         world.cluster.create_topic("clicks", leaders=[1])
         async with world.producer(connections_max_idle_ms=1000) as producer:
@@ -363,7 +363,7 @@ def test_waiting_longer_than_idle_for_an_answer_neither_closes_nor_spins():
     assert len(world.events(ApiKey.PRODUCE)) == 2
 
 
-def test_pt51_the_backoff_of_reconnecting_grows_to_its_limit_and_begins_anew_after_a_success():
+def test_the_reconnect_backoff_grows_to_its_limit_and_resets_after_a_success():
     async def scenario(world):
         world.cluster.create_topic("clicks", leaders=[1])
         config = {"reconnect_backoff_ms": 100, "reconnect_backoff_max_ms": 2000, "metadata_recovery_strategy": "none"}
@@ -391,7 +391,7 @@ def test_pt51_the_backoff_of_reconnecting_grows_to_its_limit_and_begins_anew_aft
     assert 0.08 <= after_success <= 0.121
 
 
-def test_acks_0_to_a_broker_that_takes_nothing_ends_with_the_request_timeout():
+def test_acks_0_to_a_broker_that_does_not_read_ends_with_the_request_timeout():
     async def scenario(world):
         hooks = Recording()
         world.cluster.create_topic("clicks", leaders=[1])
@@ -413,7 +413,7 @@ def test_acks_0_to_a_broker_that_takes_nothing_ends_with_the_request_timeout():
 
 
 @pytest.mark.parametrize("when", ["connected", "connecting", "resolving", "backing off"])
-def test_a_broker_that_has_moved_is_found_at_its_new_address_at_once(when):
+def test_a_moved_broker_is_reached_at_its_new_address_at_once(when):
     async def scenario(world):
         hooks = Recording()
         world.cluster.create_topic("clicks", 2, leaders=[1, 2])
@@ -453,7 +453,7 @@ def test_a_broker_that_has_moved_is_found_at_its_new_address_at_once(when):
     assert world.cluster.values("clicks") == [b"warm", b"moved"]
 
 
-def test_a_peer_that_ends_each_connection_at_once_is_backed_off_from():
+def test_a_peer_that_closes_each_connection_at_once_gets_a_backoff():
     async def scenario(world):
         world.cluster.faults.append(Fault(api=ApiKey.API_VERSIONS, disconnect="before", times=1000))
         async with world.producer():
@@ -484,8 +484,8 @@ def test_requests_in_flight_at_close_end_with_the_connection():
     assert "the producer was closed before the record was delivered" in str(error)
 
 
-async def test_addresses_are_the_transports_to_find():
-    """``localhost`` has the address that the machine gives it, for TCP; nothing listens in the memory network."""
+async def test_the_transport_resolves_addresses():
+    """TCP resolves ``localhost`` by the machine; nothing listens there in the memory network."""
 
     class Connector(MemoryNetwork):
         resolve = StreamConnector.resolve

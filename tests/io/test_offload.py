@@ -1,4 +1,4 @@
-"""Compression away from the loop: in threads on real loops, later on virtual time."""
+"""Compression off the loop: in threads on real loops, and on virtual time."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ async def test_large_batches_are_compressed_in_threads_that_end_with_the_produce
     assert pool.available_memory == pool.total_memory
 
 
-async def test_closing_while_a_thread_compresses_waits_for_it_and_gives_its_memory_back_once():
+async def test_closing_waits_for_a_compressing_thread_and_releases_its_memory_once():
     world = await world_on_this_loop()
     producer = Producer(
         transport=world, bootstrap_servers="127.0.0.1:9092", compression_type="gzip", batch_size=200_000, linger_ms=0
@@ -114,7 +114,7 @@ async def test_closing_while_a_thread_compresses_waits_for_it_and_gives_its_memo
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="niceness is the process's elsewhere")
-async def test_threads_that_compress_give_way_to_the_loop_which_stays_as_it_was():
+async def test_compressing_threads_give_way_to_the_loop_thread():
     own = os.getpriority(os.PRIO_PROCESS, 0)
     loop = asyncio.get_running_loop()
     spy = Codec(codec("gzip"))
@@ -128,7 +128,7 @@ async def test_threads_that_compress_give_way_to_the_loop_which_stays_as_it_was(
     assert os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) == own
 
 
-async def test_batches_are_compressed_where_a_sandbox_forbids_to_give_way(monkeypatch):
+async def test_batches_are_compressed_if_a_sandbox_forbids_giving_way(monkeypatch):
     def forbidden(increment):
         raise PermissionError(1, "Operation not permitted")
 
@@ -142,7 +142,7 @@ async def test_batches_are_compressed_where_a_sandbox_forbids_to_give_way(monkey
     await compressor.close()
 
 
-async def test_cancelling_the_close_of_a_compressor_leaves_no_thread_behind():
+async def test_cancelling_the_close_of_a_compressor_leaves_no_thread():
     spy = Codec(codec("gzip"))
     spy.go_on.clear()
     loop = asyncio.get_running_loop()
@@ -163,7 +163,7 @@ async def test_cancelling_the_close_of_a_compressor_leaves_no_thread_behind():
     assert codec("gzip").decompress(await done) == LARGE
 
 
-def test_a_codec_that_fails_fails_the_batch_and_says_so():
+def test_a_codec_error_fails_the_batch_with_its_reason():
     async def scenario(world):
         world.cluster.create_topic("clicks", leaders=[1])
         async with world.producer(compression_type="gzip") as producer:
@@ -180,7 +180,7 @@ def test_a_codec_that_fails_fails_the_batch_and_says_so():
     run(scenario)
 
 
-def test_records_behind_a_batch_that_is_compressed_keep_their_order():
+def test_records_behind_a_batch_being_compressed_keep_their_order():
     async def scenario(world):
         world.cluster.create_topic("clicks", leaders=[1])
         config = {"compression_type": "lz4", "batch_size": 20_000, "linger_ms": 0}
@@ -194,7 +194,7 @@ def test_records_behind_a_batch_that_is_compressed_keep_their_order():
     assert run(scenario)[0] == list(range(100))
 
 
-async def test_a_batch_whose_thread_is_done_before_that_of_the_one_in_front_waits_for_it(monkeypatch):
+async def test_a_batch_compressed_before_the_one_in_front_waits_for_it(monkeypatch):
     monkeypatch.setattr(offload, "_processors", lambda: 3)
     world = await world_on_this_loop()
     config = {"bootstrap_servers": "127.0.0.1:9092", "compression_type": "gzip", "batch_size": 20_000, "linger_ms": 0}
@@ -222,7 +222,7 @@ async def test_a_batch_whose_thread_is_done_before_that_of_the_one_in_front_wait
 
 
 @pytest.mark.parametrize(("processors", "workers"), [(1, 1), (2, 1), (3, 2), (64, 4)])
-async def test_a_processor_is_left_to_the_loop_and_a_worker_takes_what_came_while_it_was_busy(
+async def test_one_processor_is_left_to_the_loop_and_workers_take_batches_queued_meanwhile(
     monkeypatch, processors, workers
 ):
     monkeypatch.setattr(offload, "_processors", lambda: processors)
@@ -255,7 +255,7 @@ async def test_a_processor_is_left_to_the_loop_and_a_worker_takes_what_came_whil
     assert compressor_threads() == []
 
 
-async def test_a_batch_that_comes_while_the_last_worker_is_on_its_way_out_is_compressed(monkeypatch):
+async def test_a_batch_submitted_while_the_last_worker_exits_is_compressed(monkeypatch):
     monkeypatch.setattr(offload, "_processors", lambda: 1)
     done = []
     both = asyncio.Event()
@@ -267,7 +267,7 @@ async def test_a_batch_that_comes_while_the_last_worker_is_on_its_way_out_is_com
 
     compressor = Compressor(asyncio.get_running_loop(), codec("gzip"), None, finished)
     compressor.submit(Batch())
-    # The one thread gets to this when it has left the other, of which the loop has not been told.
+    # The one thread runs this after the previous job; the loop does not know yet that it is done.
     compressor._executor.submit(int).result(10)
     compressor.submit(Batch())
     await asyncio.wait_for(both.wait(), 10)
@@ -275,7 +275,7 @@ async def test_a_batch_that_comes_while_the_last_worker_is_on_its_way_out_is_com
     assert [codec("gzip").decompress(result) for result in done] == [LARGE, LARGE]
 
 
-async def test_what_is_told_of_a_batch_is_told_in_the_context_of_the_producer_and_not_in_the_empty_one_of_a_thread():
+async def test_compression_results_are_reported_in_the_context_of_the_producer():
     variable = contextvars.ContextVar("variable", default="none")
     variable.set("the producer's")
     seen = []
@@ -288,7 +288,7 @@ async def test_what_is_told_of_a_batch_is_told_in_the_context_of_the_producer_an
     assert seen == ["the producer's"] * 50
 
 
-async def test_a_batch_that_has_failed_meanwhile_is_not_compressed_and_is_told_all_the_same():
+async def test_a_batch_that_failed_meanwhile_is_not_compressed_but_reported():
     spy = Codec(codec("gzip"))
     told = []
     compressor = Compressor(asyncio.get_running_loop(), spy, None, lambda *of: told.append(of))
@@ -300,9 +300,7 @@ async def test_a_batch_that_has_failed_meanwhile_is_not_compressed_and_is_told_a
     assert spy.threads == set()
 
 
-async def test_batches_are_compressed_on_the_loop_while_the_system_has_no_threads_and_in_threads_again_behind_it(
-    monkeypatch, caplog
-):
+async def test_batches_are_compressed_on_the_loop_only_while_no_thread_can_start(monkeypatch, caplog):
     started = threading.Thread.start
     refused = []
 

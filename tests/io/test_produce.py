@@ -1,4 +1,4 @@
-"""What a Produce request is made of."""
+"""The contents of a Produce request."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def batch_for(where: TopicPartition) -> ProducerBatch:
 
 
 @given(st.lists(st.sampled_from("abc"), max_size=12))
-def test_a_topic_is_named_once_whatever_order_its_partitions_became_ready_in(topics: list[str]) -> None:
-    """A request names a topic once: its partitions stand in one list."""
+def test_a_request_names_a_topic_once_for_any_order_of_ready_partitions(topics: list[str]) -> None:
+    """A request names a topic once, with its partitions in one list."""
     drained = [TopicPartition(topic, partition) for partition, topic in enumerate(topics)]
     batches = [batch_for(where) for where in drained]
     group_by_topic(batches)

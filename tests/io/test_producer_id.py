@@ -1,4 +1,4 @@
-"""The producer id: asked for ahead of the first record, again where it may come, and what follows where it does not."""
+"""The producer id: requested before the first record, retried, and the consequences of a refusal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CLUSTER_AUTHORIZATION_FAILED = 31
 TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
 
 
-def test_the_producer_id_is_asked_for_again_with_a_backoff_while_it_may_come():
+def test_the_producer_id_is_requested_again_with_a_backoff_after_retriable_errors():
     async def scenario(world):
         world.cluster.create_topic("clicks")
         fault = Fault(api=ApiKey.INIT_PRODUCER_ID, error=COORDINATOR_LOAD_IN_PROGRESS, times=5)
@@ -31,7 +31,7 @@ def test_the_producer_id_is_asked_for_again_with_a_backoff_while_it_may_come():
     assert all(later - sooner >= 0.08 for sooner, later in itertools.pairwise(asked))
 
 
-def test_an_answer_without_an_id_was_asked_for_again_at_once():
+def test_a_response_without_a_producer_id_is_repeated_with_a_backoff():
     async def scenario(world):
         world.cluster.create_topic("clicks")
         world.cluster.next_producer_id = -1000
@@ -45,8 +45,8 @@ def test_an_answer_without_an_id_was_asked_for_again_at_once():
     assert 10 <= len(world.events(ApiKey.INIT_PRODUCER_ID)) <= 20
 
 
-def test_an_answer_without_an_epoch_is_asked_for_again(caplog):
-    """It was adopted: every batch then had a producer id and no epoch, which no broker takes."""
+def test_a_response_without_an_epoch_is_requested_again(caplog):
+    """The response was once adopted: every batch then had a producer id and no epoch, which brokers reject."""
 
     async def scenario(world):
         world.cluster.create_topic("clicks")
@@ -66,7 +66,7 @@ def test_an_answer_without_an_epoch_is_asked_for_again(caplog):
 
 
 @pytest.mark.parametrize("code", [CLUSTER_AUTHORIZATION_FAILED, TRANSACTIONAL_ID_AUTHORIZATION_FAILED])
-def test_a_producer_id_that_is_refused_fails_everything_now_and_later(code):
+def test_a_refused_producer_id_fails_all_current_and_later_records(code):
     async def scenario(world):
         world.cluster.create_topic("clicks")
         world.cluster.faults.append(Fault(api=ApiKey.INIT_PRODUCER_ID, error=code))
@@ -83,7 +83,7 @@ def test_a_producer_id_that_is_refused_fails_everything_now_and_later(code):
     run(scenario)
 
 
-def test_a_broker_that_knows_no_idempotence_is_a_fatal_error_that_says_so():
+def test_a_broker_without_idempotence_causes_a_fatal_error_that_says_so():
     async def scenario(world):
         world.cluster.create_topic("clicks")
         for node in world.cluster.nodes.values():
@@ -97,7 +97,7 @@ def test_a_broker_that_knows_no_idempotence_is_a_fatal_error_that_says_so():
     run(scenario)
 
 
-def test_an_epoch_that_is_used_up_is_followed_by_a_new_producer_id():
+def test_an_exhausted_epoch_leads_to_a_new_producer_id():
     async def scenario(world):
         world.cluster.next_producer_epoch = 32767
         world.cluster.create_topic("clicks", leaders=[1])
@@ -118,7 +118,7 @@ def test_an_epoch_that_is_used_up_is_followed_by_a_new_producer_id():
 
 
 @pytest.mark.parametrize("disconnect", ["", "after"])
-def test_the_first_batch_of_a_partition_is_not_overtaken_where_the_broker_does_not_know_the_producer(disconnect):
+def test_the_first_batch_of_a_partition_is_not_overtaken_at_a_broker_without_producer_state(disconnect):
     """A broker without a producer's state takes any sequence: the second batch, pipelined behind a refused first, was
     written ahead of it, and where its answer was lost, written twice."""
 

@@ -1,4 +1,4 @@
-"""What threads ask of Linux's scheduler, as its files under /proc tell."""
+"""Scheduler settings of threads, read from Linux's /proc."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def has_slices():
     return tuple(int(part) for part in re.findall(r"\d+", os.uname().release)[:2]) >= (6, 12)
 
 
-def test_a_thread_that_gives_way_is_nicer_and_its_others_stay_as_they_were():
+def test_giving_way_raises_the_niceness_of_one_thread_only():
     own = niceness()
 
     def nicer():
@@ -54,7 +54,7 @@ def test_a_thread_that_gives_way_is_nicer_and_its_others_stay_as_they_were():
 
 
 @pytest.mark.skipif(not has_slices(), reason="this kernel gives all threads the same slices")
-def test_a_thread_that_gives_way_is_interrupted_by_whoever_wakes_up():
+def test_a_thread_that_gives_way_has_a_longer_time_slice():
     def slices():
         before = slice_ns()
         give_way()
@@ -67,7 +67,7 @@ def test_a_thread_that_gives_way_is_interrupted_by_whoever_wakes_up():
     assert slice_ns() == before
 
 
-def test_a_thread_that_may_ask_for_nothing_goes_on_as_it_was(monkeypatch):
+def test_a_thread_without_permission_to_give_way_continues_unchanged(monkeypatch):
     def forbidden(increment):
         raise PermissionError(1, "Operation not permitted")
 
@@ -87,7 +87,7 @@ def test_a_thread_that_may_ask_for_nothing_goes_on_as_it_was(monkeypatch):
 
 
 @pytest.mark.parametrize("missing", ["sched_getscheduler", "ctypes"])
-def test_a_thread_goes_on_where_the_system_may_not_be_asked(monkeypatch, missing):
+def test_a_thread_gives_way_by_niceness_if_time_slices_are_unavailable(monkeypatch, missing):
     def forbidden(thread):
         raise PermissionError(1, "Operation not permitted")
 
@@ -105,7 +105,7 @@ def test_a_thread_goes_on_where_the_system_may_not_be_asked(monkeypatch, missing
 
 
 @pytest.mark.parametrize(("machine", "policy"), [("another", "SCHED_OTHER"), ("x86_64", "SCHED_BATCH")])
-def test_only_a_thread_of_the_usual_policy_on_a_machine_that_is_known_asks_for_slices(monkeypatch, machine, policy):
+def test_time_slices_are_requested_only_with_the_default_policy_on_a_known_machine(monkeypatch, machine, policy):
     def unexpected(name):
         raise AssertionError("the system was asked")
 

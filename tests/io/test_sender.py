@@ -1,4 +1,4 @@
-"""The accumulator task: what it sends, what it makes of the answers, and what it survives."""
+"""The sender: the requests it sends, how it handles responses, and which errors it survives."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class TurnsOfBatches:
         self.acked.append(asyncio.get_running_loop().turns)
 
 
-def test_pt08_the_wait_for_metadata_and_the_wait_for_memory_share_one_budget():
+def test_waiting_for_metadata_and_for_memory_shares_one_time_budget():
     async def scenario(world):
         world.cluster.create_topic("full", 2, leaders=[2, 1])
         world.cluster.faults.append(Fault(api=ApiKey.PRODUCE, node=2, answer_delay=20, times=100))
@@ -102,8 +102,8 @@ def test_pt08_the_wait_for_metadata_and_the_wait_for_memory_share_one_budget():
     run(scenario)
 
 
-def test_pt10_memory_comes_back_only_when_the_transport_has_let_go_of_it():
-    """A batch expires while its request is still being written; its memory must not carry other records meanwhile."""
+def test_memory_is_released_only_after_the_transport_has_finished_reading_it():
+    """If a batch expires while its request is being written, its memory must not be reused meanwhile."""
 
     async def scenario(world):
         world.cluster.create_topic("clicks", 2, leaders=[1, 2])
@@ -127,7 +127,7 @@ def test_pt10_memory_comes_back_only_when_the_transport_has_let_go_of_it():
     assert run(scenario, send_buffer_bytes=0)[0] == [b"warm", b"slow" * 1000]
 
 
-def test_pt10_the_end_of_the_connection_lets_go_as_well():
+def test_the_end_of_the_connection_releases_the_memory():
     async def scenario(world):
         world.cluster.create_topic("clicks", leaders=[1])
         async with world.producer(linger_ms=0) as producer:
@@ -147,7 +147,7 @@ def test_pt10_the_end_of_the_connection_lets_go_as_well():
     run(scenario)
 
 
-def test_a_partition_that_the_answer_leaves_out_is_sent_again():
+def test_a_partition_missing_from_the_response_is_sent_again():
     async def scenario(world):
         hooks = Recording()
         world.cluster.create_topic("clicks", 2, leaders=[1, 1])
@@ -165,7 +165,7 @@ def test_a_partition_that_the_answer_leaves_out_is_sent_again():
     assert [world.cluster.values("clicks", each) for each in range(2)] == [[b"value"], [b"value"]]
 
 
-def test_log_append_time_is_what_the_record_metadata_says():
+def test_record_metadata_has_the_log_append_time():
     async def scenario(world):
         world.cluster.create_topic("clicks").log_append_time = 12345
         async with world.producer() as producer:
@@ -174,7 +174,7 @@ def test_log_append_time_is_what_the_record_metadata_says():
     assert run(scenario)[0].timestamp_ms == 12345
 
 
-def test_a_batch_that_the_broker_calls_too_large_is_split_and_all_of_it_arrives():
+def test_a_batch_too_large_for_the_broker_is_split_and_arrives_completely():
     async def scenario(world):
         hooks = Recording()
         world.cluster.create_topic("clicks", leaders=[1]).max_message_bytes = 2000
@@ -193,7 +193,7 @@ def test_a_batch_that_the_broker_calls_too_large_is_split_and_all_of_it_arrives(
     assert world.cluster.values("clicks") == [b"%d" % number * 100 for number in range(10, 60)] + [b"after"]
 
 
-def test_zstd_to_a_broker_that_does_not_know_it_fails_the_records_and_says_why():
+def test_zstd_to_a_broker_without_support_fails_the_records_with_the_reason():
     async def scenario(world):
         world.cluster.create_topic("clicks", leaders=[1])
         world.cluster.nodes[1].versions[ApiKey.PRODUCE] = (3, 6)
@@ -223,7 +223,7 @@ def test_every_produce_version_carries_records(version):
     assert [event.version for event in world.events(ApiKey.PRODUCE)] == [version]
 
 
-def test_a_broker_without_a_produce_version_of_ours_is_fatal_with_idempotence_and_a_failed_batch_without():
+def test_no_common_produce_version_is_fatal_with_idempotence_and_fails_the_batch_without():
     async def scenario(world):
         world.cluster.create_topic("clicks", leaders=[1])
         world.cluster.create_topic("other", leaders=[2])
@@ -241,8 +241,8 @@ def test_a_broker_without_a_produce_version_of_ours_is_fatal_with_idempotence_an
     run(scenario)
 
 
-def test_a_fatal_answer_fails_everything_now_and_later():
-    """Records that wait for something else must not wait out their own time."""
+def test_a_fatal_response_fails_all_current_and_later_records():
+    """Records must not wait for the timeout of something else in addition to their own."""
 
     async def scenario(world):
         world.cluster.create_topic("clicks", 2, leaders=[1, 2])
@@ -265,7 +265,7 @@ def test_a_fatal_answer_fails_everything_now_and_later():
     run(scenario)
 
 
-def test_without_idempotence_the_same_answer_fails_its_batch_alone():
+def test_without_idempotence_the_same_response_fails_only_its_batch():
     async def scenario(world):
         world.cluster.create_topic("clicks", leaders=[1])
         async with world.producer(enable_idempotence=False) as producer:
@@ -277,7 +277,7 @@ def test_without_idempotence_the_same_answer_fails_its_batch_alone():
     run(scenario)
 
 
-def test_the_sender_survives_an_error_of_its_own(caplog):
+def test_the_sender_survives_an_internal_error(caplog):
     async def scenario(world):
         world.cluster.create_topic("clicks", leaders=[1])
         async with world.producer(retry_backoff_max_ms=1000) as producer:
@@ -299,12 +299,12 @@ def test_the_sender_survives_an_error_of_its_own(caplog):
     assert sum(message.endswith("The sender met an error that it should not") for message in messages) == 2
 
 
-def test_however_many_send_in_one_turn_they_go_in_one_request():
+def test_sends_of_one_loop_pass_share_one_request():
     async def scenario(world):
         world.cluster.create_topic("clicks", leaders=[1])
         async with world.producer(linger_ms=0) as producer:
             await producer.send("clicks", b"warm")
-            # Whoever was told of an outcome has a turn behind him already.
+            # The awaiter of an outcome has had a loop pass already.
             await asyncio.sleep(0)
             before = producer.metrics()["request-total"]
             with turns_asked(world.loop) as asked:
@@ -315,7 +315,7 @@ def test_however_many_send_in_one_turn_they_go_in_one_request():
     run(scenario)
 
 
-def test_what_a_woken_coroutine_sends_goes_out_in_the_same_pass_of_the_loop():
+def test_a_send_by_a_resumed_coroutine_leaves_in_the_same_loop_pass():
     batches, woken = TurnsOfBatches(), []
 
     async def scenario(world):
@@ -329,8 +329,8 @@ def test_what_a_woken_coroutine_sends_goes_out_in_the_same_pass_of_the_loop():
     assert batches.sent[1:] == woken[:-1]
 
 
-def test_a_lone_coroutine_goes_on_where_its_answer_is_read_and_no_turn_is_asked_of_the_loop():
-    """Reading, waking and sending took three passes of the loop, each of which cost as much as the record."""
+def test_a_single_awaiter_is_resumed_while_its_response_is_read():
+    """Reading, resuming and sending once took three passes of the loop, each as expensive as the record."""
     batches, woken = TurnsOfBatches(), []
 
     async def scenario(world):
@@ -352,7 +352,7 @@ def test_a_lone_coroutine_goes_on_where_its_answer_is_read_and_no_turn_is_asked_
     assert batches.acked == woken
 
 
-def test_a_record_that_a_resumed_coroutine_lets_linger_goes_out_in_time():
+def test_a_lingering_record_of_a_resumed_coroutine_is_sent_in_time():
     async def scenario(world):
         world.cluster.create_topic("clicks", leaders=[1])
         async with world.producer(linger_ms=5) as producer:
@@ -366,7 +366,7 @@ def test_a_record_that_a_resumed_coroutine_lets_linger_goes_out_in_time():
 
 
 @pytest.mark.parametrize("first", ["a callback", "a crowd"])
-def test_nobody_is_resumed_ahead_of_those_whom_the_loop_calls_back_for_what_was_answered_before(first):
+def test_no_awaiter_is_resumed_before_callbacks_of_earlier_responses(first):
     told = []
     count = 1 if first == "a callback" else RESUMED_AT_ONCE + 1
 
@@ -391,7 +391,7 @@ def test_nobody_is_resumed_ahead_of_those_whom_the_loop_calls_back_for_what_was_
     assert told == ["earlier"] * count + ["later"]
 
 
-def test_what_a_crowd_sends_goes_out_in_its_pass_of_the_loop_though_one_more_was_resumed_before():
+def test_sends_of_many_resumed_coroutines_leave_in_their_loop_pass():
     sent, woken = {}, []
 
     async def send_twice(world, producer, partition):
@@ -417,7 +417,7 @@ def test_what_a_crowd_sends_goes_out_in_its_pass_of_the_loop_though_one_more_was
     assert sent[1] == sent[0] + 1
 
 
-def test_who_awaits_in_debug_mode_is_called_back_by_the_loop_which_tells_who_was_slow():
+def test_in_debug_mode_the_loop_itself_resumes_awaiters():
     batches, woken = TurnsOfBatches(), []
 
     async def scenario(world):
@@ -431,7 +431,7 @@ def test_who_awaits_in_debug_mode_is_called_back_by_the_loop_which_tells_who_was
     assert woken == [batches.acked[0] + 1]
 
 
-def test_a_turn_asked_for_while_turns_are_held_is_for_whoever_releases_them():
+def test_release_returns_whether_a_pass_was_requested_while_passes_were_held():
     loop = asyncio.new_event_loop()
     turns = SenderPasses(loop)
     taken = []
@@ -450,7 +450,7 @@ def test_a_turn_asked_for_while_turns_are_held_is_for_whoever_releases_them():
     loop.close()
 
 
-def test_what_a_woken_crowd_sends_goes_in_one_request():
+def test_sends_of_many_resumed_coroutines_share_one_request():
     async def send_twice(producer):
         await producer.send("clicks", b"one")
         await producer.send("clicks", b"two")
@@ -466,8 +466,8 @@ def test_what_a_woken_crowd_sends_goes_in_one_request():
     run(scenario)
 
 
-def test_many_small_batches_go_over_several_turns():
-    """All in one turn held the loop for as long as thousands of partitions took."""
+def test_many_small_batches_are_sent_over_several_passes():
+    """Sending all in one pass once blocked the loop for as long as thousands of partitions took."""
 
     async def scenario(world):
         world.cluster.create_topic("wide", leaders=[1] * 400)
@@ -480,14 +480,14 @@ def test_many_small_batches_go_over_several_turns():
                 await asyncio.sleep(0)
                 sent.append(producer.metrics()["record-send-total"] - before)
             assert sum(sent) == 400
-            # A request of 64 may begin a turn, none follows in it; answers that come in the same turn may add one.
+            # A pass sends at most one request of 64; responses that arrive in the same pass may add one.
             assert max(sent) <= 2 * BATCHES_PER_REQUEST
 
     run(scenario)
 
 
-def test_turns_know_nothing_of_the_context_of_those_who_send():
-    """A request's trace must not end up in what the producer does for everybody."""
+def test_sender_passes_do_not_run_in_the_context_of_a_caller():
+    """The trace of one caller's request must not appear in work that the producer does for all callers."""
     request_id = ContextVar("request_id", default="none")
     seen = []
 
@@ -510,7 +510,7 @@ def test_turns_know_nothing_of_the_context_of_those_who_send():
     assert seen == ["none", "none"]
 
 
-def test_an_idle_sender_has_one_timer_and_an_ended_one_none():
+def test_an_idle_sender_has_one_timer_and_a_stopped_one_none():
     async def scenario(world):
         world.cluster.create_topic("clicks", leaders=[1])
         async with world.producer(linger_ms=5) as producer:
@@ -526,7 +526,7 @@ def test_an_idle_sender_has_one_timer_and_an_ended_one_none():
     run(scenario)
 
 
-def test_a_request_that_cannot_be_made_fails_its_batches_and_loses_none(caplog, monkeypatch):
+def test_a_request_that_cannot_be_built_fails_all_its_batches(caplog, monkeypatch):
     async def scenario(world):
         world.cluster.create_topic("clicks", leaders=[1])
         async with world.producer(client_id="c" * 400) as producer:
@@ -547,7 +547,7 @@ def test_a_request_that_cannot_be_made_fails_its_batches_and_loses_none(caplog, 
     assert any("could not be made" in record.getMessage() for record in caplog.records)
 
 
-def test_an_error_in_one_answer_keeps_no_other_from_being_handled(caplog, monkeypatch):
+def test_an_error_in_one_response_does_not_affect_others(caplog, monkeypatch):
     faults = []
 
     class Failing(Completion):
@@ -567,7 +567,7 @@ def test_an_error_in_one_answer_keeps_no_other_from_being_handled(caplog, monkey
                 connection.transport.receive_window = 0
             unlucky = producer.send("clicks", b"unlucky", partition=0)
             await asyncio.sleep(0.01)
-            # Both answers come in one piece.
+            # Both responses arrive in one read.
             lucky = producer.send("clicks", b"lucky", partition=1)
             for connection in world.connections:
                 connection.transport.receive_window = None
@@ -580,7 +580,7 @@ def test_an_error_in_one_answer_keeps_no_other_from_being_handled(caplog, monkey
 
 
 @pytest.mark.parametrize("known", [True, False])
-def test_a_partitioner_that_fails_fails_its_record_and_stops_no_other(known):
+def test_a_partitioner_error_fails_only_its_record(known):
     def choose(topic, key, value, cluster):
         if value == b"bad":
             raise ZeroDivisionError("odd")
@@ -607,7 +607,7 @@ def test_a_partitioner_that_fails_fails_its_record_and_stops_no_other(known):
     assert isinstance(far, InvalidPartitionError)
 
 
-def test_acks_0_with_a_slow_transport_counts_as_written_when_it_is():
+def test_with_acks_0_a_record_is_done_once_it_is_written():
     async def scenario(world):
         world.cluster.create_topic("clicks", leaders=[1])
         async with world.producer(acks=0, linger_ms=0) as producer:
@@ -627,7 +627,7 @@ def test_acks_0_with_a_slow_transport_counts_as_written_when_it_is():
     assert world.cluster.values("clicks") == [b"warm", b"value"]
 
 
-def test_acks_0_with_a_connection_lost_while_writing_is_written_again():
+def test_with_acks_0_a_connection_lost_while_writing_causes_a_retry():
     async def scenario(world):
         hooks = Recording()
         world.cluster.create_topic("clicks", leaders=[1])
@@ -659,7 +659,7 @@ def test_without_retries_a_retriable_error_is_final():
     assert len(world.events(ApiKey.PRODUCE)) == 1
 
 
-def test_a_record_in_a_batch_that_the_broker_blames_is_told_so():
+def test_a_record_that_the_broker_rejects_has_its_own_error():
     async def scenario(world):
         world.cluster.create_topic("clicks", leaders=[1])
         async with world.producer() as producer:
@@ -672,7 +672,7 @@ def test_a_record_in_a_batch_that_the_broker_blames_is_told_so():
     run(scenario)
 
 
-def test_expired_records_say_why_and_make_the_metadata_be_asked_for():
+def test_expired_records_have_the_reason_and_trigger_a_metadata_request():
     async def scenario(world):
         world.cluster.create_topic("clicks", leaders=[1])
         config = {"request_timeout_ms": 1000, "delivery_timeout_ms": 3000, "linger_ms": 0}
@@ -689,7 +689,7 @@ def test_expired_records_say_why_and_make_the_metadata_be_asked_for():
     run(scenario)
 
 
-def test_a_partition_that_does_not_exist_and_a_topic_that_does_not_are_told_apart():
+def test_a_missing_partition_and_a_missing_topic_raise_different_errors():
     async def scenario(world):
         world.cluster.create_topic("clicks", leaders=[1])
         async with world.producer(max_block_ms=1000) as producer:
@@ -705,7 +705,7 @@ def test_a_partition_that_does_not_exist_and_a_topic_that_does_not_are_told_apar
     ]
 
 
-def test_many_records_in_line_are_served_over_several_turns_in_order():
+def test_many_blocked_records_are_served_in_order_over_several_passes():
     async def scenario(world):
         world.cluster.create_topic("clicks", leaders=[1])
         async with world.producer() as producer:
@@ -717,7 +717,7 @@ def test_many_records_in_line_are_served_over_several_turns_in_order():
     assert run(scenario)[0] == list(range(1000))
 
 
-def test_retried_batches_are_debug_and_failed_ones_one_line_each(caplog):
+def test_retried_batches_are_logged_at_debug_and_failed_ones_once_each(caplog):
     async def scenario(world):
         world.cluster.create_topic("clicks", leaders=[1])
         async with world.producer(retries=2, linger_ms=10) as producer:
@@ -734,8 +734,8 @@ def test_retried_batches_are_debug_and_failed_ones_one_line_each(caplog):
 
 
 @pytest.mark.parametrize("known", [True, False])
-def test_many_that_expire_at_once_do_so_over_many_turns(known):
-    """All were failed in one, which took a quarter of a second for 16,000 batches."""
+def test_many_batches_that_expire_together_fail_over_many_passes(known):
+    """All were once failed in one pass, which took a quarter of a second for 16,000 batches."""
 
     async def scenario(world):
         world.cluster.create_topic("clicks", leaders=[1])
@@ -759,8 +759,8 @@ def test_many_that_expire_at_once_do_so_over_many_turns(known):
 
 @pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize("way", ["closed", "fatal", "refused"])
-def test_all_that_failed_at_once_did_so_in_one_turn(way, known):
-    """20,000 batches, or 60,000 records in line, held the loop for a tenth of a second and more."""
+def test_many_records_that_fail_together_fail_over_many_passes(way, known):
+    """20,000 batches, or 60,000 blocked records, once blocked the loop for a tenth of a second or more."""
     if way == "refused" and known:
         return
 
@@ -797,7 +797,7 @@ def test_all_that_failed_at_once_did_so_in_one_turn(way, known):
         assert told == [(TopicPartition("views", -1), 2000, error[way])]
 
 
-def test_who_is_cancelled_while_the_rest_is_failed_has_it_failed_at_once():
+def test_cancelling_fail_rest_fails_the_remaining_records_at_once():
     async def scenario(world):
         async with world.producer() as producer:
             deliveries = [producer.send("views", bytes(80)) for _ in range(2000)]
@@ -813,8 +813,8 @@ def test_who_is_cancelled_while_the_rest_is_failed_has_it_failed_at_once():
     run(scenario, check=False)
 
 
-def test_a_topic_that_was_refused_is_not_any_more():
-    """Who sends after the refusal is told what the cluster says then."""
+def test_a_refused_topic_is_usable_once_the_cluster_allows_it():
+    """A send after the refusal gets the current state of the cluster."""
 
     async def scenario(world):
         world.cluster.topic_errors["clicks"] = TOPIC_AUTHORIZATION_FAILED

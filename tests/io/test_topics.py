@@ -1,4 +1,4 @@
-"""Topics as a producer meets them: missing, refused, growing, made anew, forgotten."""
+"""Topics of a producer: missing, refused, growing, recreated and forgotten ones."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TOPIC_AUTHORIZATION_FAILED = 29
     ("code", "error_class"),
     [(INVALID_TOPIC_EXCEPTION, InvalidTopicError), (TOPIC_AUTHORIZATION_FAILED, TopicAuthorizationError)],
 )
-def test_a_topic_that_the_cluster_refuses_fails_its_records_at_once_and_no_others(code, error_class):
+def test_a_topic_that_the_cluster_refuses_fails_only_its_records_and_at_once(code, error_class):
     async def scenario(world):
         world.cluster.create_topic("good")
         world.cluster.topic_errors["bad"] = code
@@ -38,7 +38,7 @@ def test_a_topic_that_the_cluster_refuses_fails_its_records_at_once_and_no_other
     assert [(where.topic, count) for where, count, _ in world.failures] == [("bad", 3)]
 
 
-def test_a_topic_is_made_by_asking_for_it_where_the_cluster_makes_topics():
+def test_requesting_a_topic_creates_it_if_the_cluster_auto_creates_topics():
     async def scenario(world):
         async with world.producer() as producer:
             await producer.send("new", b"value")
@@ -47,7 +47,7 @@ def test_a_topic_is_made_by_asking_for_it_where_the_cluster_makes_topics():
     assert len(world.cluster.topics["new"].partitions) == 2
 
 
-def test_a_record_for_a_partition_yet_to_come_waits_for_it():
+def test_a_record_for_a_future_partition_waits_for_it():
     async def scenario(world):
         topic = world.cluster.create_topic("clicks", leaders=[1])
         async with world.producer() as producer:
@@ -61,7 +61,7 @@ def test_a_record_for_a_partition_yet_to_come_waits_for_it():
     assert len(world.events(ApiKey.METADATA)) < 12
 
 
-def test_a_slow_serializer_does_not_make_the_metadata_be_asked_for():
+def test_a_slow_serializer_causes_no_metadata_requests():
     async def serialize(value):
         await asyncio.sleep(20)
         return value
@@ -75,7 +75,7 @@ def test_a_slow_serializer_does_not_make_the_metadata_be_asked_for():
     assert len(world.events(ApiKey.METADATA)) <= 3
 
 
-def test_a_topic_made_anew_under_another_id_is_followed():
+def test_a_topic_recreated_with_another_id_is_followed():
     async def scenario(world):
         world.cluster.create_topic("clicks", 3)
         async with world.producer() as producer:
@@ -87,7 +87,7 @@ def test_a_topic_made_anew_under_another_id_is_followed():
     assert world.cluster.values("clicks", 2) == [b"new"]
 
 
-def test_a_topic_that_nobody_uses_is_forgotten_and_comes_back_with_its_sequences():
+def test_an_unused_topic_is_forgotten_and_returns_with_its_sequences():
     async def scenario(world):
         world.cluster.create_topic("clicks", leaders=[1])
         config = {"metadata_max_idle_ms": 5000, "metadata_max_age_ms": 2000}
@@ -104,7 +104,7 @@ def test_a_topic_that_nobody_uses_is_forgotten_and_comes_back_with_its_sequences
     assert world.cluster.values("clicks") == [b"before", b"after"]
 
 
-def test_a_topic_in_use_is_not_forgotten_while_something_waits_in_it():
+def test_a_topic_is_not_forgotten_while_records_wait_in_it():
     async def scenario(world):
         world.cluster.create_topic("clicks", leaders=[1])
         config = {"metadata_max_idle_ms": 5000, "metadata_max_age_ms": 1000, "request_timeout_ms": 60_000}
@@ -119,8 +119,8 @@ def test_a_topic_in_use_is_not_forgotten_while_something_waits_in_it():
 
 
 @pytest.mark.parametrize("listed", [False, True])
-def test_keyless_records_leave_a_partition_that_nothing_gets_out_of(listed):
-    """Bytes were counted when a batch was full, which this one never was: all went there for ever, and expired."""
+def test_keyless_records_leave_a_partition_that_sends_nothing(listed):
+    """Bytes were once counted only when a batch was full; this one never was, so all records went there and expired."""
 
     async def scenario(world):
         world.cluster.create_topic("clicks", 4, leaders=[1, 1, 1, 2])
@@ -140,12 +140,12 @@ def test_keyless_records_leave_a_partition_that_nothing_gets_out_of(listed):
         return sum(isinstance(outcome, Exception) for outcome in outcomes)
 
     failed, _ = run(scenario, nodes=2, seed=3, check=False)
-    # What came until the first of them expired, and until the leader was known to be gone.
+    # Records sent before the first expiry, and before the loss of the leader was known.
     assert 0 < failed <= (31 if listed else 6)
 
 
-def test_after_a_topic_was_made_anew_the_first_batch_goes_alone():
-    """Its log takes any sequence: what came behind the first batch, which was refused, stood before it."""
+def test_after_a_topic_is_recreated_the_first_batch_is_sent_alone():
+    """The new log accepts any sequence: a batch behind the first, rejected one was once stored before it."""
 
     async def scenario(world):
         world.cluster.create_topic("clicks", leaders=[1])

@@ -1,4 +1,4 @@
-"""Waiting records and waiting callers: what ends the wait, and what they are told."""
+"""Waiting records and callers: what ends the wait, and which error they get."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from aioproducer.errors import (
 from tests.simulation import run
 
 
-def test_a_drain_for_room_does_not_wait_out_the_linger_of_the_batches_that_fill_the_buffer():
+def test_drain_does_not_wait_for_the_linger_of_the_batches_that_fill_the_buffer():
     async def scenario(world):
         world.cluster.create_topic("clicks", 1)
         config = {"buffer_memory": 8192, "linger_ms": 60_000, "batch_size": 16384, "max_block_ms": 1000}
@@ -31,7 +31,7 @@ def test_a_drain_for_room_does_not_wait_out_the_linger_of_the_batches_that_fill_
     run(scenario)
 
 
-def test_a_loop_that_was_held_up_serves_a_record_whose_metadata_is_there_and_does_not_say_that_memory_is_short():
+def test_after_a_blocked_loop_a_record_with_metadata_is_served_and_does_not_expire():
     async def scenario(world):
         world.cluster.create_topic("clicks", 1)
         async with world.producer(max_block_ms=500) as producer:
@@ -45,7 +45,7 @@ def test_a_loop_that_was_held_up_serves_a_record_whose_metadata_is_there_and_doe
     run(scenario)
 
 
-def test_a_partition_that_does_not_exist_is_named_and_others_go_on_meanwhile():
+def test_a_missing_partition_is_named_in_the_error_and_delays_no_other():
     async def scenario(world):
         world.cluster.create_topic("clicks", 2)
         async with world.producer(max_block_ms=500) as producer:
@@ -59,7 +59,7 @@ def test_a_partition_that_does_not_exist_is_named_and_others_go_on_meanwhile():
     run(scenario)
 
 
-def test_records_for_a_deleted_topic_fail_after_max_block_and_those_before_say_that_it_is_gone():
+def test_records_for_a_deleted_topic_fail_after_max_block_and_earlier_ones_report_the_deletion():
     async def scenario(world):
         world.cluster.create_topic("clicks", 2)
         world.cluster.create_topic("views", 1)
@@ -82,7 +82,7 @@ def test_records_for_a_deleted_topic_fail_after_max_block_and_those_before_say_t
     run(scenario)
 
 
-def test_records_that_waited_while_their_topic_was_deleted_and_created_anew_are_delivered():
+def test_records_that_wait_while_their_topic_is_recreated_are_delivered():
     async def scenario(world):
         world.cluster.create_topic("clicks", 3)
         async with world.producer(delivery_timeout_ms=10_000, request_timeout_ms=5000) as producer:
@@ -104,7 +104,7 @@ def test_records_that_waited_while_their_topic_was_deleted_and_created_anew_are_
     run(scenario)
 
 
-def test_a_serializer_that_is_late_is_named_and_not_the_topic():
+def test_a_late_serializer_is_named_in_the_error_instead_of_the_topic():
     async def scenario(world):
         world.cluster.create_topic("clicks", 1)
 
@@ -134,7 +134,7 @@ def test_a_partitioner_that_fails_on_a_waiting_record_is_reported_to_on_error():
     run(scenario)
 
 
-def test_a_record_over_max_request_size_went_through_an_open_batch_where_that_is_smaller_than_batch_size():
+def test_max_request_size_below_batch_size_also_limits_records_in_an_open_batch():
     async def scenario(world):
         world.cluster.create_topic("clicks", 1)
         async with world.producer(max_request_size=2000, batch_size=16384, linger_ms=50) as producer:

@@ -1,4 +1,4 @@
-"""Hooks and metrics: each event is told once, with the right values, in the order in which it happened."""
+"""Hooks and metrics: each event is reported once, with the right values, in order."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CLICKS = TopicPartition("clicks", 0)
 
 @pytest.mark.parametrize("send_buffer_bytes", [0, 100_000])
 @pytest.mark.parametrize("acks", ["all", "0"])
-def test_the_way_of_a_record_is_told_in_order(acks, send_buffer_bytes):
+def test_hooks_report_the_events_of_a_record_in_order(acks, send_buffer_bytes):
     async def scenario(world):
         hooks = Recording()
         world.cluster.create_topic("clicks", leaders=[1])
@@ -48,7 +48,7 @@ def _concerns_the_record(told):
     return subject == CLICKS or (isinstance(subject, Node) and subject.id == 1)
 
 
-def test_what_hooks_are_told_is_what_happened():
+def test_hooks_report_what_happened():
     async def scenario(world):
         hooks = Recording()
         world.cluster.create_topic("clicks", leaders=[1])
@@ -71,7 +71,7 @@ def test_what_hooks_are_told_is_what_happened():
     read = [(node.id, key, version, number) for node, key, version, number, _, _ in hooks.of("on_response_read")]
     got = [(event.api, event.version, event.correlation_id) for event in world.events()]
     assert written == read
-    # What connections say to each other before they are ready is told by on_ready.
+    # Requests of the handshake are reported by on_ready.
     assert [each[1:] for each in written] == [each for each in got if each[0] != ApiKey.API_VERSIONS]
     [latency] = [latency_ms for _, key, _, _, _, latency_ms in hooks.of("on_response_read") if key == ApiKey.PRODUCE]
     assert 250 <= latency <= 251
@@ -83,7 +83,7 @@ def test_what_hooks_are_told_is_what_happened():
     assert ["clicks"] in [topics for _, topics in updates]
 
 
-def test_retries_splits_and_failures_are_told_with_their_errors():
+def test_hooks_report_retries_splits_and_failures_with_their_errors():
     async def scenario(world):
         hooks = Recording()
         world.cluster.create_topic("clicks", leaders=[1]).max_message_bytes = 1000
@@ -112,7 +112,7 @@ def test_retries_splits_and_failures_are_told_with_their_errors():
     assert metrics["batch-split-total"] == 1
 
 
-def test_metrics_of_an_uneventful_life():
+def test_metrics_count_records_that_succeed():
     async def scenario(world):
         world.cluster.create_topic("clicks", leaders=[1])
         async with world.producer(linger_ms=20, compression_type="gzip") as producer:
@@ -151,7 +151,7 @@ def test_metrics_of_an_uneventful_life():
     assert metrics["incoming-byte-total"] > 0
 
 
-def test_metrics_of_records_in_line_for_metadata():
+def test_metrics_count_records_blocked_on_metadata():
     async def scenario(world):
         world.cluster.create_topic("clicks", leaders=[1])
         world.cluster.faults.append(Fault(api=ApiKey.METADATA, answer_delay=0.5))
@@ -166,7 +166,7 @@ def test_metrics_of_records_in_line_for_metadata():
     assert 2.0e9 <= metrics["metadata-wait-time-ns-total"] <= 2.001e9
 
 
-def test_metrics_of_what_goes_wrong():
+def test_metrics_count_failures():
     async def scenario(world):
         world.cluster.create_topic("clicks", leaders=[1])
         config = {"buffer_memory": 4096, "max_block_ms": 100, "linger_ms": 0}
@@ -186,8 +186,8 @@ def test_metrics_of_what_goes_wrong():
     assert (where, count) == (TopicPartition("clicks", -1), 1)
 
 
-def test_errors_that_send_raises_count():
-    """They left every total at 0; Kafka's ``doSend`` counts them, for no topic."""
+def test_metrics_count_errors_that_send_raises():
+    """They once left every total at 0; Kafka's ``doSend`` counts them without a topic."""
 
     def refuse(topic, key, value, view):
         raise KafkaError("no partition")
@@ -223,8 +223,8 @@ def test_errors_that_send_raises_count():
     assert full.topics == serialized.topics == chosen.topics == {}
 
 
-def test_the_wait_for_memory_of_records_in_line_counts():
-    """``bufferpool-wait-time`` was that of ``drain`` alone: of records that stood in line for memory it was 0."""
+def test_metrics_count_the_memory_wait_of_blocked_records():
+    """``bufferpool-wait-time`` once counted ``drain`` only, and not records blocked on memory."""
 
     async def scenario(world):
         world.cluster.create_topic("clicks", leaders=[1])
@@ -248,7 +248,7 @@ def test_the_wait_for_memory_of_records_in_line_counts():
     assert late["buffer-exhausted-total"] == 3
 
 
-def test_metadata_age_is_unknown_before_there_is_any():
+def test_metadata_age_is_unknown_before_the_first_response():
     async def scenario(world):
         world.stop_node(1)
         async with world.producer() as producer:
@@ -266,7 +266,7 @@ class Failing:
         raise ZeroDivisionError("odd")
 
 
-def test_a_hook_that_fails_disturbs_nothing(caplog):
+def test_a_failing_hook_has_no_effect(caplog):
     async def scenario(world):
         world.cluster.create_topic("clicks", leaders=[1])
         async with world.producer(hooks=(Failing(),)) as producer:

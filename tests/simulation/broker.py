@@ -45,7 +45,7 @@ class Event(NamedTuple):
 
 
 class Server(Protocol):
-    """Whose connections these are."""
+    """The client of these connections."""
 
     loop: asyncio.AbstractEventLoop
     cluster: SimulatedCluster
@@ -92,12 +92,12 @@ class BrokerConnection:
         self._next()
 
     def write_completed(self, count: int) -> None:
-        """Nobody waits for that: answers are copies."""
+        """Do nothing: responses are copies, and no caller waits for this."""
 
     def connection_lost(self, exception: Exception | None) -> None:
         self.ended = True
         self._note("disconnected")
-        # The request that is being looked at is a request all the same; those behind it are lost with the connection.
+        # The request in progress is still processed; those behind it are lost with the connection.
         self._waiting.clear()
         del self._server.connections[self]
 

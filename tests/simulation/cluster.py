@@ -1,4 +1,4 @@
-"""The brokers: topics and their logs, who leads them, and what each request does to them."""
+"""The brokers: topics, their logs and leaders, and the effect of each request."""
 
 from __future__ import annotations
 
@@ -217,7 +217,7 @@ class SimulatedCluster:
                     topic, partition_data.index, batch, node_id, version, 0 if fault.appended else error
                 )
                 if fault.appended and not answer.error_code:
-                    # Where the code does not tell, the base offset does, as in Kafka's DelayedProduce.
+                    # If the code is ambiguous, the base offset decides, as in Kafka's DelayedProduce.
                     answer.error_code = error
                     if error != NOT_LEADER_OR_FOLLOWER:
                         answer.base_offset = -1

@@ -13,11 +13,11 @@ TURN = 1e-6
 """What one turn of the loop takes, in seconds: a busy loop comes to an end, and is seen."""
 
 LONGEST_TURN_COUNT = 3_000_000
-"""More turns than any scenario takes: past it, something turns for ever."""
+"""More passes than any scenario takes: beyond it, the loop counts as endless."""
 
 
-class Stalled(RuntimeError):  # noqa: N818 - it is what happened to the loop, whoever is at fault
-    """Nothing is ready and nothing is scheduled, and still somebody waits: that would be for ever."""
+class Stalled(RuntimeError):  # noqa: N818 - the name describes the state of the loop, whatever the cause
+    """Nothing is ready and nothing is scheduled, but a task still waits: it would wait forever."""
 
 
 class _VirtualSelector(selectors.DefaultSelector):
@@ -65,7 +65,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self._virtual.turns
 
     def hold_up(self, seconds: float) -> None:
-        """Let the time go by that a caller takes who does not let go of the loop."""
+        """Advance the time as a caller does that blocks the loop."""
         self._virtual.now += seconds
 
     def pending_timers(self) -> list[asyncio.TimerHandle]:

@@ -1,4 +1,4 @@
-"""PT-72, PT-73: whatever is cancelled, wherever it waits, nothing is left behind and nothing hangs."""
+"""Cancelling any task, wherever it waits, leaves no state and causes no hang."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.simulation import Fault, World, run
 
 
 class CancelledAt:
-    """A coroutine whose task is cancelled where it waits for the ``step``-th time, counted from 1, and so often."""
+    """A coroutine, cancelled at its ``step``-th wait, counted from 1, and at the next ``times`` - 1."""
 
     def __init__(self, coroutine: Coroutine[Any, Any, Any], step: int, times: int = 1) -> None:
         self.coroutine = coroutine
@@ -107,7 +107,7 @@ def steps_of(scenario: Any, most: int = 2000) -> int:
     raise AssertionError("the scenario never ends")
 
 
-def test_pt72_the_caller_is_cancelled_wherever_it_waits() -> None:
+def test_a_caller_can_be_cancelled_wherever_it_waits() -> None:
     async def scenario(world: World, step: int) -> bool:
         await prepare(world)
         producer = world.producer(**CONFIG)
@@ -126,17 +126,17 @@ def test_pt72_the_caller_is_cancelled_wherever_it_waits() -> None:
     assert steps_of(scenario) > 20
 
 
-# The sender's task waits in one place, for its end; its turns are callbacks of the loop.
-@pytest.mark.parametrize(("whose", "waits"), [("Sender.run", 1), ("NodeConnection._run", 3)])
-def test_pt73_a_task_of_the_producer_is_cancelled_wherever_it_waits(whose: str, waits: int) -> None:
-    """As by ``for task in asyncio.all_tasks(): task.cancel()``."""
+# The sender's task only waits for its end; its passes are callbacks of the loop.
+@pytest.mark.parametrize(("task_name", "waits"), [("Sender.run", 1), ("NodeConnection._run", 3)])
+def test_a_task_of_the_producer_can_be_cancelled_wherever_it_waits(task_name: str, waits: int) -> None:
+    """``for task in asyncio.all_tasks(): task.cancel()`` does this."""
 
     async def scenario(world: World, step: int) -> bool:
         await prepare(world)
         wrapped: list[CancelledAt] = []
 
         def factory(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> asyncio.Task[Any]:
-            if coroutine.__qualname__ == whose:
+            if coroutine.__qualname__ == task_name:
                 wrapped.append(CancelledAt(coroutine, step))
                 coroutine = wrapped[-1].run()
             return asyncio.Task(coroutine, loop=loop, **options)
@@ -156,7 +156,7 @@ def test_pt73_a_task_of_the_producer_is_cancelled_wherever_it_waits(whose: str, 
     assert steps_of(scenario) > waits
 
 
-def test_pt73_when_every_task_is_cancelled_records_fail_at_once_and_more_are_refused() -> None:
+def test_when_every_task_is_cancelled_records_fail_at_once_and_new_ones_are_rejected() -> None:
     async def scenario(world: World) -> None:
         await prepare(world)
         producer = world.producer(**CONFIG)
@@ -175,8 +175,8 @@ def test_pt73_when_every_task_is_cancelled_records_fail_at_once_and_more_are_ref
     run(scenario)
 
 
-def test_pt73_closing_is_cancelled_twice_wherever_it_waits() -> None:
-    """Whoever gives up closing finds it done by those who come after."""
+def test_closing_can_be_cancelled_twice_wherever_it_waits() -> None:
+    """A cancelled close is completed by a later one."""
 
     async def scenario(world: World, step: int) -> bool:
         await prepare(world)
@@ -192,7 +192,7 @@ def test_pt73_closing_is_cancelled_twice_wherever_it_waits() -> None:
     assert steps_of(scenario) > 2
 
 
-def test_pt73_a_close_that_has_no_time_fails_everything_within_it() -> None:
+def test_a_close_with_timeout_zero_fails_everything() -> None:
     async def scenario(world: World) -> None:
         await prepare(world)
         world.cluster.faults[:] = [Fault(api=ApiKey.PRODUCE, answer="silence", times=100)]

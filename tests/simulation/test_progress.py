@@ -1,4 +1,4 @@
-"""Progress: nothing that waits is postponed for ever, whatever else is going on.
+"""Progress: nothing that waits is postponed forever, whatever else happens.
 
 The senders here are closed loops: each coroutine awaits a send before the next. Their next records come in the moment
 in which a response frees a slot or memory, so that what waits beside them has to be served by rule and not by chance.
@@ -76,7 +76,7 @@ LOCK_STEP = [
 def test_a_new_topic_is_found_beside_coroutines_that_fill_every_slot(
     coroutines: int, in_flight: int, delay: float
 ) -> None:
-    """In 3 s 5,017 Produce requests and no Metadata request left, and a topic that was there "was not found"."""
+    """Once, in 3 s, 5,017 Produce requests and no Metadata request were sent; an existing topic "was not found"."""
 
     async def scenario(world: World) -> float:
         world.cluster.create_topic("clicks", coroutines)
@@ -95,7 +95,7 @@ def test_a_new_topic_is_found_beside_coroutines_that_fill_every_slot(
         return took
 
     took, _ = run(scenario, nodes=1)
-    # A slot for Metadata and one for the record, each behind one of theirs, and a turn of the loop here and there.
+    # A slot for Metadata and one for the record, each behind another request, and some passes of the loop.
     assert took < 6 * delay + 0.02
 
 
@@ -117,7 +117,7 @@ def test_metadata_is_refreshed_at_its_age_beside_coroutines_that_fill_every_slot
     assert 9 <= len(world.events(ApiKey.METADATA)) <= 13
 
 
-def test_a_failover_is_noticed_beside_coroutines_that_fill_every_slot_of_the_other_brokers() -> None:
+def test_a_failover_is_detected_beside_coroutines_that_fill_every_slot_of_the_other_brokers() -> None:
     async def scenario(world: World) -> None:
         world.cluster.create_topic("clicks", 2, leaders=[1, 2])
         _slow(world, ApiKey.PRODUCE, 0.001)
@@ -140,7 +140,7 @@ def test_a_failover_is_noticed_beside_coroutines_that_fill_every_slot_of_the_oth
 def test_records_are_sent_beside_metadata_that_is_due_with_each_of_its_responses(
     coroutines: int, idempotent: bool
 ) -> None:
-    """An unknown topic in use and no backoff: 5,492 Metadata requests left, and 1 Produce request."""
+    """Once, with an unknown topic and no backoff, 5,492 Metadata requests and 1 Produce request were sent."""
 
     async def scenario(world: World) -> int:
         world.cluster.create_topic("clicks")
@@ -174,8 +174,8 @@ RECORD = bytes(3900)
 
 @pytest.mark.parametrize("size", [100, 3900])
 @pytest.mark.parametrize("coroutines", [60, 82, 85, 100, 140])
-def test_drain_returns_beside_coroutines_that_take_all_memory_that_comes_free(coroutines: int, size: int) -> None:
-    """One ``drain`` and one ``send_many`` had not returned when 40,001 other sends were acknowledged."""
+def test_drain_returns_beside_coroutines_that_take_all_released_memory(coroutines: int, size: int) -> None:
+    """Once, one ``drain`` and one ``send_many`` had not returned when 40,001 other sends were acknowledged."""
 
     async def scenario(world: World) -> float:
         world.cluster.create_topic("clicks", 6)
@@ -201,7 +201,7 @@ def test_drain_returns_beside_coroutines_that_take_all_memory_that_comes_free(co
     assert longest < 0.5
 
 
-def test_drain_returns_soon_beside_coroutines_that_never_leave_a_useful_part_of_the_memory() -> None:
+def test_drain_returns_soon_beside_coroutines_that_never_leave_a_useful_amount_of_memory() -> None:
     async def scenario(world: World) -> float:
         world.cluster.create_topic("clicks", 6)
         _slow(world, ApiKey.PRODUCE, 0.005)
@@ -223,7 +223,7 @@ def test_drain_returns_soon_beside_coroutines_that_never_leave_a_useful_part_of_
     assert longest < 0.2
 
 
-def test_send_many_ends_beside_coroutines_that_take_all_memory_that_comes_free() -> None:
+def test_send_many_returns_beside_coroutines_that_take_all_released_memory() -> None:
     async def scenario(world: World) -> float:
         world.cluster.create_topic("clicks", 6)
         _slow(world, ApiKey.PRODUCE, 0.005)
@@ -267,7 +267,7 @@ def test_drains_return_in_the_order_of_their_calls() -> None:
 
 
 @pytest.mark.parametrize("filled_by", ["batches", "records in line"])
-def test_drain_returns_after_max_block_ms_and_raises_nothing_while_no_broker_answers(filled_by: str) -> None:
+def test_drain_returns_after_max_block_ms_without_error_while_no_broker_responds(filled_by: str) -> None:
     async def scenario(world: World) -> float:
         world.cluster.create_topic("clicks")
         async with world.producer(buffer_memory=100_000, max_block_ms=3000, delivery_timeout_ms=60_000) as producer:
@@ -286,8 +286,8 @@ def test_drain_returns_after_max_block_ms_and_raises_nothing_while_no_broker_ans
     assert 2.9 < took < 3.1
 
 
-def test_records_for_an_unknown_topic_expire_in_time_beside_a_line_for_memory_that_never_ends() -> None:
-    """More records than one pass serves stood in the line for memory, again and again, and put off the expiry."""
+def test_records_for_an_unknown_topic_expire_in_time_beside_endless_records_blocked_on_memory() -> None:
+    """More records than one pass serves were once always blocked on memory, and the expiry was postponed."""
 
     async def scenario(world: World) -> float:
         world.cluster.create_topic("clicks", 6)
@@ -308,7 +308,7 @@ def test_records_for_an_unknown_topic_expire_in_time_beside_a_line_for_memory_th
     assert 0.35 < took < 1.0
 
 
-def test_flush_ends_beside_coroutines_that_never_stop_sending() -> None:
+def test_flush_returns_beside_coroutines_that_never_stop_sending() -> None:
     async def scenario(world: World) -> float:
         world.cluster.create_topic("clicks", 6)
         _slow(world, ApiKey.PRODUCE, 0.005)
@@ -326,7 +326,7 @@ def test_flush_ends_beside_coroutines_that_never_stop_sending() -> None:
     assert took < 0.5
 
 
-def test_every_partition_of_a_broker_is_served_beside_those_that_always_have_more() -> None:
+def test_every_partition_of_a_broker_is_served_beside_partitions_that_always_have_batches() -> None:
     async def scenario(world: World) -> float:
         world.cluster.create_topic("clicks", 40, leaders=[1] * 40)
         _slow(world, ApiKey.PRODUCE, 0.001)
@@ -346,10 +346,10 @@ def test_every_partition_of_a_broker_is_served_beside_those_that_always_have_mor
 
 
 @pytest.mark.parametrize("trigger_ms", [0, 100, 250])
-def test_a_rebootstrap_trigger_shorter_than_connecting_takes_does_not_keep_records_from_a_healthy_cluster(
+def test_records_reach_a_healthy_cluster_though_the_rebootstrap_trigger_is_shorter_than_connecting(
     trigger_ms: int,
 ) -> None:
-    """The connection that was to tell was thrown away before it was ready: 100 connects in 20 s, and no record sent."""
+    """The connection was once dropped before it was ready: 100 connects in 20 s, and no record sent."""
 
     async def scenario(world: World) -> tuple[int, int]:
         world.cluster.create_topic("clicks", 3)
@@ -369,7 +369,7 @@ def test_a_rebootstrap_trigger_shorter_than_connecting_takes_does_not_keep_recor
     assert attempts <= 10
 
 
-def test_brokers_that_never_answer_a_connect_are_given_up_after_the_rebootstrap_trigger() -> None:
+def test_brokers_that_never_accept_a_connection_are_abandoned_after_the_rebootstrap_trigger() -> None:
     async def scenario(world: World) -> float:
         world.cluster.create_topic("clicks", 1, leaders=[2])
         config: dict[str, Any] = {"metadata_recovery_rebootstrap_trigger_ms": 1000, "metadata_max_age_ms": 500}
@@ -391,8 +391,8 @@ def test_brokers_that_never_answer_a_connect_are_given_up_after_the_rebootstrap_
     assert took < 10
 
 
-def test_metadata_is_asked_of_another_node_where_the_least_loaded_one_answers_with_errors() -> None:
-    """The idle node, whose errors left it without load, was asked for ever, and the busy ones never."""
+def test_metadata_is_requested_from_another_node_if_the_least_loaded_one_returns_errors() -> None:
+    """The idle node, without load because of its errors, was once always chosen, and the busy ones never."""
 
     async def scenario(world: World) -> float:
         world.cluster.create_topic("clicks", 2, leaders=[2, 3])
@@ -417,7 +417,7 @@ def test_metadata_is_asked_of_another_node_where_the_least_loaded_one_answers_wi
     assert took < 0.5
 
 
-def test_drain_returns_when_async_serializers_make_the_records_in_line_smaller() -> None:
+def test_drain_returns_when_async_serializers_make_blocked_records_smaller() -> None:
     async def scenario(world: World) -> float:
         world.cluster.create_topic("clicks")
         gate = asyncio.Event()
@@ -428,7 +428,7 @@ def test_drain_returns_when_async_serializers_make_the_records_in_line_smaller()
 
         async with world.producer(linger_ms=0, buffer_memory=200_000, value_serializer=serialize) as producer:
             await producer.partitions_for("clicks")
-            # The first one's serializer takes long; those behind it shrink in their places.
+            # The first serializer is slow; the records behind it get smaller while queued.
             sent = [producer.send("clicks", value) for value in [b"slow", *[bytes(10_000)] * 12]]
             assert not producer._accumulator.drain_waiters.has_room()
             began = world.loop.time()
@@ -442,8 +442,8 @@ def test_drain_returns_when_async_serializers_make_the_records_in_line_smaller()
     assert took < 0.1
 
 
-def test_compressed_batches_of_a_node_that_is_reconnected_to_do_not_count_as_its_failures() -> None:
-    """Each batch that a thread had compressed was taken for another failure to connect."""
+def test_batches_compressed_during_a_reconnect_do_not_count_as_failures_of_the_node() -> None:
+    """Each batch compressed by a thread was once counted as another failure to connect."""
 
     async def scenario(world: World) -> int:
         world.cluster.create_topic("clicks", 3, leaders=[1, 2, 3])
@@ -471,7 +471,7 @@ def test_compressed_batches_of_a_node_that_is_reconnected_to_do_not_count_as_its
     assert connects == 3
 
 
-def test_a_slot_that_is_for_data_does_not_make_the_producer_connect_to_another_node() -> None:
+def test_a_slot_reserved_for_data_does_not_cause_a_connection_to_another_node() -> None:
     async def scenario(world: World) -> int:
         world.cluster.create_topic("clicks", leaders=[1])
         _slow(world, ApiKey.PRODUCE, 0.001)

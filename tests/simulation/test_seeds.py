@@ -1,4 +1,4 @@
-"""Whole producers against a cluster in trouble: what must hold, holds for every seed.
+"""Whole producers against a faulty cluster: every guarantee holds for every seed.
 
 ``AIOPRODUCER_SEEDS=1000-2000`` plays other seeds, and as many as wanted; a failure names its seed.
 """
@@ -97,7 +97,7 @@ def random_fault(random: Random) -> Fault:
     match random.randrange(10):
         case 0 | 9:
             fault.error = random.choice([7, 19, 20, 2, 56, 6] if api == ApiKey.PRODUCE else [7, 14])
-            # What is answered after the append, and what may be.
+            # Codes returned after the append, and codes that may be.
             fault.appended = fault.error in (7, 20) or (fault.error in (6, 56) and random.random() < 0.5)
             if fault.appended:
                 # Some batches are to fail by it.
@@ -219,7 +219,7 @@ async def play(world: World) -> Story:
         assert producer._parts is not None
         pool = producer._parts.accumulator.pool
         assert pool.available_memory == pool.total_memory, "memory is missing"
-    # What a broker is still busy with may be written yet.
+    # Requests in progress at a broker may still be written.
     await asyncio.sleep(10)
     return story
 
@@ -254,10 +254,10 @@ def check(story: Story, world: World) -> None:
         if metadata.offset is not None:
             assert log[metadata.offset] == sent.value, f"offset {metadata.offset} of {sent.value!r} is wrong"
     if story.config["acks"] == "0":
-        # Nobody says when a request is done with, so that one to a new leader may overtake it.
+        # Without responses a request to a new leader may overtake an earlier one.
         return
     for where, log in logs.items():
-        # Without idempotence what is retried may be there twice, and what has failed may come at any time.
+        # Without idempotence retried records may be stored twice, and failed ones at any time.
         certain = [value for value in dict.fromkeys(log) if story.idempotent or _acked(accepted[value])]
         for producer in range(story.producers):
             numbers = [accepted[value].number for value in certain if accepted[value].producer == producer]
@@ -284,13 +284,13 @@ def play_seed(seed: int) -> tuple[Story, World]:
 
 
 @pytest.mark.parametrize("seed", seeds())
-def test_every_promise_is_kept(seed: int) -> None:
+def test_every_guarantee_holds_for_a_seed(seed: int) -> None:
     story, world = play_seed(seed)
     check(story, world)
 
 
-def test_a_record_that_is_in_a_log_and_fails_as_if_it_were_not_is_found() -> None:
-    """What the check of every seed is worth: both answers are given, and a wrong one is seen."""
+def test_a_wrong_claim_about_a_failed_record_in_a_log_is_detected() -> None:
+    """This tests the check of every seed: it accepts a correct claim and detects a wrong one."""
     answers: Counter[bool] = Counter()
     for seed in range(100):
         story, world = play_seed(seed)
@@ -319,7 +319,7 @@ def fingerprint(seed: int) -> str:
 
 
 def test_a_seed_replays_exactly() -> None:
-    """In this process, and in one that orders its sets in another way."""
+    """This holds in this process, and in one with another hash order of sets."""
     root = Path(__file__).parent.parent.parent
     script = "from tests.simulation.test_seeds import fingerprint; print(fingerprint(7))"
     other = subprocess.run(

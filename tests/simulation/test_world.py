@@ -1,4 +1,4 @@
-"""The simulation itself: its clock, its brokers' rules, and that it notices what is left."""
+"""The simulation itself: its clock, the rules of its brokers, and its check for leftovers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.simulation.cluster import (
 )
 
 
-def test_time_passes_without_being_waited_for() -> None:
+def test_time_passes_without_real_waiting() -> None:
     async def scenario(world: World) -> tuple[float, int]:
         began, turns = world.loop.time(), world.loop.turns
         await asyncio.sleep(86_400 * 7)
@@ -27,7 +27,7 @@ def test_time_passes_without_being_waited_for() -> None:
     assert turns < 20
 
 
-def test_timers_fire_in_order_whatever_the_order_in_which_they_were_set() -> None:
+def test_timers_fire_in_time_order() -> None:
     async def scenario(world: World) -> list[int]:
         fired: list[int] = []
         delays = list(range(1, 50))
@@ -43,7 +43,7 @@ async def _note_after(delay: int, fired: list[int]) -> None:
     fired.append(delay)
 
 
-def test_waiting_for_what_cannot_come_is_an_error_and_no_hang() -> None:
+def test_waiting_for_an_impossible_event_raises_and_does_not_hang() -> None:
     async def scenario(world: World) -> None:
         await world.loop.create_future()
 
@@ -62,7 +62,7 @@ class Client:
 
 
 @pytest.mark.parametrize("left", ["a task", "a connection"])
-def test_what_is_left_behind_is_noticed(left: str) -> None:
+def test_leftovers_are_detected(left: str) -> None:
     async def scenario(world: World) -> object:
         if left == "a task":
             return asyncio.create_task(asyncio.sleep(1000), name="left behind")
@@ -72,7 +72,7 @@ def test_what_is_left_behind_is_noticed(left: str) -> None:
         run(scenario)
 
 
-def test_an_executor_is_a_timer() -> None:
+def test_executor_jobs_run_as_timers() -> None:
     async def scenario(world: World) -> list[object]:
         failing = world.loop.run_in_executor(None, int, "x")
         return await asyncio.gather(world.loop.run_in_executor(None, int, "7"), failing, return_exceptions=True)
@@ -99,7 +99,7 @@ class Log:
         return _append_to_log(self.partition, RecordBatch(b"".join(data)), None)
 
 
-def test_sequences_follow_each_other_and_duplicates_are_answered_with_their_offset() -> None:
+def test_sequences_must_be_contiguous_and_a_duplicate_returns_its_offset() -> None:
     log = Log()
     assert [log.append(0, 3), log.append(3, 2), log.append(5)] == [(0, 0), (0, 3), (0, 5)]
     assert log.append(3, 2) == (0, 3)
@@ -115,7 +115,7 @@ def test_only_the_last_five_batches_are_remembered() -> None:
     assert log.append(0) == (OUT_OF_ORDER_SEQUENCE_NUMBER, -1)
 
 
-def test_epochs_only_grow_and_begin_at_sequence_0() -> None:
+def test_epochs_only_grow_and_start_at_sequence_0() -> None:
     log = Log()
     log.append(0, epoch=1)
     assert log.append(1, epoch=0) == (INVALID_PRODUCER_EPOCH, -1)
@@ -123,12 +123,12 @@ def test_epochs_only_grow_and_begin_at_sequence_0() -> None:
     assert log.append(0, epoch=2) == (0, 1)
 
 
-def test_a_producer_that_is_not_known_may_begin_anywhere() -> None:
-    """As Kafka does, whose logs forget producers; this is what makes the first batch of a producer a special one."""
+def test_an_unknown_producer_may_start_at_any_sequence() -> None:
+    """As in Kafka, where logs forget producers; this makes the first batch of a producer special."""
     assert Log().append(17) == (0, 0)
 
 
-def test_sequences_go_round() -> None:
+def test_sequences_wrap_around() -> None:
     log = Log()
     assert log.append(2**31 - 2, 2) == (0, 0)
     assert log.append(0) == (0, 2)

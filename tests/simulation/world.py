@@ -143,7 +143,7 @@ class World:
     # The end
 
     def check_nothing_is_left(self, *, but: asyncio.Task[Any] | None = None) -> None:
-        """No task (``but`` one), no timer, no connection; nothing was thrown where nobody catches."""
+        """Check that no task (``but`` one), timer, connection or unhandled exception is left."""
         assert not self.loop_errors, self.loop_errors
         left = [task for task in asyncio.all_tasks(self.loop) if not task.done() and task is not but]
         assert not left, left
@@ -207,7 +207,7 @@ def run(
 
             async def play() -> T:
                 result = await scenario(world)
-                # Brokers hear of the end of a connection some turns after the client.
+                # Brokers see the end of a connection some passes after the client.
                 for _ in range(20):
                     await asyncio.sleep(0)
                 return result
