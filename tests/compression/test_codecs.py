@@ -36,7 +36,7 @@ MIXED = RANDOM + b"a phrase that comes again. " * 10_000
 BUFFERS = st.lists(st.binary(max_size=200) | st.binary(max_size=200).map(lambda data: data * 400), max_size=5)
 
 
-def test_which_levels_are_quick() -> None:
+def test_levels_that_are_quick_enough_to_run_inline_are_known() -> None:
     assert [level for level in range(-9, 23) if codec("zstd").is_quick(level)] == list(range(-9, 10))
     assert [level for level in range(1, 18) if codec("lz4").is_quick(level)] == list(range(1, 10))
     assert all(each.is_quick() for each in CODECS)
@@ -68,7 +68,7 @@ def test_round_trip(codec: Codec, buffers: list[bytes]) -> None:
 
 
 @each_codec
-def test_every_kind_of_buffer_and_cut(codec: Codec) -> None:
+def test_every_kind_of_buffer_is_compressed_however_it_is_split(codec: Codec) -> None:
     cuts = [0, 1, 32_767, 32_768, 32_769, 65_536, 131_072, 200_000, len(MIXED)]
     buffers: list[bytes | bytearray | memoryview] = []
     for index, (start, end) in enumerate(itertools.pairwise(cuts)):
@@ -79,7 +79,7 @@ def test_every_kind_of_buffer_and_cut(codec: Codec) -> None:
 
 
 @each_codec
-def test_what_cannot_be_compressed_stays_within_the_bound(codec: Codec) -> None:
+def test_incompressible_data_stays_within_the_bound(codec: Codec) -> None:
     levels = (None,) if codec.levels is None else (None, codec.levels[0], codec.levels[1])
     for size in (0, 1, 100, 32_768, 65_536, 65_537, 131_072, len(RANDOM)):
         for level in levels:
@@ -92,7 +92,7 @@ def test_what_cannot_be_compressed_stays_within_the_bound(codec: Codec) -> None:
     + [("lz4", level) for level in range(1, 18)]
     + [("zstd", level) for level in (-131072, -7, -1, 0, *range(1, 23))],
 )
-def test_every_level(name: str, level: int) -> None:
+def test_every_level_round_trips(name: str, level: int) -> None:
     data = MIXED[140_000:180_000]
     assert codec(name).decompress(codec(name).compress([data], level)) == data
 
@@ -110,14 +110,14 @@ def test_every_level(name: str, level: int) -> None:
         ("zstd", 23, "level 23"),
     ],
 )
-def test_levels_that_do_not_exist(name: str, level: int, message: str) -> None:
+def test_unknown_levels_are_rejected(name: str, level: int, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         codec(name).validate_level(level)
     with pytest.raises(ConfigurationError, match=message):
         codec(name).compress([b"data"], level)
 
 
-def test_levels_matter() -> None:
+def test_higher_levels_compress_better() -> None:
     text = b"".join(b"line %d of a log, level=%d\n" % (number, number % 7) for number in range(5000))
     for name, low, high in (("gzip", 1, 9), ("lz4", 9, 17), ("zstd", 1, 19)):
         assert len(codec(name).compress([text], high)) < len(codec(name).compress([text], low))
@@ -132,14 +132,14 @@ def no_isal(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     gzip_codec._compress_by_default.cache_clear()
 
 
-def test_gzip_at_the_librarys_default_level_is_isals_where_it_is_installed() -> None:
+def test_gzip_at_the_default_level_uses_isal_if_installed() -> None:
     assert codec("gzip").compress([MIXED]) == codec("gzip").compress([MIXED], -1)
     assert codec("gzip").compress([MIXED]) == isal_zlib.compress(MIXED, 3, 31)
     assert codec("gzip").compress([MIXED], 6) == zlib.compress(MIXED, 6, 31)
 
 
 @pytest.mark.usefixtures("no_isal")
-def test_gzip_at_the_librarys_default_level_is_zlibs_where_there_is_nothing_else() -> None:
+def test_gzip_at_the_default_level_uses_zlib_without_isal() -> None:
     codec("gzip").load()
     assert codec("gzip").compress([MIXED]) == zlib.compress(MIXED, -1, 31)
     assert codec("gzip").decompress(codec("gzip").compress([MIXED[:1000], MIXED[1000:]])) == MIXED
@@ -154,14 +154,14 @@ def test_the_default_level_of_lz4_is_the_fast_compressor_as_in_java() -> None:
 @pytest.mark.parametrize("level", [None, 1, 12])
 @given(buffers=BUFFERS)
 @settings(deadline=None)
-def test_lz4_of_several_buffers_is_that_of_them_joined(level: int | None, buffers: list[bytes]) -> None:
+def test_lz4_of_several_buffers_equals_lz4_of_the_joined_bytes(level: int | None, buffers: list[bytes]) -> None:
     compressed = codec("lz4").compress(buffers, level)
     assert compressed == codec("lz4").compress([b"".join(buffers)], level)
     assert len(compressed) <= codec("lz4").compress_bound(sum(map(len, buffers)))
 
 
-def test_lz4_of_several_buffers_takes_no_memory_for_them_together() -> None:
-    """They were copied into one before they were compressed."""
+def test_lz4_of_several_buffers_does_not_join_them_in_memory() -> None:
+    """The buffers were once joined before they were compressed."""
     codec("lz4").load()
     buffers = [bytes(500_000)] * 8
     tracemalloc.start()
@@ -173,7 +173,7 @@ def test_lz4_of_several_buffers_takes_no_memory_for_them_together() -> None:
     assert peak < 1_000_000
 
 
-def test_lz4_frames_are_as_java_demands() -> None:
+def test_lz4_frames_meet_the_requirements_of_java() -> None:
     compressed = codec("lz4").compress([MIXED])
     info = lz4.frame.get_frame_info(compressed)
     assert info["block_size"] == 65536
@@ -184,7 +184,7 @@ def test_lz4_frames_are_as_java_demands() -> None:
     assert compressed[4] == 0b0110_0000
 
 
-def test_snappy_framing_is_that_of_snappy_java() -> None:
+def test_snappy_framing_equals_that_of_snappy_java() -> None:
     compressed = codec("snappy").compress([MIXED[:40_000]])
     assert compressed[:16] == b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
     position, sizes = 16, []
@@ -225,16 +225,16 @@ FOREIGN: dict[str, tuple[str, bytes]] = {
 
 
 @pytest.mark.parametrize(("name", "compressed"), FOREIGN.values(), ids=FOREIGN)
-def test_what_others_write_is_read(name: str, compressed: bytes) -> None:
+def test_data_of_other_clients_is_decompressed(name: str, compressed: bytes) -> None:
     assert codec(name).decompress(compressed, max_size=len(MIXED)) == MIXED
 
 
 @each_compressing_codec
-def test_truncated_data(codec: Codec) -> None:
+def test_truncated_data_is_rejected(codec: Codec) -> None:
     compressed = codec.compress([MIXED[100_000:200_000]])
     block_ends = set()
     if codec.name == "snappy":
-        # Its framing has no end: whole blocks that are missing cannot be told, and the record count will not match.
+        # Its framing has no end mark: missing whole blocks are undetected, but the record count does not match.
         position = 16
         while position < len(compressed):
             block_ends.add(position)
@@ -245,7 +245,7 @@ def test_truncated_data(codec: Codec) -> None:
 
 
 @each_compressing_codec
-def test_bytes_behind_the_end_are_refused(codec: Codec) -> None:
+def test_bytes_after_the_end_are_rejected(codec: Codec) -> None:
     with pytest.raises(ProtocolError):
         codec.decompress(codec.compress([b"data"]) + b"more")
 
@@ -269,7 +269,7 @@ BOMBS: dict[str, Callable[[], bytes]] = {
 
 
 @pytest.mark.parametrize("name", BOMBS)
-def test_a_bomb_is_stopped_before_it_takes_memory(name: str) -> None:
+def test_a_decompression_bomb_is_stopped_before_it_takes_memory(name: str) -> None:
     bomb = BOMBS[name]()
     assert len(codec(name).decompress(bomb)) == MEGABYTES << 20
     tracemalloc.start()
@@ -310,7 +310,7 @@ def test_the_limit_is_exact(codec: Codec) -> None:
         ("zstd", ZSTD_SKIPPABLE[:-1], "ends inside a skippable frame"),
     ],
 )
-def test_malformed_data(name: str, data: bytes, message: str) -> None:
+def test_malformed_data_is_rejected(name: str, data: bytes, message: str) -> None:
     with pytest.raises(ProtocolError, match=message):
         codec(name).decompress(data)
 
@@ -349,7 +349,7 @@ def test_blocks(buffers: list[bytes], block_size: int) -> None:
 
 
 @each_codec
-def test_several_threads_at_once(codec: Codec) -> None:
+def test_codecs_can_be_used_by_several_threads(codec: Codec) -> None:
     inputs = [[MIXED[start : start + 50_000]] for start in range(0, 200_000, 10_000)]
     expected = [codec.compress(buffers) for buffers in inputs]
     with ThreadPoolExecutor(4) as executor:
@@ -361,7 +361,9 @@ def test_several_threads_at_once(codec: Codec) -> None:
     ("name", "module", "package"),
     [("snappy", "cramjam", "cramjam"), ("lz4", "lz4", "lz4"), ("zstd", "zstandard", "zstandard")],
 )
-def test_a_missing_library_is_named(name: str, module: str, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_library_is_named_in_the_error(
+    name: str, module: str, package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     compressed = codec(name).compress([b"data"])
     real_import = builtins.__import__
 

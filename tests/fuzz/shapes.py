@@ -35,7 +35,7 @@ SHAPES: list[Callable[[bytes], Buffer]] = [
     memoryview,
     lambda data: memoryview(bytearray(b"xyz" + data + b"xyz"))[3 : 3 + len(data)],
     lambda data: memoryview(array.array("B", data)),
-    # Wider elements: what counts is bytes.
+    # Wider elements: only the bytes count.
     lambda data: memoryview(data).cast("H") if len(data) % 2 == 0 else data,
     lambda data: memoryview(data).cast("B", (len(data) // 3, 3)) if data and len(data) % 3 == 0 else data,
     _as_mapping,

@@ -1,4 +1,4 @@
-"""What is appended to batches comes out of them byte by byte as the format says, in both builds.
+"""Batches contain the appended records, encoded as the format specifies, in both builds.
 
 The judge of the bytes is ``encode_record``, run from its source; those of the batch are readers: this project's and, of
 clients that it did not write, aiokafka's and kafka-python's.
@@ -130,7 +130,7 @@ def _spoil(buffer: Buffer | None) -> None:
 
 
 @given(st.data(), batch_sizes, st.sampled_from([140_000, 1 << 20]), st.booleans())
-def test_batches_are_what_was_appended(data: st.DataObject, batch_size: int, memory: int, arena: bool) -> None:
+def test_batches_hold_what_was_appended(data: st.DataObject, batch_size: int, memory: int, arena: bool) -> None:
     bench = _bench(batch_size, memory, arena=arena)
     log = Log(bench)
     for _ in range(data.draw(st.integers(1, 25), "records")):
@@ -192,7 +192,7 @@ def _columns(data: st.DataObject, records: st.SearchStrategy[Sent], *, keyed: bo
 
 
 @given(st.data(), batch_sizes, st.booleans(), st.booleans())
-def test_columns_are_appended_as_their_records_are(
+def test_columns_are_appended_like_their_records_one_by_one(
     data: st.DataObject, batch_size: int, keyed: bool, arena: bool
 ) -> None:
     bench = _bench(batch_size, 1 << 23, arena=arena)
@@ -233,7 +233,7 @@ def _arrow(data: st.DataObject, rows: list[bytes | None]) -> Any:
 
 @pytest.mark.skipif(not Producer.compiled, reason="only compiled modules read Arrow's memory")
 @given(st.data(), batch_sizes, st.booleans(), st.booleans(), st.booleans())
-def test_arrows_columns_are_appended_as_their_records_are(
+def test_arrow_columns_are_appended_like_their_records_one_by_one(
     data: st.DataObject, batch_size: int, keyed: bool, equal: bool, arena: bool
 ) -> None:
     bench = _bench(batch_size, 1 << 23, arena=arena)
@@ -333,7 +333,7 @@ NAMES = ("topic", "value", "key", "partition", "timestamp_ms", "headers")
 
 @settings(max_examples=300)
 @given(st.lists(st.dictionaries(st.sampled_from(NAMES), anything, max_size=3), min_size=1, max_size=5))
-def test_wrong_arguments_are_refused_and_leave_batches_as_they_were(calls: list[dict[str, Any]]) -> None:
+def test_wrong_arguments_are_rejected_and_leave_batches_unchanged(calls: list[dict[str, Any]]) -> None:
     bench = Bench(linger=1000)
     sender = BenchSender(bench)
     values: list[bytes | None] = []
@@ -351,7 +351,7 @@ def test_wrong_arguments_are_refused_and_leave_batches_as_they_were(calls: list[
                 value = arguments["value"]
                 values.append(None if value is None else memoryview(value).tobytes())
             else:
-                # For a topic or partition that is not there yet: let those behind it go on.
+                # The topic or partition is missing: cancel, so that later records continue.
                 assert delivery.cancel()
                 assert delivery.withdrawn
     bench.accumulator.ready.end_lingering(bench.now)

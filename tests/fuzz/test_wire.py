@@ -1,4 +1,4 @@
-"""Decoders of the record format: no bytes crash them, and both builds make the same of any bytes, errors too."""
+"""Decoders of the record format: no bytes crash them, and both builds give the same results and errors."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _both(module: Any, call: Callable[[Any], Any]) -> Any:
 
 
 @given(st.binary(max_size=14) | st.binary(max_size=60).map(lambda data: b"\xff" * 9 + data), positions, shapes.shapes)
-def test_integers(data: bytes, position: int, shape: Callable[[bytes], Any]) -> None:
+def test_both_builds_read_integers_alike(data: bytes, position: int, shape: Callable[[bytes], Any]) -> None:
     for name in ("decode_varint", "decode_varlong", "decode_unsigned_varint"):
         outcome = _both(varint, lambda module, name=name: getattr(module, name)(bytes(data), position))
         if isinstance(outcome[0], str):
@@ -43,7 +43,7 @@ def test_integers(data: bytes, position: int, shape: Callable[[bytes], Any]) -> 
 
 
 @given(st.integers() | st.sampled_from([-(2**31), 2**31 - 1, 2**31, -(2**63), 2**63 - 1, 2**63, 2**64]))
-def test_integers_are_written_alike(value: int) -> None:
+def test_both_builds_write_integers_alike(value: int) -> None:
     for name in ("encode_varint", "encode_varlong", "encode_unsigned_varint"):
         outcome = _both(varint, lambda module, name=name: getattr(module, name)(value))
         assert isinstance(outcome, bytes) or outcome[0] == OverflowError.__name__
@@ -57,7 +57,7 @@ def test_integers_are_written_alike(value: int) -> None:
     shapes.headers,
     st.lists(st.tuples(st.integers(0, 200), st.binary(max_size=3), st.integers(0, 3)), max_size=3),
 )
-def test_records(
+def test_both_builds_encode_and_decode_records_alike(
     offset: int,
     timestamp: int,
     key: bytes | None,
@@ -82,7 +82,7 @@ def test_records(
 
 
 @given(st.binary(max_size=60), positions)
-def test_any_bytes_as_a_record(data: bytes, position: int) -> None:
+def test_both_builds_decode_any_bytes_alike(data: bytes, position: int) -> None:
     outcome = _both(record, lambda module: module.decode_record(data, position))
     assert len(outcome) == 6 or outcome[0] == ProtocolError.__name__
 
@@ -108,7 +108,9 @@ def _read(module: Any, data: bytes) -> list[Any]:
     st.lists(st.tuples(st.integers(0, 150), st.binary(max_size=4), st.integers(0, 4)), max_size=3),
     st.booleans(),
 )
-def test_batches(sent: list[shapes.Sent], codec: str, changes: list[tuple[int, bytes, int]], sealed: bool) -> None:
+def test_both_builds_read_batches_alike(
+    sent: list[shapes.Sent], codec: str, changes: list[tuple[int, bytes, int]], sealed: bool
+) -> None:
     whole = b"".join(
         encode_batch(
             [SimpleRecord(each.timestamp_ms, each.key, each.value, each.headers) for each in sent],
@@ -134,7 +136,7 @@ def test_batches(sent: list[shapes.Sent], codec: str, changes: list[tuple[int, b
     st.sampled_from([0, -1, 1_700_000_000_000, 2**63 - 1, -(2**63)]),
     shapes.shapes,
 )
-def test_surveys_of_records(
+def test_both_builds_survey_records_alike(
     sent: list[tuple[int, int, bytes | None]],
     changes: list[tuple[int, bytes, int]],
     count: int | None,
@@ -162,7 +164,7 @@ def test_surveys_of_records(
 
 
 @given(shapes.contents, shapes.shapes, st.integers(1, 2**31 - 1))
-def test_hashes_of_keys(data: bytes, shape: Callable[[bytes], Any], partitions: int) -> None:
+def test_both_builds_hash_keys_alike(data: bytes, shape: Callable[[bytes], Any], partitions: int) -> None:
     expected = uncompiled("aioproducer.wire.murmur2").murmur2(data)
     assert murmur2.murmur2(shape(data)) == expected
     assert murmur2.partition_for_key(shape(data), partitions) == (expected & 0x7FFFFFFF) % partitions

@@ -1,4 +1,4 @@
-"""Values at their limits, and what is refused, by the text that says why."""
+"""Values at their limits, and rejected values with their error messages."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def written(message: Message, version: int) -> bytes:
 
 class TestRecords:
     @pytest.mark.parametrize("version", [3, 9, 13])
-    def test_stand_by_reference(self, version: int) -> None:
+    def test_are_passed_by_reference(self, version: int) -> None:
         header, body = bytearray(b"header"), memoryview(b"a longer body")
         buffers = encode(one_partition([header, body]), version)
         assert buffers[1] is header
@@ -59,7 +59,7 @@ class TestRecords:
         assert flat == written(one_partition(b"headera longer body"), version)
 
     @pytest.mark.parametrize(("version", "pieces"), [(8, 2), (13, 3)])
-    def test_nothing_empty_follows(self, version: int, pieces: int) -> None:
+    def test_are_not_followed_by_empty_buffers(self, version: int, pieces: int) -> None:
         buffers = encode(one_partition(b"records"), version)
         assert len(buffers) == pieces
         assert all(buffers)
@@ -70,7 +70,7 @@ class TestRecords:
         read = decode(ProduceRequest, 8, written(message, 8))
         assert [p.records for p in read.topic_data[0].partition_data] == [b"<00>", b"<11>", b"<22>"]
 
-    def test_are_a_view_of_what_was_read(self) -> None:
+    def test_are_a_view_of_the_input(self) -> None:
         frame = bytearray(written(one_partition(b"records"), 13))
         view = decode(ProduceRequest, 13, frame).topic_data[0].partition_data[0].records
         assert isinstance(view, memoryview)
@@ -93,7 +93,7 @@ class TestRecords:
             read = decode(ProduceRequest, version, written(one_partition(None), version))
             assert read.topic_data[0].partition_data[0].records is None
 
-    def test_of_more_than_a_frame_are_refused(self) -> None:
+    def test_larger_than_a_frame_are_rejected(self) -> None:
         mebibyte = bytes(2**20)
         with pytest.raises(ProtocolError, match=r"records of version 13 is 2147483648 bytes long"):
             encode(one_partition([mebibyte] * 2048), 13)
@@ -107,7 +107,7 @@ class TestBytes:
         assert read.auth_bytes == b"secret"
         assert type(read.auth_bytes) is bytes
 
-    def test_null_is_refused(self) -> None:
+    def test_null_is_rejected(self) -> None:
         message = SaslAuthenticateRequest()
         message.auth_bytes = None  # type: ignore[assignment]  # what is tested
         with pytest.raises(ProtocolError, match=r"SaslAuthenticateRequest.auth_bytes of version 2 cannot be None"):
@@ -184,7 +184,7 @@ class TestArray:
         with pytest.raises(ProtocolError, match=r"replica_nodes of version 9 cannot be None"):
             encode(message, 9)
 
-    def test_of_numbers_from_anybody(self) -> None:
+    def test_of_numbers_rejects_impossible_counts_and_null(self) -> None:
         partition = b"\0\0" + bytes(4) + bytes(4)
         head = bytes(4) + b"\0\0\0\1" + b"\0\0" + b"\0\1t" + b"\0\0\0\1" + partition
         with pytest.raises(
@@ -226,7 +226,7 @@ class TestFixed:
 
 
 class TestFieldsOfOtherVersions:
-    def test_are_refused_unless_they_are_at_their_defaults(self) -> None:
+    def test_are_rejected_unless_they_have_their_defaults(self) -> None:
         assert written(MetadataRequest(topics=None), 3) == b"\xff\xff\xff\xff"
         text = r"MetadataRequest.allow_auto_topic_creation is set to False, but version 3 has no such field"
         with pytest.raises(UnsupportedVersionError, match=text):
@@ -237,7 +237,7 @@ class TestFieldsOfOtherVersions:
         assert decode(ProduceRequest, 12, written(message, 12)).topic_data == [TopicProduceData(name="t")]
         assert decode(ProduceRequest, 13, written(message, 13)).topic_data == [TopicProduceData(topic_id=b"\1" * 16)]
 
-    def test_an_array_that_is_null_is_not_at_its_default(self) -> None:
+    def test_a_null_array_is_not_its_default(self) -> None:
         with pytest.raises(UnsupportedVersionError, match=r"OffsetFetchRequest.topics is set to None"):
             encode(OffsetFetchRequest(topics=None), 8)
         encode(OffsetFetchRequest(topics=[]), 8)
@@ -259,7 +259,7 @@ class TestFieldsOfOtherVersions:
 
 
 class TestNullableStruct:
-    def test_is_behind_a_byte(self) -> None:
+    def test_is_preceded_by_a_byte(self) -> None:
         without = DescribeTopicPartitionsRequest()
         with_cursor = DescribeTopicPartitionsRequest(cursor=Cursor(topic_name="t", partition_index=3))
         assert written(without, 0) == b"\x01\x00\x00\x07\xd0\xff\x00"
@@ -277,20 +277,20 @@ class TestTaggedFields:
     def test_defaults_are_left_out(self) -> None:
         assert written(ApiVersionsResponse(), 3) == self.body + b"\0"
 
-    def test_the_order_is_that_of_the_tags(self) -> None:
+    def test_are_ordered_by_tag(self) -> None:
         message = ApiVersionsResponse(zk_migration_ready=True, finalized_features_epoch=7)
         tags = b"\2" + b"\1\x08" + bytes(7) + b"\7" + b"\3\1\1"
         assert written(message, 3) == self.body + tags
         assert decode(ApiVersionsResponse, 3, self.body + tags) == message
 
-    def test_a_tagged_array_given_as_another_sequence(self) -> None:
+    def test_a_tagged_array_accepts_any_sequence(self) -> None:
         empty: Any = ()
         assert written(ProduceResponse(node_endpoints=empty), 13) == written(ProduceResponse(), 13)
         some: Any = (NodeEndpoint(node_id=1, host="h", port=9092),)
         read = decode(ProduceResponse, 13, written(ProduceResponse(node_endpoints=some), 13))
         assert read.node_endpoints == list(some)
 
-    def test_unknown_ones_are_skipped(self) -> None:
+    def test_unknown_fields_are_skipped(self) -> None:
         tags = b"\3" + b"\1\x08" + bytes(7) + b"\7" + b"\x09\3abc" + b"\x80\x01\0"
         assert decode(ApiVersionsResponse, 3, self.body + tags) == ApiVersionsResponse(finalized_features_epoch=7)
         assert decode(SaslAuthenticateRequest, 2, b"\1\1\5\2hi") == SaslAuthenticateRequest()
@@ -327,8 +327,8 @@ def test_an_empty_message_has_a_buffer() -> None:
     assert encode(MetadataRequest(topics=None), 1) == [b"\xff\xff\xff\xff"]
 
 
-def test_what_is_written_only_has_no_reader_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A client writes requests and reads responses: making the other functions too held its loop twice as long."""
+def test_no_reader_is_generated_for_messages_that_are_only_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client writes requests and reads responses: generating the other functions too took twice as long."""
     made: list[str] = []
 
     def noted(source: str, filename: str, mode: str) -> Any:

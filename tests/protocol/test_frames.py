@@ -45,7 +45,7 @@ def frame_of(buffers: list[Buffer]) -> bytes:
     return joined[4:]
 
 
-def test_a_request_by_its_bytes() -> None:
+def test_a_request_is_encoded_as_specified() -> None:
     assert encode_request(MetadataRequest(topics=None), 1, 5, "me") == [
         b"\0\0\0\x10\0\3\0\1\0\0\0\5\0\2me\xff\xff\xff\xff"
     ]
@@ -54,13 +54,13 @@ def test_a_request_by_its_bytes() -> None:
     ]
 
 
-def test_a_response_by_its_bytes() -> None:
+def test_a_response_is_decoded_as_specified() -> None:
     assert encode_response(MetadataResponse(), 0, 5) == [b"\0\0\0\x0c\0\0\0\5" + bytes(8)]
     flexible = b"\0\0\0\7\0" + bytes(4) + b"\1\0\xff\xff\xff\xff\1\0"
     assert encode_response(MetadataResponse(), 12, 7) == [len(flexible).to_bytes(4, "big") + flexible]
 
 
-def test_records_stand_by_reference() -> None:
+def test_records_are_passed_by_reference() -> None:
     records = [bytearray(b"header"), memoryview(b"body")]
     data = [TopicProduceData(topic_id=b"\1" * 16, partition_data=[PartitionProduceData(index=1, records=records)])]
     buffers = encode_request(ProduceRequest(acks=-1, topic_data=data), 13, 1, "me")
@@ -77,7 +77,7 @@ def test_records_stand_by_reference() -> None:
 
 
 @pytest.mark.parametrize("api", APIS.values(), ids=lambda api: api.key.name)
-def test_every_request_and_response(api: Any, full_instance: Any) -> None:
+def test_every_request_and_response_round_trips(api: Any, full_instance: Any) -> None:
     for version in api.versions:
         request, response = full_instance(api.request, version), full_instance(api.response, version)
         header, read = decode_request(frame_of(encode_request(request, version, 2**31 - 1, "client")))
@@ -90,8 +90,8 @@ def test_every_request_and_response(api: Any, full_instance: Any) -> None:
         assert decode_response(api.response, version, frame) == (77, response)
 
 
-def test_the_header_of_a_version_that_nobody_knows() -> None:
-    """A broker answers an ApiVersions request of any version, and must read its header to do so."""
+def test_the_header_of_an_unknown_version_is_read() -> None:
+    """A broker responds to an ApiVersions request of any version, and must read its header first."""
     frame = b"\0\x12\0\x63\0\0\0\5\0\2me\1\0\1xwhatever"
     header, body = decode_request_header(frame)
     assert header == RequestHeader(
@@ -113,12 +113,12 @@ def test_the_header_of_a_version_that_nobody_knows() -> None:
         (b"\0\3\0\1" + bytes(4) + b"\0\0" + bytes(5), "MetadataRequest of version 1 is followed by 1 more bytes"),
     ],
 )
-def test_what_is_no_request(frame: bytes, text: str) -> None:
+def test_a_malformed_request_is_rejected(frame: bytes, text: str) -> None:
     with pytest.raises(ProtocolError, match=re.escape(text)):
         decode_request(frame)
 
 
-def test_what_is_no_response() -> None:
+def test_a_malformed_response_is_rejected() -> None:
     with pytest.raises(ProtocolError, match="a response of 3 bytes is too short for a correlation id"):
         decode_correlation_id(b"\0\0\0")
     with pytest.raises(ProtocolError, match="ResponseHeader of version 0 is cut off after 3 bytes"):
@@ -132,7 +132,7 @@ def test_tags_of_a_response_header_are_skipped() -> None:
     assert decode_response(MetadataResponse, 12, b"\0\0\0\1\1\3\2xy" + body) == (1, MetadataResponse())
 
 
-def test_a_byte_too_many_behind_a_response_is_left_alone() -> None:
+def test_a_surplus_byte_after_a_response_is_ignored() -> None:
     body = b"".join(encode(MetadataResponse(), 9))
     assert decode_response(MetadataResponse, 9, b"\0\0\0\1\0" + body + b"\0") == (1, MetadataResponse())
 
@@ -141,36 +141,36 @@ class TestApiVersions:
     apis: ClassVar = [ApiVersion(api_key=18, min_version=0, max_version=2)]
 
     @pytest.mark.parametrize("version", range(6))
-    def test_the_response_has_always_the_oldest_header(self, version: int) -> None:
+    def test_the_response_always_has_the_oldest_header(self, version: int) -> None:
         response = ApiVersionsResponse(error_code=42, api_keys=self.apis)
         frame = frame_of(encode_response(response, version, 3))
         assert frame[:6] == b"\0\0\0\3\0\x2a"
         assert decode_api_versions_response(version, frame) == (3, response)
         assert decode_response(ApiVersionsResponse, version, frame) == (3, response)
 
-    def test_a_broker_that_does_not_know_the_version_answers_in_version_0(self) -> None:
+    def test_a_broker_without_the_version_responds_in_version_0(self) -> None:
         answer = ApiVersionsResponse(error_code=35, api_keys=self.apis)
         frame = frame_of(encode_response(answer, 0, 3))
         assert decode_api_versions_response(4, frame) == (3, answer)
 
-    def test_another_error_comes_in_the_version_asked_for(self) -> None:
+    def test_any_other_error_has_the_requested_version(self) -> None:
         answer = ApiVersionsResponse(error_code=42, api_keys=self.apis, throttle_time_ms=9)
         assert decode_api_versions_response(4, frame_of(encode_response(answer, 4, 3))) == (3, answer)
 
-    def test_what_is_no_response(self) -> None:
+    def test_a_malformed_response_is_rejected(self) -> None:
         for length in range(6):
             with pytest.raises(ProtocolError, match="is cut off"):
                 decode_api_versions_response(4, b"\0\0\0\1\0\x23"[:length])
         with pytest.raises(ProtocolError, match="is cut off"):
             decode_api_versions_response(0, b"\0\0\0\1\0\0\0\0")
 
-    def test_an_unreadable_rest_behind_unsupported_version_names_no_versions(self) -> None:
-        # What librdkafka's mock broker answers to versions above its own.
+    def test_an_unreadable_rest_after_unsupported_version_yields_no_versions(self) -> None:
+        # The response of librdkafka's mock broker to versions above its own.
         body = bytes.fromhex("0023 01 0012 0000 0002 00 00000000")
         nothing_named = ApiVersionsResponse(error_code=35)
         assert decode_api_versions_response(3, b"\0\0\0\7" + body) == (7, nothing_named)
 
-    def test_the_request_tells_who_asks_only_where_it_can(self) -> None:
+    def test_the_request_names_the_client_software_only_in_versions_with_that_field(self) -> None:
         request = ApiVersionsRequest(client_software_name="aioproducer", client_software_version="1", cluster_id="c")
         assert b"aioproducer" in frame_of(encode_request(request, 3, 1, None))
         assert frame_of(encode_request(request, 0, 1, None)) == b"\0\x12\0\0\0\0\0\1\xff\xff"
@@ -186,11 +186,11 @@ class TestVersionPrefixed:
         assert encoded[:2] == b"\0\3"
         assert decode_version_prefixed(ConsumerProtocolSubscription, encoded) == self.subscription
 
-    def test_a_newer_version_is_read_as_far_as_it_is_known(self) -> None:
+    def test_a_newer_version_is_read_up_to_the_known_fields(self) -> None:
         newer = b"\0\x09" + encode_version_prefixed(self.subscription, 3)[2:] + b"what is new"
         assert decode_version_prefixed(ConsumerProtocolSubscription, newer) == self.subscription
 
-    def test_read_as_a_version_that_it_does_not_say_it_is(self) -> None:
+    def test_a_message_can_be_read_as_another_version_than_it_states(self) -> None:
         said = encode_version_prefixed(self.subscription, 3)
         first = decode_version_prefixed(ConsumerProtocolSubscription, said, as_version=0)
         assert first.topics == self.subscription.topics
@@ -226,7 +226,7 @@ def test_apis() -> None:
     assert [key.value for key in APIS] == sorted(APIS)
 
 
-def test_requests_of_several_clients_versions_and_ids_have_each_their_own_header() -> None:
+def test_each_client_version_and_id_has_its_own_header() -> None:
     for version in (3, 9, 13, 9):
         for client_id in ("one", None, "", "another", "one"):
             for correlation_id in (0, 7, 2**31 - 1):

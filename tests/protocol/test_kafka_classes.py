@@ -1,4 +1,4 @@
-"""Every message in every version, judged by the classes that Kafka generates: they read ours and write the same."""
+"""Every message in every version: the classes that Kafka generates read ours and write the same bytes."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def same_to_kafka(judge: Judge, message: Message, version: int) -> None:
 
 
 @pytest.mark.parametrize("message_class", MESSAGES, ids=lambda message_class: message_class.__name__)
-def test_full_and_empty_messages_of_every_version(
+def test_full_and_empty_messages_of_every_version_equal_kafkas(
     message_class: type[Message], judge: Judge, full_instance: Callable[[type[Message], int], Message]
 ) -> None:
     for version in message_class.schema.versions:
@@ -88,12 +88,14 @@ def test_full_and_empty_messages_of_every_version(
 @pytest.mark.parametrize("message_class", MESSAGES, ids=lambda message_class: message_class.__name__)
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_any_message(message_class: type[Message], judge: Judge, instances: Any, data: st.DataObject) -> None:
+def test_any_message_equals_kafkas(
+    message_class: type[Message], judge: Judge, instances: Any, data: st.DataObject
+) -> None:
     version = data.draw(st.sampled_from(message_class.schema.versions))
     same_to_kafka(judge, data.draw(instances(message_class, version)), version)
 
 
-def test_numbers_names_versions_and_headers(judge: Judge) -> None:
+def test_api_keys_names_versions_and_headers_equal_kafkas(judge: Judge) -> None:
     """``ApiKey`` has all of Kafka's requests, ``APIS`` their stable versions and header versions."""
     lines = [line.split(" ") for line in judge.ask("apis").rstrip(";").split(";")]
     assert {key.value: key.name for key in ApiKey} == {int(line[0]): line[1] for line in lines}

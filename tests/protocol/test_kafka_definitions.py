@@ -1,4 +1,4 @@
-"""Every declaration held against Kafka's own definition: field by field, version by version."""
+"""Every declaration is compared with Kafka's own definition, field by field, version by version."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def our_fields(fields: tuple[Field, ...], version: int) -> list[dict[str, object
 
 
 @pytest.mark.parametrize("message_class", MESSAGES, ids=lambda message_class: message_class.__name__)
-def test_every_field_of_every_version(message_class: type[Message], kafka_clients_jar: Path) -> None:
+def test_every_field_of_every_version_equals_kafkas(message_class: type[Message], kafka_clients_jar: Path) -> None:
     definition = read_definition(kafka_clients_jar, message_class.__name__)
     structs = {common["name"]: common["fields"] for common in definition.get("commonStructs", [])}
     schema = message_class.schema
@@ -123,7 +123,7 @@ def test_every_field_of_every_version(message_class: type[Message], kafka_client
 
 
 @pytest.mark.parametrize("message_class", MESSAGES, ids=lambda message_class: message_class.__name__)
-def test_versions_and_numbers(message_class: type[Message], kafka_clients_jar: Path) -> None:
+def test_versions_and_api_keys_equal_kafkas(message_class: type[Message], kafka_clients_jar: Path) -> None:
     name = message_class.__name__
     definition = read_definition(kafka_clients_jar, name)
     schema = message_class.schema

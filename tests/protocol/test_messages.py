@@ -1,4 +1,4 @@
-"""What holds for every message in every version, whoever sends it."""
+"""Properties of every message in every version."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ ExtremeInstances = Callable[[type[Message], int], list[Message]]
 
 @settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(message_class=st.sampled_from(MESSAGES), data=st.data())
-def test_what_is_written_is_read(message_class: type[Message], instances: Any, data: st.DataObject) -> None:
+def test_written_messages_are_read_back(message_class: type[Message], instances: Any, data: st.DataObject) -> None:
     version = data.draw(st.sampled_from(message_class.schema.versions))
     message = data.draw(instances(message_class, version))
     assert decode(message_class, version, b"".join(encode(message, version))) == message
@@ -59,7 +59,7 @@ def test_full_extreme_and_empty_messages_of_every_version(
 
 
 @every_message
-def test_no_other_version(message_class: type[Message]) -> None:
+def test_other_versions_are_rejected(message_class: type[Message]) -> None:
     versions = message_class.schema.versions
     for version in (versions[0] - 1, versions[-1] + 1):
         text = f"{message_class.__name__} has no version {version}, only {versions[0]} to {versions[-1]}"
@@ -70,7 +70,9 @@ def test_no_other_version(message_class: type[Message]) -> None:
 
 
 @every_message
-def test_every_cut_and_any_surplus_is_an_error(message_class: type[Message], full_instance: FullInstance) -> None:
+def test_truncated_messages_and_surplus_bytes_are_rejected(
+    message_class: type[Message], full_instance: FullInstance
+) -> None:
     for version in {message_class.schema.versions[0], message_class.schema.versions[-1]}:
         encoded = b"".join(encode(full_instance(message_class, version), version))
         for length in range(len(encoded)):
@@ -81,7 +83,7 @@ def test_every_cut_and_any_surplus_is_an_error(message_class: type[Message], ful
 
 
 @every_message
-def test_hostile_bytes_are_a_protocol_error_or_a_message(
+def test_hostile_bytes_give_a_protocol_error_or_a_message(
     message_class: type[Message], full_instance: FullInstance
 ) -> None:
     """Random bytes, and full messages with some bytes replaced, removed or added."""
@@ -112,7 +114,7 @@ def test_hostile_bytes_are_a_protocol_error_or_a_message(
     ),
     rest=st.binary(max_size=60),
 )
-def test_hostile_frames(start: bytes, rest: bytes) -> None:
+def test_hostile_frames_give_a_protocol_error_or_a_message(start: bytes, rest: bytes) -> None:
     frame = start + rest
     for read in (
         decode_request_header,
@@ -136,7 +138,7 @@ CLAIMS = [b"\x7f" * 24, b"\xff\xff\xff\xff\x07" * 5, b"\x7f\xff\xff\xff" * 6, b"
 
 
 @every_message
-def test_a_claimed_size_allocates_nothing(message_class: type[Message], full_instance: FullInstance) -> None:
+def test_a_claimed_size_does_not_allocate_memory(message_class: type[Message], full_instance: FullInstance) -> None:
     """Lengths and counts of up to 4 GiB at every position of a short frame."""
     for version in {message_class.schema.versions[0], message_class.schema.versions[-1]}:
         encoded = b"".join(encode(full_instance(message_class, version), version))

@@ -1,4 +1,4 @@
-"""A response read in parts is the one that is read as a whole."""
+"""A response read in parts equals the response read as a whole."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def response(version: int, partition_counts: list[int]) -> MetadataResponse:
 
 @settings(max_examples=60, deadline=None)
 @given(version=st.sampled_from(VERSIONS), counts=st.lists(st.integers(0, 3 * ELEMENTS_PER_STEP), max_size=4))
-def test_all_parts_together_are_the_whole(version: int, counts: list[int]) -> None:
+def test_the_parts_together_equal_the_whole(version: int, counts: list[int]) -> None:
     data = frame(response(version, counts), version)
     _, whole = decode_response(MetadataResponse, version, data)
     parts = in_parts(data, version)
@@ -71,7 +71,7 @@ def test_all_parts_together_are_the_whole(version: int, counts: list[int]) -> No
     assert steps.count(None) == sum(count // ELEMENTS_PER_STEP for count in counts)
 
 
-def test_tagged_fields_unknown_here_are_passed_over() -> None:
+def test_unknown_tagged_fields_are_skipped() -> None:
     data = frame(response(13, [1]), 13)
     assert data[-1] == 0
     data[-1:] = bytes([1, 9, 2]) + b"xy"
@@ -82,7 +82,9 @@ def test_tagged_fields_unknown_here_are_passed_over() -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(version=st.sampled_from(VERSIONS), data=st.data())
-def test_what_is_cut_off_or_changed_is_a_protocol_error_or_another_response(version: int, data: st.DataObject) -> None:
+def test_truncated_or_changed_bytes_give_a_protocol_error_or_another_response(
+    version: int, data: st.DataObject
+) -> None:
     whole = frame(response(version, [2, 20]), version)
     cut = data.draw(st.integers(4, len(whole)))
     damaged = whole[:cut]
@@ -97,7 +99,7 @@ def test_what_is_cut_off_or_changed_is_a_protocol_error_or_another_response(vers
     decode_response(MetadataResponse, version, damaged)
 
 
-def test_cut_off_says_where() -> None:
+def test_a_truncation_error_names_the_position() -> None:
     data = frame(response(9, [2]), 9)
     with pytest.raises(ProtocolError, match="MetadataResponse of version 9 is cut off after 5 bytes"):
         in_parts(data[:5], 9)
@@ -106,7 +108,7 @@ def test_cut_off_says_where() -> None:
         list(parts.elements())
 
 
-def test_counts_that_cannot_be_are_refused_before_anything_is_read() -> None:
+def test_impossible_counts_are_rejected_before_anything_is_read() -> None:
     version = 1
     data = frame(response(version, []), version)
     data[-4:] = (2**31 - 1).to_bytes(4, "big")
@@ -117,6 +119,6 @@ def test_counts_that_cannot_be_are_refused_before_anything_is_read() -> None:
         list(in_parts(data, version).elements())
 
 
-def test_a_version_that_does_not_exist() -> None:
+def test_an_unknown_version_is_rejected() -> None:
     with pytest.raises(UnsupportedVersionError, match="MetadataResponse has no version 99"):
         in_parts(bytearray(40), 99)

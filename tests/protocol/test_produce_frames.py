@@ -1,4 +1,4 @@
-"""Produce by the short way says what the codec of all messages says, byte for byte and field for field."""
+"""The fast path of Produce gives the same bytes and fields as the general codec."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _plain(acks: Any, timeout_ms: Any, batches: Sequence[tuple[str, bytes, int, 
     return PlainProduceRequest(acks, timeout_ms, places, [records for *_, records in batches])
 
 
-# Topics of which some come twice, one behind the other or not.
+# Topics, of which some occur twice, adjacent or not.
 REQUESTS = st.builds(
     _plain,
     st.one_of(st.sampled_from([-1, 0, 1]), INT16),
@@ -114,7 +114,9 @@ def _by_all_codecs(request: ProduceRequest, version: int, correlation_id: int, c
 @example(
     ProduceRequest(acks=1, timeout_ms=1, topic_data=[_topics("n" * 249, bytes(16), []) for _ in range(20)]), 12, 7, None
 )
-def test_a_message(request: ProduceRequest, version: int, correlation_id: int, client_id: str | None) -> None:
+def test_a_message_is_encoded_like_the_general_codec(
+    request: ProduceRequest, version: int, correlation_id: int, client_id: str | None
+) -> None:
     try:
         expected = _by_all_codecs(request, version, correlation_id, client_id)
     except ProtocolError:
@@ -134,7 +136,9 @@ def test_a_message(request: ProduceRequest, version: int, correlation_id: int, c
 @example(_plain(1, 1, [(f"{t:249}", bytes(16), 0, [b"x"]) for t in range(20)]), 12, 7, None)
 @example(_plain(-1, 1, [("topic", b"", 0, [b"x"])]), 12, 7, None)
 @example(_plain(-1, 1, [("topic", b"", 0, [b"x"])]), 13, 7, None)
-def test_a_request(request: PlainProduceRequest, version: int, correlation_id: int, client_id: str | None) -> None:
+def test_a_request_is_encoded_like_the_general_codec(
+    request: PlainProduceRequest, version: int, correlation_id: int, client_id: str | None
+) -> None:
     try:
         expected = _by_all_codecs(request.message(), version, correlation_id, client_id)
     except ProtocolError:
@@ -146,7 +150,7 @@ def test_a_request(request: PlainProduceRequest, version: int, correlation_id: i
     assert frame_size(frame[0]) == len(expected)
 
 
-def test_records_of_a_request_are_given_by_reference() -> None:
+def test_records_of_a_request_are_passed_by_reference() -> None:
     records = [bytes(600), memoryview(bytearray(b"records"))]
     request = _plain(-1, 1, [("topic", bytes(16), 3, records)])
     _, header, body, _ = encode_request(request, 13, 1, "me")
@@ -172,7 +176,7 @@ def test_a_request_of_a_small_batch_is_one_piece() -> None:
         ({"batches": [("topic", bytes(16), 2**31, [])]}, "index"),
     ],
 )
-def test_what_does_not_fit_is_refused(wrong: dict[str, Any], message: str) -> None:
+def test_a_request_with_values_out_of_range_is_rejected(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(ProtocolError, match=message):
         encode_request(_plain(**{"acks": -1, "timeout_ms": 1, "batches": []} | wrong), 13, 1, "me")
 
@@ -191,7 +195,7 @@ def test_what_does_not_fit_is_refused(wrong: dict[str, Any], message: str) -> No
         ),
     ],
 )
-def test_what_does_not_fit_a_message_is_refused(wrong: dict[str, object], message: str) -> None:
+def test_a_message_with_values_out_of_range_is_rejected(wrong: dict[str, object], message: str) -> None:
     with pytest.raises(ProtocolError, match=message):
         encode_request(ProduceRequest(**wrong), 13, 1, "me")
 
@@ -249,7 +253,9 @@ def _frame(response: ProduceResponse, version: int, correlation_id: int) -> byte
     7,
     b"",
 )
-def test_a_response(response: ProduceResponse, version: int, correlation_id: int, behind: bytes) -> None:
+def test_a_response_is_decoded_like_the_general_codec(
+    response: ProduceResponse, version: int, correlation_id: int, behind: bytes
+) -> None:
     frame = _frame(response, version, correlation_id)
     expected = decode(ProduceResponse, version, b"".join(encode(response, version)))
     assert decode_response(ProduceResponse, version, frame + behind) == (correlation_id, expected)
@@ -280,7 +286,7 @@ def _assert_same(read: Acknowledged | ProduceResponse, expected: ProduceResponse
 
 
 @pytest.mark.parametrize("version", range(9, 14))
-def test_a_response_without_errors_is_read_by_the_short_way_where_it_is_compiled(version: int) -> None:
+def test_a_compiled_build_reads_responses_without_errors_by_the_fast_path(version: int) -> None:
     answers = [PartitionProduceResponse(index=p, base_offset=p * 10, log_start_offset=0) for p in range(3)]
     response = ProduceResponse(
         responses=[TopicProduceResponse(name="topic", topic_id=b"i" * 16, partition_responses=answers)],
@@ -292,7 +298,7 @@ def test_a_response_without_errors_is_read_by_the_short_way_where_it_is_compiled
 
 
 @pytest.mark.parametrize("version", [2, 14, 99])
-def test_a_version_that_nobody_has_described_is_refused(version: int) -> None:
+def test_an_undescribed_version_is_rejected(version: int) -> None:
     frame = b"".join(encode_response(ProduceResponse(), 13, 1))[4:]
     with pytest.raises(UnsupportedVersionError):
         decode_response(ProduceResponse, version, frame)
@@ -305,7 +311,9 @@ def test_a_version_that_nobody_has_described_is_refused(version: int) -> None:
 
 
 @given(RESPONSES, VERSIONS, st.data())
-def test_a_response_that_is_cut_off_or_wrong(response: ProduceResponse, version: int, data: st.DataObject) -> None:
+def test_a_truncated_or_malformed_response_is_rejected(
+    response: ProduceResponse, version: int, data: st.DataObject
+) -> None:
     frame = bytearray(_frame(response, version, 1))
     for _ in range(data.draw(st.integers(0, 2))):
         frame[data.draw(st.integers(0, len(frame) - 1))] = data.draw(st.integers(0, 255))

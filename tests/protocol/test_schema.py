@@ -24,7 +24,7 @@ def test_versions(text: str, versions: range) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "all", "3-", "-3+", "1,2"])
-def test_what_is_no_versions(text: str) -> None:
+def test_malformed_versions_are_rejected(text: str) -> None:
     if text == "-3+":
         assert -3 in parse_versions(text)
         return
@@ -50,14 +50,14 @@ def test_defaults_are_not_shared() -> None:
 
 
 @pytest.mark.parametrize("message_class", [ProduceRequest, TopicProduceData, Struct])
-def test_unknown_fields_are_refused(message_class: type[Message]) -> None:
+def test_unknown_fields_are_rejected(message_class: type[Message]) -> None:
     with pytest.raises(TypeError, match="topics"):
         message_class(topics=[])
     with pytest.raises(AttributeError, match="topics"):
         message_class().topics = []  # type: ignore[attr-defined]  # what is tested
 
 
-def test_a_base_without_fields_has_a_constructor_of_its_own() -> None:
+def test_a_base_without_fields_has_its_own_constructor() -> None:
     assert Struct() == Struct()
 
     class Derived(Struct):
@@ -73,12 +73,12 @@ def test_a_message_with_fields_cannot_be_extended() -> None:
             more: int = int32("0+")
 
 
-def test_fields_are_given_by_name_only() -> None:
+def test_fields_are_passed_by_name_only() -> None:
     with pytest.raises(TypeError, match="positional"):
         NodeEndpoint(1, "host", 9092)  # type: ignore[misc, arg-type]  # what is tested
 
 
-def test_equality_is_of_class_and_fields() -> None:
+def test_messages_are_equal_if_class_and_fields_are() -> None:
     assert NodeEndpoint(node_id=1, host="a") == NodeEndpoint(node_id=1, host="a")
     assert NodeEndpoint(node_id=1, host="a") != NodeEndpoint(node_id=1, host="b")
     assert LeaderIdAndEpoch() != "LeaderIdAndEpoch()"
@@ -92,8 +92,8 @@ def test_messages_can_be_copied_and_pickled() -> None:
     assert pickle.loads(pickle.dumps(message)) == message
 
 
-def test_what_is_shown_of_a_message() -> None:
-    """Neither records nor authentication bytes, only how many there are."""
+def test_repr_shows_byte_counts_instead_of_records_and_secrets() -> None:
+    """Records and authentication bytes are shown as their sizes only."""
     assert (
         repr(SaslAuthenticateRequest(auth_bytes=b"\0user\0secret")) == "SaslAuthenticateRequest(auth_bytes=<12 bytes>)"
     )

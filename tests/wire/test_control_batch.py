@@ -26,7 +26,7 @@ def control_batch(*records: SimpleRecord) -> RecordBatch:
     return RecordBatch(b"".join(encode_batch(records, control=True, transactional=True)))
 
 
-def test_written_as_kafka_does() -> None:
+def test_control_batches_are_written_like_those_of_kafka() -> None:
     data = encode_control_batch(
         ControlRecordType.COMMIT,
         coordinator_epoch=12,
@@ -39,7 +39,7 @@ def test_written_as_kafka_does() -> None:
     assert data == COMMIT
 
 
-def test_kafkas_is_read() -> None:
+def test_control_batches_of_kafka_are_read() -> None:
     batch = RecordBatch(COMMIT)
     batch.validate()
     assert batch.is_control
@@ -72,7 +72,7 @@ def test_round_trip(
 
 
 @pytest.mark.parametrize("control_type", set(ControlRecordType) - {ControlRecordType.ABORT, ControlRecordType.COMMIT})
-def test_no_transaction_ends_by_another_type(control_type: ControlRecordType) -> None:
+def test_only_commit_and_abort_can_be_encoded(control_type: ControlRecordType) -> None:
     with pytest.raises(ValueError, match="COMMIT or ABORT"):
         encode_control_batch(control_type, coordinator_epoch=0, producer_id=0, producer_epoch=0, timestamp=0)
 
@@ -87,7 +87,7 @@ def test_no_transaction_ends_by_another_type(control_type: ControlRecordType) ->
         ("00010000ab", "0002000000030405", ControlRecord(0, 9, 1, ControlRecordType.ABORT, 3)),
     ],
 )
-def test_other_types_and_later_versions(key: str, value: str | None, expected: ControlRecord) -> None:
+def test_other_types_and_later_versions_are_read(key: str, value: str | None, expected: ControlRecord) -> None:
     record = SimpleRecord(9, bytes.fromhex(key), None if value is None else bytes.fromhex(value))
     assert read_control_record(control_batch(record)) == expected
 
@@ -103,25 +103,25 @@ def test_other_types_and_later_versions(key: str, value: str | None, expected: C
         (b"\0\0\0\1", b"\xff\xfe" + bytes(4), "end marker has version -2"),
     ],
 )
-def test_malformed(key: bytes | None, value: bytes | None, message: str) -> None:
+def test_malformed_control_batches_are_rejected(key: bytes | None, value: bytes | None, message: str) -> None:
     with pytest.raises(ProtocolError, match=message):
         read_control_record(control_batch(SimpleRecord(0, key, value)))
 
 
-def test_more_than_one_record() -> None:
+def test_more_than_one_record_is_rejected() -> None:
     record = SimpleRecord(0, bytes(4), bytes(6))
     with pytest.raises(ProtocolError, match="has one record, this one has 2"):
         read_control_record(control_batch(record, record))
 
 
-def test_a_batch_of_users_records() -> None:
+def test_a_data_batch_is_rejected() -> None:
     with pytest.raises(ValueError, match="is no control batch"):
         read_control_record(RecordBatch(b"".join(encode_batch([SimpleRecord(0)]))))
 
 
 @settings(max_examples=200)
 @given(st.lists(st.tuples(st.integers(61, len(COMMIT) - 1), st.integers(0, 255)), min_size=1, max_size=4))
-def test_mutated_ones_raise_only_protocol_error(changes: list[tuple[int, int]]) -> None:
+def test_mutated_control_batches_raise_only_protocol_error(changes: list[tuple[int, int]]) -> None:
     data = bytearray(COMMIT)
     for position, byte in changes:
         data[position] = byte

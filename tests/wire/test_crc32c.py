@@ -23,16 +23,14 @@ def test_known_values() -> None:
 
 
 @given(st.lists(st.binary(max_size=50), max_size=6))
-def test_buffers_count_as_one(parts: list[bytes]) -> None:
+def test_several_buffers_are_checksummed_as_one(parts: list[bytes]) -> None:
     whole = crc32c([b"".join(parts)])
     assert crc32c(parts) == crc32c([memoryview(part) for part in parts]) == whole
     assert crc32c(parts[1:], crc32c(parts[:1])) == whole
 
 
 @pytest.mark.parametrize("missing", ["crc32c", "crc32c._crc32c"])
-def test_the_package_is_imported_where_its_extension_is_not_found(
-    missing: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_package_is_imported_if_its_extension_is_missing(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
     find_spec = PathFinder.find_spec
 
     def find(name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
@@ -44,8 +42,8 @@ def test_the_package_is_imported_where_its_extension_is_not_found(
     assert module._import_package()(b"123456789", 0, 0) == 0xE3069283
 
 
-def test_the_package_that_is_imported_later_works_beside_it() -> None:
-    """Whoever needs the rest of the package gets it, with the same answers."""
+def test_the_package_works_if_imported_later() -> None:
+    """A later import of the whole package works and gives the same checksums."""
     script = (
         "from aioproducer.wire.crc32c import crc32c\n"
         "import sys\n"

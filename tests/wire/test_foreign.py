@@ -1,4 +1,4 @@
-"""Other implementations judge: they read what is written here, and what they write is read here."""
+"""Other implementations read our batches, and we read theirs."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def expected(records: list[SimpleRecord], base_offset: int = 0) -> list[BatchRec
 
 @pytest.mark.parametrize("name", CODEC_NAMES)
 @pytest.mark.parametrize("reader", [AiokafkaRecords, KafkaPythonRecords], ids=["aiokafka", "kafka-python"])
-def test_python_clients_read_ours(reader: type[AiokafkaRecords | KafkaPythonRecords], name: str) -> None:
+def test_python_clients_read_our_batches(reader: type[AiokafkaRecords | KafkaPythonRecords], name: str) -> None:
     records = some_records()
     data = b"".join(
         encode_batch(
@@ -93,7 +93,7 @@ def test_python_clients_read_ours(reader: type[AiokafkaRecords | KafkaPythonReco
 
 @pytest.mark.parametrize("name", CODEC_NAMES)
 @pytest.mark.parametrize("builder", [AiokafkaBuilder, KafkaPythonBuilder], ids=["aiokafka", "kafka-python"])
-def test_python_clients_batches_are_read(builder: type[AiokafkaBuilder | KafkaPythonBuilder], name: str) -> None:
+def test_batches_of_python_clients_are_read(builder: type[AiokafkaBuilder | KafkaPythonBuilder], name: str) -> None:
     records = some_records()
     theirs = builder(
         magic=2,
@@ -181,7 +181,7 @@ def levels_of(name: str) -> list[int | None]:
     return [None] if levels is None else [None, levels[0], 2, 5, levels[1]]
 
 
-def test_java_reads_ours(java: Java) -> None:
+def test_java_reads_our_batches(java: Java) -> None:
     records = some_records()
     written = [
         b"".join(
@@ -219,7 +219,7 @@ def test_java_reads_our_control_batches(java: Java) -> None:
     assert java.ask(*[f"read {data.hex()}" for data in written]) == [answer + "COMMIT 9;", answer + "ABORT 9;"]
 
 
-def test_javas_are_read(java: Java) -> None:
+def test_batches_of_java_are_read(java: Java) -> None:
     records = some_records()
     words = " ".join(
         ",".join(
@@ -263,21 +263,21 @@ def test_javas_are_read(java: Java) -> None:
             assert name != "none" or b"".join(ours) == data
 
 
-def test_javas_control_batches_are_read(java: Java) -> None:
+def test_control_batches_of_java_are_read(java: Java) -> None:
     answers = java.ask(f"marker 5 {NOW} 3 4242 7 COMMIT 12", f"marker 0 0 0 1 0 ABORT {2**31 - 1}")
     commit, abort = [RecordBatch(bytes.fromhex(answer)) for answer in answers]
     assert read_control_record(commit) == (5, NOW, 0, ControlRecordType.COMMIT, 12)
     assert read_control_record(abort) == (0, 0, 0, ControlRecordType.ABORT, 2**31 - 1)
 
 
-def test_pt13_bounds_are_javas(java: Java) -> None:
+def test_upper_bounds_equal_those_of_java(java: Java) -> None:
     sizes = [(-1, -1), (0, 0), (0, -1), (63, 64), (64, 63), (8191, 8192), (100_000, 1_000_000)]
     answers = java.ask(*[f"bound {'-' if key < 0 else key} {'-' if value < 0 else value}" for key, value in sizes])
     headers = [("h\N{LATIN SMALL LETTER E WITH ACUTE}", bytes(3)), ("none", None)]
     assert [estimate_size_in_bytes_upper_bound(*pair, headers) for pair in sizes] == [int(bound) for bound in answers]
 
 
-def test_murmur2_is_javas(java: Java) -> None:
+def test_murmur2_equals_that_of_java(java: Java) -> None:
     source = random.Random(4)
     keys = [source.randbytes(source.randrange(200)) for _ in range(2000)]
     assert [murmur2(key) for key in keys] == [

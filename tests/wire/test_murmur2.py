@@ -1,4 +1,4 @@
-"""murmur2 against values that Kafka's own ``Utils.murmur2`` gave, committed in ``murmur2_vectors.txt``."""
+"""murmur2 compared with values of Kafka's ``Utils.murmur2``, recorded in ``murmur2_vectors.txt``."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ VECTORS = [
 ]
 
 
-def test_equal_to_java() -> None:
+def test_hashes_equal_those_of_java() -> None:
     assert len(VECTORS) == 300
     assert {len(key) & 3 for key, _ in VECTORS} == {0, 1, 2, 3}
     assert [murmur2(key) for key, _ in VECTORS] == [value for _, value in VECTORS]
 
 
 @pytest.mark.parametrize(("key", "value"), [(b"21", -973932308), (b"foobar", -790332482), (b"abc", 479470107)])
-def test_known_values(key: bytes, value: int) -> None:
+def test_known_values_are_hashed(key: bytes, value: int) -> None:
     assert murmur2(key) == value
 
 
@@ -41,10 +41,10 @@ def test_every_kind_of_buffer_hashes_alike(key: bytes) -> None:
     assert murmur2(bytearray(key)) == murmur2(memoryview(key)) == murmur2(key)
 
 
-def test_a_view_of_wider_elements_is_hashed_by_its_bytes() -> None:
+def test_a_view_with_wider_elements_is_hashed_by_its_bytes() -> None:
     assert murmur2(memoryview(b"abcdefgh").cast("I")) == murmur2(b"abcdefgh")
 
 
-def test_no_partitions() -> None:
+def test_zero_partitions_are_rejected() -> None:
     with pytest.raises(ValueError, match="must be positive, not 0"):
         partition_for_key(b"key", 0)

@@ -1,4 +1,4 @@
-"""One record: its encoding, PT-13's bound, and malformed ones."""
+"""One record: its encoding, the upper bound of its size, and malformed ones."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ DELTAS = st.integers(INT64_MIN, INT64_MAX) | st.integers(-5, 5)
         (encode_record(0, -1, b"", b""), "0c00010000" + "0000"),
     ],
 )
-def test_encoding(record: bytes, encoded: str) -> None:
+def test_a_record_is_encoded_as_specified(record: bytes, encoded: str) -> None:
     assert record.hex() == encoded
 
 
@@ -65,7 +65,7 @@ def test_sizes_around_those_of_the_length_fields(
     assert decode_record(encoded, 0) == DecodedRecord(size, size, key, bytes(size), (), len(encoded))
 
 
-def test_a_view_of_wider_elements_is_its_bytes() -> None:
+def test_a_view_with_wider_elements_is_encoded_by_its_bytes() -> None:
     numbers = array.array("d", [1.0, 2.0, 3.0])
     encoded = encode_record(0, 0, memoryview(numbers), memoryview(numbers), [("h", memoryview(numbers))])
     decoded = decode_record(encoded, 0)
@@ -73,7 +73,7 @@ def test_a_view_of_wider_elements_is_its_bytes() -> None:
     assert record_size_upper_bound(24, 24, [("h", memoryview(numbers))]) >= len(encoded)
 
 
-def test_what_is_no_buffer_is_refused() -> None:
+def test_a_value_that_is_not_a_buffer_is_rejected() -> None:
     with pytest.raises(TypeError):
         encode_record(0, 0, None, "text")  # type: ignore[arg-type]  # what a caller may do wrong
     with pytest.raises(TypeError):
@@ -89,7 +89,7 @@ def test_what_is_no_buffer_is_refused() -> None:
 @pytest.mark.parametrize("codec", CODECS, ids=lambda codec: codec.name)
 @settings(max_examples=60)
 @given(DELTAS, NULLABLE, st.none() | st.binary(max_size=2000), HEADERS)
-def test_pt13_the_upper_bound_is_one(
+def test_the_upper_bound_is_never_exceeded(
     codec: Codec, timestamp: int, key: bytes | None, value: bytes | None, headers: list[tuple[str, bytes | None]]
 ) -> None:
     sizes = (-1 if key is None else len(key), -1 if value is None else len(value))
@@ -98,7 +98,7 @@ def test_pt13_the_upper_bound_is_one(
     assert len(batch) <= estimate_size_in_bytes_upper_bound(*sizes, headers, codec.name)
 
 
-def test_pt13_without_compression_the_bound_is_javas() -> None:
+def test_without_compression_the_upper_bound_equals_that_of_java() -> None:
     assert estimate_size_in_bytes_upper_bound(3, 100) == BATCH_HEADER_SIZE + 21 + (1 + 3) + (2 + 100) + 1
 
 
@@ -117,7 +117,7 @@ def test_pt13_without_compression_the_bound_is_javas() -> None:
         (encode_varint(8) + b"\0\0\0\x01\x01\x02\x01\x01", "the key of a record's header is null"),
     ],
 )
-def test_malformed_records(record: bytes, message: str) -> None:
+def test_malformed_records_are_rejected(record: bytes, message: str) -> None:
     with pytest.raises(ProtocolError, match=message):
         decode_record(record, 0)
 

@@ -1,4 +1,4 @@
-"""Record batches: golden vectors of Kafka's, round trips, what is stamped in place, and malformed batches."""
+"""Record batches: golden vectors of Kafka, round trips, in-place changes, and malformed batches."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ CODEC_NAMES = [codec.name for codec in CODECS]
 
 NULLABLE = st.none() | st.binary(max_size=60) | st.binary(max_size=20).map(lambda data: data * 200)
 # Both ends of a batch's timestamps may be 64-bit extremes as long as their difference fits 64 bits.
-# Any two of them differ by no more than a record can say.
+# Any two of them differ by at most what a record's delta can hold.
 TIMESTAMPS = st.integers(-1, INT64_MAX - 1) | st.integers(1_700_000_000_000, 1_700_000_000_010)
 HEADERS = st.lists(st.tuples(st.sampled_from(["", "h", "trace", "ключ"]), NULLABLE), max_size=4)
 RECORDS = st.lists(st.builds(SimpleRecord, TIMESTAMPS, NULLABLE, NULLABLE, HEADERS), min_size=1, max_size=12)
@@ -66,7 +66,7 @@ def with_checksum(data: bytearray) -> bytearray:
 
 
 @pytest.mark.parametrize("name", VECTORS)
-def test_kafkas_batches_are_read(name: str) -> None:
+def test_batches_of_kafka_are_read(name: str) -> None:
     batch = RecordBatch(VECTORS[name])
     batch.validate()
     assert batch.size_in_bytes == len(VECTORS[name])
@@ -86,7 +86,7 @@ def test_kafkas_batches_are_read(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", VECTORS)
-def test_kafkas_batches_are_written(name: str) -> None:
+def test_batches_are_written_like_those_of_kafka(name: str) -> None:
     header, body = encode_batch(
         VECTOR_RECORDS,
         compression_type=name,
@@ -154,7 +154,7 @@ def test_round_trip(
     assert batch.max_timestamp == max(record.timestamp for record in records)
 
 
-def test_the_header_is_made_beside_the_body() -> None:
+def test_the_header_is_encoded_separately_from_the_body() -> None:
     slabs = [bytearray(b"".join(encode_record(index, 0, None, b"x" * 50) for index in range(3))), bytearray()]
     slabs[1] += encode_record(3, 0, None, b"in another slab")
     body = [memoryview(slab) for slab in slabs]
@@ -167,7 +167,7 @@ def test_the_header_is_made_beside_the_body() -> None:
     assert batch.base_sequence == batch.last_sequence == NO_SEQUENCE
 
 
-def test_a_header_of_wider_elements_counts_bytes() -> None:
+def test_a_header_view_with_wider_elements_counts_bytes() -> None:
     body = memoryview(encode_record(0, 0, b"12", b"3")).cast("B")
     wide = memoryview(bytes(body) + bytes(-len(body) % 4)).cast("I")
     header = encode_header([wide], record_count=1, base_timestamp=0, max_timestamp=0)
@@ -218,12 +218,12 @@ def test_a_compacted_batch_has_fewer_records_than_offsets() -> None:
     assert list(empty.records()) == []
 
 
-def test_a_batch_has_records() -> None:
+def test_a_batch_without_records_is_rejected() -> None:
     with pytest.raises(ValueError, match="at least one record"):
         encode_batch([])
 
 
-def test_stamping_leaves_the_checksum_as_it_is() -> None:
+def test_stamping_offsets_keeps_the_checksum() -> None:
     data = batch_bytes()
     batch = RecordBatch(data)
     batch.restamp(base_offset=2**40, partition_leader_epoch=17)
@@ -252,12 +252,12 @@ def test_log_append_time(name: str) -> None:
 
 
 @given(st.integers(0, INT32_MAX), st.integers(0, INT32_MAX))
-def test_sequences_wrap_after_the_greatest(sequence: int, increment: int) -> None:
+def test_sequences_wrap_after_the_maximum(sequence: int, increment: int) -> None:
     assert 0 <= increment_sequence(sequence, increment) <= INT32_MAX
     assert decrement_sequence(increment_sequence(sequence, increment), increment) == sequence
 
 
-def test_sequences_around_the_greatest() -> None:
+def test_sequences_near_the_maximum() -> None:
     assert increment_sequence(INT32_MAX, 1) == 0
     assert increment_sequence(INT32_MAX - 1, 3) == 1
     assert decrement_sequence(0, 1) == INT32_MAX
@@ -265,24 +265,24 @@ def test_sequences_around_the_greatest() -> None:
     assert RecordBatch(data).last_sequence == 1
 
 
-def test_what_a_batch_says_of_itself() -> None:
+def test_repr_describes_the_batch() -> None:
     assert repr(RecordBatch(VECTORS["none"])) == "<RecordBatch offsets 0 to 2, 3 records, 94 bytes>"
 
 
-def test_batches_one_after_the_other() -> None:
+def test_consecutive_batches_are_read() -> None:
     data = b"".join(VECTORS.values())
     assert [bytes(batch.buffer) for batch in iter_batches(data)] == list(VECTORS.values())
     assert list(iter_batches(b"")) == []
 
 
-def test_a_batch_that_was_cut_off_is_dropped() -> None:
+def test_a_truncated_batch_is_dropped() -> None:
     first, second = VECTORS["none"], VECTORS["lz4"]
     for end in range(len(second)):
         assert [bytes(batch.buffer) for batch in iter_batches(memoryview(first + second[:end]))] == [first]
 
 
 @pytest.mark.parametrize("length", [-(2**31), -1, 0, 13])
-def test_a_stream_of_batches_with_an_impossible_length(length: int) -> None:
+def test_an_impossible_length_in_a_stream_of_batches_is_rejected(length: int) -> None:
     data = batch_bytes()
     struct.pack_into(">i", data, 8, length)
     with pytest.raises(ProtocolError, match=f"states a length of {length} bytes"):
@@ -290,7 +290,7 @@ def test_a_stream_of_batches_with_an_impossible_length(length: int) -> None:
 
 
 @pytest.mark.parametrize("length", [-1, 48, 94 - 12 + 1, 2**31 - 1])
-def test_a_batch_with_an_impossible_length(length: int) -> None:
+def test_a_batch_with_an_impossible_length_is_rejected(length: int) -> None:
     data = batch_bytes()
     struct.pack_into(">i", data, 8, length)
     with pytest.raises(ProtocolError, match=f"a record batch claims {12 + length} bytes, where 94 are there"):
@@ -298,7 +298,7 @@ def test_a_batch_with_an_impossible_length(length: int) -> None:
 
 
 @pytest.mark.parametrize("magic", [0, 1, 3, 255])
-def test_other_formats_are_refused(magic: int) -> None:
+def test_other_formats_are_rejected(magic: int) -> None:
     data = batch_bytes()
     data[16] = magic
     with pytest.raises(ProtocolError, match=f"format version {magic}; only version 2"):
@@ -307,13 +307,13 @@ def test_other_formats_are_refused(magic: int) -> None:
         list(iter_batches(data))
 
 
-def test_too_few_bytes_for_a_batch() -> None:
+def test_too_few_bytes_for_a_batch_are_rejected() -> None:
     with pytest.raises(ProtocolError, match="16 bytes are no record batch"):
         RecordBatch(bytes(16))
 
 
 @pytest.mark.parametrize("position", [ATTRIBUTES_OFFSET, 60, BATCH_HEADER_SIZE, 93])
-def test_a_changed_bit_is_found(position: int) -> None:
+def test_a_changed_bit_is_detected(position: int) -> None:
     data = batch_bytes()
     data[position] ^= 0x80
     assert not RecordBatch(data).checksum_matches
@@ -322,7 +322,7 @@ def test_a_changed_bit_is_found(position: int) -> None:
 
 
 @pytest.mark.parametrize(("count", "last_offset_delta"), [(-1, 2), (4, 2), (1, -1), (2**31 - 1, 2)])
-def test_counts_that_make_no_sense(count: int, last_offset_delta: int) -> None:
+def test_impossible_counts_are_rejected(count: int, last_offset_delta: int) -> None:
     data = batch_bytes()
     struct.pack_into(">i", data, 57, count)
     struct.pack_into(">i", data, 23, last_offset_delta)
@@ -339,14 +339,14 @@ def test_counts_that_make_no_sense(count: int, last_offset_delta: int) -> None:
     ],
 )
 @pytest.mark.parametrize("name", CODEC_NAMES)
-def test_other_records_than_the_header_states(name: str, count: int, message: str) -> None:
+def test_records_that_contradict_the_header_are_rejected(name: str, count: int, message: str) -> None:
     data = batch_bytes(compression_type=name)
     struct.pack_into(">i", data, 57, count)
     with pytest.raises(ProtocolError, match=message):
         list(RecordBatch(data).records())
 
 
-def test_an_unknown_codec() -> None:
+def test_an_unknown_codec_is_rejected() -> None:
     data = batch_bytes()
     data[22] = 5
     with pytest.raises(ProtocolError, match="compression type with id 5 does not exist"):
@@ -355,7 +355,7 @@ def test_an_unknown_codec() -> None:
         RecordBatch(with_checksum(data)).validate()
 
 
-def test_an_offset_that_does_not_fit() -> None:
+def test_an_offset_out_of_range_is_rejected() -> None:
     data = batch_bytes()
     struct.pack_into(">q", data, 0, INT64_MAX)
     with pytest.raises(ProtocolError, match=r"offset 9223372036854775808 .* does not fit 64 bits"):
@@ -363,7 +363,7 @@ def test_an_offset_that_does_not_fit() -> None:
 
 
 @pytest.mark.parametrize(("base_timestamp", "delta"), [(INT64_MAX, 1), (INT64_MIN, -1)])
-def test_a_timestamp_that_does_not_fit(base_timestamp: int, delta: int) -> None:
+def test_a_timestamp_out_of_range_is_rejected(base_timestamp: int, delta: int) -> None:
     data = batch_bytes([SimpleRecord(0), SimpleRecord(delta)])
     struct.pack_into(">q", data, 27, base_timestamp)
     with pytest.raises(ProtocolError, match=f"timestamp {base_timestamp + delta} does not fit 64 bits"):
@@ -371,7 +371,7 @@ def test_a_timestamp_that_does_not_fit(base_timestamp: int, delta: int) -> None:
 
 
 @pytest.mark.parametrize("name", CODEC_NAMES)
-def test_records_that_decompress_to_too_much(name: str) -> None:
+def test_records_that_decompress_to_too_much_are_rejected(name: str) -> None:
     data = batch_bytes([SimpleRecord(0, None, bytes(1_000_000))], name)
     assert len(next(RecordBatch(data).records(max_size=1_000_100)).value or b"") == 1_000_000
     with pytest.raises(ProtocolError, match="100000"):
@@ -397,7 +397,7 @@ def test_random_bytes_raise_only_protocol_error(data: bytes, name: str, kept: in
 
 
 @given(st.binary(min_size=1, max_size=4), st.integers(0, 93))
-def test_no_change_behind_the_checksum_is_valid(change: bytes, position: int) -> None:
+def test_a_change_in_the_checksummed_bytes_is_detected(change: bytes, position: int) -> None:
     data = batch_bytes()
     changed = bytearray(data)
     changed[position : position + len(change)] = change

@@ -1,4 +1,4 @@
-"""What is found of a batch's records in one pass."""
+"""The survey of a batch's records in one pass."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_survey_covers_all_records(
         (b"\x10\0\0\0\x01\x01\x06xx", 1, "a record claims 3 headers where 2 bytes are left"),
     ],
 )
-def test_malformed_records_are_refused(data: bytes, count: int, text: str) -> None:
+def test_malformed_records_are_rejected(data: bytes, count: int, text: str) -> None:
     with pytest.raises(ProtocolError, match=text):
         survey_records(data, count, 0)
 
@@ -72,5 +72,5 @@ def test_sums_wrap_around_as_in_java(value: int, expected: int) -> None:
     assert as_int64(value) == expected
 
 
-def test_surveys_are_of_the_build_of_the_producer() -> None:
+def test_surveys_use_the_build_of_the_producer() -> None:
     assert IS_COMPILED is Producer.compiled

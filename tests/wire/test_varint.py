@@ -87,7 +87,7 @@ def test_unsigned_varint_round_trip(value: int) -> None:
 
 
 @pytest.mark.parametrize("decode", [varint.decode_varint, varint.decode_varlong, varint.decode_unsigned_varint])
-def test_an_integer_that_does_not_end_is_refused(decode: Callable[[bytes, int], tuple[int, int]]) -> None:
+def test_an_unterminated_integer_is_rejected(decode: Callable[[bytes, int], tuple[int, int]]) -> None:
     with pytest.raises(ProtocolError, match="ends inside"):
         decode(b"", 0)
     with pytest.raises(ProtocolError, match="ends inside"):
@@ -98,7 +98,7 @@ def test_an_integer_that_does_not_end_is_refused(decode: Callable[[bytes, int], 
         decode(b"\x00", -1)
 
 
-def test_a_varlong_is_no_varint() -> None:
+def test_a_varlong_is_not_accepted_as_varint() -> None:
     with pytest.raises(ProtocolError, match="longer than 5 bytes"):
         varint.decode_varint(varint.encode_varlong(2**40), 0)
 
@@ -114,7 +114,7 @@ def test_a_varlong_is_no_varint() -> None:
         (varint.encode_unsigned_varint, -1),
     ],
 )
-def test_a_value_too_large_for_its_field_is_refused(encode: Callable[[int], bytes], value: int) -> None:
+def test_a_value_too_large_for_its_field_is_rejected(encode: Callable[[int], bytes], value: int) -> None:
     with pytest.raises(OverflowError, match=str(value)):
         encode(value)
 
