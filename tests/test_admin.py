@@ -1,4 +1,4 @@
-"""Admin calls against the embedded broker: what they change, what they tell, what they try again."""
+"""Admin calls against the embedded broker: changes, results and retries."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def administer(cluster, timeout=5.0, **config):
     )
 
 
-async def test_topics_come_and_go():
+async def test_topics_can_be_created_and_deleted():
     async with EmbeddedCluster(3, transport="memory") as cluster, administer(cluster) as admin:
         await admin.create_topic("b", 2, 3, configs={"retention.ms": "1000"})
         await admin.create_topic("a")
@@ -63,7 +63,7 @@ async def test_internal_topics_are_listed_on_demand():
         assert await admin.list_topics(internal=True) == ["__consumer_offsets", "a"]
 
 
-async def test_what_is_not_there_is_said_and_not_created():
+async def test_a_missing_topic_is_reported_and_not_created():
     async with EmbeddedCluster(transport="memory") as cluster, administer(cluster) as admin:
         for call in (
             admin.describe_topics(["nope"]),
@@ -81,7 +81,7 @@ async def test_what_is_not_there_is_said_and_not_created():
             await admin.describe_topics("a")
 
 
-async def test_the_cluster():
+async def test_describe_cluster_lists_the_brokers():
     async with EmbeddedCluster(2, transport="memory") as cluster, administer(cluster) as admin:
         described = await admin.describe_cluster()
         assert [node.id for node in described.nodes] == [1, 2]
@@ -89,7 +89,7 @@ async def test_the_cluster():
         assert described.controller in (1, 2)
 
 
-async def test_offsets_by_place_and_by_time():
+async def test_offsets_can_be_listed_by_position_and_by_time():
     async with EmbeddedCluster(3, transport="memory") as cluster, administer(cluster) as admin:
         cluster.create_topic("a", 3)
         async with cluster.producer() as producer:
@@ -100,7 +100,7 @@ async def test_offsets_by_place_and_by_time():
         def at(seconds):
             return datetime.fromtimestamp(seconds, UTC)
 
-        # Behind the last record the end is meant, and so it is where there is none.
+        # A time after the last record means the end, and so does any time in an empty partition.
         assert await admin.list_offsets("a", {0: at(1), 1: at(1.5)}) == {0: 0, 1: 2}
         assert await admin.list_offsets("a", {1: at(99)}) == {1: 4}
         # As numbers these have meanings of their own: the latest, the earliest, and others that newer brokers know.
@@ -110,7 +110,7 @@ async def test_offsets_by_place_and_by_time():
             await admin.list_offsets("a", {1: "beginning"})
 
 
-async def test_offsets_follow_a_leader_that_moves():
+async def test_listing_offsets_follows_a_moved_leader():
     async with EmbeddedCluster(3, transport="memory") as cluster, administer(cluster) as admin:
         cluster.create_topic("a")
         await cluster.wait_in_sync()
@@ -124,7 +124,7 @@ async def test_offsets_follow_a_leader_that_moves():
         assert await admin.list_offsets("a", {0: "latest"}) == {0: 0}
 
 
-async def test_a_topic_that_is_deleted_meanwhile():
+async def test_a_topic_deleted_meanwhile_is_reported():
     async with EmbeddedCluster(transport="memory") as cluster, administer(cluster) as admin:
         cluster.create_topic("a")
         await admin.list_offsets("a", {0: "latest"})
@@ -134,7 +134,7 @@ async def test_a_topic_that_is_deleted_meanwhile():
 
 
 @pytest.mark.parametrize("error", ["NOT_CONTROLLER", "REQUEST_TIMED_OUT"])
-async def test_what_may_pass_is_tried_again(error):
+async def test_retriable_errors_are_retried(error):
     async with EmbeddedCluster(3, transport="memory") as cluster, administer(cluster) as admin:
         cluster.fail("CreateTopics", error, times=2)
         await admin.create_topic("a")
@@ -143,7 +143,7 @@ async def test_what_may_pass_is_tried_again(error):
         assert cluster.pending_faults() == []
 
 
-async def test_a_new_topic_is_waited_for_until_all_brokers_know_it():
+async def test_create_topic_waits_until_all_brokers_know_the_topic():
     async with EmbeddedCluster(3, transport="memory") as cluster, administer(cluster) as admin:
         for node in cluster.nodes:
             cluster.fail("Metadata", "UNKNOWN_TOPIC_OR_PARTITION", topic="a", node=node, times=2)
@@ -152,7 +152,7 @@ async def test_a_new_topic_is_waited_for_until_all_brokers_know_it():
         assert cluster.pending_faults() == []
 
 
-async def test_a_topic_of_this_name_that_was_deleted_is_not_taken_for_the_new_one(monkeypatch):
+async def test_a_deleted_topic_of_the_same_name_is_not_taken_for_the_new_one(monkeypatch):
     async with EmbeddedCluster(transport="memory") as cluster, administer(cluster) as admin:
         await admin.create_topic("a")
         (deleted,) = await admin.describe_topics(["a"])
@@ -170,7 +170,7 @@ async def test_a_topic_of_this_name_that_was_deleted_is_not_taken_for_the_new_on
 
         monkeypatch.setattr(admin.client, "request", late)
         await admin.create_topic("a")
-        # Twice of the one that is gone; of the new one for the first time; and what broker 1 says by its id.
+        # Twice about the deleted topic, once about the new one, and once by the id from broker 1.
         assert len(answered) == 4
 
 
@@ -183,20 +183,20 @@ def reached_by_node_1(cluster, timeout):
     )
 
 
-async def test_a_topic_is_created_although_brokers_do_not_say_so(caplog):
+async def test_create_topic_succeeds_though_brokers_do_not_report_the_topic(caplog):
     async with EmbeddedCluster(3, transport="memory") as cluster, reached_by_node_1(cluster, 0.3) as admin:
         cluster.delay("Metadata", 60_000, node=2)
         cluster.fail("Metadata", "UNKNOWN_TOPIC_OR_PARTITION", topic="a", node=3, times=None)
         await admin.create_topic("a")
         assert cluster.topics() == ["a"]
         hanging, late = sorted(line for line in caplog.messages if "was created" in line)
-        # One of two timers says why.
+        # Either of two timers gives the reason.
         assert "The topic a was created, but broker 2 does not say so: " in hanging
         assert late.endswith("The topic a was created, but broker 3 does not know it yet")
 
 
 @pytest.mark.parametrize("transport", ["memory", "tcp"])
-async def test_a_broker_that_dies_while_a_topic_is_created_is_not_waited_for(transport, caplog):
+async def test_create_topic_does_not_wait_for_a_broker_that_dies(transport, caplog):
     async with EmbeddedCluster(3, transport=transport) as cluster, reached_by_node_1(cluster, 60) as admin:
         cluster.delay("Metadata", 60_000, node=2)
         creating = asyncio.ensure_future(admin.create_topic("a"))
@@ -208,7 +208,7 @@ async def test_a_broker_that_dies_while_a_topic_is_created_is_not_waited_for(tra
         assert [line for line in caplog.messages if "was created" in line] == []
 
 
-async def test_a_controller_that_died_is_not_asked_for_all_of_the_time():
+async def test_a_dead_controller_does_not_use_up_the_whole_timeout():
     async with EmbeddedCluster(3, transport="memory") as cluster, administer(cluster) as admin:
         await admin.create_topic("a")
         await cluster.kill(admin.client.metadata.controller_id)
@@ -217,7 +217,7 @@ async def test_a_controller_that_died_is_not_asked_for_all_of_the_time():
         assert cluster.topics() == ["b"]
 
 
-async def test_what_does_not_pass_is_raised_at_once_and_what_does_not_end_in_time():
+async def test_non_retriable_errors_are_raised_at_once_and_others_after_the_timeout():
     async with EmbeddedCluster(transport="memory") as cluster:
         cluster.create_topic("a")
         async with administer(cluster) as admin:
@@ -228,7 +228,7 @@ async def test_what_does_not_pass_is_raised_at_once_and_what_does_not_end_in_tim
             with pytest.raises(TopicAuthorizationError):
                 await admin.list_offsets("a", {0: "latest"})
         async with administer(cluster, timeout=0.5) as admin:
-            # What was answered says more than that time is up.
+            # The last error says more than a plain timeout.
             cluster.fail("Metadata", "LEADER_NOT_AVAILABLE", topic="a", times=None)
             with pytest.raises(LeaderNotAvailableError):
                 await admin.describe_topics(["a"])
@@ -238,13 +238,13 @@ async def test_what_does_not_pass_is_raised_at_once_and_what_does_not_end_in_tim
                 await admin.describe_topics(["a"])
 
 
-async def test_nobody_there():
+async def test_an_unreachable_cluster_raises_a_timeout_that_says_why():
     async with Admin(bootstrap_servers="127.0.0.1:1", timeout=0.3, reconnect_backoff_ms=50) as admin:
         with pytest.raises(KafkaTimeoutError, match=r"within 0\.3 s\. Nothing listens at 127\.0\.0\.1:1"):
             await admin.list_topics()
 
 
-async def test_a_cluster_that_comes_up_late_is_waited_for():
+async def test_requests_wait_for_a_cluster_that_starts_late():
     async with EmbeddedCluster() as first:
         address = first.bootstrap_servers
         cluster = first.broker_cluster
@@ -257,14 +257,14 @@ async def test_a_cluster_that_comes_up_late_is_waited_for():
             await cluster.stop()
 
 
-async def test_where_no_known_node_can_be_reached_the_bootstrap_address_is_asked_again():
+async def test_if_no_known_node_is_reachable_the_bootstrap_address_is_used_again():
     async with EmbeddedCluster() as cluster:
         cluster.create_topic("a")
         async with Admin(
             bootstrap_servers=cluster.bootstrap_servers, timeout=10, reconnect_backoff_ms=20, retry_backoff_ms=5
         ) as admin:
             await admin.list_offsets("a", {0: "latest"})
-            # As if the broker had told an address that nobody answers at.
+            # Simulate a broker that advertises an unreachable address.
             metadata = admin.client.metadata
             elsewhere = metadata.node(1)._replace(port=1)
             metadata._nodes = {1: elsewhere}
@@ -273,7 +273,7 @@ async def test_where_no_known_node_can_be_reached_the_bootstrap_address_is_asked
             assert metadata.node(1).port != 1
 
 
-async def test_many_callers_share_a_connection():
+async def test_concurrent_calls_share_a_connection():
     async with EmbeddedCluster(transport="memory") as cluster, administer(cluster) as admin:
         await asyncio.gather(*(admin.create_topic(f"t{number}") for number in range(20)))
         assert len(await admin.list_topics()) == 20
@@ -291,6 +291,6 @@ async def test_configuration_and_life():
     await admin.close()
 
 
-def test_a_transport_that_does_not_exist_was_found_out_at_the_start():
+def test_an_unknown_transport_is_rejected_by_the_constructor():
     with pytest.raises(ConfigurationError, match="transport 'udp' does not exist"):
         Admin(bootstrap_servers="localhost:9092", transport="udp")

@@ -1,4 +1,4 @@
-"""Arrow's columns as records: what lies in the buffers is what goes into the batches."""
+"""Arrow columns as records: batches contain the values of the buffers."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def python_rows(column: Any) -> list[bytes | None]:
 
 @given(data=st.data(), count=st.integers(0, 30))
 @settings(max_examples=150, deadline=None)
-def test_a_row_is_what_arrow_says_it_is(data: st.DataObject, count: int) -> None:
+def test_a_row_equals_the_value_in_arrow(data: st.DataObject, count: int) -> None:
     first, second = data.draw(columns(count)), data.draw(columns(count))
     assert is_binary(first)
     timestamps, headers = data.draw(timestamp_columns(count)), data.draw(header_columns(count))
@@ -154,7 +154,7 @@ def test_a_row_is_what_arrow_says_it_is(data: st.DataObject, count: int) -> None
     headed=st.booleans(),
 )
 @settings(max_examples=200, deadline=None)
-def test_rows_go_where_send_would_put_them(
+def test_rows_go_to_the_partition_that_send_would_choose(
     data: st.DataObject, count: int, batch_size: int, partition: int | None, keyed: bool, timed: bool, headed: bool
 ) -> None:
     values = data.draw(columns(count))
@@ -230,7 +230,7 @@ HEADERS = pyarrow.list_(pyarrow.struct([("key", pyarrow.string()), ("value", pya
     ],
     ids=["timestamp", "header"],
 )
-def test_a_row_that_cannot_be_sent_is_left_to_send_and_those_before_it_are_not(timestamps: Any, headers: Any) -> None:
+def test_appending_stops_before_a_row_that_cannot_be_sent(timestamps: Any, headers: Any) -> None:
     bench = Bench(topics={"t": 1})
     [piece] = record_columns(pyarrow.array([b"a", b"b", b"c", b"d"]), None, timestamps, headers)
     assert _append(bench, 0, piece, 0, 1000) == 2
@@ -274,8 +274,8 @@ def test_a_column_keeps_its_buffers_alive() -> None:
     assert churn
 
 
-def test_a_column_of_many_rows_is_taken_in_pieces() -> None:
-    """One call that took a whole column held the loop for as long as that lasted."""
+def test_a_column_of_many_rows_is_appended_in_pieces() -> None:
+    """Appending a whole column in one call once blocked the loop all that time."""
     bench = Bench(topics={"t": 1}, memory=1 << 24, batch_size=1 << 20, max_request_size=1 << 20)
     bench.send(b"opens a batch")
     [(small, *_)] = record_columns(pyarrow.array([b"x"] * 10_000))
@@ -284,7 +284,7 @@ def test_a_column_of_many_rows_is_taken_in_pieces() -> None:
     assert append_rows(bench.accumulator, "t", 0, None, large, 0, 1000, bench.now, []) < 10
 
 
-def test_rows_that_do_not_exist_are_refused() -> None:
+def test_rows_out_of_range_are_rejected() -> None:
     [columns] = record_columns(
         pyarrow.array([b"x"]), pyarrow.array([b"x"]), pyarrow.array([1]), pyarrow.array([[]], HEADERS)
     )

@@ -1,4 +1,4 @@
-"""Which room of the package may import which, and that the rooms that decide do no input and output."""
+"""Import rules between the rooms of the package; the rooms without io do no input and output."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "aioproducer"
 
-# Rooms whose files, or folders, are rooms of their own.
+# Rooms with files or folders that are separate rooms.
 DIVIDED = {"_client", "_common", "broker", "core"}
 
 _ERRORS = {"errors", "error_codes", "_common.error_texts", "_common.diagnosis", "_common.texts", "_common.client_log"}
@@ -283,15 +283,15 @@ def test_circles_are_found() -> None:
     assert "broker.handlers.context" in graph["broker.handlers.produce"]
 
 
-def test_every_file_is_in_a_room_with_a_rule() -> None:
+def test_every_file_belongs_to_a_room_with_an_import_rule() -> None:
     assert {_room(path) for path in _sources()} <= ARROWS.keys()
 
 
-def test_arrows_have_no_cycle() -> None:
+def test_the_import_rules_have_no_cycle() -> None:
     graphlib.TopologicalSorter(ARROWS).prepare()
 
 
-def test_nothing_of_the_client_points_outward() -> None:
+def test_the_client_imports_nothing_of_testing_spark_or_cli() -> None:
     for room in ARROWS.keys() - {"testing", "spark", "cli", "__main__"}:
         assert not ARROWS[room] & {"testing", "spark", "cli"}
     for room in ARROWS:
@@ -300,7 +300,7 @@ def test_nothing_of_the_client_points_outward() -> None:
 
 
 @pytest.mark.parametrize("path", _sources(), ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_imports_follow_the_arrows(path: Path) -> None:
+def test_imports_follow_the_rules(path: Path) -> None:
     outward = _rooms_imported(path, _tree(path)) - ARROWS[_room(path)]
     assert not outward, f"{path.relative_to(PACKAGE.parent)} imports {sorted(outward)}"
 
@@ -308,12 +308,12 @@ def test_imports_follow_the_arrows(path: Path) -> None:
 @pytest.mark.parametrize(
     "path", [path for path in _sources() if _room(path) in SANS_IO], ids=lambda path: str(path.relative_to(PACKAGE))
 )
-def test_rooms_that_decide_do_not_wait(path: Path) -> None:
+def test_rooms_without_io_import_no_module_that_waits(path: Path) -> None:
     imported = {module.split(".")[0] for node in _runtime_nodes(_tree(path)) for module in _modules(path, node)}
     assert not imported & WAITING, f"{path.relative_to(PACKAGE.parent)} imports {sorted(imported & WAITING)}"
 
 
-def test_imports_of_every_kind_are_seen() -> None:
+def test_imports_of_every_kind_are_detected() -> None:
     core = PACKAGE / "core" / "batching" / "example.py"
     source = "from aioproducer.io import a\nimport aioproducer.broker.log\nfrom aioproducer import cli, __version__\n"
     assert _rooms_imported(core, ast.parse(source)) == {"io", "broker.log", "cli"}

@@ -38,7 +38,7 @@ async def topic(kafka_cluster: EmbeddedCluster) -> str:
     return "topic"
 
 
-async def test_columns_arrive_in_order_and_offsets_say_where(kafka_cluster: EmbeddedCluster, topic: str) -> None:
+async def test_columns_arrive_in_order_at_the_returned_offsets(kafka_cluster: EmbeddedCluster, topic: str) -> None:
     count = 3000
     values = [b"%d" % number for number in range(count)]
     keys = [b"k%d" % (number % 10) if number % 3 else None for number in range(count)]
@@ -56,7 +56,7 @@ async def test_columns_arrive_in_order_and_offsets_say_where(kafka_cluster: Embe
             assert record[3:] == (timestamps[number], keys[number], values[number], tuple(headers[number]))
 
 
-async def test_offsets_leave_out_what_others_sent_in_between(kafka_cluster: EmbeddedCluster, topic: str) -> None:
+async def test_offsets_exclude_records_of_other_senders(kafka_cluster: EmbeddedCluster, topic: str) -> None:
     async with kafka_cluster.producer(batch_size=2000, linger_ms=50) as producer:
         await producer.partitions_for(topic)
         first = asyncio.create_task(producer.send_many(topic, [b"a" * 10] * 300, partition=1))
@@ -74,13 +74,13 @@ async def test_offsets_leave_out_what_others_sent_in_between(kafka_cluster: Embe
 @pytest.mark.parametrize(
     "values", [[b"1", b"2"], (b"1", b"2"), deque([b"1", b"2"]), [bytearray(b"1"), memoryview(b"2")]]
 )
-async def test_any_sequence_will_do(kafka_cluster: EmbeddedCluster, topic: str, values: Any) -> None:
+async def test_any_sequence_is_accepted(kafka_cluster: EmbeddedCluster, topic: str, values: Any) -> None:
     async with kafka_cluster.producer() as producer:
         assert await producer.send_many(topic, values, partition=0) == SendManyResult(2, 2, {0: [range(2)]})
     assert [record.value for record in kafka_cluster.records(topic, 0)] == [b"1", b"2"]
 
 
-async def test_nothing_is_sent_of_no_values(kafka_cluster: EmbeddedCluster, topic: str) -> None:
+async def test_an_empty_sequence_sends_nothing(kafka_cluster: EmbeddedCluster, topic: str) -> None:
     async with kafka_cluster.producer() as producer:
         assert await producer.send_many(topic, []) == SendManyResult(0, 0, {})
 
@@ -91,7 +91,9 @@ async def test_acks_zero_counts_what_was_written(kafka_cluster: EmbeddedCluster,
 
 
 @pytest.mark.parametrize("values", [(b"%d" % number for number in range(3)), b"abc", "abc", {b"1": 1}, {b"1"}, 5])
-async def test_what_is_no_sequence_is_refused(kafka_cluster: EmbeddedCluster, topic: str, values: Any) -> None:
+async def test_a_value_that_is_not_a_sequence_is_rejected(
+    kafka_cluster: EmbeddedCluster, topic: str, values: Any
+) -> None:
     async with kafka_cluster.producer() as producer:
         with pytest.raises(TypeError, match=r"values must be a sequence or a pyarrow array, not .* make a list of it"):
             await producer.send_many(topic, values)
@@ -108,7 +110,7 @@ async def test_columns_must_be_of_one_length(kafka_cluster: EmbeddedCluster, top
 # Failures
 
 
-async def test_failures_are_told_with_the_result(kafka_cluster: EmbeddedCluster, topic: str) -> None:
+async def test_failures_are_reported_with_the_result(kafka_cluster: EmbeddedCluster, topic: str) -> None:
     async with kafka_cluster.producer(linger_ms=20) as producer:
         await producer.send_many(topic, [b"v"] * 4, partition=1)
         kafka_cluster.fail("Produce", "TOPIC_AUTHORIZATION_FAILED")
@@ -120,7 +122,7 @@ async def test_failures_are_told_with_the_result(kafka_cluster: EmbeddedCluster,
         }
 
 
-async def test_records_too_large_fail_alone(kafka_cluster: EmbeddedCluster, topic: str) -> None:
+async def test_only_records_that_are_too_large_fail(kafka_cluster: EmbeddedCluster, topic: str) -> None:
     async with kafka_cluster.producer() as producer:
         with pytest.raises(SendManyError) as failed:
             await producer.send_many(topic, [b"1", bytes(2_000_000), b"3"], partition=0)
@@ -128,7 +130,7 @@ async def test_records_too_large_fail_alone(kafka_cluster: EmbeddedCluster, topi
     assert [type(error) for error in failed.value.errors.values()] == [RecordTooLargeError]
 
 
-async def test_a_batch_that_is_split_has_the_offsets_of_its_parts(kafka_cluster: EmbeddedCluster, topic: str) -> None:
+async def test_a_split_batch_has_the_offsets_of_its_parts(kafka_cluster: EmbeddedCluster, topic: str) -> None:
     async with kafka_cluster.producer(batch_size=50_000, linger_ms=50) as producer:
         await producer.send(topic, b"v", partition=0)
         kafka_cluster.fail("Produce", "MESSAGE_TOO_LARGE")
@@ -152,7 +154,9 @@ async def test_a_part_of_a_split_batch_can_fail(kafka_cluster: EmbeddedCluster, 
     assert result.offsets == {0: [range(1, 1 + result.acked)]}
 
 
-async def test_a_mistake_half_way_says_how_far_it_came(kafka_cluster: EmbeddedCluster, topic: str) -> None:
+async def test_an_error_in_the_middle_reports_how_many_records_were_accepted(
+    kafka_cluster: EmbeddedCluster, topic: str
+) -> None:
     values: list[Any] = [b"%d" % number for number in range(1000)]
     values[500] = "text"
     async with kafka_cluster.producer() as producer:
@@ -165,7 +169,7 @@ async def test_a_mistake_half_way_says_how_far_it_came(kafka_cluster: EmbeddedCl
     assert [record.value for record in kafka_cluster.records(topic, 0)] == values[:500]
 
 
-async def test_a_serializers_error_ends_it_there(kafka_cluster: EmbeddedCluster, topic: str) -> None:
+async def test_a_serializer_error_ends_send_many_at_that_record(kafka_cluster: EmbeddedCluster, topic: str) -> None:
     async with kafka_cluster.producer(value_serializer=str.encode) as producer:
         with pytest.raises(SerializationError) as raised:
             await producer.send_many(topic, ["1", 2, "3"], partition=0)
@@ -173,7 +177,7 @@ async def test_a_serializers_error_ends_it_there(kafka_cluster: EmbeddedCluster,
     assert [record.value for record in kafka_cluster.records(topic, 0)] == [b"1"]
 
 
-async def test_cancelled_half_way_leaves_nothing_hanging(kafka_cluster: EmbeddedCluster, topic: str) -> None:
+async def test_cancelling_send_many_leaves_nothing_pending(kafka_cluster: EmbeddedCluster, topic: str) -> None:
     async with kafka_cluster.producer(buffer_memory=10_000, linger_ms=0) as producer:
         task = asyncio.create_task(producer.send_many(topic, [bytes(100)] * 100_000, partition=0))
         await asyncio.sleep(0.05)
@@ -187,7 +191,7 @@ async def test_cancelled_half_way_leaves_nothing_hanging(kafka_cluster: Embedded
         await asyncio.wait([waiting])
 
 
-async def test_closed_half_way_raises(kafka_cluster: EmbeddedCluster, topic: str) -> None:
+async def test_closing_the_producer_during_send_many_raises(kafka_cluster: EmbeddedCluster, topic: str) -> None:
     producer = kafka_cluster.producer(buffer_memory=10_000)
     await producer.start()
     task = asyncio.create_task(producer.send_many(topic, [bytes(100)] * 100_000, partition=0))
@@ -201,7 +205,7 @@ async def test_closed_half_way_raises(kafka_cluster: EmbeddedCluster, topic: str
 
 
 @pytest.mark.parametrize("buffer_memory", [2000, 20_000])
-async def test_a_small_buffer_is_enough_for_many(
+async def test_a_small_buffer_is_enough_for_many_records(
     kafka_cluster: EmbeddedCluster, topic: str, buffer_memory: int
 ) -> None:
     values = [b"%04d" % number * 20 for number in range(1000)]
@@ -211,7 +215,7 @@ async def test_a_small_buffer_is_enough_for_many(
     assert [record.value for record in kafka_cluster.records(topic, 0)] == values
 
 
-async def test_large_records_before_the_topic_is_known_wait_for_room(
+async def test_large_records_wait_for_room_before_the_topic_is_known(
     kafka_cluster: EmbeddedCluster, topic: str
 ) -> None:
     async with kafka_cluster.producer(buffer_memory=100_000) as producer:
@@ -219,7 +223,7 @@ async def test_large_records_before_the_topic_is_known_wait_for_room(
     assert result.acked == 20
 
 
-async def test_megabytes_from_arrow_before_the_topic_is_known_are_sent_though_reading_them_takes_a_turn(
+async def test_arrow_columns_of_megabytes_are_sent_before_the_topic_is_known(
     kafka_cluster: EmbeddedCluster, topic: str
 ) -> None:
     values = [b"%d" % number + bytes(999_000) for number in range(30)]
@@ -229,13 +233,15 @@ async def test_megabytes_from_arrow_before_the_topic_is_known_are_sent_though_re
     assert [record.value for record in kafka_cluster.records(topic, 0)] == values
 
 
-async def test_none_in_the_headers_stands_for_a_record_without_any(kafka_cluster: EmbeddedCluster, topic: str) -> None:
+async def test_none_among_the_headers_means_a_record_without_headers(
+    kafka_cluster: EmbeddedCluster, topic: str
+) -> None:
     async with kafka_cluster.producer() as producer:
         await producer.send_many(topic, [b"1", b"2"], partition=0, headers=[None, [("k", b"v")]])
     assert [record.headers for record in kafka_cluster.records(topic, 0)] == [(), (("k", b"v"),)]
 
 
-async def test_a_line_filled_by_others_is_waited_for(kafka_cluster: EmbeddedCluster, topic: str) -> None:
+async def test_send_many_waits_for_a_queue_filled_by_other_senders(kafka_cluster: EmbeddedCluster, topic: str) -> None:
     async with kafka_cluster.producer(buffer_memory=100_000) as producer:
         others = [producer.send(topic, bytes(30_000), partition=1) for _ in range(3)]
         with pytest.raises(BufferExhaustedError):
@@ -245,10 +251,10 @@ async def test_a_line_filled_by_others_is_waited_for(kafka_cluster: EmbeddedClus
 
 
 @pytest.mark.parametrize(("memory", "tasks", "size"), [(4096, 20, 1000), (20_000, 10, 9000)])
-async def test_calls_side_by_side_wait_for_room_one_after_the_other(
+async def test_concurrent_calls_wait_for_room_in_order(
     kafka_cluster: EmbeddedCluster, topic: str, memory: int, tasks: int, size: int
 ) -> None:
-    """All waited for the same flush, the first filled the line again, and the others failed."""
+    """All once waited for the same flush; the first filled the queue again, and the others failed."""
     async with kafka_cluster.producer(buffer_memory=memory, batch_size=1000, linger_ms=0) as producer:
         await producer.partitions_for(topic)
         results = await asyncio.gather(*[producer.send_many(topic, [bytes(size)] * 5) for _ in range(tasks)])
@@ -256,7 +262,9 @@ async def test_calls_side_by_side_wait_for_room_one_after_the_other(
     assert len(kafka_cluster.records(topic)) == 5 * tasks
 
 
-async def test_there_is_no_room_for_longer_than_a_call_waits(kafka_cluster: EmbeddedCluster, topic: str) -> None:
+async def test_send_many_fails_if_there_is_no_room_within_max_block_ms(
+    kafka_cluster: EmbeddedCluster, topic: str
+) -> None:
     config = {"max_block_ms": 200, "request_timeout_ms": 300, "delivery_timeout_ms": 400}
     async with kafka_cluster.producer(buffer_memory=5000, linger_ms=0, **config) as producer:
         await know_topic(producer, topic)
@@ -268,8 +276,8 @@ async def test_there_is_no_room_for_longer_than_a_call_waits(kafka_cluster: Embe
     assert all(isinstance(result, BufferExhaustedError | SendManyError) for result in results)
 
 
-async def test_the_record_that_the_broker_blames_tells_why(kafka_cluster: EmbeddedCluster) -> None:
-    """It was said that others were to blame, and not which nor why."""
+async def test_the_record_that_the_broker_rejects_has_the_reason(kafka_cluster: EmbeddedCluster) -> None:
+    """The error once said that other records were rejected, but not which or why."""
     kafka_cluster.create_topic("compacted", 1, configs={"cleanup.policy": "compact"})
     async with kafka_cluster.producer() as producer:
         with pytest.raises(SendManyError) as caught:
@@ -279,13 +287,13 @@ async def test_the_record_that_the_broker_blames_tells_why(kafka_cluster: Embedd
     assert "Compacted topic cannot accept message without key" in str(error)
 
 
-async def test_memory_goes_with_what_is_under_way_not_with_the_records(
+async def test_memory_use_follows_the_batches_in_progress_and_not_the_record_count(
     kafka_cluster: EmbeddedCluster, topic: str
 ) -> None:
-    """A handle for each record would be more than 50 bytes a record."""
+    """A Delivery for each record would take more than 50 bytes a record."""
     count = 100_000
     values = [b"v" * 10] * count
-    # Compressed, so that what the cluster stores in this same process is next to nothing.
+    # Compressed, so that the cluster, in this process, stores next to nothing.
     async with kafka_cluster.producer(buffer_memory=200_000, compression_type="zstd") as producer:
         await producer.send_many(topic, values[:1000], partition=0)
         tracemalloc.start()
@@ -297,7 +305,7 @@ async def test_memory_goes_with_what_is_under_way_not_with_the_records(
     assert peak < 20 * count
 
 
-async def test_others_have_their_turns_meanwhile(kafka_cluster: EmbeddedCluster, topic: str) -> None:
+async def test_other_tasks_run_during_send_many(kafka_cluster: EmbeddedCluster, topic: str) -> None:
     async with kafka_cluster.producer() as producer:
         task = asyncio.create_task(producer.send_many(topic, [bytes(100)] * 20_000, partition=0))
         turns = 0
@@ -308,7 +316,7 @@ async def test_others_have_their_turns_meanwhile(kafka_cluster: EmbeddedCluster,
         await task
 
 
-async def test_it_waits_for_its_own_records_only(kafka_cluster: EmbeddedCluster, topic: str) -> None:
+async def test_send_many_waits_only_for_its_own_records(kafka_cluster: EmbeddedCluster, topic: str) -> None:
     async with kafka_cluster.producer(linger_ms=100_000, max_block_ms=60_000) as producer:
         stuck = producer.send(topic, b"v", partition=99)
         kafka_cluster.create_topic("other")
@@ -347,10 +355,10 @@ async def test_arrow_columns(kafka_cluster: EmbeddedCluster, topic: str) -> None
 
 
 @pytest.mark.skipif(not Producer.compiled, reason="the uncompiled build reads Arrow row by row")
-async def test_arrow_rows_with_timestamps_and_headers_are_not_sent_one_by_one(
+async def test_arrow_rows_with_timestamps_and_headers_are_sent_in_bulk(
     kafka_cluster: EmbeddedCluster, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They were, at a fifth of the speed of those without."""
+    """They were once sent one by one, at a fifth of the speed of rows without headers."""
     count = 5000
     numbers = range(count)
     async with kafka_cluster.producer(batch_size=2000) as producer:
@@ -367,7 +375,7 @@ async def test_arrow_rows_with_timestamps_and_headers_are_not_sent_one_by_one(
             ),
         )
         assert result == SendManyResult(count, count, {0: [range(count)]})
-        # One where others have had their turn, for each of the pieces that columns are taken in.
+        # One call after each pause for other tasks, for each piece of the columns.
         assert send.call_count < count / 100
     for number, record in enumerate(kafka_cluster.records(topic, 0)):
         assert record.value == b"%d" % number
@@ -375,7 +383,9 @@ async def test_arrow_rows_with_timestamps_and_headers_are_not_sent_one_by_one(
         assert record.timestamp_ms == number if number % 2 else record.timestamp_ms > 10**12
 
 
-async def test_a_header_of_arrow_without_a_key_ends_it_there(kafka_cluster: EmbeddedCluster, topic: str) -> None:
+async def test_an_arrow_header_without_a_key_ends_send_many_at_that_row(
+    kafka_cluster: EmbeddedCluster, topic: str
+) -> None:
     headers = pyarrow.array([[("a", b"1")], [(None, b"2")], []], HEADER_TYPE)
     async with kafka_cluster.producer() as producer:
         await producer.send(topic, b"", partition=1)
@@ -402,8 +412,8 @@ async def test_arrow_arrays_of_many_kinds(kafka_cluster: EmbeddedCluster, topic:
     assert [(record.key, record.value) for record in stored] == [(text.encode(), text.encode()) for text in texts]
 
 
-async def test_serializers_see_what_arrow_holds(kafka_cluster: EmbeddedCluster, topic: str) -> None:
-    """A string column was made into bytes before a StringSerializer, which takes str, came to see it."""
+async def test_serializers_get_the_python_values_of_arrow(kafka_cluster: EmbeddedCluster, topic: str) -> None:
+    """A string column was once converted to bytes before a StringSerializer, which takes str, was called."""
     package = "org.apache.kafka.common.serialization"
     async with kafka_cluster.producer(value_serializer=f"{package}.StringSerializer") as producer:
         await producer.send_many(topic, pyarrow.array(["é"]), keys=pyarrow.array(["k"]), partition=0)
@@ -413,32 +423,32 @@ async def test_serializers_see_what_arrow_holds(kafka_cluster: EmbeddedCluster, 
     assert [(record.key, record.value) for record in stored] == [(b"k", "é".encode()), (bytes(7) + b"\x01", b"v")]
 
 
-async def test_arrow_numbers_without_a_serializer_are_refused(kafka_cluster: EmbeddedCluster, topic: str) -> None:
+async def test_arrow_numbers_without_a_serializer_are_rejected(kafka_cluster: EmbeddedCluster, topic: str) -> None:
     async with kafka_cluster.producer() as producer:
         with pytest.raises(TypeError, match="value must be bytes-like"):
             await producer.send_many(topic, pyarrow.array([1, 2]))
 
 
-async def test_sequences_of_numbers_are_no_columns_of_bytes(kafka_cluster: EmbeddedCluster, topic: str) -> None:
+async def test_sequences_of_numbers_are_rejected_as_columns_of_bytes(
+    kafka_cluster: EmbeddedCluster, topic: str
+) -> None:
     async with kafka_cluster.producer() as producer:
         with pytest.raises(TypeError, match="value must be bytes-like"):
             await producer.send_many(topic, array.array("i", [1, 2]))
 
 
 @pytest.mark.parametrize("values", [[b"v"], pyarrow.array([b"v"])], ids=["list", "arrow"])
-async def test_a_wrong_partition_is_named_whatever_the_column(
+async def test_a_wrong_partition_is_named_for_every_kind_of_column(
     kafka_cluster: EmbeddedCluster, topic: str, values: Any
 ) -> None:
-    """Of Arrow's columns the error was that of a comparison deep inside."""
+    """For Arrow columns the error was once that of an internal comparison."""
     async with kafka_cluster.producer() as producer:
         await producer.send(topic, b"the topic is known")
         with pytest.raises(TypeError, match="partition must be int, not str"):
             await producer.send_many(topic, values, partition="0")  # type: ignore[arg-type]  # what is tested
 
 
-async def test_a_failure_behind_a_batch_that_is_not_done_is_seen_at_once(
-    kafka_cluster: EmbeddedCluster, topic: str
-) -> None:
+async def test_a_failure_behind_an_unfinished_batch_is_seen_at_once(kafka_cluster: EmbeddedCluster, topic: str) -> None:
     kafka_cluster.fail(api="Produce", error="INVALID_RECORD", topic=topic, partition=1)
     async with kafka_cluster.producer(linger_ms=60_000, batch_size=1000) as producer:
         await producer.partitions_for(topic)
@@ -454,7 +464,7 @@ async def test_a_failure_behind_a_batch_that_is_not_done_is_seen_at_once(
         assert sender.acked == 1
 
 
-async def test_settling_that_was_cancelled_forgets_nothing(kafka_cluster: EmbeddedCluster, topic: str) -> None:
+async def test_a_cancelled_settle_all_loses_no_result(kafka_cluster: EmbeddedCluster, topic: str) -> None:
     kafka_cluster.delay(api="Produce", delay_ms=50)
     async with kafka_cluster.producer(linger_ms=0) as producer:
         await producer.partitions_for(topic)
@@ -469,7 +479,7 @@ async def test_settling_that_was_cancelled_forgets_nothing(kafka_cluster: Embedd
         assert sender.acked == 1
 
 
-async def test_filled_batches_that_wait_to_be_sent_are_bounded(
+async def test_the_number_of_full_batches_waiting_to_be_sent_is_bounded(
     kafka_cluster: EmbeddedCluster, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("aioproducer._client.bulk.WAITING_TO_BE_SENT", 10)
@@ -492,7 +502,7 @@ async def test_filled_batches_that_wait_to_be_sent_are_bounded(
         assert sender.acked == 41
 
 
-async def test_a_batch_that_is_tried_again_holds_up_none_of_another_partition(
+async def test_a_retried_batch_does_not_delay_other_partitions(
     kafka_cluster: EmbeddedCluster, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("aioproducer._client.bulk.WAITING_TO_BE_SENT", 2)

@@ -1,4 +1,4 @@
-"""Two clients in one process can be told apart by their log lines."""
+"""Log lines identify the client in a process with several."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class FailingInterceptor:
         raise ZeroDivisionError
 
 
-def test_a_line_has_the_client_in_front_and_the_place_that_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_log_line_starts_with_the_client_and_keeps_its_source_location(caplog: pytest.LogCaptureFixture) -> None:
     log = ClientLog("Producer", "100%s\n")
     log.warning("%d of %s", 3, "%d")
     log.error("50% done")
@@ -46,7 +46,7 @@ def test_a_line_has_the_client_in_front_and_the_place_that_logged(caplog: pytest
     assert caplog.records[-1].exc_info is not None
 
 
-async def test_lines_of_producer_nodes_hooks_and_interceptors_name_the_client(
+async def test_log_lines_of_producer_nodes_hooks_and_interceptors_name_the_client(
     kafka_cluster: EmbeddedCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, "aioproducer")
@@ -73,7 +73,7 @@ async def test_lines_of_producer_nodes_hooks_and_interceptors_name_the_client(
         assert any(message.startswith(text) for message in caplog.messages), text
 
 
-async def test_lines_of_admins_and_readers_name_their_kind(caplog: pytest.LogCaptureFixture) -> None:
+async def test_log_lines_of_admins_and_readers_name_their_kind(caplog: pytest.LogCaptureFixture) -> None:
     async with Admin(bootstrap_servers=NOWHERE, client_id="c", timeout=0.05) as admin:
         with pytest.raises(KafkaError):
             await admin.list_topics()

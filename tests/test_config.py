@@ -35,7 +35,7 @@ class Stamp:
         return record
 
 
-def test_defaults_are_those_of_the_java_client() -> None:
+def test_defaults_equal_those_of_the_java_client() -> None:
     made = config()
     assert (made.acks, made.enable_idempotence, made.linger_ms, made.batch_size) == (-1, True, 5, 16384)
     assert (made.delivery_timeout_ms, made.retries, made.compression_type) == (120000, 2147483647, "none")
@@ -45,7 +45,7 @@ def test_defaults_are_those_of_the_java_client() -> None:
     assert made.originals() == {"bootstrap.servers": SERVER}
 
 
-def test_every_supported_key_is_a_typed_attribute_and_no_other_is() -> None:
+def test_the_typed_attributes_are_exactly_the_supported_keys() -> None:
     annotated = set(ProducerConfig.__annotations__) - {"ssl_context", "bootstrap_addresses", "_originals"}
     assert annotated == {key.attribute for key in CONFIG_DEF.keys.values() if key.status is Status.SUPPORTED}
     made = config()
@@ -63,7 +63,7 @@ def test_dotted_and_snake_case_mean_the_same(tmp_path: Path) -> None:
         ProducerConfig.from_mapping({"linger.ms": 1, "linger_ms": 1, "bootstrap.servers": SERVER})
 
 
-def test_it_does_not_change_and_shows_no_secret() -> None:
+def test_a_config_is_immutable_and_shows_no_secret() -> None:
     made = config(ssl_key_password="geheim", client_id="x")
     with pytest.raises(AttributeError):
         made.linger_ms = 3
@@ -77,7 +77,7 @@ def test_it_does_not_change_and_shows_no_secret() -> None:
     ("name", "nearest"),
     [("liner_ms", "linger_ms"), ("linger.m", "linger.ms"), ("compresion_type", "compression_type"), ("acs", "acks")],
 )
-def test_an_unknown_key_names_the_nearest(name: str, nearest: str) -> None:
+def test_an_unknown_key_suggests_the_nearest_one(name: str, nearest: str) -> None:
     with pytest.raises(
         ConfigurationError, match=f"unknown configuration key: '{name}' \\(did you mean '{nearest}'\\?\\)"
     ):
@@ -95,20 +95,20 @@ def test_an_unknown_key_names_the_nearest(name: str, nearest: str) -> None:
         ("ssl_certfile", "here it is 'ssl_keystore_location', one file with the key and the certificates"),
     ],
 )
-def test_a_name_of_another_client_is_told_from_a_mistyped_one(name: str, hint: str) -> None:
+def test_a_key_of_another_client_is_distinguished_from_a_mistyped_one(name: str, hint: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         config(**{name: 1})
     assert str(caught.value) == f"unknown configuration key: '{name}' ({hint})"
 
 
-def test_names_of_other_clients_stand_for_keys_and_are_none() -> None:
+def test_names_of_other_clients_map_to_keys_and_are_not_keys_themselves() -> None:
     for name, (here, _remark) in CONFIG_DEF.other_names().items():
         assert here in CONFIG_DEF.keys
         assert name not in CONFIG_DEF.keys
         assert name.replace(".", "_") not in [key.attribute for key in CONFIG_DEF.keys.values()]
 
 
-def test_unknown_keys_are_all_named_at_once() -> None:
+def test_all_unknown_keys_are_named_at_once() -> None:
     with pytest.raises(ConfigurationError, match="'xyzzy', 'group_id'"):
         config(xyzzy=1, group_id=2)
 
@@ -152,7 +152,7 @@ def test_bootstrap_servers(given_servers: object, addresses: object) -> None:
         (9092, "a list, or a string with commas"),
     ],
 )
-def test_bootstrap_servers_that_are_refused(given_servers: object, says: str) -> None:
+def test_malformed_bootstrap_servers_are_rejected(given_servers: object, says: str) -> None:
     with pytest.raises(ConfigurationError, match=says):
         config(bootstrap_servers=given_servers)
 
@@ -163,13 +163,15 @@ def test_acks(acks: object, parsed: int) -> None:
 
 
 @pytest.mark.parametrize("acks", [2, "ALL", True, "one", 1.0])
-def test_acks_that_are_refused(acks: object) -> None:
+def test_invalid_acks_are_rejected(acks: object) -> None:
     with pytest.raises(ConfigurationError, match="acks must be"):
         config(acks=acks)
 
 
 @pytest.mark.parametrize(("name", "value"), [("acks", 1), ("acks", 0), ("retries", 0)])
-def test_a17_idempotence_gives_way_unless_asked_for(name: str, value: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_conflicting_setting_disables_idempotence_unless_it_is_set_explicitly(
+    name: str, value: int, caplog: pytest.LogCaptureFixture
+) -> None:
     with caplog.at_level(logging.INFO, "aioproducer.config"):
         assert config(**{name: value}).enable_idempotence is False
     assert f"idempotence is off because {name} is {value}" in caplog.text
@@ -178,7 +180,7 @@ def test_a17_idempotence_gives_way_unless_asked_for(name: str, value: int, caplo
         config(**{name: value}, enable_idempotence=True)
 
 
-def test_a17_in_flight_above_five_takes_idempotence_off_only_by_hand() -> None:
+def test_more_than_five_requests_in_flight_require_idempotence_to_be_disabled_explicitly() -> None:
     for more in ({}, {"enable_idempotence": True}, {"acks": 1}):
         with pytest.raises(ConfigurationError, match="6 is over the 5 that idempotence allows"):
             config(max_in_flight_requests_per_connection=6, **more)
@@ -192,7 +194,7 @@ def test_a17_in_flight_above_five_takes_idempotence_off_only_by_hand() -> None:
     delivery=st.none() | st.integers(0, 2**31 - 1),
 )
 @settings(max_examples=100)
-def test_pt71_delivery_timeout_covers_linger_and_request(linger: int, request: int, delivery: int | None) -> None:
+def test_delivery_timeout_covers_linger_and_request_timeout(linger: int, request: int, delivery: int | None) -> None:
     given_values = {"linger_ms": linger, "request_timeout_ms": request}
     least = min(linger + request, 2**31 - 1)
     if delivery is None:
@@ -204,19 +206,19 @@ def test_pt71_delivery_timeout_covers_linger_and_request(linger: int, request: i
             config(**given_values, delivery_timeout_ms=delivery)
 
 
-def test_reconnect_backoff_without_a_ceiling_does_not_grow() -> None:
+def test_reconnect_backoff_without_a_maximum_does_not_grow() -> None:
     assert config(reconnect_backoff_ms=200).reconnect_backoff_max_ms == 200
     assert config(reconnect_backoff_ms=200, reconnect_backoff_max_ms=300).reconnect_backoff_max_ms == 300
     assert config().reconnect_backoff_max_ms == 1000
 
 
-def test_a_backoff_above_its_ceiling_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_backoff_above_its_maximum_logs_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     config(retry_backoff_ms=5000)
     assert "retry.backoff.ms (5000) is greater than retry.backoff.max.ms (1000)" in caplog.text
 
 
 @pytest.mark.parametrize("value", [0, -1])
-def test_connections_need_time_to_be_made(value: int) -> None:
+def test_a_connection_setup_timeout_of_zero_is_rejected(value: int) -> None:
     for name in ("socket.connection.setup.timeout.ms", "socket.connection.setup.timeout.max.ms"):
         with pytest.raises(ConfigurationError, match=rf"{name} must be at least 1 ms, not {value}"):
             config(**{name.replace(".", "_"): value})
@@ -236,12 +238,12 @@ def test_rack_aware_partitioning_needs_a_rack() -> None:
 
 
 @pytest.mark.parametrize("protocol", ["SASL_SSL", "sasl_plaintext"])
-def test_sasl_is_refused_with_a_way_out(protocol: str) -> None:
+def test_sasl_is_rejected_with_an_alternative(protocol: str) -> None:
     with pytest.raises(UnsupportedSecurityProtocolError, match="SASL comes in a later release"):
         config(security_protocol=protocol)
 
 
-def test_transactions_are_refused() -> None:
+def test_transactions_are_rejected() -> None:
     with pytest.raises(ConfigurationError, match=r"transactional\.id: transactions come in a later release"):
         config(transactional_id="t")
     with pytest.raises(ConfigurationError, match=r"transaction\.two\.phase\.commit\.enable"):
@@ -256,7 +258,7 @@ def test_metric_reporters() -> None:
         config(metric_reporters="com.example.Reporter")
 
 
-def test_o03_keys_without_effect_are_named_once_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+def test_keys_without_effect_are_named_once_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "aioproducer.config"):
         made = ProducerConfig.from_mapping(
             {"bootstrap.servers": SERVER, "ssl.provider": "SunJSSE", "sasl.mechanism": "PLAIN", "linger.ms": 1}
@@ -266,18 +268,18 @@ def test_o03_keys_without_effect_are_named_once_in_the_log(caplog: pytest.LogCap
     assert not hasattr(made, "ssl_provider")
 
 
-def test_keys_that_plugins_define_for_themselves_pass() -> None:
+def test_keys_defined_by_plugins_are_accepted() -> None:
     made = ProducerConfig.from_mapping({"bootstrap.servers": SERVER, "metrics.context.team": "a"})
     assert made.originals()["metrics.context.team"] == "a"
 
 
 @pytest.mark.parametrize(("name", "value"), [("linger_ms", None), ("acks", None), ("interceptor_classes", None)])
-def test_none_where_no_none_belongs(name: str, value: object) -> None:
+def test_none_is_rejected_for_keys_without_none(name: str, value: object) -> None:
     with pytest.raises(ConfigurationError, match="must not be None"):
         config(**{name: value})
 
 
-def test_upper_and_lower_case_as_kafka() -> None:
+def test_case_sensitivity_equals_that_of_kafka() -> None:
     assert config(metadata_recovery_strategy="NONE").metadata_recovery_strategy == "none"
     assert config(security_protocol="ssl").security_protocol == "SSL"
     with pytest.raises(ConfigurationError, match=r"compression\.type must be one of none, gzip"):
@@ -306,7 +308,7 @@ def test_partitioners() -> None:
     assert config(partitioner_class=f"{java}internals.DefaultPartitioner").partitioner_class is None
 
 
-def test_javas_default_engine_factory_is_the_built_in_way() -> None:
+def test_javas_default_engine_factory_means_the_built_in_one() -> None:
     made = config(ssl_engine_factory_class="org.apache.kafka.common.security.ssl.DefaultSslEngineFactory")
     assert made.ssl_engine_factory_class is None
 
@@ -345,7 +347,7 @@ def test_entry_points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("ssl_engine_factory_class", 5, "must be callable"),
     ],
 )
-def test_plugins_that_are_refused(name: str, value: object, says: str) -> None:
+def test_invalid_plugins_are_rejected(name: str, value: object, says: str) -> None:
     with pytest.raises(ConfigurationError, match=says):
         config(**{name: value})
 
@@ -367,7 +369,7 @@ def test_an_ssl_context_implies_ssl_and_excludes_the_ssl_keys() -> None:
             config(**given_keys)
 
 
-def test_a_trust_store_without_security_protocol_ssl_was_left_out_in_silence(caplog: pytest.LogCaptureFixture) -> None:
+def test_ssl_keys_without_security_protocol_ssl_log_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     config(security_protocol="SSL", ssl_truststore_location="x")
     assert not caplog.records
     config(ssl_truststore_location="x", ssl_keystore_location="y")
@@ -393,7 +395,7 @@ def test_errors_are_value_errors_and_kafka_errors() -> None:
     assert str(caught.value) == "linger.ms must be at least 0, not -1"
 
 
-def test_the_documentation_is_printed() -> None:
+def test_the_documentation_can_be_printed() -> None:
     printed = subprocess.run([sys.executable, "-m", "aioproducer.config"], check=True, capture_output=True, text=True)
     assert printed.stdout == configuration_page()
 

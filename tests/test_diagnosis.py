@@ -1,4 +1,4 @@
-"""What a newcomer reads when something does not work."""
+"""Error messages that explain why something does not work."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def verify_error(code: int, message: str) -> ssl.SSLCertVerificationError:
     return error
 
 
-def test_nobody_listens() -> None:
+def test_a_refused_connection_names_the_address() -> None:
     error = diagnosis.connection_failed(ADDRESS, ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused"))
     assert type(error) is ConnectionFailedError
     assert str(error) == (
@@ -58,7 +58,7 @@ def test_nobody_listens() -> None:
     ],
     ids=lambda cause: type(cause).__name__,
 )
-def test_an_advertised_listener_that_cannot_be_reached_is_said_to_be_one(cause: OSError) -> None:
+def test_an_unreachable_advertised_listener_is_identified_as_such(cause: OSError) -> None:
     error = diagnosis.connection_failed("10.0.0.7:9092", cause, broker=3)
     assert "broker 3 (advertised.listeners of that broker)" in str(error)
     assert "10.0.0.7" in str(error)
@@ -67,7 +67,7 @@ def test_an_advertised_listener_that_cannot_be_reached_is_said_to_be_one(cause: 
         assert "advertised" not in str(diagnosis.connection_failed("10.0.0.7:9092", cause, broker=bootstrap))
 
 
-def test_connect_timeout_and_no_route() -> None:
+def test_a_connect_timeout_and_a_missing_route_are_explained() -> None:
     assert "packets seem to be dropped" in str(diagnosis.connection_failed(ADDRESS, TimeoutError()))
     text = str(diagnosis.connection_failed(ADDRESS, OSError(errno.ENETUNREACH, "Network is unreachable")))
     assert "cannot be reached from here (Network is unreachable)" in text
@@ -76,7 +76,7 @@ def test_connect_timeout_and_no_route() -> None:
     assert "(OSError)" in str(diagnosis.connection_failed(ADDRESS, OSError()))
 
 
-def test_a_name_that_does_not_resolve() -> None:
+def test_a_name_that_does_not_resolve_is_explained() -> None:
     failure = socket.gaierror(socket.EAI_NONAME, "Name or service not known")
     assert str(diagnosis.connection_failed("kafak.example:9092", failure)) == (
         "The host name 'kafak.example' could not be resolved (Name or service not known): check its spelling and this "
@@ -105,7 +105,7 @@ def test_a_name_that_does_not_resolve() -> None:
     ],
     ids=str,
 )
-def test_a_failed_tls_handshake(failure: ssl.SSLError, advice: str) -> None:
+def test_a_failed_tls_handshake_is_explained(failure: ssl.SSLError, advice: str) -> None:
     error = diagnosis.connection_failed(ADDRESS, failure, uses_tls=True)
     assert type(error) is TlsError
     assert not error.retriable
@@ -117,14 +117,14 @@ def test_a_failed_tls_handshake(failure: ssl.SSLError, advice: str) -> None:
     "failure",
     [ssl.SSLEOFError(8, "EOF"), ssl.SSLZeroReturnError(6, "closed"), ConnectionResetError(), BrokenPipeError()],
 )
-def test_a_tls_client_on_a_plaintext_listener_sees_the_end_of_the_connection(failure: OSError) -> None:
+def test_a_tls_client_on_a_plaintext_listener_is_explained(failure: OSError) -> None:
     error = diagnosis.connection_failed(ADDRESS, failure, uses_tls=True)
     assert error.retriable
     assert "this listener does not speak TLS" in str(error)
     assert "security_protocol='PLAINTEXT'" in str(error)
 
 
-def test_a_plaintext_client_on_a_tls_listener() -> None:
+def test_a_plaintext_client_on_a_tls_listener_is_explained() -> None:
     assert "speaks TLS or demands SASL" in str(diagnosis.ended_before_first_answer(ADDRESS, uses_tls=False))
     assert "ssl.client.auth=required" in str(diagnosis.ended_before_first_answer(ADDRESS, uses_tls=True))
     alert = diagnosis.unexpected_frame(ADDRESS, b"\x15\x03\x03\x00\x02\x02\x46", 1000)
@@ -132,7 +132,7 @@ def test_a_plaintext_client_on_a_tls_listener() -> None:
     assert "set security_protocol='SSL'" in str(alert)
 
 
-def test_something_else_listens_there() -> None:
+def test_a_listener_that_is_not_kafka_is_explained() -> None:
     http = diagnosis.unexpected_frame(ADDRESS, b"HTTP/1.1 400 Bad Request", 1000)
     assert isinstance(http, ProtocolError)
     assert "answered in HTTP" in str(http)
@@ -141,7 +141,7 @@ def test_something_else_listens_there() -> None:
     assert "a response of -1 bytes, where 0 to 1000 are possible" in str(negative)
 
 
-def test_a_topic_that_is_not_there() -> None:
+def test_a_missing_topic_is_explained() -> None:
     error = diagnosis.topic_unknown("clikcs", 60000.0, metadata_seen=True)
     assert isinstance(error, MetadataTimeoutError)
     assert "Topic 'clikcs' was not found in the cluster within 60000 ms (max_block_ms): check the spelling" in str(
@@ -150,7 +150,7 @@ def test_a_topic_that_is_not_there() -> None:
     assert error.__cause__ is None
 
 
-def test_a_cluster_that_does_not_answer_is_told_from_a_missing_topic() -> None:
+def test_an_unresponsive_cluster_is_distinguished_from_a_missing_topic() -> None:
     cause = diagnosis.connection_failed(ADDRESS, ConnectionRefusedError())
     error = diagnosis.topic_unknown("clicks", 500, metadata_seen=False, cause=cause)
     assert "No broker told the partitions of topic 'clicks'" in str(error)
@@ -158,19 +158,19 @@ def test_a_cluster_that_does_not_answer_is_told_from_a_missing_topic() -> None:
     assert error.__cause__ is cause
 
 
-def test_a_partition_that_is_not_there() -> None:
+def test_a_missing_partition_is_explained() -> None:
     assert "has no partition 7" in str(diagnosis.partition_unknown("clicks", 7, 3, 100))
     assert "it has 3, numbered from 0" in str(diagnosis.partition_unknown("clicks", 7, 3, 100))
 
 
-def test_a_record_that_is_too_large_says_by_how_much_and_which_key() -> None:
+def test_a_record_that_is_too_large_names_the_excess_and_the_limiting_key() -> None:
     error = diagnosis.record_too_large("clicks", 1048600, 1048576, "max_request_size")
     assert isinstance(error, RecordTooLargeError)
     assert error.code == 10
     assert "takes 1048600 bytes uncompressed, 24 more than max_request_size allows (1048576)" in str(error)
 
 
-def test_a_full_buffer_says_how_long_and_how_many_wait() -> None:
+def test_a_full_buffer_states_the_wait_and_the_number_of_waiting_records() -> None:
     error = diagnosis.buffer_full(100, 33554432, 60000, 12)
     assert isinstance(error, BufferExhaustedError)
     assert "(33554432 bytes) within 60000 ms (max_block_ms), with 12 sends in line" in str(error)
@@ -189,7 +189,7 @@ def test_a_full_buffer_says_how_long_and_how_many_wait() -> None:
         (False, True, "may be in the log all the same"),
     ],
 )
-def test_a_delivery_that_timed_out_says_whether_it_was_sent(sent: bool, unknown: bool, fate: str) -> None:
+def test_a_delivery_timeout_states_whether_the_record_was_sent(sent: bool, unknown: bool, fate: str) -> None:
     last: KafkaError = NetworkError()
     error = diagnosis.delivery_timed_out(
         "clicks-3", 17, 120000, sent=sent, may_have_been_written=unknown, last_error=last
@@ -211,12 +211,12 @@ def test_a_delivery_that_timed_out_says_whether_it_was_sent(sent: bool, unknown:
         (False, False, "They were never sent."),
     ],
 )
-def test_a_delivery_that_timed_out_says_that_its_partition_is_gone(sent: bool, unknown: bool, fate: str) -> None:
+def test_a_delivery_timeout_states_that_the_partition_is_gone(sent: bool, unknown: bool, fate: str) -> None:
     error = diagnosis.delivery_timed_out("clicks-3", 17, 120000, sent=sent, may_have_been_written=unknown, gone=True)
     assert "does not have this partition any more: the topic was deleted, or created anew with fewer" in str(error)
     assert fate in str(error)
 
 
-def test_nearest() -> None:
+def test_the_nearest_name_is_suggested() -> None:
     assert diagnosis.nearest("liner_ms", ["linger_ms", "acks"]) == "did you mean 'linger_ms'?"
     assert diagnosis.nearest("xyzzy", ["linger_ms", "acks"]) == ""

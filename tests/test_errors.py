@@ -75,16 +75,16 @@ def test_every_code_of_the_table_is_a_class() -> None:
     assert HINTS.keys() <= CODES.keys()
 
 
-def test_dir_lists_classes_not_made_yet() -> None:
+def test_dir_lists_classes_not_created_yet() -> None:
     assert {class_name for _, class_name, _ in CODES.values()} <= set(dir(errors))
 
 
-def test_a_name_that_is_no_error_is_missing() -> None:
+def test_an_unknown_error_name_raises_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'NoSuchError'"):
         errors.__getattr__("NoSuchError")
 
 
-def test_flags_of_a_retriable_error_that_refreshes_metadata() -> None:
+def test_a_retriable_error_that_refreshes_metadata_has_its_flags() -> None:
     error = broker_error(6)
     assert isinstance(error, errors.NotLeaderOrFollowerError)
     assert (error.retriable, error.refresh_metadata, error.abortable, error.fatal) == (True, True, False, False)
@@ -92,7 +92,7 @@ def test_flags_of_a_retriable_error_that_refreshes_metadata() -> None:
     assert not broker_error(19).refresh_metadata
 
 
-def test_a15_fatal_abortable_and_retriable_are_told_apart() -> None:
+def test_fatal_abortable_and_retriable_errors_are_distinguished() -> None:
     assert not ABORTABLE & FATAL
     for code in CODES:
         error = broker_error(code)
@@ -130,7 +130,7 @@ def test_code_zero_is_no_error() -> None:
         broker_error(0)
 
 
-def test_text_says_what_happened_what_the_broker_says_what_to_do_and_the_code() -> None:
+def test_text_states_what_happened_the_brokers_message_the_advice_and_the_code() -> None:
     assert str(broker_error(19, "ISR is [1]")) == (
         "The partition has fewer in-sync replicas than min.insync.replicas demands; nothing was written. "
         'The broker says: "ISR is [1]". Bring the missing brokers back, or lower min.insync.replicas of the topic. '
@@ -156,11 +156,11 @@ def test_text_gives_advice(code: int, advice: str) -> None:
     assert str(error_class(code)()) == str(broker_error(code))
 
 
-def test_a_message_of_ones_own_is_the_text() -> None:
+def test_a_custom_message_replaces_the_text() -> None:
     assert str(errors.RecordTooLargeError("12 bytes are too many.")) == "12 bytes are too many."
 
 
-def test_fresh_leaves_traceback_and_context_behind() -> None:
+def test_fresh_drops_traceback_and_context() -> None:
     class Held:
         pass
 
@@ -182,7 +182,7 @@ def test_fresh_leaves_traceback_and_context_behind() -> None:
     assert references[0]() is None
 
 
-def test_fresh_takes_a_kafka_cause_along_without_its_frames() -> None:
+def test_fresh_keeps_a_kafka_cause_without_its_frames() -> None:
     try:
         try:
             raise broker_error(6)
@@ -194,7 +194,7 @@ def test_fresh_takes_a_kafka_cause_along_without_its_frames() -> None:
     assert twin.__cause__.__traceback__ is None
 
 
-def test_notes_and_attributes_come_along() -> None:
+def test_fresh_keeps_notes_and_attributes() -> None:
     error = errors.ProtocolError("bad")
     error.add_note("seen on broker 3")
     assert error.fresh().__notes__ == ["seen on broker 3"]
@@ -208,7 +208,7 @@ def test_send_many_error_counts_and_shows_the_first_partition() -> None:
     assert str(errors.SendManyError(Result(1, 0), {})) == "1 of 1 record was not acknowledged."
 
 
-def test_a_pickled_class_made_on_demand_is_found_in_a_process_that_never_asked_for_it() -> None:
+def test_a_pickled_on_demand_class_is_found_in_a_new_process() -> None:
     pickled = pickle.dumps(broker_error(106, "there"))
     program = (
         f"import pickle; error = pickle.loads({pickled!r}); print(type(error).__name__, error.code, error.retriable)"
@@ -217,7 +217,7 @@ def test_a_pickled_class_made_on_demand_is_found_in_a_process_that_never_asked_f
     assert shown.split() == ["FetchSessionTopicIdError", "106", "True"]
 
 
-def test_importing_makes_no_classes_on_demand_and_reads_no_texts() -> None:
+def test_importing_creates_no_on_demand_classes_and_reads_no_texts() -> None:
     program = (
         "import sys, aioproducer.errors as errors; "
         "print('FetchSessionTopicIdError' in vars(errors), 'aioproducer._common.error_texts' in sys.modules)"

@@ -1,4 +1,4 @@
-"""Hooks: who is told what, and that none can do harm."""
+"""Hooks: which events they get, and that their errors have no effect."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_without_hooks_every_attribute_is_empty() -> None:
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_a_hook_is_called_at_its_place_and_no_other(name: str) -> None:
+def test_a_hook_is_called_only_for_its_event(name: str) -> None:
     calls: list[tuple[object, ...]] = []
     arity = len(inspect.signature(METHODS[name]).parameters) - 1
     watcher = type("Watcher", (), {name: lambda self, *args: calls.append(args)})()
@@ -65,7 +65,7 @@ class Failing:
         raise ValueError("broken")
 
 
-def test_all_are_told_in_order_though_one_raises(caplog: pytest.LogCaptureFixture) -> None:
+def test_all_hooks_are_called_in_order_though_one_raises(caplog: pytest.LogCaptureFixture) -> None:
     log: list[str] = []
     hooks = Hooks([Watcher(log, "first"), Failing(), Watcher(log, "last")])
     for on_batch_acked in hooks.batch_acked:
@@ -83,7 +83,7 @@ def test_all_are_told_in_order_though_one_raises(caplog: pytest.LogCaptureFixtur
     assert entry.exc_info is not None
 
 
-def test_a_hook_that_meets_a_cancelled_future_cancels_nobody(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_cancelled_error_of_a_hook_is_logged_and_not_raised(caplog: pytest.LogCaptureFixture) -> None:
     class Looks:
         def on_disconnect(self, *arguments: object) -> None:
             raise asyncio.CancelledError
@@ -104,7 +104,7 @@ def test_a_plain_function_as_attribute_is_guarded_and_named_too(caplog: pytest.L
     assert "on_metadata_updated failed" in caplog.text
 
 
-def test_an_object_without_any_hook_is_refused_with_their_names() -> None:
+def test_an_object_without_any_hook_is_rejected_with_the_hook_names() -> None:
     class Misspelt:
         def on_batch_ack(self) -> None: ...
 
@@ -114,18 +114,18 @@ def test_an_object_without_any_hook_is_refused_with_their_names() -> None:
         Hooks([Misspelt()])
 
 
-def test_a_class_is_refused() -> None:
+def test_a_class_is_rejected() -> None:
     with pytest.raises(TypeError, match=r"a hook is an object, but Failing is a class: pass Failing\(\)"):
         Hooks([Failing])
 
 
-def test_what_cannot_be_called_is_refused() -> None:
+def test_an_object_that_is_not_callable_is_rejected() -> None:
     watcher = type("Watcher", (), {"on_throttle": 5})()
     with pytest.raises(TypeError, match=r"Watcher.on_throttle must be a method"):
         Hooks([watcher])
 
 
-def test_a_coroutine_function_is_refused() -> None:
+def test_a_coroutine_function_is_rejected() -> None:
     class Asynchronous:
         async def on_throttle(self, node: Node, throttle_time_ms: int) -> None: ...
 

@@ -1,4 +1,4 @@
-"""What ``from aioproducer import Producer`` leaves alone: whatever a plain producer does not need is loaded when used.
+"""``from aioproducer import Producer`` imports only what a plain producer needs; the rest is loaded when used.
 
 By the names of modules and not by a clock, so that it says the same everywhere; what is imported costs about 0.3 ms a
 module, and some of those below tens of milliseconds.
@@ -67,9 +67,9 @@ OPTIONAL_MODULES = {
     "uuid",
     "zipfile",
 }
-# What a producer needs to start, and what is imported where it sends. No other message is.
+# Modules that a producer needs to start, or imports when it sends. No other message is imported.
 MESSAGES = {"api_versions", "headers", "leaders", "metadata", "produce", "producer_ids"}
-# What a running producer needs, but not the import.
+# Modules that a running producer needs, but not the import.
 LATER_MODULES = {"concurrent.futures.thread", "zlib"}
 
 
@@ -104,7 +104,7 @@ def test_importing_the_package_imports_nothing_else() -> None:
     assert imported("import aioproducer") <= {"aioproducer", "aioproducer._build"}
 
 
-def test_importing_the_producer_imports_nothing_that_not_every_producer_needs() -> None:
+def test_importing_the_producer_imports_only_what_every_producer_needs() -> None:
     found = imported("from aioproducer import Producer")
     assert "aioproducer.producer" in found
     assert not optional(found)
@@ -112,7 +112,7 @@ def test_importing_the_producer_imports_nothing_that_not_every_producer_needs() 
     assert messages(found) == MESSAGES
 
 
-def test_a_plain_producer_needs_nothing_else_to_start() -> None:
+def test_starting_a_plain_producer_imports_nothing_else() -> None:
     found = imported(
         "from aioproducer import Producer\n"
         "async def main():\n"
@@ -124,7 +124,7 @@ def test_a_plain_producer_needs_nothing_else_to_start() -> None:
 
 
 @pytest.mark.parametrize("compression_type", ["gzip", "snappy", "lz4", "zstd"])
-def test_a_producer_that_compresses_imports_its_own_codec_alone(compression_type: str) -> None:
+def test_a_compressing_producer_imports_only_its_codec(compression_type: str) -> None:
     found = imported(
         "from aioproducer import Producer\n"
         "async def main():\n"

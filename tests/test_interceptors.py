@@ -1,4 +1,4 @@
-"""The chain of interceptors: order, guarding, what is called at all."""
+"""The chain of interceptors: order, error handling, and which methods are called."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class HeaderWitness:
         self.seen.append(headers)
 
 
-def test_an_empty_chain_wants_nothing_and_changes_nothing() -> None:
+def test_an_empty_chain_changes_nothing() -> None:
     chain = InterceptorChain()
     assert (chain.wants_records, chain.wants_acknowledgements) == (False, False)
     assert chain.on_send(RECORD) is RECORD
@@ -71,7 +71,7 @@ def test_records_pass_through_in_order() -> None:
     assert chain.on_send(RECORD).value == "v12"
 
 
-def test_one_that_raises_is_passed_over_and_logged_by_name(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_raising_interceptor_is_skipped_and_logged_by_name(caplog: pytest.LogCaptureFixture) -> None:
     chain = InterceptorChain([Appending("1"), Failing(), Appending("2")])
     with caplog.at_level(logging.WARNING, "aioproducer"):
         assert chain.on_send(RECORD).value == "v12"
@@ -81,7 +81,7 @@ def test_one_that_raises_is_passed_over_and_logged_by_name(caplog: pytest.LogCap
     assert str(entry.exc_info[1]) == "broken"
 
 
-def test_an_answer_that_is_no_record_is_passed_over(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_return_value_that_is_not_a_record_is_ignored(caplog: pytest.LogCaptureFixture) -> None:
     class Forgetful:
         def on_send(self, record: Record) -> None:
             return None
@@ -90,7 +90,7 @@ def test_an_answer_that_is_no_record_is_passed_over(caplog: pytest.LogCaptureFix
     assert "Forgetful.on_send must return a Record, not NoneType" in caplog.text
 
 
-def test_every_one_hears_the_outcome_though_others_raise(caplog: pytest.LogCaptureFixture) -> None:
+def test_every_interceptor_gets_the_outcome_though_others_raise(caplog: pytest.LogCaptureFixture) -> None:
     first, last = Witness(), Witness()
     chain = InterceptorChain([first, Failing(), last])
     assert chain.wants_acknowledgements
@@ -101,8 +101,8 @@ def test_every_one_hears_the_outcome_though_others_raise(caplog: pytest.LogCaptu
     assert caplog.text.count("interceptor Failing failed in on_acknowledgement") == 2
 
 
-def test_headers_go_to_those_who_take_them() -> None:
-    """KIP-512; interceptors written for two arguments go on working."""
+def test_headers_are_passed_to_interceptors_that_accept_them() -> None:
+    """KIP-512: interceptors written for two arguments still work."""
     with_headers, without = HeaderWitness(), Witness()
     chain = InterceptorChain([with_headers, without])
     chain.on_acknowledgement(METADATA, None, RECORD.headers)
@@ -112,21 +112,21 @@ def test_headers_go_to_those_who_take_them() -> None:
 
 
 @pytest.mark.parametrize(("own", "chosen", "told"), [(None, None, -1), (3, None, 3), (None, 2, 2)])
-def test_a_record_that_failed_early_is_told_with_what_is_known(own: int | None, chosen: int | None, told: int) -> None:
+def test_an_early_failure_is_reported_with_the_known_metadata(own: int | None, chosen: int | None, told: int) -> None:
     witness = Witness()
     error = RuntimeError("no metadata")
     InterceptorChain([witness]).on_send_error(Record("clicks", partition=own), chosen, error)
     assert witness.seen == [(RecordMetadata("clicks", told, None, None), error)]
 
 
-def test_all_are_closed_though_one_raises(caplog: pytest.LogCaptureFixture) -> None:
+def test_all_interceptors_are_closed_though_one_raises(caplog: pytest.LogCaptureFixture) -> None:
     first, last = Appending("1"), Appending("2")
     InterceptorChain([first, Failing(), last]).close()
     assert (first.closed, last.closed) == (1, 1)
     assert "interceptor Failing failed in close" in caplog.text
 
 
-def test_what_is_not_overridden_is_not_called() -> None:
+def test_methods_that_are_not_overridden_are_not_called() -> None:
     chain = InterceptorChain([ProducerInterceptor()])
     assert (chain.wants_records, chain.wants_acknowledgements) == (False, False)
     assert ProducerInterceptor().on_send(RECORD) is RECORD
@@ -136,12 +136,12 @@ def test_a_class_is_instantiated() -> None:
     assert InterceptorChain([Failing]).wants_records
 
 
-def test_an_object_with_neither_method_is_refused() -> None:
+def test_an_object_with_neither_method_is_rejected() -> None:
     with pytest.raises(TypeError, match=r"an interceptor has on_send\(record\) or .*, but list has neither"):
         InterceptorChain([[]])
 
 
-def test_a_coroutine_function_is_refused() -> None:
+def test_a_coroutine_function_is_rejected() -> None:
     class Asynchronous:
         async def on_send(self, record: Record) -> Record:
             return record

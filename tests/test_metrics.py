@@ -29,7 +29,7 @@ OURS = {"bytes-sent-total", "bytes-copied-total"}
 
 
 class TestSensor:
-    def test_without_values_rates_are_zero_and_the_others_are_not_numbers(self) -> None:
+    def test_without_values_rates_are_zero_and_the_others_nan(self) -> None:
         sensor = Sensor(2, 30.0)
         assert (sensor.rate(5.0), sensor.event_rate(5.0), sensor.total, sensor.total_events) == (0.0, 0.0, 0.0, 0)
         assert math.isnan(sensor.average(5.0))
@@ -55,7 +55,7 @@ class TestSensor:
         assert sensor.rate(101.0) == 120 / 31
         assert sensor.event_rate(130.0) == 60 / 30
 
-    def test_a_single_window_of_no_length_is_no_division_by_zero(self) -> None:
+    def test_a_single_window_of_zero_length_does_not_divide_by_zero(self) -> None:
         sensor = Sensor(1, 30.0)
         sensor.record(1.0, 100.0)
         assert sensor.rate(100.0) == 1000.0
@@ -70,14 +70,14 @@ class TestSensor:
         assert math.isnan(sensor.maximum(119.0))
         assert (sensor.rate(119.0), sensor.total) == (0.0, 10.0)
 
-    def test_nanoseconds_make_a_share_of_the_time(self) -> None:
+    def test_nanoseconds_are_converted_to_a_ratio_of_the_time(self) -> None:
         sensor = Sensor(2, 10.0)
         sensor.record(5e9, 0.0)
         assert sensor.time_ratio(10.0) == 0.5
 
     @given(st.lists(st.tuples(st.floats(0, 20), st.integers(0, 1000)), min_size=1), st.floats(0, 50))
-    def test_recent_values_only_and_all_that_are_recent(self, events: list[tuple[float, int]], later: float) -> None:
-        """Against a list of all events: those of the last windows count, those older than one window more do not."""
+    def test_exactly_the_recent_values_count(self, events: list[tuple[float, int]], later: float) -> None:
+        """Compared with a list of all events: values in the last windows count, and none older than one more."""
         sensor = Sensor(2, 5.0)
         now = 0.0
         history: list[tuple[float, int]] = []
@@ -104,7 +104,7 @@ class TestTables:
         assert not set(names) & set(GAUGES)
         assert all(spec.description.endswith(".") for spec in specs)
 
-    def test_nothing_left_out_is_there(self) -> None:
+    def test_left_out_metrics_do_not_exist(self) -> None:
         assert not set(LEFT_OUT) & {spec.name for spec in PRODUCER_METRICS}
 
     def test_every_sensor_of_a_group_is_read_by_some_metric(self) -> None:
@@ -248,14 +248,14 @@ class TestMetrics:
             getattr(metrics, sensor).record(1, 0.0)
         assert changed(metrics, before, 30.0) == {f"{name}-rate": 0.1, f"{name}-total": 3}
 
-    def test_gauges_are_read_when_asked(self) -> None:
+    def test_gauges_are_read_by_each_snapshot(self) -> None:
         metrics = Metrics()
         assert "metadata-age" not in metrics.snapshot(5.0)
         metrics.set_gauge("metadata-age", lambda now: now - 3)
         assert metrics.snapshot(5.0)["metadata-age"] == 2.0
         assert metrics.snapshot(6.0)["metadata-age"] == 3.0
 
-    def test_an_unknown_gauge_is_refused(self) -> None:
+    def test_an_unknown_gauge_is_rejected(self) -> None:
         with pytest.raises(
             KeyError, match="no gauge is called 'record-age'; there are requests-in-flight, metadata-age"
         ):
@@ -273,7 +273,7 @@ class TestMetrics:
         assert (snapshot.topics, snapshot.nodes) == ({}, {})
         assert snapshot["batch-size-max"] == 600
 
-    def test_a_snapshot_is_a_dict_of_floats_and_stays_as_it_was(self) -> None:
+    def test_a_snapshot_is_a_dict_of_floats_that_does_not_change(self) -> None:
         metrics = Metrics()
         metrics.batch_sent("clicks", 10, 600, 1.0, 4.0, 120, 1, 0.0)
         snapshot = metrics.snapshot(0.0)
@@ -283,7 +283,7 @@ class TestMetrics:
         copied = pickle.loads(pickle.dumps(snapshot))
         assert (copied.topics, copied.nodes) == (snapshot.topics, snapshot.nodes)
 
-    def test_windows_are_as_configured(self) -> None:
+    def test_windows_use_the_configured_count_and_length(self) -> None:
         metrics = Metrics(num_samples=3, sample_window_ms=1000)
         metrics.flush.record(1, 0.0)
         metrics.request_latency.record(5, 0.0)
@@ -291,13 +291,13 @@ class TestMetrics:
         assert math.isnan(metrics.snapshot(3.0)["request-latency-max"])
 
     @pytest.mark.parametrize(("num_samples", "sample_window_ms"), [(0, 1000), (1, 0)])
-    def test_windows_must_be_there(self, num_samples: int, sample_window_ms: int) -> None:
+    def test_window_count_and_length_must_be_at_least_one(self, num_samples: int, sample_window_ms: int) -> None:
         with pytest.raises(ValueError, match="must be at least 1, but is 0"):
             Metrics(num_samples, sample_window_ms)
 
     @pytest.mark.parametrize("count", [1, 60, 500])
-    def test_what_concerns_several_sensors_is_in_each(self, count: int) -> None:
-        """One every 0.5 s, over several windows of 30 s."""
+    def test_an_event_of_several_sensors_counts_in_each(self, count: int) -> None:
+        """There is one value every 0.5 s, over several windows of 30 s."""
         metrics = Metrics()
         sizes, latency, ratio = Sensor(2, 30.0), Sensor(2, 30.0), Sensor(2, 30.0)
         for number in range(count):
@@ -332,7 +332,7 @@ class TestMetrics:
         assert snapshot.nodes[0]["request-total"] == (count + 1) // 2
         assert metrics.snapshot(now) == snapshot
 
-    def test_a_topic_or_broker_that_was_forgotten_is_counted_with_all(self) -> None:
+    def test_values_of_a_forgotten_topic_or_broker_stay_in_the_total(self) -> None:
         metrics = Metrics()
         metrics.batch_sent("clicks", 2, 100, 1.0, 1.0, 50, 1, 0.0)
         metrics.request_sent(metrics.node(1), 100, 0.0)
@@ -414,7 +414,7 @@ def run_java(kafka_jars: Path, tmp_path: Path, name: str, source: str, *argument
 
 
 @pytest.mark.interop
-def test_names_are_those_of_the_java_producer(kafka_jars: Path, tmp_path: Path) -> None:
+def test_names_equal_those_of_the_java_producer(kafka_jars: Path, tmp_path: Path) -> None:
     groups: dict[str, set[str]] = {}
     for line in run_java(kafka_jars, tmp_path, "Names", JAVA_NAMES).splitlines():
         group, _, name = line.partition(" ")
@@ -428,7 +428,7 @@ def test_names_are_those_of_the_java_producer(kafka_jars: Path, tmp_path: Path) 
 
 @pytest.mark.interop
 @pytest.mark.parametrize("num_samples", [1, 2, 3])
-def test_statistics_are_those_of_the_java_client(kafka_jars: Path, tmp_path: Path, num_samples: int) -> None:
+def test_statistics_equal_those_of_the_java_client(kafka_jars: Path, tmp_path: Path, num_samples: int) -> None:
     random = Random(num_samples)
     lines: list[str] = []
     expected: list[tuple[float, ...]] = []
@@ -452,7 +452,7 @@ def test_statistics_are_those_of_the_java_client(kafka_jars: Path, tmp_path: Pat
         assert ours == pytest.approx(theirs, nan_ok=True), line
 
 
-def test_totals_count_a_batch_once_however_often_it_was_sent() -> None:
+def test_totals_count_a_retried_batch_once() -> None:
     metrics = Metrics(2, 30_000)
     metrics.batch_sent("clicks", 10, 600, 1.0, 4.0, 120, 1, 0.0)
     metrics.batch_sent("clicks", 10, 600, 1.0, 4.0, 120, 2, 1.0)

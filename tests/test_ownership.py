@@ -32,13 +32,13 @@ ILLEGAL = [(life, following) for life in Life for following in Life if following
         ),
     ],
 )
-def test_each_error_tells_the_caller_what_to_do(error: KafkaError, kind: type[KafkaError], advice: str) -> None:
+def test_each_error_says_what_to_do(error: KafkaError, kind: type[KafkaError], advice: str) -> None:
     assert type(error) is kind
     assert advice in str(error)
 
 
 @pytest.mark.parametrize("life", [life for life in Life if life is not Life.RUNNING])
-def test_a_call_from_another_thread_raises_what_any_call_does_unless_the_producer_runs(life: Life) -> None:
+def test_a_call_from_another_thread_raises_not_running_unless_the_producer_runs(life: Life) -> None:
     assert str(ownership.wrong_thread(life)) == str(ownership.not_running(life))
 
 

@@ -1,4 +1,4 @@
-"""The choice of a partition: sticky, adaptive, rack aware, round robin and the user's own."""
+"""The choice of a partition: sticky, adaptive, rack aware, round robin and custom."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def allowed(load: PartitionLoad, rack: str | None) -> set[int]:
 class TestChoice:
     @settings(max_examples=100)
     @given(loads(), loads(), st.sampled_from(["a", "c", None]), st.integers())
-    def test_only_allowed_partitions_are_drawn_and_each_of_them_is(
+    def test_every_allowed_partition_and_no_other_is_chosen(
         self, first: PartitionLoad, second: PartitionLoad, rack: str | None, seed: int
     ) -> None:
         partitioner = sticky(first, rack=rack, seed=seed)
@@ -83,7 +83,7 @@ class TestChoice:
     def test_with_equal_queues_the_choice_is_uniform(self) -> None:
         assert_proportional(draws(sticky(PartitionLoad(5, range(5), [4] * 5)), 20_000), dict.fromkeys(range(5), 1))
 
-    def test_frequencies_are_kip_794s_example(self) -> None:
+    def test_frequencies_equal_the_example_of_kip_794(self) -> None:
         assert_proportional(draws(sticky(PartitionLoad(3, [0, 1, 2], [0, 3, 1])), 40_000), {0: 4, 1: 1, 2: 3})
 
     @settings(max_examples=15, derandomize=True)
@@ -97,32 +97,32 @@ class TestChoice:
         }
         assert_proportional(draws(sticky(load), 5_000), weights)
 
-    def test_partitions_without_a_leader_are_left_out(self) -> None:
+    def test_partitions_without_a_leader_are_not_chosen(self) -> None:
         assert_proportional(draws(sticky(PartitionLoad(4, [1, 3])), 5_000), {1: 1, 3: 1})
 
-    def test_without_any_leader_any_partition_will_do(self) -> None:
+    def test_without_any_leader_every_partition_can_be_chosen(self) -> None:
         assert_proportional(draws(sticky(PartitionLoad(4, [])), 5_000), dict.fromkeys(range(4), 1))
 
-    def test_slow_brokers_partitions_are_left_out_while_others_remain(self) -> None:
+    def test_partitions_of_slow_brokers_are_not_chosen_while_others_remain(self) -> None:
         load = PartitionLoad(4, range(4), [0, 0, 0, 0], slow={1, 2})
         assert_proportional(draws(sticky(load), 5_000), {0: 1, 3: 1})
         all_slow = PartitionLoad(4, range(4), [0, 0, 0, 0], slow=range(4))
         assert_proportional(draws(sticky(all_slow), 5_000), dict.fromkeys(range(4), 1))
 
-    def test_the_own_rack_is_preferred_and_weighed_within_itself(self) -> None:
+    def test_the_clients_rack_is_preferred_and_weighted_on_its_own(self) -> None:
         """KIP-1123: a long queue elsewhere does not flatten the differences within the rack."""
         load = PartitionLoad(4, range(4), [0, 2, 90, 1], ["a", "a", "b", "a"])
         assert_proportional(draws(sticky(load, rack="a"), 20_000), {0: 3, 1: 1, 3: 2})
 
-    def test_without_a_leader_in_the_rack_all_will_do(self) -> None:
+    def test_without_a_leader_in_the_rack_every_partition_can_be_chosen(self) -> None:
         load = PartitionLoad(3, range(3), None, ["a", None, "b"])
         assert_proportional(draws(sticky(load, rack="c"), 5_000), dict.fromkeys(range(3), 1))
 
-    def test_a_rack_whose_brokers_are_slow_gives_way_to_others(self) -> None:
+    def test_other_racks_are_used_if_the_brokers_of_the_clients_rack_are_slow(self) -> None:
         load = PartitionLoad(3, range(3), [1, 0, 0], ["a", "b", "b"], slow={0})
         assert_proportional(draws(sticky(load, rack="a"), 5_000), {1: 1, 2: 1})
 
-    def test_without_a_rack_of_its_own_the_client_regards_none(self) -> None:
+    def test_without_a_client_rack_racks_are_ignored(self) -> None:
         load = PartitionLoad(2, range(2), None, ["a", None])
         assert_proportional(draws(sticky(load), 5_000), {0: 1, 1: 1})
 
@@ -144,7 +144,7 @@ class TestStickiness:
         assert partitioner.update(0, enable_switch=True) is True
 
     @given(st.lists(st.tuples(st.integers(1, 1500), st.booleans()), max_size=60), st.integers())
-    def test_turns_are_as_long_as_kafkas_rule_says(self, appends: list[tuple[int, bool]], seed: int) -> None:
+    def test_sticky_turns_are_as_long_as_those_of_kafka(self, appends: list[tuple[int, bool]], seed: int) -> None:
         partitioner = sticky(PartitionLoad(6, range(6)), seed=seed)
         produced = 0
         for size, enable_switch in appends:
@@ -157,7 +157,7 @@ class TestStickiness:
             else:
                 assert partitioner.partition == before
 
-    def test_a_refresh_leaves_the_turn_as_it_is(self) -> None:
+    def test_a_refresh_keeps_the_current_turn(self) -> None:
         partitioner = sticky(PartitionLoad(4, [2]))
         partitioner.update(500)
         partitioner.refresh(PartitionLoad(4, [0, 1]))
@@ -165,15 +165,15 @@ class TestStickiness:
         partitioner.update(500)
         assert partitioner.partition in (0, 1)
 
-    def test_a_partition_that_is_no_more_is_left_at_once(self) -> None:
+    def test_a_removed_partition_is_left_at_once(self) -> None:
         partitioner = sticky(PartitionLoad(8, [7]))
         partitioner.update(500)
         partitioner.refresh(PartitionLoad(2, [0, 1]))
         assert partitioner.partition in (0, 1)
         assert partitioner.produced_bytes == 0
 
-    def test_bytes_spread_evenly_whatever_the_records_sizes(self) -> None:
-        """KIP-794's aim: each partition gets the same bytes, though one of them always has small batches."""
+    def test_bytes_are_spread_evenly_for_any_record_sizes(self) -> None:
+        """The aim of KIP-794: each partition gets the same bytes, though one always has small batches."""
         random = Random(11)
         partitioner = sticky(PartitionLoad(5, range(5)), seed=3)
         spread: Counter[int] = Counter()
@@ -182,7 +182,7 @@ class TestStickiness:
             spread[partitioner.partition] += size
             partitioner.update(size)
         mean = spread.total() / 5
-        # A turn is 1,000 bytes and up to one record more: 1,014 bytes on average in one place, 1,150 in the others.
+        # A turn is 1,000 bytes and up to a record more: on average 1,014 bytes for one partition, 1,150 for the others.
         assert all(abs(bytes_there - mean) < 0.15 * mean for bytes_there in spread.values()), spread
 
     def test_the_same_seed_makes_the_same_choices(self) -> None:
@@ -192,17 +192,17 @@ class TestStickiness:
 
 
 class TestBadLoad:
-    def test_a_topic_has_a_partition(self) -> None:
+    def test_a_topic_without_partitions_is_rejected(self) -> None:
         with pytest.raises(ValueError, match="partition_count must be at least 1, but is 0"):
             PartitionLoad(0, [])
 
-    def test_columns_are_equally_long(self) -> None:
+    def test_columns_of_unequal_length_are_rejected(self) -> None:
         with pytest.raises(ValueError, match="queue_sizes has 1 entries for 2 available partitions"):
             PartitionLoad(2, [0, 1], [1])
         with pytest.raises(ValueError, match="leader_racks has 3 entries for 2 available partitions"):
             PartitionLoad(2, [0, 1], None, ["a", "a", "a"])
 
-    def test_a_turn_has_bytes(self) -> None:
+    def test_a_sticky_size_below_one_is_rejected(self) -> None:
         with pytest.raises(ValueError, match="sticky_size must be at least 1, but is 0"):
             sticky(PartitionLoad(1, [0]), sticky_size=0)
 
@@ -236,18 +236,18 @@ NODE = Node(1, "broker", 9092)
 
 
 class TestRoundRobin:
-    def test_partitions_take_turns_whatever_the_key(self) -> None:
+    def test_round_robin_ignores_the_key(self) -> None:
         cluster = Cluster(clicks=[NODE, NODE, NODE])
         partitioner = RoundRobinPartitioner()
         assert [partitioner.partition("clicks", b"same", b"v", cluster) for _ in range(7)] == [0, 1, 2, 0, 1, 2, 0]
 
-    def test_topics_have_turns_of_their_own(self) -> None:
+    def test_round_robin_counts_each_topic_separately(self) -> None:
         cluster = Cluster(clicks=[NODE, NODE], views=[NODE, NODE])
         partitioner = RoundRobinPartitioner()
         order = [partitioner.partition(topic, None, b"v", cluster) for topic in ("clicks", "views", "clicks", "views")]
         assert order == [0, 0, 1, 1]
 
-    def test_partitions_without_a_leader_are_passed_over_while_there_are_others(self) -> None:
+    def test_partitions_without_a_leader_are_skipped_while_there_are_others(self) -> None:
         partitioner = RoundRobinPartitioner()
         cluster = Cluster(clicks=[NODE, None, NODE])
         assert [partitioner.partition("clicks", None, b"v", cluster) for _ in range(4)] == [0, 2, 0, 2]
@@ -261,7 +261,7 @@ class ByValueLength:
 
 
 class TestUsersOwn:
-    def test_an_object_a_class_and_a_function_are_equally_good(self) -> None:
+    def test_an_object_a_class_and_a_function_are_accepted(self) -> None:
         cluster = Cluster(clicks=[NODE] * 4)
 
         def function(topic: str, key: bytes | None, value: bytes | None, cluster: ClusterView) -> int:
@@ -271,11 +271,11 @@ class TestUsersOwn:
             assert resolve_partitioner(partitioner)("clicks", None, b"12345", cluster) == 1
         assert resolve_partitioner(RoundRobinPartitioner)("clicks", None, None, cluster) == 0
 
-    def test_what_cannot_be_called_is_refused(self) -> None:
+    def test_an_object_that_is_not_callable_is_rejected(self) -> None:
         with pytest.raises(TypeError, match=r"a partitioner is an object with partition\(topic, key.* not 5"):
             resolve_partitioner(5)
 
-    def test_a_coroutine_function_is_refused(self) -> None:
+    def test_a_coroutine_function_is_rejected(self) -> None:
         class Slow:
             async def partition(self, topic: str, key: bytes | None, value: bytes | None, cluster: ClusterView) -> int:
                 return 0
@@ -283,7 +283,7 @@ class TestUsersOwn:
         with pytest.raises(TypeError, match=r"Slow is a coroutine function; a partitioner must answer at once"):
             resolve_partitioner(Slow())
 
-    def test_an_answer_in_range_is_taken(self) -> None:
+    def test_a_partition_in_range_is_used(self) -> None:
         class WholeNumber:
             def __index__(self) -> int:
                 return 2
@@ -292,13 +292,13 @@ class TestUsersOwn:
         assert check_partition(WholeNumber(), "clicks", 3, ByValueLength()) == 2
 
     @pytest.mark.parametrize("answer", [-1, 3, 2**40])
-    def test_an_answer_out_of_range_is_an_error_that_names_the_range(self, answer: int) -> None:
+    def test_a_partition_out_of_range_raises_an_error_that_names_the_range(self, answer: int) -> None:
         text = f"ByValueLength answered partition {answer} for topic 'clicks', which has partitions 0 to 2"
         with pytest.raises(InvalidPartitionError, match=text):
             check_partition(answer, "clicks", 3, ByValueLength())
 
     @pytest.mark.parametrize("answer", [None, 1.0, "1", True])
-    def test_an_answer_that_is_no_int_is_an_error_that_shows_it(self, answer: object) -> None:
+    def test_a_partition_that_is_not_an_int_raises_an_error_that_shows_it(self, answer: object) -> None:
         with pytest.raises(
             InvalidPartitionError, match=r"ByValueLength answered .* for topic 'clicks'; a partition is an"
         ):

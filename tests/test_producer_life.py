@@ -1,4 +1,4 @@
-"""Start, flush, drain and close; who may call; what is left when all is over."""
+"""Start, flush, drain and close; calls from other threads and loops; what is left after close."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ async def topic(kafka_cluster: EmbeddedCluster) -> str:
 # Configuration
 
 
-async def test_unknown_keys_are_refused_with_the_nearest() -> None:
+async def test_unknown_keys_are_rejected_with_the_nearest_one() -> None:
     with pytest.raises(ConfigurationError, match="did you mean 'linger_ms'"):
         Producer(bootstrap_servers=NOWHERE, lingerms=5)
     with pytest.raises(ConfigurationError, match=r"did you mean 'linger\.ms'"):
         Producer.from_config({"bootstrap.servers": NOWHERE, "linger.mss": 5})
 
 
-async def test_what_is_not_supported_says_so() -> None:
+async def test_unsupported_settings_raise_an_error_that_says_so() -> None:
     with pytest.raises(UnsupportedSecurityProtocolError):
         Producer(bootstrap_servers=NOWHERE, security_protocol="SASL_SSL")
     with pytest.raises(ConfigurationError, match=r"transactional\.id"):
@@ -95,7 +95,7 @@ async def test_from_config_and_from_properties(kafka_cluster: EmbeddedCluster, t
 # Callers
 
 
-async def test_not_started() -> None:
+async def test_methods_raise_before_start() -> None:
     producer = Producer(bootstrap_servers=NOWHERE)
     with pytest.raises(WrongCallerError, match="not started: use `async with"):
         producer.send("t", b"v")
@@ -113,7 +113,7 @@ async def test_not_started() -> None:
     assert producer.connection_error is None
 
 
-async def test_closed() -> None:
+async def test_methods_raise_after_close() -> None:
     producer = Producer(bootstrap_servers=NOWHERE)
     await producer.start()
     await producer.start()
@@ -129,14 +129,14 @@ async def test_closed() -> None:
     assert producer.metrics()["record-send-total"] == 0
 
 
-async def test_closed_before_it_was_started_is_closed() -> None:
+async def test_a_producer_closed_before_its_start_is_closed() -> None:
     producer = Producer(bootstrap_servers=NOWHERE)
     await producer.close()
     with pytest.raises(ProducerClosedError):
         await producer.start()
 
 
-async def test_another_thread_is_told_what_to_use() -> None:
+async def test_a_call_from_another_thread_names_threadsafe() -> None:
     async with Producer(bootstrap_servers=NOWHERE) as producer:
         with pytest.raises(WrongCallerError, match=r"another thread: call producer.threadsafe\(\)"):
             await asyncio.to_thread(producer.send, "t", b"v")
@@ -148,7 +148,7 @@ async def test_another_thread_is_told_what_to_use() -> None:
             await asyncio.to_thread(lambda: asyncio.run(producer.close()))
 
 
-def test_another_loop_in_the_same_thread_is_caught() -> None:
+def test_a_call_from_another_loop_in_the_same_thread_raises() -> None:
     first, second = asyncio.new_event_loop(), asyncio.new_event_loop()
     producer = Producer(bootstrap_servers=NOWHERE)
     try:
@@ -168,8 +168,8 @@ def test_another_loop_in_the_same_thread_is_caught() -> None:
 
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="asyncio has no eager tasks")
 @pytest.mark.parametrize("transport", ["tcp", "memory"])
-async def test_tasks_that_begin_at_once(transport: str) -> None:
-    """The embedded broker took the task of an answer that was given at once for one under way, and never stopped."""
+async def test_eager_tasks_are_supported(transport: str) -> None:
+    """The embedded broker once took the task of an immediate response for a pending one, and never stopped."""
     # asyncio's own factory does not take what uvloop 0.23 passes to it before CPython 3.13.3.
     asyncio.get_running_loop().set_task_factory(
         lambda loop, coroutine, name=None, context=None, **_: asyncio.Task(
@@ -187,7 +187,7 @@ async def test_tasks_that_begin_at_once(transport: str) -> None:
 
 @pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
 def own_loop(request: pytest.FixtureRequest) -> Iterator[asyncio.AbstractEventLoop]:
-    """A loop that the test closes under a producer, whose warnings end here."""
+    """A loop that the test closes under a producer; the warnings of the producer are ignored."""
     loop: asyncio.AbstractEventLoop = request.param()
     yield loop
     with warnings.catch_warnings():
@@ -208,7 +208,7 @@ def test_no_record_is_accepted_once_the_loop_is_closed(
     own_loop: asyncio.AbstractEventLoop,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """An open batch takes records without a word to the loop: they were accepted, and nobody would ever send them."""
+    """An open batch accepts records without the loop: they were once accepted and never sent."""
     servers = kafka_cluster_session.bootstrap_servers
     producer = Producer(bootstrap_servers=servers, linger_ms=100_000, max_block_ms=30_000)
     topic = f"closed-under-it-{type(own_loop).__module__}"
@@ -239,7 +239,7 @@ def test_no_record_is_accepted_once_the_loop_is_closed(
         producer.__del__()
 
 
-def test_threads_learn_that_the_loop_is_closed(own_loop: asyncio.AbstractEventLoop) -> None:
+def test_threadsafe_futures_fail_once_the_loop_is_closed(own_loop: asyncio.AbstractEventLoop) -> None:
     producer = Producer(bootstrap_servers=NOWHERE)
     own_loop.run_until_complete(producer.start())
 
@@ -262,7 +262,7 @@ def test_threads_learn_that_the_loop_is_closed(own_loop: asyncio.AbstractEventLo
             call()
 
 
-async def test_a_loop_is_watched_for_as_long_as_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_loop_watch_is_renewed_until_close(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("aioproducer.producer.LOOP_WATCH_PERIOD", 0.001)
     async with Producer(bootstrap_servers=NOWHERE) as producer:
         first = producer._loop_watch
@@ -322,7 +322,7 @@ asyncio.run(main())
 """
 
 
-def test_a_forked_child_is_refused_and_does_not_harm_the_parent(kafka_cluster_session: EmbeddedClusterThread) -> None:
+def test_a_forked_child_cannot_send_and_does_not_harm_the_parent(kafka_cluster_session: EmbeddedClusterThread) -> None:
     run = subprocess.run(
         [sys.executable, "-c", FORKING, kafka_cluster_session.bootstrap_servers, "forked"],
         capture_output=True,
@@ -333,7 +333,7 @@ def test_a_forked_child_is_refused_and_does_not_harm_the_parent(kafka_cluster_se
 
 
 @pytest.mark.parametrize("take", [pickle.dumps, copy.copy, copy.deepcopy])
-async def test_a_producer_in_the_closure_of_a_spark_task_was_a_matter_of_mmap(
+async def test_a_producer_cannot_be_pickled_or_copied(
     kafka_cluster: EmbeddedCluster, take: Callable[[object], object]
 ) -> None:
     async with kafka_cluster.producer() as started:
@@ -342,8 +342,8 @@ async def test_a_producer_in_the_closure_of_a_spark_task_was_a_matter_of_mmap(
                 take(producer)
 
 
-async def test_who_stops_waiting_for_metadata_leaves_nothing_behind() -> None:
-    """As a health check does, again and again, while no broker answers."""
+async def test_a_cancelled_wait_for_metadata_leaves_no_state() -> None:
+    """A health check does this repeatedly while no broker responds."""
     async with Producer(bootstrap_servers=NOWHERE) as producer:
         for _ in range(5):
             with pytest.raises(MetadataTimeoutError):
@@ -357,7 +357,7 @@ async def test_who_stops_waiting_for_metadata_leaves_nothing_behind() -> None:
         assert not watches
 
 
-async def test_a_producer_that_nobody_closed_warns() -> None:
+async def test_an_unclosed_producer_warns() -> None:
     producer = Producer(bootstrap_servers=NOWHERE, client_id="forgotten")
     await producer.start()
     with pytest.warns(ResourceWarning, match="<Producer forgotten> was not closed: use `async with`"):
@@ -368,7 +368,7 @@ async def test_a_producer_that_nobody_closed_warns() -> None:
 # Flush and drain
 
 
-async def test_flush_does_not_wait_out_a_linger_of_minutes(kafka_cluster: EmbeddedCluster, topic: str) -> None:
+async def test_flush_ends_a_long_linger(kafka_cluster: EmbeddedCluster, topic: str) -> None:
     async with kafka_cluster.producer(linger_ms=100_000) as producer:
         await producer.flush()
         in_line = producer.send(topic, b"1")
@@ -384,7 +384,7 @@ async def test_flush_does_not_wait_out_a_linger_of_minutes(kafka_cluster: Embedd
     assert late.result().offset == 4
 
 
-async def test_a_cancelled_flush_leaves_lingering_as_it_was(kafka_cluster: EmbeddedCluster, topic: str) -> None:
+async def test_records_after_a_cancelled_flush_linger(kafka_cluster: EmbeddedCluster, topic: str) -> None:
     async with kafka_cluster.producer(linger_ms=100_000) as producer:
         await producer.send_many(topic, [b"v"])
         kafka_cluster.delay("Produce", 100)
@@ -396,7 +396,7 @@ async def test_a_cancelled_flush_leaves_lingering_as_it_was(kafka_cluster: Embed
         assert not late.done()
 
 
-async def test_flush_waits_for_records_sent_before_it_only(kafka_cluster: EmbeddedCluster, topic: str) -> None:
+async def test_flush_waits_only_for_records_sent_before_it(kafka_cluster: EmbeddedCluster, topic: str) -> None:
     async with kafka_cluster.producer(linger_ms=0) as producer:
         await producer.send(topic, b"v")
         stop = False
@@ -413,7 +413,7 @@ async def test_flush_waits_for_records_sent_before_it_only(kafka_cluster: Embedd
         await other
 
 
-async def test_a_loop_of_sends_does_not_starve_the_service(kafka_cluster: EmbeddedCluster, topic: str) -> None:
+async def test_a_loop_of_sends_does_not_starve_other_tasks(kafka_cluster: EmbeddedCluster, topic: str) -> None:
     async with kafka_cluster.producer() as producer:
         await producer.send(topic, b"v")
         turns = 0
@@ -425,13 +425,13 @@ async def test_a_loop_of_sends_does_not_starve_the_service(kafka_cluster: Embedd
                 await asyncio.sleep(0)
 
         ticker = asyncio.create_task(tick())
-        # By the time of this thread alone: other programs take of the machine what they like.
+        # Use the CPU time of this thread: other programs share the machine.
         deadline = time.thread_time() + 0.1
         while time.thread_time() < deadline:
             producer.send(topic, b"v")
             await producer.drain()
         ticker.cancel()
-        # One turn in half a millisecond, and what the turns themselves take.
+        # One pass per half millisecond, and the time of the passes themselves.
         assert turns > 20
 
 
@@ -447,7 +447,7 @@ async def test_drain_waits_for_room_and_close_ends_the_wait() -> None:
     assert isinstance(delivery.exception(), ProducerClosedError)
 
 
-async def test_those_who_waited_for_room_do_not_all_rush_in(kafka_cluster: EmbeddedCluster, topic: str) -> None:
+async def test_sends_after_drain_do_not_exhaust_the_buffer(kafka_cluster: EmbeddedCluster, topic: str) -> None:
     async with kafka_cluster.producer(buffer_memory=20_000) as producer:
 
         async def call(number: int) -> None:
@@ -484,7 +484,7 @@ async def _await(delivery: Delivery) -> int | None:
     return (await delivery).offset
 
 
-async def test_a_shorter_second_close_shortens_the_first() -> None:
+async def test_a_second_close_with_a_shorter_timeout_shortens_the_first() -> None:
     producer = Producer(bootstrap_servers=NOWHERE)
     await producer.start()
     delivery = producer.send("t", b"v")
@@ -497,7 +497,7 @@ async def test_a_shorter_second_close_shortens_the_first() -> None:
     assert isinstance(delivery.exception(), ProducerClosedError)
 
 
-async def test_who_is_cancelled_in_close_leaves_nothing_behind() -> None:
+async def test_a_cancelled_close_leaves_no_state() -> None:
     tasks = asyncio.all_tasks()
     producer = Producer(bootstrap_servers=NOWHERE)
     await producer.start()
@@ -516,7 +516,7 @@ async def test_who_is_cancelled_in_close_leaves_nothing_behind() -> None:
 
 
 @pytest.mark.parametrize("cancelled", [False, True])
-async def test_leaving_by_an_exception_takes_a_second_at_most(cancelled: bool) -> None:
+async def test_leaving_the_context_by_an_exception_takes_at_most_a_second(cancelled: bool) -> None:
     deliveries: list[Delivery] = []
 
     async def work() -> None:
@@ -536,7 +536,7 @@ async def test_leaving_by_an_exception_takes_a_second_at_most(cancelled: bool) -
     assert isinstance(deliveries[0].exception(), ProducerClosedError)
 
 
-async def test_those_who_wait_for_metadata_are_told_that_the_producer_closed() -> None:
+async def test_closing_fails_pending_waits_for_metadata() -> None:
     producer = Producer(bootstrap_servers=NOWHERE)
     await producer.start()
     waiting = [asyncio.create_task(producer.wait_ready(50)), asyncio.create_task(_partitions(producer))]
@@ -553,7 +553,7 @@ async def _partitions(producer: Producer) -> None:
 # Failures
 
 
-async def test_a_failed_batch_is_told_once_with_its_count(
+async def test_on_error_reports_a_failed_batch_once_with_its_record_count(
     kafka_cluster: EmbeddedCluster, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     told: list[tuple[TopicPartition, int, type[KafkaError]]] = []
@@ -577,8 +577,8 @@ async def test_a_failed_batch_is_told_once_with_its_count(
     assert sum(message.endswith("on_error failed") for message in messages) == 1
 
 
-async def test_close_goes_on_though_on_error_meets_a_cancelled_future() -> None:
-    """close() raised CancelledError, and left tasks and connections behind."""
+async def test_close_continues_though_on_error_raises_cancelled_error() -> None:
+    """close() once raised CancelledError, and left tasks and connections open."""
     waiter = asyncio.get_running_loop().create_future()
     waiter.cancel()
     before = asyncio.all_tasks()
@@ -592,7 +592,7 @@ async def test_close_goes_on_though_on_error_meets_a_cancelled_future() -> None:
     assert asyncio.all_tasks() == before
 
 
-async def test_acknowledged_records_stay_so_though_a_hook_meets_a_cancelled_future(
+async def test_records_stay_acknowledged_though_a_hook_raises_cancelled_error(
     kafka_cluster: EmbeddedCluster,
 ) -> None:
     class Looks:
@@ -608,28 +608,28 @@ async def test_acknowledged_records_stay_so_though_a_hook_meets_a_cancelled_futu
         assert [(await delivery).offset for delivery in deliveries] == [0, 0, 0, 1, 1, 1]
 
 
-async def test_more_memory_than_there_is() -> None:
+async def test_a_buffer_memory_that_cannot_be_allocated_is_rejected() -> None:
     producer = Producer(bootstrap_servers=NOWHERE, buffer_memory=2**62)
     with pytest.raises(ConfigurationError, match=r"buffer\.memory: 4611686018427387904 bytes are not to be had"):
         await producer.start()
     await producer.close()
 
 
-async def test_windows_of_metrics_may_have_no_length() -> None:
+async def test_metrics_windows_may_have_zero_length() -> None:
     async with Producer(bootstrap_servers=NOWHERE, metrics_sample_window_ms=0) as producer:
         assert producer.metrics()["record-send-total"] == 0
 
 
-async def test_records_that_are_refused_in_one_turn_are_told_together(
+async def test_records_rejected_in_one_loop_pass_are_reported_together(
     kafka_cluster: EmbeddedCluster, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Never one line a record."""
+    """There is never one log line per record."""
     told: list[int] = []
     async with kafka_cluster.producer(on_error=lambda place, count, error: told.append(count)) as producer:
         for _ in range(100):
             producer.send(topic, bytes(2_000_000))
             producer.send("no topic", b"v")
-        # The first pass is for those who await.
+        # The first pass is for awaiters.
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         assert told == [100, 100]
@@ -645,7 +645,7 @@ async def test_on_error_must_be_a_plain_function(on_error: object) -> None:
         Producer(bootstrap_servers=NOWHERE, on_error=asynchronous if on_error != 5 else on_error)  # type: ignore[arg-type]  # the mistake
 
 
-async def test_hooks_hear_of_batches(kafka_cluster: EmbeddedCluster, topic: str) -> None:
+async def test_hooks_are_called_for_batches(kafka_cluster: EmbeddedCluster, topic: str) -> None:
     heard: list[tuple[TopicPartition, int]] = []
 
     class Hook:
@@ -660,7 +660,7 @@ async def test_hooks_hear_of_batches(kafka_cluster: EmbeddedCluster, topic: str)
     assert heard == [(TopicPartition(topic, 0), 2)]
 
 
-# What is left
+# What is left after close
 
 
 async def _trouble(kafka_cluster: EmbeddedCluster, topic: str) -> list[weakref.ref[BaseException]]:
@@ -692,7 +692,7 @@ async def _trouble(kafka_cluster: EmbeddedCluster, topic: str) -> list[weakref.r
 
 
 @pytest.mark.kafka_cluster(transport="tcp")
-async def test_nothing_is_left_of_a_closed_producer(
+async def test_a_closed_producer_leaves_no_objects(
     kafka_cluster: EmbeddedCluster, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     # What is logged is kept until the end of the test.
@@ -714,7 +714,7 @@ def _handles() -> list[object]:
     return [each for each in gc.get_objects() if type(each) in (PendingRecord, Delivery)]
 
 
-async def test_failures_are_freed_without_the_collector(kafka_cluster: EmbeddedCluster, topic: str) -> None:
+async def test_failures_are_freed_without_the_garbage_collector(kafka_cluster: EmbeddedCluster, topic: str) -> None:
     async with kafka_cluster.producer(linger_ms=0, max_block_ms=200) as producer:
         await know_topic(producer, topic)
         await producer.send(topic, b"v")

@@ -1,4 +1,4 @@
-"""Serializers, synchronous and not, and interceptors, as a producer uses them."""
+"""Sync and async serializers, and interceptors, as a producer uses them."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class SlowSerializer:
 
 
 @pytest.mark.kafka_cluster(transport="tcp")
-async def test_serializers_of_the_configuration_by_name(kafka_cluster: EmbeddedCluster, topic: str) -> None:
+async def test_serializers_are_configured_by_name(kafka_cluster: EmbeddedCluster, topic: str) -> None:
     async with Producer.from_config(
         {
             "bootstrap.servers": kafka_cluster.bootstrap_servers,
@@ -83,7 +83,7 @@ async def test_serializers_of_the_configuration_by_name(kafka_cluster: EmbeddedC
     assert kafka_cluster.records(topic, 0)[0][4:6] == (b"\0\0\0\5", "é".encode())
 
 
-async def test_only_one_of_key_and_value_has_a_serializer(kafka_cluster: EmbeddedCluster, topic: str) -> None:
+async def test_key_and_value_serializers_are_independent(kafka_cluster: EmbeddedCluster, topic: str) -> None:
     async with kafka_cluster.producer(value_serializer=str.encode) as producer:
         await producer.send(topic, "v", bytearray(b"k"), headers=[("h", memoryview(b"1"))])
         with pytest.raises(SerializationError, match=r"the key of .* BytesSerializer takes bytes"):
@@ -127,11 +127,13 @@ async def test_serializers_add_headers_key_first(
     assert own == [("own", b"1")]
     with_own, without = [record[6] for record in kafka_cluster.records(topic, 0)]
     assert with_own == (("own", b"1"), *without)
-    # What is made at once is made before what is waited for.
+    # Sync results are made before async ones are awaited.
     assert [name for name, _ in without] == (["value", "key"] if key_later and not value_later else ["key", "value"])
 
 
-async def test_a_failed_value_ends_the_keys_coroutine(kafka_cluster: EmbeddedCluster, topic: str) -> None:
+async def test_a_failed_value_serializer_ends_the_coroutine_of_the_key(
+    kafka_cluster: EmbeddedCluster, topic: str
+) -> None:
     ended: list[str] = []
 
     async def slow(value: object) -> bytes:
@@ -152,13 +154,13 @@ async def test_a_failed_value_ends_the_keys_coroutine(kafka_cluster: EmbeddedClu
         assert ended == ["key"]
 
 
-async def test_a_strided_view_from_a_serializer_is_refused(kafka_cluster: EmbeddedCluster, topic: str) -> None:
+async def test_a_strided_view_from_a_serializer_is_rejected(kafka_cluster: EmbeddedCluster, topic: str) -> None:
     async with kafka_cluster.producer(value_serializer=lambda value: memoryview(value)[::2]) as producer:
         with pytest.raises(ValueError, match="contiguous"):
             producer.send(topic, b"abcd")
 
 
-async def test_async_serializers_keep_the_records_places(kafka_cluster: EmbeddedCluster, topic: str) -> None:
+async def test_async_serializers_keep_the_order_of_records(kafka_cluster: EmbeddedCluster, topic: str) -> None:
     serializer = SlowSerializer()
     async with kafka_cluster.producer(value_serializer=serializer, linger_ms=0) as producer:
         await producer.send(topic, b"known")
@@ -174,7 +176,7 @@ async def test_async_serializers_keep_the_records_places(kafka_cluster: Embedded
     assert stored[1].headers == (("by", b"serializer"),)
 
 
-async def test_the_order_of_many_sync_and_async_ones(kafka_cluster: EmbeddedCluster, topic: str) -> None:
+async def test_many_sync_and_async_records_keep_their_order(kafka_cluster: EmbeddedCluster, topic: str) -> None:
     async def later(value: int) -> bytes:
         for _ in range(value * 7 % 5):
             await asyncio.sleep(0)
@@ -190,10 +192,10 @@ async def test_the_order_of_many_sync_and_async_ones(kafka_cluster: EmbeddedClus
     assert _values(kafka_cluster, topic) == [b"%d" % number for number in range(300)]
 
 
-async def test_who_waits_behind_a_withdrawn_serialization_goes_on_at_once(
+async def test_records_behind_a_withdrawn_serialization_continue_at_once(
     kafka_cluster: EmbeddedCluster, topic: str
 ) -> None:
-    """Nobody moved up when the first in line left it."""
+    """No record was once admitted when the first of the queue left it."""
     serializer = SlowSerializer()
     async with kafka_cluster.producer(value_serializer=serializer, linger_ms=0) as producer:
         await producer.send(topic, b"known")
@@ -204,13 +206,13 @@ async def test_who_waits_behind_a_withdrawn_serialization_goes_on_at_once(
         assert serializer.ended == ["slow"]
 
 
-async def test_a_serializer_that_is_too_slow_fails_its_record_alone(kafka_cluster: EmbeddedCluster, topic: str) -> None:
-    """It went on working for nobody, and close waited for it."""
+async def test_a_serializer_that_is_too_slow_fails_only_its_record(kafka_cluster: EmbeddedCluster, topic: str) -> None:
+    """The serializer once kept running without a use, and close waited for it."""
     serializer = SlowSerializer()
     async with kafka_cluster.producer(value_serializer=serializer, linger_ms=0, max_block_ms=1500) as producer:
         await know_topic(producer, topic)
         slow = producer.send(topic, "slow")
-        # Its time ends so much later: what is looked at too late by more than that finds both over theirs.
+        # The deadline of the second is this much later; a check delayed by more would find both expired.
         await asyncio.sleep(1.2)
         behind = producer.send(topic, b"behind")
         with pytest.raises(KafkaTimeoutError):
@@ -220,7 +222,7 @@ async def test_a_serializer_that_is_too_slow_fails_its_record_alone(kafka_cluste
         assert serializer.ended == ["slow"]
 
 
-async def test_what_a_serializer_raised_is_the_cause_whether_it_is_awaited_or_not(
+async def test_the_exception_of_a_sync_or_async_serializer_is_the_cause(
     kafka_cluster: EmbeddedCluster, topic: str
 ) -> None:
     def plain(value: object) -> bytes:
@@ -237,7 +239,7 @@ async def test_what_a_serializer_raised_is_the_cause_whether_it_is_awaited_or_no
 
 
 async def test_a_serializer_that_cancels_itself_fails_its_record(kafka_cluster: EmbeddedCluster, topic: str) -> None:
-    """The record stayed in line, and all behind it, until max_block_ms."""
+    """The record, and all behind it, once stayed blocked until max_block_ms."""
     serializer = SlowSerializer()
     serializer.may_go.set()
     async with kafka_cluster.producer(value_serializer=serializer, linger_ms=0) as producer:
@@ -247,7 +249,7 @@ async def test_a_serializer_that_cancels_itself_fails_its_record(kafka_cluster: 
         await behind
 
 
-async def test_close_waits_for_serializers_or_ends_them(kafka_cluster: EmbeddedCluster, topic: str) -> None:
+async def test_close_waits_for_serializers_or_cancels_them(kafka_cluster: EmbeddedCluster, topic: str) -> None:
     serializer = SlowSerializer()
     async with kafka_cluster.producer(value_serializer=serializer) as producer:
         delivery = producer.send(topic, "1")
@@ -263,10 +265,8 @@ async def test_close_waits_for_serializers_or_ends_them(kafka_cluster: EmbeddedC
     assert serializer.ended == ["key", "1"]
 
 
-async def test_coroutines_of_serializers_that_nobody_needs_are_ended(
-    kafka_cluster: EmbeddedCluster, topic: str
-) -> None:
-    """Python warned of coroutines that were never awaited."""
+async def test_unneeded_serializer_coroutines_are_closed(kafka_cluster: EmbeddedCluster, topic: str) -> None:
+    """Python once warned of coroutines that were never awaited."""
     serializer = SlowSerializer()
     async with kafka_cluster.producer(
         key_serializer=serializer, value_serializer=SlowSerializer(), buffer_memory=5000
@@ -290,7 +290,7 @@ async def test_coroutines_of_serializers_that_nobody_needs_are_ended(
             delivery.cancel()
 
 
-async def test_both_key_and_value_may_be_slow_and_the_key_may_fail(kafka_cluster: EmbeddedCluster, topic: str) -> None:
+async def test_key_and_value_may_both_be_async_and_the_key_may_fail(kafka_cluster: EmbeddedCluster, topic: str) -> None:
     serializer = SlowSerializer()
     serializer.may_go.set()
     async with kafka_cluster.producer(key_serializer=serializer, value_serializer=serializer) as producer:
@@ -301,7 +301,7 @@ async def test_both_key_and_value_may_be_slow_and_the_key_may_fail(kafka_cluster
         assert (await producer.send(topic, "v", b"k")).offset == 2
 
 
-async def test_what_a_slow_serializer_makes_may_be_too_large(kafka_cluster: EmbeddedCluster, topic: str) -> None:
+async def test_the_result_of_an_async_serializer_can_be_too_large(kafka_cluster: EmbeddedCluster, topic: str) -> None:
     made: list[Any] = [bytes(2_000_000), memoryview(b"abcd")[::2], bytearray(b"fits")]
 
     async def make(value: int) -> Any:
@@ -316,7 +316,7 @@ async def test_what_a_slow_serializer_makes_may_be_too_large(kafka_cluster: Embe
     assert _values(kafka_cluster, topic) == [b"fits"]
 
 
-async def test_nobody_is_asked_for_the_size_of_what_is_serialized_at_once(
+async def test_the_size_of_a_value_with_a_sync_serializer_is_not_estimated(
     kafka_cluster: EmbeddedCluster, topic: str
 ) -> None:
     class Record:
@@ -328,7 +328,7 @@ async def test_nobody_is_asked_for_the_size_of_what_is_serialized_at_once(
     assert _values(kafka_cluster, topic) == [b"made"]
 
 
-async def test_a_slow_serializer_may_add_a_header_of_any_bytes(kafka_cluster: EmbeddedCluster, topic: str) -> None:
+async def test_an_async_serializer_may_add_a_header_of_any_bytes(kafka_cluster: EmbeddedCluster, topic: str) -> None:
     class Adding:
         def serialize(self, topic: str, value: bytes, headers: list[Any]) -> Any:
             return self.add(value, headers)
@@ -343,7 +343,7 @@ async def test_a_slow_serializer_may_add_a_header_of_any_bytes(kafka_cluster: Em
     assert [record.headers for record in kafka_cluster.records(topic, 0)] == [(("k", b"ac"),)] * 2
 
 
-async def test_a_partitioner_that_is_cancelled_fails_its_record_alone(
+async def test_a_partitioner_that_raises_cancelled_error_fails_only_its_record(
     kafka_cluster: EmbeddedCluster, topic: str
 ) -> None:
     def choose(topic: str, key: Any, value: Any, cluster: Any) -> int:
@@ -362,8 +362,8 @@ async def test_a_partitioner_that_is_cancelled_fails_its_record_alone(
     assert _values(kafka_cluster, topic) == [b"good"]
 
 
-async def test_memory_is_bounded_whatever_serializers_make(kafka_cluster: EmbeddedCluster, topic: str) -> None:
-    """A place in line is reserved by a guess of the size; what was made could be over buffer_memory in sum."""
+async def test_memory_is_bounded_for_any_serializer_results(kafka_cluster: EmbeddedCluster, topic: str) -> None:
+    """Records are queued by an estimated size; their serialized sizes could once exceed buffer_memory in total."""
 
     async def make(value: int) -> bytes:
         return bytes(40_000)
@@ -374,7 +374,7 @@ async def test_memory_is_bounded_whatever_serializers_make(kafka_cluster: Embedd
         assert {type(outcome) for outcome in outcomes} == {RecordMetadata, BufferExhaustedError}
 
 
-async def test_a_fatal_error_fails_what_is_being_serialized(kafka_cluster: EmbeddedCluster, topic: str) -> None:
+async def test_a_fatal_error_fails_records_being_serialized(kafka_cluster: EmbeddedCluster, topic: str) -> None:
     serializer = SlowSerializer()
     async with kafka_cluster.producer(value_serializer=serializer, linger_ms=0) as producer:
         await producer.send(topic, b"known")
@@ -429,7 +429,7 @@ class Broken:
         raise ZeroDivisionError
 
 
-async def test_interceptors_have_their_say_in_order(kafka_cluster: EmbeddedCluster, topic: str) -> None:
+async def test_interceptors_run_in_order(kafka_cluster: EmbeddedCluster, topic: str) -> None:
     first, second, old = Recorder(b"1"), Recorder(b"2"), OldRecorder()
     async with kafka_cluster.producer(interceptor_classes=[first, Broken(), second, old]) as producer:
         metadata = await producer.send(topic, b"v", headers=[("h", b"x")])
@@ -439,7 +439,7 @@ async def test_interceptors_have_their_say_in_order(kafka_cluster: EmbeddedClust
     assert (first.closed, second.closed) == (1, 1)
 
 
-async def test_interceptors_may_send_elsewhere(kafka_cluster: EmbeddedCluster, topic: str) -> None:
+async def test_interceptors_may_change_the_topic(kafka_cluster: EmbeddedCluster, topic: str) -> None:
     class Redirect:
         def on_send(self, record: Record) -> Record:
             return dataclasses.replace(record, topic=topic, partition=0, timestamp_ms=5)
@@ -449,7 +449,9 @@ async def test_interceptors_may_send_elsewhere(kafka_cluster: EmbeddedCluster, t
     assert kafka_cluster.records(topic, 0)[0].timestamp_ms == 5
 
 
-async def test_every_outcome_is_told_once_with_what_is_known(kafka_cluster: EmbeddedCluster, topic: str) -> None:
+async def test_interceptors_get_every_outcome_once_with_the_known_metadata(
+    kafka_cluster: EmbeddedCluster, topic: str
+) -> None:
     recorder = Recorder()
     async with kafka_cluster.producer(
         interceptor_classes=[recorder], linger_ms=0, max_block_ms=100, max_request_size=10_000
@@ -484,7 +486,7 @@ async def test_every_outcome_is_told_once_with_what_is_known(kafka_cluster: Embe
     assert {metadata.topic for metadata, _, _ in recorder.seen} == {topic}
 
 
-async def test_outcomes_of_a_closed_producer_are_told() -> None:
+async def test_interceptors_get_the_outcomes_of_a_closed_producer() -> None:
     recorder = Recorder()
     producer = Producer(bootstrap_servers=NOWHERE, interceptor_classes=[recorder])
     await producer.start()
@@ -516,10 +518,10 @@ class AddingSerializer:
 
 
 @pytest.mark.parametrize("intercepts", [False, True])
-async def test_a_record_header_is_taken_wherever_a_pair_is(
+async def test_a_record_header_is_accepted_wherever_a_pair_is(
     kafka_cluster: EmbeddedCluster, topic: str, intercepts: bool
 ) -> None:
-    """``RecordHeader`` was a name for the type of the pair alone: calling it made ``tuple`` raise a TypeError."""
+    """``RecordHeader`` was once only a type alias of the pair: calling it raised a TypeError of ``tuple``."""
 
     class Interceptor:
         def on_send(self, record: Record) -> Record:
@@ -541,7 +543,7 @@ async def test_a_record_header_is_taken_wherever_a_pair_is(
     assert [record.headers for record in kafka_cluster.records(topic, 0)[-3:]] == [(sent,)] * 3
 
 
-async def test_headers_that_serializers_add_are_told(kafka_cluster: EmbeddedCluster, topic: str) -> None:
+async def test_interceptors_get_headers_that_serializers_add(kafka_cluster: EmbeddedCluster, topic: str) -> None:
     recorder, serializer = Recorder(), SlowSerializer()
     serializer.may_go.set()
     async with kafka_cluster.producer(interceptor_classes=[recorder], key_serializer=serializer) as producer:
@@ -549,13 +551,13 @@ async def test_headers_that_serializers_add_are_told(kafka_cluster: EmbeddedClus
     assert recorder.seen[0][2] == (("h", b"1"), ("by", b"serializer"))
 
 
-async def test_send_record_is_send(kafka_cluster: EmbeddedCluster, topic: str) -> None:
+async def test_send_record_behaves_like_send(kafka_cluster: EmbeddedCluster, topic: str) -> None:
     async with kafka_cluster.producer(interceptor_classes=[Recorder(b"!")]) as producer:
         await producer.send_record(Record(topic, b"v", b"k", 0, 7, [("h", None)]))
     assert kafka_cluster.records(topic, 0)[0][3:] == (7, b"k", b"v!", (("h", None),))
 
 
-async def test_a_partitioner_is_asked_once_for_each_record_whatever_way_it_takes(
+async def test_a_partitioner_is_called_once_per_record_on_every_path(
     kafka_cluster: EmbeddedCluster,
 ) -> None:
     kafka_cluster.create_topic("parted", 3)

@@ -1,4 +1,4 @@
-"""What ``send`` takes, what it refuses at once, what fails the Delivery, and the order of what it accepted."""
+"""``send``: accepted arguments, arguments that raise, errors that fail the Delivery, and order."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ def _values(kafka_cluster: EmbeddedCluster, topic: str) -> list[bytes | None]:
 
 
 @pytest.mark.parametrize("partition", [None, 0, 1])
-async def test_a_record_that_begins_a_batch_skips_the_slow_path_whatever_its_partition(
+async def test_a_record_that_opens_a_batch_skips_the_slow_path_for_any_partition(
     kafka_cluster: EmbeddedCluster, topic: str, monkeypatch: pytest.MonkeyPatch, partition: int | None
 ) -> None:
-    """A record for a named partition once passed ten Python functions, a tenth of what a send takes."""
+    """A record with an explicit partition once passed ten Python functions, a tenth of the time of a send."""
     kafka_cluster.create_topic(topic, 2)
     slow: list[tuple[object, ...]] = []
     monkeypatch.setattr(SlowPath, "enqueue", lambda slow_path, *record: slow.append(record))
@@ -61,7 +61,7 @@ async def test_a_record_that_begins_a_batch_skips_the_slow_path_whatever_its_par
     assert [record[1] for record in slow] == [2]
 
 
-async def test_a_record_comes_back_as_it_was_sent(kafka_cluster: EmbeddedCluster, topic: str) -> None:
+async def test_a_record_is_stored_as_it_was_sent(kafka_cluster: EmbeddedCluster, topic: str) -> None:
     kafka_cluster.create_topic(topic, 2)
     async with kafka_cluster.producer(linger_ms=0) as producer:
         sent = producer.send(
@@ -100,7 +100,9 @@ ACCEPTED: list[tuple[dict[str, Any], bytes | None, list[tuple[str, bytes | None]
 
 
 @pytest.mark.parametrize("known", [False, True])
-async def test_what_is_accepted_is_so_on_every_way(kafka_cluster: EmbeddedCluster, topic: str, known: bool) -> None:
+async def test_accepted_arguments_are_accepted_on_every_path(
+    kafka_cluster: EmbeddedCluster, topic: str, known: bool
+) -> None:
     kafka_cluster.create_topic(topic)
     cases = [
         (arguments if not isinstance(arguments.get("headers"), Iterator) else {"headers": iter([("a", b"1")])}, *rest)
@@ -145,7 +147,7 @@ REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
 
 
 @pytest.mark.parametrize("known", [False, True])
-async def test_what_is_the_callers_mistake_raises_at_once_on_every_way(
+async def test_invalid_arguments_raise_at_once_on_every_path(
     kafka_cluster: EmbeddedCluster, topic: str, known: bool
 ) -> None:
     kafka_cluster.create_topic(topic)
@@ -169,10 +171,10 @@ async def test_what_is_the_callers_mistake_raises_at_once_on_every_way(
     ["with space", "a/b", "é", "\ud800", ".", "..", "x" * 250, "t\n"],
     ids=["space", "slash", "accent", "surrogate", "dot", "dots", "long", "newline"],
 )
-async def test_a_name_that_no_topic_can_have_fails_the_delivery_and_harms_nobody(
+async def test_an_invalid_topic_name_fails_only_its_delivery(
     kafka_cluster: EmbeddedCluster, topic: str, unlawful: str
 ) -> None:
-    """A name that has no UTF-8 form would break every metadata request that named it."""
+    """A name that UTF-8 cannot encode would break every metadata request with it."""
     kafka_cluster.create_topic(topic)
     async with kafka_cluster.producer() as producer:
         failed = producer.send(unlawful, b"v")
@@ -185,7 +187,7 @@ async def test_a_name_that_no_topic_can_have_fails_the_delivery_and_harms_nobody
 
 
 @pytest.mark.parametrize("known", [False, True])
-async def test_a_record_that_is_too_large_fails_alone_and_says_by_how_much(
+async def test_a_record_that_is_too_large_fails_alone_and_names_the_excess(
     kafka_cluster: EmbeddedCluster, topic: str, known: bool
 ) -> None:
     kafka_cluster.create_topic(topic)
@@ -207,7 +209,7 @@ async def test_a_record_larger_than_all_memory_fails_its_delivery(kafka_cluster:
 
 
 @pytest.mark.parametrize("buffer_memory", [300, 1024, 2048, 5000])
-async def test_a_tiny_buffer_works_or_refuses_clearly(
+async def test_a_tiny_buffer_works_or_raises_a_clear_error(
     kafka_cluster: EmbeddedCluster, topic: str, buffer_memory: int
 ) -> None:
     kafka_cluster.create_topic(topic)
@@ -231,10 +233,8 @@ async def test_a_tiny_buffer_works_or_refuses_clearly(
         assert all(delivery.exception() is None for delivery in accepted)
 
 
-async def test_the_order_of_the_calls_is_the_order_in_the_log_across_every_wait(
-    kafka_cluster: EmbeddedCluster, topic: str
-) -> None:
-    """Metadata is not there at first, then memory is not; batches are of a few records."""
+async def test_records_are_stored_in_call_order_across_every_wait(kafka_cluster: EmbeddedCluster, topic: str) -> None:
+    """Metadata is missing first, then memory; batches have a few records."""
     kafka_cluster.create_topic(topic)
     async with kafka_cluster.producer(linger_ms=0, batch_size=300, buffer_memory=3000) as producer:
         sent = 0
@@ -247,7 +247,7 @@ async def test_the_order_of_the_calls_is_the_order_in_the_log_across_every_wait(
     assert _values(kafka_cluster, topic) == [b"%d" % number for number in range(500)]
 
 
-async def test_a_mistyped_topic_holds_up_no_other(kafka_cluster: EmbeddedCluster, topic: str) -> None:
+async def test_a_mistyped_topic_delays_no_other(kafka_cluster: EmbeddedCluster, topic: str) -> None:
     kafka_cluster.create_topic(topic)
     kafka_cluster.fail("Metadata", "UNKNOWN_TOPIC_OR_PARTITION", topic="mistyped", times=None)
     async with kafka_cluster.producer(max_block_ms=300, linger_ms=0) as producer:
@@ -259,7 +259,7 @@ async def test_a_mistyped_topic_holds_up_no_other(kafka_cluster: EmbeddedCluster
             await mistyped
 
 
-async def test_a_refused_topic_fails_the_delivery_with_what_the_cluster_said(
+async def test_a_refused_topic_fails_the_delivery_with_the_error_of_the_cluster(
     kafka_cluster: EmbeddedCluster, topic: str
 ) -> None:
     kafka_cluster.fail("Metadata", "TOPIC_AUTHORIZATION_FAILED", topic=topic, times=None)
@@ -270,7 +270,7 @@ async def test_a_refused_topic_fails_the_delivery_with_what_the_cluster_said(
             await producer.partitions_for(topic)
 
 
-async def test_a_partition_that_the_topic_has_not_fails_after_max_block(
+async def test_a_missing_partition_fails_the_delivery_after_max_block(
     kafka_cluster: EmbeddedCluster, topic: str
 ) -> None:
     kafka_cluster.create_topic(topic, 2)
@@ -285,7 +285,7 @@ async def test_a_partition_that_the_topic_has_not_fails_after_max_block(
         assert (await behind).partition == 0
 
 
-async def test_who_waits_behind_a_withdrawn_record_goes_on_at_once(kafka_cluster: EmbeddedCluster, topic: str) -> None:
+async def test_records_behind_a_withdrawn_record_continue_at_once(kafka_cluster: EmbeddedCluster, topic: str) -> None:
     kafka_cluster.create_topic(topic, 2)
     async with kafka_cluster.producer(linger_ms=0) as producer:
         await producer.send(topic, b"v")
@@ -295,7 +295,7 @@ async def test_who_waits_behind_a_withdrawn_record_goes_on_at_once(kafka_cluster
         assert (await asyncio.wait_for(behind, 5)).partition == 0
 
 
-async def test_max_block_of_zero_waits_for_nothing(kafka_cluster: EmbeddedCluster, topic: str) -> None:
+async def test_max_block_of_zero_does_not_wait(kafka_cluster: EmbeddedCluster, topic: str) -> None:
     kafka_cluster.create_topic(topic)
     async with kafka_cluster.producer(max_block_ms=0) as producer:
         with pytest.raises(MetadataTimeoutError, match=r"within \d+ ms \(max_block_ms\)"):
@@ -312,7 +312,7 @@ async def test_max_block_of_zero_waits_for_nothing(kafka_cluster: EmbeddedCluste
                     await asyncio.sleep(0.01)
 
 
-async def test_no_broker() -> None:
+async def test_without_a_broker_calls_fail_with_the_reason() -> None:
     async with Producer(bootstrap_servers=NOWHERE, max_block_ms=150) as producer:
         with pytest.raises(MetadataTimeoutError, match=f"Nothing listens at {NOWHERE} .* bootstrap_servers"):
             await producer.send("t", b"v")
@@ -322,7 +322,7 @@ async def test_no_broker() -> None:
             await producer.partitions_for("t")
 
 
-async def test_partitions_for(kafka_cluster: EmbeddedCluster, topic: str) -> None:
+async def test_partitions_for_returns_the_partitions(kafka_cluster: EmbeddedCluster, topic: str) -> None:
     kafka_cluster.create_topic(topic, 3)
     async with kafka_cluster.producer() as producer:
         await producer.wait_ready(5)
@@ -333,7 +333,7 @@ async def test_partitions_for(kafka_cluster: EmbeddedCluster, topic: str) -> Non
             await producer.partitions_for(5)  # type: ignore[arg-type]  # this is the mistake
 
 
-async def test_a_thousand_coroutines_each_await_their_own(kafka_cluster: EmbeddedCluster, topic: str) -> None:
+async def test_a_thousand_coroutines_can_each_await_their_delivery(kafka_cluster: EmbeddedCluster, topic: str) -> None:
     kafka_cluster.create_topic(topic)
     async with kafka_cluster.producer() as producer:
 
@@ -349,9 +349,7 @@ async def test_a_thousand_coroutines_each_await_their_own(kafka_cluster: Embedde
         assert values[offset] == b"%d" % number
 
 
-async def test_timeouts_and_waits_of_asyncio_take_a_delivery_for_a_future(
-    kafka_cluster: EmbeddedCluster, topic: str
-) -> None:
+async def test_timeouts_and_waits_of_asyncio_accept_a_delivery(kafka_cluster: EmbeddedCluster, topic: str) -> None:
     kafka_cluster.create_topic(topic)
     async with kafka_cluster.producer(linger_ms=60_000) as producer:
         async with asyncio.timeout(5):
@@ -378,10 +376,8 @@ async def test_acks_zero_gives_metadata_without_offset(kafka_cluster: EmbeddedCl
         assert await producer.send(topic, b"v") == RecordMetadata(topic, 0, None, None)
 
 
-async def test_a_fatal_error_fails_everything_and_refuses_what_comes(
-    kafka_cluster: EmbeddedCluster, topic: str
-) -> None:
-    """CLUSTER_AUTHORIZATION_FAILED: nothing of this producer will ever be accepted."""
+async def test_a_fatal_error_fails_all_records_and_rejects_new_ones(kafka_cluster: EmbeddedCluster, topic: str) -> None:
+    """CLUSTER_AUTHORIZATION_FAILED: the cluster will accept no record of this producer."""
     kafka_cluster.create_topic(topic)
     async with kafka_cluster.producer(linger_ms=0) as producer:
         await producer.send(topic, b"v")
@@ -394,7 +390,7 @@ async def test_a_fatal_error_fails_everything_and_refuses_what_comes(
         assert not producer.is_usable
 
 
-async def test_a_header_that_cannot_be_written_is_named_and_takes_no_memory_with_it(
+async def test_a_header_that_cannot_be_encoded_is_named_and_leaks_no_memory(
     kafka_cluster: EmbeddedCluster, topic: str
 ) -> None:
     kafka_cluster.create_topic(topic)
@@ -410,7 +406,7 @@ async def test_a_header_that_cannot_be_written_is_named_and_takes_no_memory_with
 
 
 @pytest.mark.parametrize("number", [ctypes.c_long(5), ctypes.c_double(0.5)])
-async def test_a_number_that_shows_its_memory_is_no_value(
+async def test_a_number_with_a_buffer_interface_is_rejected_as_value(
     kafka_cluster: EmbeddedCluster, topic: str, number: Any
 ) -> None:
     kafka_cluster.create_topic(topic)
@@ -436,7 +432,7 @@ class _Index:
         ({"headers": [("h", ctypes.c_long(5))]}, "the value of header 'h' must be bytes or None, not c_long"),
     ],
 )
-async def test_what_is_wrong_with_a_first_record_was_taken_behind_another_of_its_batch(
+async def test_arguments_are_checked_alike_for_the_first_and_later_records_of_a_batch(
     kafka_cluster: EmbeddedCluster, topic: str, wrong: dict[str, Any], message: str
 ) -> None:
     kafka_cluster.create_topic(topic)
@@ -452,7 +448,7 @@ async def test_what_is_wrong_with_a_first_record_was_taken_behind_another_of_its
 
 
 class _Topic(str):
-    """A str whose ``str()`` is something else, as with the members of an enumeration."""
+    """A str with another ``str()``, like the members of an enumeration."""
 
     __slots__ = ()
 
@@ -460,7 +456,7 @@ class _Topic(str):
         return "Topics.ORDERS"
 
 
-async def test_a_topic_of_an_enumeration_of_strings_was_refused_before_it_was_known(
+async def test_a_str_subclass_is_accepted_as_topic(
     kafka_cluster: EmbeddedCluster,
 ) -> None:
     kafka_cluster.create_topic("orders", partitions=1)
@@ -477,7 +473,7 @@ async def test_a_topic_of_an_enumeration_of_strings_was_refused_before_it_was_kn
     assert _values(kafka_cluster, "orders") == [b"1", b"2", b"3", b"4"]
 
 
-async def test_a_partition_that_is_no_int_is_refused_for_columns_too(
+async def test_a_partition_that_is_not_an_int_is_rejected_for_columns(
     kafka_cluster: EmbeddedCluster, topic: str
 ) -> None:
     kafka_cluster.create_topic(topic)
@@ -487,10 +483,10 @@ async def test_a_partition_that_is_no_int_is_refused_for_columns_too(
             await producer.send_many(topic, [b"v"], partition=_Index())  # type: ignore[arg-type]  # what is tested
 
 
-async def test_a_record_that_the_broker_blames_alone_has_the_error_of_its_partition(
+async def test_a_single_record_that_the_broker_rejects_has_the_error_of_its_partition(
     kafka_cluster: EmbeddedCluster, topic: str
 ) -> None:
-    """As in Kafka's Sender: of several it is not told which of them the code means."""
+    """As in Kafka's Sender: with several records the code does not say which one it means."""
     kafka_cluster.create_topic(topic, 1)
     async with kafka_cluster.producer() as producer:
         alone = producer.send(topic, b"v", timestamp_ms=2**62)
@@ -516,10 +512,10 @@ class _Cycle:
 
 
 @pytest.mark.parametrize("batch_size", [300, 2000])
-async def test_what_is_sent_while_the_collector_runs_in_the_middle_of_send(
+async def test_a_send_from_a_garbage_collector_callback_inside_send_is_delivered(
     kafka_cluster: EmbeddedCluster, topic: str, batch_size: int
 ) -> None:
-    """As by a logging handler, told of an exception that nobody has asked for: records were lost and batches broken."""
+    """A logging handler can do this for an unretrieved exception; records were once lost and batches corrupted."""
     kafka_cluster.create_topic(topic, 1)
     sent: list[tuple[bytes, Delivery]] = []
     before = gc.get_threshold()

@@ -1,4 +1,4 @@
-"""The public names, and what type checkers see of them."""
+"""The public names, and their types for type checkers."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def main() -> None:
 """
 
 
-def test_every_public_name_is_there() -> None:
+def test_every_public_name_exists() -> None:
     for name in aioproducer.__all__:
         assert getattr(aioproducer, name) is not None
     assert aioproducer.__all__ == sorted(aioproducer.__all__)
@@ -63,8 +63,8 @@ def test_a_delivery_is_a_future_to_asyncio() -> None:
     assert asyncio.isfuture(aioproducer.Delivery(None, 0))  # type: ignore[arg-type]  # without a batch: not looked at
 
 
-def test_importing_it_is_light() -> None:
-    """Neither Arrow, nor uvloop, nor codecs that are not configured."""
+def test_importing_the_package_is_light() -> None:
+    """Arrow, uvloop and unconfigured codecs are not imported."""
     code = (
         "import sys, aioproducer\n"
         "print({'pyarrow', 'uvloop', 'cryptography', 'zstandard', 'cramjam', 'lz4', 'numpy'} & {*sys.modules})"
@@ -73,7 +73,7 @@ def test_importing_it_is_light() -> None:
     assert run.stdout == "set()\n"
 
 
-def test_type_checkers_see_what_a_user_writes(tmp_path: Path) -> None:
+def test_user_code_passes_type_checkers(tmp_path: Path) -> None:
     snippet = tmp_path / "snippet.py"
     snippet.write_text(SNIPPET)
     options = ["--strict", "--no-error-summary", "--follow-imports=silent"]

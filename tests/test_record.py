@@ -1,4 +1,4 @@
-"""Records, record metadata and the names of places."""
+"""Records, record metadata, topic partitions and nodes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_positions_follow_the_documented_order() -> None:
     )
 
 
-def test_a_record_is_immutable_and_replace_makes_a_changed_one() -> None:
+def test_a_record_is_immutable_and_replace_returns_a_changed_copy() -> None:
     original = Record("clicks", b"v", headers=[("h", b"1")])
     with pytest.raises(dataclasses.FrozenInstanceError):
         original.topic = "other"  # type: ignore[misc]  # what the test is about
@@ -64,7 +64,7 @@ def test_a_record_survives_pickling() -> None:
         (lambda: Record("t", headers=[("a", "b")]), TypeError, "value of header 'a' must be bytes or None, not str"),
     ],
 )
-def test_a_malformed_record_is_refused_and_told_why(
+def test_a_malformed_record_is_rejected_with_the_reason(
     make: Callable[[], Record], error: type[Exception], text: str
 ) -> None:
     with pytest.raises(error, match=text):
@@ -77,14 +77,14 @@ def test_headers_keep_order_and_repeats(headers: list[tuple[str, bytes | None]])
     assert normalise_headers(iter(headers)) == tuple(headers)
 
 
-def test_the_bytes_of_a_header_are_the_records_own() -> None:
+def test_header_bytes_are_copied() -> None:
     mutable = bytearray(b"ab")
     headers = normalise_headers([("a", mutable), ("b", memoryview(mutable)[1:]), ["c", None]])
     mutable[:] = b"xx"
     assert headers == (("a", b"ab"), ("b", b"b"), ("c", None))
 
 
-def test_topic_partitions_sort_hash_and_print_as_kafkas() -> None:
+def test_topic_partitions_sort_hash_and_print_like_those_of_kafka() -> None:
     places = {TopicPartition("b", 0), TopicPartition("a", 10), TopicPartition("a", 2), TopicPartition("a", 2)}
     assert sorted(places) == [("a", 2), ("a", 10), ("b", 0)]
     assert [str(place) for place in sorted(places)] == ["a-2", "a-10", "b-0"]
@@ -102,7 +102,7 @@ def test_nodes_print_their_address_and_id() -> None:
 
 
 @pytest.mark.parametrize("module", [record, partitioner, metrics])
-def test_no_event_loop_and_no_clock_is_needed(module: ModuleType) -> None:
+def test_records_need_no_event_loop_and_no_clock(module: ModuleType) -> None:
     # The source, whichever build is under test.
     assert module.__file__ is not None
     tree = ast.parse((Path(module.__file__).parent / f"{module.__name__.rpartition('.')[2]}.py").read_text())
@@ -112,11 +112,11 @@ def test_no_event_loop_and_no_clock_is_needed(module: ModuleType) -> None:
     assert not {name.partition(".")[0] for name in imported} & {"asyncio", "socket", "threading", "time", "datetime"}
 
 
-def test_names_that_no_topic_can_have_do_not_break_a_log() -> None:
+def test_invalid_topic_names_are_escaped_in_str() -> None:
     assert str(TopicPartition("clicks\n", 3)) == r"'clicks\n-3'"
     assert str(TopicPartition("\ud800", 3)) == r"'\ud800-3'"
 
 
 def test_without_a_partition_only_the_topic_is_printed() -> None:
-    """It was clicks--1."""
+    """It was once printed as clicks--1."""
     assert str(TopicPartition("clicks", -1)) == "clicks"

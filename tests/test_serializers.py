@@ -1,4 +1,4 @@
-"""Serializers: the bytes Java's write, what they refuse, and how a configured one is called."""
+"""Serializers: the same bytes as in Java, rejected values, and calls of configured ones."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ READY_MADE = [
         (JsonSerializer(default=sorted), {2, 1}, b"[1,2]".hex()),
     ],
 )
-def test_bytes_are_what_java_writes(serializer: Serializer, value: object, expected: str) -> None:
+def test_serializers_write_the_same_bytes_as_java(serializer: Serializer, value: object, expected: str) -> None:
     result = serializer.serialize("clicks", value, [])
     assert isinstance(result, bytes)
     assert result.hex() == expected
@@ -101,14 +101,14 @@ def test_none_stays_none(serializer: Callable[[], Serializer]) -> None:
         (JsonSerializer(), float("nan"), "JsonSerializer cannot write float nan"),
     ],
 )
-def test_a_wrong_type_is_told_with_what_came_and_what_is_expected(
+def test_a_wrong_type_error_names_the_actual_and_the_expected_type(
     serializer: Serializer, value: object, text: str
 ) -> None:
     with pytest.raises(SerializationError, match=text):
         serializer.serialize("clicks", value, [])
 
 
-def test_an_unknown_encoding_shows_at_construction() -> None:
+def test_an_unknown_encoding_is_rejected_at_construction() -> None:
     with pytest.raises(LookupError, match="unknown encoding: utf-99"):
         StringSerializer("utf-99")
     with pytest.raises(LookupError, match="unknown encoding: utf-99"):
@@ -117,10 +117,10 @@ def test_an_unknown_encoding_shows_at_construction() -> None:
 
 class TestBytes:
     @pytest.mark.parametrize("value", [b"abc", bytearray(b"abc")])
-    def test_bytes_pass_uncopied(self, value: bytes | bytearray) -> None:
+    def test_bytes_are_passed_without_a_copy(self, value: bytes | bytearray) -> None:
         assert BytesSerializer().serialize("clicks", value, []) is value
 
-    def test_other_buffers_pass_as_their_bytes_uncopied(self) -> None:
+    def test_other_buffers_are_passed_as_bytes_without_a_copy(self) -> None:
         numbers = array.array("H", [1, 2])
         result = BytesSerializer().serialize("clicks", numbers, [])
         assert isinstance(result, memoryview)
@@ -128,7 +128,7 @@ class TestBytes:
         numbers[0] = 7
         assert bytes(result) == numbers.tobytes()
 
-    def test_a_view_with_gaps_is_gathered(self) -> None:
+    def test_a_strided_view_is_copied(self) -> None:
         result = BytesSerializer().serialize("clicks", memoryview(b"abcdef")[::2], [])
         assert result == b"ace"
 
@@ -137,21 +137,21 @@ class TestBytes:
 
 
 @given(st.integers(-(2**63), 2**63 - 1))
-def test_longs_read_back(value: int) -> None:
+def test_longs_round_trip(value: int) -> None:
     result = LongSerializer().serialize("clicks", value, [])
     assert isinstance(result, bytes)
     assert int.from_bytes(result, "big", signed=True) == value
 
 
 @given(st.floats(width=32))
-def test_floats_read_back(value: float) -> None:
+def test_floats_round_trip(value: float) -> None:
     result = FloatSerializer().serialize("clicks", value, [])
     assert isinstance(result, bytes)
     (back,) = struct.unpack(">f", result)
     assert back == value or (math.isnan(back) and math.isnan(value))
 
 
-def test_kafkas_classes_have_their_equals() -> None:
+def test_every_serializer_class_of_kafka_has_an_equivalent() -> None:
     prefix = "org.apache.kafka.common.serialization."
     assert JAVA_CLASS_NAMES[prefix + "StringSerializer"] is StringSerializer
     assert JAVA_CLASS_NAMES[prefix + "ByteArraySerializer"] is BytesSerializer
@@ -178,7 +178,7 @@ class Asynchronous:
 
 
 class TestResolve:
-    def test_an_object_sees_topic_and_headers_and_may_add_some(self) -> None:
+    def test_a_serializer_object_gets_topic_and_headers_and_may_add_headers(self) -> None:
         headers: list[HeaderPair] = [("a", b"1")]
         assert resolve(Stamping(), "value")("clicks", 5, headers) == b"5"
         assert headers == [("a", b"1"), ("schema", b"clicks")]
@@ -186,15 +186,15 @@ class TestResolve:
     def test_a_class_is_instantiated(self) -> None:
         assert resolve(IntegerSerializer, "key")("clicks", 1, []) == b"\0\0\0\x01"
 
-    def test_a_function_gets_the_value_alone_and_no_none(self) -> None:
+    def test_a_function_gets_only_the_value_and_is_not_called_for_none(self) -> None:
         serialize = resolve(str.encode, "value")
         assert serialize("clicks", "x", []) == b"x"
         assert serialize("clicks", None, []) is None
 
-    def test_a_memoryview_is_bytes_too(self) -> None:
+    def test_memoryview_is_accepted_as_a_serializer(self) -> None:
         assert resolve(memoryview, "value")("clicks", b"x", []) == b"x"
 
-    def test_what_is_neither_is_refused(self) -> None:
+    def test_an_object_that_is_neither_serializer_nor_callable_is_rejected(self) -> None:
         with pytest.raises(TypeError, match=r"key_serializer must have serialize\(topic, .*, not str 'json'"):
             resolve("json", "key")
 
@@ -205,7 +205,7 @@ class TestResolve:
         with pytest.raises(SerializationError, match=text):
             serialize("clicks", "x", [])
 
-    def test_what_a_function_raises_is_the_cause(self) -> None:
+    def test_an_exception_of_a_function_is_the_cause(self) -> None:
         def fails(value: object) -> bytes:
             raise KeyError("schema 7")
 
@@ -213,16 +213,16 @@ class TestResolve:
             resolve(fails, "value")("clicks", 1, [])
         assert isinstance(raised.value.__cause__, KeyError)
 
-    def test_what_is_not_bytes_is_an_error(self) -> None:
+    def test_a_result_that_is_not_bytes_raises(self) -> None:
         with pytest.raises(SerializationError, match=r"str must make bytes or None, but made str '5'"):
             resolve(str, "value")("clicks", 5, [])
 
-    async def test_an_awaitable_is_passed_on(self) -> None:
+    async def test_an_awaitable_result_is_passed_through(self) -> None:
         pending = resolve(Asynchronous(b"later"), "value")("clicks", 1, [])
         assert inspect.isawaitable(pending)
         assert await pending == b"later"
 
-    async def test_a_coroutine_function_of_the_value_will_do(self) -> None:
+    async def test_a_coroutine_function_of_the_value_is_accepted(self) -> None:
         async def encode(value: object) -> bytes:
             return str(value).encode()
 
@@ -238,7 +238,7 @@ class TestResolve:
             ("text", "Asynchronous must make bytes or None, but made str 'text'"),
         ],
     )
-    async def test_errors_of_an_awaitable_are_told_likewise(self, result: object, text: str) -> None:
+    async def test_errors_of_an_awaitable_name_field_and_topic(self, result: object, text: str) -> None:
         pending = resolve(Asynchronous(result), "value")("clicks", 1, [])
         assert isinstance(pending, Awaitable)
         with pytest.raises(SerializationError, match=f"the value of a record for topic 'clicks' .*{text}"):

@@ -1,4 +1,4 @@
-"""Numbers and their nouns; text of brokers."""
+"""Singular and plural in messages; escaped text of brokers."""
 
 from __future__ import annotations
 
@@ -75,8 +75,8 @@ def _refused(message: str) -> Sequence[KafkaError]:
     return [error for each in (first, second) if isinstance(error := each.exception(), KafkaError)]
 
 
-def test_what_a_broker_says_stands_escaped_in_errors() -> None:
-    """Line breaks forged lines of a log, escape sequences reached terminals, a message of megabytes was kept whole."""
+def test_broker_messages_are_escaped_in_errors() -> None:
+    """Line breaks once forged log lines, escape sequences reached terminals, and huge messages were kept whole."""
     errors = [
         broker_error(29, HOSTILE),
         *_refused(HOSTILE),
@@ -91,7 +91,7 @@ def test_what_a_broker_says_stands_escaped_in_errors() -> None:
         assert len(str(error)) < 1000
 
 
-def test_cluster_ids_stand_escaped_in_errors() -> None:
+def test_cluster_ids_are_escaped_in_errors() -> None:
     metadata = ClusterMetadata([("host", 1)], random=Random(0))
     for cluster_id in ("first", HOSTILE):
         metadata.add_topic(cluster_id, 0)

@@ -1,4 +1,4 @@
-"""The producer from other threads than its own."""
+"""The producer used from other threads."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def test_records_of_each_thread_keep_their_order(kafka_cluster: EmbeddedCl
         assert offsets == sorted(offsets, key=lambda offset: offset or 0)
 
 
-async def test_options_and_send_many(kafka_cluster: EmbeddedCluster, topic: str) -> None:
+async def test_options_and_send_many_work_from_a_thread(kafka_cluster: EmbeddedCluster, topic: str) -> None:
     async with kafka_cluster.producer() as producer:
         threadsafe = producer.threadsafe()
 
@@ -63,7 +63,7 @@ async def test_options_and_send_many(kafka_cluster: EmbeddedCluster, topic: str)
     assert kafka_cluster.records(topic, 0)[0].headers == (("h", b"1"),)
 
 
-async def test_errors_go_into_the_future(kafka_cluster: EmbeddedCluster, topic: str) -> None:
+async def test_errors_are_set_on_the_future(kafka_cluster: EmbeddedCluster, topic: str) -> None:
     async with kafka_cluster.producer() as producer:
         threadsafe = producer.threadsafe()
         wrong: Any = "text"
@@ -78,7 +78,7 @@ async def test_errors_go_into_the_future(kafka_cluster: EmbeddedCluster, topic: 
 
 
 async def test_cancelling_the_future_cancels_the_delivery(kafka_cluster: EmbeddedCluster, topic: str) -> None:
-    """It could not be cancelled once the loop had seen it, though its record was in line for a minute."""
+    """A call seen by the loop could once not be cancelled, though its record was blocked for a minute."""
     async with kafka_cluster.producer(linger_ms=0, max_block_ms=2000) as producer:
         await know_topic(producer, topic)
         await producer.send(topic, b"first")
@@ -94,11 +94,11 @@ async def test_cancelling_the_future_cancels_the_delivery(kafka_cluster: Embedde
         assert many.cancel()
         await asyncio.sleep(0.01)
         assert producer.metrics()["waiting-threads"] == 1
-    # The record of the cancelled send_many was accepted; its partition did not come.
+    # The record of the cancelled send_many was accepted; its partition never appeared.
     assert [record.value for record in kafka_cluster.records(topic, 0)] == [b"first"]
 
 
-async def test_cancelled_after_the_loop_is_closed_does_not_raise() -> None:
+async def test_cancelling_after_the_loop_is_closed_does_not_raise() -> None:
     futures = []
 
     def other_loop() -> None:
@@ -107,7 +107,7 @@ async def test_cancelled_after_the_loop_is_closed_does_not_raise() -> None:
             await producer.start()
             futures.append(producer.threadsafe().send("t", b"v"))
             await asyncio.sleep(0.01)
-            # Leaves the record undone: nothing knows of it any more.
+            # The record gets no outcome: no part of the producer refers to it any more.
             producer._accumulator.blocked_records.pending.records.clear()
             await producer.close(0)
 
@@ -117,8 +117,8 @@ async def test_cancelled_after_the_loop_is_closed_does_not_raise() -> None:
     assert futures[0].cancel()
 
 
-async def test_the_loops_own_thread_may_send_but_not_wait(kafka_cluster: EmbeddedCluster, topic: str) -> None:
-    """Waiting there would stop the loop for ever; a logging handler sends from whatever thread it is in."""
+async def test_the_thread_of_the_loop_may_send_but_not_wait(kafka_cluster: EmbeddedCluster, topic: str) -> None:
+    """Waiting there would block the loop forever; a logging handler sends from any thread."""
     async with kafka_cluster.producer() as producer:
         future = producer.threadsafe().send(topic, b"v")
         with pytest.raises(WrongCallerError, match=r"would wait for itself.*await producer.send\(\)"):
@@ -130,7 +130,7 @@ async def test_the_loops_own_thread_may_send_but_not_wait(kafka_cluster: Embedde
         assert future.exception() is None
 
 
-async def test_calls_on_their_way_to_the_loop_are_bounded(kafka_cluster: EmbeddedCluster, topic: str) -> None:
+async def test_calls_queued_for_the_loop_are_bounded(kafka_cluster: EmbeddedCluster, topic: str) -> None:
     async with kafka_cluster.producer(buffer_memory=100_000) as producer:
         threadsafe = producer.threadsafe()
         # The loop does not run meanwhile.
@@ -142,7 +142,7 @@ async def test_calls_on_their_way_to_the_loop_are_bounded(kafka_cluster: Embedde
         assert (await asyncio.wrap_future(threadsafe.send(topic, bytes(10_000)))).offset is not None
 
 
-async def test_headers_on_their_way_to_the_loop_were_not_counted(kafka_cluster: EmbeddedCluster, topic: str) -> None:
+async def test_headers_queued_for_the_loop_count_towards_the_limit(kafka_cluster: EmbeddedCluster, topic: str) -> None:
     async with kafka_cluster.producer(buffer_memory=100_000) as producer:
         threadsafe = producer.threadsafe()
         headers = [("h", bytes(5_000)), ("h", bytes(5_000))]
@@ -155,7 +155,7 @@ async def test_headers_on_their_way_to_the_loop_were_not_counted(kafka_cluster: 
         assert isinstance(odd.exception(), TypeError)
 
 
-async def test_a_closed_producer_and_a_closed_loop() -> None:
+async def test_calls_fail_after_the_producer_or_the_loop_is_closed() -> None:
     kept: list[ThreadsafeProducer] = []
 
     async def main() -> None:
@@ -176,7 +176,7 @@ async def test_a_closed_producer_and_a_closed_loop() -> None:
         assert isinstance(call().exception(5), ProducerClosedError)
 
 
-def test_a_loop_that_was_closed_under_the_producer() -> None:
+def test_send_raises_if_the_loop_is_closed() -> None:
     loop = asyncio.new_event_loop()
     threadsafe = ThreadsafeProducer(Producer(bootstrap_servers=NOWHERE), loop, 1000)
     loop.close()
@@ -184,8 +184,8 @@ def test_a_loop_that_was_closed_under_the_producer() -> None:
         threadsafe.send("t", b"v")
 
 
-async def test_a_call_that_the_loop_did_not_come_to_was_waited_for_for_ever() -> None:
-    """It was handed over after the loop's last turn, and before the loop was closed."""
+async def test_a_call_that_the_loop_did_not_run_fails() -> None:
+    """A call queued after the loop's last pass, and before the loop was closed, once never returned."""
     producer = Producer(bootstrap_servers=NOWHERE)
     await producer.start()
     threadsafe = producer.threadsafe()
@@ -198,7 +198,7 @@ async def test_a_call_that_the_loop_did_not_come_to_was_waited_for_for_ever() ->
     assert isinstance(threadsafe.flush().exception(0), ProducerClosedError)
 
 
-async def test_what_is_on_its_way_when_the_producer_is_closed_fails_with_it() -> None:
+async def test_calls_queued_when_the_producer_closes_fail() -> None:
     async with Producer(bootstrap_servers=NOWHERE) as producer:
         threadsafe = producer.threadsafe()
         sent = threadsafe.send("t", b"v")

@@ -1,4 +1,4 @@
-"""Checks of arguments, which run only where an append has failed."""
+"""Checks of arguments, which run only if an append failed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RIGHT: dict[str, Any] = {
 }
 
 
-def test_right_arguments_pass() -> None:
+def test_valid_arguments_pass() -> None:
     validation.check(**RIGHT)
     validation.check(**RIGHT | {"partition": None, "headers": (), "key": memoryview(b"k"), "timestamp_ms": 2**63 - 1})
     validation.explain(**RIGHT)
@@ -67,7 +67,7 @@ def test_a_name_is_valid_if_kafka_accepts_it(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["a", "A.b_c-9", "...", "x" * 249])
-def test_names_that_kafka_accepts(name: str) -> None:
+def test_topic_names_that_kafka_accepts_are_valid(name: str) -> None:
     assert validation.why_invalid_topic(name) is None
 
 

@@ -10,7 +10,7 @@ from aioproducer._common.views import part_of
 
 
 @given(st.binary(max_size=20), st.integers(0, 20), st.integers(0, 20))
-def test_a_part_is_what_a_slice_is(data, offset, length):
+def test_a_part_equals_a_slice(data, offset, length):
     memory = bytearray(data)
     offset = min(offset, len(memory))
     length = min(length, len(memory) - offset)
