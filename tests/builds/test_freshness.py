@@ -1,4 +1,4 @@
-"""A compiled module that is not what its sources say is found before it is tested."""
+"""A compiled module that differs from its sources is detected before it is tested."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ def test_modules_as_old_as_their_sources_are_fresh(root: Path) -> None:
     assert what_is_wrong(root, MODULES) is None
 
 
-def test_sources_alone_are_fresh(root: Path) -> None:
+def test_sources_without_compiled_modules_are_fresh(root: Path) -> None:
     for path in root.rglob(f"*{EXTENSION_SUFFIX}"):
         path.unlink()
     assert what_is_wrong(root, MODULES) is None
 
 
-def test_a_newer_source(root: Path) -> None:
+def test_a_module_older_than_its_source_is_stale(root: Path) -> None:
     wrong = _change(root, "plain.py")
     assert wrong == (
         "compiled modules are older than their sources: aioproducer.plain (of aioproducer/plain.py).\n"
@@ -63,7 +63,7 @@ def test_a_newer_source(root: Path) -> None:
     )
 
 
-def test_a_newer_declaration_concerns_all_that_take_it_in(root: Path) -> None:
+def test_a_newer_declaration_makes_all_modules_that_include_it_stale(root: Path) -> None:
     wrong = _change(root, "core/lowest.pxd")
     assert wrong is not None
     assert "aioproducer.core.upper (of aioproducer/core/lowest.pxd)" in wrong
@@ -71,7 +71,7 @@ def test_a_newer_declaration_concerns_all_that_take_it_in(root: Path) -> None:
     assert "plain" not in wrong
 
 
-def test_a_declaration_that_others_do_not_take_in(root: Path) -> None:
+def test_a_declaration_that_no_other_module_includes_affects_only_its_own(root: Path) -> None:
     lower = root / "aioproducer" / "core" / "lower.pxd"
     lower.write_text("")
     os.utime(lower, (COMPILED_AT, COMPILED_AT))
@@ -81,21 +81,21 @@ def test_a_declaration_that_others_do_not_take_in(root: Path) -> None:
     assert "core.lower" not in wrong
 
 
-def test_a_missing_module(root: Path) -> None:
+def test_a_missing_module_is_stale(root: Path) -> None:
     (root / "aioproducer" / f"plain{EXTENSION_SUFFIX}").unlink()
     wrong = what_is_wrong(root, MODULES)
     assert wrong is not None
     assert f"missing, or there are some that nothing compiles any more: aioproducer/plain{EXTENSION_SUFFIX}" in wrong
 
 
-def test_a_module_that_nothing_compiles_any_more(root: Path) -> None:
+def test_a_module_that_is_no_longer_compiled_is_reported(root: Path) -> None:
     wrong = what_is_wrong(root, MODULES[:2])
     assert wrong is not None
     assert f"aioproducer/plain{EXTENSION_SUFFIX}" in wrong
 
 
-def test_a_run_over_stale_modules_is_refused(tmp_path: Path) -> None:
-    """As a whole: pytest over a package whose compiled modules are older says so and tests nothing."""
+def test_pytest_refuses_to_run_over_stale_modules(tmp_path: Path) -> None:
+    """End to end: pytest reports stale compiled modules and runs no test."""
     package = tmp_path / "aioproducer"
     shutil.copytree(ROOT / "aioproducer", package, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
     for name in COMPILED_MODULES:

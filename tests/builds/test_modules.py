@@ -1,4 +1,4 @@
-"""Which build is under test: the one that was asked for, in every module."""
+"""The build under test is the requested one, in every module."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ def _file(name: str) -> Path:
 
 
 @pytest.mark.parametrize("name", COMPILED_MODULES)
-def test_every_module_is_of_the_build_under_test(name: str) -> None:
+def test_every_module_is_from_the_build_under_test(name: str) -> None:
     file = _file(name)
     assert file.is_relative_to(PACKAGE)
     assert ASKED_FOR in ("", "pure", "compiled", "sanitized")
     compiled = ASKED_FOR in ("compiled", "sanitized") if ASKED_FOR else aioproducer.Producer.compiled
     assert file.name.endswith(EXTENSION_SUFFIXES[0] if compiled else ".py"), file
     if ASKED_FOR == "sanitized":
-        # What AddressSanitizer puts in the place of a load is a call of this.
+        # AddressSanitizer replaces a load by a call of this function.
         assert b"__asan_report_load" in file.read_bytes()
 
 
-def test_producer_says_which_build_it_is() -> None:
+def test_the_producer_reports_its_build() -> None:
     compiled = any(_file(name).suffix != ".py" for name in COMPILED_MODULES)
     assert aioproducer.Producer.compiled is compiled
     if ASKED_FOR:
@@ -48,13 +48,13 @@ def test_producer_says_which_build_it_is() -> None:
         assert not compiled
 
 
-def test_every_declaration_is_of_a_compiled_module() -> None:
+def test_every_declaration_file_belongs_to_a_compiled_module() -> None:
     declared = {".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts) for path in PACKAGE.rglob("*.pxd")}
     assert declared <= set(COMPILED_MODULES)
 
 
-def test_modules_of_the_package_that_are_not_compiled_are_sources() -> None:
-    """Nothing but what COMPILED_MODULES names is compiled: else nobody would test its source."""
+def test_all_other_modules_of_the_package_are_sources() -> None:
+    """Only modules in COMPILED_MODULES are compiled: the source of any other one would be untested."""
     compiled = {
         path.relative_to(PACKAGE.parent).as_posix().partition(".")[0].replace("/", ".")
         for path in PACKAGE.rglob(f"*{EXTENSION_SUFFIXES[0]}")
@@ -63,8 +63,8 @@ def test_modules_of_the_package_that_are_not_compiled_are_sources() -> None:
 
 
 @pytest.mark.parametrize("pure", ["0", "1"])
-def test_sources_in_a_zip_file_are_run_where_sources_are_asked_for(tmp_path: Path, pure: str) -> None:
-    """As Spark's --py-files has them."""
+def test_sources_in_a_zip_file_run_if_the_source_build_is_requested(tmp_path: Path, pure: str) -> None:
+    """Spark's --py-files passes sources in this way."""
     archive = tmp_path / "package.zip"
     with zipfile.ZipFile(archive, "w") as writer:
         for source in PACKAGE.rglob("*.py"):
@@ -104,7 +104,7 @@ print(os.getpid(), child)
 @pytest.mark.parametrize("zipped", [False, True])
 @pytest.mark.parametrize("pure", ["0", "1"])
 def test_the_first_uncompiled_producer_of_a_process_warns(tmp_path: Path, pure: str, zipped: bool) -> None:
-    """pip installs the uncompiled build without a word where it finds no C compiler."""
+    """pip silently installs the uncompiled build if it finds no C compiler."""
     place = tmp_path / "package.zip"
     if zipped:
         with zipfile.ZipFile(place, "w") as writer:

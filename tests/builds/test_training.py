@@ -1,4 +1,4 @@
-"""What a profile-guided build learns from works, and comes to all that is compiled."""
+"""The training program of a profile-guided build runs, and covers every compiled module."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def _run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str
     )
 
 
-def test_training_comes_to_every_compiled_module() -> None:
+def test_training_covers_every_compiled_module() -> None:
     run = _run("-c", SHORT, str(TRAINING), *COMPILED_MODULES)
     assert (run.returncode, run.stdout, run.stderr) == (0, "\n", "")
 
 
-def test_training_says_what_is_missing(tmp_path: Path) -> None:
-    """A dependency of the package, say, as where pip builds in isolation."""
+def test_training_reports_missing_modules(tmp_path: Path) -> None:
+    """An example is a dependency of the package in pip's isolated build."""
     package = tmp_path / "aioproducer"
     package.mkdir()
     (package / "__init__.py").write_text("")

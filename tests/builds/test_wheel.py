@@ -1,4 +1,4 @@
-"""What a user installs: a wheel made from the sdist, with a C compiler and without one, that produces and consumes."""
+"""Wheels built from the sdist, with a C compiler and without one, produce and consume."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ pytestmark = pytest.mark.timeout(600)
 
 
 def _run(command: list[str], folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    # Neither what the tests run with nor flags of the developer's.
+    # Exclude the test environment and the developer's compiler flags.
     ours = {name for name in os.environ if name.startswith(("AIOPRODUCER_", "PYTHONPATH", "COV_"))}
     inherited = {name: value for name, value in os.environ.items() if name not in ours}
     return subprocess.run(
@@ -112,7 +112,7 @@ def _check_round_trip(target: Path, tmp_path: Path, *, compiled: bool, **environ
     assert sorted(result["values"]) == sorted([f"value {i}" for i in range(100)] + ["many"] * 1000)
 
 
-def test_sdist_has_what_the_modules_are_compiled_from(sdist: Path) -> None:
+def test_the_sdist_contains_the_sources_of_the_compiled_modules(sdist: Path) -> None:
     names = {path.relative_to(sdist).as_posix() for path in sdist.rglob("*")}
     declarations = {path.relative_to(ROOT).as_posix() for path in (ROOT / "aioproducer").rglob("*.pxd")}
     assert declarations <= names
@@ -123,7 +123,7 @@ def test_sdist_has_what_the_modules_are_compiled_from(sdist: Path) -> None:
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
 def test_with_a_compiler_the_wheel_is_compiled(sdist: Path, tmp_path: Path) -> None:
-    """Without optimisation, which takes a minute; and once more with one module that the compiler refuses."""
+    """The build runs without optimisation, which takes a minute, and again with one module that does not compile."""
     source = _copy(sdist, tmp_path)
     wheel, printed = _hook("build_wheel", source, tmp_path / "dist", CFLAGS="-O0", AIOPRODUCER_REQUIRE_COMPILED="1")
     assert not re.findall(r"^.*:\d+:\d+: warning: .*", printed, re.MULTILINE)
@@ -161,8 +161,8 @@ def test_without_a_compiler_the_wheel_runs_uncompiled(sdist: Path, tmp_path: Pat
     _check_round_trip(_install(wheel, tmp_path / "installed"), tmp_path, compiled=False)
 
 
-def test_a_profile_guided_build_that_cannot_be_fails(sdist: Path, tmp_path: Path) -> None:
-    """It made a wheel without any compiled module, and pip did not show why."""
+def test_an_impossible_profile_guided_build_fails(sdist: Path, tmp_path: Path) -> None:
+    """It once made a wheel without any compiled module, and pip did not show the reason."""
     code = "from setuptools import build_meta; build_meta.build_wheel('.')"
     run = _run([sys.executable, "-c", code], _copy(sdist, tmp_path), CC=NO_COMPILER, AIOPRODUCER_PROFILE_GUIDED="1")
     assert run.returncode == 1
@@ -174,7 +174,7 @@ def test_a_profile_guided_build_that_cannot_be_fails(sdist: Path, tmp_path: Path
 @pytest.mark.interop
 @pytest.mark.soak
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere each module has its own code")
-def test_a_profile_guided_wheel_has_the_code_of_all_modules_in_one_library(sdist: Path, tmp_path: Path) -> None:
+def test_a_profile_guided_wheel_has_all_modules_in_one_library(sdist: Path, tmp_path: Path) -> None:
     source = _copy(sdist, tmp_path)
     options = {"CFLAGS": "-O0", "AIOPRODUCER_REQUIRE_COMPILED": "1"}
     wheel, _ = _hook("build_wheel", source, tmp_path / "dist", **options, AIOPRODUCER_PROFILE_GUIDED="1")
@@ -189,7 +189,7 @@ def test_a_profile_guided_wheel_has_the_code_of_all_modules_in_one_library(sdist
     _check_round_trip(target, tmp_path, compiled=True)
     _check_round_trip(target, tmp_path, compiled=False, AIOPRODUCER_PURE="1")
 
-    # A build without a profile in the same folder compiles what has changed: all of it, and the library is gone.
+    # A build without a profile in the same folder recompiles every module, and removes the library.
     for declarations in source.rglob("*.pxd"):
         declarations.touch()
     wheel, _ = _hook("build_wheel", source, tmp_path / "plain", **options)
@@ -206,7 +206,7 @@ def test_without_cython_the_wheel_runs_uncompiled(sdist: Path, tmp_path: Path) -
     assert not [name for name in _members(wheel) if name.endswith(".so")]
 
 
-def test_a_build_of_the_sources_alone_is_for_every_machine(sdist: Path, tmp_path: Path) -> None:
+def test_a_source_only_build_is_for_every_machine(sdist: Path, tmp_path: Path) -> None:
     wheel, printed = _hook("build_wheel", _copy(sdist, tmp_path), tmp_path / "dist", AIOPRODUCER_PURE="1")
     assert wheel.name.endswith("-py3-none-any.whl")
     assert "aioproducer:" not in printed

@@ -50,7 +50,7 @@ def ask_java(kafka_jars: Path, *arguments: str) -> list[dict[str, object]]:
 
 
 @pytest.mark.parametrize("fact", facts(), ids=lambda fact: str(fact["name"]))
-def test_o01_every_key_has_kafkas_type_default_validator_and_importance(fact: dict[str, object]) -> None:
+def test_every_key_has_the_type_default_validator_and_importance_of_kafka(fact: dict[str, object]) -> None:
     key = CONFIG_DEF.keys[str(fact["name"])]
     default = list(key.default) if isinstance(key.default, tuple) else key.default
     java_default = fact["default"]
@@ -70,19 +70,19 @@ def test_o01_every_key_has_kafkas_type_default_validator_and_importance(fact: di
         assert description == fact["validator"]
 
 
-def test_there_are_no_keys_that_kafka_has_not() -> None:
+def test_there_are_no_keys_unknown_to_kafka() -> None:
     assert CONFIG_DEF.keys.keys() == {str(fact["name"]) for fact in facts()}
     assert len(CONFIG_DEF.keys) == 120
     assert list(CONFIG_DEF.keys) == sorted(CONFIG_DEF.keys)
 
 
-def test_what_is_not_supported_says_why() -> None:
+def test_unsupported_keys_give_a_reason() -> None:
     for key in CONFIG_DEF.keys.values():
         assert key.status is Status.SUPPORTED or key.reason
         assert key.doc.endswith("."), key.name
 
 
-def test_pt71_defaults_pass_their_own_validators_and_parsing_is_idempotent() -> None:
+def test_defaults_pass_their_validators_and_parsing_is_idempotent() -> None:
     for name, default in CONFIG_DEF.defaults().items():
         key = CONFIG_DEF.keys[name]
         if default is not None:
@@ -92,7 +92,7 @@ def test_pt71_defaults_pass_their_own_validators_and_parsing_is_idempotent() -> 
     assert CONFIG_DEF.parse({name: value for name, value in values.items() if value is not None}) == values
 
 
-def test_o02_none_is_a_default_and_no_default_is_none_at_all() -> None:
+def test_a_default_of_none_differs_from_no_default() -> None:
     optional = ConfigKey("a", Type.STRING, None, Importance.LOW, "A.")
     required = ConfigKey("b", Type.STRING, NO_DEFAULT, Importance.LOW, "B.")
     definition = ConfigDef.of([required, optional])
@@ -103,7 +103,7 @@ def test_o02_none_is_a_default_and_no_default_is_none_at_all() -> None:
     assert repr(NO_DEFAULT) == "NO_DEFAULT"
 
 
-def test_o02_a_wrong_default_is_found_at_definition() -> None:
+def test_a_wrong_default_is_rejected_at_definition() -> None:
     with pytest.raises(ConfigurationError, match="a must be at least 1, not 0"):
         ConfigKey("a", Type.INT, 0, Importance.LOW, "A.", at_least(1))
     with pytest.raises(ConfigurationError, match="the default '5' of a is not of its type"):
@@ -142,7 +142,7 @@ PARSED = [
 
 
 @pytest.mark.parametrize(("type_", "value", "parsed"), PARSED)
-def test_o01_values_are_parsed(type_: Type, value: object, parsed: object) -> None:
+def test_values_are_parsed(type_: Type, value: object, parsed: object) -> None:
     found = ConfigKey("k", type_, None, Importance.LOW, "K.").parse(value)
     assert found == parsed
     assert type(found) is type(parsed)
@@ -176,7 +176,7 @@ def test_none_stays_none(type_: Type) -> None:
         (Type.PASSWORD, 5, "a string"),
     ],
 )
-def test_o01_values_that_cannot_be_parsed(type_: Type, value: object, says: str) -> None:
+def test_values_that_cannot_be_parsed_are_rejected(type_: Type, value: object, says: str) -> None:
     with pytest.raises(ConfigurationError, match=says):
         ConfigKey("k", type_, None, Importance.LOW, "K.").parse(value)
 
@@ -195,7 +195,7 @@ def test_passwords_compare_and_hash_by_value() -> None:
 
 @given(st.integers(-(2**63), 2**63 - 1))
 @settings(max_examples=50)
-def test_numbers_mean_the_same_as_strings(number: int) -> None:
+def test_numbers_are_parsed_like_strings(number: int) -> None:
     key = ConfigKey("k", Type.LONG, None, Importance.LOW, "K.")
     assert key.parse(str(number)) == key.parse(number) == number
 
@@ -214,7 +214,7 @@ def test_numbers_mean_the_same_as_strings(number: int) -> None:
         ("ssl.cipher.suites", ["", "a,b"], ["a,,b"]),
     ],
 )
-def test_validators(name: str, good: list[object], bad: list[object]) -> None:
+def test_validators_reject_invalid_values(name: str, good: list[object], bad: list[object]) -> None:
     for value in good:
         CONFIG_DEF.parse({"bootstrap.servers": "a:1", name: value})
     for value in bad:
@@ -231,25 +231,25 @@ def test_validators(name: str, good: list[object], bad: list[object]) -> None:
         ("buffer_memory", 0, r"buffer\.memory must be at least 1 byte, not 0"),
     ],
 )
-def test_what_no_request_or_record_could_be_made_with_is_refused_at_once(name: str, value: object, says: str) -> None:
-    """Nothing worked, and nothing said why."""
+def test_settings_that_fit_no_request_or_record_are_rejected_at_once(name: str, value: object, says: str) -> None:
+    """Such settings once made every request fail without a reason."""
     with pytest.raises(ConfigurationError, match=says):
         ProducerConfig.from_kwargs(bootstrap_servers="localhost:9092", **{name: value})
     ProducerConfig.from_kwargs(bootstrap_servers="localhost:9092", client_id="x" * 32767, buffer_memory=1)
 
 
-def test_duplicates_in_lists_are_left_out_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+def test_duplicates_in_lists_are_dropped_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     assert CONFIG_DEF.parse({"bootstrap.servers": "a:1,b:1,a:1"})["bootstrap.servers"] == ("a:1", "b:1")
     assert "bootstrap.servers contains duplicate values" in caplog.text
 
 
 @pytest.mark.interop
-def test_the_facts_are_those_of_kafkas_producer(kafka_jars: Path) -> None:
+def test_the_recorded_facts_equal_those_of_kafkas_producer(kafka_jars: Path) -> None:
     assert ask_java(kafka_jars, "keys") == facts()
 
 
 @pytest.mark.interop
-def test_pt71_rules_between_keys_hold_for_all_combinations_as_in_java(kafka_jars: Path, tmp_path: Path) -> None:
+def test_rules_between_keys_hold_for_all_combinations_as_in_java(kafka_jars: Path, tmp_path: Path) -> None:
     choices: dict[str, list[str | None]] = {
         "acks": [None, "all", "1", "0"],
         "retries": [None, "0", "3"],

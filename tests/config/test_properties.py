@@ -59,7 +59,7 @@ def stored(text: str) -> str:
 
 @given(st.dictionaries(st.text(min_size=1, max_size=5), st.text(max_size=10), max_size=4))
 @settings(max_examples=100)
-def test_whatever_java_stores_is_read_back(entries: dict[str, str]) -> None:
+def test_any_properties_stored_by_java_are_read_back(entries: dict[str, str]) -> None:
     text = "\n".join(f"{stored(key)}={stored(value)}" for key, value in entries.items())
     assert parse_properties(text) == entries
 
@@ -75,13 +75,13 @@ def test_any_text_gives_entries_or_a_configuration_error(text: str) -> None:
         assert all(isinstance(value, str) for value in entries.values())
 
 
-def test_files_are_latin_1(tmp_path: Path) -> None:
+def test_files_are_read_as_latin_1(tmp_path: Path) -> None:
     file = tmp_path / "a.properties"
     file.write_bytes(b"a=\xe4\r\nb=2\r")
     assert load_properties(file) == {"a": "\xe4", "b": "2"}
 
 
-def test_a_file_that_is_missing_or_broken_is_named(tmp_path: Path) -> None:
+def test_a_missing_or_malformed_file_is_named_in_the_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"none\.properties cannot be read: No such file"):
         load_properties(tmp_path / "none.properties")
     (tmp_path / "broken.properties").write_text("a=\\u1")
@@ -93,7 +93,7 @@ def config(**dotted: object) -> ProducerConfig:
     return ProducerConfig.from_mapping({"bootstrap.servers": "a:1", **dotted})
 
 
-def test_placeholders_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_placeholders_read_environment_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIOPRODUCER_TEST_SECRET", "geheim")
     given_values = {
         "config.providers": "env",
@@ -116,7 +116,7 @@ def test_without_config_providers_a_placeholder_is_text() -> None:
     assert config(**{"client.id": "${env:HOME}"}).client_id == "${env:HOME}"
 
 
-def test_placeholders_of_files_and_directories(tmp_path: Path) -> None:
+def test_placeholders_read_files_and_directories(tmp_path: Path) -> None:
     (tmp_path / "secrets.properties").write_text("user = anna\n")
     (tmp_path / "word").write_text("geheim\n")
     given_values = {
@@ -146,7 +146,7 @@ def test_placeholders_of_files_and_directories(tmp_path: Path) -> None:
             config(**given_values, **{"client.id": placeholder})
 
 
-def test_allowed_paths(tmp_path: Path) -> None:
+def test_placeholders_read_only_allowed_paths(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a").write_text("1")
     (tmp_path / "out").mkdir()
@@ -162,7 +162,7 @@ def test_allowed_paths(tmp_path: Path) -> None:
             config(**given_values, **{"client.id": f"${{d:{path}:a}}"})
 
 
-def test_providers_must_be_known() -> None:
+def test_unknown_providers_are_rejected() -> None:
     with pytest.raises(ConfigurationError, match=r"names 'vault', but config\.providers\.vault\.class is missing"):
         config(**{"config.providers": "vault"})
     with pytest.raises(ConfigurationError, match=r"'com\.example\.Vault' is not known here; these are: .*EnvVar"):

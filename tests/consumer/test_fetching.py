@@ -1,4 +1,4 @@
-"""What is made of one partition's answer: which batches are wanted, and where the next fetch begins."""
+"""Fetch responses of one partition: which batches are read, and where the next fetch starts."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ def found(progress, *batches):
     return [(each.batch.base_offset, each.first) for each in take(progress, answer(*batches))]
 
 
-def test_the_first_batch_may_begin_before_the_position_and_the_last_may_be_cut_off():
+def test_the_first_batch_may_start_before_the_position_and_the_last_may_be_truncated():
     progress = progress_at(3)
     assert found(progress, batch(0), batch(5), batch(10)[:-1]) == [(0, 3), (5, 5)]
     assert progress.position == 10
 
 
-def test_batches_behind_the_stop_are_not_even_checked():
+def test_batches_after_the_stop_offset_are_not_checked():
     progress = progress_at(0, stop=5)
     assert found(progress, batch(0), b"\0" * 8 + batch(5)[8:17] + b"garbage" * 20) == [(0, 0)]
     assert progress.finished
 
 
-def test_what_was_read_before_comes_no_second_time():
+def test_records_before_the_position_are_not_returned_again():
     progress = progress_at(5)
     assert found(progress, batch(0), batch(5)) == [(5, 5)]
 
@@ -52,7 +52,7 @@ def test_control_batches_and_gaps_of_compaction_only_move_the_position():
     assert progress.position == 45
 
 
-def test_nothing_is_nothing():
+def test_empty_data_gives_no_records():
     progress = progress_at(7)
     assert list(take(progress, PartitionData(records=None))) == []
     assert found(progress) == []
@@ -78,7 +78,7 @@ def test_failures_count_from_the_first_until_something_succeeds():
 
 
 @pytest.mark.parametrize(("topic_id", "highest"), [(b"i" * 16, 18), (None, 12)])
-def test_topics_go_by_their_ids_where_those_are_known(topic_id, highest):
+def test_topics_are_requested_by_id_if_it_is_known(topic_id, highest):
     request, version = fetch_request("a", topic_id, [progress_at(7)], FetchLimits(500, 1000, 100))
     assert version == highest
     (topic,) = request.topics

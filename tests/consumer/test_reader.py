@@ -1,4 +1,4 @@
-"""Reading assigned partitions: from where to where, in what order, and through what may go wrong on the way."""
+"""Reading assigned partitions: start and end positions, order, and failures."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ async def fill(cluster, count=10, partitions=1, topic="a", **config):
         await producer.flush()
 
 
-async def test_a_timeout_around_one_record_is_not_the_end():
-    """Behind it every iteration ended at once, though records came."""
+async def test_a_timeout_while_waiting_for_a_record_does_not_end_the_iteration():
+    """After the timeout every iteration once ended at once, although records arrived."""
     async with EmbeddedCluster(transport="memory") as cluster:
         await fill(cluster, 1)
         async with reader_of(cluster, stop=None) as reader:
@@ -55,8 +55,8 @@ async def test_a_timeout_around_one_record_is_not_the_end():
             assert [(await anext(reader)).value for _ in range(3)] == [b"0", b"1", b"2"]
 
 
-async def test_who_stops_in_the_middle_goes_on_behind_what_was_handed_on():
-    """What had been fetched beyond that was passed over."""
+async def test_a_new_iteration_continues_after_the_last_returned_record():
+    """Fetched records after that one were once skipped."""
     async with EmbeddedCluster(3, transport="memory") as cluster:
         await fill(cluster, 5000, 3, batch_size=1000)
         async with reader_of(cluster) as reader:
@@ -77,7 +77,7 @@ async def test_who_stops_in_the_middle_goes_on_behind_what_was_handed_on():
             assert offsets == list(range(len(offsets)))
 
 
-async def test_cancelled_at_any_step_nothing_is_passed_over():
+async def test_cancelling_at_any_step_skips_no_record():
     async with EmbeddedCluster(2, transport="memory") as cluster:
         await fill(cluster, 500, 2, batch_size=200)
         async with reader_of(cluster, max_bytes=1000, partition_max_bytes=500) as reader:
@@ -99,7 +99,7 @@ async def test_cancelled_at_any_step_nothing_is_passed_over():
 
 
 @pytest.mark.parametrize("position", ["earliest", "latest", "begining", None, {0: "beginning", 1: "last"}])
-def test_a_place_that_does_not_exist_is_refused_and_not_taken_for_the_end(position):
+def test_an_invalid_start_or_stop_is_rejected(position):
     if position is not None:
         with pytest.raises(ValueError, match="start must be 'beginning', 'end', an offset or a datetime, not '"):
             Reader("a", bootstrap_servers="localhost:9092", start=position)
@@ -113,7 +113,7 @@ async def values(reader):
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
-async def test_records_come_as_they_were_sent(codec):
+async def test_records_are_read_as_they_were_sent(codec):
     async with EmbeddedCluster(transport="memory") as cluster:
         cluster.create_topic("a")
         async with cluster.producer(compression_type=codec) as producer:
@@ -155,14 +155,14 @@ async def test_partitions_keep_their_order_over_several_leaders():
         ("beginning", {0: "end"}, range(10)),
     ],
 )
-async def test_where_to_begin_and_to_end(start, stop, expected):
-    """Also in the middle of a batch: all ten are one."""
+async def test_start_and_end_positions_can_be_chosen(start, stop, expected):
+    """Positions may be inside a batch: all ten records are in one."""
     async with EmbeddedCluster(transport="memory") as cluster:
         await fill(cluster)
         assert await values(reader_of(cluster, start=start, stop=stop)) == list(expected)
 
 
-async def test_without_an_end_new_records_are_waited_for():
+async def test_without_an_end_the_reader_waits_for_new_records():
     async with EmbeddedCluster(transport="memory") as cluster:
         await fill(cluster, 3)
         async with reader_of(cluster, start="end", stop=None) as reader:
@@ -171,10 +171,10 @@ async def test_without_an_end_new_records_are_waited_for():
             assert not waiting.done()
             await fill(cluster, 2)
             assert [(await waiting).offset, (await anext(reader)).offset] == [3, 4]
-            # Who leaves in the middle leaves nothing behind.
+            # Leaving in the middle leaves no task or connection.
 
 
-async def test_many_records_are_handed_on_in_slices_and_others_get_turns():
+async def test_many_records_are_returned_in_slices_and_other_tasks_run_in_between():
     async with EmbeddedCluster(transport="memory") as cluster:
         await fill(cluster, 3000, batch_size=10**6, linger_ms=50)
         turns = 0
@@ -195,7 +195,7 @@ async def test_many_records_are_handed_on_in_slices_and_others_get_turns():
 
 
 @pytest.mark.parametrize("when", ["before", "after", "half"])
-async def test_a_lost_connection_is_made_again(when):
+async def test_a_lost_connection_is_reopened(when):
     async with EmbeddedCluster() as cluster:
         await fill(cluster)
         cluster.disconnect("Fetch", when, times=2)
@@ -206,7 +206,7 @@ async def test_a_lost_connection_is_made_again(when):
 @pytest.mark.parametrize(
     "error", ["NOT_LEADER_OR_FOLLOWER", "KAFKA_STORAGE_ERROR", "UNKNOWN_TOPIC_ID", "OFFSET_NOT_AVAILABLE"]
 )
-async def test_what_may_pass_is_tried_again(error):
+async def test_retriable_errors_are_retried(error):
     async with EmbeddedCluster(transport="memory") as cluster:
         await fill(cluster)
         cluster.fail("Fetch", error, topic="a", partition=0, times=2)
@@ -214,7 +214,7 @@ async def test_what_may_pass_is_tried_again(error):
         assert cluster.pending_faults() == []
 
 
-async def test_leaders_that_move_and_die_are_followed():
+async def test_moved_and_failed_leaders_are_followed():
     async with EmbeddedCluster(3, transport="memory") as cluster:
         await fill(cluster, 10)
         await cluster.wait_in_sync()
@@ -233,7 +233,7 @@ async def test_a_partition_without_a_leader_is_an_error_only_after_the_timeout()
     async with EmbeddedCluster(2, transport="memory", properties={"default.replication.factor": 1}) as cluster:
         await fill(cluster, 10)
         leader = cluster.leader("a", 0)
-        # A busy machine needs some tenths of it to notice that the broker has gone, and to hear that nobody follows.
+        # A busy machine needs some tenths of a second to notice the lost broker and the missing leader.
         async with reader_of(cluster, stop=None, timeout=1.5) as reader:
             for _ in range(10):
                 await anext(reader)
@@ -242,7 +242,7 @@ async def test_a_partition_without_a_leader_is_an_error_only_after_the_timeout()
                 await anext(reader)
 
 
-async def test_what_goes_on_for_too_long_and_what_does_not_pass_is_raised():
+async def test_errors_that_last_too_long_or_are_not_retriable_are_raised():
     async with EmbeddedCluster(transport="memory") as cluster:
         await fill(cluster)
         cluster.fail("Fetch", "KAFKA_STORAGE_ERROR", topic="a", partition=0, times=None)
@@ -254,7 +254,7 @@ async def test_what_goes_on_for_too_long_and_what_does_not_pass_is_raised():
             await values(reader_of(cluster))
 
 
-async def test_a_topic_or_partition_that_is_not_there():
+async def test_a_missing_topic_or_partition_raises():
     async with EmbeddedCluster(transport="memory") as cluster:
         cluster.create_topic("a", 2)
         with pytest.raises(NoSuchTopicError, match="There is no topic 'b'"):
@@ -264,7 +264,7 @@ async def test_a_topic_or_partition_that_is_not_there():
         assert cluster.topics() == ["a"]
 
 
-async def test_a_topic_that_is_deleted_while_it_is_read():
+async def test_a_topic_deleted_while_it_is_read_raises():
     async with EmbeddedCluster(transport="memory") as cluster:
         await fill(cluster)
         async with reader_of(cluster, stop=None) as reader:
@@ -275,14 +275,14 @@ async def test_a_topic_that_is_deleted_while_it_is_read():
                     pass
 
 
-async def test_an_offset_that_is_not_there():
+async def test_an_offset_out_of_range_raises():
     async with EmbeddedCluster(transport="memory") as cluster:
         await fill(cluster)
         with pytest.raises(error_class(OFFSET_OUT_OF_RANGE), match="has no offset 11: it has 0 to 10"):
             await values(reader_of(cluster, start=11, stop=None))
 
 
-async def test_records_that_were_deleted_meanwhile_are_left_out_with_a_warning(caplog):
+async def test_records_deleted_meanwhile_are_skipped_with_a_warning(caplog):
     async with EmbeddedCluster(transport="memory") as cluster:
         await fill(cluster, batch_size=0)
         async with reader_of(cluster) as reader:
@@ -293,12 +293,12 @@ async def test_records_that_were_deleted_meanwhile_are_left_out_with_a_warning(c
                 found = [int(record.value) async for record in reader]
         assert found == list(range(5, 10))
         assert "offsets 0 to 4 were deleted before they could be read" in caplog.text
-        # Who named the offset is told.
+        # An explicit offset raises.
         with pytest.raises(error_class(OFFSET_OUT_OF_RANGE), match="has no offset 2: it has 5 to 10"):
             await values(reader_of(cluster, start=2))
 
 
-async def test_a_corrupt_batch_is_found(monkeypatch):
+async def test_a_corrupt_batch_raises(monkeypatch):
     async with EmbeddedCluster(transport="memory") as cluster:
         await fill(cluster)
         from aioproducer.consumer import fetching
@@ -315,7 +315,7 @@ async def test_a_corrupt_batch_is_found(monkeypatch):
             await values(reader_of(cluster))
 
 
-async def test_who_waits_when_the_reader_is_closed_comes_to_the_end():
+async def test_closing_the_reader_ends_a_waiting_iteration():
     async with EmbeddedCluster(transport="memory") as cluster:
         cluster.create_topic("a")
         reader = reader_of(cluster, stop=None)

@@ -1,4 +1,4 @@
-"""TLS contexts out of configuration keys, tried with handshakes in memory."""
+"""TLS contexts from configuration keys, tested with handshakes in memory."""
 
 from __future__ import annotations
 
@@ -125,19 +125,19 @@ def test_plaintext_has_no_context() -> None:
     assert ssl_context_from(ProducerConfig.from_kwargs(bootstrap_servers="a:1")) is None
 
 
-def test_a_context_of_ones_own_is_taken_as_it_is() -> None:
+def test_a_given_ssl_context_is_used_unchanged() -> None:
     own = ssl.create_default_context()
     assert context_of(ssl_context=own) is own
 
 
-def test_an_engine_factory_makes_the_context() -> None:
+def test_an_engine_factory_creates_the_context() -> None:
     own = ssl.create_default_context()
     assert context_of(ssl_engine_factory_class=lambda config: own if config.ssl_enabled_protocols else None) is own
     with pytest.raises(ConfigurationError, match=r"must return an ssl\.SSLContext, not None"):
         context_of(ssl_engine_factory_class=lambda config: None)
 
 
-def test_the_systems_certificates_are_trusted_unless_others_are_given(files: Files) -> None:
+def test_system_certificates_are_trusted_unless_others_are_given(files: Files) -> None:
     system = context_of()
     assert system.verify_mode is ssl.CERT_REQUIRED
     assert system.check_hostname
@@ -206,7 +206,7 @@ def test_mutual_tls(
     assert sys.platform != "linux" or len(os.listdir("/proc/self/fd")) == before
 
 
-def test_a_key_file_is_for_its_owner_only_and_gone_also_after_a_failure(
+def test_a_temporary_key_file_is_private_and_removed_even_after_a_failure(
     files: Files, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.delattr(os, "memfd_create", raising=False)
@@ -225,13 +225,13 @@ def test_a_key_file_is_for_its_owner_only_and_gone_also_after_a_failure(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_broker_that_demands_a_certificate_refuses_a_client_without(files: Files) -> None:
+def test_a_broker_that_requires_a_certificate_rejects_a_client_without_one(files: Files) -> None:
     context = context_of(ssl_truststore_location=files.paths["trust.pem"])
     with pytest.raises(ssl.SSLError, match="PEER_DID_NOT_RETURN_A_CERTIFICATE"):
         handshake(context, files.broker_context(client_certificate=True))
 
 
-def test_a_handshake_that_really_failed_is_explained(files: Files) -> None:
+def test_a_failed_handshake_is_explained(files: Files) -> None:
     trust = {"ssl_truststore_location": files.paths["trust.pem"]}
     old_broker = files.broker_context()
     old_broker.minimum_version = ssl.TLSVersion.TLSv1_3
@@ -242,7 +242,7 @@ def test_a_handshake_that_really_failed_is_explained(files: Files) -> None:
     ):
         with pytest.raises(ssl.SSLError) as caught:
             handshake(client, broker, host)
-        # Where the broker refused, its own side raises first; what the client then sees has the same reason.
+        # If the broker refused, its side raises first; the client's error has the same reason.
         assert advice in str(diagnosis.connection_failed(f"{host}:9093", caught.value, uses_tls=True))
 
 
@@ -258,7 +258,7 @@ def test_a_handshake_that_really_failed_is_explained(files: Files) -> None:
     ],
     ids=["http", "kafka", "certificate required", "protocol version", "handshake failure", "end"],
 )
-def test_what_a_tls_client_may_get_for_its_hello_is_explained(files: Files, answer: bytes, advice: str) -> None:
+def test_a_non_tls_reply_to_a_client_hello_is_explained(files: Files, answer: bytes, advice: str) -> None:
     incoming = ssl.MemoryBIO()
     client = context_of(ssl_truststore_location=files.paths["trust.pem"]).wrap_bio(
         incoming, ssl.MemoryBIO(), server_hostname=HOST
@@ -273,7 +273,7 @@ def test_what_a_tls_client_may_get_for_its_hello_is_explained(files: Files, answ
     assert advice in str(diagnosis.connection_failed("kafka.example:9092", caught.value, uses_tls=True))
 
 
-def test_the_host_name_is_checked_unless_that_is_switched_off(files: Files) -> None:
+def test_the_host_name_is_checked_unless_disabled(files: Files) -> None:
     trust = {"ssl_truststore_location": files.paths["trust.pem"]}
     with pytest.raises(ssl.SSLCertVerificationError, match="Hostname mismatch"):
         handshake(context_of(**trust), files.broker_context(), "other.example")
@@ -306,13 +306,13 @@ def test_tls_versions(files: Files) -> None:
         ("ECDHE-RSA-AES128-GCM-SHA256", "ECDHE-RSA-AES128-GCM-SHA256"),
     ],
 )
-def test_cipher_suites_by_their_iana_names(iana: str, openssl: str) -> None:
+def test_cipher_suites_are_configured_by_their_iana_names(iana: str, openssl: str) -> None:
     context = context_of(ssl_cipher_suites=iana, ssl_enabled_protocols="TLSv1.2")
     names = {suite["name"] for suite in context.get_ciphers() if suite["protocol"] != "TLSv1.3"}
     assert names == {openssl}
 
 
-def test_a_chosen_cipher_suite_is_spoken(files: Files) -> None:
+def test_a_chosen_cipher_suite_is_used(files: Files) -> None:
     suites = ["TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384", "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384"]
     context = context_of(
         ssl_truststore_location=files.paths["trust.pem"], ssl_cipher_suites=suites, ssl_enabled_protocols="TLSv1.2"
@@ -322,20 +322,20 @@ def test_a_chosen_cipher_suite_is_spoken(files: Files) -> None:
     assert cipher[0].endswith("AES256-GCM-SHA384")
 
 
-def test_suites_of_tls13_cannot_be_chosen_and_stay_allowed() -> None:
+def test_tls13_suites_cannot_be_chosen_and_stay_enabled() -> None:
     context = context_of(ssl_cipher_suites="TLS_AES_256_GCM_SHA384")
     assert {"TLS_AES_256_GCM_SHA384", "TLS_AES_128_GCM_SHA256"} <= {suite["name"] for suite in context.get_ciphers()}
 
 
-def test_an_unknown_cipher_suite_is_named() -> None:
+def test_an_unknown_cipher_suite_is_named_in_the_error() -> None:
     with pytest.raises(
         ConfigurationError, match=r"ssl\.cipher\.suites: TLS_NO_WITH_SUCH_SUITE is not known to OpenSSL"
     ):
         context_of(ssl_cipher_suites="TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,TLS_NO_WITH_SUCH_SUITE")
 
 
-def test_whatever_is_trusted_ends_a_chain_as_in_java() -> None:
-    """It need be no root: a certificate authority in between, or the broker's certificate by itself."""
+def test_any_trusted_certificate_ends_a_chain_as_in_java() -> None:
+    """The trusted certificate may be an intermediate authority, or the broker's own certificate."""
     root = trustme.CA()
     between = root.create_child_ca()
     broker = between.issue_cert(HOST)
@@ -347,8 +347,8 @@ def test_whatever_is_trusted_ends_a_chain_as_in_java() -> None:
         handshake(context_of(ssl_truststore_certificates=trustme.CA().cert_pem.bytes().decode()), server)
 
 
-def test_pem_on_continued_lines_of_a_properties_file(files: Files) -> None:
-    """They are one line then, with blanks where the line ends were; Kafka takes it."""
+def test_pem_can_span_continued_lines_of_a_properties_file(files: Files) -> None:
+    """The PEM text is then one line with spaces instead of line ends; Kafka accepts it."""
 
     def one_line(pem: bytes) -> str:
         return " ".join(pem.decode().split("\n"))
@@ -395,12 +395,12 @@ def test_pem_on_continued_lines_of_a_properties_file(files: Files) -> None:
         ({"ssl_keystore_location": "trust.pem"}, "there is no PEM private key in it"),
     ],
 )
-def test_what_is_wrong_is_said(files: Files, given: dict[str, str], says: str) -> None:
+def test_invalid_tls_settings_are_explained(files: Files, given: dict[str, str], says: str) -> None:
     with pytest.raises(ConfigurationError, match=says):
         context_of(**{name: files.paths.get(value, value) for name, value in given.items()})
 
 
-def test_inline_keys_that_are_wrong(files: Files) -> None:
+def test_invalid_inline_keys_are_rejected(files: Files) -> None:
     for chain, key, says in (
         (files.other_chain, files.key, "the private key does not belong to the certificate"),
         (b"nothing", files.key, "there is no PEM certificate in it"),

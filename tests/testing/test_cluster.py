@@ -1,4 +1,4 @@
-"""Embedded clusters in the loop and in a thread: what they show, what they inject, and that nothing stays behind."""
+"""Embedded clusters in the loop and in a thread: their state, fault injection, and cleanup."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _values(cluster: EmbeddedCluster, topic: str) -> list[bytes | None]:
     return [record.value for record in cluster.records(topic)]
 
 
-async def test_records_are_what_was_sent(cluster: EmbeddedCluster) -> None:
+async def test_records_returns_what_was_sent(cluster: EmbeddedCluster) -> None:
     cluster.create_topic("clicks", 2)
     async with cluster.producer(compression_type="lz4") as producer:
         producer.send("clicks", b"a", b"k", partition=1, timestamp_ms=1_700_000_000_000, headers=[("h", None)])
@@ -54,7 +54,7 @@ async def test_records_are_what_was_sent(cluster: EmbeddedCluster) -> None:
     assert cluster.records("clicks", 1) == [second]
 
 
-async def test_records_of_what_is_not_there(cluster: EmbeddedCluster) -> None:
+async def test_records_of_a_missing_topic_or_partition_raises(cluster: EmbeddedCluster) -> None:
     with pytest.raises(UnknownTopicOrPartitionError):
         cluster.records("nowhere")
     cluster.create_topic("clicks")
@@ -63,7 +63,7 @@ async def test_records_of_what_is_not_there(cluster: EmbeddedCluster) -> None:
         cluster.records("clicks", 1)
 
 
-async def test_topics_come_and_go(cluster: EmbeddedCluster) -> None:
+async def test_topics_can_be_created_and_deleted(cluster: EmbeddedCluster) -> None:
     cluster.create_topic("clicks", 3, configs={"retention.ms": "1000"})
     with pytest.raises(TopicExistsError):
         cluster.create_topic("clicks")
@@ -74,7 +74,7 @@ async def test_topics_come_and_go(cluster: EmbeddedCluster) -> None:
         cluster.recreate_topic("clicks")
 
 
-async def test_recreated_topic_is_empty_and_takes_records(cluster: EmbeddedCluster) -> None:
+async def test_recreated_topic_is_empty_and_accepts_records(cluster: EmbeddedCluster) -> None:
     cluster.create_topic("clicks", 2)
     async with cluster.producer(retry_backoff_ms=5) as producer:
         await producer.send("clicks", b"before", partition=1)
@@ -106,7 +106,7 @@ async def test_failed_requests_are_sent_again(cluster: EmbeddedCluster) -> None:
     assert len(cluster.records("clicks")) == 2
 
 
-async def test_fault_for_ever_until_cleared(cluster: EmbeddedCluster) -> None:
+async def test_a_permanent_fault_lasts_until_cleared(cluster: EmbeddedCluster) -> None:
     cluster.create_topic("clicks")
     cluster.fail("Produce", "NOT_ENOUGH_REPLICAS", times=None)
     async with cluster.producer(retry_backoff_ms=5, retries=3, linger_ms=0) as producer:
@@ -117,7 +117,7 @@ async def test_fault_for_ever_until_cleared(cluster: EmbeddedCluster) -> None:
     assert _values(cluster, "clicks") == [b"stored"]
 
 
-async def test_misspelt_faults_name_the_nearest(cluster: EmbeddedCluster) -> None:
+async def test_a_misspelt_fault_suggests_the_nearest_name(cluster: EmbeddedCluster) -> None:
     with pytest.raises(ValueError, match="Produce"):
         cluster.fail("Prodcue", "NOT_LEADER_OR_FOLLOWER")
     with pytest.raises(ValueError, match="NOT_LEADER_OR_FOLLOWER"):
@@ -126,7 +126,7 @@ async def test_misspelt_faults_name_the_nearest(cluster: EmbeddedCluster) -> Non
         cluster.disconnect("Produce", "later")
 
 
-async def test_delayed_and_throttled(cluster: EmbeddedCluster) -> None:
+async def test_responses_can_be_delayed_and_throttled(cluster: EmbeddedCluster) -> None:
     cluster.create_topic("clicks")
     async with cluster.producer(linger_ms=0) as producer:
         await producer.send("clicks", b"warm")
@@ -141,7 +141,7 @@ async def test_delayed_and_throttled(cluster: EmbeddedCluster) -> None:
         assert producer.metrics()["produce-throttle-time-max"] == 50
 
 
-async def test_answers_held_back_do_not_hold_up_the_end() -> None:
+async def test_delayed_responses_do_not_delay_the_shutdown() -> None:
     async with EmbeddedCluster() as cluster:
         cluster.create_topic("clicks")
         producer = cluster.producer(linger_ms=0)
@@ -157,7 +157,7 @@ async def test_answers_held_back_do_not_hold_up_the_end() -> None:
     await producer.close()
 
 
-async def test_leader_moves(three: EmbeddedCluster) -> None:
+async def test_a_leader_can_be_moved(three: EmbeddedCluster) -> None:
     three.create_topic("clicks")
     await three.wait_in_sync()
     async with three.producer(retry_backoff_ms=5) as producer:
@@ -171,7 +171,7 @@ async def test_leader_moves(three: EmbeddedCluster) -> None:
     assert len(three.records("clicks")) == 6
 
 
-async def test_killed_and_restarted(three: EmbeddedCluster) -> None:
+async def test_a_node_can_be_killed_and_restarted(three: EmbeddedCluster) -> None:
     three.create_topic("clicks", configs={"min.insync.replicas": "2"})
     await three.wait_in_sync()
     async with three.producer(retry_backoff_ms=5, reconnect_backoff_ms=5) as producer:
@@ -189,7 +189,7 @@ async def test_killed_and_restarted(three: EmbeddedCluster) -> None:
 
 
 @pytest.mark.parametrize("brokers", [1, 3])
-async def test_group_goes_on_when_its_coordinator_is_dropped(brokers: int) -> None:
+async def test_a_group_continues_when_its_coordinator_is_dropped(brokers: int) -> None:
     async with EmbeddedCluster(brokers) as cluster:
         cluster.create_topic("clicks")
         with pytest.raises(UnknownTopicOrPartitionError):
@@ -218,7 +218,7 @@ async def test_group_goes_on_when_its_coordinator_is_dropped(brokers: int) -> No
                 await consumer.stop()
 
 
-async def test_only_node_killed_keeps_its_log(cluster: EmbeddedCluster) -> None:
+async def test_the_only_node_keeps_its_log_when_killed(cluster: EmbeddedCluster) -> None:
     async with cluster.producer(retry_backoff_ms=5, reconnect_backoff_ms=5) as producer:
         await producer.send("clicks", b"1")
         await cluster.kill(1)
@@ -228,7 +228,7 @@ async def test_only_node_killed_keeps_its_log(cluster: EmbeddedCluster) -> None:
     assert _values(cluster, "clicks") == [b"1", b"2"]
 
 
-async def test_cluster_on_disk_goes_on_with_what_it_left(tmp_path: Path) -> None:
+async def test_a_cluster_on_disk_continues_with_its_stored_data(tmp_path: Path) -> None:
     for count in (1, 2):
         async with EmbeddedCluster(data_dir=tmp_path) as cluster:
             async with cluster.producer() as producer:
@@ -237,7 +237,7 @@ async def test_cluster_on_disk_goes_on_with_what_it_left(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-async def test_nothing_is_left_running(transport: str) -> None:
+async def test_stopping_leaves_nothing_running(transport: str) -> None:
     before = asyncio.all_tasks()
     threads = set(threading.enumerate())
     process = psutil.Process()
@@ -253,7 +253,7 @@ async def test_nothing_is_left_running(transport: str) -> None:
         if round_number == 0:
             open_files = process.num_fds()
     assert asyncio.all_tasks() == before
-    # The loop keeps the threads of its default executor, as for everybody.
+    # The loop keeps the threads of its default executor, as any loop does.
     assert {thread for thread in threading.enumerate() if "executor" not in thread.name.lower()} <= threads | {
         thread for thread in threading.enumerate() if thread.name.startswith("asyncio_")
     }
@@ -263,7 +263,7 @@ async def test_nothing_is_left_running(transport: str) -> None:
             _ = cluster.bootstrap_servers
 
 
-async def test_hundreds_of_clusters_without_sockets() -> None:
+async def test_hundreds_of_clusters_run_without_sockets() -> None:
     process = psutil.Process()
     open_files = process.num_fds()
     clusters = [EmbeddedCluster(transport="memory") for _ in range(200)]
@@ -278,8 +278,8 @@ async def test_hundreds_of_clusters_without_sockets() -> None:
         await cluster.stop()
 
 
-def test_plain_methods_work_while_the_loop_stands_still() -> None:
-    """As in a synchronous fixture of a test whose cluster is another fixture."""
+def test_plain_methods_work_while_the_loop_is_not_running() -> None:
+    """A synchronous fixture that uses the cluster of another fixture does this."""
     with asyncio.Runner() as runner:
         cluster = EmbeddedCluster()
         runner.run(cluster.start())
@@ -289,12 +289,12 @@ def test_plain_methods_work_while_the_loop_stands_still() -> None:
         runner.run(cluster.stop())
 
 
-async def test_calls_from_another_thread_are_refused(cluster: EmbeddedCluster) -> None:
+async def test_calls_from_another_thread_are_rejected(cluster: EmbeddedCluster) -> None:
     with pytest.raises(RuntimeError, match="EmbeddedClusterThread"):
         await asyncio.to_thread(cluster.topics)
 
 
-def test_transport_is_checked() -> None:
+def test_an_unknown_transport_is_rejected() -> None:
     with pytest.raises(ValueError, match="tcp"):
         EmbeddedCluster(transport="udp")
 
@@ -303,7 +303,7 @@ def _cluster_threads() -> set[threading.Thread]:
     return {thread for thread in threading.enumerate() if thread.name == "aioproducer-embedded-cluster"}
 
 
-async def test_thread_serves_the_tests_own_loop() -> None:
+async def test_a_cluster_thread_serves_the_loop_of_the_test() -> None:
     before = _cluster_threads()
     cluster = EmbeddedClusterThread(3)
     await asyncio.to_thread(cluster.start)
@@ -322,8 +322,8 @@ async def test_thread_serves_the_tests_own_loop() -> None:
     assert _cluster_threads() == before
 
 
-async def test_thread_that_was_stopped_where_another_loop_runs_met_an_error() -> None:
-    """``with EmbeddedClusterThread()`` in a coroutine: "Cannot run the event loop while another loop is running"."""
+async def test_a_cluster_thread_can_be_stopped_while_another_loop_runs() -> None:
+    """Stopping it in a coroutine once raised "Cannot run the event loop while another loop is running"."""
     before = _cluster_threads()
     with EmbeddedClusterThread() as cluster:
         cluster.create_topic("clicks")
@@ -332,7 +332,7 @@ async def test_thread_that_was_stopped_where_another_loop_runs_met_an_error() ->
     assert _cluster_threads() == before
 
 
-def test_thread_stops_twice_and_starts_again() -> None:
+def test_a_cluster_thread_can_be_stopped_twice_and_restarted() -> None:
     cluster = EmbeddedClusterThread()
     with pytest.raises(RuntimeError, match="not running"):
         cluster.topics()
@@ -344,7 +344,7 @@ def test_thread_stops_twice_and_starts_again() -> None:
         cluster.stop()
 
 
-def test_thread_that_cannot_start_leaves_nothing(tmp_path: Path) -> None:
+def test_a_cluster_thread_that_cannot_start_leaves_no_state(tmp_path: Path) -> None:
     before = _cluster_threads()
     with EmbeddedClusterThread(data_dir=tmp_path), pytest.raises(KafkaError, match="lock"):
         EmbeddedClusterThread(data_dir=tmp_path).start()

@@ -1,4 +1,4 @@
-"""Test suites that freeze the time, or move it, with a producer and a broker in their process."""
+"""Test suites that freeze or move the time, with a producer and a broker in the process."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def travelling() -> AbstractContextManager[Any]:
 
 @pytest.mark.parametrize("moved", [freezing, travelling])
 @pytest.mark.kafka_cluster(transport="memory")
-async def test_records_have_the_time_that_the_test_says(
+async def test_records_have_the_frozen_time_of_the_test(
     kafka_cluster: EmbeddedCluster, moved: Callable[[], AbstractContextManager[Any]]
 ) -> None:
-    """Compiled code asked the system, and the broker refused what it took for years ahead."""
+    """Compiled code once read the system clock, and the broker rejected timestamps years in the future."""
     async with kafka_cluster.producer() as before:
         await before.send("t", b"of today")
         with moved():

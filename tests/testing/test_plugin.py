@@ -1,4 +1,4 @@
-"""The fixtures as a user's test suite meets them: in a pytest of its own, with warnings as errors."""
+"""The fixtures in a user's test suite: a separate pytest run, with warnings as errors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def test_one(kafka_cluster, producer):
     assert [r.value for r in kafka_cluster.records("clicks")] == [b"value"]
 
 @pytest.mark.asyncio
-async def test_each_test_has_a_cluster_of_its_own(kafka_cluster):
+async def test_each_test_has_its_own_cluster(kafka_cluster):
     assert kafka_cluster.topics() == []
 
 @pytest.mark.asyncio
@@ -71,14 +71,14 @@ def _outcome(run: subprocess.CompletedProcess[str]) -> str:
 
 
 @pytest.mark.parametrize("settings", [AUTO, STRICT], ids=["auto", "strict"])
-def test_fixtures_in_both_modes_of_pytest_asyncio(tmp_path: Path, settings: str) -> None:
+def test_fixtures_work_in_both_modes_of_pytest_asyncio(tmp_path: Path, settings: str) -> None:
     (tmp_path / "pytest.ini").write_text(settings)
     (tmp_path / "test_service.py").write_text(SERVICE)
     run = _pytest(tmp_path)
     assert _outcome(run) == "6 passed", run.stdout
 
 
-def test_loops_of_session_scope(tmp_path: Path) -> None:
+def test_fixtures_work_with_session_scoped_loops(tmp_path: Path) -> None:
     settings = AUTO.replace(f"{SCOPE}function", f"{SCOPE}session") + "asyncio_default_test_loop_scope = session\n"
     (tmp_path / "pytest.ini").write_text(settings)
     (tmp_path / "test_service.py").write_text(SERVICE)
@@ -86,8 +86,8 @@ def test_loops_of_session_scope(tmp_path: Path) -> None:
     assert _outcome(run) == "6 passed", run.stdout
 
 
-def test_a_fault_that_lasts_holds_no_test_up(tmp_path: Path) -> None:
-    """What was under way was waited for until delivery.timeout.ms, two minutes."""
+def test_a_permanent_fault_does_not_delay_the_teardown(tmp_path: Path) -> None:
+    """The teardown once waited for pending records until delivery.timeout.ms, two minutes."""
     (tmp_path / "pytest.ini").write_text(AUTO)
     (tmp_path / "conftest.py").write_text("import aioproducer.testing.plugin as plugin\nplugin.PATIENCE = 0.1\n")
     (tmp_path / "test_service.py").write_text(
@@ -99,7 +99,7 @@ def test_a_fault_that_lasts_holds_no_test_up(tmp_path: Path) -> None:
     assert _outcome(run) == "1 passed", run.stdout
 
 
-def test_another_loop_than_the_tests_is_named(tmp_path: Path) -> None:
+def test_a_cluster_of_another_loop_is_reported(tmp_path: Path) -> None:
     (tmp_path / "pytest.ini").write_text(AUTO)
     (tmp_path / "test_service.py").write_text(
         "import pytest\n\n"
@@ -112,7 +112,7 @@ def test_another_loop_than_the_tests_is_named(tmp_path: Path) -> None:
     assert "give the test and the fixture the same loop_scope" in run.stdout
 
 
-def test_without_pytest_asyncio_the_session_cluster_works_and_the_other_says_what_is_missing(tmp_path: Path) -> None:
+def test_without_pytest_asyncio_only_the_session_cluster_works(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['pytest_asyncio'] = None\n")
     (tmp_path / "test_service.py").write_text(
         "def test_session(kafka_cluster_session):\n"
@@ -140,8 +140,8 @@ def test_plugin_alone_imports_nothing_heavy() -> None:
     assert found.stdout.strip() == str(light)
 
 
-def test_document_is_true(tmp_path: Path) -> None:
-    """Every block of docs/testing.md that names its file is one, and all of their tests pass."""
+def test_the_examples_of_the_documentation_pass(tmp_path: Path) -> None:
+    """Each code block of docs/testing.md with a file name is written to that file, and all tests in them pass."""
     blocks = re.findall(r"```python\n(# (test_\w+\.py)\n.*?)```", DOCUMENT.read_text(), re.DOTALL)
     assert len(blocks) == DOCUMENT.read_text().count("```python") == 4
     (tmp_path / "pytest.ini").write_text(AUTO)

@@ -1,4 +1,4 @@
-"""The verbs layer without a card, held to what soft-RoCE said to the same script."""
+"""The simulated verbs layer, compared with the transcript of soft-RoCE for the same script."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("scenario", script.SCENARIOS, ids=lambda scenario: scenario.__name__)
-def test_the_double_does_what_soft_roce_does(scenario: Callable[[script.Stage], None]) -> None:
+def test_the_simulated_device_behaves_like_soft_roce(scenario: Callable[[script.Stage], None]) -> None:
     fabric = SimulatedFabric()
     said = script.played(scenario, fabric)
     assert said == script.transcript()[scenario.__name__]
@@ -30,7 +30,7 @@ def test_the_double_does_what_soft_roce_does(scenario: Callable[[script.Stage], 
     assert (fabric.receiver_not_ready > 0) == (scenario is script.receiver_not_ready)
 
 
-# What a test has the double do, and soft-RoCE cannot be asked for.
+# Behaviour that a test requests from the simulation and soft-RoCE cannot show.
 
 
 def _pair(fabric: SimulatedFabric, stack: ExitStack, **depths: int) -> tuple[script.Side, script.Side]:
@@ -50,7 +50,7 @@ def _write(side: script.Side, peer: script.Side, number: int, *, signaled: bool 
     side.queue_pair.post_write(write)
 
 
-def test_writes_that_are_held_read_their_memory_when_they_are_delivered() -> None:
+def test_delayed_writes_read_their_memory_on_delivery() -> None:
     fabric = SimulatedFabric()
     with ExitStack() as stack:
         a, b = _pair(fabric, stack)
@@ -67,7 +67,7 @@ def test_writes_that_are_held_read_their_memory_when_they_are_delivered() -> Non
         assert fabric.step() == 0
 
 
-def test_a_peer_that_is_cut_off_hears_nothing_and_whoever_writes_gives_up() -> None:
+def test_an_unreachable_peer_receives_nothing_and_writes_to_it_fail() -> None:
     fabric = SimulatedFabric()
     with ExitStack() as stack:
         a, b = _pair(fabric, stack)
@@ -78,7 +78,7 @@ def test_a_peer_that_is_cut_off_hears_nothing_and_whoever_writes_gives_up() -> N
         assert b.queue_pair.poll(9) == []
 
 
-def test_a_place_in_the_send_queue_is_free_when_a_completion_behind_it_was_polled() -> None:
+def test_polling_a_later_completion_frees_send_queue_entries() -> None:
     fabric = SimulatedFabric()
     with ExitStack() as stack:
         a, b = _pair(fabric, stack, receive_depth=9)
@@ -94,7 +94,7 @@ def test_a_place_in_the_send_queue_is_free_when_a_completion_behind_it_was_polle
             _write(a, b, 6)
 
 
-def test_a_place_in_the_receive_queue_is_free_when_its_completion_was_polled() -> None:
+def test_polling_a_completion_frees_its_receive_queue_entry() -> None:
     fabric = SimulatedFabric()
     with ExitStack() as stack:
         a, b = _pair(fabric, stack)
@@ -106,7 +106,7 @@ def test_a_place_in_the_receive_queue_is_free_when_its_completion_was_polled() -
         b.queue_pair.post_receives([4])
 
 
-def test_a_stranger_is_not_heard() -> None:
+def test_writes_from_an_unconnected_queue_pair_fail() -> None:
     fabric = SimulatedFabric()
     with ExitStack() as stack:
         a, b = _pair(fabric, stack)
@@ -122,7 +122,7 @@ def test_a_stranger_is_not_heard() -> None:
         assert [completion.status for completion in b.queue_pair.poll(9)] == [CompletionStatus.SUCCESS]
 
 
-def test_verbs_that_a_test_lets_fail() -> None:
+def test_a_test_can_make_verbs_fail() -> None:
     fabric = SimulatedFabric()
     called = []
 
