@@ -142,12 +142,6 @@ ARROWS: dict[str, set[str]] = {
     "__main__": {"cli"},
 }
 
-# Import circles of more than two modules that are still to be broken; delete a circle from here once it is.
-KNOWN_CIRCLES = (
-    {"core.batching.batch", "core.batching.partition_queue", "core.batching.producer_state"},
-    {"core.batching.accumulator", "core.batching.incomplete", "core.batching.topics"},
-)
-
 # Time and bytes come in as arguments, nothing waits.
 SANS_IO = (
     _FORMATS
@@ -269,8 +263,7 @@ def test_no_import_circle_has_more_than_two_modules() -> None:
 
     Two modules that import each other are one part in two files; a comment at the import gives the reason.
     """
-    circles = [circle for circle in _circles(_modules_imported()) if len(circle) > 2]
-    assert not [sorted(circle) for circle in circles if not any(circle <= known for known in KNOWN_CIRCLES)]
+    assert not [sorted(circle) for circle in _circles(_modules_imported()) if len(circle) > 2]
 
 
 def test_circles_are_found() -> None:

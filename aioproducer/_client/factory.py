@@ -17,8 +17,8 @@ from aioproducer.core.metadata.cluster_metadata import ClusterMetadata
 from aioproducer.core.requests.retry import ExponentialBackoff
 from aioproducer.errors import ConfigurationError, KafkaError
 from aioproducer.hooks import Hooks
+from aioproducer.io.dialing import NodeSettings
 from aioproducer.io.failure_reporter import FailureReporter, OnError
-from aioproducer.io.node import NodeSettings
 from aioproducer.io.sender import Sender, SenderPasses, SenderSettings
 from aioproducer.metrics import Metrics
 from aioproducer.partitioner import check_partition, resolve_partitioner

@@ -22,7 +22,8 @@ from aioproducer.errors import (
     broker_error,
 )
 from aioproducer.hooks import Hooks
-from aioproducer.io.node import InternalRequest, NodeConnection, NodeOwner, NodeSettings
+from aioproducer.io.dialing import NodeSettings
+from aioproducer.io.node import InternalRequest, NodeConnection, NodeOwner
 from aioproducer.io.node_pool import NodePool
 from aioproducer.metrics import Metrics
 from aioproducer.protocol import ApiKey, Request, Response

@@ -22,7 +22,8 @@ from aioproducer.core.requests.retry import Attempts, ExponentialBackoff
 from aioproducer.core.requests.slots import InternalQueue
 from aioproducer.errors import KafkaError, NetworkError, ProtocolError, broker_error
 from aioproducer.hooks import Hooks
-from aioproducer.io.node import InternalRequest, NodeConnection, NodeOwner, NodeSettings
+from aioproducer.io.dialing import NodeSettings
+from aioproducer.io.node import InternalRequest, NodeConnection, NodeOwner
 from aioproducer.io.node_pool import NodePool
 from aioproducer.metrics import Metrics
 from aioproducer.protocol import Buffer, Request, Response

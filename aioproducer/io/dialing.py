@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from aioproducer._common.diagnosis import connection_failed
 from aioproducer._common.texts import printable
@@ -13,9 +13,26 @@ from aioproducer.transport.addresses import peer_name
 if TYPE_CHECKING:
     from random import Random
 
-    from aioproducer.io.node import NodeSettings
+    from aioproducer._common.client_log import ClientLog
+    from aioproducer.core.requests.retry import ExponentialBackoff
     from aioproducer.record import Node
     from aioproducer.transport.base import Connector, Transport, TransportHandler
+
+
+class NodeSettings(NamedTuple):
+    """The configuration of every connection. Times are in seconds."""
+
+    client_id: str
+    log: ClientLog
+    max_in_flight: int
+    request_timeout: float
+    reconnect_backoff: ExponentialBackoff
+    setup_timeout: ExponentialBackoff
+    max_idle: float
+    uses_tls: bool
+    check_cluster: bool
+    # client.dns.lookup=resolve_canonical_bootstrap_servers_only
+    canonical_bootstrap: bool = False
 
 
 class Dialer:

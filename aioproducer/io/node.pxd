@@ -7,6 +7,8 @@ from aioproducer.protocol.frames cimport frame_size
 
 cdef object _READY
 cdef double _NEVER
+cdef long long _TRANSITIONS
+cdef int _CONNECTED, _DRAINING
 
 
 cdef class RequestContext:
@@ -57,17 +59,16 @@ cdef class NodeConnection:
     cdef double _write_deadline
     cdef bint _held_up
     cdef list _overdue
+    cdef readonly int state
     cdef object _timer
     cdef double _timer_due
     cdef object _wanted
     cdef object _ended
     cdef object _moved
-    cdef bint _connecting
-    cdef bint _retired
-    cdef bint _closing
     cdef bint _was_ready
     cdef object _logged
 
+    cpdef object set_state(self, int state)
     cpdef bint can_send(self, double now) except -1
     cdef bint _is_writable(self) except -1
     cpdef object negotiate(self, long long api_key, long long highest=*)

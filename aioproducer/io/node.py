@@ -10,19 +10,18 @@ from __future__ import annotations
 import asyncio
 import ssl
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from aioproducer._common.client_log import ClientLog
 from aioproducer._common.diagnosis import tls_failed
 from aioproducer.core.metadata.cluster import NodeCandidate, NodeState
 from aioproducer.core.requests.connection import Completed, Connection, InFlight, ReadResponse
 from aioproducer.core.requests.connection_state import ConnectionState
-from aioproducer.core.requests.retry import Attempts, ExponentialBackoff
+from aioproducer.core.requests.retry import Attempts
 from aioproducer.core.requests.slots import RequestSlots
 from aioproducer.errors import KafkaError, NetworkError, RequestTimedOutError
 from aioproducer.hooks import Hooks
-from aioproducer.io.dialing import Dialer
+from aioproducer.io.dialing import Dialer, NodeSettings
 from aioproducer.metrics import Metrics
 from aioproducer.protocol import Buffer, Request, Response, frame_size
 from aioproducer.record import Node
@@ -37,6 +36,30 @@ if TYPE_CHECKING:
 # How a request begins: size, API key, version, correlation id.
 _HEADER_START = struct.Struct(">ihhi")
 _READY = ConnectionState.READY
+
+# The states of a connection to a broker: DISCONNECTED, and CONNECTING while an address is dialled; CONNECTED while
+# there is a transport that takes requests; ENDING when the client has closed it. A node that metadata no longer lists
+# is DRAINING while requests are in flight, DRAINED when the client has closed its transport, and RETIRED without one.
+DISCONNECTED, CONNECTING, CONNECTED, ENDING, DRAINING, DRAINED, RETIRED = range(7)
+
+STATE_NAMES = ("disconnected", "connecting", "connected", "ending", "draining", "drained", "retired")
+
+NEXT_STATES: Mapping[int, tuple[int, ...]] = {
+    DISCONNECTED: (CONNECTING, RETIRED),
+    CONNECTING: (CONNECTED, DISCONNECTED, RETIRED),
+    CONNECTED: (DISCONNECTED, ENDING, DRAINING),
+    ENDING: (DISCONNECTED, DRAINED),
+    DRAINING: (DRAINED, RETIRED),
+    DRAINED: (RETIRED,),
+    RETIRED: (),
+}
+"""Which states may follow each state of a connection to a broker."""
+
+# The same as one number, for ``set_state``: eight bits for each state. Names of this module alone are C integers in
+# the compiled module.
+_TRANSITIONS = sum([1 << 8 * old + new for old, states in NEXT_STATES.items() for new in states])
+_CONNECTED, _DRAINING = CONNECTED, DRAINING
+
 _NEVER = float("inf")
 
 
@@ -123,22 +146,6 @@ class NodeOwner:
         raise NotImplementedError
 
 
-class NodeSettings(NamedTuple):
-    """What every connection keeps to. Times are in seconds."""
-
-    client_id: str
-    log: ClientLog
-    max_in_flight: int
-    request_timeout: float
-    reconnect_backoff: ExponentialBackoff
-    setup_timeout: ExponentialBackoff
-    max_idle: float
-    uses_tls: bool
-    check_cluster: bool
-    # client.dns.lookup=resolve_canonical_bootstrap_servers_only
-    canonical_bootstrap: bool = False
-
-
 class NodeConnection:
     """A broker, connected or not; the handler of its transport."""
 
@@ -192,14 +199,13 @@ class NodeConnection:
         # One timer for all deadlines. It is never later than the next of them, and may be earlier.
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due = float("inf")
+        self.state = DISCONNECTED
+        # Whether the API versions are known and the client is authenticated, until the connection's end.
+        self._was_ready = False
+        # Awaited by the task: a connection is requested, it has ended, the broker has another address.
         self._wanted = asyncio.Event()
         self._ended = asyncio.Event()
         self._moved = asyncio.Event()
-        self._connecting = False
-        self._retired = False
-        # The end of this connection was our own wish.
-        self._closing = False
-        self._was_ready = False
         self._logged = history.logged
         self.task = self._begin()
 
@@ -207,18 +213,28 @@ class NodeConnection:
 
     @property
     def connected(self) -> bool:
+        """Whether there is a transport."""
         return self._transport is not None
+
+    def set_state(self, state: int) -> None:
+        """
+        Raises:
+            AssertionError: ``state`` may not follow the connection's state.
+        """
+        if not _TRANSITIONS >> 8 * self.state + state & 1:
+            raise AssertionError(f"{self.node}, {STATE_NAMES[self.state]}, cannot become {STATE_NAMES[state]}")
+        self.state = state
 
     @property
     def is_ready(self) -> bool:
         """Whether requests can be sent as soon as there is a free slot and no throttling."""
         connection = self._connection
-        return connection is not None and connection.state is _READY and not (self._retired or self._closing)
+        return connection is not None and connection.state is _READY and self.state == CONNECTED
 
     @property
     def is_connecting(self) -> bool:
         """Whether a connection is being made, or is not ready yet."""
-        return self._connecting or (self._connection is not None and self._connection.state is not _READY)
+        return self.state == CONNECTING or (self._connection is not None and self._connection.state is not _READY)
 
     @property
     def in_flight(self) -> int:
@@ -234,7 +250,7 @@ class NodeConnection:
         Where that is not so, ``node_changed`` tells when it is, or ``retry_at``.
         """
         connection = self._connection
-        if connection is None or self._retired or self._closing or not connection.can_send(now):
+        if connection is None or self.state != _CONNECTED or not connection.can_send(now):
             return False
         # Asked only while something is unwritten: else there is nothing that could wait.
         if not self._unwritten or self._is_writable():
@@ -258,9 +274,8 @@ class NodeConnection:
         return NodeCandidate(self.id, state, self.in_flight, self.last_attempt)
 
     def _is_ending_idle(self) -> bool:
-        """Whether there is still a connection, which ends by our own wish, and nothing is left to be done on it."""
-        is_ending = self._transport is not None and self._closing and not self._retired
-        return is_ending and self.in_flight == 0 and not self._unwritten
+        """Return whether the client has closed the connection and nothing is left to be done on it."""
+        return self.state == ENDING and self.in_flight == 0 and not self._unwritten
 
     def retry_at(self) -> float:
         """When time alone makes a node that backs off usable: the backoff's end, or the throttling's."""
@@ -273,7 +288,7 @@ class NodeConnection:
 
     def want_connection(self) -> None:
         """Connect as soon as the backoff allows, unless connected."""
-        if self._retired:
+        if self.state in (DRAINING, DRAINED, RETIRED):
             return
         if self._transport is None:
             if self.task.done():
@@ -363,29 +378,39 @@ class NodeConnection:
 
     def retire(self) -> None:
         """The node is not needed any more: end when what is in flight is answered."""
-        self._retired = True
         self._wanted.clear()
         if self._attempts.failures:
             node = self.node
             self._owner.reconnect_histories[node.id, node.host, node.port] = ReconnectHistory(
                 self._attempts, self._dialer.setups, self._logged
             )
+        if self._transport is None:
+            self.set_state(RETIRED)
+            self.task.cancel()
+            return
+        self.set_state(DRAINED if self.state == ENDING else DRAINING)
         if self.in_flight == 0 and not self._unwritten:
             self.close()
 
     def close(self) -> None:
-        """End the connection in good order, or the attempt to make one; nothing more can be sent."""
+        """Close the connection after what is written, or cancel the attempt to connect; no request can be sent then."""
         if self._transport is None:
             self.task.cancel()
         else:
-            self._closing = True
+            self._begin_end()
             self._transport.close()
 
     def abort(self) -> None:
         """End the connection now."""
         if self._transport is not None:
-            self._closing = True
+            self._begin_end()
             self._transport.abort()
+
+    def _begin_end(self) -> None:
+        if self.state == CONNECTED:
+            self.set_state(ENDING)
+        elif self.state == DRAINING:
+            self.set_state(DRAINED)
 
     async def disconnected(self) -> None:
         """Wait until there is no connection."""
@@ -404,11 +429,12 @@ class NodeConnection:
             if delay > 0:
                 await self._back_off(delay)
                 continue
-            self._connecting = True
+            self.set_state(CONNECTING)
             try:
                 await self._connect()
             finally:
-                self._connecting = False
+                if self.state == CONNECTING:
+                    self.set_state(DISCONNECTED)
             self._wanted.clear()
             if self._transport is not None:
                 await self._ended.wait()
@@ -445,6 +471,7 @@ class NodeConnection:
         now = self._loop.time()
         settings = self._settings
         self._transport = transport
+        self.set_state(CONNECTED)
         self._ended.clear()
         self._connected_at = self._last_used = now
         self._connection = Connection(
@@ -459,7 +486,6 @@ class NodeConnection:
         self._metrics.connection_creation.record(1, now)
         for on_connect in self._hooks.connect:
             on_connect(self.node, (now - began) * 1000, None)
-        self._closing = False
         self._write_own(transport, self._connection.start(now), now)
 
     def _failed_to_connect(self, error: KafkaError, now: float) -> None:
@@ -496,7 +522,7 @@ class NodeConnection:
         finally:
             if connection.error is not None:
                 transport.abort()
-            elif self._retired and connection.in_flight == 0 and not self._unwritten:
+            elif self.state == _DRAINING and connection.in_flight == 0 and not self._unwritten:
                 self.close()
             if completed or not was_ready:
                 self._owner.node_changed(self, now)
@@ -535,7 +561,7 @@ class NodeConnection:
         if self._held_up and (not self._unwritten or self._is_writable()):
             self._held_up = False
             changed = True
-        if self._retired and self.in_flight == 0 and not self._unwritten:
+        if self.state == _DRAINING and self.in_flight == 0 and not self._unwritten:
             self.close()
         elif changed:
             self._owner.node_changed(self, self._loop.time())
@@ -569,21 +595,22 @@ class NodeConnection:
         assert error is not None
         was_idle = not in_flight and not self._unwritten
         had_been_ready, self._was_ready = self._was_ready, False
-        was_our_wish = self._closing
+        closed_by_client = self.state in (ENDING, DRAINED)
+        self.set_state(RETIRED if self.state in (DRAINING, DRAINED) else DISCONNECTED)
         self._overdue = []
         self._connection = None
         self._transport = None
         self._dialer.forget_addresses()
         self._disarm()
         self._metrics.connection_close.record(1, now)
-        if not was_our_wish and not self._moved.is_set():
+        if not closed_by_client and not self._moved.is_set():
             self._attempts.failed(now)
             self.last_error = error
             if not (was_idle and had_been_ready) and str(error) != self._logged:
                 self._logged = str(error)
                 self._log.warning("Broker %s: %s", self.node, error)
         for on_disconnect in self._hooks.disconnect:
-            on_disconnect(self.node, None if was_our_wish else error)
+            on_disconnect(self.node, None if closed_by_client else error)
         self._release_unwritten(len(self._unwritten), error)
         self._held_up = False
         for request in in_flight:
@@ -593,7 +620,7 @@ class NodeConnection:
 
     def poison(self, error: KafkaError) -> None:
         """End the connection, if there is one: what came over it is malformed."""
-        if self._transport is not None and not self._closing:
+        if self.state in (CONNECTED, DRAINING):
             self._poison(error)
 
     def _poison(self, error: KafkaError) -> None:
@@ -624,7 +651,7 @@ class NodeConnection:
     def _check(self) -> None:
         self._disarm()
         connection, transport = self._connection, self._transport
-        if connection is None or transport is None or self._closing:
+        if connection is None or transport is None or self.state in (ENDING, DRAINED):
             return
         now = self._loop.time()
         if connection.timed_out(now):

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from aioproducer.core.metadata.cluster_metadata import REBOOTSTRAP_REQUIRED, ClusterMetadata
 from aioproducer.errors import BrokerError, KafkaError
-from aioproducer.io.node import NodeConnection, NodeOwner, NodeSettings
+from aioproducer.io.dialing import NodeSettings
+from aioproducer.io.node import NodeConnection, NodeOwner
 
 if TYPE_CHECKING:
     from random import Random

@@ -29,8 +29,9 @@ from aioproducer.core.waiting.pending import PendingRecord
 from aioproducer.errors import BufferExhaustedError, KafkaError, ProducerClosedError
 from aioproducer.hooks import Hooks
 from aioproducer.io.cluster import Cluster
+from aioproducer.io.dialing import NodeSettings
 from aioproducer.io.failure_reporter import FailureReporter
-from aioproducer.io.node import NodeConnection, NodeSettings
+from aioproducer.io.node import NodeConnection
 from aioproducer.io.produce import ProduceOwner, choose_version, produce_in_flight, produce_request
 from aioproducer.metrics import Metrics
 from aioproducer.protocol import decode_produced

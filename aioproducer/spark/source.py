@@ -89,6 +89,7 @@ class ProducerDataSource(DataSource):
 
         try:
             try:
+                # A circle of two: the streaming writer needs pyspark 4.1, and everything else that is in this file.
                 from aioproducer.spark.streaming import ProducerStreamWriter
             except ImportError:
                 raise ConfigurationError(

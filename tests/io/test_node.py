@@ -5,13 +5,32 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import random
 import re
 
 import pytest
 
 from aioproducer import Producer
+from aioproducer._common.client_log import ClientLog
+from aioproducer.core.requests.retry import ExponentialBackoff
 from aioproducer.errors import NetworkError, ProtocolError, RequestTimedOutError
+from aioproducer.hooks import Hooks
+from aioproducer.io.dialing import NodeSettings
+from aioproducer.io.node import (
+    CONNECTED,
+    CONNECTING,
+    DISCONNECTED,
+    DRAINED,
+    DRAINING,
+    ENDING,
+    NEXT_STATES,
+    RETIRED,
+    NodeConnection,
+    NodeOwner,
+)
+from aioproducer.metrics import Metrics
 from aioproducer.protocol import ApiKey
+from aioproducer.record import Node
 from aioproducer.transport.memory import MemoryNetwork, MemoryTransport
 from aioproducer.transport.stream import StreamConnector
 from tests.io.recording import Recording
@@ -504,3 +523,45 @@ async def test_the_transport_resolves_addresses():
             await producer.wait_ready(1)
     assert connector.hosts[0][0] in ("127.0.0.1", "::1")
     assert connector.hosts[0][1] == "localhost"
+
+
+# States
+
+PATHS = {
+    DISCONNECTED: [],
+    CONNECTING: [CONNECTING],
+    CONNECTED: [CONNECTING, CONNECTED],
+    ENDING: [CONNECTING, CONNECTED, ENDING],
+    DRAINING: [CONNECTING, CONNECTED, DRAINING],
+    DRAINED: [CONNECTING, CONNECTED, DRAINING, DRAINED],
+    RETIRED: [RETIRED],
+}
+
+
+async def _connection() -> NodeConnection:
+    backoff = ExponentialBackoff(50, 1000)
+    settings = NodeSettings("test", ClientLog("Producer", "test"), 5, 30.0, backoff, backoff, 540.0, False, False)
+    loop = asyncio.get_running_loop()
+    node = Node(1, "broker", 9092)
+    connector = MemoryNetwork()
+    metrics = Metrics(2, 30_000)
+    return NodeConnection(loop, node, NodeOwner(), connector, settings, metrics, Hooks(), random.Random(1))
+
+
+@pytest.mark.parametrize("new", NEXT_STATES)
+@pytest.mark.parametrize("old", NEXT_STATES)
+async def test_only_the_transitions_of_the_table_are_possible(old, new):
+    connection = await _connection()
+    try:
+        for each in PATHS[old]:
+            connection.set_state(each)
+        if new in NEXT_STATES[old]:
+            connection.set_state(new)
+            assert connection.state == new
+        else:
+            with pytest.raises(AssertionError, match="cannot become"):
+                connection.set_state(new)
+            assert connection.state == old
+    finally:
+        connection.task.cancel()
+        await asyncio.gather(connection.task, return_exceptions=True)

@@ -37,6 +37,7 @@ else:
 if TYPE_CHECKING:
     from contextvars import Context
 
+    # A circle of two: a batch leads to its partition's queue, and the queue holds batches.
     from aioproducer.core.batching.partition_queue import PartitionQueue
 
 # A slab is as large as all before it together, so that a batch of any size has few of them and wastes at most half, up

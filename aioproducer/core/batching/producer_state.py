@@ -24,23 +24,44 @@ The rules, per partition (KIP-98, KIP-360; Kafka's ``TransactionManager`` is the
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import Protocol
 
 from aioproducer.errors import KafkaError
 from aioproducer.record import TopicPartition
 from aioproducer.wire.record_batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE
 
-if TYPE_CHECKING:
-    from aioproducer.core.batching.batch import ProducerBatch
-
 LAST_EPOCH = 32767
 # What is in flight of all partitions that have nothing in flight: read only.
-_NOTHING: list[ProducerBatch] = []
+_NOTHING: list[SequencedBatch] = []
 # How many batches of a producer and partition a broker knows again.
 BATCHES_REMEMBERED = 5
 # Sequences are modulo 2**31. Private: the compiled module has them as C's integers.
 _MASK = 0x7FFFFFFF
 _NO_SEQUENCE = NO_SEQUENCE
+
+
+class SequencedBatch(Protocol):
+    """What this module needs of a batch (``ProducerBatch``)."""
+
+    @property
+    def producer_id(self) -> int: ...
+
+    @property
+    def producer_epoch(self) -> int: ...
+
+    @property
+    def base_sequence(self) -> int:
+        """-1 before the batch is drained."""
+
+    @property
+    def record_count(self) -> int: ...
+
+    @property
+    def on_wire(self) -> bool:
+        """Whether a request in flight carries the batch."""
+
+    def set_sequence(self, producer_id: int, producer_epoch: int, base_sequence: int) -> None: ...
 
 
 class PartitionSequences:
@@ -76,7 +97,7 @@ class PartitionSequences:
         # The topic was made anew, and nothing sent since is acknowledged.
         self.log_is_new = False
         # What was on the wire then: its acknowledgement says nothing of the new log.
-        self.sent_to_old_log: tuple[ProducerBatch, ...] = ()
+        self.sent_to_old_log: tuple[SequencedBatch, ...] = ()
 
 
 class ProducerState:
@@ -110,7 +131,7 @@ class ProducerState:
         self.producer_id = producer_id
         self.producer_epoch = producer_epoch
 
-    def may_send(self, batch: ProducerBatch, sequences: PartitionSequences) -> bool:
+    def may_send(self, batch: SequencedBatch, sequences: PartitionSequences) -> bool:
         """Whether the head of a partition's queue may be drained now."""
         if self.fatal_error is not None:
             return False
@@ -130,7 +151,7 @@ class ProducerState:
             return begun and remembered and len(in_flight) < self.max_in_flight and self._is_current(sequences)
         return True
 
-    def assign(self, batch: ProducerBatch, sequences: PartitionSequences) -> None:
+    def assign(self, batch: SequencedBatch, sequences: PartitionSequences) -> None:
         """Give a batch that is drained for the first time its sequence; a retried one keeps its own."""
         if not self.idempotent or batch.base_sequence != _NO_SEQUENCE:
             return
@@ -144,7 +165,7 @@ class ProducerState:
         else:
             sequences.in_flight = [batch]
 
-    def acked(self, batch: ProducerBatch, sequences: PartitionSequences) -> None:
+    def acked(self, batch: SequencedBatch, sequences: PartitionSequences) -> None:
         """The broker has the batch (also one that was failed here meanwhile)."""
         if batch in sequences.in_flight:
             if not self.is_first_in_flight(batch, sequences):
@@ -169,10 +190,10 @@ class ProducerState:
         sequences.log_is_new = is_new
         sequences.sent_to_old_log = tuple(batch for batch in sequences.in_flight if batch.on_wire) if is_new else ()
 
-    def is_first_in_flight(self, batch: ProducerBatch, sequences: PartitionSequences) -> bool:
+    def is_first_in_flight(self, batch: SequencedBatch, sequences: PartitionSequences) -> bool:
         return bool(sequences.in_flight) and sequences.in_flight[0] is batch
 
-    def out_of_order(self, batch: ProducerBatch, sequences: PartitionSequences) -> None:
+    def out_of_order(self, batch: SequencedBatch, sequences: PartitionSequences) -> None:
         """The broker misses what came before this batch, the first in flight: the chain begins anew with it.
 
         Neither it nor any after it is in the log.
@@ -180,7 +201,7 @@ class ProducerState:
         if self.is_first_in_flight(batch, sequences):
             sequences.bump_wanted = True
 
-    def abandoned(self, batch: ProducerBatch, sequences: PartitionSequences) -> None:
+    def abandoned(self, batch: SequencedBatch, sequences: PartitionSequences) -> None:
         """A batch was failed: by its deadline, after its last retry, or because the broker refused it.
 
         Whether it is in the log is not known: one that was refused may have been written by an earlier attempt. What
@@ -192,14 +213,14 @@ class ProducerState:
             if not batch.on_wire:
                 self._left(batch, sequences)
 
-    def _left(self, batch: ProducerBatch, sequences: PartitionSequences) -> None:
+    def _left(self, batch: SequencedBatch, sequences: PartitionSequences) -> None:
         """Its fate is known."""
         sequences.in_flight.remove(batch)
         if not sequences.in_flight:
             # Of very many partitions most have nothing in flight: one list less for the collector.
             sequences.in_flight = _NOTHING
 
-    def split(self, batch: ProducerBatch, children: list[ProducerBatch], sequences: PartitionSequences) -> None:
+    def split(self, batch: SequencedBatch, children: Sequence[SequencedBatch], sequences: PartitionSequences) -> None:
         """Children take over the sequences of a batch that was too large for the broker."""
         if batch.base_sequence == _NO_SEQUENCE:
             return
