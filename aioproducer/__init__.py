@@ -36,8 +36,8 @@ __all__ = [
     "TopicPartition",
 ]
 
-# Where each name lives. They are imported when first asked for: pytest imports this package in every run on a machine
-# where it is installed, to find the fixtures, and Spark does to find the data source.
+# The module of each public name. A name is imported at its first use: wherever this package is installed, pytest
+# imports it in every run to find the fixtures, and Spark imports it to find the data source.
 _HOMES = {
     "BatchRejectedError": "aioproducer.errors",
     "Delivery": "aioproducer.core.outcomes.delivery",

@@ -1,4 +1,4 @@
-"""``python -m aioproducer``: the command line."""
+"""The command line, as ``python -m aioproducer``."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Which modules are compiled, and which build this is.
+"""The list of compiled modules, and the kind of build that runs.
 
-The hot modules are ordinary typed Python. Beside each lies a ``.pxd`` file with the C types that Cython compiles it
-with, where there is a compiler; without one they run as they are, and everything works, slower.
-``AIOPRODUCER_PURE=1`` in the environment makes Python run the sources also where compiled modules are installed.
+The hot modules are ordinary typed Python. A ``.pxd`` file beside each holds the C types that Cython compiles it with.
+Without a C compiler the sources run instead: everything works, but more slowly. With ``AIOPRODUCER_PURE=1`` in the
+environment, Python runs the sources even if compiled modules are installed.
 """
 
 from __future__ import annotations
@@ -79,21 +79,21 @@ _REINSTALL = (
     "pip install --force-reinstall --no-deps --no-cache-dir --no-binary aioproducer aioproducer"
 )
 _OUT_OF_ZIP = (
-    "from a zip file nothing compiled can be loaded: install the package on this machine instead, for instance by an "
-    "environment in an archive (docs/spark.md)"
+    "install the package on this machine, for instance as an environment in an archive (docs/spark.md): Python cannot "
+    "load compiled modules from a zip file"
 )
 
-# The processes in which the warning was taken, by their ids: a forked child has its parent's entries, and not its id.
+# The processes in which the warning was taken, by id: a forked child inherits the entries but has another id.
 _warned: dict[int, object] = {}
 
 
 def is_pure_wanted() -> bool:
-    """Whether the environment asks for the uncompiled modules."""
+    """Return whether the environment asks for the uncompiled modules."""
     return os.environ.get(PURE_VARIABLE, "0") not in ("", "0")
 
 
 class SourceFinder:
-    """Finds the sources of the compiled modules where Python's own finder would take the compiled ones."""
+    """Finds the source of a compiled module, which Python's own finder would pass over."""
 
     @classmethod
     def find_spec(
@@ -103,7 +103,7 @@ class SourceFinder:
             return None
         source = os.path.join(os.path.dirname(__file__), *name.split(".")[1:]) + ".py"
         if not os.path.isfile(source):
-            # In a zip file, from which nothing compiled can be loaded: Python's own finder takes the source.
+            # The package is in a zip file, from which no compiled module loads: Python's finder takes the source.
             return None
         from importlib.util import spec_from_file_location
 
@@ -111,22 +111,22 @@ class SourceFinder:
 
 
 def prefer_sources() -> None:
-    """Let modules of this package that are imported from now on run uncompiled."""
+    """Make modules of this package that are imported from now on run uncompiled."""
     if SourceFinder not in sys.meta_path:
         sys.meta_path.insert(0, SourceFinder)
 
 
 def take_uncompiled_warning() -> str | None:
-    """What to warn of where this is the uncompiled build and nobody asked for it; to one caller in each process.
+    """Return the warning about an uncompiled build that was not asked for, once in each process; else None.
 
-    The caller knows that it is uncompiled.
+    Only an uncompiled producer calls it.
     """
     mine = object()
-    # Threads may make their producers side by side.
+    # Several threads may create producers at the same time.
     if is_pure_wanted() or _warned.setdefault(os.getpid(), mine) is not mine:
         return None
     cure = _REINSTALL if os.path.isfile(__file__) else _OUT_OF_ZIP
     return (
-        "aioproducer runs uncompiled in this process, which takes 3.5 to 8 times the CPU. To have it compiled, "
-        f"{cure}. {PURE_VARIABLE}=1 in the environment accepts it as it is, without this warning."
+        "aioproducer runs uncompiled in this process, which takes 3.5 to 8 times the CPU. To run it compiled, "
+        f"{cure}. {PURE_VARIABLE}=1 in the environment accepts the uncompiled build and silences this warning."
     )

@@ -1,4 +1,4 @@
-"""Kafka's error codes as data: what ``aioproducer.errors`` makes its classes of.
+"""Kafka's error codes as data, from which ``aioproducer.errors`` makes its classes.
 
 Names, exceptions and their superclasses are those of ``org.apache.kafka.common.protocol.Errors`` of Kafka 4.4.0; the
 superclasses are the error groups of KIP-1050. Code 0 (NONE) is no error and is not here.
@@ -149,17 +149,17 @@ CODES: dict[int, tuple[str, str, str]] = {
     136: ("CONTROLLER_ID_NOT_REGISTERED", "ControllerIdNotRegisteredError", "Api"),
 }
 
-# What an abort of the transaction cures, and after which an idempotent producer goes on with a new epoch: what Kafka's
-# TransactionManager turns into its abortable state.
+# Aborting the transaction cures these; an idempotent producer continues with a new epoch. Kafka's TransactionManager
+# enters its abortable state.
 ABORTABLE = frozenset({29, 30, 43, 45, 47, 59, 120})
 
-# After which a producer with a producer id cannot go on and must be closed: what Kafka's TransactionManager turns into
-# its fatal state.
+# After these a producer with a producer id cannot continue and must be closed. Kafka's TransactionManager enters its
+# fatal state.
 FATAL = frozenset({31, 33, 34, 35, 48, 49, 50, 53, 58, 90})
 
-# A broker refuses a batch with these before it appends it (Kafka's KafkaApis, ReplicaManager and UnifiedLog). Not among
-# them: REQUEST_TIMED_OUT and NOT_ENOUGH_REPLICAS_AFTER_APPEND, which come after the append; KAFKA_STORAGE_ERROR, as the
-# disk may fail between the write and the flush; and codes that tell nothing about the log, as UNKNOWN_SERVER_ERROR.
+# A broker rejects a batch with these before it appends it (Kafka's KafkaApis, ReplicaManager and UnifiedLog). Not
+# included: REQUEST_TIMED_OUT and NOT_ENOUGH_REPLICAS_AFTER_APPEND, which follow the append; KAFKA_STORAGE_ERROR, as the
+# disk may fail between the write and the flush; and codes that imply nothing about the log (UNKNOWN_SERVER_ERROR).
 REFUSED_BEFORE_APPEND = frozenset(
     {2, 3, 5, 6, 10, 17, 18, 19, 21, 29, 31, 32, 35, 42, 43, 44, 45, 47, 48, 49, 51, 53, 54, 59, 74, 75, 76, 87, 89, 90}
     | {100, 103, 120}

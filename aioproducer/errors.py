@@ -1,8 +1,8 @@
-"""Every error that aioproducer raises, in one hierarchy under ``KafkaError``.
+"""All errors that aioproducer raises, in one hierarchy under ``KafkaError``.
 
-Those under ``BrokerError`` stand for the error codes of the Kafka protocol, one class each. Those a producer meets are
-written below, the others are made when they are first asked for, so that importing this module stays cheap. The rest
-are the client's own. ``aioproducer._common.diagnosis`` makes those whose text needs to look at what happened.
+Each subclass of ``BrokerError`` stands for an error code of the Kafka protocol. The module defines those that a
+producer usually meets, and creates the others at their first use, so that its import stays cheap. The remaining classes
+are the client's own. ``aioproducer._common.diagnosis`` builds the errors whose text depends on what happened.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _ErrorT = TypeVar("_ErrorT", bound="KafkaError")
 
 
 def _rebuild(error_class: type[_ErrorT], args: tuple[object, ...], attributes: Mapping[str, object]) -> _ErrorT:
-    """An error of ``error_class`` as ``copy`` and ``pickle`` need it: without calling its ``__init__``."""
+    """Build an error of ``error_class`` without calling its ``__init__``, for ``copy`` and ``pickle``."""
     error = error_class.__new__(error_class)
     error.args = args
     error.__dict__.update(attributes)
@@ -40,26 +40,26 @@ def _rebuild(error_class: type[_ErrorT], args: tuple[object, ...], attributes: M
 
 
 class KafkaError(Exception):
-    """What went wrong, in a sentence that says what to do.
+    """Base of all errors of this package. The text names the problem and the remedy.
 
-    Four of the flags are the groups of KIP-1050; they are facts of the class and the same for each of its instances.
-    ``may_have_been_written`` is a fact of the record that failed.
+    ``retriable``, ``refresh_metadata``, ``abortable`` and ``fatal`` are the groups of KIP-1050. They belong to the
+    class: every instance has the same values. ``may_have_been_written`` belongs to the record that failed.
     """
 
     retriable: bool = False
-    """The same request may succeed later without anybody changing anything."""
+    """The same request may succeed later, without any change."""
     refresh_metadata: bool = False
-    """What the client knows of the cluster is out of date (Kafka's InvalidMetadataException)."""
+    """The client's metadata of the cluster is out of date (Kafka's InvalidMetadataException)."""
     abortable: bool = False
-    """Aborting the transaction cures it; an idempotent producer goes on with a new epoch."""
+    """Aborting the transaction cures the error; an idempotent producer continues with a new epoch."""
     fatal: bool = False
-    """The producer cannot go on: close it."""
+    """The producer cannot continue: close it."""
     may_have_been_written: bool = False
     """False: the failed record is not in the log and will not be. True: it is, or its outcome is unknown."""
 
     def __init__(self, message: str = "") -> None:
         super().__init__(message)
-        # OSError, a base of some subclasses, sets args only in an __init__ that is not overridden.
+        # OSError, a base of some subclasses, does not set args if a subclass overrides __init__.
         self.args = (message,)
 
     def __str__(self) -> str:
@@ -69,10 +69,10 @@ class KafkaError(Exception):
         return _rebuild, (type(self), self.args, self.__dict__.copy())
 
     def fresh(self) -> Self:
-        """An equal error that was never raised: same class, text and attributes, no traceback and no context.
+        """Return a copy that was never raised: same class, text and attributes, no traceback and no context.
 
-        One exception object raised many times collects tracebacks and keeps the frames in them alive. A cause that is
-        a ``KafkaError`` comes along as a fresh one, without a cause of its own; any other cause is left behind.
+        An exception object that is raised repeatedly collects tracebacks and keeps their frames alive. A cause that is
+        a ``KafkaError`` is copied as well, without its own cause; any other cause is dropped.
         """
         twin = _rebuild(type(self), self.args, self.__dict__)
         if isinstance(self.__cause__, KafkaError):
@@ -81,7 +81,7 @@ class KafkaError(Exception):
         return twin
 
     def of_record(self, *, may_have_been_written: bool) -> Self:
-        """Return this error if it has this value already, else a fresh one with it."""
+        """Return this error if it has this value already, else a fresh copy with the value."""
         if self.may_have_been_written == may_have_been_written:
             return self
         twin = self.fresh()
@@ -90,7 +90,7 @@ class KafkaError(Exception):
 
 
 class ProtocolError(KafkaError):
-    """Bytes that are not what the Kafka protocol says; the connection they came from cannot be used any more."""
+    """Received bytes violate the Kafka protocol; their connection is no longer usable."""
 
 
 class ConfigurationError(KafkaError, ValueError):
@@ -98,18 +98,18 @@ class ConfigurationError(KafkaError, ValueError):
 
 
 class ProducerClosedError(KafkaError, RuntimeError):
-    """The producer is closed and takes no more records, or was closed before this record was acknowledged."""
+    """The producer is closed and accepts no records, or was closed before this record was acknowledged."""
 
 
 class WrongCallerError(KafkaError, RuntimeError):
-    """The producer was called from a thread, event loop or process other than the one it belongs to."""
+    """The producer was called from a thread, event loop or process that does not own it."""
 
 
 class SerializationError(KafkaError):
-    """A key or value could not be turned into bytes."""
+    """A key or value could not be serialized; ``__cause__`` is the serializer's exception."""
 
     def fresh(self) -> Self:
-        """As ever, with what the serializer raised, of whatever class, as its cause."""
+        """Return a copy as ``KafkaError.fresh`` does, but keep the serializer's exception of any class as its cause."""
         twin = super().fresh()
         if twin.__cause__ is None:
             twin.__cause__ = self.__cause__
@@ -117,11 +117,11 @@ class SerializationError(KafkaError):
 
 
 class InvalidPartitionError(KafkaError, ValueError):
-    """The partition given, or chosen by a partitioner, is none of the topic's."""
+    """The topic does not have the partition that was given, or that a partitioner returned."""
 
 
 class KafkaTimeoutError(KafkaError, TimeoutError):
-    """Something did not happen within its time (Kafka's TimeoutException). A builtin ``TimeoutError`` as well."""
+    """An operation exceeded its time limit (Kafka's TimeoutException); also a builtin ``TimeoutError``."""
 
     retriable = True
 
@@ -133,11 +133,11 @@ class DeliveryTimeoutError(KafkaTimeoutError):
 
 
 class MetadataTimeoutError(KafkaTimeoutError):
-    """A topic's partitions did not become known within ``max_block_ms``."""
+    """No metadata of a topic arrived within ``max_block_ms``, or of the cluster within ``wait_ready``'s timeout."""
 
 
 class BufferExhaustedError(KafkaTimeoutError):
-    """No room in ``buffer_memory`` for a record within ``max_block_ms``, or the line of those who wait is full."""
+    """No room in ``buffer_memory`` for a record within ``max_block_ms``, or the queue of waiting records is full."""
 
 
 class ConnectionFailedError(KafkaError):
@@ -148,7 +148,7 @@ class ConnectionFailedError(KafkaError):
 
 
 class BootstrapResolutionError(ConnectionFailedError):
-    """None of the bootstrap servers' names could be resolved (KIP-909)."""
+    """No host name in ``bootstrap_servers`` could be resolved (KIP-909)."""
 
     retriable = False
     refresh_metadata = False
@@ -156,20 +156,21 @@ class BootstrapResolutionError(ConnectionFailedError):
 
 
 class TlsError(ConnectionFailedError):
-    """The TLS handshake failed, or one side speaks TLS and the other does not: somebody must change something."""
+    """The TLS handshake failed, or only one side speaks TLS. A retry does not help: the configuration must change."""
 
     retriable = False
     refresh_metadata = False
 
 
 class UnsupportedSecurityProtocolError(ConfigurationError):
-    """The security protocol or SASL mechanism asked for is not supported by this version of aioproducer."""
+    """This version of aioproducer does not support the configured security protocol or SASL mechanism."""
 
 
 class BatchRejectedError(KafkaError):
-    """The broker rejected a batch because of other records in it (KIP-467): this one was not the reason.
+    """The broker rejected a batch because of other records in it (KIP-467); this record was not the reason.
 
-    Sent again, it goes into another batch. The records to blame have the broker's error; it is the cause of this one.
+    A record that is sent again goes into another batch. The culprits fail with the broker's error, which is also the
+    ``__cause__`` of this one.
     """
 
     retriable = True
@@ -177,7 +178,7 @@ class BatchRejectedError(KafkaError):
     def __init__(self, message: str = "", culprits: Sequence[tuple[int, str]] = ()) -> None:
         super().__init__(message)
         self.culprits: tuple[tuple[int, str], ...] = tuple(culprits)
-        """The records to blame: the place of each in the batch, counted from 0, and what the broker says of it."""
+        """The records that the broker rejected: for each its index in the batch, from 0, and the broker's message."""
 
 
 class SendManyError(KafkaError):
@@ -192,7 +193,7 @@ class SendManyError(KafkaError):
     ) -> None:
         self.may_have_been_written = may_have_been_written
         self.result = result
-        """What became of the whole call."""
+        """Counts and offsets of the whole call."""
         self.errors: dict[TopicPartition, KafkaError] = dict(errors)
         """The first error of each partition that had one."""
         failed = result.count - result.acked
@@ -203,13 +204,13 @@ class SendManyError(KafkaError):
 
 
 class BrokerError(KafkaError):
-    """An error that a broker answered with, or that stands for one of the protocol's error codes.
+    """An error code of the Kafka protocol, as a broker returned it or as the client assigned it.
 
-    Made without a message it says what its code means and what to do. (The texts are imported when first needed.)
+    Without a message, the text explains the code and what to do. (The texts are imported at their first use.)
     """
 
     code: int = -1
-    """The protocol's error code. Where a code is unknown to this version, an ``UnknownServerError`` holds it."""
+    """The protocol's error code. An ``UnknownServerError`` holds a code that this version does not know."""
     error_name: str = "UNKNOWN_SERVER_ERROR"
     """Kafka's name of the code."""
 
@@ -232,21 +233,21 @@ class BrokerError(KafkaError):
 
 
 class AuthenticationError(BrokerError):
-    """Who this client is could not be established (Kafka's AuthenticationException)."""
+    """The client could not be authenticated (Kafka's AuthenticationException)."""
 
 
 class AuthorizationError(BrokerError):
-    """This client may not do what it asked for (Kafka's AuthorizationException)."""
+    """The client lacks a permission (Kafka's AuthorizationException)."""
 
 
 class UnknownServerError(BrokerError):
-    """The broker met an error without a code, or answered with a code unknown here: ``code`` tells."""
+    """The broker failed without a specific code, or returned a ``code`` that this version does not know."""
 
     code = -1
 
 
 class UnknownTopicOrPartitionError(BrokerError):
-    """The topic or partition does not exist where it was looked for."""
+    """The broker does not host the topic or partition."""
 
     code = 3
 
@@ -264,7 +265,7 @@ class NotLeaderOrFollowerError(BrokerError):
 
 
 class RequestTimedOutError(BrokerError, KafkaTimeoutError):
-    """The broker gave up on the request, e.g. because replicas were slow (Kafka's TimeoutException, code 7)."""
+    """The broker did not finish the request in time, e.g. because replicas were slow (Kafka's TimeoutException)."""
 
     code = 7
 
@@ -276,13 +277,13 @@ class RecordTooLargeError(BrokerError):
 
 
 class NetworkError(BrokerError):
-    """The connection ended before the answer came."""
+    """The connection ended before the response arrived."""
 
     code = 13
 
 
 class InvalidTopicError(BrokerError):
-    """The topic's name is not legal, or the topic may not be written to."""
+    """The topic's name is invalid, or clients must not write to the topic."""
 
     code = 17
 
@@ -300,7 +301,7 @@ class NotEnoughReplicasError(BrokerError):
 
 
 class NotEnoughReplicasAfterAppendError(BrokerError):
-    """Written, but then fewer in-sync replicas than min.insync.replicas."""
+    """Records were written, but then there were fewer in-sync replicas than min.insync.replicas."""
 
     code = 20
 
@@ -318,13 +319,13 @@ class ClusterAuthorizationError(AuthorizationError):
 
 
 class InvalidTimestampError(BrokerError):
-    """A timestamp outside the range that the topic accepts."""
+    """A timestamp is outside the range that the topic accepts."""
 
     code = 32
 
 
 class UnsupportedVersionError(BrokerError):
-    """No version of a request, or of a feature in it, is known to both sides."""
+    """Client and broker share no version of a request, or of a feature in it."""
 
     code = 35
 
@@ -342,7 +343,7 @@ class PolicyViolationError(BrokerError):
 
 
 class OutOfOrderSequenceError(BrokerError):
-    """Sequence numbers with a gap: records before may have been lost."""
+    """Sequence numbers have a gap: earlier records may be lost."""
 
     code = 45
 
@@ -366,19 +367,19 @@ class KafkaStorageError(BrokerError):
 
 
 class SaslAuthenticationError(AuthenticationError):
-    """The broker refused the credentials."""
+    """The broker rejected the credentials."""
 
     code = 58
 
 
 class UnknownProducerIdError(OutOfOrderSequenceError):
-    """The broker has forgotten the producer id."""
+    """The broker no longer knows the producer id."""
 
     code = 59
 
 
 class InvalidRecordError(BrokerError):
-    """The broker found a record that is not valid, e.g. one without key in a compacted topic."""
+    """The broker found an invalid record, e.g. one without a key in a compacted topic."""
 
     code = 87
 
@@ -400,7 +401,7 @@ _BASE_OF_GROUP = {"Authorization": AuthorizationError, "Authentication": Authent
 
 
 def error_class(code: int) -> type[BrokerError]:
-    """The class of ``code``; ``UnknownServerError`` for codes unknown to this version.
+    """Return the class of ``code``; ``UnknownServerError`` for codes that this version does not know.
 
     Raises:
         ValueError: ``code`` is 0, which is no error.
@@ -422,9 +423,9 @@ def error_class(code: int) -> type[BrokerError]:
 
 
 def broker_error(code: int, message: str | None = None) -> BrokerError:
-    """The error for ``code`` as a broker answered it, with the ``message`` that came with it, if any.
+    """Return the error for a broker's ``code`` and, if it sent one, its ``message``.
 
-    The code is kept also where this version does not know it.
+    The error keeps a code that this version does not know.
 
     Raises:
         ValueError: ``code`` is 0, which is no error.

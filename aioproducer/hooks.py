@@ -1,11 +1,11 @@
-"""Hooks: user code that watches the producer at work (after franz-go's ``kgo/hooks.go``).
+"""Hooks: user code that observes the producer (after franz-go's ``kgo/hooks.go``).
 
-Each hook is a protocol of one method. A user passes objects that have some of these methods; a method that none has
-costs one test for an empty tuple. Hooks are called per connection, request and batch, and of records only for those
-that failed: to see or change all records there are interceptors.
+Each hook is a protocol with one method. Users pass objects that have some of these methods. A method that no object has
+costs one test for an empty tuple. Hooks are called per connection, request and batch, but per record only for failed
+ones: interceptors see and may change every record.
 
-They run on the event loop, as plain calls: they must be quick and must not block. What one raises is logged and keeps
-neither the producer nor the other hooks from their work. Times are milliseconds, sizes bytes.
+Hooks run on the event loop as plain calls: they must be quick and must not block. An exception that a hook raises is
+logged; it affects neither the producer nor the other hooks. Times are milliseconds, sizes are bytes.
 """
 
 from __future__ import annotations
@@ -30,34 +30,34 @@ _P = ParamSpec("_P")
 
 @runtime_checkable
 class OnConnect(Protocol):
-    """Told of each attempt to connect, once it came to an end."""
+    """Called at the end of each attempt to connect, successful or not."""
 
     def on_connect(self, node: Node, duration_ms: float, error: BaseException | None) -> None:
-        """``error`` is None when the connection is open; authentication, if any, comes after."""
+        """``error`` is None if the connection is open; authentication, if configured, follows."""
         ...
 
 
 @runtime_checkable
 class OnReady(Protocol):
-    """Told when a connection may carry requests."""
+    """Called when a connection is ready for requests."""
 
     def on_ready(self, node: Node, duration_ms: float) -> None:
-        """``duration_ms`` is what negotiation of versions and authentication took since the connection opened."""
+        """``duration_ms`` is the time that version negotiation and authentication took after the connection opened."""
         ...
 
 
 @runtime_checkable
 class OnDisconnect(Protocol):
-    """Told when a connection that was open is no more."""
+    """Called when an open connection has ended."""
 
     def on_disconnect(self, node: Node, error: BaseException | None) -> None:
-        """``error`` is None when the producer closed it of its own accord: idle, not needed, or at its close."""
+        """``error`` is None if the producer closed the connection: idle, no longer needed, or at ``close``."""
         ...
 
 
 @runtime_checkable
 class OnRequestWritten(Protocol):
-    """Told of each request given to a transport."""
+    """Called for each request passed to a transport."""
 
     def on_request_written(self, node: Node, api_key: int, api_version: int, correlation_id: int, size: int) -> None:
         """``size`` counts the whole frame."""
@@ -66,36 +66,36 @@ class OnRequestWritten(Protocol):
 
 @runtime_checkable
 class OnResponseRead(Protocol):
-    """Told of each response, after it was decoded."""
+    """Called for each response after it is decoded."""
 
     def on_response_read(
         self, node: Node, api_key: int, api_version: int, correlation_id: int, size: int, latency_ms: float
     ) -> None:
-        """``size`` counts the whole frame, ``latency_ms`` the time since the request was given to the transport."""
+        """``size`` counts the whole frame, ``latency_ms`` the time since the request was passed to the transport."""
         ...
 
 
 @runtime_checkable
 class OnThrottle(Protocol):
-    """Told when a broker throttles the client (KIP-219)."""
+    """Called when a broker throttles the client (KIP-219)."""
 
     def on_throttle(self, node: Node, throttle_time_ms: int) -> None:
-        """Nothing is sent to ``node`` for ``throttle_time_ms``."""
+        """The producer sends nothing to ``node`` for ``throttle_time_ms``."""
         ...
 
 
 @runtime_checkable
 class OnMetadataUpdated(Protocol):
-    """Told when the producer's metadata was renewed."""
+    """Called after the producer's metadata was updated."""
 
     def on_metadata_updated(self, nodes: Sequence[Node], topics: Sequence[str]) -> None:
-        """``nodes`` are the brokers known now, ``topics`` those whose partitions the response told."""
+        """``nodes`` are the brokers known now, ``topics`` those whose partitions the response contained."""
         ...
 
 
 @runtime_checkable
 class OnBatchSent(Protocol):
-    """Told of each batch that goes into a produce request."""
+    """Called for each batch that goes into a produce request."""
 
     def on_batch_sent(
         self,
@@ -112,56 +112,56 @@ class OnBatchSent(Protocol):
 
 @runtime_checkable
 class OnBatchRetried(Protocol):
-    """Told of each batch that goes back into its queue."""
+    """Called for each batch that returns to its queue after an error."""
 
     def on_batch_retried(
         self, topic_partition: TopicPartition, record_count: int, attempt: int, error: BaseException
     ) -> None:
-        """``attempt``, counted from 1, is the one that failed with ``error``."""
+        """``attempt``, counted from 1, is the attempt that failed with ``error``."""
         ...
 
 
 @runtime_checkable
 class OnBatchSplit(Protocol):
-    """Told of each batch that is split because a broker found it too large."""
+    """Called for each batch that is split because a broker found it too large."""
 
     def on_batch_split(self, topic_partition: TopicPartition, record_count: int, parts: int) -> None:
-        """``record_count`` records now make ``parts`` batches."""
+        """``record_count`` records are now in ``parts`` batches."""
         ...
 
 
 @runtime_checkable
 class OnBatchAcked(Protocol):
-    """Told of each batch that is acknowledged."""
+    """Called for each batch that is acknowledged."""
 
     def on_batch_acked(
         self, topic_partition: TopicPartition, record_count: int, base_offset: int | None, latency_ms: float
     ) -> None:
-        """``base_offset`` is None where the broker told none (``acks=0``); ``latency_ms`` counts from its creation."""
+        """``base_offset`` is None if the broker returned none (``acks=0``); ``latency_ms`` counts from its creation."""
         ...
 
 
 @runtime_checkable
 class OnBatchFailed(Protocol):
-    """Told of each batch that is given up."""
+    """Called for each batch that has failed for good."""
 
     def on_batch_failed(self, topic_partition: TopicPartition, record_count: int, error: BaseException) -> None:
-        """All ``record_count`` deliveries fail with ``error``, or with what it says of the single record."""
+        """All ``record_count`` Deliveries fail with ``error``, or with an error made of it for the single record."""
         ...
 
 
 @runtime_checkable
 class OnRecordFailed(Protocol):
-    """Given each record that failed, as a handler of dead letters needs it."""
+    """Called for each failed record, with the whole record, for a dead-letter handler."""
 
     def on_record_failed(self, record: Record, error: KafkaError) -> None:
-        """``record`` has the bytes that would have been sent, ``error`` is that of its Delivery.
+        """``record`` holds the bytes that would have been sent, ``error`` is that of its Delivery.
 
-        ``record.partition`` is None where none was chosen yet. Of a record whose async serializer was not done, key and
-        value are what the caller gave.
+        ``record.partition`` is None if no partition was chosen yet. If an async serializer had not finished, key and
+        value are the caller's arguments.
 
-        Records that were withdrawn, and those for which ``send`` raises, are not given. The call comes soon after the
-        Delivery has failed; ``close`` waits for those that are left.
+        The hook is not called for withdrawn records, nor for those that ``send`` rejects with an exception. The call
+        follows soon after the Delivery has failed; ``close`` waits for the remaining calls.
         """
         ...
 
@@ -181,11 +181,11 @@ HOOKS: tuple[type, ...] = (
     OnBatchFailed,
     OnRecordFailed,
 )
-"""Every hook there is."""
+"""All hooks."""
 
 
 class Hooks:
-    """The configured hooks, sorted by what they want to hear::
+    """The configured hooks, grouped by event::
 
         if hooks.batch_acked:
             for on_batch_acked in hooks.batch_acked:
@@ -211,7 +211,11 @@ class Hooks:
     )
 
     def __init__(self, hooks: Iterable[object] = (), log: Log = _logger) -> None:
-        """Raises TypeError for an object without any hook's method, and for coroutine functions."""
+        """Group the methods of these hooks.
+
+        Raises:
+            TypeError: an object has none of the hooks' methods, or one is a coroutine function.
+        """
 
         def guard(method: Callable[_P, None]) -> Callable[_P, None]:
             return _guard(method, log)
@@ -245,19 +249,19 @@ def _method_names() -> list[str]:
 def _check(hook: object) -> None:
     kind = type(hook).__qualname__
     if inspect.isclass(hook):
-        raise TypeError(f"a hook is an object, but {hook.__qualname__} is a class: pass {hook.__qualname__}()")
+        raise TypeError(f"a hook must be an object, not the class {hook.__qualname__}: pass {hook.__qualname__}()")
     methods = [name for name in _method_names() if hasattr(hook, name)]
     if not methods:
-        raise TypeError(f"a hook has at least one of {', '.join(_method_names())}, but {kind} has none")
+        raise TypeError(f"a hook must have at least one of {', '.join(_method_names())}, but {kind} has none")
     for name in methods:
         if not callable(getattr(hook, name)):
-            raise TypeError(f"{kind}.{name} must be a method")
+            raise TypeError(f"{kind}.{name} must be a method, not {type(getattr(hook, name)).__name__}")
         if inspect.iscoroutinefunction(getattr(hook, name)):
-            raise TypeError(f"{kind}.{name} must not be a coroutine function: nobody awaits it")
+            raise TypeError(f"{kind}.{name} must not be a coroutine function: hooks are called and not awaited")
 
 
 def _guard(method: Callable[_P, None], log: Log) -> Callable[_P, None]:
-    """The method as a function that logs what it raises."""
+    """Wrap the method so that its exceptions are logged."""
 
     def guarded(*args: _P.args, **kwargs: _P.kwargs) -> None:
         try:

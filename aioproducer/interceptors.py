@@ -1,7 +1,7 @@
-"""Interceptors: user code that sees every record go out and every outcome come back (KIP-42, KIP-512).
+"""Interceptors: user code that sees every record before it is sent, and every outcome (KIP-42, KIP-512).
 
-They may replace records, which hooks (`aioproducer.hooks`) cannot; in return each record becomes a `Record` object.
-What an interceptor raises is logged and never reaches the sender, as in Kafka's ``ProducerInterceptors``.
+Unlike hooks (`aioproducer.hooks`), interceptors may replace records; the price is a `Record` object for each record. An
+exception that an interceptor raises is logged and never reaches the caller, as in Kafka's ``ProducerInterceptors``.
 """
 
 from __future__ import annotations
@@ -27,15 +27,17 @@ _UNKNOWN_PARTITION = -1
 
 
 class ProducerInterceptor:
-    """What an interceptor may do. Override some of it; an object of any class that has some of these methods will do.
+    """Base class of interceptors: override the methods that you need.
 
-    The methods are plain ones: they run inside ``send`` and on the loop, and must not block.
+    Any object that has ``on_send`` or ``on_acknowledgement`` works as well. The methods are plain functions. They run
+    inside ``send`` and on the event loop, and must not block.
     """
 
     def on_send(self, record: Record) -> Record:
-        """See a record before anything else is done with it, and return it or another in its place.
+        """Return the record to send: ``record`` itself or another one.
 
-        Keys and values are not yet serialized. A change of topic or partition is heeded.
+        This is the first step of a send: key and value are not serialized yet. Topic and partition of the returned
+        record are used.
         """
         return record
 
@@ -45,21 +47,21 @@ class ProducerInterceptor:
         exception: BaseException | None,
         headers: Sequence[HeaderPair],
     ) -> None:
-        """See how a record ended: acknowledged (``exception`` is None) or failed.
+        """Receive the outcome of a record: acknowledged if ``exception`` is None, else failed.
 
-        Of a failed record ``metadata`` has no offset, and partition -1 when it failed before it had one. ``headers``
-        (KIP-512) may be left out of the signature.
+        For a failed record, ``metadata`` has no offset; its partition is -1 if none was chosen before the failure. An
+        implementation may omit ``headers`` (KIP-512) from its signature.
         """
 
     def close(self) -> None:
-        """The producer is closed; called once."""
+        """Release resources; called once, when the producer is closed."""
 
 
 class InterceptorChain:
     """The configured interceptors, called in their order.
 
-    ``wants_records`` and ``wants_acknowledgements`` say whether anybody has a use for those calls: without interceptors
-    both are False, and the caller can spare itself the `Record`.
+    ``wants_records`` and ``wants_acknowledgements`` are True if an interceptor implements that call. Without
+    interceptors both are False, and the caller need not create a `Record`.
     """
 
     __slots__ = (
@@ -73,10 +75,10 @@ class InterceptorChain:
     )
 
     def __init__(self, interceptors: Iterable[object] = (), log: Log = _logger) -> None:
-        """Classes among ``interceptors`` are instantiated without arguments.
+        """Collect the interceptors' methods; a class is instantiated without arguments.
 
-        Raises TypeError for an object that has neither ``on_send`` nor ``on_acknowledgement``, and for coroutine
-        functions.
+        Raises:
+            TypeError: an object has neither ``on_send`` nor ``on_acknowledgement``, or one is a coroutine function.
         """
         on_send: list[tuple[str, _OnSend]] = []
         on_acknowledgement: list[tuple[str, _OnAcknowledgement]] = []
@@ -88,7 +90,8 @@ class InterceptorChain:
                 getattr(interceptor, "on_acknowledgement", None)
             ):
                 raise TypeError(
-                    f"an interceptor has on_send(record) or on_acknowledgement(...), but {name} has neither"
+                    f"an interceptor must have on_send(record) or on_acknowledgement(metadata, exception, headers), "
+                    f"but {name} has neither"
                 )
             if (send := _method(interceptor, "on_send")) is not None:
                 on_send.append((name, send))
@@ -97,7 +100,7 @@ class InterceptorChain:
             if (end := _method(interceptor, "close")) is not None:
                 close.append((name, end))
         self._log = log
-        # Only who has interceptors pays for the import, and once: it takes a microsecond where all is there already.
+        # Imported once, and only with interceptors: even a repeated import takes a microsecond.
         self.record_class: type[Record] | None = None
         if on_send or on_acknowledgement:
             from aioproducer.producer_record import Record
@@ -110,10 +113,10 @@ class InterceptorChain:
         self.wants_acknowledgements: bool = bool(on_acknowledgement)
 
     def on_send(self, record: Record) -> Record:
-        """The record that is to be sent in the place of ``record``.
+        """Return the record to send instead of ``record``.
 
-        An interceptor that raises, or returns no Record, is logged and passed over: the next one gets the last record
-        that was one.
+        An interceptor that raises or does not return a Record is logged and skipped: the next one receives the last
+        valid record.
         """
         record_class = self.record_class
         if record_class is None:
@@ -126,7 +129,7 @@ class InterceptorChain:
                 record = answer
             except (Exception, asyncio.CancelledError):
                 self._log.warning(
-                    "interceptor %s failed in on_send of a record for topic %s, partition %s; it is passed over",
+                    "interceptor %s failed in on_send of a record for topic %s, partition %s; it is skipped",
                     name,
                     record.topic,
                     record.partition,
@@ -140,7 +143,7 @@ class InterceptorChain:
         exception: BaseException | None,
         headers: Sequence[HeaderPair] = (),
     ) -> None:
-        """Tell all of a record's outcome, in their order; one that raises is logged and keeps no other from hearing."""
+        """Report a record's outcome to all interceptors, in their order; exceptions are logged and do not stop it."""
         for name, acknowledge in self._on_acknowledgement:
             try:
                 acknowledge(metadata, exception, headers)
@@ -148,13 +151,13 @@ class InterceptorChain:
                 self._log.warning("interceptor %s failed in on_acknowledgement of %s", name, metadata, exc_info=True)
 
     def on_send_error(self, record: Record, partition: int | None, exception: BaseException) -> None:
-        """Tell all that ``record`` failed before it was in a batch; ``partition`` is the one chosen, if any."""
+        """Report that ``record`` failed before it was in a batch; ``partition`` is the chosen one, if any."""
         chosen = record.partition if partition is None else partition
         metadata = RecordMetadata(record.topic, _UNKNOWN_PARTITION if chosen is None else chosen, None, None)
         self.on_acknowledgement(metadata, exception, record.headers)
 
     def close(self) -> None:
-        """Close all that can be closed; one that raises is logged and keeps no other from being closed."""
+        """Close all interceptors that have ``close``; exceptions are logged and do not stop it."""
         for name, close in self._close:
             try:
                 close()
@@ -163,19 +166,22 @@ class InterceptorChain:
 
 
 def _method(interceptor: object, name: str) -> Callable[..., object] | None:
-    """The method if the object has it and does not merely inherit `ProducerInterceptor`'s, which does nothing."""
+    """Return the method unless it is missing or inherited from `ProducerInterceptor`, where it does nothing."""
     if getattr(type(interceptor), name, None) is getattr(ProducerInterceptor, name):
         return None
     method: object = getattr(interceptor, name, None)
     if not callable(method):
         return None
     if inspect.iscoroutinefunction(method):
-        raise TypeError(f"{type(interceptor).__qualname__}.{name} must not be a coroutine function: nobody awaits it")
+        raise TypeError(
+            f"{type(interceptor).__qualname__}.{name} must not be a coroutine function: interceptors are called and "
+            "not awaited"
+        )
     return method
 
 
 def _with_headers(acknowledge: Callable[..., object]) -> _OnAcknowledgement:
-    """``acknowledge`` as a function of three arguments, also where it was written before KIP-512 with two."""
+    """Return ``acknowledge`` as a function of three arguments; without KIP-512 it takes two."""
     try:
         inspect.signature(acknowledge).bind(None, None, ())
     except TypeError:

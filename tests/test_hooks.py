@@ -109,19 +109,19 @@ def test_an_object_without_any_hook_is_rejected_with_the_hook_names() -> None:
         def on_batch_ack(self) -> None: ...
 
     with pytest.raises(
-        TypeError, match=r"a hook has at least one of on_connect, .*on_batch_acked.*, but .*Misspelt has none"
+        TypeError, match=r"a hook must have at least one of on_connect, .*on_batch_acked.*, but .*Misspelt has none"
     ):
         Hooks([Misspelt()])
 
 
 def test_a_class_is_rejected() -> None:
-    with pytest.raises(TypeError, match=r"a hook is an object, but Failing is a class: pass Failing\(\)"):
+    with pytest.raises(TypeError, match=r"a hook must be an object, not the class Failing: pass Failing\(\)"):
         Hooks([Failing])
 
 
 def test_an_object_that_is_not_callable_is_rejected() -> None:
     watcher = type("Watcher", (), {"on_throttle": 5})()
-    with pytest.raises(TypeError, match=r"Watcher.on_throttle must be a method"):
+    with pytest.raises(TypeError, match=r"Watcher.on_throttle must be a method, not int"):
         Hooks([watcher])
 
 
