@@ -1,4 +1,4 @@
-"""The few admin calls that the command line and tests need: topics, their offsets and configurations, the cluster.
+"""Admin calls that the command line and tests need: topics, their offsets and configurations, the cluster.
 
 ::
 
@@ -49,36 +49,38 @@ from aioproducer.transport.base import Connector
 T = TypeVar("T")
 
 OffsetSpec: TypeAlias = Literal["earliest", "latest"] | datetime
-"""Which offset of a partition: its first, the one behind its last record, or that of the first record not older than a
-time; a naive one is local time."""
+"""The offset of a partition to look up: its first, the one after its last record, or that of the first record with at
+least a given timestamp. A naive ``datetime`` is local time."""
 
 UNKNOWN_TOPIC_OR_PARTITION = UnknownTopicOrPartitionError.code
-_NOTHING_THERE = -1
+_NO_OFFSET = -1
 _LATEST, _EARLIEST = -1, -2
-_PLACES = {"latest": _LATEST, "earliest": _EARLIEST}
+_TIMESTAMPS = {"latest": _LATEST, "earliest": _EARLIEST}
 _TOPIC = 2
+# The last version of DeleteTopics that takes a plain list of names.
 _DELETE_TOPICS_BY_NAME = 5
-# Where a key's value comes from, by Kafka's ConfigSource.
+# Kafka's ConfigSource of a key that the topic itself sets.
 _DYNAMIC_TOPIC_CONFIG = 1
-# A deadline is over when no more than this is left of it, in seconds: clocks and timers are not exact.
-_OUT_OF_TIME = 0.002
-# Brokers learn of a new topic one by one, mostly within milliseconds; one that hangs delays a call no longer.
-_SPREADING = 5.0
+# A deadline counts as expired if at most this many seconds are left: clocks and timers are not exact.
+_DEADLINE_TOLERANCE = 0.002
+# Brokers receive a new topic one by one, usually within milliseconds. A broker that hangs delays a call by at most this
+# many seconds.
+_PROPAGATION_TIMEOUT = 5.0
 
 
 class NoSuchTopicError(UnknownTopicOrPartitionError):
-    """The cluster was asked, and has no such topic or partition; asking again does not change that."""
+    """The cluster has no such topic or partition; a retry does not help."""
 
     retriable = False
     refresh_metadata = False
 
     @classmethod
     def of(cls, topic: str) -> Self:
-        return cls(f"There is no topic {topic!r} in this cluster: check its spelling, or create it.")
+        return cls(f"There is no topic {topic!r} in this cluster: check the spelling, or create the topic.")
 
 
 class PartitionDescription(NamedTuple):
-    """A partition; ``leader`` is None while it has none. Replicas are node ids, the preferred leader first."""
+    """A partition; ``leader`` is None while it has no leader. Replicas are node ids, the preferred leader first."""
 
     partition: int
     leader: int | None
@@ -87,7 +89,7 @@ class PartitionDescription(NamedTuple):
 
 
 class TopicDescription(NamedTuple):
-    """A topic; ``topic_id`` is None where brokers are too old to have one (before Kafka 2.8)."""
+    """A topic; ``topic_id`` is None if the brokers have no topic ids (before Kafka 2.8)."""
 
     name: str
     topic_id: bytes | None
@@ -96,7 +98,7 @@ class TopicDescription(NamedTuple):
 
 
 class ClusterDescription(NamedTuple):
-    """A cluster; ``controller`` is the id of the node that acts as one to clients, None if unknown."""
+    """A cluster; ``controller`` is the id of the node that clients address as controller, None if unknown."""
 
     cluster_id: str | None
     controller: int | None
@@ -104,7 +106,7 @@ class ClusterDescription(NamedTuple):
 
 
 class ConfigEntry(NamedTuple):
-    """A topic's configuration key; ``value`` is None where it is secret, ``is_set`` where the topic itself has it."""
+    """A topic's configuration key; ``value`` is None if it is secret, ``is_set`` True if the topic itself sets it."""
 
     name: str
     value: str | None
@@ -114,7 +116,7 @@ class ConfigEntry(NamedTuple):
 def make_client(
     config: ProducerConfig, loop: asyncio.AbstractEventLoop, connector: Connector, log: ClientLog
 ) -> BrokerClient:
-    """A client of single requests, with a producer's configuration; it never creates topics by asking for them."""
+    """Return a client of single requests, with a producer's configuration; its requests never create topics."""
     metadata = ClusterMetadata(
         config.bootstrap_addresses,
         random=Random(),
@@ -130,12 +132,12 @@ def make_client(
 
 
 class Admin:
-    """Asks and changes a cluster from one event loop; an async context manager.
+    """Describes and changes a cluster from one event loop; an async context manager.
 
     Args:
-        timeout: the most seconds that a call takes; trying again is within it.
+        timeout: limit of each call in seconds, retries included.
         transport: as ``Producer(transport=...)``.
-        config: a producer's keys in snake_case; those about connections matter.
+        config: a producer's keys in snake_case; only those about connections have an effect.
 
     Raises:
         ConfigurationError: a key is unknown, a value is wrong, or the transport cannot be used.
@@ -148,7 +150,11 @@ class Admin:
     def from_config(
         cls, config: Mapping[str, object], *, timeout: float = 30.0, transport: str | Connector = "tcp"
     ) -> Self:
-        """An Admin of Kafka's dotted names."""
+        """Create an Admin from Kafka's dotted names: ``Admin.from_config({"bootstrap.servers": ...})``.
+
+        Raises:
+            ConfigurationError: as ``Admin(...)``.
+        """
         admin = cls.__new__(cls)
         admin._configure(ProducerConfig.from_mapping(config), timeout, transport)
         return admin
@@ -156,7 +162,7 @@ class Admin:
     def _configure(self, config: ProducerConfig, timeout: float, transport: str | Connector) -> None:
         self._config = config
         self.log = ClientLog("AdminClient", config.client_id)
-        """Names the client in each of its lines; a ``Reader`` puts its own in the place."""
+        """Puts the client's name in front of each message; a ``Reader`` replaces it by its own log."""
         self._connector = connector_for(config, transport)
         self._timeout = timeout
         self._backoff = ExponentialBackoff(config.retry_backoff_ms, config.retry_backoff_max_ms)
@@ -165,18 +171,18 @@ class Admin:
 
     @property
     def client_id(self) -> str:
-        """``client_id``, or the one made up for it."""
+        """The configured ``client_id``, or a generated one."""
         return self._config.client_id
 
     # Life
 
     async def start(self) -> None:
-        """Begin; nothing is connected to before the first call."""
+        """Start the client; the first call opens a connection."""
         if self._client is None:
             self._client = make_client(self._config, asyncio.get_running_loop(), self._connector, self.log)
 
     async def close(self) -> None:
-        """End every connection."""
+        """Close all connections."""
         client, self._client = self._client, None
         if client is not None:
             await client.close()
@@ -192,9 +198,13 @@ class Admin:
 
     @property
     def client(self) -> BrokerClient:
-        """What sends its requests, for callers with requests of their own; ``RuntimeError`` where it is not started."""
+        """The client that sends the requests, for callers that send other requests.
+
+        Raises:
+            RuntimeError: the Admin is not started.
+        """
         if self._client is None:
-            raise RuntimeError("the Admin is not started: use it inside `async with Admin(...)`")
+            raise RuntimeError("the Admin is not started: use `async with Admin(...)`, or await start() first")
         return self._client
 
     # Topics
@@ -207,15 +217,15 @@ class Admin:
         *,
         configs: Mapping[str, str | None] | None = None,
     ) -> None:
-        """Create a topic, and wait until its partitions have leaders; -1 leaves a number to the cluster.
+        """Create a topic, and wait until its partitions have leaders; -1 selects the cluster's default.
 
-        Each broker is asked, as the next user of the topic may reach another one. One that does not know it after
-        5 s, or cannot be reached, is named in a warning; the topic is there.
+        The call waits for every broker, because the next client may connect to any of them. A broker that cannot be
+        reached, or does not know the topic after 5 s, is logged as a warning; the topic exists nevertheless.
 
         Raises:
             TopicExistsError, InvalidTopicError, InvalidPartitionsError, InvalidReplicationFactorError,
-            InvalidConfigurationError, PolicyViolationError, TopicAuthorizationError: the cluster refuses.
-            KafkaTimeoutError: it did not answer in time; the topic may come into being all the same.
+            InvalidConfigurationError, PolicyViolationError, TopicAuthorizationError: the cluster rejects the request.
+            KafkaTimeoutError: no response in time; the topic may be created nevertheless.
         """
         request = CreateTopicsRequest(
             topics=[
@@ -237,41 +247,43 @@ class Admin:
 
         topic_id = await self._retrying(create)
 
-        async def be_led(timeout: float, node_id: int | None = None) -> list[int]:
-            return await self._brokers_where_led(name, topic_id, timeout, node_id)
+        async def check_leaders(timeout: float, node_id: int | None = None) -> list[int]:
+            return await self._brokers_if_led(name, topic_id, timeout, node_id)
 
-        brokers = await self._retrying(be_led, also=NoSuchTopicError)
+        brokers = await self._retrying(check_leaders, also=NoSuchTopicError)
         loop, metadata = asyncio.get_running_loop(), self.client.metadata
-        deadline = loop.time() + min(self._timeout, _SPREADING)
+        deadline = loop.time() + min(self._timeout, _PROPAGATION_TIMEOUT)
 
-        async def be_known(node_id: int) -> None:
+        async def wait_for_broker(node_id: int) -> None:
             try:
                 if metadata.node(node_id) is None:
                     await self.client.renew_metadata(deadline - loop.time())
-                await self._retrying(lambda timeout: be_led(timeout, node_id), also=NoSuchTopicError, deadline=deadline)
+                await self._retrying(
+                    lambda timeout: check_leaders(timeout, node_id), also=NoSuchTopicError, deadline=deadline
+                )
             except NoSuchTopicError:
                 self.log.warning("The topic %s was created, but broker %d does not know it yet", name, node_id)
             except KafkaError as error:
-                self.log.warning("The topic %s was created, but broker %d does not say so: %s", name, node_id, error)
+                self.log.warning("The topic %s was created, but broker %d did not confirm it: %s", name, node_id, error)
 
         async with asyncio.TaskGroup() as group:
             for broker in brokers:
-                group.create_task(be_known(broker))
+                group.create_task(wait_for_broker(broker))
 
-    async def _brokers_where_led(self, name: str, topic_id: bytes, timeout: float, node_id: int | None) -> list[int]:
-        """The ids of all brokers, once a broker knows the topic of this id and a leader of each of its partitions.
+    async def _brokers_if_led(self, name: str, topic_id: bytes, timeout: float, node_id: int | None) -> list[int]:
+        """Return the ids of all brokers if a broker knows the topic of this id and a leader of each partition.
 
-        None, where that broker was named and the cluster has given it up.
+        The list is empty if ``node_id`` is given and the cluster no longer lists that broker.
 
         Raises:
-            NoSuchTopicError: it knows none, or one of this name that was deleted.
-            LeaderNotAvailableError: there are partitions without a leader.
+            NoSuchTopicError: the broker does not know the topic, or knows a deleted one of this name.
+            LeaderNotAvailableError: a partition has no leader.
         """
         if node_id is not None and self.client.metadata.node(node_id) is None:
             return []
         response = await self._metadata([name], timeout, node_id)
         (topic,) = _descriptions(response, [name])
-        # Old brokers tell no ids, of what they create or of what they have.
+        # Old brokers return no topic ids, neither on creation nor in metadata.
         if any(topic_id) and topic.topic_id not in (None, topic_id):
             raise NoSuchTopicError.of(name)
         if any(partition.leader is None for partition in topic.partitions):
@@ -282,9 +294,9 @@ class Admin:
         """Delete a topic and its records.
 
         Raises:
-            NoSuchTopicError: there is none of that name.
-            TopicDeletionDisabledError, TopicAuthorizationError, InvalidTopicError: the cluster refuses.
-            KafkaTimeoutError: it did not answer in time; the topic may be deleted all the same.
+            NoSuchTopicError: the topic does not exist.
+            TopicDeletionDisabledError, TopicAuthorizationError, InvalidTopicError: the cluster rejects the request.
+            KafkaTimeoutError: no response in time; the topic may be deleted nevertheless.
         """
         request = DeleteTopicsRequest(topic_names=[name], timeout_ms=self._timeout_ms())
 
@@ -301,7 +313,7 @@ class Admin:
         await self._retrying(delete)
 
     async def list_topics(self, *, internal: bool = False) -> list[str]:
-        """The names of all topics, sorted; those of the cluster itself only if ``internal``."""
+        """Return the names of all topics, sorted; with ``internal`` also those that the cluster itself uses."""
 
         async def ask(timeout: float) -> list[str]:
             response = await self._metadata(None, timeout)
@@ -310,15 +322,15 @@ class Admin:
         return await self._retrying(ask)
 
     async def describe_topics(self, names: Iterable[str]) -> list[TopicDescription]:
-        """The topics of these names, in this order.
+        """Return the descriptions of these topics, in this order.
 
         Raises:
-            NoSuchTopicError: there is none of a name.
-            InvalidTopicError, TopicAuthorizationError: the cluster refuses to tell.
-            TypeError: ``names`` is one name.
+            NoSuchTopicError: a topic does not exist.
+            InvalidTopicError, TopicAuthorizationError: the cluster rejects the request.
+            TypeError: ``names`` is a single str.
         """
         if isinstance(names, str):
-            raise TypeError(f"names must be several names, not one: [{names!r}]")
+            raise TypeError(f"names must be an iterable of topic names, not str: pass [{names!r}]")
         wanted = list(names)
 
         async def ask(timeout: float) -> list[TopicDescription]:
@@ -327,7 +339,7 @@ class Admin:
         return await self._retrying(ask)
 
     async def describe_cluster(self) -> ClusterDescription:
-        """The cluster's nodes."""
+        """Return the cluster's id, controller and nodes."""
 
         async def ask(timeout: float) -> ClusterDescription:
             response = await self._metadata([], timeout)
@@ -338,11 +350,11 @@ class Admin:
         return await self._retrying(ask)
 
     async def topic_config(self, name: str) -> list[ConfigEntry]:
-        """A topic's configuration, sorted by name.
+        """Return a topic's configuration, sorted by name.
 
         Raises:
-            NoSuchTopicError: there is no such topic.
-            TopicAuthorizationError: the cluster refuses to tell.
+            NoSuchTopicError: the topic does not exist.
+            TopicAuthorizationError: the client is not allowed to see the topic.
         """
         request = DescribeConfigsRequest(
             resources=[DescribeConfigsResource(resource_type=_TOPIC, resource_name=name, configuration_keys=None)]
@@ -365,11 +377,11 @@ class Admin:
         return await self._retrying(ask)
 
     async def list_offsets(self, topic: str, specs: Mapping[int, OffsetSpec]) -> dict[int, int]:
-        """By partition, the offset that is asked for; for a time behind all records it is the latest.
+        """Return the requested offset of each partition; for a time after all records it is the latest.
 
         Raises:
-            ValueError: something else is asked for than ``OffsetSpec`` says.
-            NoSuchTopicError: there is no such topic or partition.
+            ValueError: an entry is no ``OffsetSpec``.
+            NoSuchTopicError: the topic or a partition does not exist.
             KafkaTimeoutError: not all leaders answered in time.
         """
         found: dict[int, int] = {}
@@ -382,7 +394,7 @@ class Admin:
             await self._ask_offsets(topic, missing, found, timeout)
 
         await self._retrying(ask, deadline=deadline)
-        late = {partition: _LATEST for partition, offset in found.items() if offset == _NOTHING_THERE}
+        late = {partition: _LATEST for partition, offset in found.items() if offset == _NO_OFFSET}
         if late:
             timestamps = {**timestamps, **late}
             found = {partition: offset for partition, offset in found.items() if partition not in late}
@@ -394,15 +406,16 @@ class Admin:
         count = await self._retrying(lambda timeout: partition_count(client, topic, timeout))
         beyond = sorted(partition for partition in partitions if not 0 <= partition < count)
         if beyond:
-            raise NoSuchTopicError(f"Topic {topic} has no partition {beyond[0]}: it has {count}, which count from 0.")
+            raise NoSuchTopicError(f"Topic {topic} has no partition {beyond[0]}: it has {count}, numbered from 0.")
 
     async def _ask_offsets(
         self, topic: str, timestamps: Mapping[int, int], found: dict[int, int], timeout: float
     ) -> None:
-        """Ask each leader once, for what is not ``found`` yet.
+        """Ask each leader once and add the offsets to ``found``.
 
         Raises:
-            KafkaError: the first error of those there were; ``found`` has what the others answered.
+            KafkaError: a leader returned an error; an error that is not retriable takes precedence. ``found`` holds the
+                offsets of the others.
         """
         client = self.client
         by_leader: dict[int, list[int]] = {}
@@ -457,7 +470,7 @@ class Admin:
         return response
 
     def _controller(self) -> int | None:
-        """The node to ask for changes; only brokers before KRaft care (NOT_CONTROLLER), and then it is known."""
+        """Return the node for changes, or None for any: brokers before KRaft accept changes at the controller only."""
         controller_id = self.client.metadata.controller_id
         known = controller_id >= 0 and self.client.metadata.node(controller_id) is not None
         return controller_id if known else None
@@ -472,10 +485,10 @@ class Admin:
         also: type[KafkaError] | None = None,
         deadline: float | None = None,
     ) -> T:
-        """What ``ask(seconds left)`` returns, tried again after errors that may pass.
+        """Return the result of ``ask(seconds left)``, and retry after retriable errors and those of class ``also``.
 
         Raises:
-            KafkaError: one that does not pass, or the last when time is up.
+            KafkaError: an error that is not retried, or the last one when the time is over.
         """
         loop = asyncio.get_running_loop()
         if deadline is None:
@@ -486,8 +499,8 @@ class Admin:
             try:
                 return await ask(max(deadline - loop.time(), 0))
             except KafkaError as error:
-                if last is not None and deadline - loop.time() < _OUT_OF_TIME:
-                    # What was answered before says more than that time is up.
+                if last is not None and deadline - loop.time() < _DEADLINE_TOLERANCE:
+                    # The previous error explains more than a timeout.
                     raise last from None
                 last = error
             wait = self._backoff.delay(attempt, self._random)
@@ -495,19 +508,19 @@ class Admin:
             if final or loop.time() + wait >= deadline:
                 raise last
             if isinstance(last, ConnectionFailedError | NotControllerError | NetworkError):
-                # The node to ask may be another one now.
+                # Another node may be responsible now.
                 await self.client.renew_metadata(deadline - loop.time())
             attempt += 1
             await asyncio.sleep(wait)
 
 
 async def partition_count(client: BrokerClient, topic: str, timeout: float) -> int:
-    """How many partitions the topic has.
+    """Return the number of the topic's partitions.
 
     Raises:
-        NoSuchTopicError: there is no such topic.
-        InvalidTopicError, TopicAuthorizationError: the cluster refuses to tell.
-        KafkaTimeoutError: there was no answer in time.
+        NoSuchTopicError: the topic does not exist.
+        InvalidTopicError, TopicAuthorizationError: the cluster rejects the request.
+        KafkaTimeoutError: no response in time.
     """
     try:
         return await client.partition_count(topic, timeout)
@@ -516,11 +529,11 @@ async def partition_count(client: BrokerClient, topic: str, timeout: float) -> i
 
 
 def _descriptions(response: MetadataResponse, names: list[str]) -> list[TopicDescription]:
-    """The topics of these names.
+    """Return the descriptions of these topics.
 
     Raises:
-        NoSuchTopicError: the broker knows none of a name.
-        BrokerError: what else it says of one.
+        NoSuchTopicError: the broker does not know a topic.
+        BrokerError: the response has another error for a topic.
     """
     topics = {}
     for topic in response.topics:
@@ -544,8 +557,8 @@ def _descriptions(response: MetadataResponse, names: list[str]) -> list[TopicDes
 
 def _timestamp(spec: OffsetSpec) -> int:
     if isinstance(spec, datetime):
-        # Before 1970 there are no records, and what is negative means something else to a broker.
+        # There are no records before 1970, and brokers give negative timestamps another meaning.
         return max(int(spec.timestamp() * 1000), 0)
-    if spec not in _PLACES:
-        raise ValueError(f"an offset is asked for by 'earliest', 'latest' or a datetime, not {spec!r}")
-    return _PLACES[spec]
+    if spec not in _TIMESTAMPS:
+        raise ValueError(f"an offset must be 'earliest', 'latest' or a datetime, not {spec!r}")
+    return _TIMESTAMPS[spec]

@@ -1,12 +1,14 @@
-"""The producer's metrics, under Kafka's names.
+"""Compiled. The producer's metrics, under Kafka's names.
 
-What happens is recorded per batch, request or wait, never per record, into `Sensor` objects; the tables below say
-which name is which measure of which sensor, and `Metrics.snapshot` reads them all. Rates, averages and maxima cover the
-last ``metrics_num_samples`` windows of ``metrics_sample_window_ms`` and are computed as Kafka's ``Rate``, ``Avg`` and
-``Max`` are: a rate without events is 0, an average or maximum without events is NaN. Times in are seconds of a
-monotonic clock (``now``); times out are milliseconds, or nanoseconds where the name says ``ns``; sizes are bytes.
+`Sensor` objects record values per batch, request or wait, never per record. The tables below map each name to a sensor
+and a measure, and `Metrics.snapshot` reads them all. Rates, averages and maxima cover the last ``metrics_num_samples``
+windows of ``metrics_sample_window_ms``. They are computed as Kafka's ``Rate``, ``Avg`` and ``Max``: a rate without
+events is 0, an average or maximum without events is NaN.
 
-Every one of these metrics is of Kafka's recording level INFO, so ``metrics_recording_level`` leaves none out.
+Arguments named ``now`` are seconds of a monotonic clock. Times in results are milliseconds, or nanoseconds if the name
+contains ``ns``; sizes are bytes.
+
+All of these metrics have Kafka's recording level INFO, so ``metrics_recording_level`` excludes none.
 """
 
 from __future__ import annotations
@@ -23,11 +25,11 @@ else:
     from aioproducer._common.uncompiled import cython
 
 GaugeFunction: TypeAlias = Callable[[float], float]
-"""Reads a value when it is asked for; called with ``now`` in seconds."""
+"""Returns the current value; called with ``now`` in seconds."""
 
 
 class _Sample:
-    """What happened in one window."""
+    """The values of one window."""
 
     __slots__ = ("events", "last", "maximum", "start", "sum")
 
@@ -39,14 +41,14 @@ class _Sample:
         self.maximum = -math.inf
 
 
-# Of numbers, and of what has numbers: nothing for the collector to look through, and each topic has five.
+# It holds only numbers and objects that hold numbers, so the garbage collector can skip it; each topic has five.
 @cython.no_gc
 @cython.cclass
 class Sensor:
-    """Values of one kind as they come in: for a few windows back, and in total.
+    """Values of one kind, over the last few windows and in total.
 
-    A window begins with the first value after the last one ended. Kafka's ``SampledStat`` keeps one window more than
-    ``num_samples``, because what counts is whether a window's last value is still recent.
+    A window starts with the first value after the previous window ended. As Kafka's ``SampledStat``, it keeps one
+    window more than ``num_samples``: a window counts as long as its last value is recent.
     """
 
     __slots__ = ("_current", "_sample_window", "_samples", "_window_end", "_windows", "total", "total_events")
@@ -57,13 +59,13 @@ class Sensor:
         self.total_events = 0
         self._windows = num_samples
         self._sample_window = sample_window
-        # The collector has nothing to look for in a tuple of these.
+        # A tuple of these holds nothing that the garbage collector must traverse.
         self._samples: tuple[_Sample, ...] = ()
         self._current = _Sample(-math.inf)
         self._window_end = -math.inf
 
     def record(self, value: float, now: float) -> None:
-        """Take in one value."""
+        """Add one value."""
         if now >= self._window_end:
             self._begin_window(now)
         sample = self._current
@@ -85,58 +87,58 @@ class Sensor:
         return [sample for sample in self._samples if sample.last > oldest]
 
     def average(self, now: float) -> float:
-        """The mean of the recent values; NaN if there were none."""
+        """Return the mean of the recent values; NaN if there are none."""
         samples = self._recent(now)
         events = sum(sample.events for sample in samples)
         return sum(sample.sum for sample in samples) / events if events else math.nan
 
     def maximum(self, now: float) -> float:
-        """The largest of the recent values; NaN if there were none."""
+        """Return the largest of the recent values; NaN if there are none."""
         return float(max((sample.maximum for sample in self._recent(now)), default=math.nan))
 
     def rate(self, now: float) -> float:
-        """The sum of the recent values per second."""
+        """Return the sum of the recent values per second."""
         samples = self._recent(now)
         return sum(sample.sum for sample in samples) / self._covered(samples, now)
 
     def event_rate(self, now: float) -> float:
-        """How many values came per second."""
+        """Return the number of recent values per second."""
         samples = self._recent(now)
         return sum(sample.events for sample in samples) / self._covered(samples, now)
 
     def _covered(self, samples: list[_Sample], now: float) -> float:
-        """The seconds that ``samples`` stand for: Kafka's ``Rate.windowSize``.
+        """Return the seconds that ``samples`` cover: Kafka's ``Rate.windowSize``.
 
-        All windows but the one under way are taken as whole ones, also those not yet lived through. Else the first
-        value of all would be a rate over no time.
+        Every window except the current one counts in full, even if it lies before the first value. Otherwise the first
+        value would give a rate over almost no time.
         """
         elapsed = now - samples[0].start if samples else 0.0
         missing = self._windows - 1 - int(elapsed / self._sample_window)
         return max(elapsed + max(missing, 0) * self._sample_window, 0.001)
 
     def sum_of_values(self, now: float) -> float:
-        """The sum of all values since the beginning."""
+        """Return the sum of all values since the start."""
         return self.total
 
     def number_of_values(self, now: float) -> float:
-        """How many values came since the beginning."""
+        """Return the number of values since the start."""
         return float(self.total_events)
 
     def time_ratio(self, now: float) -> float:
-        """Of values that are nanoseconds: the share of the recent time that they make up."""
+        """Return the share of the recent time that values in nanoseconds make up."""
         return self.rate(now) / 1e9
 
 
 class Totals:
-    """What no metric of Kafka's tells of, since the beginning.
+    """Counters since the start that Kafka's metrics do not have.
 
     batches, records
-        Those sent, each once however often it was sent again.
+        Number sent; retries do not count again.
     acked_batches, acked_records
-        Those acknowledged.
+        Number acknowledged.
     latency_sum_ms, latency_max_ms
-        From an acknowledged batch's first record until it was acknowledged. A reader of the largest may set it to 0,
-        to have that of the time from then on.
+        Time from an acknowledged batch's first record to the acknowledgement. A reader may set the maximum to 0 to
+        start a new period.
     """
 
     __slots__ = ("acked_batches", "acked_records", "batches", "latency_max_ms", "latency_sum_ms", "records")
@@ -151,7 +153,7 @@ class Totals:
 
 
 class MetricSpec(NamedTuple):
-    """A metric: its name, the attribute of the sensor it is read from, how, and its meaning."""
+    """A metric: its name, the attribute that holds its sensor, the measure of the sensor, and its meaning."""
 
     name: str
     sensor: str
@@ -169,7 +171,7 @@ def _average_and_maximum(name: str, sensor: str, meaning: str) -> tuple[MetricSp
 
 
 def _meter(name: str, sensor: str, meaning: str) -> tuple[MetricSpec, MetricSpec]:
-    """The sum of the values, per second and in total."""
+    """Return the specs of the sum of the values, per second and in total."""
     return (
         MetricSpec(f"{name}-rate", sensor, Sensor.rate, f"{meaning}, per second."),
         MetricSpec(f"{name}-total", sensor, Sensor.sum_of_values, f"{meaning}, in total."),
@@ -177,7 +179,7 @@ def _meter(name: str, sensor: str, meaning: str) -> tuple[MetricSpec, MetricSpec
 
 
 def _event_meter(name: str, sensor: str, meaning: str) -> tuple[MetricSpec, MetricSpec]:
-    """The number of the values, per second and in total."""
+    """Return the specs of the number of the values, per second and in total."""
     return (
         MetricSpec(f"{name}-rate", sensor, Sensor.event_rate, f"{meaning}, per second."),
         MetricSpec(f"{name}-total", sensor, Sensor.number_of_values, f"{meaning}, in total."),
@@ -200,13 +202,13 @@ PRODUCER_METRICS: tuple[MetricSpec, ...] = (
     _average("compression-rate", "compression", "ratio of a batch's compressed to its uncompressed size"),
     *_average_and_maximum("request-latency", "request_latency", "time in ms from a produce request to its response"),
     *_average_and_maximum("produce-throttle-time", "throttle", "time in ms that a broker throttled a produce request"),
-    *_event_meter("buffer-exhausted", "buffer_exhausted", "Records refused because the buffer stayed full"),
+    *_event_meter("buffer-exhausted", "buffer_exhausted", "Records rejected because the buffer stayed full"),
     _total("bufferpool-wait-time-ns", "buffer_wait", "Nanoseconds that records waited for room in the buffer."),
     MetricSpec(
         "bufferpool-wait-ratio",
         "buffer_wait",
         Sensor.time_ratio,
-        "Time that records waited for room, per time: above 1 where several wait at once.",
+        "Time that records waited for room, per time: above 1 if several wait at once.",
     ),
     _total("flush-time-ns", "flush", "Nanoseconds spent in flush()."),
     *_event_meter("connection-creation", "connection_creation", "Connections opened"),
@@ -219,13 +221,13 @@ PRODUCER_METRICS: tuple[MetricSpec, ...] = (
     *_event_meter("request", "request", "Requests sent"),
     *_average_and_maximum("request-size", "request", "size in bytes of a request"),
     *_event_meter("response", "response", "Responses received"),
-    _total("bytes-sent", "batch_size", "Bytes of record batches given to a transport, retries included."),
-    # Fewer than a send by reference would cost are copied all the same, and not counted.
+    _total("bytes-sent", "batch_size", "Bytes of record batches passed to a transport, retries included."),
+    # Smaller pieces are copied because a send by reference costs more; they are not counted.
     _total(
         "bytes-copied", "bytes_copied", "Bytes of record batches copied on their way to the network, if 512 or more."
     ),
 )
-"""Kafka's group ``producer-metrics``; the last two are our own: their quotient is the copies per byte."""
+"""Kafka's group ``producer-metrics``. The last two are not Kafka's: their quotient is the number of copies per byte."""
 
 TOPIC_METRICS: tuple[MetricSpec, ...] = (
     *_meter("record-send", "records", "Records sent to the topic, retries included"),
@@ -252,24 +254,24 @@ GAUGES: dict[str, str] = {
     "requests-in-flight": "Requests that wait for a response.",
     "metadata-age": "Seconds since metadata was last received.",
     "waiting-threads": "Sends that wait for room in the buffer (threads in Kafka's client).",
-    "buffer-total-bytes": "The most memory the buffer may take.",
-    "buffer-available-bytes": "Memory of the buffer not in use.",
-    "connection-count": "Connections that are open.",
+    "buffer-total-bytes": "Size of the buffer in bytes (buffer_memory).",
+    "buffer-available-bytes": "Bytes of the buffer that are not in use.",
+    "connection-count": "Open connections.",
     "metadata-wait-time-ns-total": "Nanoseconds that sends waited for a topic's metadata.",
 }
-"""Metrics of the group ``producer-metrics`` that are read where they live, by `Metrics.set_gauge`: name and meaning."""
+"""Gauges of the group ``producer-metrics``, by name, with their meaning; `Metrics.set_gauge` connects each."""
 
 RDMA_GAUGES: dict[str, str] = {
     "rdma-bytes-sent-total": "Bytes of requests written by RDMA.",
-    "rdma-bytes-copied-total": "Bytes of requests copied into a registered ring on their way, headers included.",
-    "rdma-writes-total": "RDMA writes posted, those that carry nothing but credits included.",
+    "rdma-bytes-copied-total": "Bytes of requests copied into a registered ring, headers included.",
+    "rdma-writes-total": "RDMA writes posted, including those that carry only credits.",
     "rdma-completions-total": "Completions polled, of writes and of receives.",
-    "rdma-signals-total": "RDMA writes that asked for a completion.",
+    "rdma-signals-total": "RDMA writes that requested a completion.",
     "bytes-copied-total": "Over RDMA the same as rdma-bytes-copied-total.",
 }
-"""Metrics of the group ``producer-metrics`` of a producer whose transport is RDMA; set as those of `GAUGES` are."""
+"""Further gauges of the group ``producer-metrics`` if the transport is RDMA; set as those of `GAUGES`."""
 
-_NO_SELECTOR = "a measure of the Java client's select loop; an event loop has none per producer"
+_NO_SELECTOR = "a measure of the Java client's select loop; several producers share an event loop"
 _NO_REAUTHENTICATION = "connections are not re-authenticated"
 _NO_TRANSACTIONS = "transactions are not measured"
 
@@ -296,14 +298,14 @@ LEFT_OUT: dict[str, str] = {
     "txn-prepare-time-ns-total": _NO_TRANSACTIONS,
     "txn-send-offsets-time-ns-total": _NO_TRANSACTIONS,
 }
-"""Names of the Java producer's group ``producer-metrics`` that have no equal here, and why."""
+"""Names of the Java producer's group ``producer-metrics`` that do not exist here, with the reason."""
 
 
 class MetricsSnapshot(dict[str, float]):
-    """The metrics at one moment: ``snapshot["record-send-rate"]`` and so on for the group ``producer-metrics``.
+    """All metrics at one moment: ``snapshot["record-send-rate"]`` and so on for the group ``producer-metrics``.
 
-    ``snapshot.topics["clicks"]["record-send-rate"]`` has the group ``producer-topic-metrics`` by the topic's name,
-    ``snapshot.nodes[1]["request-latency-avg"]`` the group ``producer-node-metrics`` by the broker's id.
+    ``snapshot.topics["clicks"]["record-send-rate"]`` is in the group ``producer-topic-metrics``, by the topic's name.
+    ``snapshot.nodes[1]["request-latency-avg"]`` is in the group ``producer-node-metrics``, by the broker's id.
     """
 
     def __init__(
@@ -348,11 +350,11 @@ class NodeMetrics:
 
 
 class Metrics:
-    """All metrics of one producer. Made per producer; ``now`` is seconds of one monotonic clock throughout.
+    """All metrics of one producer; ``now`` is always in seconds of the same monotonic clock.
 
-    ``num_samples`` and ``sample_window_ms`` are Kafka's ``metrics.num.samples`` and ``metrics.sample.window.ms``.
-    Where one thing happens to one sensor, record into the sensor (``metrics.buffer_exhausted.record(1, now)``);
-    what concerns several has a method.
+    ``num_samples`` and ``sample_window_ms`` are Kafka's ``metrics.num.samples`` and ``metrics.sample.window.ms``. An
+    event that concerns several sensors has a method. One that concerns a single sensor is recorded directly:
+    ``metrics.buffer_exhausted.record(1, now)``.
     """
 
     def __init__(self, num_samples: int = 2, sample_window_ms: int = 30_000) -> None:
@@ -394,34 +396,35 @@ class Metrics:
         return Sensor(self._num_samples, self._sample_window)
 
     def topic(self, name: str) -> TopicMetrics:
-        """The topic's sensors, made at first use."""
+        """Return the topic's sensors, which the first call creates."""
         sensors = self._topics.get(name)
         if sensors is None:
             sensors = self._topics[name] = TopicMetrics(self._new_sensor)
         return sensors
 
     def forget_topic(self, name: str) -> None:
-        """Drop the topic's sensors: it is no longer in use. They begin anew should it come back."""
+        """Drop the sensors of a topic that is no longer in use; if it is used again they start at 0."""
         self._topics.pop(name, None)
 
     def node(self, node_id: int) -> NodeMetrics:
-        """The broker's sensors, made at first use."""
+        """Return the broker's sensors, which the first call creates."""
         sensors = self._nodes.get(node_id)
         if sensors is None:
             sensors = self._nodes[node_id] = NodeMetrics(self._new_sensor)
         return sensors
 
     def forget_node(self, node_id: int) -> None:
-        """Drop the broker's sensors: it left the cluster, or was a bootstrap address."""
+        """Drop the sensors of a broker that left the cluster, or of a bootstrap address."""
         self._nodes.pop(node_id, None)
 
     def set_gauge(self, name: str, function: GaugeFunction) -> None:
-        """Say where the value of a name in `GAUGES` or `RDMA_GAUGES` is read; raises KeyError for any other.
+        """Set the function that reads a gauge of `GAUGES` or `RDMA_GAUGES`; the snapshot omits gauges without one.
 
-        A gauge that was not set is not in the snapshot.
+        Raises:
+            KeyError: there is no such gauge.
         """
         if name not in GAUGES and name not in RDMA_GAUGES:
-            raise KeyError(f"no gauge is called {name!r}; there are {', '.join(GAUGES)}")
+            raise KeyError(f"unknown gauge {name!r}: use one of {', '.join([*GAUGES, *RDMA_GAUGES])}")
         self._gauges[name] = function
 
     def batch_sent(
@@ -435,10 +438,10 @@ class Metrics:
         attempt: int,
         now: float,
     ) -> None:
-        """A batch went into a produce request: for the first time (``attempt`` 1) or again.
+        """Record that a batch went into a produce request, for the first time (``attempt`` 1) or again.
 
-        ``size`` is what goes over the wire, header and compression included; ``compression_ratio`` is the compressed
-        size over the uncompressed one, 1.0 without compression; ``queue_time_ms`` is from the batch's creation.
+        ``size`` is the size on the wire, with header and after compression. ``compression_ratio`` is the compressed
+        size divided by the uncompressed one, 1.0 without compression. ``queue_time_ms`` starts at the batch's creation.
         """
         if attempt == 1:
             self.totals.batches += 1
@@ -453,7 +456,7 @@ class Metrics:
         of_topic.compression.record(compression_ratio, now)
 
     def batch_acked(self, records: int, latency_ms: float) -> None:
-        """A batch was acknowledged, ``latency_ms`` after its first record."""
+        """Record that a batch was acknowledged, ``latency_ms`` after its first record."""
         totals = self.totals
         totals.acked_batches += 1
         totals.acked_records += records
@@ -462,55 +465,55 @@ class Metrics:
             totals.latency_max_ms = latency_ms
 
     def request_filled(self, records: int, now: float) -> None:
-        """A produce request has that many records, of all its batches."""
+        """Record the number of records in a produce request, over all its batches."""
         self.records_per_request.record(records, now)
 
     def records_retried(self, topic: str, records: int, now: float) -> None:
-        """A batch of that many records goes back into its queue after a retriable error."""
+        """Record that a batch returns to its queue after a retriable error."""
         self.record_retry.record(records, now)
         self.topic(topic).retries.record(records, now)
 
     def records_failed(self, topic: str, records: int, now: float) -> None:
-        """That many records ended in an error."""
+        """Record that records failed."""
         self.record_error.record(records, now)
         self.topic(topic).errors.record(records, now)
 
     def send_raised(self, error: KafkaError, now: float) -> None:
-        """``send`` raised ``error``: the record was not accepted. As in ``KafkaProducer.doSend`` no topic counts it."""
+        """Record that ``send`` raised ``error``; no topic counts the record, as in ``KafkaProducer.doSend``."""
         self.record_error.record(1, now)
         if isinstance(error, BufferExhaustedError):
             self.buffer_exhausted.record(1, now)
 
     def produce_response(self, node: NodeMetrics, latency_ms: float, throttle_time_ms: float, now: float) -> None:
-        """A produce response came; ``throttle_time_ms`` is what it says, 0 included."""
+        """Record a produce response; ``throttle_time_ms`` is the value in the response, also if it is 0."""
         self.request_latency.record(latency_ms, now)
         self.throttle.record(throttle_time_ms, now)
         node.latency.record(latency_ms, now)
 
     def request_sent(self, node: NodeMetrics, size: int, now: float) -> None:
-        """A whole request of any kind, ``size`` bytes with its frame, was given to the transport."""
+        """Record that a request of any kind was passed to the transport: ``size`` bytes with its frame."""
         self.request.record(size, now)
         node.request.record(size, now)
 
     def response_received(self, node: NodeMetrics, size: int, now: float) -> None:
-        """A whole response of any kind, ``size`` bytes with its frame, came in."""
+        """Record a response of any kind: ``size`` bytes with its frame."""
         self.response.record(size, now)
         node.response.record(size, now)
 
     def bytes_written(self, node: NodeMetrics, size: int, now: float) -> None:
-        """One write of ``size`` bytes to the broker."""
+        """Record one write of ``size`` bytes to the broker."""
         self.outgoing_bytes.record(size, now)
         self.network_io.record(size, now)
         node.outgoing_bytes.record(size, now)
 
     def bytes_read(self, node: NodeMetrics, size: int, now: float) -> None:
-        """One read of ``size`` bytes from the broker."""
+        """Record one read of ``size`` bytes from the broker."""
         self.incoming_bytes.record(size, now)
         self.network_io.record(size, now)
         node.incoming_bytes.record(size, now)
 
     def snapshot(self, now: float) -> MetricsSnapshot:
-        """The value of every metric at ``now``."""
+        """Return the value of every metric at ``now``."""
         values = _measure(PRODUCER_METRICS, self, now)
         for name, gauge in self._gauges.items():
             values[name] = float(gauge(now))

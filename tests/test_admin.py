@@ -74,10 +74,10 @@ async def test_a_missing_topic_is_reported_and_not_created():
             with pytest.raises(NoSuchTopicError, match="There is no topic 'nope' in this cluster"):
                 await call
         await admin.create_topic("a", 2)
-        with pytest.raises(NoSuchTopicError, match="Topic a has no partition 2: it has 2, which count from 0"):
+        with pytest.raises(NoSuchTopicError, match="Topic a has no partition 2: it has 2, numbered from 0"):
             await admin.list_offsets("a", {2: "latest"})
         assert await admin.list_topics() == ["a"]
-        with pytest.raises(TypeError, match=r"names must be several names, not one: \['a'\]"):
+        with pytest.raises(TypeError, match=r"names must be an iterable of topic names, not str: pass \['a'\]"):
             await admin.describe_topics("a")
 
 
@@ -191,7 +191,7 @@ async def test_create_topic_succeeds_though_brokers_do_not_report_the_topic(capl
         assert cluster.topics() == ["a"]
         hanging, late = sorted(line for line in caplog.messages if "was created" in line)
         # Either of two timers gives the reason.
-        assert "The topic a was created, but broker 2 does not say so: " in hanging
+        assert "The topic a was created, but broker 2 did not confirm it: " in hanging
         assert late.endswith("The topic a was created, but broker 3 does not know it yet")
 
 

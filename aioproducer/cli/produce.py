@@ -291,7 +291,7 @@ def _check_partition(job: Job, topic: TopicDescription) -> None:
     """
     count = len(topic.partitions)
     if job.partition is not None and job.partition >= count:
-        raise CommandError(f"topic {job.topic} has no partition {job.partition}: it has {count}, which count from 0")
+        raise CommandError(f"topic {job.topic} has no partition {job.partition}: it has {count}, numbered from 0")
 
 
 def _outcome(run: Run, failure: Exception | None, interruption: Interruption) -> int:

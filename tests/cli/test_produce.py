@@ -106,7 +106,7 @@ def test_a_topic_that_is_not_there_is_not_created_unless_wanted(call, cluster, t
     assert call("produce", f"{topic}s", tmp_path / "rows", "--create").code == SUCCEEDED
     assert stored(cluster, f"{topic}s") == [(None, b"a")] * 2
     line = failure(call("produce", topic, tmp_path / "rows", "--partition", 2))
-    assert f"topic {topic} has no partition 2: it has 2, which count from 0" in line
+    assert f"topic {topic} has no partition 2: it has 2, numbered from 0" in line
 
 
 def test_an_address_where_nobody_is(call, topic):
