@@ -1,4 +1,4 @@
-"""``Record``. A separate module: ``send`` works without it, and importing ``dataclasses`` takes milliseconds."""
+"""``Record``, in its own module: ``send`` works without it, and the import of ``dataclasses`` takes milliseconds."""
 
 from __future__ import annotations
 
@@ -12,19 +12,22 @@ def _check_not_negative(name: str, value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{name} must be int or None, not {type(value).__name__}")
     if value < 0:
-        raise ValueError(f"{name} must not be negative, but is {value}")
+        raise ValueError(f"{name} must be at least 0, not {value}")
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A record to be sent: what ``Producer.send_record`` takes, and what interceptors see and may replace.
+    """A record to send (Kafka's ``ProducerRecord``): an argument of ``Producer.send_record`` and of interceptors.
 
-    ``value`` and ``key`` are what the caller gave, before any serializer; ``value=None`` is a tombstone.
-    ``partition=None`` leaves the choice to the partitioner, ``timestamp_ms=None`` (milliseconds since the epoch) to the
-    producer's wall clock. ``headers`` may be any iterable of pairs and is kept as a tuple of ``(str, bytes | None)``.
+    ``value`` and ``key`` are the caller's objects, before any serializer; ``value=None`` is a tombstone. With
+    ``partition=None`` the partitioner chooses. ``timestamp_ms`` is in milliseconds since the epoch; ``None`` stands for
+    the time of the send. ``headers`` accepts any iterable of pairs and stores a tuple of ``(str, bytes | None)``.
 
-    Immutable; ``dataclasses.replace`` makes a changed copy. Raises TypeError or ValueError for an empty or non-str
-    topic, a negative partition or timestamp and malformed headers (Kafka's ``ProducerRecord``).
+    Immutable; ``dataclasses.replace`` makes a changed copy.
+
+    Raises:
+        TypeError: the topic is not a str, partition or timestamp are no int, or the headers are malformed.
+        ValueError: the topic is empty, or partition or timestamp are negative.
     """
 
     topic: str

@@ -1,4 +1,7 @@
-"""The values a caller meets: records going out, metadata coming back, and the names of places in a cluster."""
+"""Compiled. Values of the public API: headers, a record's metadata, and what cluster metadata contains.
+
+No Python form: ``set_member`` makes ``RecordMetadata.offset`` a member of the C struct, read without a function call.
+"""
 
 from __future__ import annotations
 
@@ -16,22 +19,22 @@ if cython.compiled:
     from cython.cimports.aioproducer.record import OFFSET_IN_RECORD_METADATA, set_member
 
 HeaderPair: TypeAlias = tuple[str, bytes | None]
-"""A record header as a plain pair, or a ``RecordHeader``. A key may occur more than once; order is kept."""
+"""A record header as a plain pair, or a ``RecordHeader``. A key may occur more than once; the order is kept."""
 
 
 class RecordHeader(NamedTuple):
-    """A record header. Wherever headers are taken, ``("key", b"value")`` does as well; the two are equal."""
+    """A record header. A plain pair ``("key", b"value")`` is equal to it and works wherever headers are accepted."""
 
     key: str
     value: bytes | None
 
 
 class TopicPartition(NamedTuple):
-    """One partition of a topic. Sorts by topic, then by partition; prints as Kafka does: ``clicks-3``.
+    """One partition of a topic. It sorts by topic, then by partition, and prints as in Kafka: ``clicks-3``.
 
-    The partition is -1, and only the topic printed, of a record that failed before a partition was chosen for it.
+    For a record that failed before a partition was chosen, the partition is -1 and only the topic is printed.
 
-    A name that no topic can have is printed quoted and escaped, so that it neither breaks a log's lines nor fails to be
+    An invalid topic name is printed quoted and escaped. It can therefore neither break a log's lines nor fail to be
     encoded.
     """
 
@@ -48,14 +51,14 @@ class TopicPartition(NamedTuple):
 @cython.no_gc
 @cython.cclass
 class RecordMetadata:
-    """Where a record went.
+    """Topic, partition, offset and timestamp of an acknowledged record.
 
-    ``offset`` and ``timestamp_ms`` are None with ``acks=0``: no broker said anything. ``offset`` is also None where a
-    broker acknowledged a duplicate whose offset it no longer remembers. ``timestamp_ms`` is milliseconds since the
-    epoch: the record's own timestamp, or the broker's where the topic has ``message.timestamp.type=LogAppendTime``.
+    With ``acks=0``, ``offset`` and ``timestamp_ms`` are None: there is no response. ``offset`` is also None if a broker
+    acknowledged a duplicate whose offset it no longer knows. ``timestamp_ms`` is in milliseconds since the epoch: the
+    record's own timestamp, or the broker's if the topic has ``message.timestamp.type=LogAppendTime``.
 
-    Immutable. Like a tuple of the four, in the order of the arguments: it can be unpacked, indexed, hashed and compared
-    with one.
+    Immutable. It behaves like a tuple of the four, in the order of the arguments: it can be unpacked, indexed, hashed
+    and compared with one.
     """
 
     __slots__ = ("_offset", "_timestamp_ms", "_topic_partition")
@@ -63,7 +66,7 @@ class RecordMetadata:
 
     _topic_partition: TopicPartition
     _offset: int | None
-    # -1 for None: one is made for each record that is awaited, and plain integers cost least.
+    # -1 stands for None: every awaited record creates one of these, and a plain integer costs least.
     _timestamp_ms: int
 
     def __init__(self, topic: str, partition: int, offset: int | None, timestamp_ms: int | None) -> None:
@@ -73,7 +76,7 @@ class RecordMetadata:
 
     @property
     def topic_partition(self) -> TopicPartition:
-        """The topic and partition alone."""
+        """The topic and the partition."""
         return self._topic_partition
 
     @property
@@ -101,8 +104,8 @@ class RecordMetadata:
     def __len__(self) -> int:
         return 4
 
-    def __getitem__(self, place: Any) -> Any:
-        return self._as_tuple()[place]
+    def __getitem__(self, index: Any) -> Any:
+        return self._as_tuple()[index]
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, RecordMetadata):
@@ -123,7 +126,7 @@ class RecordMetadata:
 
 
 def new_record_metadata(topic_partition: TopicPartition, offset: int, timestamp_ms: int) -> RecordMetadata:
-    """``RecordMetadata``, without what a call of a class costs; -1 stands for None."""
+    """Create a ``RecordMetadata`` without the cost of calling the class; -1 stands for None."""
     metadata: RecordMetadata = RecordMetadata.__new__(RecordMetadata)
     metadata._topic_partition = topic_partition
     metadata._offset = None if offset < 0 else offset
@@ -132,12 +135,12 @@ def new_record_metadata(topic_partition: TopicPartition, offset: int, timestamp_
 
 
 if cython.compiled:
-    # It is what nearly everybody who awaits reads: a property's function would cost as much as the await.
-    set_member(RecordMetadata, b"offset", OFFSET_IN_RECORD_METADATA, b"Of the record in its partition, or None.")
+    # Most callers that await a record read the offset. A property's function would cost as much as the await.
+    set_member(RecordMetadata, b"offset", OFFSET_IN_RECORD_METADATA, b"Offset of the record in its partition, or None.")
 
 
 class Node(NamedTuple):
-    """A broker as the cluster's metadata names it. A negative ``id`` is a bootstrap address, its real id unknown."""
+    """A broker as listed in the cluster's metadata. A negative ``id`` means a bootstrap address of unknown id."""
 
     id: int
     host: str
@@ -151,10 +154,10 @@ class Node(NamedTuple):
 
 
 class PartitionInfo(NamedTuple):
-    """One partition as the cluster's metadata describes it.
+    """One partition as described in the cluster's metadata.
 
-    ``leader`` is None while the partition has none. The replica tuples name nodes by their ids: a replica may live on
-    a broker that metadata does not list at the moment.
+    ``leader`` is None while the partition has no leader. The replica tuples contain node ids: a replica may be on a
+    broker that metadata does not list at the moment.
     """
 
     topic: str
@@ -166,27 +169,49 @@ class PartitionInfo(NamedTuple):
 
 
 def normalise_headers(headers: Iterable[tuple[str, bytes | bytearray | memoryview | None]]) -> tuple[HeaderPair, ...]:
-    """Headers as a tuple of ``(str, bytes | None)``; a mapping, a str key's bytes or anything else raises TypeError."""
+    """Return headers of any iterable as a tuple of ``(str, bytes | None)``; bytearrays and memoryviews are copied.
+
+    Raises:
+        TypeError: ``headers`` is a mapping or no iterable of pairs, or a key or value has another type.
+    """
     if isinstance(headers, tuple) and not headers:
         return ()
     if isinstance(headers, str | bytes | bytearray | memoryview) or not isinstance(headers, Iterable):
-        raise TypeError(f"headers must be a sequence of (str, bytes or None) pairs, not {_type_name(headers)}")
+        raise not_headers(headers)
     if hasattr(headers, "keys"):
-        raise TypeError("headers must be a sequence of (str, bytes or None) pairs; of a mapping, pass its items()")
+        raise not_headers(headers)
     return tuple(_normalise_header(header) for header in headers)
 
 
 def _normalise_header(header: object) -> HeaderPair:
+    if isinstance(header, tuple | list) and len(header) == 2:
+        key, value = header
+        if isinstance(key, str) and (value is None or isinstance(value, bytes)):
+            return key, value
+    key, value = check_header(header)
+    return key, None if value is None else bytes(value)
+
+
+def not_headers(headers: object) -> TypeError:
+    """Return the error for an object that cannot be the headers of a record."""
+    remedy = "; of a mapping, pass its items()" if hasattr(headers, "keys") else ""
+    return TypeError(f"headers must be a sequence of (str, bytes or None) pairs, not {_type_name(headers)}{remedy}")
+
+
+def check_header(header: object) -> tuple[str, bytes | bytearray | memoryview | None]:
+    """Return the header as a pair.
+
+    Raises:
+        TypeError: it is no pair of a str and bytes, bytearray, memoryview or None.
+    """
     if not isinstance(header, tuple | list) or len(header) != 2:
         raise TypeError(f"a header must be a (str, bytes or None) pair, not {header!r}")
     key, value = header
     if not isinstance(key, str):
         raise TypeError(f"a header's key must be str, not {_type_name(key)}")
-    if value is None or isinstance(value, bytes):
-        return key, value
-    if isinstance(value, bytearray | memoryview):
-        return key, bytes(value)
-    raise TypeError(f"the value of header {key!r} must be bytes or None, not {_type_name(value)}")
+    if value is not None and not isinstance(value, bytes | bytearray | memoryview):
+        raise TypeError(f"the value of header {key!r} must be bytes or None, not {_type_name(value)}")
+    return key, value
 
 
 def _type_name(value: object) -> str:

@@ -35,7 +35,7 @@ def test_a_record_is_immutable_and_replace_returns_a_changed_copy() -> None:
         original.topic = "other"  # type: ignore[misc]  # what the test is about
     changed = dataclasses.replace(original, topic="other")
     assert (original.topic, changed.topic, changed.headers) == ("clicks", "other", (("h", b"1"),))
-    with pytest.raises(ValueError, match="partition must not be negative"):
+    with pytest.raises(ValueError, match="partition must be at least 0"):
         dataclasses.replace(original, partition=-1)
 
 
@@ -50,10 +50,10 @@ def test_a_record_survives_pickling() -> None:
         (lambda: Record(""), ValueError, "topic must not be empty"),
         (lambda: Record(None), TypeError, "topic must be str, not NoneType"),
         (lambda: Record(b"clicks"), TypeError, "topic must be str, not bytes"),
-        (lambda: Record("t", partition=-1), ValueError, "partition must not be negative, but is -1"),
+        (lambda: Record("t", partition=-1), ValueError, "partition must be at least 0, not -1"),
         (lambda: Record("t", partition="1"), TypeError, "partition must be int or None, not str"),
         (lambda: Record("t", partition=True), TypeError, "partition must be int or None, not bool"),
-        (lambda: Record("t", timestamp_ms=-5), ValueError, "timestamp_ms must not be negative, but is -5"),
+        (lambda: Record("t", timestamp_ms=-5), ValueError, "timestamp_ms must be at least 0, not -5"),
         (lambda: Record("t", timestamp_ms=1.5), TypeError, "timestamp_ms must be int or None, not float"),
         (lambda: Record("t", headers={"a": b"b"}), TypeError, r"of a mapping, pass its items\(\)"),
         (lambda: Record("t", headers=b"ab"), TypeError, "headers must be a sequence of .* pairs, not bytes"),

@@ -1,4 +1,4 @@
-"""Checks of the arguments of ``send``. The hot path runs them only where an append has failed."""
+"""Checks of the arguments of ``send``. The hot path runs them only after an append has failed."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import re
 import sys
 from collections.abc import Sequence
 
+from aioproducer.record import check_header, not_headers
 from aioproducer.wire.record import is_number
 
-# Exceptions that an append raises where an argument is wrong.
+# Exceptions that an append raises if an argument is wrong.
 WRONG_ARGUMENTS = (TypeError, ValueError, AttributeError, OverflowError, BufferError)
 
 # Limits of Kafka's Topic.validate.
@@ -20,7 +21,7 @@ def check(topic: object, partition: object, key: object, value: object, headers:
     """Check the arguments of a send, after serialization.
 
     Raises:
-        TypeError, ValueError: one is wrong; the text says which.
+        TypeError, ValueError: an argument is wrong; the text names it.
     """
     check_topic_and_partition(topic, partition)
     as_buffer("value", value)
@@ -94,23 +95,18 @@ def _check_number(name: str, number: object, bits: int) -> None:
     if not isinstance(number, int):
         raise TypeError(f"{name} must be int, not {type(number).__name__}")
     if not 0 <= number < 2**bits:
-        raise ValueError(f"{name} must not be negative nor over {bits} bits, but is {number}")
+        raise ValueError(f"{name} must be from 0 to 2**{bits} - 1, not {number}")
 
 
 def _check_headers(headers: object) -> None:
-    if not isinstance(headers, Sequence) or isinstance(headers, str | bytes):
-        raise TypeError(f"headers must be a sequence of (name, value) pairs, not {type(headers).__name__}")
+    if not isinstance(headers, Sequence) or isinstance(headers, str | bytes | bytearray | memoryview):
+        raise not_headers(headers)
     for header in headers:
-        if not isinstance(header, tuple | list) or len(header) != 2:
-            raise TypeError(f"a header must be a (name, value) pair, not {header!r}")
-        name, value = header
-        if not isinstance(name, str):
-            raise TypeError(f"a header's name must be str, not {type(name).__name__}")
-        name.encode()
-        if value is not None and not isinstance(value, bytes | bytearray | memoryview):
-            raise TypeError(f"the value of header {name!r} must be bytes or None, not {type(value).__name__}")
+        key, value = check_header(header)
+        # Raises UnicodeEncodeError, a ValueError, for a lone surrogate.
+        key.encode()
         if isinstance(value, memoryview) and not value.c_contiguous:
-            raise ValueError(f"the value of header {name!r} must be a contiguous memoryview")
+            raise ValueError(f"the value of header {key!r} must be a contiguous memoryview")
 
 
 def explain(
