@@ -359,9 +359,9 @@ class Metrics:
 
     def __init__(self, num_samples: int = 2, sample_window_ms: int = 30_000) -> None:
         if num_samples < 1:
-            raise ValueError(f"num_samples must be at least 1, but is {num_samples}")
+            raise ValueError(f"num_samples must be at least 1, not {num_samples}")
         if sample_window_ms < 1:
-            raise ValueError(f"sample_window_ms must be at least 1, but is {sample_window_ms}")
+            raise ValueError(f"sample_window_ms must be at least 1, not {sample_window_ms}")
         self._num_samples = num_samples
         self._sample_window = sample_window_ms / 1000
         self._gauges: dict[str, GaugeFunction] = {}

@@ -1,9 +1,13 @@
-"""Which partition a record goes to.
+"""Compiled. The choice of a record's partition.
 
-A record's own partition wins. Else a partitioner the user configured is asked. Else a record with a key goes to
-``murmur2(key) % partition_count`` over *all* partitions, with or without a leader, so that a key keeps its partition
-whatever the brokers do (``aioproducer.wire.murmur2.partition_for_key``), unless ``partitioner_ignore_keys`` is set.
-What is left, records without a key, goes where `StickyPartitioner` says.
+The first rule that applies decides:
+
+1. The record's own partition.
+2. The configured partitioner.
+3. The key's hash, ``murmur2(key) % partition_count``, unless ``partitioner_ignore_keys`` is set
+   (``aioproducer.wire.murmur2.partition_for_key``). It counts *all* partitions, with or without a leader, so that a key
+   keeps its partition when brokers fail.
+4. `StickyPartitioner`, for records without a key.
 """
 
 from __future__ import annotations
@@ -23,19 +27,19 @@ if TYPE_CHECKING:
 
 
 class PartitionLoad:
-    """What the sticky choice knows of a topic at one moment. The columns are kept: do not change them afterwards.
+    """The state of a topic on which the sticky choice is based. It keeps the arguments: do not change them afterwards.
 
     partition_count
         The number of partitions of the topic, at least 1.
     available
         The partitions that have a leader.
     queue_sizes
-        For each of ``available``, in its order, how many batches wait to be sent. None without adaptive partitioning
-        (``partitioner_adaptive_partitioning_enable=False``) or while nothing is known: the choice is uniform then.
+        For each of ``available``, in its order, the number of batches that wait to be sent. None if unknown, or without
+        adaptive partitioning (``partitioner_adaptive_partitioning_enable=False``): the choice is then uniform.
     leader_racks
         For each of ``available`` the rack of its leader. None without ``partitioner_rack_aware``.
     slow
-        Those of ``available`` whose broker has had batches ready but took none for longer than
+        Those of ``available`` whose broker has accepted none of its ready batches for longer than
         ``partitioner_availability_timeout_ms``. Always empty without adaptive partitioning, as in Kafka.
     """
 
@@ -50,7 +54,7 @@ class PartitionLoad:
         slow: Collection[int] = (),
     ) -> None:
         if partition_count < 1:
-            raise ValueError(f"partition_count must be at least 1, but is {partition_count}")
+            raise ValueError(f"partition_count must be at least 1, not {partition_count}")
         for name, column in (("queue_sizes", queue_sizes), ("leader_racks", leader_racks)):
             if column is not None and len(column) != len(available):
                 raise ValueError(f"{name} has {len(column)} entries for {len(available)} available partitions")
@@ -62,21 +66,21 @@ class PartitionLoad:
 
 
 class StickyPartitioner:
-    """The partition that one topic's keyless records go to for the time being (KIP-480, KIP-794, KIP-1123).
+    """The current partition of one topic's records without a key (KIP-480, KIP-794, KIP-1123).
 
-    Kafka's ``BuiltInPartitioner``: it stays on ``partition`` until about ``sticky_size`` bytes (the producer's
-    ``batch_size``) were appended to it and then draws the next one. Counting bytes rather than batches gives every
-    partition the same bytes over time, where a slow broker's partition would otherwise collect larger batches and so
-    ever more load. With queue sizes the draw is weighted: the longer a partition's queue, the less likely it is.
+    As Kafka's ``BuiltInPartitioner``, it keeps ``partition`` until about ``sticky_size`` bytes (the producer's
+    ``batch_size``) were appended, and then draws the next one. It counts bytes, not batches, so that every partition
+    receives the same number of bytes over time. If it counted batches, a slow broker's partition would collect larger
+    batches and so ever more load. With queue sizes the draw is weighted: a longer queue makes a partition less likely.
 
-    ``partition`` and ``produced_bytes`` are plain attributes for the accumulator to read; ``rack`` is the client's.
+    ``partition`` and ``produced_bytes`` are plain attributes that the accumulator reads; ``rack`` is the client's.
     """
 
     __slots__ = ("_candidates", "_frequencies", "_random", "partition", "produced_bytes", "rack", "sticky_size")
 
     def __init__(self, sticky_size: int, load: PartitionLoad, random: Random, rack: str | None = None) -> None:
         if sticky_size < 1:
-            raise ValueError(f"sticky_size must be at least 1, but is {sticky_size}")
+            raise ValueError(f"sticky_size must be at least 1, not {sticky_size}")
         self.sticky_size: int = sticky_size
         self.rack: str | None = rack
         self.produced_bytes: int = 0
@@ -87,11 +91,12 @@ class StickyPartitioner:
         self.partition: int = self.next_partition()
 
     def update(self, appended_bytes: int, enable_switch: bool = True) -> bool:
-        """Count bytes appended to ``partition`` and move on when they are enough: True when a new turn began.
+        """Count bytes appended to ``partition``; return True if they are enough and a new partition was drawn.
 
-        ``enable_switch`` says that the partition's last batch is complete (nobody appends to it any more). Moving on
-        from a batch half filled would leave it to go out small when its linger ends: with a long linger every second
-        batch would. So without it the turn lasts on, but for no more than twice ``sticky_size``.
+        ``enable_switch`` is True if the partition's last batch is complete, so that no record can be appended to it. A
+        switch away from a half-filled batch would send it small when its linger ends; with a long linger this would
+        happen to every second batch. Without ``enable_switch`` the partition is therefore kept, up to twice
+        ``sticky_size``.
         """
         self.produced_bytes += appended_bytes
         if self.produced_bytes < self.sticky_size:
@@ -102,23 +107,24 @@ class StickyPartitioner:
         return True
 
     def switch(self) -> None:
-        """Begin a new turn now: draw a partition (maybe the same again) and count its bytes from 0."""
+        """Draw a partition now, possibly the same one, and count its bytes from 0."""
         self.partition = self.next_partition()
         self.produced_bytes = 0
 
     def next_partition(self) -> int:
-        """Draw a partition by the latest load, without moving to it."""
-        # A fraction times a number is below the number, and asked of C: ``randrange`` takes three calls in Python.
+        """Draw a partition by the latest load, without switching to it."""
+        # A fraction below 1 times a count is below the count. ``random()`` is one C call; ``randrange`` takes three
+        # calls in Python.
         drawn = self._random.random()
         if self._frequencies is None:
             return self._candidates[int(drawn * len(self._candidates))]
         return self._candidates[bisect_right(self._frequencies, int(drawn * self._frequencies[-1]))]
 
     def refresh(self, load: PartitionLoad) -> None:
-        """Take in new queue sizes, leaders or partitions. O(partitions): meant for now and then, not for each record.
+        """Apply new queue sizes, leaders or partitions. It takes O(partitions), so it must not run for each record.
 
-        The current turn goes on, also where its partition has become slow, unless the topic no longer has that
-        partition (deleted and created with fewer). Where it has lost its leader the caller ends it.
+        The current partition is kept, even if it has become slow, unless the topic no longer has it (deleted and
+        created with fewer). If it has lost its leader, the caller switches.
         """
         self._tabulate(load)
         if self.partition >= load.partition_count:
@@ -139,7 +145,7 @@ class StickyPartitioner:
         self._frequencies = None if queue_sizes is None else _cumulative_frequencies(queue_sizes)
 
     def _eligible(self, load: PartitionLoad) -> Sequence[int]:
-        """Which of ``load.available`` may be drawn, by position: no slow broker's, and those of the rack."""
+        """Return the indices in ``load.available`` to draw from: in the client's rack, and not on a slow broker."""
         positions: Sequence[int] = range(len(load.available))
         if load.slow:
             positions = [i for i in positions if load.available[i] not in load.slow] or positions
@@ -149,10 +155,10 @@ class StickyPartitioner:
 
 
 def _cumulative_frequencies(queue_sizes: Sequence[int]) -> Sequence[int] | None:
-    """KIP-794's table: the weight of a partition is ``longest queue + 1 - its queue``, summed up from the left.
+    """Return KIP-794's table: the running sum of the weights ``longest queue + 1 - own queue``.
 
-    Queues of 0, 3 and 1 batches weigh 4, 1 and 3; the table is 4, 5, 8. A number drawn below 8 belongs to the first
-    entry above it. None when all weigh the same.
+    Queues of 0, 3 and 1 batches weigh 4, 1 and 3; the table is 4, 5, 8. A number drawn below 8 selects the first entry
+    above it. The result is None if all weights are equal.
     """
     longest = max(queue_sizes)
     if longest == min(queue_sizes):
@@ -161,50 +167,50 @@ def _cumulative_frequencies(queue_sizes: Sequence[int]) -> Sequence[int] | None:
 
 
 class ClusterView(Protocol):
-    """The cluster as a partitioner may see it: a read-only view of the producer's metadata, cheap to ask per record."""
+    """A read-only view of the producer's metadata for partitioners, cheap enough for a call per record."""
 
     def partitions_for(self, topic: str) -> Sequence[PartitionInfo]:
-        """All partitions of the topic, ordered by number; empty when the topic is not known."""
+        """Return all partitions of the topic, ordered by number; empty if the topic is unknown."""
         ...
 
     def available_partitions_for(self, topic: str) -> Sequence[PartitionInfo]:
-        """Those of the topic's partitions that have a leader, ordered by number."""
+        """Return the topic's partitions that have a leader, ordered by number."""
         ...
 
     def partition_count(self, topic: str) -> int:
-        """How many partitions the topic has, with or without a leader; 0 when it is not known."""
+        """Return the number of the topic's partitions, with or without a leader; 0 if the topic is unknown."""
         ...
 
     def node(self, node_id: int) -> Node | None:
-        """The broker of that id, or None when metadata does not list it."""
+        """Return the broker of that id, or None if metadata does not list it."""
         ...
 
     def nodes(self) -> Sequence[Node]:
-        """The brokers that metadata lists."""
+        """Return the brokers that metadata lists."""
         ...
 
 
 PartitionFunction: TypeAlias = Callable[[str, bytes | None, bytes | None, ClusterView], int]
-"""``(topic, key, value, cluster) -> partition``; key and value as the serializers gave them."""
+"""``(topic, key, value, cluster) -> partition``; key and value are the serializers' results."""
 
 
 @runtime_checkable
 class Partitioner(Protocol):
-    """A user's partitioner: an object with this method, or a plain function of the same arguments."""
+    """A user-defined partitioner: an object with this method, or a plain function of the same arguments."""
 
     def partition(self, topic: str, key: bytes | None, value: bytes | None, cluster: ClusterView) -> int:
-        """The partition for a record that names none itself; key and value are bytes from the serializers.
+        """Return the partition for a record without one; key and value are the serializers' results.
 
-        Asked only for topics that ``cluster`` knows. Called as the record is placed: it must not block. What it
-        raises, the caller of ``send`` gets.
+        It is called inside ``send``, or when the topic becomes known, and must not block. ``cluster`` always knows the
+        topic. An exception fails the record: ``send`` raises it, or the Delivery of a waiting record does.
         """
         ...
 
 
 class RoundRobinPartitioner:
-    """Every record to the next partition in turn, whatever its key (Kafka's ``RoundRobinPartitioner``, KIP-369).
+    """Sends each record to the next partition in turn, ignoring its key (Kafka's ``RoundRobinPartitioner``, KIP-369).
 
-    Each topic has a counter of its own. Partitions without a leader are passed over while any other has one.
+    Each topic has its own counter. Partitions without a leader are skipped if another partition has one.
     """
 
     __slots__ = ("_counters",)
@@ -222,46 +228,51 @@ class RoundRobinPartitioner:
 
 
 def resolve_partitioner(partitioner: object) -> PartitionFunction:
-    """The function to call for a configured partitioner: an object or a class with ``partition``, or a callable.
+    """Return the function of a configured partitioner: an object or a class with ``partition``, or a callable.
 
-    A class is instantiated without arguments. Raises TypeError for anything else, and for a coroutine function: a
-    record's place is decided before ``send`` returns.
+    A class is instantiated without arguments.
+
+    Raises:
+        TypeError: it is none of these, or a coroutine function: ``send`` chooses the partition before it returns.
     """
     if inspect.isclass(partitioner):
         partitioner = partitioner()
     function = partitioner.partition if isinstance(partitioner, Partitioner) else partitioner
     if not callable(function):
         raise TypeError(
-            f"a partitioner is an object with partition(topic, key, value, cluster) or a function of these, "
+            f"a partitioner must be an object with partition(topic, key, value, cluster) or a function of these, "
             f"not {partitioner!r}"
         )
     if inspect.iscoroutinefunction(function):
-        raise TypeError(f"{_name(partitioner)} is a coroutine function; a partitioner must answer at once")
+        raise TypeError(
+            f"the partitioner {_name(partitioner)} must not be a coroutine function: send() needs its result at once"
+        )
     return function
 
 
 def check_partition(answer: object, topic: str, partition_count: int, partitioner: object) -> int:
-    """The answer of a user's partitioner as an int, if it is one and the topic has that partition.
+    """Return the result of a user's partitioner as an int; integers of other libraries (``numpy.int64``) are accepted.
 
-    Whole numbers of other libraries (``numpy.int64``) will do. Raises InvalidPartitionError, saying what came.
+    Raises:
+        InvalidPartitionError: it is no integer, or the topic does not have that partition.
     """
-    # To ask whether it is a SupportsIndex takes longer than all else that is done for a record.
+    # The type is checked first: an isinstance check against SupportsIndex takes longer than all else for a record.
     if type(answer) is not int and (isinstance(answer, bool) or not isinstance(answer, SupportsIndex)):
         raise InvalidPartitionError(
-            f"{_name(partitioner)} answered {answer!r} ({type(answer).__name__}) for topic {topic!r}; "
-            f"a partition is an int"
+            f"the partitioner {_name(partitioner)} must return an int, but returned {answer!r} "
+            f"({type(answer).__name__}) for topic {topic!r}"
         )
     partition = operator.index(answer)
     if not 0 <= partition < partition_count:
         raise InvalidPartitionError(
-            f"{_name(partitioner)} answered partition {partition} for topic {topic!r}, which has partitions 0 to "
-            f"{partition_count - 1}"
+            f"the partitioner {_name(partitioner)} returned partition {partition} for topic {topic!r}, which has "
+            f"partitions 0 to {partition_count - 1}"
         )
     return partition
 
 
 def _name(partitioner: object) -> str:
-    """How the partitioner is called in an error: the function's name, or its object's class."""
+    """Return the partitioner's name for an error: that of the function, or of the object's class."""
     owner = getattr(partitioner, "__self__", None)
     if owner is not None:
         return type(owner).__qualname__

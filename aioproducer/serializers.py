@@ -1,9 +1,9 @@
-"""Turning keys and values into bytes.
+"""Serializers of keys and values.
 
 A serializer is an object with ``serialize(topic, value, headers)``, or any function of the value alone
-(``orjson.dumps``, ``str.encode``). Either may be asynchronous. Those here write the same bytes as the serializers of
-the same name in ``org.apache.kafka.common.serialization``, so that Java consumers read them; ``None`` stays ``None``,
-which as a value is a tombstone.
+(``orjson.dumps``, ``str.encode``). Either may be asynchronous. The serializers of this module return the same bytes as
+those of the same name in ``org.apache.kafka.common.serialization``, so that Java consumers can read them. ``None``
+stays ``None``; as a value it is a tombstone.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from aioproducer.errors import KafkaError, SerializationError
 from aioproducer.record import HeaderPair
 
 Serialized: TypeAlias = bytes | bytearray | memoryview | None
-"""What a serializer makes: bytes in some form, or None for none."""
+"""The result of a serializer: bytes-like, or None for a null."""
 
 SerializerFunction: TypeAlias = Callable[[str, object, list[HeaderPair]], Serialized | Awaitable[Serialized]]
 """``(topic, value, headers) -> bytes``, or an awaitable of it."""
@@ -25,19 +25,19 @@ SerializerFunction: TypeAlias = Callable[[str, object, list[HeaderPair]], Serial
 
 @runtime_checkable
 class Serializer(Protocol):
-    """An object that turns keys or values into bytes."""
+    """An object that serializes keys or values."""
 
     def serialize(self, topic: str, value: object, headers: list[HeaderPair]) -> Serialized | Awaitable[Serialized]:
-        """``value`` as bytes, or None for a null. May append to ``headers``, which then go out with the record.
+        """Return ``value`` as bytes, or None for a null. It may append to ``headers``, which are sent with the record.
 
-        Called in the caller's task: it must not block, but may return an awaitable. The record keeps its place in line
-        meanwhile. Whatever it raises reaches the sender as the cause of a SerializationError.
+        It runs inside ``send`` and must not block, but may return an awaitable. Until that ends, the record keeps its
+        position in the queue. An exception becomes the cause of a SerializationError, which fails the record.
         """
         ...
 
 
-def _refuse(serializer: object, expected: str, value: object) -> SerializationError:
-    return SerializationError(f"{type(serializer).__name__} takes {expected}, but {_describe(value)} came")
+def _wrong_type(serializer: object, expected: str, value: object) -> SerializationError:
+    return SerializationError(f"{type(serializer).__name__} takes {expected}, not {_describe(value)}")
 
 
 def _describe(value: object) -> str:
@@ -46,24 +46,28 @@ def _describe(value: object) -> str:
 
 
 class BytesSerializer:
-    """Bytes as they are: bytes, bytearray, memoryview, or whatever has its bytes in a buffer (``array``, numpy)."""
+    """Passes bytes unchanged: bytes, bytearray, memoryview, and objects with a buffer (``array``, numpy)."""
 
     def serialize(self, topic: str, value: object, headers: list[HeaderPair]) -> Serialized:
         if value is None or isinstance(value, bytes | bytearray):
             return value
         if isinstance(value, str):
             raise SerializationError(
-                f"BytesSerializer takes bytes, but {_describe(value)} came: encode it, or configure a StringSerializer"
+                f"BytesSerializer takes bytes, not {_describe(value)}: encode it, or configure a StringSerializer"
             )
         try:
-            view = memoryview(value)  # type: ignore[arg-type]  # what has no buffer raises the TypeError below
+            view = memoryview(value)  # type: ignore[arg-type]  # raises the TypeError below for other objects
         except TypeError:
-            raise _refuse(self, "bytes, bytearray, memoryview or None", value) from None
+            raise _wrong_type(self, "bytes, bytearray, memoryview or None", value) from None
         return view.cast("B") if view.c_contiguous and view.nbytes else bytes(view)
 
 
 class StringSerializer:
-    """Text in an encoding, UTF-8 unless told. Raises LookupError at construction for an encoding Python has not."""
+    """Encodes text, by default in UTF-8.
+
+    Raises:
+        LookupError: Python does not have the encoding.
+    """
 
     def __init__(self, encoding: str = "utf-8") -> None:
         "".encode(encoding)
@@ -73,12 +77,12 @@ class StringSerializer:
         if value is None:
             return None
         if not isinstance(value, str):
-            raise _refuse(self, "str or None", value)
+            raise _wrong_type(self, "str or None", value)
         return value.encode(self.encoding)
 
 
 class _StructSerializer:
-    """Numbers of a fixed width, big-endian as Java's."""
+    """Writes numbers of a fixed width, big-endian as Java."""
 
     _struct: struct.Struct
     _expected: str
@@ -87,61 +91,61 @@ class _StructSerializer:
         if value is None:
             return None
         if isinstance(value, bool):
-            raise _refuse(self, self._expected, value)
+            raise _wrong_type(self, self._expected, value)
         try:
             return self._struct.pack(value)
         except (struct.error, OverflowError):
-            raise _refuse(self, self._expected, value) from None
+            raise _wrong_type(self, self._expected, value) from None
 
 
 class ShortSerializer(_StructSerializer):
-    """A signed integer in 2 bytes."""
+    """Writes a signed integer in 2 bytes."""
 
     _struct = struct.Struct(">h")
     _expected = "an int from -2**15 to 2**15 - 1 or None"
 
 
 class IntegerSerializer(_StructSerializer):
-    """A signed integer in 4 bytes."""
+    """Writes a signed integer in 4 bytes."""
 
     _struct = struct.Struct(">i")
     _expected = "an int from -2**31 to 2**31 - 1 or None"
 
 
 class LongSerializer(_StructSerializer):
-    """A signed integer in 8 bytes."""
+    """Writes a signed integer in 8 bytes."""
 
     _struct = struct.Struct(">q")
     _expected = "an int from -2**63 to 2**63 - 1 or None"
 
 
 class FloatSerializer(_StructSerializer):
-    """A number as a 4-byte IEEE 754 float, rounded to the nearest."""
+    """Writes a number as a 4-byte IEEE 754 float, rounded to the nearest."""
 
     _struct = struct.Struct(">f")
     _expected = "a float within the range of 32 bits or None"
 
 
 class DoubleSerializer(_StructSerializer):
-    """A number as an 8-byte IEEE 754 float."""
+    """Writes a number as an 8-byte IEEE 754 float."""
 
     _struct = struct.Struct(">d")
     _expected = "a float or None"
 
 
 class BooleanSerializer:
-    """True as the byte 1, False as the byte 0."""
+    """Writes True as the byte 1, False as the byte 0."""
 
     def serialize(self, topic: str, value: object, headers: list[HeaderPair]) -> Serialized:
         if value is None:
             return None
         if not isinstance(value, bool):
-            raise _refuse(self, "bool or None", value)
+            raise _wrong_type(self, "bool or None", value)
         return b"\x01" if value else b"\x00"
 
 
 class UUIDSerializer:
-    """A UUID as its 36 characters of text, in an encoding (UTF-8 unless told)."""
+    """Writes a UUID as its 36 characters of text, by default in UTF-8."""
 
     def __init__(self, encoding: str = "utf-8") -> None:
         from uuid import UUID
@@ -154,24 +158,24 @@ class UUIDSerializer:
         if value is None:
             return None
         if not isinstance(value, self._uuid_class):
-            raise _refuse(self, "uuid.UUID or None", value)
+            raise _wrong_type(self, "uuid.UUID or None", value)
         return str(value).encode(self.encoding)
 
 
 class VoidSerializer:
-    """None only: for topics whose records have no key, or no value."""
+    """Accepts only None, for topics whose records have no key, or no value."""
 
     def serialize(self, topic: str, value: object, headers: list[HeaderPair]) -> Serialized:
         if value is not None:
-            raise _refuse(self, "None only", value)
+            raise _wrong_type(self, "only None", value)
         return None
 
 
 class JsonSerializer:
-    """Whatever ``json`` writes, in UTF-8 without spaces. None is a null (a tombstone), not the text ``null``.
+    """Writes JSON in UTF-8, without spaces. None is a null (a tombstone), not the text ``null``.
 
-    ``default`` is called for objects that ``json`` cannot write and returns one that it can. NaN and infinities are
-    refused: JSON has none.
+    ``default`` converts objects that ``json`` cannot write into ones that it can. NaN and infinities are rejected, as
+    JSON does not have them.
     """
 
     def __init__(self, default: Callable[[object], object] | None = None, *, sort_keys: bool = False) -> None:
@@ -204,22 +208,23 @@ JAVA_CLASS_NAMES: dict[str, type[Serializer]] = {
     "org.apache.kafka.common.serialization.UUIDSerializer": UUIDSerializer,
     "org.apache.kafka.common.serialization.VoidSerializer": VoidSerializer,
 }
-"""Kafka's serializer classes and the ones here that write the same bytes. Its ``ListSerializer`` has no equal: which
-inner serializer it uses stands in keys of its own."""
+"""Kafka's serializer classes, with the classes of this module that write the same bytes. ``ListSerializer`` is missing:
+it is configured by further keys, which name its inner serializer."""
 
 
 def resolve(
-    serializer: object, field: Literal["key", "value"], note_raised: Callable[[KafkaError], None] = lambda error: None
+    serializer: object, field: Literal["key", "value"], on_error: Callable[[KafkaError], None] = lambda error: None
 ) -> SerializerFunction:
-    """The function to call for a configured serializer: an object or class with ``serialize``, or a function.
+    """Return the function of a configured serializer: an object or class with ``serialize``, or a function.
 
     A class is instantiated without arguments. A function of the value alone is not called for None: None stays None.
 
-    The result raises SerializationError, and nothing else, when the serializer raises or makes something other than
-    bytes; the text names ``field``, the topic and the cause. It returns an awaitable where the serializer does, which
-    raises likewise. ``note_raised`` is called with what the function raises, not with what the awaitable does.
+    The returned function raises only SerializationError, if the serializer raises or returns something other than
+    bytes. The text names ``field``, the topic and the cause. If the serializer is asynchronous, the function returns an
+    awaitable that raises the same way. ``on_error`` is called with errors of the function, not of the awaitable.
 
-    Raises TypeError when ``serializer`` is neither.
+    Raises:
+        TypeError: ``serializer`` is none of these.
     """
     if inspect.isclass(serializer) and hasattr(serializer, "serialize"):
         serializer = serializer()
@@ -227,7 +232,7 @@ def resolve(
     serialize = serializer.serialize if isinstance(serializer, Serializer) else None
     if serialize is None and not callable(serializer):
         raise TypeError(
-            f"{field}_serializer must have serialize(topic, value, headers) or be a function of the value, "
+            f"{field}_serializer must be an object with serialize(topic, value, headers) or a function of the value, "
             f"not {_describe(serializer)}"
         )
     function: Callable[[object], Serialized | Awaitable[Serialized]] = serializer  # type: ignore[assignment]
@@ -239,7 +244,7 @@ def resolve(
     def checked(result: object) -> Serialized:
         if result is None or isinstance(result, bytes | bytearray | memoryview):
             return result
-        raise SerializationError(f"{name} must make bytes or None, but made {_describe(result)}")
+        raise SerializationError(f"{name} must return bytes or None, not {_describe(result)}")
 
     async def finish(topic: str, pending: Awaitable[Serialized]) -> Serialized:
         try:
@@ -261,8 +266,8 @@ def resolve(
                 return finish(topic, result)
             return checked(result)
         except Exception as error:
-            refusal = failed(topic, error)
-            note_raised(refusal)
-            raise refusal from error
+            failure = failed(topic, error)
+            on_error(failure)
+            raise failure from error
 
     return resolved

@@ -290,7 +290,7 @@ class TestMetrics:
 
     @pytest.mark.parametrize(("num_samples", "sample_window_ms"), [(0, 1000), (1, 0)])
     def test_window_count_and_length_must_be_at_least_one(self, num_samples: int, sample_window_ms: int) -> None:
-        with pytest.raises(ValueError, match="must be at least 1, but is 0"):
+        with pytest.raises(ValueError, match="must be at least 1, not 0"):
             Metrics(num_samples, sample_window_ms)
 
     @pytest.mark.parametrize("count", [1, 60, 500])
