@@ -1,4 +1,4 @@
-"""``Producer``: its life, and all calls but ``send``.
+"""``Producer``: its life, and all calls except ``send``.
 
 A record passes these files, in order: ``_client/hot_path.py`` (``send``), ``core/batching/accumulator.py`` (chooses the
 partition), ``core/batching/batch.py`` (writes the record), ``io/sender.py`` (drains batches into requests),
@@ -51,11 +51,11 @@ if TYPE_CHECKING:
     from aioproducer._client.threadsafe import ThreadsafeProducer
     from aioproducer.producer_record import Record
 
-# How long ``drain`` lets its caller go on without a turn for others, in seconds.
+# How long a caller of ``drain`` may hold the loop before ``drain`` lets other tasks run, in seconds.
 LONGEST_TURN = 0.0005
-# What is left to send gets this long when ``async with`` is left by an exception, in seconds.
+# How long ``close`` delivers remaining records if ``async with`` ends with an exception, in seconds.
 GRACE_AFTER_EXCEPTION = 1.0
-# Seconds until the timer that a closed loop drops is set again: asyncio waits no longer for a timer either.
+# Period of the timer that a closed loop drops, in seconds: asyncio's own limit of a wait.
 LOOP_WATCH_PERIOD = 86400.0
 
 _producers: weakref.WeakSet[Producer] = weakref.WeakSet()
@@ -81,24 +81,24 @@ class Producer(RecordSender):
 
     Args:
         config: every key of Kafka's producer in snake_case; docs/configuration.md lists them.
-        transport: ``"tcp"``; ``"rdma"``, which needs an RDMA device and brokers, or gateways before them, that speak
-            RDMA; ``"rdma,tcp"``: RDMA where both are to be had, TCP where not, and the log says why; or an object that
-            makes connections (``aioproducer.transport.base.Connector``). See docs/rdma.md.
-        on_error: called with topic and partition (-1 where none was chosen), number of records and error whenever
+        transport: ``"tcp"``; ``"rdma"``, which needs an RDMA device, and brokers or gateways that speak RDMA;
+            ``"rdma,tcp"``: RDMA if both are available, else TCP, with the reason in the log; or an object that opens
+            connections (``aioproducer.transport.base.Connector``). See docs/rdma.md.
+        on_error: called with topic and partition (-1 if none was chosen), number of records and error whenever
             records fail, awaited or not.
         hooks: objects with some of the methods in ``aioproducer.hooks``.
 
-    Exceptions of ``on_error`` and of hooks are logged.
+    Exceptions that ``on_error`` and hooks raise are logged.
 
-    A producer belongs to the loop, thread and process that started it; ``threadsafe()`` serves other threads.
+    A producer belongs to the loop, thread and process that started it. Other threads use ``threadsafe()``.
 
     Raises:
         ConfigurationError: a key is unknown, or a value is wrong.
-        TypeError: ``on_error`` or a hook is not what it should be.
+        TypeError: ``on_error`` is no plain function, or a hook has none of the hooks' methods.
     """
 
     compiled = is_compiled()
-    """Whether the hot path is compiled: False where the package was installed without a C compiler."""
+    """Whether the hot path is compiled: False if the package was installed without a C compiler."""
 
     def __init__(
         self,
@@ -119,7 +119,11 @@ class Producer(RecordSender):
         on_error: OnError | None = None,
         hooks: Sequence[object] = (),
     ) -> Self:
-        """A producer of Kafka's dotted names: ``Producer.from_config({"bootstrap.servers": ...})``."""
+        """Create a producer from Kafka's dotted names: ``Producer.from_config({"bootstrap.servers": ...})``.
+
+        Raises:
+            ConfigurationError, TypeError: as ``Producer(...)``.
+        """
         producer = cls.__new__(cls)
         producer._configure(ProducerConfig.from_mapping(config), transport, on_error, hooks)
         return producer
@@ -133,7 +137,11 @@ class Producer(RecordSender):
         on_error: OnError | None = None,
         hooks: Sequence[object] = (),
     ) -> Self:
-        """A producer of a Java properties file, as it is."""
+        """Create a producer from a Java properties file.
+
+        Raises:
+            ConfigurationError, TypeError: as ``Producer(...)``; also if the file cannot be read.
+        """
         producer = cls.__new__(cls)
         producer._configure(ProducerConfig.from_properties(path), transport, on_error, hooks)
         return producer
@@ -177,13 +185,13 @@ class Producer(RecordSender):
     # Life
 
     async def start(self) -> None:
-        """Begin to connect. Nothing fails here that the configuration did not; ``wait_ready`` waits for the cluster.
+        """Start to connect, without waiting for a connection; ``wait_ready`` waits for the cluster.
 
-        Starting twice is starting once.
+        A second call has no effect.
 
         Raises:
             ProducerClosedError: it was closed; a producer cannot be started again.
-            ConfigurationError: the machine does not give as much memory as ``buffer_memory``.
+            ConfigurationError: the machine cannot reserve ``buffer_memory`` bytes.
         """
         if self._life is Life.RUNNING:
             self._check_caller()
@@ -212,10 +220,10 @@ class Producer(RecordSender):
         self._owner_thread = get_ident() if life is Life.RUNNING else NO_THREAD
 
     def _watch_loop(self) -> None:
-        """Refuse records from the moment in which the loop is closed.
+        """Reject records as soon as the loop is closed.
 
-        asyncio does not tell when a loop is closed, and to ask with every record would cost as much as a tenth of it. A
-        closed loop drops its timers: this one does nothing but to be dropped.
+        asyncio has no callback for a closed loop, and a check for each record would cost a tenth of a send. A closed
+        loop drops its timers, however: this timer has no other purpose than to be dropped.
         """
         this = weakref.ref(self)
         loop = self._loop
@@ -251,10 +259,10 @@ class Producer(RecordSender):
             threadsafe.refuse(Life.LOOP_CLOSED)
 
     async def wait_ready(self, timeout: float) -> None:
-        """Wait until a broker has told about the cluster, at most ``timeout`` seconds.
+        """Wait for the first metadata of the cluster, for at most ``timeout`` seconds.
 
         Raises:
-            MetadataTimeoutError: none did; the text says what happened instead.
+            MetadataTimeoutError: no broker answered; the text contains the last error.
         """
         self._check_caller()
         parts = self._running_parts()
@@ -272,7 +280,7 @@ class Producer(RecordSender):
         """Wait for a metadata response.
 
         Raises:
-            ProducerClosedError: there will be none.
+            ProducerClosedError: the producer was closed meanwhile.
         """
         parts.sender.wake()
         cluster = parts.sender.cluster
@@ -285,11 +293,11 @@ class Producer(RecordSender):
             raise ownership.not_running(self._life)
 
     async def close(self, timeout: float | None = None) -> None:
-        """Deliver what was accepted, at most for ``timeout`` seconds, fail the rest, and end all tasks and connections.
+        """Deliver the accepted records within ``timeout`` seconds, fail the rest, and end all tasks and connections.
 
-        ``None`` waits until everything is delivered or has failed; no record takes longer than ``max_block_ms`` and
-        ``delivery_timeout_ms``. Closing twice is closing once, within the shorter time; cancelling ``close``
-        fails the rest at once.
+        With ``None`` it waits until every record is delivered or has failed. Each record has an outcome within
+        ``max_block_ms`` plus ``delivery_timeout_ms``. A second call waits for the first, and the shorter timeout
+        applies. If ``close`` is cancelled, the remaining records fail at once.
 
         Raises:
             WrongCallerError: the producer belongs to another loop or process.
@@ -314,7 +322,7 @@ class Producer(RecordSender):
         try:
             await self._deliver_all(timeout)
         finally:
-            # A task of its own, which goes on if this one is cancelled again.
+            # A separate task, which continues if this one is cancelled again.
             await asyncio.shield(self._loop.create_task(self._end(), name="aioproducer-close"))
 
     async def _deliver_all(self, timeout: float | None) -> None:
@@ -339,7 +347,7 @@ class Producer(RecordSender):
         assert self._task is not None
         assert self._closed is not None
         try:
-            # What was begun in this turn must run once before it is cancelled.
+            # A task that was just created must run once before it is cancelled.
             await asyncio.sleep(0)
             serializing = list(self._slow_path.serializing)
             for task in serializing:
@@ -356,7 +364,7 @@ class Producer(RecordSender):
                 await self._sender.tell_rest()
                 await self._sender.close()
         finally:
-            # A connector that is shared lives on, and with it all that it knows of.
+            # A shared connector outlives the producer, and would keep the memory alive.
             arena = self._accumulator.pool.arena
             if isinstance(self._connector, MemoryRegistry) and arena is not None:
                 self._connector.unregister(arena)
@@ -372,19 +380,19 @@ class Producer(RecordSender):
         self, kind: type[BaseException] | None, exception: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if self._life is Life.FORKED:
-            # The producer is the parent's; the exception that ends the child goes on.
+            # The producer belongs to the parent process; an exception in the child propagates.
             return
         await self.close(None if exception is None else GRACE_AFTER_EXCEPTION)
 
     def __del__(self) -> None:
-        # A configuration that is rejected leaves it without a life.
+        # After a rejected configuration the attribute is missing.
         if getattr(self, "_life", None) in (Life.RUNNING, Life.LOOP_CLOSED):
             warnings.warn(f"{self!r} was not closed: use `async with`, or await close()", ResourceWarning, 2, self)
 
     # Sending
 
     def send_record(self, record: Record) -> Delivery:
-        """``send`` for a ``Record``."""
+        """Send a ``Record``; as ``send``."""
         return self.send(
             record.topic,
             record.value,
@@ -404,19 +412,20 @@ class Producer(RecordSender):
         timestamps_ms: Column | None = None,
         headers: Column | None = None,
     ) -> SendManyResult:
-        """Send many records, wait for room in between, and return when all are delivered.
+        """Send many records, wait for memory as needed, and return when all are delivered.
 
-        Each column is a sequence (list, tuple, ...) or a pyarrow array, as long as ``values``; ``None`` stands for a
-        null or, in ``timestamps_ms``, for now. An Arrow column of strings gives UTF-8 where no serializer is set, one
-        of timestamps gives milliseconds, and its headers are lists of structs of ``key`` and ``value``, as Spark's.
+        Each column is a sequence (list, tuple, ...) or a pyarrow array of the same length as ``values``. ``None``
+        stands for a null or, in ``timestamps_ms``, for now. Arrow columns are converted: strings to UTF-8 if no
+        serializer is set, timestamps to milliseconds. Arrow headers are lists of structs of ``key`` and ``value``, as
+        in Spark.
 
-        Whatever ``send`` raises for a record ends the call there; a note on the exception says how many records were
-        accepted before. Those are delivered as ever, also where the caller is cancelled.
+        If ``send`` raises for a record, the call ends there; a note on the exception contains the number of records
+        accepted before. Accepted records are delivered, even if the caller is cancelled.
 
         Raises:
-            SendManyError: some failed; it holds the result and the first error of each partition.
+            SendManyError: some records failed; it holds the result and the first error of each partition.
             TypeError: a column is no sequence.
-            ValueError: the columns are of different lengths.
+            ValueError: the columns have different lengths.
         """
         from aioproducer._client.bulk import send_columns
 
@@ -434,17 +443,17 @@ class Producer(RecordSender):
         timestamp_ms: str | None = None,
         headers: str | None = None,
     ) -> SendManyResult:
-        """``send_many`` of an Arrow batch's columns, which are named.
+        """Send the rows of an Arrow batch, given the names of its columns; as ``send_many``.
 
         Raises:
             KeyError: there is no such column.
-            SendManyError: some failed.
-            TypeError: ``batch`` is nothing of Arrow's.
+            SendManyError: some records failed.
+            TypeError: ``batch`` is neither an Arrow RecordBatch nor a Table.
         """
         if not hasattr(batch, "column"):
             raise TypeError(
-                f"batch must be a pyarrow RecordBatch or Table, not {type(batch).__name__}: make one of it, of a "
-                "DataFrame by pyarrow.Table.from_pandas"
+                f"batch must be a pyarrow RecordBatch or Table, not {type(batch).__name__}: convert it, a DataFrame "
+                "with pyarrow.Table.from_pandas"
             )
         columns = [None if name is None else batch.column(name) for name in (key, timestamp_ms, headers)]
         return await self.send_many(
@@ -457,12 +466,15 @@ class Producer(RecordSender):
         )
 
     async def drain(self) -> None:
-        """Wait for room, and give others a turn where the caller has held the loop for half a millisecond.
+        """Wait for memory, and let other tasks run if the caller has held the loop for half a millisecond.
 
-        Await it between sends in a loop, as ``StreamWriter.drain``. It takes a place in the line for memory, in which
-        records wait as well, first come, first served: it returns when all records before it have their memory or have
-        failed, so after at most ``max_block_ms``, and never raises for the time. When the producer is closed meanwhile,
-        it returns, and the next ``send`` raises.
+        Await it between sends in a loop, as ``StreamWriter.drain``. It joins the queue for memory, in which records
+        wait as well, first come, first served. It returns when all earlier records have their memory or have failed,
+        after at most ``max_block_ms``, and raises no timeout. If the producer is closed meanwhile, it returns and the
+        next ``send`` raises.
+
+        Raises:
+            WrongCallerError, ProducerClosedError: as ``send``.
         """
         if self._owner_thread != get_ident():
             raise ownership.wrong_thread(self._life)
@@ -474,7 +486,7 @@ class Producer(RecordSender):
         if not accumulator.drain_waiters.has_room():
             self._check_loop()
             began = perf_counter_ns()
-            # Sending frees the memory: no batch may linger while a caller waits for it.
+            # Sending frees memory, so no batch may linger while a caller waits for it.
             with self.hurrying(), suppress(TimeoutError):
                 async with asyncio.timeout(self.config.max_block_ms / 1000):
                     await accumulator.drain_waiters.add()
@@ -482,7 +494,11 @@ class Producer(RecordSender):
             self._turn_began = perf_counter()
 
     async def flush(self) -> None:
-        """Wait until every record accepted before has been acknowledged or has failed; none waits out its linger."""
+        """Send without lingering, and wait until every record accepted before is acknowledged or has failed.
+
+        Raises:
+            WrongCallerError, ProducerClosedError: as ``send``.
+        """
         self._check_caller()
         accumulator = self._accumulator
         began = perf_counter_ns()
@@ -493,7 +509,7 @@ class Producer(RecordSender):
 
     @contextmanager
     def hurrying(self) -> Iterator[None]:
-        """While it lasts, no batch lingers."""
+        """Send batches without lingering while the context is active."""
         accumulator = self._accumulator
         accumulator.flushing += 1
         try:
@@ -507,8 +523,8 @@ class Producer(RecordSender):
 
     @property
     def is_usable(self) -> bool:
-        """Whether records can be sent: the producer was started, neither it nor its loop was closed, and it has met no
-        fatal error. For any thread.
+        """Whether the producer accepts records: it is started, neither it nor its loop is closed, and it has had no
+        fatal error. Any thread may read it.
         """
         if self._life is not Life.RUNNING or self._task is None or self._task.done():
             return False
@@ -516,15 +532,15 @@ class Producer(RecordSender):
 
     @property
     def connection_error(self) -> KafkaError | None:
-        """What last kept it from speaking with a broker, where it has not spoken with one since."""
+        """The last connection error, or None if a broker has answered since."""
         return None if self._parts is None else self._parts.sender.cluster.pool.last_error()
 
     async def partitions_for(self, topic: str) -> list[PartitionInfo]:
-        """The topic's partitions, in order.
+        """Return the topic's partitions, ordered by number.
 
         Raises:
-            MetadataTimeoutError: nothing is known of the topic after ``max_block_ms``.
-            TopicAuthorizationError, InvalidTopicError: the cluster refuses to tell.
+            MetadataTimeoutError: the topic is still unknown after ``max_block_ms``.
+            TopicAuthorizationError, InvalidTopicError: the cluster rejects the request.
         """
         self._check_caller()
         topic = validation.check_topic(topic)
@@ -548,11 +564,11 @@ class Producer(RecordSender):
         return list(MetadataView(parts.metadata).partitions_for(topic))
 
     def metrics(self) -> MetricsSnapshot:
-        """Kafka's metrics by name; ``.topics`` and ``.nodes`` hold those of each topic and broker."""
+        """Return Kafka's metrics by name; ``.topics`` and ``.nodes`` hold those of each topic and broker."""
         return self._running_parts().metrics.snapshot(self._loop.time())
 
     def threadsafe(self) -> ThreadsafeProducer:
-        """The same producer for other threads, whose sends return ``concurrent.futures.Future``."""
+        """Return an interface to this producer for other threads; its sends return ``concurrent.futures.Future``."""
         from aioproducer._client.threadsafe import ThreadsafeProducer
 
         self._check_caller()
@@ -584,13 +600,13 @@ class Producer(RecordSender):
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
-            "a producer cannot be pickled or copied: make one in the process that sends "
+            "a producer cannot be pickled or copied: create one in the process that sends "
             "(in a Spark task: aioproducer.spark.executor_producer)"
         )
 
 
 def _shorten(timeout: asyncio.Timeout, deadline: float) -> None:
-    """Let a timeout end no later than ``deadline``."""
+    """Reschedule a timeout that would end after ``deadline``."""
     when = timeout.when()
     if not timeout.expired() and (when is None or deadline < when):
         timeout.reschedule(deadline)

@@ -95,7 +95,7 @@ async def test_a_value_that_is_not_a_sequence_is_rejected(
     kafka_cluster: EmbeddedCluster, topic: str, values: Any
 ) -> None:
     async with kafka_cluster.producer() as producer:
-        with pytest.raises(TypeError, match=r"values must be a sequence or a pyarrow array, not .* make a list of it"):
+        with pytest.raises(TypeError, match=r"values must be a sequence or a pyarrow array, not .* pass a list"):
             await producer.send_many(topic, values)
 
 
@@ -164,7 +164,8 @@ async def test_an_error_in_the_middle_reports_how_many_records_were_accepted(
         with pytest.raises(TypeError, match="value must be bytes-like") as raised:
             await producer.send_many(topic, values, partition=0)
     assert raised.value.__notes__ == [
-        f"500 of 1000 records of this send_many for topic {topic!r} were accepted before; their delivery goes on"
+        f"500 of 1000 records of this send_many for topic {topic!r} were accepted before the error; "
+        "their delivery continues"
     ]
     assert [record.value for record in kafka_cluster.records(topic, 0)] == values[:500]
 
@@ -343,7 +344,7 @@ async def test_arrow_columns(kafka_cluster: EmbeddedCluster, topic: str) -> None
         assert (await producer.send_arrow(topic, pyarrow.table({"value": [b"4"]}), partition=2)).acked == 1
         with pytest.raises(KeyError, match="nothing"):
             await producer.send_arrow(topic, batch, value="nothing")
-        with pytest.raises(TypeError, match=r"RecordBatch or Table, not list: make one of it, of a DataFrame by"):
+        with pytest.raises(TypeError, match=r"RecordBatch or Table, not list: convert it, a DataFrame with"):
             await producer.send_arrow(topic, [b"5"])
     stored = kafka_cluster.records(topic, 2)
     assert [record[3:] for record in stored[:3]] == [

@@ -121,7 +121,7 @@ async def test_methods_raise_after_close() -> None:
     await producer.close()
     await producer.close()
     assert not producer.is_usable
-    with pytest.raises(ProducerClosedError, match="closed: make a new one"):
+    with pytest.raises(ProducerClosedError, match="closed: create a new one"):
         producer.send("t", b"v")
     for call in (producer.drain, producer.flush, producer.start):
         with pytest.raises(ProducerClosedError):
@@ -217,7 +217,7 @@ def test_no_record_is_accepted_once_the_loop_is_closed(
     own_loop.close()
     assert not producer.is_usable
     assert not delivery.done()
-    with pytest.raises(ProducerClosedError, match=r"event loop is closed.*make a new producer on a running loop"):
+    with pytest.raises(ProducerClosedError, match=r"event loop is closed.*create a new producer on a running loop"):
         producer.send(topic, b"never sent")
     assert [record.levelname for record in caplog.records if "records that were not delivered" in record.message] == [
         "ERROR"
@@ -338,7 +338,7 @@ async def test_a_producer_cannot_be_pickled_or_copied(
 ) -> None:
     async with kafka_cluster.producer() as started:
         for producer in (Producer(bootstrap_servers=NOWHERE), started):
-            with pytest.raises(TypeError, match="make one in the process that sends"):
+            with pytest.raises(TypeError, match="create one in the process that sends"):
                 take(producer)
 
 
@@ -610,7 +610,7 @@ async def test_records_stay_acknowledged_though_a_hook_raises_cancelled_error(
 
 async def test_a_buffer_memory_that_cannot_be_allocated_is_rejected() -> None:
     producer = Producer(bootstrap_servers=NOWHERE, buffer_memory=2**62)
-    with pytest.raises(ConfigurationError, match=r"buffer\.memory: 4611686018427387904 bytes are not to be had"):
+    with pytest.raises(ConfigurationError, match=r"buffer\.memory: this machine cannot reserve \d+ bytes"):
         await producer.start()
     await producer.close()
 

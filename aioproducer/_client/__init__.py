@@ -1,1 +1,1 @@
-"""Private: the parts of a client, of which ``factory`` builds it."""
+"""Private. The parts of a client, which ``factory`` assembles."""

@@ -1,4 +1,4 @@
-"""Arrow's columns, as ``send_many`` reads them: where they lie, or else row by row."""
+"""Readers of Arrow columns for ``send_many``: in place, or row by row."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from aioproducer.core.columns.record_columns import HeaderColumn, TimestampColum
 if TYPE_CHECKING:
     import pyarrow
 
-# So much of a column is made into Python objects at a time.
+# Limits of the part of a column that is converted to Python objects at a time, in rows and bytes.
 ROWS_AT_ONCE = 1000
 BYTES_AT_ONCE = 1 << 20
 
 
 def is_arrow(column: Any) -> bool:
-    """Whether this is an Arrow array, chunked or not; Arrow itself is not imported for the question."""
+    """Return whether this is an Arrow array, chunked or not; the check does not import Arrow."""
     return hasattr(column, "to_pylist") and hasattr(column, "slice")
 
 
 def items(column: Any, convert: Callable[[Any], Any] | None) -> Iterable[Any]:
-    """The rows of any column as Python objects; those of Arrow a few at a time, and converted."""
+    """Return the rows of any column as Python objects; Arrow's are read in pieces and passed through ``convert``."""
     if not is_arrow(column):
         return column  # type: ignore[no-any-return]  # any sequence
     rows = _rows(column)
@@ -38,24 +38,24 @@ def _rows(column: Any) -> Iterator[Any]:
 
 
 def encoded(value: Any) -> Any:
-    """A row of strings as the bytes that Arrow keeps of it."""
+    """Return a str as the bytes that Arrow stores for it; any other row unchanged."""
     return value.encode() if isinstance(value, str) else value
 
 
 def header_pairs(value: Any) -> Any:
-    """A row of Spark's header column, a list of structs, as pairs."""
+    """Return a row of Spark's header column, a list of structs, as pairs."""
     return [(each["key"], each["value"]) if isinstance(each, Mapping) else each for each in value or ()]
 
 
 def in_milliseconds(column: Any) -> Any:
-    """An Arrow column of timestamps as one of integers."""
+    """Return an Arrow column of timestamps as integers in milliseconds; any other column unchanged."""
     if is_arrow(column) and str(column.type).startswith("timestamp"):
         return column.cast("timestamp[ms]", safe=False).cast("int64")
     return column
 
 
 def is_binary(column: Any) -> bool:
-    """Whether keys and values are read from an Arrow column where they lie."""
+    """Return whether keys or values in this Arrow column can be read in place."""
     from pyarrow import types
 
     return _is_plain(types, _decoded_type(types, column.type))
@@ -78,7 +78,7 @@ def _is_bytes(types: Any, kind: pyarrow.DataType) -> bool:
 
 
 def can_be_read_in_place(values: Any, keys: Any, timestamps_ms: Any, headers: Any) -> bool:
-    """Whether ``record_columns`` can read these columns: all are Arrow's, and of types that lie in plain buffers."""
+    """Return whether ``record_columns`` can read these columns: all are Arrow's and consist of plain buffers."""
     given = [column for column in (values, keys, timestamps_ms, headers) if column is not None]
     return (
         all(is_arrow(column) for column in given)
@@ -100,14 +100,14 @@ def _are_headers(column: Any) -> bool:
         return False
     if not _is_text(types, fields["key"]) or not _is_bytes(types, fields["value"]):
         return False
-    # A null in the place of a whole header is for `send` to refuse.
+    # A null instead of a whole header: `send` raises the error.
     return not any(chunk.values.null_count for chunk in getattr(column, "chunks", (column,)))
 
 
 def record_columns(
     values: Any, keys: Any = None, timestamps_ms: Any = None, headers: Any = None
 ) -> Iterator[tuple[BinaryColumn, BinaryColumn | None, TimestampColumn | None, HeaderColumn | None]]:
-    """Columns of equal length (``None`` stays ``None``) in pieces that lie in one run each; nothing is copied."""
+    """Yield columns of equal length (``None`` stays ``None``) in contiguous pieces, without copies."""
     columns = (values, keys, timestamps_ms, headers)
     given = [column for column in columns if column is not None]
     if not any(hasattr(column, "chunks") for column in given):
@@ -115,7 +115,7 @@ def record_columns(
         return
     import pyarrow
 
-    table = pyarrow.table(given, names=[str(place) for place in range(len(given))])
+    table = pyarrow.table(given, names=[str(index) for index in range(len(given))])
     for batch in table.to_batches():
         arrays = iter(batch.columns)
         yield _read_in_place(*[None if column is None else next(arrays) for column in columns])
@@ -143,7 +143,7 @@ def _timestamp_column(array: Any) -> TimestampColumn:
 
 
 def _header_column(array: Any) -> HeaderColumn:
-    # Those of a slice are those of its rows; what they count in is the whole.
+    # The offsets of a slice belong to its rows, but they count in the whole array of values.
     offsets, structs = array.offsets, array.values
     size = offsets.type.bit_width // 8
     return HeaderColumn(

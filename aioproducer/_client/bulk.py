@@ -1,4 +1,4 @@
-"""Sending many records at once: whole columns in, one result out."""
+"""``send_many``: sends whole columns of records and returns one result."""
 
 from __future__ import annotations
 
@@ -37,21 +37,21 @@ if TYPE_CHECKING:
 else:
     Column = Any
 
-# How long records are sent, or outcomes read, between two turns for others, in seconds.
+# How long the loop is held for sending records or counting outcomes, in seconds.
 LONGEST_TURN = 0.0005
-# So many rows of what is no list are looked at together.
+# Rows that are read together from a column that is no list.
 CHUNK_ROWS = 1000
-# And so many are sent before the columns behind them are tried again.
-MOST_ROWS = 64
-# Of rows that have to wait so many bytes are put in line at once.
-MOST_BYTES_IN_LINE = 16 * 1024
-# So many filled batches wait to be sent at most. More make nothing faster: what the caches forget of a batch before it
-# is sent, and the garbage collector's looking through all of them, cost a sixth.
+# Rows that are sent one by one before the remaining columns are tried as a whole again.
+MAX_ROWS = 64
+# Bytes of waiting rows that are enqueued at once.
+MAX_QUEUED_BYTES = 16 * 1024
+# The most filled batches that wait to be sent. More are no faster: batches drop out of the CPU's caches before they are
+# sent, and the garbage collector traverses all of them. Together this cost a sixth.
 WAITING_TO_BE_SENT = 256
-# How long one of them is waited for before others are looked at, in seconds.
-LOOK_AGAIN = 0.05
-# So many batches are settled between two turns for others; no more are filled in one.
-SETTLED_AT_ONCE = 100
+# How long the first unfinished batch is awaited before the others are checked, in seconds.
+CHECK_INTERVAL = 0.05
+# Batches that are counted before the loop runs again; not more than this are filled meanwhile.
+BATCHES_AT_ONCE = 100
 
 
 _Row: TypeAlias = tuple[Any, Any, int | None, Any]
@@ -59,14 +59,14 @@ _Row: TypeAlias = tuple[Any, Any, int | None, Any]
 
 @dataclass(frozen=True, slots=True)
 class SendManyResult:
-    """What became of a ``send_many``.
+    """The result of a ``send_many``.
 
     count
-        How many records were sent.
+        Number of records sent.
     acked
-        How many were delivered; with ``acks=0`` how many were handed to a connection.
+        Number of records delivered; with ``acks=0`` the number passed to a connection.
     offsets
-        By partition, the offsets that its records have, in the order given, as ranges. Empty with ``acks=0``.
+        For each partition the offsets of its records as ranges, in the order of the columns. Empty with ``acks=0``.
     """
 
     count: int
@@ -75,7 +75,7 @@ class SendManyResult:
 
 
 class BulkConfig(Protocol):
-    """What there is in a configuration for this."""
+    """The configuration keys that bulk sending reads."""
 
     @property
     def max_block_ms(self) -> int: ...
@@ -86,7 +86,7 @@ class BulkConfig(Protocol):
 
 
 class Sends(Protocol):
-    """The producer, as far as bulk sending goes."""
+    """The methods of a producer that bulk sending uses."""
 
     @property
     def config(self) -> BulkConfig: ...
@@ -132,7 +132,7 @@ async def send_columns(
     timestamps_ms: Column | None,
     headers: Column | None,
 ) -> SendManyResult:
-    """``Producer.send_many``, whose arguments these are."""
+    """Send columns as ``Producer.send_many``, with its arguments and errors."""
     sender = ColumnsSender(producer, keep_offsets=True)
     await sender.send(topic, values, keys=keys, partition=partition, timestamps_ms=timestamps_ms, headers=headers)
     await sender.settle_all()
@@ -140,7 +140,7 @@ async def send_columns(
 
 
 class _Chunk(NamedTuple):
-    """Columns of equal length; ``None`` where all entries are ``None``, or where there are no headers."""
+    """Columns of equal length; a column is ``None`` if all its entries are ``None``, or if there are no headers."""
 
     values: Any
     keys: Any
@@ -149,11 +149,11 @@ class _Chunk(NamedTuple):
 
     @property
     def is_plain(self) -> bool:
-        """Whether it can go the short way."""
+        """Whether ``append_column`` can append it."""
         return isinstance(self.values, BinaryColumn) or (self.timestamps_ms is None and self.headers is None)
 
     def __len__(self) -> int:
-        # A list may be changed by its owner meanwhile; what there is, is sent.
+        # The caller may change a list during the send; the rows that it has now are sent.
         length = len(self.values)
         for column in (self.keys, self.timestamps_ms, self.headers):
             if column is not None and len(column) < length:
@@ -161,7 +161,7 @@ class _Chunk(NamedTuple):
         return length
 
     def rows(self, start: int, stop: int) -> Iterator[_Row]:
-        """The entries of some records, as they are now."""
+        """Return the current entries of some rows."""
         stop = min(stop, len(self))
         return zip(
             self._part(self.values, start, stop, None),
@@ -176,7 +176,7 @@ class _Chunk(NamedTuple):
         if column is None:
             return repeat(otherwise)
         if isinstance(column, BinaryColumn | TimestampColumn | HeaderColumn):
-            return [column[place] for place in range(start, stop)]
+            return [column[row] for row in range(start, stop)]
         part: Iterable[Any] = column[start:stop]
         return part
 
@@ -184,7 +184,7 @@ class _Chunk(NamedTuple):
 def _chunks(
     producer: Sends, values: Column, keys: Column | None, timestamps_ms: Column | None, headers: Column | None
 ) -> Iterator[_Chunk]:
-    """Lists and tuples as they are, in one chunk; Arrow's as they lie; whatever else, some rows at a time."""
+    """Split columns into chunks: lists and tuples into one, Arrow's by their buffers, others by a number of rows."""
     columns = (values, keys, timestamps_ms, headers)
     if all(column is None or isinstance(column, list | tuple) for column in columns):
         yield _Chunk(*columns)
@@ -209,15 +209,16 @@ def _chunks(
 
 
 def _may_read_in_place(producer: Sends) -> bool:
-    """Whether records can be made of Arrow's buffers, with no Python object for a row."""
+    """Return whether records can be made from Arrow's buffers, without a Python object for a row."""
     config = producer.config
     return producer.compiled and config.value_serializer is None and config.key_serializer is None
 
 
 def _length(name: str, column: Any) -> int:
-    """
+    """Return the length of a column.
+
     Raises:
-        TypeError: the column is none.
+        TypeError: it is neither a sequence nor an Arrow array.
     """
     if not is_arrow(column) and (
         isinstance(column, str | bytes | bytearray | memoryview | Mapping)
@@ -225,37 +226,37 @@ def _length(name: str, column: Any) -> int:
         or not hasattr(column, "__getitem__")
     ):
         raise TypeError(
-            f"{name} must be a sequence or a pyarrow array, not {type(column).__name__}: make a list of it, or send in "
-            "a loop, with `await producer.drain()` between sends"
+            f"{name} must be a sequence or a pyarrow array, not {type(column).__name__}: pass a list, or call send() "
+            "in a loop, with `await producer.drain()` between sends"
         )
     return len(column)
 
 
 class ColumnsSender:
-    """Sends columns, one call after the other, counts outcomes, and gathers offsets into ranges where they are wanted.
+    """Sends columns in successive calls, counts outcomes, and optionally collects offsets as ranges.
 
-    A record that is in line has its Delivery kept until it is in a batch.
+    It keeps the Delivery of a queued record until the record is in a batch.
 
     count
-        How many records were accepted.
+        Number of accepted records.
     """
 
     def __init__(self, producer: Sends, *, keep_offsets: bool = False) -> None:
         self.count = 0
         self._producer = producer
         self._runs = BatchRuns(keep_offsets=keep_offsets)
-        self._in_line: deque[Delivery] = deque()
-        # Of many quick calls each is too short for others to get a turn.
+        self._queued: deque[Delivery] = deque()
+        # Kept over calls: a single quick call is too short to reach LONGEST_TURN.
         self._turn_began = perf_counter()
 
     @property
     def acked(self) -> int:
-        """How many of them are known to be delivered."""
+        """Number of records that are counted as delivered."""
         return self._runs.acked
 
     @property
     def errors(self) -> Mapping[TopicPartition, KafkaError]:
-        """The first error of each partition, as far as known."""
+        """The first counted error of each partition."""
         return self._runs.errors
 
     async def send(
@@ -268,12 +269,12 @@ class ColumnsSender:
         timestamps_ms: Column | None = None,
         headers: Column | None = None,
     ) -> None:
-        """As ``Producer.send_many``, but it returns when the last record is accepted. One call at a time.
+        """Send as ``Producer.send_many``, but return when the last record is accepted. Calls must not overlap.
 
         Raises:
             TypeError: a column is no sequence.
-            ValueError: the columns are of different lengths.
-            KafkaError: as ``Producer.send``; the record of which it speaks and those behind it are not sent.
+            ValueError: the columns have different lengths.
+            KafkaError: as ``Producer.send``; the record that it concerns and the later ones are not sent.
         """
         count = _length("values", values)
         for name, column in (("keys", keys), ("timestamps_ms", timestamps_ms), ("headers", headers)):
@@ -286,43 +287,47 @@ class ColumnsSender:
             accepted = self.count - accepted_before
             error.add_note(
                 f"{accepted} of {counted(count, 'record')} of this send_many for topic {topic!r} {were(accepted)} "
-                "accepted before; their delivery goes on"
+                "accepted before the error; their delivery continues"
             )
             raise
 
     async def _send(self, topic: str, partition: int | None, chunks: Iterator[_Chunk]) -> None:
         for chunk in chunks:
-            place = 0
-            # Where whole columns do not get in, some rows are tried before columns are again.
-            most_rows = 1
-            while place < len(chunk):
-                first = place
-                place = self._append_column(topic, partition, chunk, place)
+            row = 0
+            # If columns cannot be appended as a whole, some rows are sent before the columns are tried again.
+            row_limit = 1
+            while row < len(chunk):
+                first = row
+                row = self._append_column(topic, partition, chunk, row)
                 waits = False
-                if place > first:
-                    most_rows = 1
+                if row > first:
+                    row_limit = 1
                 else:
-                    place, waits = await self._send_rows(topic, partition, chunk, place, most_rows)
-                    # Twice as many the next time, unless those behind were read for nothing: large ones take long.
-                    most_rows = min(2 * max(place - first, 1), MOST_ROWS)
+                    row, waits = await self._send_rows(topic, partition, chunk, row, row_limit)
+                    # Double the limit, unless rows were read in vain: large ones take long to read.
+                    row_limit = min(2 * max(row - first, 1), MAX_ROWS)
                 if waits or perf_counter() - self._turn_began >= LONGEST_TURN:
                     await self._producer.drain()
-                    await self._settle_down()
+                    await self._wait_for_unsent()
                     self._turn_began = perf_counter()
 
     async def _send_rows(
-        self, topic: str, partition: int | None, chunk: _Chunk, place: int, most: int
+        self, topic: str, partition: int | None, chunk: _Chunk, first: int, limit: int
     ) -> tuple[int, bool]:
-        """Send rows that have to wait, or need more than the short way has; the place behind them, and if they wait."""
+        """Send rows by ``send``: they wait, or ``append_column`` does not support them.
+
+        Returns:
+            The next row, and whether rows are queued.
+        """
         send = self._producer.send
-        first = place
+        row = first
         waits = False
-        # Some at once: each time that the line for memory is served costs the others' time as well.
-        in_line = 0
-        for value, key, timestamp_ms, row_headers in chunk.rows(place, place + most):
+        # Several rows are enqueued at once: each pass over the queue for memory delays the other records in it.
+        queued_bytes = 0
+        for value, key, timestamp_ms, row_headers in chunk.rows(first, first + limit):
             headers = () if row_headers is None else row_headers
-            # However long it took to read them, one goes on its way: nothing else has metadata asked for.
-            if place > first and perf_counter() - self._turn_began >= LONGEST_TURN:
+            # At least one row is sent, however long the read took: only a send requests metadata.
+            if row > first and perf_counter() - self._turn_began >= LONGEST_TURN:
                 break
             try:
                 delivery = send(topic, value, key, partition=partition, timestamp_ms=timestamp_ms, headers=headers)
@@ -331,27 +336,27 @@ class ColumnsSender:
                     send, topic, value, key, partition=partition, timestamp_ms=timestamp_ms, headers=headers
                 )
                 delivery = await self._send_with_room(again)
-            place += 1
+            row += 1
             self.count += 1
-            # Behind one that is in line all are: their order stays.
-            if self._in_line or not self._runs.add_delivery(delivery):
-                self._in_line.append(delivery)
+            # After a queued record all are queued, so that the order is kept.
+            if self._queued or not self._runs.add_delivery(delivery):
+                self._queued.append(delivery)
                 waits = True
-                in_line += sum(len(each) for each in (value, key) if isinstance(each, Sized))
-                if in_line >= MOST_BYTES_IN_LINE:
+                queued_bytes += sum(len(each) for each in (value, key) if isinstance(each, Sized))
+                if queued_bytes >= MAX_QUEUED_BYTES:
                     break
-        return place, waits
+        return row, waits
 
     async def _send_with_room(self, send_row: Callable[[], Delivery]) -> Delivery:
-        """Send a row for which the lines were too full.
+        """Send a row after the queues were too full for it.
 
         Raises:
-            BufferExhaustedError: they still are, ``max_block_ms`` later.
+            BufferExhaustedError: they are still too full after ``max_block_ms``.
         """
         producer = self._producer
         clock = asyncio.get_running_loop().time
         ends = clock() + producer.config.max_block_ms / 1000
-        # A row may want more room than there is when drain returns: it has it when all that is in line has gone.
+        # A row may need more room than drain waits for: after a flush the queues are empty.
         for wait in cycle((producer.drain, producer.flush)):
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(ends):
@@ -361,72 +366,72 @@ class ColumnsSender:
             except BufferExhaustedError:
                 if clock() >= ends:
                     raise
-        raise AssertionError("there is always another time")
+        raise AssertionError("cycle() does not end")
 
-    def _append_column(self, topic: str, partition: int | None, chunk: _Chunk, place: int) -> int:
-        """Append what can go the short way, from ``place`` on, and remember it; returns the place behind that."""
-        if self._in_line or not chunk.is_plain:
-            return place
+    def _append_column(self, topic: str, partition: int | None, chunk: _Chunk, first: int) -> int:
+        """Append rows from ``first`` on, as far as possible, and remember their batches; return the next row."""
+        if self._queued or not chunk.is_plain:
+            return first
         touched: list[ProducerBatch] = []
         try:
             return self._producer.append_column(
-                topic, partition, chunk.keys, chunk.values, chunk.timestamps_ms, chunk.headers, place, touched
+                topic, partition, chunk.keys, chunk.values, chunk.timestamps_ms, chunk.headers, first, touched
             )
         finally:
             self.count += self._runs.add_columns(touched)
 
-    def _move_up(self) -> None:
-        """Take those out of the line that have come into batches, or failed; the line keeps its order."""
-        line = self._in_line
-        while line:
-            delivery = line[0]
+    def _dequeue(self) -> None:
+        """Remove queued records that have entered a batch or failed; the others keep their order."""
+        queued = self._queued
+        while queued:
+            delivery = queued[0]
             if not self._runs.add_delivery(delivery):
                 if not delivery.done():
                     return
                 self._runs.note_error(delivery.topic_partition, delivery.exception())
-            line.popleft()
+            queued.popleft()
 
     def unfinished(self) -> list[TopicPartition]:
-        """Where records are under way to; the partition is -1 where none has been chosen yet."""
-        return sorted({*self._runs.topic_partitions(), *[delivery.topic_partition for delivery in self._in_line]})
+        """Return the partitions of records without an outcome; a partition is -1 if none is chosen yet."""
+        return sorted({*self._runs.topic_partitions(), *[delivery.topic_partition for delivery in self._queued]})
 
     def settle_finished(self) -> None:
-        """Count every batch that is done, also behind one that is not: a failure is seen at once."""
-        self._move_up()
+        """Count all finished batches, including those after an unfinished one, so that a failure is seen at once."""
+        self._dequeue()
         self._runs.settle_finished()
 
-    async def _settle_down(self) -> None:
-        """Count what is done, and wait until few enough of the batches that were filled wait to be sent."""
-        self._settle_first()
+    async def _wait_for_unsent(self) -> None:
+        """Count finished batches, and wait until at most ``WAITING_TO_BE_SENT`` filled batches are left."""
+        self._count_first()
         while (batch := self._runs.beyond(WAITING_TO_BE_SENT)) is not None:
             if not batch.is_finished():
-                # As a rule they end in the order in which they began, but one may be tried again for long.
-                await _wait_for_part(batch, LOOK_AGAIN)
+                # Batches usually finish in order, but the first may be retried for a long time.
+                await _wait_for_part(batch, CHECK_INTERVAL)
             self.settle_finished()
 
-    def _settle_first(self) -> None:
-        """Count the batches that are done, from the first on, as many as one turn may."""
-        self._move_up()
-        self._runs.settle_first(SETTLED_AT_ONCE)
+    def _count_first(self) -> None:
+        """Count finished batches in order, up to the first unfinished one and at most ``BATCHES_AT_ONCE``."""
+        self._dequeue()
+        self._runs.settle_first(BATCHES_AT_ONCE)
 
     async def settle_all(self) -> None:
-        """Wait for all, none of which waits out its linger, and count them."""
+        """Wait for all records, without lingering, and count them."""
         with self._producer.hurrying():
-            await self._settle_all()
+            await self._count_all()
 
-    async def _settle_all(self) -> None:
+    async def _count_all(self) -> None:
         turn_began = perf_counter()
         while True:
-            self._move_up()
+            self._dequeue()
             batch = self._runs.first()
             if batch is not None:
                 while not batch.is_finished():
                     await _wait_for_part(batch)
-                # Unless another task has meanwhile.
+                # Does nothing if another task has counted it meanwhile.
                 self._runs.settle(batch)
-                self._settle_first()
-            elif self._in_line:
-                await asyncio.wait([self._in_line[0]])
+                self._count_first()
+            elif self._queued:
+                await asyncio.wait([self._queued[0]])
             else:
                 return
             if perf_counter() - turn_began > LONGEST_TURN:
@@ -434,10 +439,10 @@ class ColumnsSender:
                 turn_began = perf_counter()
 
     def result(self) -> SendManyResult:
-        """The whole outcome.
+        """Return the result of all calls.
 
         Raises:
-            SendManyError: not all were delivered.
+            SendManyError: not all records were delivered.
         """
         runs = self._runs
         result = SendManyResult(self.count, runs.acked, runs.offsets or {})
@@ -447,6 +452,6 @@ class ColumnsSender:
 
 
 async def _wait_for_part(batch: ProducerBatch, timeout: float | None = None) -> None:
-    """Wait for the first of those into which the batch was split, if it was, that is without an outcome."""
+    """Wait for the first part of the batch without an outcome; a batch that was not split is its only part."""
     first_undone = next(first for first, part in parts(batch) if not part.is_finished())
     await asyncio.wait([Delivery(batch, first_undone)], timeout=timeout)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class MemoryRegistry(Protocol):
-    """A connector that gathers buffers from registered memory, and counts what it does (``RdmaConnector``)."""
+    """A connector that sends from registered memory, and counts its operations (``RdmaConnector``)."""
 
     def register(self, memory: mmap.mmap) -> None: ...
 
@@ -57,11 +57,11 @@ class Parts(NamedTuple):
 
 
 def connector_for(config: ProducerConfig, transport: str | Connector) -> Connector:
-    """The connector that ``Producer(transport=...)`` names, or is.
+    """Return the connector for ``Producer(transport=...)``, which may be a name or a connector.
 
     Raises:
-        ConfigurationError: there is no such transport, it is not for this ``security_protocol``, or the TLS settings
-            are wrong.
+        ConfigurationError: there is no such transport, it does not support this ``security_protocol``, or the TLS
+            settings are wrong.
     """
     if not isinstance(transport, str):
         _check_connector(config, transport)
@@ -69,8 +69,8 @@ def connector_for(config: ProducerConfig, transport: str | Connector) -> Connect
     names = tuple([name.strip() for name in transport.split(",")])
     if names not in (("tcp",), ("rdma",), ("rdma", "tcp")):
         raise ConfigurationError(
-            f"transport {transport!r} does not exist: give 'tcp', 'rdma', 'rdma,tcp' (RDMA where it is to be had, TCP "
-            "where not), or a connector"
+            f"transport {transport!r} does not exist: use 'tcp', 'rdma', 'rdma,tcp' (RDMA if available, else TCP), or "
+            "a connector"
         )
     if names == ("rdma",):
         return _rdma_connector(config, None)
@@ -83,30 +83,34 @@ def connector_for(config: ProducerConfig, transport: str | Connector) -> Connect
 
 
 def _check_connector(config: ProducerConfig, connector: Connector) -> None:
-    """A connector that is given makes its connections by itself: what keys say of them would go unheard."""
+    """Check a user's connector. It opens the connections itself, so it would ignore a ``security_protocol``.
+
+    Raises:
+        ConfigurationError: a method is missing, or ``security_protocol`` is not PLAINTEXT.
+    """
     missing = [f"has no {name}()" for name in ("resolve", "connect") if not callable(getattr(connector, name, None))]
-    problems = ["is a class: give an object of it"] if isinstance(connector, type) else missing
+    problems = ["is a class: pass an instance"] if isinstance(connector, type) else missing
     if problems:
         raise ConfigurationError(
-            f"transport {connector!r} {problems[0]}; give 'tcp', 'rdma', 'rdma,tcp', or a connector "
+            f"transport {connector!r} {problems[0]}; use 'tcp', 'rdma', 'rdma,tcp', or a connector "
             "(aioproducer.transport.base.Connector)"
         )
     if config.security_protocol != "PLAINTEXT":
         raise ConfigurationError(
-            f"security_protocol {config.security_protocol} is for transport 'tcp': a {type(connector).__name__} makes "
-            "its connections by itself, and would not encrypt them for it"
+            f"security_protocol {config.security_protocol} needs transport 'tcp': a {type(connector).__name__} opens "
+            "its own connections and would not encrypt them"
         )
 
 
 def _rdma_connector(config: ProducerConfig, otherwise: StreamConnector | None) -> Connector:
-    """A connector over RDMA; over ``otherwise``, if given, where there is no RDMA."""
+    """Return a connector over RDMA that uses ``otherwise``, if given, where RDMA is not available."""
     from aioproducer.transport.rdma import FallbackConnector, RdmaConnector
     from aioproducer.transport.rdma.verbs import RdmaUnavailableError
 
     if config.security_protocol != "PLAINTEXT":
         raise ConfigurationError(
-            f"transport 'rdma' is for security_protocol PLAINTEXT, not {config.security_protocol}: RDMA writes are "
-            "neither encrypted nor authenticated; use transport 'tcp'"
+            f"transport 'rdma' needs security_protocol PLAINTEXT, not {config.security_protocol}: RDMA writes are "
+            "neither encrypted nor authenticated. Use transport 'tcp'"
         )
     try:
         rdma = RdmaConnector()
@@ -134,7 +138,7 @@ def make_parts(
     random: Random,
     log: ClientLog,
 ) -> Parts:
-    """Make and connect the parts of a producer. Nothing runs yet."""
+    """Create and connect the parts of a producer, without starting any."""
     retry_backoff = ExponentialBackoff(config.retry_backoff_ms, config.retry_backoff_max_ms)
     metadata = ClusterMetadata(
         config.bootstrap_addresses,
@@ -149,13 +153,15 @@ def make_parts(
     producer_state = ProducerState(
         idempotent=config.enable_idempotence, max_in_flight=config.max_in_flight_requests_per_connection
     )
-    # Kafka allows windows of no length.
+    # Kafka allows windows of length 0.
     metrics = Metrics(config.metrics_num_samples, max(config.metrics_sample_window_ms, 1))
     turns = SenderPasses(loop)
     try:
         pool = BufferPool(config.buffer_memory)
     except (OSError, OverflowError) as error:
-        raise ConfigurationError(f"buffer.memory: {config.buffer_memory} bytes are not to be had: {error}") from error
+        raise ConfigurationError(
+            f"buffer.memory: this machine cannot reserve {config.buffer_memory} bytes: {error}"
+        ) from error
     if isinstance(connector, MemoryRegistry) and pool.arena is not None:
         connector.register(pool.arena)
     accumulator = RecordAccumulator(
@@ -201,7 +207,7 @@ def make_parts(
 
 
 def accumulator_settings(config: ProducerConfig, retry_backoff: ExponentialBackoff) -> AccumulatorSettings:
-    """What the accumulator keeps to, in its units."""
+    """Return the settings of the accumulator, in its units."""
     compression = None if config.compression_type == "none" else codec(config.compression_type)
     level = None
     if compression is not None:
@@ -219,7 +225,7 @@ def accumulator_settings(config: ProducerConfig, retry_backoff: ExponentialBacko
         max_request_size=config.max_request_size,
         codec=compression,
         compression_level=level,
-        # Without sequences a retry could overtake: then order is kept by one request at a time.
+        # Without sequence numbers a later batch could overtake a retry: one request at a time keeps the order.
         one_in_flight_per_partition=not config.enable_idempotence and config.acks != 0,
         retry_backoff=retry_backoff,
         ignore_keys=config.partitioner_ignore_keys,
@@ -230,7 +236,7 @@ def accumulator_settings(config: ProducerConfig, retry_backoff: ExponentialBacko
 
 
 def node_settings(config: ProducerConfig, log: ClientLog) -> NodeSettings:
-    """What connections keep to, in their units."""
+    """Return the settings of connections, in their units."""
     idle = config.connections_max_idle_ms
     return NodeSettings(
         client_id=config.client_id,
@@ -249,7 +255,7 @@ def node_settings(config: ProducerConfig, log: ClientLog) -> NodeSettings:
 
 
 def partition_choice(config: ProducerConfig, metadata: ClusterMetadata) -> PartitionChoice | None:
-    """The configured partitioner as the accumulator asks it, or ``None`` for Kafka's own rule."""
+    """Return the configured partitioner as a function for the accumulator, or ``None`` for Kafka's default rule."""
     partitioner = config.partitioner_class
     if partitioner is None:
         return None
@@ -264,7 +270,7 @@ def partition_choice(config: ProducerConfig, metadata: ClusterMetadata) -> Parti
         except KafkaError:
             raise
         except (Exception, asyncio.CancelledError) as error:
-            # In line it would stop the records behind its own.
+            # For a queued record, another exception would stop the records behind it.
             raise KafkaError(f"The partitioner failed for a record of topic {topic!r}: {error!r}") from error
         return check_partition(answer, topic, view.partition_count(topic), partitioner)
 

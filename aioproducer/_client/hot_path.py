@@ -101,7 +101,7 @@ class RecordSender:
             value, key: bytes-likes or ``None``, or what the configured serializers accept.
             partition: the partition; ``None`` lets the partitioner choose.
             timestamp_ms: milliseconds since the epoch; ``None`` stands for now.
-            headers: pairs of a name and bytes or ``None``.
+            headers: pairs of a str and bytes or ``None``.
 
         Raises:
             TypeError, ValueError: an argument is wrong.
@@ -128,7 +128,7 @@ class RecordSender:
         headers: Sequence[tuple[str, Buffer | None]],
         timestamp_ms: int | None,
     ) -> Delivery:
-        """Send a record that no user code has to touch; a separate function so that it can have C types."""
+        """Send a record without serializers and interceptors; a separate function so that it can have C types."""
         if timestamp_ms is None:
             milliseconds = wall_ms()
         elif type(timestamp_ms) is int and 0 <= timestamp_ms <= MAX_TIMESTAMP_MS:
@@ -234,7 +234,7 @@ class RecordSender:
     def _begin_batch(
         self, topic: str, partition: int | None, key: Buffer | None, value: Buffer | None, timestamp_ms: int
     ) -> Delivery | None:
-        """Put a record without headers into a new batch or slab; return None if that is not all that is missing."""
+        """Put a record without headers into a new batch or slab; return None if it needs more than that."""
         accumulator = self._accumulator
         queues = accumulator.plain_topic(topic, partition)
         if queues is None:
@@ -262,7 +262,7 @@ class RecordSender:
         first: int,
         touched: list[ProducerBatch],
     ) -> int:
-        """Run ``append_rows`` of ``core/columns`` now; return ``first`` if ``send`` has to see its row."""
+        """Append rows by ``append_rows`` of ``core/columns``; return the next row, which may need ``send``."""
         if self._owner_thread != get_ident() or not self._plain:
             return first
         if partition is not None and type(partition) is not int:

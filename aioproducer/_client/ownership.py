@@ -1,4 +1,4 @@
-"""The life of a producer, and the loop, thread and process that it belongs to."""
+"""The life of a producer, and the errors for calls from a loop, thread or process that does not own it."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ NO_THREAD = 0
 
 
 class Life(Enum):
-    """The states of a producer's life; records are accepted in RUNNING alone."""
+    """The states of a producer's life; only RUNNING accepts records."""
 
     NOT_STARTED = "not started"
     RUNNING = "running"
     CLOSED = "closed"
     # The event loop was closed before the producer.
     LOOP_CLOSED = "loop closed"
-    # This process is a fork of the one that started the producer.
+    # This process was forked from the one that started the producer.
     FORKED = "forked"
 
 
@@ -36,15 +36,15 @@ _WHY_NOT_RUNNING: dict[Life, tuple[type[KafkaError], str]] = {
         WrongCallerError,
         "this producer is not started: use `async with Producer(...)`, or await start() first",
     ),
-    Life.CLOSED: (ProducerClosedError, "this producer is closed: make a new one"),
+    Life.CLOSED: (ProducerClosedError, "this producer is closed: create a new one"),
     Life.LOOP_CLOSED: (
         ProducerClosedError,
-        "this producer's event loop is closed, so that no record can be sent any more: make a new producer on a "
-        "running loop, and close it before its loop (`async with Producer(...)`)",
+        "this producer's event loop is closed, so it can no longer send records: create a new producer on a running "
+        "loop, and close it before its loop (`async with Producer(...)`)",
     ),
     Life.FORKED: (
         WrongCallerError,
-        "this producer belongs to the parent process: make one in this process, after the fork",
+        "this producer belongs to the parent process: create one in this process, after the fork",
     ),
 }
 
@@ -56,14 +56,15 @@ def not_running(life: Life) -> KafkaError:
 
 
 def wrong_thread(life: Life) -> KafkaError:
-    """Return the error of a call from a thread that does not own the producer; no thread owns one that does not run."""
+    """Return the error of a call from a thread that does not own the producer; only a running producer has an owner."""
     if life is not Life.RUNNING:
         return not_running(life)
     return WrongCallerError(
-        "this producer belongs to another thread: call producer.threadsafe() there, once, and use that"
+        "this producer belongs to another thread: call producer.threadsafe() in that thread, once, and use the result "
+        "here"
     )
 
 
 def wrong_loop() -> WrongCallerError:
     """Return the error of a call on another event loop than the producer's."""
-    return WrongCallerError("this producer belongs to another event loop: make one on this loop")
+    return WrongCallerError("this producer belongs to another event loop: create one on this loop")

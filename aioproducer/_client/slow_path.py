@@ -165,7 +165,7 @@ class SlowPath:
         error: KafkaError,
     ) -> None:
         if self._failures.failed_records is not None:
-            # The hook wants the whole record.
+            # The hook receives the whole record.
             pending.key = None if key is None else bytes(key)
             pending.value = None if value is None else bytes(value)
             pending.headers = normalise_headers(headers)
@@ -228,15 +228,15 @@ class SlowPath:
         timestamp_ms: int,
         given: tuple[Any, Any],
     ) -> Delivery:
-        """Keep the record's place while async serializers run; ``headers`` are read when they have ended.
+        """Enqueue the record while its async serializers run; ``headers`` are read after they have ended.
 
         Args:
             key, value: data, or the coroutine of a serializer.
-            given: the serializers' arguments, key and value: they stand for the record until its data is there.
+            given: the serializers' arguments, key and value: they represent the record until its data exists.
 
         Raises:
             TypeError, ValueError: an argument is wrong.
-            BufferExhaustedError: the lines are full.
+            BufferExhaustedError: the queues are full.
         """
         size_hint = validation.size_of(given[0]) + validation.size_of(given[1])
         coroutine = finish(key, value, self._loop)
@@ -306,7 +306,7 @@ class SlowPath:
         size = payload_size(key, value, headers)
         others = waiting.size - pending.charged
         if others and others + size + PENDING_OVERHEAD > waiting.size_limit:
-            # The place was reserved with an estimate, which was too low.
+            # The memory was reserved with an estimate, which was too low.
             return line_full(size, others, waiting.size_limit, len(waiting.records) - 1)
         pending.key = None if key is None else bytes(key)
         pending.value = None if value is None else bytes(value)

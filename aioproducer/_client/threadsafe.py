@@ -1,4 +1,4 @@
-"""A producer for other threads than its own."""
+"""A producer's interface for other threads."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from aioproducer.record import RecordMetadata
 
     class Sends(SendsInBulk, Protocol):
-        """The producer, as far as other threads need it."""
+        """The methods of a producer that other threads use."""
 
         @property
         def send_many(self) -> Callable[..., Coroutine[Any, Any, SendManyResult]]: ...
@@ -30,19 +30,19 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
-# What a call on its way to the loop holds besides its record.
+# Bytes that a pending call occupies besides its record.
 CALL_OVERHEAD = 1024
 
 _LOOP_CLOSED_MEANWHILE = (
-    "the producer's event loop was closed before this was done; records may have been written all the same. Close the "
-    "producer before its loop (`async with Producer(...)`)"
+    "the producer's event loop was closed before this call ended; its records may have been written nevertheless. "
+    "Close the producer before its loop (`async with Producer(...)`)"
 )
 
 
 class ThreadsafeFuture(concurrent.futures.Future[_T]):
-    """A ``concurrent.futures.Future`` whose ``result`` and ``exception`` do not wait in the loop's own thread.
+    """A ``concurrent.futures.Future`` whose ``result`` and ``exception`` raise in the loop's own thread.
 
-    They would wait for ever there. Cancelling it cancels the Delivery, or the whole ``send_many`` or ``flush``.
+    They would never return there. ``cancel`` cancels the Delivery, or the whole ``send_many`` or ``flush``.
     """
 
     def __init__(self, loop_thread: int) -> None:
@@ -60,59 +60,59 @@ class ThreadsafeFuture(concurrent.futures.Future[_T]):
     def _check_thread(self) -> None:
         if get_ident() == self._loop_thread and not self.done():
             raise WrongCallerError(
-                "this would wait for itself: the event loop's thread has to deliver what is waited for here; await "
-                "producer.send() instead"
+                "this call would block the event loop's thread for ever, as that thread delivers the record: "
+                "`await producer.send(...)` instead"
             )
 
 
 class ThreadsafeProducer:
-    """``send``, ``send_many`` and ``flush`` for any thread, also one with another event loop.
+    """``send``, ``send_many`` and ``flush`` for any thread, including threads with their own event loop.
 
-    What goes wrong, goes into the future: nothing but a closed loop raises here. When the producer is closed, what is
-    still on its way to the loop fails; after a fork everything does, in the child. Records of one thread keep their
-    order. No call blocks: records on their way to the loop are bounded by ``buffer_memory``, and fail with
-    ``BufferExhaustedError`` past that.
+    Errors go into the future; a call raises only if the loop is closed. When the producer is closed, calls that have
+    not reached the loop fail. In the child of a fork, all calls fail. Records of one thread keep their order. No call
+    blocks: records on their way to the loop occupy at most ``buffer_memory`` bytes, and further ones fail with
+    ``BufferExhaustedError``.
     """
 
     def __init__(self, producer: Sends, loop: asyncio.AbstractEventLoop, buffer_memory: int) -> None:
-        """To be called in the loop's thread."""
+        """Create it in the loop's thread."""
         self._producer = producer
         self._loop = loop
         self._loop_thread = get_ident()
         self._size_limit = buffer_memory
         self._lock = Lock()
         self._size = 0
-        # On their way to the loop, which does not come to them where it ends before.
-        self._on_the_way: set[ThreadsafeFuture[Any]] = set()
-        # Those behind them, that the loop has begun.
-        self._begun: set[ThreadsafeFuture[Any]] = set()
+        # Calls that the loop has not started; it never does if it is closed first.
+        self._pending: set[ThreadsafeFuture[Any]] = set()
+        # Calls that the loop has started.
+        self._started: set[ThreadsafeFuture[Any]] = set()
         self._life = Life.RUNNING
 
     def refuse(self, life: Life) -> None:
-        """Fail the calls that are on their way and all later ones: the producer has entered this state."""
+        """Fail the pending calls and all later ones, because the producer has entered this state."""
         with self._lock:
             self._life = life
-            on_the_way, self._on_the_way = self._on_the_way, set()
+            pending, self._pending = self._pending, set()
             self._size = 0
-        for future in on_the_way:
-            _end(future, ownership.not_running(life))
+        for future in pending:
+            _fail(future, ownership.not_running(life))
         if life is Life.LOOP_CLOSED:
-            # No callback ends them any more, and threads may wait for them.
-            begun, self._begun = self._begun, set()
-            for future in begun:
-                _end(future, ProducerClosedError(_LOOP_CLOSED_MEANWHILE))
+            # The loop runs no more callbacks, and threads may wait for these.
+            started, self._started = self._started, set()
+            for future in started:
+                _fail(future, ProducerClosedError(_LOOP_CLOSED_MEANWHILE))
 
     def disown_after_fork(self) -> None:
-        """In the child: refuse all. The threads that held the lock or wait for futures are in the parent."""
+        """Fail all calls in the child. The threads that held the lock or wait for futures exist only in the parent."""
         self._lock = Lock()
-        self._on_the_way = set()
-        self._begun = set()
+        self._pending = set()
+        self._started = set()
         self.refuse(Life.FORKED)
 
     def send(
         self, topic: str, value: Any = None, key: Any = None, **options: Any
     ) -> concurrent.futures.Future[RecordMetadata]:
-        """``Producer.send``."""
+        """Call ``Producer.send`` on the loop; ``options`` are its keyword arguments."""
         return self._call(
             lambda: self._producer.send(topic, value, key, **options),
             validation.size_of(value)
@@ -122,18 +122,18 @@ class ThreadsafeProducer:
         )
 
     def send_many(self, topic: str, values: Any, **options: Any) -> concurrent.futures.Future[SendManyResult]:
-        """``Producer.send_many``; the columns must not be changed before it is done."""
+        """Call ``Producer.send_many`` on the loop; the columns must not change until the future is done."""
         return self._call(lambda: self._loop.create_task(self._producer.send_many(topic, values, **options)))
 
     def flush(self) -> concurrent.futures.Future[None]:
-        """``Producer.flush``: of what was sent before, this thread's sends included."""
+        """Call ``Producer.flush`` on the loop; it includes this thread's earlier sends."""
         return self._call(lambda: self._loop.create_task(self._producer.flush()))
 
     def _call(self, begin: Callable[[], asyncio.Future[_T]], size: int = 0) -> concurrent.futures.Future[_T]:
-        """Let ``begin`` run on the loop, and what it returns end the future that is returned."""
+        """Schedule ``begin`` on the loop; the outcome of its result becomes that of the returned future."""
         future: ThreadsafeFuture[_T] = ThreadsafeFuture(self._loop_thread)
         with self._lock:
-            count = len(self._on_the_way)
+            count = len(self._pending)
             if self._life is Life.LOOP_CLOSED:
                 raise ownership.not_running(self._life)
             if self._life is not Life.RUNNING:
@@ -143,21 +143,21 @@ class ThreadsafeProducer:
                 future.set_exception(line_full(size, self._size, self._size_limit, count))
                 return future
             self._size += size
-            self._on_the_way.add(future)
+            self._pending.add(future)
         try:
             self._loop.call_soon_threadsafe(self._begin, future, begin, size)
         except RuntimeError as error:
             with self._lock:
-                self._on_the_way.discard(future)
+                self._pending.discard(future)
             raise ownership.not_running(Life.LOOP_CLOSED) from error
         return future
 
     def _begin(self, future: ThreadsafeFuture[_T], begin: Callable[[], asyncio.Future[_T]], size: int) -> None:
         with self._lock:
-            if future not in self._on_the_way:
+            if future not in self._pending:
                 # The producer was closed meanwhile.
                 return
-            self._on_the_way.remove(future)
+            self._pending.remove(future)
             self._size -= size
         if future.cancelled():
             future.set_running_or_notify_cancel()
@@ -165,23 +165,23 @@ class ThreadsafeProducer:
         try:
             outcome = begin()
         except (Exception, asyncio.CancelledError) as error:
-            _end(future, error)
+            _fail(future, error)
             return
-        # Until it has ended the future is pending, and can be cancelled.
-        self._begun.add(future)
+        # The future stays cancellable until the outcome is there.
+        self._started.add(future)
         outcome.add_done_callback(OwnCallback(lambda outcome: self._finish(outcome, future)))
         future.add_done_callback(lambda future: self._cancel(outcome) if future.cancelled() else None)
 
     def _finish(self, outcome: asyncio.Future[_T], future: ThreadsafeFuture[_T]) -> None:
-        self._begun.discard(future)
+        self._started.discard(future)
         _copy(outcome, future)
 
     def _cancel(self, outcome: asyncio.Future[_T]) -> None:
-        """In the thread that has cancelled."""
+        """Cancel the outcome on the loop; runs in the thread that cancelled the future."""
         try:
             self._loop.call_soon_threadsafe(outcome.cancel)
         except RuntimeError:
-            # The loop is closed: nothing is under way any more.
+            # The loop is closed: no call is in progress.
             return
 
 
@@ -195,9 +195,9 @@ def _copy(outcome: asyncio.Future[_T], future: concurrent.futures.Future[_T]) ->
         if future.set_running_or_notify_cancel():
             future.set_result(outcome.result())
     else:
-        _end(future, error)
+        _fail(future, error)
 
 
-def _end(future: concurrent.futures.Future[_T], error: BaseException) -> None:
+def _fail(future: concurrent.futures.Future[_T], error: BaseException) -> None:
     if future.set_running_or_notify_cancel():
         future.set_exception(error)

@@ -574,7 +574,7 @@ class TestTransportArgument:
         return ProducerConfig.from_kwargs(bootstrap_servers="localhost:9092", **keys)
 
     def test_no_such_transport(self):
-        with pytest.raises(ConfigurationError, match="transport 'infiniband' does not exist: give 'tcp', 'rdma'"):
+        with pytest.raises(ConfigurationError, match="transport 'infiniband' does not exist: use 'tcp', 'rdma'"):
             connector_for(self.config(), "infiniband")
 
     def test_without_pyverbs(self, monkeypatch, caplog):
@@ -601,16 +601,16 @@ class TestTransportArgument:
 
     @pytest.mark.parametrize("connector", [RdmaConnector(SimulatedFabric()), MemoryNetwork(), StreamConnector()])
     def test_tls_together_with_a_connector_is_refused(self, connector):
-        with pytest.raises(ConfigurationError, match=f"a {type(connector).__name__} makes its connections by itself"):
+        with pytest.raises(ConfigurationError, match=f"a {type(connector).__name__} opens its own connections"):
             Producer(bootstrap_servers="localhost:9092", security_protocol="SSL", transport=connector)
 
     @pytest.mark.parametrize(
         ("transport", "text"),
         [
-            (3, r"transport 3 has no resolve\(\); give 'tcp'"),
+            (3, r"transport 3 has no resolve\(\); use 'tcp'"),
             (None, r"transport None has no resolve\(\)"),
             (SimpleNamespace(resolve=print), r"has no connect\(\)"),
-            (StreamConnector, "is a class: give an object of it"),
+            (StreamConnector, "is a class: pass an instance"),
         ],
     )
     def test_an_object_that_is_no_connector_is_refused_by_the_constructor(self, transport, text):
