@@ -106,7 +106,7 @@ async def test_offsets_can_be_listed_by_position_and_by_time():
         # As numbers these have meanings of their own: the latest, the earliest, and others that newer brokers know.
         for before in (-0.001, -0.002, -3600):
             assert await admin.list_offsets("a", {1: at(before)}) == {1: 0}
-        with pytest.raises(ValueError, match="by 'earliest', 'latest' or a datetime, not 'beginning'"):
+        with pytest.raises(ValueError, match="must be 'earliest', 'latest' or a datetime, not 'beginning'"):
             await admin.list_offsets("a", {1: "beginning"})
 
 

@@ -97,11 +97,11 @@ def test_a_name_that_does_not_resolve_is_explained() -> None:
         (ssl_error("SSLV3_ALERT_BAD_CERTIFICATE"), "did not accept this client's certificate"),
         (ssl_error("TLSV1_ALERT_PROTOCOL_VERSION"), "ssl_enabled_protocols"),
         (ssl_error("SSLV3_ALERT_HANDSHAKE_FAILURE"), "ssl_cipher_suites"),
-        (ssl_error("SOMETHING_NEW"), "(SOMETHING_NEW). The broker's log may say more"),
+        (ssl_error("SOMETHING_NEW"), "(SOMETHING_NEW). Check the broker's log"),
         (verify_error(62, "Hostname mismatch"), "issued for another name"),
         (verify_error(20, "unable to get local issuer certificate"), "ssl_truststore_location"),
         (verify_error(10, "certificate has expired"), "renew it"),
-        (verify_error(7, "certificate signature failure"), "look at the certificate"),
+        (verify_error(7, "certificate signature failure"), "check the certificate"),
     ],
     ids=str,
 )
@@ -125,7 +125,7 @@ def test_a_tls_client_on_a_plaintext_listener_is_explained(failure: OSError) -> 
 
 
 def test_a_plaintext_client_on_a_tls_listener_is_explained() -> None:
-    assert "speaks TLS or demands SASL" in str(diagnosis.ended_before_first_answer(ADDRESS, uses_tls=False))
+    assert "speaks TLS or requires SASL" in str(diagnosis.ended_before_first_answer(ADDRESS, uses_tls=False))
     assert "ssl.client.auth=required" in str(diagnosis.ended_before_first_answer(ADDRESS, uses_tls=True))
     alert = diagnosis.unexpected_frame(ADDRESS, b"\x15\x03\x03\x00\x02\x02\x46", 1000)
     assert type(alert) is TlsError
@@ -138,7 +138,7 @@ def test_a_listener_that_is_not_kafka_is_explained() -> None:
     assert "answered in HTTP" in str(http)
     negative = diagnosis.unexpected_frame(ADDRESS, b"\xff\xff\xff\xff", 1000)
     assert isinstance(negative, ProtocolError)
-    assert "a response of -1 bytes, where 0 to 1000 are possible" in str(negative)
+    assert "a response of -1 bytes, but 0 to 1000 are possible" in str(negative)
 
 
 def test_a_missing_topic_is_explained() -> None:
@@ -153,7 +153,7 @@ def test_a_missing_topic_is_explained() -> None:
 def test_an_unresponsive_cluster_is_distinguished_from_a_missing_topic() -> None:
     cause = diagnosis.connection_failed(ADDRESS, ConnectionRefusedError())
     error = diagnosis.topic_unknown("clicks", 500, metadata_seen=False, cause=cause)
-    assert "No broker told the partitions of topic 'clicks'" in str(error)
+    assert "No broker returned the partitions of topic 'clicks'" in str(error)
     assert "Nothing listens at kafka.example:9092" in str(error)
     assert error.__cause__ is cause
 
@@ -173,7 +173,7 @@ def test_a_record_that_is_too_large_names_the_excess_and_the_limiting_key() -> N
 def test_a_full_buffer_states_the_wait_and_the_number_of_waiting_records() -> None:
     error = diagnosis.buffer_full(100, 33554432, 60000, 12)
     assert isinstance(error, BufferExhaustedError)
-    assert "(33554432 bytes) within 60000 ms (max_block_ms), with 12 sends in line" in str(error)
+    assert "(33554432 bytes) within 60000 ms (max_block_ms), with 12 sends waiting" in str(error)
     error = diagnosis.line_full(100, 33554400, 33554432, 12)
     assert isinstance(error, BufferExhaustedError)
     assert "12 sends with 33554400 bytes already wait" in str(error)
@@ -182,11 +182,11 @@ def test_a_full_buffer_states_the_wait_and_the_number_of_waiting_records() -> No
 @pytest.mark.parametrize(
     ("sent", "unknown", "fate"),
     [
-        (True, True, "may be in the log all the same"),
-        (True, False, "were sent, and refused every time before anything was written"),
+        (True, True, "may be in the log nevertheless"),
+        (True, False, "were sent, and rejected every time before anything was written"),
         (False, False, "were never sent"),
         # A part of a batch that was sent as a whole.
-        (False, True, "may be in the log all the same"),
+        (False, True, "may be in the log nevertheless"),
     ],
 )
 def test_a_delivery_timeout_states_whether_the_record_was_sent(sent: bool, unknown: bool, fate: str) -> None:
@@ -207,13 +207,13 @@ def test_a_delivery_timeout_states_whether_the_record_was_sent(sent: bool, unkno
     ("sent", "unknown", "fate"),
     [
         (True, True, "They were sent before."),
-        (True, False, "refused every time before anything was written."),
+        (True, False, "rejected every time before anything was written."),
         (False, False, "They were never sent."),
     ],
 )
 def test_a_delivery_timeout_states_that_the_partition_is_gone(sent: bool, unknown: bool, fate: str) -> None:
     error = diagnosis.delivery_timed_out("clicks-3", 17, 120000, sent=sent, may_have_been_written=unknown, gone=True)
-    assert "does not have this partition any more: the topic was deleted, or created anew with fewer" in str(error)
+    assert "no longer has this partition: the topic was deleted, or created again with fewer" in str(error)
     assert fate in str(error)
 
 

@@ -132,8 +132,8 @@ def test_code_zero_is_no_error() -> None:
 
 def test_text_states_what_happened_the_brokers_message_the_advice_and_the_code() -> None:
     assert str(broker_error(19, "ISR is [1]")) == (
-        "The partition has fewer in-sync replicas than min.insync.replicas demands; nothing was written. "
-        'The broker says: "ISR is [1]". Bring the missing brokers back, or lower min.insync.replicas of the topic. '
+        "The partition has fewer in-sync replicas than min.insync.replicas requires; nothing was written. "
+        'The broker\'s message: "ISR is [1]". Restart the missing brokers, or lower min.insync.replicas of the topic. '
         "[NOT_ENOUGH_REPLICAS, 19]"
     )
 
@@ -146,8 +146,8 @@ def test_text_states_what_happened_the_brokers_message_the_advice_and_the_code()
         (29, "WRITE"),
         (31, "IDEMPOTENT_WRITE"),
         (19, "min.insync.replicas"),
-        (90, "transactional.id of its own"),
-        (70, "try again"),
+        (90, "its own transactional.id"),
+        (70, "may be temporary: retry"),
         (112, "broker's log"),
     ],
 )

@@ -42,8 +42,8 @@ def test_errors_of_one_record_are_in_the_singular() -> None:
     assert "1 record for t-0 was not acknowledged" in str(
         delivery_timed_out("t-0", 1, 10, sent=True, may_have_been_written=True)
     )
-    assert "with 1 send in line" in str(buffer_full(10, 100, 5, 1))
-    assert "No place in line for 1 byte: 1 send with 100 bytes already waits" in str(line_full(1, 100, 100, 1))
+    assert "with 1 send waiting" in str(buffer_full(10, 100, 5, 1))
+    assert "has no room for 1 byte: 1 send with 100 bytes already waits" in str(line_full(1, 100, 100, 1))
 
 
 HOSTILE = "up\n2026-01-01 ERROR forged\x1b[2J\u202egnp.exe"

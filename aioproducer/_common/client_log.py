@@ -1,4 +1,4 @@
-"""Log lines that name the client they come from."""
+"""A logger that adds the client's name to each message."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Log: TypeAlias = "logging.Logger | logging.LoggerAdapter[logging.Logger]"
 
 
 class ClientLog(logging.LoggerAdapter[logging.Logger]):
-    """A logger that puts the client in front of each message, as Kafka's ``LogContext`` does.
+    """A logger that puts the client's name in front of each message, as Kafka's ``LogContext``.
 
     ``[Producer clientId=orders] Broker kafka-1:9092 (id 1): ...``
     """
@@ -23,10 +23,10 @@ class ClientLog(logging.LoggerAdapter[logging.Logger]):
     def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
         if not self.isEnabledFor(level):
             return
-        # The call of this method is no place that a log should name.
+        # The log names the caller of this method, not this method.
         kwargs["stacklevel"] = kwargs.get("stacklevel", 1) + 1
         if args:
-            # The client id may have a % of its own.
+            # The client id may contain a %.
             self.logger.log(level, f"%s{msg}", self._prefix, *args, **kwargs)
         else:
             self.logger.log(level, f"{self._prefix}{msg}", **kwargs)

@@ -1,7 +1,7 @@
-"""Errors whose text says what probably happened: those that a newcomer, or whoever is on call, meets first.
+"""Errors whose text names the probable cause and the remedy: those that new users and operators see first.
 
-Each function looks at what is known at the place where something failed and returns the error to raise there. None
-raises. Sizes are bytes, times milliseconds, addresses ``host:port`` as connected to.
+Each function takes the facts known at the failure and returns the error to raise; none raises. Sizes are bytes, times
+are milliseconds, addresses are ``host:port`` as connected to.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from aioproducer.errors import (
 )
 
 _ADVERTISED = (
-    " The cluster itself gave this address for broker {broker} (advertised.listeners of that broker), after a "
-    "bootstrap server had answered: correct advertised.listeners so that it can be reached from here, or the network."
+    " The cluster's metadata has this address for broker {broker} (advertised.listeners of that broker), and a "
+    "bootstrap server was reached: set advertised.listeners to an address that this machine can reach, or correct the "
+    "network."
 )
 _UNREACHABLE = frozenset({errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN})
 _TLS_RECORD_TYPES = frozenset({0x14, 0x15, 0x16, 0x17})
@@ -39,22 +40,23 @@ _CERTIFICATE_HINTS = {
     19: "its chain ends in a certificate that is not trusted: put that into the trust store (ssl_truststore_location)",
     20: "its issuer is not trusted: put the issuer's certificate into the trust store (ssl_truststore_location)",
     21: "its issuer is not trusted: put the issuer's certificate into the trust store (ssl_truststore_location)",
-    62: "it was issued for another name: connect by a name in the certificate, or issue it for this one; "
-    "ssl_endpoint_identification_algorithm='' switches the check off",
-    64: "it was issued for another address: connect by a name in the certificate, or issue it for this one; "
-    "ssl_endpoint_identification_algorithm='' switches the check off",
+    62: "it was issued for another name: connect by a name in the certificate, or issue one for this name; "
+    "ssl_endpoint_identification_algorithm='' disables the check",
+    64: "it was issued for another address: connect by a name in the certificate, or issue one for this address; "
+    "ssl_endpoint_identification_algorithm='' disables the check",
 }
 
-# Parts of ssl.SSLError.reason, in the order in which they are looked for.
+# Parts of ssl.SSLError.reason, in the order of the search.
 _TLS_HINTS = (
     (
         ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST", "UNKNOWN_PROTOCOL", "PACKET_LENGTH"),
-        "What answers there does not speak TLS: use the broker's TLS listener, or security_protocol='PLAINTEXT'.",
+        "The server does not speak TLS: use the broker's TLS listener, or security_protocol='PLAINTEXT'.",
     ),
     (
         ("CERTIFICATE_REQUIRED", "BAD_CERTIFICATE", "ALERT_UNKNOWN_CA", "CERTIFICATE_UNKNOWN"),
-        "The broker did not accept this client's certificate, or demands one (ssl.client.auth=required): "
-        "set ssl_keystore_location, or ssl_keystore_certificate_chain and ssl_keystore_key, to one that it trusts.",
+        "The broker did not accept this client's certificate, or requires one (ssl.client.auth=required): set "
+        "ssl_keystore_location, or ssl_keystore_certificate_chain and ssl_keystore_key, to a certificate that the "
+        "broker trusts.",
     ),
     (
         ("PROTOCOL_VERSION", "NO_PROTOCOLS_AVAILABLE", "UNSUPPORTED_PROTOCOL"),
@@ -62,8 +64,8 @@ _TLS_HINTS = (
     ),
     (
         ("HANDSHAKE_FAILURE", "NO_SHARED_CIPHER", "NO_CIPHERS_AVAILABLE"),
-        "The two sides share no cipher suite, or the broker demands a client certificate: compare ssl_cipher_suites "
-        "with the broker's, and look into the broker's log.",
+        "The two sides share no cipher suite, or the broker requires a client certificate: compare ssl_cipher_suites "
+        "with the broker's, and check the broker's log.",
     ),
 )
 
@@ -71,9 +73,9 @@ _TLS_HINTS = (
 def connection_failed(
     address: str, error: OSError, *, uses_tls: bool = False, broker: int | None = None
 ) -> ConnectionFailedError:
-    """No connection to ``address`` could be made, because of ``error``.
+    """Return the error for a connection to ``address`` that failed with ``error``.
 
-    ``broker`` is the broker's id where the address came from the cluster's metadata, ``None`` for a bootstrap server.
+    ``broker`` is the broker's id if the address came from the cluster's metadata, ``None`` for a bootstrap server.
     """
     advertised = "" if broker is None or broker < 0 else _ADVERTISED.format(broker=broker)
     import socket
@@ -93,14 +95,14 @@ def connection_failed(
     if isinstance(error, TimeoutError):
         check = advertised or " Check the address in bootstrap_servers, routes and firewalls."
         return ConnectionFailedError(
-            f"{address} did not answer within socket_connection_setup_timeout_ms: packets seem to be dropped.{check}"
+            f"{address} did not respond within socket_connection_setup_timeout_ms: packets seem to be dropped.{check}"
         )
     reason = error.strerror or str(error) or type(error).__name__
     if error.errno in _UNREACHABLE:
         check = advertised or " Check the address in bootstrap_servers and the network."
         return ConnectionFailedError(f"{address} cannot be reached from here ({reason}).{check}")
     return ConnectionFailedError(
-        f"No connection to {address} could be made ({reason}).{advertised or ' Check the broker and the network.'}"
+        f"The connection to {address} failed ({reason}).{advertised or ' Check the broker and the network.'}"
     )
 
 
@@ -111,7 +113,7 @@ def _resolution_text(address: str, error: OSError) -> str:
 
 
 def bootstrap_resolution_failed(errors: Mapping[str, OSError]) -> BootstrapResolutionError:
-    """No name in ``bootstrap_servers`` could be resolved; ``errors`` tells why for each address."""
+    """Return the error for ``bootstrap_servers`` without a name that resolves; ``errors`` has each address's reason."""
     reasons = "; ".join(f"{address}: {error.strerror or error}" for address, error in errors.items())
     return BootstrapResolutionError(
         f"No host name in bootstrap_servers could be resolved ({reasons}): check their spelling and this machine's DNS."
@@ -119,21 +121,21 @@ def bootstrap_resolution_failed(errors: Mapping[str, OSError]) -> BootstrapResol
 
 
 def tls_failed(address: str, error: OSError) -> TlsError:
-    """The TLS handshake with ``address`` failed with ``error``, an ``ssl.SSLError``."""
+    """Return the error for a TLS handshake with ``address`` that failed with ``error``, an ``ssl.SSLError``."""
     import ssl
 
     if isinstance(error, ssl.SSLCertVerificationError):
-        hint = _CERTIFICATE_HINTS.get(error.verify_code, "look at the certificate and at the trust store")
-        return TlsError(f"The certificate of {address} was refused ({printable(error.verify_message)}): {hint}.")
+        hint = _CERTIFICATE_HINTS.get(error.verify_code, "check the certificate and the trust store")
+        return TlsError(f"The certificate of {address} was rejected ({printable(error.verify_message)}): {hint}.")
     reason = printable((isinstance(error, ssl.SSLError) and error.reason) or str(error))
     for parts, hint in _TLS_HINTS:
         if any(part in reason for part in parts):
             return TlsError(f"The TLS handshake with {address} failed ({reason}). {hint}")
-    return TlsError(f"The TLS handshake with {address} failed ({reason}). The broker's log may say more.")
+    return TlsError(f"The TLS handshake with {address} failed ({reason}). Check the broker's log.")
 
 
 def tls_handshake_ended(address: str) -> ConnectionFailedError:
-    """The peer ended the connection during the TLS handshake, as Kafka does on a listener without TLS."""
+    """Return the error for a peer that ends the TLS handshake, as Kafka does on a listener without TLS."""
     return ConnectionFailedError(
         f"{address} ended the connection during the TLS handshake. Either this listener does not speak TLS: use the "
         "broker's TLS listener, or security_protocol='PLAINTEXT'; or the broker has just stopped."
@@ -143,22 +145,22 @@ def tls_handshake_ended(address: str) -> ConnectionFailedError:
 def ended_before_first_answer(
     address: str, *, uses_tls: bool, exception: Exception | None = None
 ) -> ConnectionFailedError:
-    """The peer ended the connection before it had answered the first request, as a TLS or SASL listener does."""
+    """Return the error for a peer that ends the connection before its first response, as TLS and SASL listeners do."""
     because = f" ({exception})" if exception is not None else ""
     if uses_tls:
         return ConnectionFailedError(
-            f"{address} ended the connection before it answered the first request{because}. The listener may demand "
-            "SASL or a client certificate (ssl.client.auth=required): look at the broker's listeners and its log."
+            f"{address} ended the connection before it answered the first request{because}. The listener may require "
+            "SASL or a client certificate (ssl.client.auth=required): check the broker's listeners and its log."
         )
     return ConnectionFailedError(
         f"{address} ended the connection before it answered the first request{because}. Often this listener speaks TLS "
-        "or demands SASL, and the client uses security_protocol='PLAINTEXT': look at listeners in the broker's "
+        "or requires SASL, and the client uses security_protocol='PLAINTEXT': check listeners in the broker's "
         "configuration. Otherwise the broker has just stopped."
     )
 
 
 def unexpected_frame(address: str, start: bytes, limit: int) -> ProtocolError | TlsError:
-    """The four bytes in ``start`` cannot be the size of a Kafka response of at most ``limit`` bytes."""
+    """Return the error for a ``start`` of four bytes that is no size of a Kafka response of at most ``limit`` bytes."""
     if start[:4] == b"HTTP":
         return ProtocolError(
             f"{address} answered in HTTP, so it is no Kafka listener: check host and port in bootstrap_servers."
@@ -170,23 +172,25 @@ def unexpected_frame(address: str, start: bytes, limit: int) -> ProtocolError | 
         )
     if start[:4] == _RDMA_HANDSHAKE:
         return ProtocolError(
-            f"{address} is an RDMA listener, but this client speaks TCP: give it the port of a TCP listener, or "
+            f"{address} is an RDMA listener, but this client speaks TCP: use the port of a TCP listener, or set "
             "transport='rdma'."
         )
     size = int.from_bytes(start[:4], "big", signed=True)
     return ProtocolError(
-        f"{address} announced a response of {size} bytes, where 0 to {limit} are possible: what answers there is no "
-        "Kafka listener, or something between changes bytes."
+        f"{address} announced a response of {size} bytes, but 0 to {limit} are possible: the server is no Kafka "
+        "listener, or a device on the way alters the bytes."
     )
 
 
 def topic_unknown(
     topic: str, waited_ms: float, *, metadata_seen: bool, throttling: str = "", cause: KafkaError | None = None
 ) -> MetadataTimeoutError:
-    """The partitions of ``topic`` did not become known while a send waited ``max_block_ms``.
+    """Return the error for a send that waited ``max_block_ms`` for the partitions of ``topic``.
 
-    ``metadata_seen``: the cluster has answered, so the topic is what is missing; otherwise no broker was reached and
-    ``cause`` is the last reason. ``throttling``: what ``throttled`` says of a broker, where all throttle.
+    Args:
+        metadata_seen: the cluster has answered, so only the topic is missing. Otherwise no broker was reached, and
+            ``cause`` is the last error.
+        throttling: the text of ``throttled`` if all brokers throttle the client.
     """
     because = f" The last error was: {cause}" if cause is not None else ""
     if metadata_seen:
@@ -196,39 +200,40 @@ def topic_unknown(
         )
     else:
         error = MetadataTimeoutError(
-            f"No broker told the partitions of topic {topic!r} within {waited_ms:.0f} ms (max_block_ms): check that "
-            f"the cluster can be reached.{throttling}{because}"
+            f"No broker returned the partitions of topic {topic!r} within {waited_ms:.0f} ms (max_block_ms): check "
+            f"that the cluster can be reached.{throttling}{because}"
         )
     error.__cause__ = cause
     return error
 
 
 def partition_unknown(topic: str, partition: int, count: int, waited_ms: float) -> MetadataTimeoutError:
-    """``topic`` has ``count`` partitions, and ``partition`` did not appear while a send waited."""
+    """Return the error for a send that waited for ``partition`` of a ``topic`` that has only ``count``."""
     return MetadataTimeoutError(
-        f"Topic {topic!r} has no partition {partition} and got none within {waited_ms:.0f} ms (max_block_ms): it has "
-        f"{count}, numbered from 0."
+        f"Topic {topic!r} has no partition {partition}: after {waited_ms:.0f} ms (max_block_ms) it has {count}, "
+        "numbered from 0. Choose one of them, or add partitions."
     )
 
 
 def serializer_late(topic: str, waited_ms: float) -> KafkaTimeoutError:
-    """An async serializer has not given the bytes of a record while its send waited."""
+    """Return the error for a send that waited ``max_block_ms`` for its async serializer."""
     return KafkaTimeoutError(
-        f"A serializer did not finish a record for topic {topic!r} within {waited_ms:.0f} ms (max_block_ms): make it "
-        f"faster, or raise max_block_ms."
+        f"A serializer did not finish a record for topic {topic!r} within {waited_ms:.0f} ms (max_block_ms): make the "
+        "serializer faster, or raise max_block_ms."
     )
 
 
 def held_up(topic: str, waited_ms: float) -> KafkaTimeoutError:
-    """A record lacked nothing, but stood behind others of its topic, whose order is kept."""
+    """Return the error for a complete record that waited for earlier records of its topic, whose order is kept."""
     return KafkaTimeoutError(
-        f"A record for topic {topic!r} waited {waited_ms:.0f} ms (max_block_ms) behind earlier ones of the topic, "
-        f"which wait for a serializer: records of a topic keep their order."
+        f"A record for topic {topic!r} waited {waited_ms:.0f} ms (max_block_ms) for earlier records of the topic, "
+        "which wait for a serializer: records of a topic keep their order. Make the serializer faster, or raise "
+        "max_block_ms."
     )
 
 
 def record_too_large(topic: str, size: int, limit: int, limit_key: str) -> RecordTooLargeError:
-    """A record of ``size`` bytes as it would be in its batch is over ``limit``, the value of ``limit_key``."""
+    """Return the error for a record whose ``size`` in its batch exceeds ``limit``, the value of ``limit_key``."""
     return RecordTooLargeError(
         f"The record for topic {topic!r} takes {size} bytes uncompressed, {size - limit} more than {limit_key} allows "
         f"({limit}): send smaller records, or raise {limit_key} and also the topic's max.message.bytes."
@@ -238,31 +243,31 @@ def record_too_large(topic: str, size: int, limit: int, limit_key: str) -> Recor
 def buffer_full(
     size: int, buffer_memory: int, waited_ms: float, waiters: int, throttling: str = ""
 ) -> BufferExhaustedError:
-    """No room for ``size`` bytes came free while a send waited ``max_block_ms``, with ``waiters`` sends in line.
+    """Return the error for a send that waited ``max_block_ms`` for ``size`` bytes, with ``waiters`` sends queued.
 
-    ``throttling``: what ``throttled`` says of a broker that throttles, if one does.
+    ``throttling`` is the text of ``throttled`` if a broker throttles the client.
     """
     return BufferExhaustedError(
         f"No room for {counted(size, 'byte')} in buffer_memory ({buffer_memory} bytes) within {waited_ms:.0f} ms "
-        f"(max_block_ms), with {counted(waiters, 'send')} in line: records come faster than the brokers take them. "
-        "Call `await producer.drain()` between sends, raise buffer_memory, or look at the brokers."
+        f"(max_block_ms), with {counted(waiters, 'send')} waiting: records arrive faster than the brokers accept them. "
+        "Call `await producer.drain()` between sends, raise buffer_memory, or check the brokers."
         f"{throttling}"
     )
 
 
 def line_full(size: int, waiting_bytes: int, buffer_memory: int, waiters: int) -> BufferExhaustedError:
-    """The sends in line hold ``waiting_bytes``, so that not even a place in line is left for ``size`` bytes more."""
+    """Return the error for a send of ``size`` bytes that cannot be queued: waiting sends hold ``waiting_bytes``."""
     return BufferExhaustedError(
-        f"No place in line for {counted(size, 'byte')}: {counted(waiters, 'send')} with {waiting_bytes} bytes already "
-        f"{'waits' if waiters == 1 else 'wait'} for room or for metadata (buffer_memory: {buffer_memory} bytes). "
-        "Await the sends, or call `await producer.drain()` between them."
+        f"The queue of waiting records has no room for {counted(size, 'byte')}: {counted(waiters, 'send')} with "
+        f"{waiting_bytes} bytes already {'waits' if waiters == 1 else 'wait'} for memory or for metadata "
+        f"(buffer_memory: {buffer_memory} bytes). Await the sends, or call `await producer.drain()` between them."
     )
 
 
 def throttled(broker: object, left_ms: float) -> str:
-    """A sentence, with a space in front: the broker takes no request of this client for so long (KIP-219)."""
+    """Return a sentence, with a leading space: the broker throttles the client for ``left_ms`` more (KIP-219)."""
     return (
-        f" Broker {broker} throttles this client, for another {left_ms:.0f} ms: send less, or raise the quota of this "
+        f" Broker {broker} throttles this client for another {left_ms:.0f} ms: send less, or raise the quota of this "
         "client or user (producer_byte_rate, request_percentage)."
     )
 
@@ -278,26 +283,28 @@ def delivery_timed_out(
     throttling: str = "",
     last_error: KafkaError | None = None,
 ) -> DeliveryTimeoutError:
-    """``count`` records of one batch were not acknowledged in time.
+    """Return the error for ``count`` records of one batch that were not acknowledged in time.
 
-    ``sent``: they went out at least once. ``may_have_been_written``: the outcome of an attempt is unknown.
-    ``gone``: the cluster no longer has the partition. ``throttling``: what ``throttled`` says of its leader, if that
-    throttles.
+    Args:
+        sent: they were sent at least once.
+        may_have_been_written: the outcome of an attempt is unknown.
+        gone: the cluster no longer has the partition.
+        throttling: the text of ``throttled`` if the partition's leader throttles the client.
     """
     if may_have_been_written:
-        attempts, was_sent = "They were sent, so they may be in the log all the same.", "They were sent before."
+        attempts, was_sent = "They were sent, so they may be in the log nevertheless.", "They were sent before."
     elif sent:
-        attempts = was_sent = "They were sent, and refused every time before anything was written."
+        attempts = was_sent = "They were sent, and rejected every time before anything was written."
     else:
         attempts, was_sent = (
-            "They were never sent: the partition's leader could not be reached, earlier batches held them up, or no "
-            "broker gave the producer an id (INIT_PRODUCER_ID).",
+            "They were never sent: the partition's leader could not be reached, earlier batches blocked them, or no "
+            "broker assigned a producer id (INIT_PRODUCER_ID).",
             "They were never sent.",
         )
     if gone:
         fate = (
-            "The cluster does not have this partition any more: the topic was deleted, or created anew with fewer "
-            f"partitions. {was_sent}"
+            "The cluster no longer has this partition: the topic was deleted, or created again with fewer partitions. "
+            f"{was_sent}"
         )
     elif throttling and not sent:
         fate = was_sent
@@ -314,7 +321,7 @@ def delivery_timed_out(
 
 
 def nearest(name: str, known: Sequence[str]) -> str:
-    """``did you mean ...?`` for the name in ``known`` that is spelt most like ``name``, or an empty string."""
+    """Return ``did you mean ...?`` for the most similar name in ``known``, or an empty string."""
     import difflib
 
     found = difflib.get_close_matches(name, known, n=1, cutoff=0.6)

@@ -1,4 +1,4 @@
-"""Stands in for Cython in modules that can be compiled; the compiler alone sees Cython itself."""
+"""A substitute for the ``cython`` module in uncompiled runs; only the compiler sees Cython itself."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _T = TypeVar("_T")
 
 
 class _Cython:
-    """What the compiled modules use of the ``cython`` module; none of it has an effect here."""
+    """The parts of the ``cython`` module that the compiled modules use, without any effect."""
 
     compiled = False
 

@@ -1,4 +1,7 @@
-"""Views of single bytes, one behind the other: told from others, made and cut without an object more than it takes."""
+"""Compiled. Memoryviews of contiguous single bytes: check, create and slice them without intermediate objects.
+
+No Python form: ``is_of_bytes`` reads the buffer of a view, and ``part_of`` sets it, without Python objects.
+"""
 
 from __future__ import annotations
 
@@ -14,20 +17,20 @@ if cython.compiled:
 
 
 def view_of(buffer: bytes | bytearray | memoryview) -> memoryview:
-    """A view of the single bytes of ``buffer``.
+    """Return a view of the single bytes of ``buffer``.
 
     Raises:
         TypeError: it is no buffer, or not contiguous.
     """
     view = memoryview(buffer)
-    # To cast a view costs more than to make one, and nearly all are of single bytes as they come.
+    # A cast costs more than a new view, and nearly all views consist of single bytes already.
     if is_of_bytes(view):
         return view
     return view.cast("B") if view.nbytes else memoryview(b"")
 
 
 def is_of_bytes(view: memoryview) -> bool:
-    """Whether it is of single bytes that lie one behind the other."""
+    """Return whether the view consists of contiguous single bytes."""
     if cython.compiled:
         return (
             PyMemoryView_GET_BUFFER(view).ndim == 1
@@ -39,9 +42,9 @@ def is_of_bytes(view: memoryview) -> bool:
 
 
 def part_of(view: memoryview, offset: int, length: int) -> memoryview:
-    """``view[offset : offset + length]`` of a view of single bytes one behind the other, which has so many."""
+    """Return ``view[offset : offset + length]`` of a view of contiguous single bytes that is at least that long."""
     if cython.compiled:
-        # Without a slice, and the numbers in it.
+        # Avoids a slice object and its numbers.
         assert 0 <= offset <= offset + length <= PyMemoryView_GET_BUFFER(view).len
         part: memoryview = PyMemoryView_FromObject(view)
         buffer = PyMemoryView_GET_BUFFER(part)

@@ -131,7 +131,7 @@ def test_the_first_uncompiled_producer_of_a_process_warns(tmp_path: Path, pure: 
     for line in lines:
         assert "runs uncompiled in this process, which takes 3.5 to 8 times the CPU" in line
         assert cure in line
-        assert "AIOPRODUCER_PURE=1 in the environment accepts it" in line
+        assert "AIOPRODUCER_PURE=1 in the environment accepts the uncompiled build" in line
 
 
 def test_a_compiled_producer_does_not_warn(caplog: pytest.LogCaptureFixture) -> None:

@@ -197,7 +197,7 @@ def test_a_disk_that_is_full_under_a_real_broker(commands, tmp_path):
         input_=b"x" * 1000 + b"\n" + (b"y" * 1000 + b"\n") * 300,
     )  # fmt: skip
     assert ended.code == 1
-    assert "Look at the broker's disk" in ended.err.splitlines()[-1]
+    assert "Check the broker's disk" in ended.err.splitlines()[-1]
     assert "Traceback" not in ended.err
     broker.send_signal(signal.SIGTERM)
     _, err = broker.communicate(timeout=20)

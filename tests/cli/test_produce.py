@@ -158,7 +158,7 @@ def test_a_full_disk_under_the_broker(call, cluster, topic, tmp_path):
     *told, last = ended.err.splitlines()
     assert all(line.startswith("aioproducer produce: sending again, for") for line in told)
     assert "10 of 10 records failed. " in last
-    assert "Look at the broker's disk" in last
+    assert "Check the broker's disk" in last
     assert json.loads(ended.out)["failed"] == 10
 
 

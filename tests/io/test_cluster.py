@@ -265,7 +265,7 @@ def test_a_record_that_expires_while_throttled_names_the_throttling():
     assert isinstance(sent[0], DeliveryTimeoutError)
     assert isinstance(sent[-1], BufferExhaustedError)
     for error, left_ms in ((missing, 4700), (sent[0], 4600), (sent[-1], 4700)):
-        told = r"Broker broker1:9092 \(id 1\) \(rack rack1\) throttles this client, for another (\d+) ms"
+        told = r"Broker broker1:9092 \(id 1\) \(rack rack1\) throttles this client for another (\d+) ms"
         found = re.search(told, str(error))
         assert found is not None, error
         assert left_ms - 100 <= int(found[1]) <= left_ms + 100
@@ -556,6 +556,6 @@ def test_an_unreachable_broker_is_reported_once(caplog):
     with caplog.at_level(logging.WARNING):
         text, _ = run(scenario, nodes=1)
     assert "Nothing listens at broker1:9092 (connection refused)" in text
-    assert "No broker told the partitions of topic 'clicks' within 5000 ms (max_block_ms)" in text
+    assert "No broker returned the partitions of topic 'clicks' within 5000 ms (max_block_ms)" in text
     # The failed record is awaited: its error needs no line of its own.
     assert len([record for record in caplog.records if "Nothing listens" in record.getMessage()]) == 1

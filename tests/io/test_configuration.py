@@ -293,7 +293,7 @@ def test_transports():
 
 
 def test_the_transport_is_checked_before_anything_starts():
-    with pytest.raises(ConfigurationError, match=r"give 'tcp', 'rdma', 'rdma,tcp' .*, or a connector"):
+    with pytest.raises(ConfigurationError, match=r"use 'tcp', 'rdma', 'rdma,tcp' .*, or a connector"):
         Producer(bootstrap_servers="a:1", transport="udp")
 
 

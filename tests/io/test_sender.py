@@ -114,7 +114,7 @@ def test_memory_is_released_only_after_the_transport_has_finished_reading_it():
             await producer.send("clicks", b"warm", partition=1)
             [stalled] = [connection for connection in world.connections if connection.node.id == 2]
             stalled.transport.receive_window = 0
-            with pytest.raises(DeliveryTimeoutError, match="They were sent, so they may be in the log all the same"):
+            with pytest.raises(DeliveryTimeoutError, match="They were sent, so they may be in the log nevertheless"):
                 await producer.send("clicks", b"slow" * 1000, partition=1)
             assert not memory_is_back(producer)
             for _ in range(50):
@@ -693,7 +693,7 @@ def test_a_missing_partition_and_a_missing_topic_raise_different_errors():
     async def scenario(world):
         world.cluster.create_topic("clicks", leaders=[1])
         async with world.producer(max_block_ms=1000) as producer:
-            with pytest.raises(MetadataTimeoutError, match=r"Topic 'clicks' has no partition 5 .* it has 1"):
+            with pytest.raises(MetadataTimeoutError, match=r"Topic 'clicks' has no partition 5: .* it has 1"):
                 await producer.send("clicks", b"value", partition=5)
             with pytest.raises(MetadataTimeoutError, match=r"Topic 'cliks' was not found in the cluster"):
                 await producer.send("cliks", b"value")

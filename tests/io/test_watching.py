@@ -196,7 +196,7 @@ def test_metrics_count_errors_that_send_raises():
         async with world.producer(buffer_memory=4096, max_block_ms=100) as producer:
             producer.send("missing", bytes(3500))
             for _ in range(2):
-                with pytest.raises(BufferExhaustedError, match="No place in line"):
+                with pytest.raises(BufferExhaustedError, match="The queue of waiting records has no room"):
                     producer.send("missing", bytes(3500))
             with pytest.raises(TypeError):
                 producer.send("missing", "text")

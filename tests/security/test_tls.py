@@ -251,7 +251,7 @@ def test_a_failed_handshake_is_explained(files: Files) -> None:
     [
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "does not speak TLS"),
         (b"\x00\x00\x00\x10" + b"\x00" * 16, "does not speak TLS"),
-        (b"\x15\x03\x03\x00\x02\x02\x74", "demands one (ssl.client.auth=required)"),
+        (b"\x15\x03\x03\x00\x02\x02\x74", "requires one (ssl.client.auth=required)"),
         (b"\x15\x03\x03\x00\x02\x02\x46", "share no TLS version"),
         (b"\x15\x03\x03\x00\x02\x02\x28", "share no cipher suite"),
         (b"", "this listener does not speak TLS"),

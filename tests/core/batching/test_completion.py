@@ -144,7 +144,7 @@ def test_each_rejected_record_has_the_brokers_message_about_it() -> None:
 def test_a_single_rejected_record_has_the_error_of_the_batch(code: int, kind: type[KafkaError]) -> None:
     errors = rejected(3, code, "1 record is wrong", {1: "out of range"})
     assert [type(error) for error in errors] == [BatchRejectedError, kind, BatchRejectedError]
-    assert 'The broker says: "out of range".' in str(errors[1])
+    assert 'The broker\'s message: "out of range".' in str(errors[1])
     assert not errors[1].retriable
 
 
@@ -172,14 +172,14 @@ def test_without_a_message_from_the_broker_the_error_explains_the_code() -> None
 def test_if_no_record_is_blamed_all_have_the_brokers_error(named: dict[int, str | None]) -> None:
     errors = rejected(3, INVALID_TIMESTAMP, "bad", named)
     assert [type(error) for error in errors] == [InvalidTimestampError] * 3
-    assert 'The broker says: "bad".' in str(errors[0])
+    assert 'The broker\'s message: "bad".' in str(errors[0])
 
 
 @pytest.mark.parametrize(("named", "words"), [({0: "no key"}, "no key"), ({0: None}, "bad"), ({7: "what"}, "bad")])
 def test_the_only_record_of_a_batch_has_the_brokers_error(named: dict[int, str | None], words: str) -> None:
     (error,) = rejected(1, INVALID_RECORD, "bad", named)
     assert isinstance(error, InvalidRecordError)
-    assert f'The broker says: "{words}".' in str(error)
+    assert f'The broker\'s message: "{words}".' in str(error)
 
 
 # Whether the record may be in the log
@@ -546,8 +546,8 @@ def test_the_oldest_batches_expire_first() -> None:
 @pytest.mark.parametrize(
     ("code", "fate"),
     [
-        (NOT_ENOUGH_REPLICAS_AFTER_APPEND, "They were sent, so they may be in the log all the same."),
-        (NOT_ENOUGH_REPLICAS, "They were sent, and refused every time before anything was written."),
+        (NOT_ENOUGH_REPLICAS_AFTER_APPEND, "They were sent, so they may be in the log nevertheless."),
+        (NOT_ENOUGH_REPLICAS, "They were sent, and rejected every time before anything was written."),
     ],
 )
 def test_an_expired_batch_states_whether_it_may_be_in_the_log(code: int, fate: str) -> None:

@@ -57,7 +57,7 @@ def test_the_queue_is_bounded() -> None:
     with pytest.raises(BufferExhaustedError, match="Await the sends, or call") as caught:
         line.add(make(), 1000)
     assert "1 send with 1012 bytes already waits" in str(caught.value)
-    assert "No place in line for 1000 bytes" in str(caught.value)
+    assert "has no room for 1000 bytes" in str(caught.value)
     assert "(buffer_memory: 2000 bytes)" in str(caught.value)
     assert len(line.records) == 1
     assert line.size == 500 + PENDING_OVERHEAD
