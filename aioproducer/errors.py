@@ -2,7 +2,7 @@
 
 Each subclass of ``BrokerError`` stands for an error code of the Kafka protocol. The module defines those that a
 producer usually meets, and creates the others at their first use, so that its import stays cheap. The remaining classes
-are the client's own. ``aioproducer._common.diagnosis`` builds the errors whose text depends on what happened.
+are the client's own. ``aioproducer._common.diagnosis`` builds the errors with a text that depends on what happened.
 """
 
 from __future__ import annotations

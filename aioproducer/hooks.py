@@ -89,7 +89,7 @@ class OnMetadataUpdated(Protocol):
     """Called after the producer's metadata was updated."""
 
     def on_metadata_updated(self, nodes: Sequence[Node], topics: Sequence[str]) -> None:
-        """``nodes`` are the brokers known now, ``topics`` those whose partitions the response contained."""
+        """``nodes`` are the brokers known now, ``topics`` those with partitions in the response."""
         ...
 
 

@@ -39,7 +39,7 @@ class PartitionLoad:
     leader_racks
         For each of ``available`` the rack of its leader. None without ``partitioner_rack_aware``.
     slow
-        Those of ``available`` whose broker has accepted none of its ready batches for longer than
+        Those of ``available`` on a broker that has accepted none of its ready batches for longer than
         ``partitioner_availability_timeout_ms``. Always empty without adaptive partitioning, as in Kafka.
     """
 

@@ -163,7 +163,7 @@ class UUIDSerializer:
 
 
 class VoidSerializer:
-    """Accepts only None, for topics whose records have no key, or no value."""
+    """Accepts only None, for topics without keys, or without values."""
 
     def serialize(self, topic: str, value: object, headers: list[HeaderPair]) -> Serialized:
         if value is not None:

@@ -69,7 +69,7 @@ def why_invalid_topic(topic: str) -> str | None:
 
 
 def as_buffer(name: str, data: object) -> bytes | bytearray | memoryview | None:
-    """Return a key or value as an object whose buffer is contiguous bytes.
+    """Return a key or value as an object with a buffer of contiguous bytes.
 
     Raises:
         TypeError: it is not bytes-like; a str is not encoded.

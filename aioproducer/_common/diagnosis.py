@@ -1,4 +1,4 @@
-"""Errors whose text names the probable cause and the remedy: those that new users and operators see first.
+"""Errors that name their probable cause and the remedy: those that new users and operators see first.
 
 Each function takes the facts known at the failure and returns the error to raise; none raises. Sizes are bytes, times
 are milliseconds, addresses are ``host:port`` as connected to.
@@ -224,7 +224,7 @@ def serializer_late(topic: str, waited_ms: float) -> KafkaTimeoutError:
 
 
 def held_up(topic: str, waited_ms: float) -> KafkaTimeoutError:
-    """Return the error for a complete record that waited for earlier records of its topic, whose order is kept."""
+    """Return the error for a complete record that waited for earlier records: a topic's records keep their order."""
     return KafkaTimeoutError(
         f"A record for topic {topic!r} waited {waited_ms:.0f} ms (max_block_ms) for earlier records of the topic, "
         "which wait for a serializer: records of a topic keep their order. Make the serializer faster, or raise "
@@ -233,7 +233,7 @@ def held_up(topic: str, waited_ms: float) -> KafkaTimeoutError:
 
 
 def record_too_large(topic: str, size: int, limit: int, limit_key: str) -> RecordTooLargeError:
-    """Return the error for a record whose ``size`` in its batch exceeds ``limit``, the value of ``limit_key``."""
+    """Return the error for a record of ``size`` bytes in its batch; ``limit`` is the value of ``limit_key``."""
     return RecordTooLargeError(
         f"The record for topic {topic!r} takes {size} bytes uncompressed, {size - limit} more than {limit_key} allows "
         f"({limit}): send smaller records, or raise {limit_key} and also the topic's max.message.bytes."

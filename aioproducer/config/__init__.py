@@ -1,4 +1,4 @@
-"""The producer's configuration: every key of Kafka's, parsed and checked as Kafka does it."""
+"""The producer's configuration: all of Kafka's keys, parsed and checked as in Kafka."""
 
 from aioproducer.config.definition import (
     NO_DEFAULT,

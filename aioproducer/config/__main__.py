@@ -1,4 +1,4 @@
-"""``python -m aioproducer.config``: prints docs/configuration.md."""
+"""Print docs/configuration.md: ``python -m aioproducer.config``."""
 
 from aioproducer.config.documentation import configuration_page
 

@@ -1,7 +1,7 @@
-"""Kafka's ``ConfigDef``: keys with types, defaults and validators, and how their values are parsed.
+"""Kafka's ``ConfigDef``: keys with types, defaults and validators, and the parsers of their values.
 
-Values are parsed as ``org.apache.kafka.common.config.ConfigDef.parseType`` of Kafka 4.4 does it, so that a properties
-file means the same here as there. Beside strings, Python's own types are taken: ``int``, ``float``, ``bool``, lists.
+The parsers follow ``org.apache.kafka.common.config.ConfigDef.parseType`` of Kafka 4.4, so that a properties file has
+the same meaning in both. Besides strings they accept Python's types: ``int``, ``float``, ``bool``, lists and tuples.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ logger = logging.getLogger("aioproducer.config")
 
 
 class Password:
-    """A value that never shows itself in ``str``, ``repr`` or a log; ``value`` gives it."""
+    """A secret value: ``str``, ``repr`` and logs hide it, ``value`` returns it."""
 
     __slots__ = ("_value",)
 
@@ -41,7 +41,7 @@ class Password:
 
 
 class NoDefault(enum.Enum):
-    """The type of ``NO_DEFAULT``: the key must be given. ``None`` can be a default, so it cannot say that."""
+    """The type of ``NO_DEFAULT``, the mark of a required key; ``None`` can be a default."""
 
     NO_DEFAULT = "no default"
 
@@ -51,7 +51,7 @@ class NoDefault(enum.Enum):
 
 NO_DEFAULT: Final = NoDefault.NO_DEFAULT
 
-# A parsed value; object, because CLASS keys take whatever a plug-in is.
+# A parsed value. The type is object because CLASS keys accept any plug-in.
 Value: TypeAlias = object
 
 
@@ -76,7 +76,7 @@ class Importance(enum.Enum):
 
 
 class Status(enum.Enum):
-    """What aioproducer does with a key of Kafka's producer."""
+    """The treatment of a key of Kafka's producer."""
 
     SUPPORTED = "supported"
     WITHOUT_EFFECT = "accepted, without effect"
@@ -84,7 +84,7 @@ class Status(enum.Enum):
 
 
 class Validator:
-    """A rule for a parsed value: ``description`` in Kafka's words, ``accepts`` and what to say otherwise."""
+    """A rule for a parsed value: Kafka's ``description``, the check ``accepts``, the ``demand`` for an error."""
 
     __slots__ = ("accepts", "demand", "description")
 
@@ -124,7 +124,7 @@ def one_of_ignoring_case(*values: str) -> Validator:
     return Validator(
         f"(case insensitive) [{', '.join(values)}]",
         lambda value: isinstance(value, str) and value.upper() in values,
-        f"must be one of {', '.join(values)} (in upper or lower case)",
+        f"must be one of {', '.join(values)} (upper or lower case)",
     )
 
 
@@ -136,7 +136,7 @@ def list_without_empty_items(*, may_be_empty: bool) -> Validator:
     return Validator(
         "" if may_be_empty else "not empty",
         lambda value: isinstance(value, tuple) and "" not in value and (may_be_empty or bool(value)),
-        "must not hold empty items" if may_be_empty else "must hold at least one item and no empty ones",
+        "must not contain empty items" if may_be_empty else "must contain at least one item and no empty items",
     )
 
 
@@ -174,16 +174,16 @@ class ConfigKey:
         """The name as a keyword argument and as an attribute of ``ProducerConfig``."""
         self.type: Final = type
         self.default: Final = default
-        """The parsed value when the key is not given; ``NO_DEFAULT`` where it must be."""
+        """The parsed value if the key is not given; ``NO_DEFAULT`` for a required key."""
         self.importance: Final = importance
         self.doc: Final = doc
-        """What it is for, in one or two sentences, with units."""
+        """The meaning, in one or two sentences, with units."""
         self.validator: Final = validator
         self.status: Final = status
         self.reason: Final = reason
-        """Why the key is not (or only partly) supported, or where it differs from Java's."""
+        """Why the key is not, or only partly, supported, or how it differs from Java's."""
         self.internal: Final = internal
-        """Kafka calls it internal: it may change in any release."""
+        """Whether Kafka declares the key internal: it may change in any release."""
         if default is not NO_DEFAULT and default is not None:
             if self.parse(default) != default:
                 raise ConfigurationError(f"the default {default!r} of {name} is not of its type")
@@ -192,10 +192,10 @@ class ConfigKey:
             raise ConfigurationError(f"{name} is {status.value}, but the reason is missing")
 
     def parse(self, value: object) -> Value:
-        """``value`` in the key's type.
+        """Return ``value`` in the key's type.
 
         Raises:
-            ConfigurationError: it cannot be read as that.
+            ConfigurationError: it cannot be converted to that type.
         """
         try:
             return _PARSERS[self.type](value.strip() if isinstance(value, str) else value)
@@ -204,17 +204,17 @@ class ConfigKey:
             raise ConfigurationError(f"{self.name} must be {error}, not {shown!r}") from None
 
     def validate(self, value: Value) -> None:
-        """Hold a parsed ``value`` against the key's validator.
+        """Check a parsed ``value`` with the key's validator.
 
         Raises:
-            ConfigurationError: it is not accepted.
+            ConfigurationError: the validator rejects it.
         """
         if self.validator is not None and not self.validator.accepts(value):
             raise ConfigurationError(f"{self.name} {self.validator.demand}, not {value!r}")
 
 
 class ConfigDef:
-    """A set of keys in the order of their names."""
+    """A set of keys, sorted by name."""
 
     __slots__ = ("keys", "other_names")
 
@@ -226,12 +226,13 @@ class ConfigDef:
     def of(
         cls, keys: Iterable[ConfigKey], other_names: Callable[[], Mapping[str, tuple[str, str]]] = dict
     ) -> ConfigDef:
-        """A definition of ``keys``.
+        """Create a definition of ``keys``.
 
-        ``other_names`` gives, where one is wanted, what keys are called elsewhere: the name here, and a remark.
+        ``other_names`` returns the names of keys in other clients: for each the name here, and a remark. Only an error
+        or the documentation calls it.
 
         Raises:
-            ConfigurationError: two have the same name.
+            ConfigurationError: two keys have the same name.
         """
         by_name: dict[str, ConfigKey] = {}
         for key in sorted(keys, key=lambda key: key.name):
@@ -241,14 +242,14 @@ class ConfigDef:
         return cls(by_name, other_names)
 
     def defaults(self) -> dict[str, Value]:
-        """The default of every key that has one."""
+        """Return the default of every key that has one."""
         return {name: key.default for name, key in self.keys.items() if key.default is not NO_DEFAULT}
 
     def names(self, given: Iterable[str], *, extra: Iterable[str] = ()) -> dict[str, str]:
-        """The dotted name for each of the ``given`` ones, which may be in snake_case; those in ``extra`` stay.
+        """Map each ``given`` name, dotted or in snake_case, to its dotted name; names in ``extra`` stay unchanged.
 
         Raises:
-            ConfigurationError: one is unknown, or two mean the same key.
+            ConfigurationError: a name is unknown, or two names mean the same key.
         """
         known = {name: name for name in (*self.keys, *extra)}
         known.update((key.attribute, name) for name, key in self.keys.items())
@@ -260,7 +261,9 @@ class ConfigDef:
                 hint = self._hint(name, known)
                 unknown.append(f"{name!r} ({hint})" if hint else f"{name!r}")
             elif dotted in found.values():
-                raise ConfigurationError(f"{dotted} is given twice, in dotted and in snake_case spelling")
+                raise ConfigurationError(
+                    f"{dotted} is given twice, in dotted and in snake_case spelling: remove one of them"
+                )
             else:
                 found[name] = dotted
         if unknown:
@@ -268,7 +271,7 @@ class ConfigDef:
         return found
 
     def _hint(self, name: str, known: Iterable[str]) -> str:
-        """Which name is meant by one that is unknown, in its spelling; or an empty string."""
+        """Return a hint at the name that an unknown one probably means, in the same spelling; or an empty string."""
         elsewhere = self.other_names().get(name if "." in name else name.replace("_", "."))
         if elsewhere is None:
             return nearest(name, [other for other in known if ("." in other) == ("." in name)])
@@ -277,17 +280,17 @@ class ConfigDef:
         return f"here it is {spelt!r}{', ' if remark else ''}{remark}"
 
     def parse(self, given: Mapping[str, object]) -> dict[str, Value]:
-        """The value of every key: parsed and validated where ``given``, else its default.
+        """Return the value of every key: the ``given`` one, parsed and validated, or the default.
 
         Raises:
-            ConfigurationError: a key is unknown or missing, or a value is not accepted.
+            ConfigurationError: a key is unknown or missing, or a value is rejected.
         """
         self.names(given)
         values: dict[str, Value] = {}
         for name, key in self.keys.items():
             if name not in given:
                 if key.default is NO_DEFAULT:
-                    raise ConfigurationError(f"{name} is missing and has no default")
+                    raise ConfigurationError(f"{name} is missing and has no default: set it")
                 values[name] = key.default
                 continue
             value = key.parse(given[name])
@@ -308,15 +311,15 @@ def _without_duplicates(key: ConfigKey, value: Value) -> Value:
         if item not in once:
             once.append(item)
     if len(once) < len(value):
-        logger.warning("%s contains duplicate values; the duplicates are left out", key.name)
+        logger.warning("%s contains duplicate values; the duplicates are ignored", key.name)
     return tuple(once)
 
 
 class _NotOfTypeError(Exception):
-    """The argument says what was expected."""
+    """A value does not have the type that the argument describes."""
 
 
-# Compiled when a value is first given as text.
+# Compiled at their first use, for a value given as text.
 _INTEGER = r"[+-]?\d+"
 _DOUBLE = r"[+-]?(\d+\.?\d*([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?|NaN|Infinity)"
 
@@ -339,7 +342,7 @@ def _integer_parser(bits: int) -> Callable[[object], Value]:
             value = int(value)
         if isinstance(value, int) and not isinstance(value, bool) and minimum <= value <= maximum:
             return value
-        raise _NotOfTypeError(f"a whole number of {bits} bits")
+        raise _NotOfTypeError(f"a whole number from -2**{bits - 1} to 2**{bits - 1} - 1")
 
     return parse
 
@@ -375,7 +378,7 @@ def _parse_list(value: object) -> Value:
         return tuple(re.split(r"\s*,\s*", value)) if value else ()
     if isinstance(value, list | tuple):
         return tuple(item.strip() if isinstance(item, str) else item for item in value)
-    raise _NotOfTypeError("a list, or a string with commas between the items")
+    raise _NotOfTypeError("a list, or a string of items separated by commas")
 
 
 _PARSERS: dict[Type, Callable[[object], Value]] = {

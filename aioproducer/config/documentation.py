@@ -1,4 +1,4 @@
-"""docs/configuration.md, made from the definition of the keys."""
+"""Generator of docs/configuration.md from the definition of the keys."""
 
 from __future__ import annotations
 
@@ -8,37 +8,49 @@ from aioproducer.config.producer import CONFIG_DEF
 _INTRODUCTION = """\
 # Configuration
 
+All keys of the producer of Apache Kafka 4.4 work under their own names, in three forms:
+
+| form | spelling | example |
+|---|---|---|
+| keyword arguments | snake_case | `Producer(linger_ms=10)` |
+| mapping | dotted or snake_case | `Producer.from_config({"linger.ms": 10})` |
+| Java properties file (ISO 8859-1, `\\uXXXX`) | dotted | `Producer.from_properties("my.properties")` |
+
+Values may be strings, as in a properties file, or Python's own types. An unknown key is an error that suggests the
+nearest name, or the name here of a key of another client. Keys that end in `ms` are milliseconds; sizes are bytes.
+
 This page is generated from the definition of the keys: `python -m aioproducer.config > docs/configuration.md`.
 
-Every key of the producer of Apache Kafka 4.4 is here, under its own name. A `Producer` takes them as keyword arguments
-in snake_case (`linger_ms=10`), `Producer.from_config` as a mapping in dotted or snake_case spelling
-(`{"linger.ms": 10}`), `Producer.from_properties` as a Java properties file, which is read as Java reads it (ISO 8859-1,
-`\\uXXXX`). Values may be strings, as in such a file, or Python's own types. An unknown key is an error that names the
-nearest one, or the one that another client calls so. Names ending in `ms` are milliseconds; sizes are bytes.
+## Rules between keys
 
-Between keys:
-
-- Without `enable.idempotence` being asked for, `acks` other than `all` or `retries` of 0 switch it off, with a line in
-  the log of `aioproducer.config`; where it was asked for they are an error.
-  `max.in.flight.requests.per.connection` above 5 is an error unless `enable.idempotence` is false. All as in Java.
-- `delivery.timeout.ms` must be at least `linger.ms` + `request.timeout.ms`; where it is not given it is raised to that.
+- Idempotence is on by default. If `enable.idempotence` is not given, `acks` other than `all` or `retries` of 0 disable
+  it, and `aioproducer.config` logs so. If it is given as true, they are an error. As in Java.
+- `max.in.flight.requests.per.connection` above 5 is an error unless `enable.idempotence` is false. As in Java.
+- `delivery.timeout.ms` must be at least `linger.ms` + `request.timeout.ms`. If it is not given, it is raised to that
+  sum.
 - A `reconnect.backoff.ms` without `reconnect.backoff.max.ms` does not grow.
 - `partitioner.rack.aware` needs `client.rack`.
+- `ssl_context` exists only in Python: an `ssl.SSLContext` that replaces all `ssl` keys. With it, `security.protocol` is
+  `SSL` unless given.
 
-One key is Python's alone: `ssl_context`, an `ssl.SSLContext` that takes the place of all `ssl` keys. With it
-`security.protocol` is `SSL` unless given.
+## Plug-ins
 
-Plug-ins (`key.serializer`, `value.serializer`, `partitioner.class`, `interceptor.classes`,
-`ssl.engine.factory.class`) are Python objects, or strings `module:attribute`, or names of entry points. Kafka's own
-class names are understood where there is an equal: `StringSerializer`, `ByteArraySerializer`, `BytesSerializer`,
-`ByteBufferSerializer`,
-`BooleanSerializer`, `ShortSerializer`, `IntegerSerializer`, `LongSerializer`, `FloatSerializer`, `DoubleSerializer`,
-`UUIDSerializer`, `VoidSerializer`, `RoundRobinPartitioner`.
+`key.serializer`, `value.serializer`, `partitioner.class`, `interceptor.classes` and `ssl.engine.factory.class` accept
+Python objects, strings `module:attribute`, and names of entry points. These class names of Kafka are accepted as well:
+`StringSerializer`, `ByteArraySerializer`, `BytesSerializer`, `ByteBufferSerializer`, `BooleanSerializer`,
+`ShortSerializer`, `IntegerSerializer`, `LongSerializer`, `FloatSerializer`, `DoubleSerializer`, `UUIDSerializer`,
+`VoidSerializer`, `RoundRobinPartitioner`.
 
-Placeholders `${alias:path:key}` in values are replaced where `config.providers` names the alias and
-`config.providers.ALIAS.class` is Kafka's `EnvVarConfigProvider` (`${env:NAME}`), `FileConfigProvider`
-(`${file:/path/to.properties:key}`) or `DirectoryConfigProvider` (`${directory:/path:file}`). Their parameters
-`config.providers.ALIAS.param.allowlist.pattern` and `.param.allowed.paths` are heeded.
+## Placeholders
+
+`${alias:path:key}` in a value is replaced if `config.providers` names the alias, and `config.providers.ALIAS.class` is
+one of Kafka's providers. Parameters are set with `config.providers.ALIAS.param.NAME`.
+
+| provider | placeholder | parameter |
+|---|---|---|
+| `EnvVarConfigProvider` | `${env:NAME}` | `allowlist.pattern`: a regular expression of allowed names |
+| `FileConfigProvider` | `${file:/path/to.properties:key}` | `allowed.paths`: allowed paths, with commas between |
+| `DirectoryConfigProvider` | `${directory:/path:file}` | `allowed.paths` |
 
 """
 
@@ -66,7 +78,7 @@ def _row(key: ConfigKey) -> str:
 
 
 def _other_names() -> str:
-    """A line for each key that is called otherwise elsewhere."""
+    """Return a line for each key that has another name in other clients."""
     lines: dict[str, list[str]] = {}
     for name, (here, remark) in sorted(CONFIG_DEF.other_names().items()):
         lines.setdefault(here, []).append(f"`{name}`{f' (here: {remark})' if remark else ''}")
@@ -74,8 +86,8 @@ def _other_names() -> str:
 
 
 def configuration_page() -> str:
-    """The text of docs/configuration.md."""
-    # Few columns: the longest key takes a third of the page.
+    """Return the text of docs/configuration.md."""
+    # Few columns, because the longest key takes a third of the page.
     head = "| key | default | meaning, *type, valid values and importance* |\n|---|---|---|\n"
     keys = CONFIG_DEF.keys.values()
     supported = "\n".join(_row(key) for key in keys if key.status is Status.SUPPORTED)
@@ -84,16 +96,16 @@ def configuration_page() -> str:
         (
             Status.WITHOUT_EFFECT,
             "Accepted, without effect",
-            "Values are checked; one line in the log says that they do nothing.",
+            "The values are checked and have no effect; the log has one line for each.",
         ),
-        (Status.REFUSED, "Refused", "Any value but the default is an error."),
+        (Status.REFUSED, "Refused", "Any value except the default is an error."),
     ):
         chosen = [key for key in keys if key.status is status]
         parts += [f"## {title}\n\n{sentence}\n\n", head, "\n".join(_row(key) for key in chosen), "\n\n"]
     parts += [
         "## Coming from another client\n\n",
-        "What librdkafka, kafka-python and aiokafka (which have `_` for `.`) call these keys; here those names are "
-        "errors that say so.\n\n",
+        "The names of these keys in librdkafka, and in kafka-python and aiokafka (with `_` for `.`). Here those names "
+        "raise an error that contains the right one.\n\n",
         _other_names(),
     ]
     return "".join(parts).rstrip("\n") + "\n"

@@ -1,4 +1,4 @@
-"""The keys of Kafka's producer that are not about security: names, types, defaults and rules as of Kafka 4.4."""
+"""The keys of Kafka's producer except those about security: names, types, defaults and rules of Kafka 4.4."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from aioproducer.config.definition import (
 )
 
 PROVIDERS_PREFIX = "config.providers."
-"""Begins the keys that say what a provider is, which depend on the aliases that ``config.providers`` names."""
+"""Prefix of the keys that define a provider; their names contain an alias from ``config.providers``."""
 
 KEYS = (
     ConfigKey(
@@ -27,8 +27,8 @@ KEYS = (
         "all",
         Importance.LOW,
         (
-            "How many acknowledgements a batch needs: 0 none (offsets stay unknown), 1 the leader's, all (or -1) "
-            "those of all in-sync replicas. Idempotence needs all."
+            "Acknowledgements that a batch needs: 0 none (offsets stay unknown), 1 the leader's, all (or -1) those of "
+            "all in-sync replicas. Idempotence needs all."
         ),
         validator=one_of("all", "-1", "0", "1"),
         reason="Whole numbers are accepted too.",
@@ -39,8 +39,8 @@ KEYS = (
         16384,
         Importance.MEDIUM,
         (
-            "Bytes at which a batch for one partition is full; also how much the built-in partitioner gives one "
-            "partition before it moves on. Memory is taken as records come, not a whole batch ahead."
+            "Bytes at which a batch for one partition is full; also the bytes after which the built-in partitioner "
+            "switches to another partition. Memory is allocated as records arrive, not for a whole batch in advance."
         ),
         validator=at_least(0),
     ),
@@ -50,14 +50,14 @@ KEYS = (
         0,
         Importance.HIGH,
         (
-            "How long, in milliseconds, names in bootstrap.servers that do not resolve are tried again; 0: no "
-            "longer than the first attempt (KIP-909)."
+            "Milliseconds for which names in bootstrap.servers that do not resolve are retried; 0: only one attempt "
+            "(KIP-909)."
         ),
         validator=at_least(0),
         status=Status.WITHOUT_EFFECT,
         reason=(
-            "Java resolves names in the constructor; here that opens nothing, and names are resolved with every "
-            "attempt to connect. What waits for one that does not resolve fails after max.block.ms, saying so."
+            "Java resolves names in the constructor; here names are resolved with every attempt to connect. Calls that "
+            "wait for a name that does not resolve fail after max.block.ms, with that error."
         ),
     ),
     ConfigKey(
@@ -66,8 +66,8 @@ KEYS = (
         NO_DEFAULT,
         Importance.HIGH,
         (
-            "Some brokers of the cluster, host:port with commas between; the others are learned from them. IPv6 "
-            "addresses stand in brackets; every one needs its port."
+            "Some brokers of the cluster, as host:port separated by commas; they return the others. IPv6 addresses "
+            "need brackets; every address needs a port."
         ),
         validator=list_without_empty_items(may_be_empty=False),
     ),
@@ -76,7 +76,7 @@ KEYS = (
         Type.LONG,
         33554432,
         Importance.HIGH,
-        "Bytes that records not yet acknowledged may take. Beyond it sends wait, for at most max.block.ms.",
+        "Bytes that unacknowledged records may occupy. If they are full, sends wait for at most max.block.ms.",
         validator=at_least(0),
     ),
     ConfigKey(
@@ -84,10 +84,13 @@ KEYS = (
         Type.STRING,
         "full",
         Importance.MEDIUM,
-        ("full: batch.size is taken from buffer.memory for each batch; incremental: as records come (KIP-1332)."),
+        (
+            "full: each batch allocates batch.size from buffer.memory; incremental: batches allocate as records "
+            "arrive (KIP-1332)."
+        ),
         validator=one_of_ignoring_case("FULL", "INCREMENTAL"),
         status=Status.WITHOUT_EFFECT,
-        reason="Memory is always taken as records come, whichever is asked for.",
+        reason="Memory is always allocated as records arrive.",
         internal=True,
     ),
     ConfigKey(
@@ -107,7 +110,7 @@ KEYS = (
         "",
         Importance.MEDIUM,
         (
-            "Name of this producer in requests, for the brokers' quotas, logs and metrics. Not given: producer-1, "
+            "Name of this producer in requests, for the brokers' quotas, logs and metrics. If not given: producer-1, "
             "producer-2, ... within the process."
         ),
     ),
@@ -116,7 +119,7 @@ KEYS = (
         Type.STRING,
         "",
         Importance.LOW,
-        "The rack, or zone, this client runs in, as in broker.rack (KIP-1123).",
+        "The rack, or zone, in which this client runs, as in broker.rack (KIP-1123).",
     ),
     ConfigKey(
         "compression.gzip.level",
@@ -157,18 +160,18 @@ KEYS = (
         Importance.LOW,
         (
             "Aliases of the providers that replace ${alias:path:key} in values. Each has its class in "
-            "config.providers.ALIAS.class: Kafka's EnvVarConfigProvider, FileConfigProvider and "
-            "DirectoryConfigProvider are there."
+            "config.providers.ALIAS.class: Kafka's EnvVarConfigProvider, FileConfigProvider or "
+            "DirectoryConfigProvider."
         ),
         validator=list_without_empty_items(may_be_empty=True),
-        reason="A placeholder that cannot be resolved is an error; Java leaves it as it stands.",
+        reason="A placeholder that cannot be resolved is an error; Java leaves it unchanged.",
     ),
     ConfigKey(
         "connections.max.idle.ms",
         Type.LONG,
         540000,
         Importance.MEDIUM,
-        "A connection without traffic for so many milliseconds is closed; negative: never.",
+        "Milliseconds without traffic after which a connection is closed; negative: never.",
     ),
     ConfigKey(
         "delivery.timeout.ms",
@@ -176,8 +179,8 @@ KEYS = (
         120000,
         Importance.MEDIUM,
         (
-            "Milliseconds from send() to the outcome, waiting for a batch, for its retries and its acknowledgement "
-            "included. At least linger.ms + request.timeout.ms (KIP-91)."
+            "Milliseconds from send() to the outcome, including the linger, all retries and the acknowledgement. At "
+            "least linger.ms + request.timeout.ms (KIP-91)."
         ),
         validator=at_least(0),
     ),
@@ -196,9 +199,9 @@ KEYS = (
         Type.BOOLEAN,
         True,
         Importance.LOW,
-        "The brokers may ask for this client's metrics (KIP-714).",
+        "Push this client's metrics to the brokers on request (KIP-714).",
         status=Status.WITHOUT_EFFECT,
-        reason="Metrics are not pushed to brokers yet; Producer.metrics() has them.",
+        reason="Metrics are not pushed to brokers yet; Producer.metrics() returns them.",
     ),
     ConfigKey(
         "interceptor.classes",
@@ -214,11 +217,10 @@ KEYS = (
         None,
         Importance.HIGH,
         (
-            "Turns keys into bytes: an object with serialize(topic, value, headers), a callable of the key, "
-            '"module:attribute", an entry point of the group aioproducer.serializers, or one of Kafka\'s own class '
-            "names."
+            "Serializer of keys: an object with serialize(topic, value, headers), a callable of the key, "
+            '"module:attribute", an entry point of the group aioproducer.serializers, or one of Kafka\'s class names.'
         ),
-        reason="Java demands one; here bytes pass through where none is given.",
+        reason="Java requires one; here bytes pass unchanged if none is given.",
     ),
     ConfigKey(
         "linger.ms",
@@ -233,7 +235,7 @@ KEYS = (
         Type.LONG,
         60000,
         Importance.MEDIUM,
-        "Milliseconds that a send may wait for metadata or for memory.",
+        "Milliseconds for which a record may wait for metadata or memory.",
         validator=at_least(0),
     ),
     ConfigKey(
@@ -243,14 +245,14 @@ KEYS = (
         Importance.LOW,
         "Unanswered produce requests per broker; at most 5 with idempotence.",
         validator=at_least(1),
-        reason="As in Java, above 5 is refused unless enable.idempotence is false.",
+        reason="As in Java, values above 5 are rejected unless enable.idempotence is false.",
     ),
     ConfigKey(
         "max.request.size",
         Type.INT,
         1048576,
         Importance.MEDIUM,
-        "Bytes that a produce request, and a single record before compression, may have.",
+        "Maximum bytes of a produce request, and of a single record before compression.",
         validator=at_least(0),
     ),
     ConfigKey(
@@ -259,7 +261,7 @@ KEYS = (
         True,
         Importance.LOW,
         (
-            "The cluster id and node id expected are sent with ApiVersions, so that a broker can refuse a misrouted "
+            "Send the expected cluster id and node id with ApiVersions, so that a broker can reject a misrouted "
             "connection (KIP-1242)."
         ),
     ),
@@ -268,7 +270,7 @@ KEYS = (
         Type.LONG,
         300000,
         Importance.LOW,
-        "Milliseconds after which metadata is refreshed, also when nothing seems to have changed.",
+        "Milliseconds after which metadata is refreshed even without any sign of a change.",
         validator=at_least(0),
     ),
     ConfigKey(
@@ -276,7 +278,7 @@ KEYS = (
         Type.LONG,
         300000,
         Importance.LOW,
-        "Milliseconds without a send after which a topic's metadata is forgotten (KIP-526).",
+        "Milliseconds without a send after which a topic's metadata is dropped (KIP-526).",
         validator=at_least(5000),
     ),
     ConfigKey(
@@ -296,8 +298,8 @@ KEYS = (
         "rebootstrap",
         Importance.LOW,
         (
-            "rebootstrap: start again from bootstrap.servers when no known broker can be reached; none: keep trying "
-            "those known (KIP-899)."
+            "rebootstrap: start again from bootstrap.servers if no known broker can be reached; none: keep trying the "
+            "known brokers (KIP-899)."
         ),
         validator=one_of_ignoring_case("REBOOTSTRAP", "NONE"),
     ),
@@ -306,11 +308,12 @@ KEYS = (
         Type.LIST,
         ("org.apache.kafka.common.metrics.JmxReporter",),
         Importance.LOW,
-        "Plug-ins that are shown every metric.",
+        "Plug-ins that receive every metric.",
         validator=list_without_empty_items(may_be_empty=True),
         status=Status.WITHOUT_EFFECT,
         reason=(
-            "There is no JMX here: read Producer.metrics(), or use hooks. Any class but Kafka's JmxReporter is refused."
+            "There is no JMX here: read Producer.metrics(), or use hooks. Any class except Kafka's JmxReporter is "
+            "rejected."
         ),
     ),
     ConfigKey(
@@ -318,7 +321,7 @@ KEYS = (
         Type.INT,
         2,
         Importance.LOW,
-        "Windows that rates and averages are computed over.",
+        "Number of windows over which rates and averages are computed.",
         validator=at_least(1),
     ),
     ConfigKey(
@@ -342,7 +345,7 @@ KEYS = (
         Type.BOOLEAN,
         True,
         Importance.LOW,
-        "Records without key go more often to partitions whose brokers are faster (KIP-794).",
+        "Send records without a key more often to partitions on faster brokers (KIP-794).",
     ),
     ConfigKey(
         "partitioner.availability.timeout.ms",
@@ -350,8 +353,8 @@ KEYS = (
         0,
         Importance.LOW,
         (
-            "Records without key avoid partitions whose broker took nothing for so many milliseconds; 0: never "
-            "(KIP-794)."
+            "Milliseconds without progress after which records without a key avoid the partitions of a broker; 0: "
+            "never (KIP-794)."
         ),
         validator=at_least(0),
     ),
@@ -362,16 +365,16 @@ KEYS = (
         Importance.MEDIUM,
         (
             'A partitioner with partition(topic, key, value, cluster), a callable of the same, "module:attribute", '
-            "or an entry point of the group aioproducer.partitioners. None: hash of the key, sticky without one."
+            "or an entry point of the group aioproducer.partitioners. None: the key's hash, or sticky without a key."
         ),
-        reason="Of Kafka's class names RoundRobinPartitioner and DefaultPartitioner are known.",
+        reason="Kafka's class names RoundRobinPartitioner and DefaultPartitioner are accepted.",
     ),
     ConfigKey(
         "partitioner.ignore.keys",
         Type.BOOLEAN,
         False,
         Importance.MEDIUM,
-        "Records with a key are spread like those without one.",
+        "Distribute records with a key like those without a key.",
     ),
     ConfigKey(
         "partitioner.rack.aware",
@@ -379,10 +382,10 @@ KEYS = (
         False,
         Importance.LOW,
         (
-            "Records without key go to partitions led in client.rack, to all where there are none (KIP-1123). Needs "
-            "client.rack."
+            "Send records without a key to partitions with a leader in client.rack, or to all if there are none "
+            "(KIP-1123). Needs client.rack."
         ),
-        reason="Java accepts it without client.rack, where it does nothing.",
+        reason="Java accepts it without client.rack, but then it has no effect.",
     ),
     ConfigKey(
         "receive.buffer.bytes",
@@ -398,8 +401,8 @@ KEYS = (
         1000,
         Importance.LOW,
         (
-            "Greatest wait between attempts to connect to one broker, in milliseconds. Not given while "
-            "reconnect.backoff.ms is: the same as that, so that the wait does not grow."
+            "Maximum wait between attempts to connect to one broker, in milliseconds. If only reconnect.backoff.ms is "
+            "given: the same value, so that the wait does not grow."
         ),
         validator=at_least(0),
     ),
@@ -419,7 +422,7 @@ KEYS = (
         Type.INT,
         30000,
         Importance.MEDIUM,
-        "Milliseconds to wait for one answer; after that the connection is closed and the request sent again.",
+        "Milliseconds to wait for a response; after that the connection is closed and the request sent again.",
         validator=at_least(0),
     ),
     ConfigKey(
@@ -427,7 +430,7 @@ KEYS = (
         Type.INT,
         2147483647,
         Importance.HIGH,
-        "How often a batch is sent again; delivery.timeout.ms is the better bound.",
+        "Maximum number of retries of a batch; delivery.timeout.ms is the better limit.",
         validator=between(0, 2147483647),
     ),
     ConfigKey(
@@ -435,7 +438,7 @@ KEYS = (
         Type.LONG,
         1000,
         Importance.LOW,
-        "Greatest wait before a request is sent again, in milliseconds (KIP-580).",
+        "Maximum wait before a request is sent again, in milliseconds (KIP-580).",
         validator=at_least(0),
     ),
     ConfigKey(
@@ -462,7 +465,7 @@ KEYS = (
         Type.LONG,
         30000,
         Importance.MEDIUM,
-        "Greatest time for a connection to be made, in milliseconds (KIP-601).",
+        "Maximum timeout of an attempt to connect, in milliseconds (KIP-601).",
     ),
     ConfigKey(
         "socket.connection.setup.timeout.ms",
@@ -470,8 +473,8 @@ KEYS = (
         10000,
         Importance.MEDIUM,
         (
-            "First time for a connection to be made, in milliseconds; it doubles, with jitter, with each failure in "
-            "a row (KIP-601)."
+            "First timeout of an attempt to connect, in milliseconds; it doubles, with jitter, with each consecutive "
+            "failure (KIP-601)."
         ),
     ),
     ConfigKey(
@@ -481,16 +484,16 @@ KEYS = (
         Importance.LOW,
         "Milliseconds after which the coordinator aborts a transaction without progress.",
         status=Status.WITHOUT_EFFECT,
-        reason="It matters to transactions only, which come in a later release.",
+        reason="It concerns only transactions, which come in a later release.",
     ),
     ConfigKey(
         "transaction.two.phase.commit.enable",
         Type.BOOLEAN,
         False,
         Importance.LOW,
-        "The producer takes part in a two-phase commit run by somebody else (KIP-939).",
+        "The producer takes part in a two-phase commit with an external coordinator (KIP-939).",
         status=Status.REFUSED,
-        reason="Transactions come in a later release, and Kafka 4.4 itself withholds this one.",
+        reason="Transactions come in a later release, and Kafka 4.4 itself does not enable this key.",
     ),
     ConfigKey(
         "transactional.id",
@@ -507,7 +510,7 @@ KEYS = (
         Type.CLASS,
         None,
         Importance.HIGH,
-        "Turns values into bytes; as key.serializer.",
-        reason="Java demands one; here bytes pass through where none is given.",
+        "Serializer of values; as key.serializer.",
+        reason="Java requires one; here bytes pass unchanged if none is given.",
     ),
 )

@@ -1,4 +1,4 @@
-"""What other clients call Kafka's keys, so that whoever comes from one of them is told the name here."""
+"""The names of Kafka's keys in other clients, for the hint in an error about an unknown key."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 OTHER_NAMES: Final[Mapping[str, tuple[str, str]]] = {
-    # librdkafka and what is built on it.
+    # librdkafka and the clients built on it.
     "compression.codec": ("compression.type", ""),
     "compression.level": ("compression.zstd.level", "each codec has its own"),
     "max.in.flight": ("max.in.flight.requests.per.connection", ""),
@@ -31,7 +31,7 @@ OTHER_NAMES: Final[Mapping[str, tuple[str, str]]] = {
     "ssl.key.location": ("ssl.keystore.location", "one file with the key and the certificates"),
     "ssl.key.pem": ("ssl.keystore.key", ""),
     "topic.metadata.refresh.interval.ms": ("metadata.max.age.ms", ""),
-    # kafka-python and aiokafka, without what is as above.
+    # kafka-python and aiokafka, where they differ from the above.
     "max.batch.size": ("batch.size", ""),
     "sasl.plain.password": ("sasl.jaas.config", ""),
     "sasl.plain.username": ("sasl.jaas.config", ""),
@@ -42,4 +42,4 @@ OTHER_NAMES: Final[Mapping[str, tuple[str, str]]] = {
     "ssl.keyfile": ("ssl.keystore.location", "one file with the key and the certificates"),
     "ssl.password": ("ssl.key.password", ""),
 }
-"""The dotted name elsewhere -> Kafka's, and what else is different, if anything."""
+"""The dotted name in another client -> Kafka's name, and a remark about another difference, if any."""

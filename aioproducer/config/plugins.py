@@ -1,4 +1,4 @@
-"""Finding the Python object that a class-name key means."""
+"""Loader of the Python objects for class-name keys."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from aioproducer.errors import ConfigurationError
 
 
 class PluginKind:
-    """What objects a key takes."""
+    """The kind of object that a key accepts."""
 
     __slots__ = ("group", "java_classes", "methods", "takes_callables")
 
@@ -22,12 +22,12 @@ class PluginKind:
         java_classes: Callable[[], Mapping[str, object]],
     ) -> None:
         self.group: Final = group
-        """Entry points of this group can be named by their name alone."""
+        """Group of the entry points that the key accepts by name."""
         self.methods: Final = methods
-        """An object must have one of these, or be callable where ``takes_callables``."""
+        """An object must have one of these methods; with ``takes_callables`` it may be callable instead."""
         self.takes_callables: Final = takes_callables
         self.java_classes: Final = java_classes
-        """Kafka's class names: what does the same here, ``None`` for the built-in way. Called when one is sought."""
+        """Returns the equivalent of each of Kafka's class names; ``None`` stands for the built-in behaviour."""
 
 
 def _java_serializers() -> Mapping[str, object]:
@@ -61,13 +61,13 @@ SSL_ENGINE_FACTORY = PluginKind("aioproducer.ssl_engine_factories", (), True, _j
 
 
 def load_plugin(key: str, value: object, kind: PluginKind) -> object:
-    """The object that ``value`` of the configuration key ``key`` means; ``None`` for the built-in way.
+    """Return the object for the ``value`` of the configuration key ``key``; ``None`` for the built-in behaviour.
 
-    An object is taken as it is. A string is ``module:attribute``, the name of an entry point, or a class name of
-    Kafka's own that has an equal here.
+    An object is returned unchanged. A string is ``module:attribute``, the name of an entry point, or a class name of
+    Kafka with an equivalent here.
 
     Raises:
-        ConfigurationError: there is no such object, or it is not of the kind that the key takes.
+        ConfigurationError: there is no such object, or the key does not accept its kind.
     """
     found = _load(key, value.strip(), kind) if isinstance(value, str) else value
     if found is None:
@@ -80,7 +80,7 @@ def load_plugin(key: str, value: object, kind: PluginKind) -> object:
     if kind.takes_callables:
         wanted = f"{wanted}, or be callable" if wanted else "be callable"
     verb = "must have" if kind.methods else "must"
-    raise ConfigurationError(f"{key} {verb} {wanted}; {value!r} is not that")
+    raise ConfigurationError(f"{key} {verb} {wanted}, not {value!r}")
 
 
 def _load(key: str, name: str, kind: PluginKind) -> object:
@@ -90,7 +90,7 @@ def _load(key: str, name: str, kind: PluginKind) -> object:
     module_name, colon, path = name.partition(":")
     if colon:
         return _import(key, module_name, path)
-    # Costs as much as this whole package to import, and few name their plug-ins by entry points.
+    # Imported late: it costs as much as the whole package, and few configurations use entry points.
     from importlib import metadata
 
     entry_points = metadata.entry_points(group=kind.group, name=name)
@@ -103,12 +103,15 @@ def _load(key: str, name: str, kind: PluginKind) -> object:
             ) from error
         return loaded
     if "." in name:
-        known = f" Of Kafka's own these have an equal: {', '.join(java_classes)}." if java_classes else ""
+        known = f" These Kafka classes have an equivalent: {', '.join(java_classes)}." if java_classes else ""
         raise ConfigurationError(
-            f"{key} {name!r} looks like a Java class, which cannot be loaded here: give a Python object or "
+            f"{key} {name!r} looks like a Java class, which Python cannot load: use a Python object or "
             f"'module:attribute'.{known}"
         )
-    raise ConfigurationError(f"{key}: there is no entry point {name!r} in the group {kind.group!r}")
+    raise ConfigurationError(
+        f"{key}: there is no entry point {name!r} in the group {kind.group!r}: use a Python object or "
+        "'module:attribute'"
+    )
 
 
 def _import(key: str, module_name: str, path: str) -> object:

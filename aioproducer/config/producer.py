@@ -1,4 +1,4 @@
-"""``ProducerConfig``: a producer's whole configuration, checked, typed and unchangeable."""
+"""``ProducerConfig``: a producer's whole configuration, checked, typed and immutable."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ if TYPE_CHECKING:
 
 
 def _other_names() -> Mapping[str, tuple[str, str]]:
-    # For an error and the documentation alone.
+    # Imported late: only errors and the documentation need it.
     from aioproducer.config.other_clients import OTHER_NAMES
 
     return OTHER_NAMES
 
 
 CONFIG_DEF = ConfigDef.of((*KEYS, *SSL_KEYS, *SASL_KEYS), _other_names)
-"""Every key of the producer of Kafka 4.4."""
+"""All keys of the producer of Kafka 4.4."""
 
 SSL_CONTEXT = "ssl_context"
-"""The one key that is Python's alone: an ``ssl.SSLContext`` in place of all ``ssl`` keys."""
+"""The only key that Kafka does not have: an ``ssl.SSLContext`` that replaces all ``ssl`` keys."""
 
-# Keys that plug-ins define for themselves; the second has labels for metric reporters (KIP-606).
+# Prefixes of keys that plug-ins define; the second is for labels of metric reporters (KIP-606).
 _OPEN_PREFIXES = (PROVIDERS_PREFIX, "metrics.context.")
 
 _client_numbers = itertools.count(1)
 
 
 class ProducerConfig:
-    """The configuration of a producer; docs/configuration.md says what each key means and in which unit.
+    """The configuration of a producer; docs/configuration.md explains each key, with its unit.
 
-    Made by ``from_kwargs``, ``from_mapping`` or ``from_properties``, which raise ``ConfigurationError`` for whatever is
-    wrong. Plug-ins (serializers, partitioner, interceptors) are objects or classes as they were given or found.
+    Create it by ``from_kwargs``, ``from_mapping`` or ``from_properties``, which raise ``ConfigurationError`` for any
+    mistake. Plug-ins (serializers, partitioner, interceptors) are the given or loaded objects or classes.
     """
 
     acks: int
@@ -109,10 +109,10 @@ class ProducerConfig:
     _originals: dict[str, object]
 
     def __setattr__(self, name: str, value: object) -> Never:
-        raise AttributeError(f"a ProducerConfig does not change; to set {name} make another")
+        raise AttributeError(f"a ProducerConfig is immutable: create another to set {name}")
 
     def __delattr__(self, name: str) -> Never:
-        raise AttributeError(f"a ProducerConfig does not change: {name} stays")
+        raise AttributeError(f"a ProducerConfig is immutable: {name} cannot be deleted")
 
     def _values(self) -> dict[str, object]:
         return {name: value for name, value in vars(self).items() if name != "_originals"}
@@ -128,28 +128,28 @@ class ProducerConfig:
 
     @classmethod
     def from_kwargs(cls, **given: object) -> Self:
-        """The configuration of keys in snake_case, as ``Producer(...)`` takes them.
+        """Create a configuration from keys in snake_case, as in ``Producer(...)``.
 
         Raises:
-            ConfigurationError: a key or value is wrong, or some do not go together.
+            ConfigurationError: a key or value is wrong, or values contradict each other.
         """
         return cls.from_mapping(given)
 
     @classmethod
     def from_properties(cls, path: str | os.PathLike[str]) -> Self:
-        """The configuration in a Java properties file.
+        """Create a configuration from a Java properties file.
 
         Raises:
-            ConfigurationError: the file cannot be read, a key or value is wrong, or some do not go together.
+            ConfigurationError: the file cannot be read, a key or value is wrong, or values contradict each other.
         """
         return cls.from_mapping(load_properties(path))
 
     @classmethod
     def from_mapping(cls, given: Mapping[str, object]) -> Self:
-        """The configuration of keys in Kafka's dotted spelling or in snake_case.
+        """Create a configuration from keys in Kafka's dotted spelling or in snake_case.
 
         Raises:
-            ConfigurationError: a key or value is wrong, or some do not go together.
+            ConfigurationError: a key or value is wrong, or values contradict each other.
         """
         closed = [name for name in given if name in CONFIG_DEF.keys or not name.startswith(_OPEN_PREFIXES)]
         names = CONFIG_DEF.names(closed, extra=(SSL_CONTEXT,))
@@ -191,11 +191,11 @@ class ProducerConfig:
         return config
 
     def originals(self) -> dict[str, object]:
-        """What the user gave, by dotted name, neither parsed nor with placeholders replaced. Passwords are readable."""
+        """Return the user's values by dotted name: unparsed, with placeholders, and with readable passwords."""
         return dict(self._originals)
 
     def unused(self) -> list[str]:
-        """The keys that the user gave and that have no effect."""
+        """Return the keys that the user gave and that have no effect."""
         return sorted(
             name
             for name in self._originals
@@ -204,9 +204,10 @@ class ProducerConfig:
 
 
 def _resolve(given: Mapping[str, object], aliases: tuple[str, ...]) -> dict[str, object]:
-    """``given`` with the placeholders of config providers replaced; few have any, so their module is imported late."""
+    """Return ``given`` with the placeholders of config providers replaced."""
     if not aliases:
         return dict(given)
+    # Imported late: few configurations have providers.
     from aioproducer.config.providers import resolve_placeholders
 
     return resolve_placeholders(given, aliases)

@@ -1,4 +1,4 @@
-"""Java's ``.properties`` files."""
+"""Parser of Java's ``.properties`` files."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _ESCAPE = r"\\(u[0-9a-fA-F]{4}|u|.)"
 
 
 def load_properties(path: str | os.PathLike[str]) -> dict[str, str]:
-    """The entries of the file at ``path``, which is ISO 8859-1 as ``java.util.Properties.load`` reads it.
+    """Return the entries of the file at ``path``, in ISO 8859-1 as for ``java.util.Properties.load``.
 
     Raises:
-        ConfigurationError: the file cannot be read, or breaks the format.
+        ConfigurationError: the file cannot be read, or violates the format.
     """
     try:
         with open(path, encoding="iso-8859-1", newline="") as file:
@@ -31,7 +31,7 @@ def load_properties(path: str | os.PathLike[str]) -> dict[str, str]:
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """The entries of ``text`` in the format of ``java.util.Properties``; of equal keys the last one counts.
+    """Return the entries of ``text`` in the format of ``java.util.Properties``; of equal keys the last one counts.
 
     Raises:
         ConfigurationError: a ``\\u`` is not followed by four hexadecimal digits.
@@ -48,7 +48,7 @@ def parse_properties(text: str) -> dict[str, str]:
 
 
 def _logical_lines(text: str) -> Iterator[str]:
-    """The lines without comments and blank ones, those continued by a backslash joined."""
+    """Yield the lines without comments and blank lines, and join those that a backslash continues."""
     joined = ""
     for natural in re.split(r"\r\n|\r|\n", text):
         line = natural.lstrip(_BLANKS)
@@ -71,16 +71,16 @@ def _key_end(line: str) -> int:
     return min(position, len(line))
 
 
-def _unescape(text: str, place: str) -> str:
-    """``text`` without its escapes; ``place`` is for people, who may not be shown the text: it may be a password."""
+def _unescape(text: str, description: str) -> str:
+    """Return ``text`` with its escapes replaced. An error contains the ``description``: the text may be a password."""
     if "\\" not in text:
         return text
 
     def replace(match: re.Match[str]) -> str:
         escape = match[1]
         if escape == "u":
-            raise ConfigurationError(f"\\u must be followed by four hexadecimal digits, in {place}")
+            raise ConfigurationError(f"\\u must be followed by four hexadecimal digits, in {description}")
         return chr(int(escape[1:], 16)) if len(escape) > 1 else _ESCAPES.get(escape, escape)
 
-    # Characters beyond the basic plane are written as two \u escapes, a UTF-16 surrogate pair.
+    # Two \u escapes, a UTF-16 surrogate pair, stand for a character beyond the basic plane.
     return re.sub(_ESCAPE, replace, text, flags=re.DOTALL).encode("utf-16", "surrogatepass").decode("utf-16", "replace")

@@ -1,6 +1,6 @@
-"""Kafka's config providers: values that stand elsewhere, named by ``${alias:path:key}`` or ``${alias:key}`` (KIP-297).
+"""Kafka's config providers: external values for ``${alias:path:key}`` or ``${alias:key}`` (KIP-297).
 
-The providers are those that come with Kafka: environment variables, properties files, directories with a file per key.
+The providers are Kafka's own: environment variables, properties files, and directories with one file per key.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from aioproducer.errors import ConfigurationError
 _PLACEHOLDER = re.compile(r"\$\{([^}]*?):(([^}]*?):)?([^}]*?)\}")
 _JAVA_PACKAGE = "org.apache.kafka.common.config.provider."
 
-# Gives the value of (path, key), None where there is none.
+# Returns the value of (path, key), or None if there is none.
 Provider: TypeAlias = Callable[[str, str], str | None]
 
 
 def _environment(parameters: Mapping[str, str]) -> Provider:
-    """Kafka's EnvVarConfigProvider: ``${alias:NAME}``; ``allowlist.pattern`` bounds the names."""
+    """Return Kafka's EnvVarConfigProvider, ``${alias:NAME}``; ``allowlist.pattern`` restricts the names."""
     allowed = re.compile(parameters.get("allowlist.pattern", ".*"))
 
     def get(path: str, key: str) -> str | None:
         if path:
-            raise ConfigurationError(f"an environment variable has no path, but {path!r} is given")
+            raise ConfigurationError(f"an environment variable has no path, but {path!r} is given: use ${{alias:NAME}}")
         return os.environ.get(key) if allowed.fullmatch(key) else None
 
     return get
 
 
 def _file(parameters: Mapping[str, str]) -> Provider:
-    """Kafka's FileConfigProvider: ``${alias:/path/file.properties:key}``; ``allowed.paths`` bounds the paths."""
+    """Return Kafka's FileConfigProvider, ``${alias:/path/file.properties:key}``; ``allowed.paths`` restricts paths."""
 
     def get(path: str, key: str) -> str | None:
         _check_allowed(path, parameters)
@@ -45,7 +45,7 @@ def _file(parameters: Mapping[str, str]) -> Provider:
 
 
 def _directory(parameters: Mapping[str, str]) -> Provider:
-    """Kafka's DirectoryConfigProvider: ``${alias:/directory:file}``; ``allowed.paths`` bounds the paths."""
+    """Return Kafka's DirectoryConfigProvider, ``${alias:/directory:file}``; ``allowed.paths`` restricts the paths."""
 
     def get(path: str, key: str) -> str | None:
         _check_allowed(path, parameters)
@@ -75,12 +75,12 @@ _PROVIDERS: dict[str, Callable[[Mapping[str, str]], Provider]] = {
 
 
 def resolve_placeholders(given: Mapping[str, object], aliases: tuple[str, ...]) -> dict[str, object]:
-    """``given`` with the placeholders of the providers named in ``aliases`` (the value of config.providers) replaced.
+    """Replace the placeholders of the providers in ``aliases`` (the value of config.providers).
 
-    A value is replaced once: what a provider gives is not looked through again. Placeholders of other aliases stay.
+    The replacement is not recursive: placeholders in a provider's value stay. Placeholders of other aliases stay, too.
 
     Raises:
-        ConfigurationError: a provider is not known, or has no value for a placeholder.
+        ConfigurationError: a provider is unknown, or has no value for a placeholder.
     """
     providers = {alias: _provider(alias, given) for alias in aliases}
 
@@ -109,10 +109,10 @@ def _provider(alias: str, given: Mapping[str, object]) -> Provider:
     class_key = f"{PROVIDERS_PREFIX}{alias}.class"
     name = given.get(class_key)
     if name is None:
-        raise ConfigurationError(f"config.providers names {alias!r}, but {class_key} is missing")
+        raise ConfigurationError(f"config.providers names {alias!r}, but {class_key} is missing: set it")
     make = _PROVIDERS.get(str(name).strip().removeprefix(_JAVA_PACKAGE))
     if make is None:
         known = ", ".join(_JAVA_PACKAGE + provider for provider in _PROVIDERS)
-        raise ConfigurationError(f"{class_key} {name!r} is not known here; these are: {known}")
+        raise ConfigurationError(f"{class_key} {name!r} is unknown: use one of {known}")
     prefix = f"{PROVIDERS_PREFIX}{alias}.param."
     return make({key.removeprefix(prefix): str(value) for key, value in given.items() if key.startswith(prefix)})

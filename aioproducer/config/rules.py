@@ -1,7 +1,7 @@
-"""The rules between keys, as Kafka 4.4 has them in ``ProducerConfig.postProcessParsedConfig`` and ``KafkaProducer``.
+"""The rules between keys, from ``ProducerConfig.postProcessParsedConfig`` and ``KafkaProducer`` of Kafka 4.4.
 
-Each takes the parsed ``values`` by dotted name and changes them in place; ``explicit`` are the names that the user
-gave. All raise ``ConfigurationError``.
+Each function takes the parsed ``values`` by dotted name and changes them in place. ``explicit`` contains the names that
+the user gave. All of them raise ``ConfigurationError``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Values = MutableMapping[str, Value]
 
 JMX_REPORTER = "org.apache.kafka.common.metrics.JmxReporter"
 _MAX_INT = 2**31 - 1
-# Kafka's strings have their length in two bytes.
+# Kafka encodes the length of a string in two bytes.
 _MAX_STRING = 2**15 - 1
 _ALL_REPLICAS = -1
 _MAX_IN_FLIGHT_WITH_IDEMPOTENCE = 5
@@ -39,46 +39,48 @@ _SSL_STORE_KEYS = (
 
 
 def integer(values: Values, name: str) -> int:
-    """The parsed value of ``name``, which is of a whole-number type."""
+    """Return the parsed value of ``name``, a key of a whole-number type."""
     value = values[name]
     assert isinstance(value, int)
     return value
 
 
 def strings(values: Values, name: str) -> tuple[str, ...]:
-    """The parsed value of ``name``, which is a list of strings."""
+    """Return the parsed value of ``name``, a list of strings."""
     items = values[name]
     assert isinstance(items, tuple)
     for item in items:
         if not isinstance(item, str):
-            raise ConfigurationError(f"{name} must hold strings only, not {item!r}")
+            raise ConfigurationError(f"{name} must contain only strings, not {item!r}")
     return items
 
 
 def refuse_unsupported(values: Values) -> None:
-    """What Kafka's producer can and this one cannot: transactions, metric reporters."""
+    """Reject what Kafka's producer supports and this one does not: transactions and metric reporters."""
     if values["transactional.id"] is not None:
         raise ConfigurationError(
-            "transactional.id: transactions come in a later release; leave it out. enable.idempotence, which is on "
-            "without being asked for, keeps retries from writing a record twice"
+            "transactional.id: transactions come in a later release; remove the key. enable.idempotence is on by "
+            "default, so that retries do not write a record twice"
         )
     if values["transaction.two.phase.commit.enable"]:
-        raise ConfigurationError("transaction.two.phase.commit.enable: transactions come in a later release")
+        raise ConfigurationError(
+            "transaction.two.phase.commit.enable: transactions come in a later release; remove the key"
+        )
     others = [reporter for reporter in strings(values, "metric.reporters") if reporter != JMX_REPORTER]
     if others:
         raise ConfigurationError(
-            f"metric.reporters: {', '.join(others)} cannot be loaded; read Producer.metrics(), or use hooks"
+            f"metric.reporters: Python cannot load {', '.join(others)}; read Producer.metrics(), or use hooks"
         )
 
 
 def resolve_security(values: Values, explicit: Container[str], context: object) -> None:
-    """``security.protocol`` in upper case; with an ``ssl_context`` it is SSL unless given."""
+    """Convert ``security.protocol`` to upper case; with an ``ssl_context`` it is SSL unless given."""
     protocol = str(values["security.protocol"]).upper()
     if protocol.startswith("SASL_"):
         instead = "SSL" if protocol == "SASL_SSL" else "PLAINTEXT"
         raise UnsupportedSecurityProtocolError(
-            f"security.protocol {protocol}: SASL comes in a later release; until then the broker needs a listener "
-            f"without it, to use with security.protocol {instead}"
+            f"security.protocol {protocol}: SASL comes in a later release; use a listener without SASL, with "
+            f"security.protocol {instead}"
         )
     stores = ", ".join(name for name in _SSL_STORE_KEYS if name in explicit)
     if context is not None:
@@ -91,15 +93,19 @@ def resolve_security(values: Values, explicit: Container[str], context: object) 
         elif protocol != "SSL":
             raise ConfigurationError(f"ssl_context needs security.protocol SSL, not {protocol}")
         if stores:
-            raise ConfigurationError(f"ssl_context takes the place of {stores}: give one or the other")
+            raise ConfigurationError(f"ssl_context replaces {stores}: set only one of them")
     elif protocol != "SSL" and stores:
-        # No error: files that several clients share have such keys.
-        logger.warning("security.protocol is %s: connections are not encrypted; without effect: %s", protocol, stores)
+        # No error: a file that several clients share may have such keys.
+        logger.warning(
+            "security.protocol is %s: connections are not encrypted, and these keys have no effect: %s",
+            protocol,
+            stores,
+        )
     values["security.protocol"] = protocol
     unknown = [version for version in strings(values, "ssl.enabled.protocols") if version not in _TLS_VERSIONS]
     if unknown:
         raise ConfigurationError(
-            f"ssl.enabled.protocols must be out of {', '.join(_TLS_VERSIONS)}, not {', '.join(unknown)}"
+            f"ssl.enabled.protocols must contain only {', '.join(_TLS_VERSIONS)}, not {', '.join(unknown)}"
         )
     algorithm = str(values["ssl.endpoint.identification.algorithm"]).lower()
     if algorithm not in ("", "https"):
@@ -108,7 +114,7 @@ def resolve_security(values: Values, explicit: Container[str], context: object) 
 
 
 def resolve_backoffs(values: Values, explicit: Container[str]) -> None:
-    """Without ``reconnect.backoff.max.ms`` a given ``reconnect.backoff.ms`` does not grow."""
+    """Keep a given ``reconnect.backoff.ms`` constant unless ``reconnect.backoff.max.ms`` is given; warn of maxima."""
     if "reconnect.backoff.ms" in explicit and "reconnect.backoff.max.ms" not in explicit:
         values["reconnect.backoff.max.ms"] = values["reconnect.backoff.ms"]
     for first, greatest in (
@@ -117,7 +123,7 @@ def resolve_backoffs(values: Values, explicit: Container[str]) -> None:
     ):
         if integer(values, first) > integer(values, greatest):
             logger.warning(
-                "%s (%s) is greater than %s (%s): %s is used throughout",
+                "%s (%s) is greater than %s (%s): %s is always used",
                 first,
                 values[first],
                 greatest,
@@ -127,7 +133,7 @@ def resolve_backoffs(values: Values, explicit: Container[str]) -> None:
 
 
 def resolve_idempotence(values: Values, explicit: Container[str]) -> None:
-    """``acks`` as a number; idempotence is off where other keys rule it out, an error where it was asked for."""
+    """Convert ``acks`` to a number, and disable idempotence if other keys exclude it: an error if it is requested."""
     acks = _ALL_REPLICAS if values["acks"] == "all" else int(str(values["acks"]))
     values["acks"] = acks
     if not values["enable.idempotence"]:
@@ -135,24 +141,24 @@ def resolve_idempotence(values: Values, explicit: Container[str]) -> None:
     asked_for = "enable.idempotence" in explicit
     if values["retries"] == 0:
         if asked_for:
-            raise ConfigurationError("enable.idempotence needs retries above 0: leave retries out")
+            raise ConfigurationError("enable.idempotence needs retries above 0, not 0: remove retries")
         logger.info("idempotence is off because retries is 0")
         values["enable.idempotence"] = False
     if acks != _ALL_REPLICAS:
         if asked_for:
-            raise ConfigurationError(f"enable.idempotence needs acks=all, not {acks}: leave acks out")
+            raise ConfigurationError(f"enable.idempotence needs acks=all, not {acks}: remove acks")
         logger.info("idempotence is off because acks is %s, not all", acks)
         values["enable.idempotence"] = False
     in_flight = integer(values, "max.in.flight.requests.per.connection")
     if in_flight > _MAX_IN_FLIGHT_WITH_IDEMPOTENCE:
         raise ConfigurationError(
-            f"max.in.flight.requests.per.connection {in_flight} is over the {_MAX_IN_FLIGHT_WITH_IDEMPOTENCE} that "
-            "idempotence allows: lower it, or set enable.idempotence to false"
+            f"max.in.flight.requests.per.connection must be at most {_MAX_IN_FLIGHT_WITH_IDEMPOTENCE} with "
+            f"idempotence, not {in_flight}: lower it, or set enable.idempotence to false"
         )
 
 
 def resolve_delivery_timeout(values: Values, explicit: Container[str]) -> None:
-    """``delivery.timeout.ms`` covers at least a full linger and one request (KIP-91)."""
+    """Ensure that ``delivery.timeout.ms`` covers at least a full linger and one request (KIP-91)."""
     linger, request = integer(values, "linger.ms"), integer(values, "request.timeout.ms")
     least = min(min(linger, _MAX_INT) + request, _MAX_INT)
     if integer(values, "delivery.timeout.ms") >= least:
@@ -167,7 +173,7 @@ def resolve_delivery_timeout(values: Values, explicit: Container[str]) -> None:
 
 
 def resolve_plugins(values: Values) -> None:
-    """The objects that the class-name keys mean."""
+    """Load the objects of the class-name keys."""
     for name, kind in (
         ("key.serializer", SERIALIZER),
         ("value.serializer", SERIALIZER),
@@ -184,31 +190,31 @@ def resolve_plugins(values: Values) -> None:
 
 
 def require_memory(values: Values) -> None:
-    """There is room for something (Java takes 0, and then every record is too large)."""
+    """Reject a buffer of 0 bytes (Java accepts it, and then every record is too large)."""
     if not integer(values, "buffer.memory"):
-        raise ConfigurationError("buffer.memory must be at least 1 byte, not 0: no record would have room")
+        raise ConfigurationError("buffer.memory must be at least 1 byte, not 0: no record would fit")
 
 
 def require_time_to_connect(values: Values) -> None:
-    """There is time to make a connection in (Java takes 0 and less, and then none is ever made)."""
+    """Reject setup timeouts of 0 and less (Java accepts them, and then never connects)."""
     for name in ("socket.connection.setup.timeout.ms", "socket.connection.setup.timeout.max.ms"):
         if integer(values, name) < 1:
-            raise ConfigurationError(f"{name} must be at least 1 ms, not {values[name]}: no connection would be made")
+            raise ConfigurationError(f"{name} must be at least 1 ms, not {values[name]}: every connection would fail")
 
 
 def check_client_id(values: Values) -> None:
-    """It goes with every request, as a string of at most 32,767 bytes of UTF-8."""
+    """Check that the client id, which every request contains, has at most 32,767 bytes of UTF-8."""
     client_id = str(values["client.id"])
     try:
         size = len(client_id.encode())
     except UnicodeEncodeError as error:
-        raise ConfigurationError(f"client.id cannot be written in UTF-8: {error}") from None
+        raise ConfigurationError(f"client.id cannot be encoded in UTF-8: {error}") from None
     if size > _MAX_STRING:
-        raise ConfigurationError(f"client.id must be at most {_MAX_STRING} bytes, not {size}")
+        raise ConfigurationError(f"client.id must have at most {_MAX_STRING} bytes, not {size}")
 
 
 def require_rack(values: Values) -> None:
-    """Rack-aware partitioning needs a rack."""
+    """Reject rack-aware partitioning without a rack."""
     if values["partitioner.rack.aware"] and not values["client.rack"]:
         raise ConfigurationError("partitioner.rack.aware needs client.rack: set it to the zone this client runs in")
 
@@ -218,16 +224,16 @@ _GREATEST_PORT = 65535
 
 
 def bootstrap_address(server: str) -> tuple[str, int]:
-    """Host and port of one entry of ``bootstrap.servers``; a scheme in front is ignored, as Java does."""
+    """Return host and port of one entry of ``bootstrap.servers``; as in Java, a scheme is ignored."""
     match = re.fullmatch(_ADDRESS, server, re.ASCII)
     if match is None:
         host = server.rpartition("://")[2]
         if host.count(":") > 1 and "[" not in host:
             hint = "put an IPv6 address in brackets: [::1]:9092"
         elif host and ":" not in host.rpartition("]")[2]:
-            hint = f"the port is missing; with Kafka's usual one it is {server}:9092"
+            hint = f"the port is missing; with Kafka's default port it is {server}:9092"
         else:
-            hint = "it must be host:port"
+            hint = "use host:port"
         raise ConfigurationError(f"bootstrap.servers: {server!r} is no address: {hint}")
     port = int(match[3])
     if not 0 < port <= _GREATEST_PORT:

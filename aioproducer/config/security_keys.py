@@ -1,4 +1,4 @@
-"""The keys of Kafka's producer that are about security: names, types, defaults and rules as of Kafka 4.4."""
+"""The security keys of Kafka's producer: names, types, defaults and rules of Kafka 4.4."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from aioproducer.config.definition import (
     one_of_ignoring_case,
 )
 
-_SASL_REASON = "SASL comes in a later release; until then security.protocol SASL_PLAINTEXT and SASL_SSL are refused."
+_SASL_REASON = "SASL comes in a later release; until then security.protocol SASL_PLAINTEXT and SASL_SSL are rejected."
 
 
 def _sasl(
@@ -31,7 +31,7 @@ SSL_KEYS = (
         Type.STRING,
         "PLAINTEXT",
         Importance.MEDIUM,
-        "How brokers are spoken to: PLAINTEXT, SSL (TLS), SASL_PLAINTEXT or SASL_SSL.",
+        "Protocol of connections to brokers: PLAINTEXT, SSL (TLS), SASL_PLAINTEXT or SASL_SSL.",
         validator=one_of_ignoring_case("SASL_SSL", "PLAINTEXT", "SSL", "SASL_PLAINTEXT"),
         reason="PLAINTEXT and SSL; SASL comes in a later release.",
     ),
@@ -42,7 +42,7 @@ SSL_KEYS = (
         Importance.LOW,
         "Classes that create Java security providers.",
         status=Status.WITHOUT_EFFECT,
-        reason="It names a mechanism of the Java virtual machine; TLS is OpenSSL here.",
+        reason="It names a mechanism of the Java virtual machine; here TLS is OpenSSL.",
     ),
     ConfigKey(
         "ssl.cipher.suites",
@@ -51,9 +51,7 @@ SSL_KEYS = (
         Importance.LOW,
         "Cipher suites allowed for TLS 1.2 and older, by IANA or OpenSSL name; empty: OpenSSL's choice.",
         validator=list_without_empty_items(may_be_empty=True),
-        reason=(
-            "Python cannot choose among the suites of TLS 1.3: naming some of them is accepted, and all stay allowed."
-        ),
+        reason=("Python cannot select suites of TLS 1.3: their names are accepted, but all of them stay allowed."),
     ),
     ConfigKey(
         "ssl.enabled.protocols",
@@ -68,7 +66,7 @@ SSL_KEYS = (
         Type.STRING,
         "https",
         Importance.LOW,
-        "https: the broker's certificate must be for the host connected to; empty: any name will do.",
+        "https: the broker's certificate must be valid for the host name; empty: the name is not checked.",
     ),
     ConfigKey(
         "ssl.engine.factory.class",
@@ -77,7 +75,7 @@ SSL_KEYS = (
         Importance.LOW,
         (
             'A callable of the ProducerConfig that returns an ssl.SSLContext, or "module:attribute", or an entry '
-            "point of the group aioproducer.ssl_engine_factories; it takes the place of all other ssl keys."
+            "point of the group aioproducer.ssl_engine_factories; it replaces all other ssl keys."
         ),
         reason="Java classes cannot be loaded.",
     ),
@@ -95,7 +93,7 @@ SSL_KEYS = (
         Importance.LOW,
         "Java KeyManager algorithm.",
         status=Status.WITHOUT_EFFECT,
-        reason="It names a mechanism of the Java virtual machine; TLS is OpenSSL here.",
+        reason="It names a mechanism of the Java virtual machine; here TLS is OpenSSL.",
     ),
     ConfigKey(
         "ssl.keystore.certificate.chain",
@@ -109,7 +107,7 @@ SSL_KEYS = (
         Type.PASSWORD,
         None,
         Importance.HIGH,
-        "This client's private key as PEM text; ssl.key.password where it is encrypted (KIP-651).",
+        "This client's private key as PEM text; an encrypted key needs ssl.key.password (KIP-651).",
     ),
     ConfigKey(
         "ssl.keystore.location",
@@ -130,9 +128,9 @@ SSL_KEYS = (
         Type.STRING,
         None,
         Importance.MEDIUM,
-        "PEM or PKCS12; not given: told from the content.",
+        "PEM or PKCS12; if not given: detected from the content.",
         reason=(
-            "Java's default is JKS, which Python cannot read: it is refused, with the keytool command that converts it."
+            "Java's default is JKS, which Python cannot read: the error contains the keytool command that converts it."
         ),
     ),
     ConfigKey(
@@ -142,7 +140,7 @@ SSL_KEYS = (
         Importance.MEDIUM,
         "Protocol name for Java's SSLContext.",
         status=Status.WITHOUT_EFFECT,
-        reason="ssl.enabled.protocols alone decides about versions.",
+        reason="Only ssl.enabled.protocols selects the versions.",
     ),
     ConfigKey(
         "ssl.provider",
@@ -151,7 +149,7 @@ SSL_KEYS = (
         Importance.MEDIUM,
         "Java security provider for TLS.",
         status=Status.WITHOUT_EFFECT,
-        reason="It names a mechanism of the Java virtual machine; TLS is OpenSSL here.",
+        reason="It names a mechanism of the Java virtual machine; here TLS is OpenSSL.",
     ),
     ConfigKey(
         "ssl.secure.random.implementation",
@@ -160,7 +158,7 @@ SSL_KEYS = (
         Importance.LOW,
         "SecureRandom algorithm.",
         status=Status.WITHOUT_EFFECT,
-        reason="It names a mechanism of the Java virtual machine; TLS is OpenSSL here.",
+        reason="It names a mechanism of the Java virtual machine; here TLS is OpenSSL.",
     ),
     ConfigKey(
         "ssl.trustmanager.algorithm",
@@ -169,7 +167,7 @@ SSL_KEYS = (
         Importance.LOW,
         "Java TrustManager algorithm.",
         status=Status.WITHOUT_EFFECT,
-        reason="It names a mechanism of the Java virtual machine; TLS is OpenSSL here.",
+        reason="It names a mechanism of the Java virtual machine; here TLS is OpenSSL.",
     ),
     ConfigKey(
         "ssl.truststore.certificates",
@@ -183,7 +181,7 @@ SSL_KEYS = (
         Type.STRING,
         None,
         Importance.HIGH,
-        "File with the trusted certificates; not given: the system's.",
+        "File with the trusted certificates; if not given: the system's.",
     ),
     ConfigKey(
         "ssl.truststore.password",
@@ -197,9 +195,9 @@ SSL_KEYS = (
         Type.STRING,
         None,
         Importance.MEDIUM,
-        "PEM or PKCS12; not given: told from the content.",
+        "PEM or PKCS12; if not given: detected from the content.",
         reason=(
-            "Java's default is JKS, which Python cannot read: it is refused, with the keytool command that converts it."
+            "Java's default is JKS, which Python cannot read: the error contains the keytool command that converts it."
         ),
     ),
 )

@@ -165,5 +165,5 @@ def test_placeholders_read_only_allowed_paths(tmp_path: Path) -> None:
 def test_unknown_providers_are_rejected() -> None:
     with pytest.raises(ConfigurationError, match=r"names 'vault', but config\.providers\.vault\.class is missing"):
         config(**{"config.providers": "vault"})
-    with pytest.raises(ConfigurationError, match=r"'com\.example\.Vault' is not known here; these are: .*EnvVar"):
+    with pytest.raises(ConfigurationError, match=r"'com\.example\.Vault' is unknown: use one of .*EnvVar"):
         config(**{"config.providers": "vault", "config.providers.vault.class": "com.example.Vault"})
