@@ -98,7 +98,7 @@ def run_command(arguments: Sequence[str]) -> int:
         where = "" if error.filename is None else f"{error.filename}: "
         return _say(command, f"{where}{error.strerror or error}", FAILED)
     except Exception as error:
-        return _say(command, f"this should not happen: {error!r}. --debug shows where.", FAILED)
+        return _say(command, f"internal error: {error!r}. Run with --debug for a traceback, and report it.", FAILED)
 
 
 def _keep_standard_descriptors() -> None:

@@ -34,7 +34,9 @@ def parse_listen(text: str, nodes: int) -> tuple[str, list[int]]:
     if first == 0:
         return host, [0] * nodes
     if first + nodes - 1 > GREATEST_PORT:
-        raise CommandUsageError(f"--listen {text}: {nodes} ports from {first} on go beyond {GREATEST_PORT}")
+        raise CommandUsageError(
+            f"--listen {text}: {nodes} ports from {first} on exceed the maximum {GREATEST_PORT}: choose a lower port"
+        )
     return host, list(range(first, first + nodes))
 
 
@@ -44,12 +46,12 @@ def parse_listen(text: str, nodes: int) -> tuple[str, list[int]]:
     default="127.0.0.1:9092",
     show_default=True,
     metavar="HOST:PORT",
-    help="Where the first node listens; further ones take the next ports. Port 0 takes any that are free.",
+    help="Address of the first node; further nodes use the next ports. Port 0 selects free ports.",
 )
-@click.option("--advertise", metavar="HOST", help="What clients are told instead of HOST; needed with 0.0.0.0.")
-@click.option("--nodes", type=click.IntRange(min=1), default=1, show_default=True, help="How many brokers.")
-@click.option("--data", type=click.Path(path_type=Path), metavar="DIR", help="Keep the records here.")
-@click.option("--memory", is_flag=True, help="Keep the records in memory, until it stops.  [default]")
+@click.option("--advertise", metavar="HOST", help="Host name for clients instead of HOST; required with 0.0.0.0.")
+@click.option("--nodes", type=click.IntRange(min=1), default=1, show_default=True, help="Number of brokers.")
+@click.option("--data", type=click.Path(path_type=Path), metavar="DIR", help="Keep the records in this folder.")
+@click.option("--memory", is_flag=True, help="Keep the records in memory, until the broker stops.  [default]")
 @click.option(
     "-X",
     "settings",
@@ -63,8 +65,8 @@ def command(
 ) -> int:
     """Run an embedded Kafka broker until Ctrl-C or SIGTERM.
 
-    When it can be used, the bootstrap address is printed on stdout, alone on its line. It serves whoever reaches the
-    port, without asking who they are: think before you listen elsewhere than on this machine.
+    When the broker is ready, it prints the bootstrap address on stdout, on a line of its own. It has no authentication:
+    any client that reaches the port can read and write. Listen on other addresses than this machine's with care.
 
     \b
     Examples:
@@ -77,7 +79,7 @@ def command(
     host, ports = parse_listen(listen, nodes)
     if host in EVERYWHERE and advertise is None:
         raise CommandUsageError(
-            f"--listen {listen}: say with --advertise HOST by which name clients reach this machine"
+            f"--listen {listen} needs --advertise HOST, the name by which clients reach this machine"
         )
     properties = pairs(settings, "-X")
     log_warnings()

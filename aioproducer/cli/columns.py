@@ -90,7 +90,7 @@ def base64_decoded(cell: object, name: str) -> bytes:
             return b64decode(cell, validate=True)
     except ValueError:
         pass
-    raise BadRowError(f"{name!r} is no base64: {_shortly(cell)}")
+    raise BadRowError(f"{name!r} is not base64: {_shortly(cell)}")
 
 
 def _bytes_of(row: Mapping[str, object], name: str) -> bytes | None:
@@ -144,7 +144,7 @@ def _plain(value: object) -> object:
         try:
             return value.decode()
         except UnicodeDecodeError:
-            raise BadRowError("it has bytes that are no text: choose columns with --value and --key") from None
+            raise BadRowError("it has bytes that are not UTF-8: choose columns with --value and --key") from None
     return str(value)
 
 
@@ -173,7 +173,7 @@ def as_headers(cell: object, column: str) -> list[HeaderPair]:
         try:
             cell = json.loads(cell) if cell.strip() else None
         except ValueError:
-            raise BadRowError(f"{column!r} is no JSON object of headers") from None
+            raise BadRowError(f"{column!r} is not a JSON object of headers") from None
     if cell is None:
         return []
     if isinstance(cell, Mapping):
@@ -207,7 +207,7 @@ def as_timestamp(cell: object, column: str) -> int | None:
         return None
     milliseconds = _milliseconds(cell)
     if milliseconds is None or not 0 <= milliseconds <= LATEST_TIMESTAMP:
-        raise BadRowError(f"{column!r} is no timestamp: {_shortly(cell)}")
+        raise BadRowError(f"{column!r} is not a timestamp: {_shortly(cell)}")
     return milliseconds
 
 

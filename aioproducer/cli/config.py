@@ -45,10 +45,10 @@ def _shown(key: ConfigKey) -> str:
 
 @click.command("config", epilog=EXPLANATION)
 @click.argument("name", required=False)
-@click.option("--json", "as_json", is_flag=True, help="A JSON array with one object a key.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON array with one object a key.")
 @diagnosis_options
 def command(name: str | None, as_json: bool) -> int:
-    """Show the configuration keys whose name contains NAME, or all of them.
+    """Show the configuration keys with NAME in their name, or all of them.
 
     \b
     Examples:

@@ -52,25 +52,25 @@ class Job:
 
 @click.command("consume", epilog=EXPLANATION)
 @click.argument("topic")
-@click.option("-p", "--partition", "partitions", type=click.IntRange(min=0), multiple=True, help="Only this one.")
-@click.option("--from", "start", default="beginning", show_default=True, metavar="POSITION", help="Where to begin.")
-@click.option("--until", metavar="POSITION", help="Where to end, before that place.  [default: what is there now]")
-@click.option("-n", "--max-records", type=click.IntRange(min=1), metavar="N", help="End after so many.")
-@click.option("--follow", is_flag=True, help="Wait for records that are not there yet.")
+@click.option("-p", "--partition", "partitions", type=click.IntRange(min=0), multiple=True, help="Read only this one.")
+@click.option("--from", "start", default="beginning", show_default=True, metavar="POSITION", help="First position.")
+@click.option("--until", metavar="POSITION", help="Stop before this position.  [default: the current end]")
+@click.option("-n", "--max-records", type=click.IntRange(min=1), metavar="N", help="Stop after N records.")
+@click.option("--follow", is_flag=True, help="Wait for new records at the end.")
 @click.option(
     "-f",
     "--format",
     "format_",
     type=click.Choice(FORMATS),
-    help="How to write.  [default: by OUTPUT's name, else lines]",
+    help="Format of the output.  [default: by the name of FILE, else lines]",
 )
-@click.option("-o", "--output", type=click.Path(), default=STDOUT, metavar="FILE", help="Where to.  [default: stdout]")
+@click.option("-o", "--output", type=click.Path(), default=STDOUT, metavar="FILE", help="Output.  [default: stdout]")
 @click.option(
-    "--fields", metavar="NAME,...", help=f"Which, of {', '.join(FIELDS)}.  [default: the value in lines, else all]"
+    "--fields", metavar="NAME,...", help=f"Fields, of {', '.join(FIELDS)}.  [default: the value in lines, else all]"
 )
-@click.option("--key", is_flag=True, help="In lines, the key in front of the value.")
-@click.option("--separator", default="\\t", show_default=True, metavar="TEXT", help="In lines, between fields.")
-@click.option("-q", "--quiet", is_flag=True, help="No line of progress.")
+@click.option("--key", is_flag=True, help="In lines, write the key before the value.")
+@click.option("--separator", default="\\t", show_default=True, metavar="TEXT", help="In lines, text between fields.")
+@click.option("-q", "--quiet", is_flag=True, help="Show no progress.")
 @cluster_options
 @diagnosis_options
 def command(
@@ -94,8 +94,8 @@ def command(
     """Read the records of TOPIC, without a consumer group.
 
     A POSITION is beginning, end, an offset, @MILLISECONDS since 1970, or a time as 2026-01-31T12:00:00Z. Records of a
-    partition come in order. What is written as JSON lines with all fields, 'produce --key key --value value --headers
-    headers --timestamp timestamp' takes back.
+    partition are in order. 'produce --key key --value value --headers headers --timestamp timestamp' can send JSON
+    lines with all fields again.
 
     \b
     Examples:
@@ -106,7 +106,7 @@ def command(
     """
     chosen = format_ or guess_format(output)
     if output == STDOUT and chosen in ("parquet", "arrow") and sys.stdout.isatty():
-        raise CommandUsageError(f"{chosen} is not for a terminal: name a file with --output")
+        raise CommandUsageError(f"{chosen} cannot be written to a terminal: choose a file with --output")
     job = Job(
         topic,
         partitions or None,
@@ -139,7 +139,7 @@ def _fields(fields: str | None, key: bool, format_: str) -> tuple[str, ...]:
         if name not in FIELDS:
             hint = nearest(name, FIELDS)
             raise CommandUsageError(
-                f"--fields: there is no {name!r}{f' ({hint})' if hint else ''}: {', '.join(FIELDS)}"
+                f"--fields: there is no {name!r}{f' ({hint})' if hint else ''}: use {', '.join(FIELDS)}"
             )
     return names
 
@@ -160,8 +160,8 @@ async def _stops(job: Job) -> dict[int, Position] | Position | None:
         end = max(stops.values(), default=0)
         if isinstance(job.start, int) and stops and job.start > end:
             raise CommandError(
-                f"--from {job.start} is behind the end of topic {job.topic!r}, whose next offset is {end}: without "
-                "--from all is read"
+                f"--from {job.start} is beyond the end of topic {job.topic!r}, next offset {end}: use a lower offset, "
+                "or omit --from to read all records"
             )
         if isinstance(job.until, int):
             stops = {partition: min(stop, job.until) for partition, stop in stops.items()}

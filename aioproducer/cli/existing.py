@@ -26,7 +26,7 @@ async def describe_topic(admin: Admin, name: str, advice: str, *, create: bool =
         try:
             await admin.create_topic(name)
         except TopicExistsError:
-            # Somebody else was quicker.
+            # Another client created it first.
             pass
         (topic,) = await admin.describe_topics([name])
     return topic

@@ -14,7 +14,7 @@ SIGNALLED = 128
 
 EXPLANATION = """\
 Exit codes: 0 done; 1 failed; 2 wrong usage or configuration; 3 done, but some input lines were bad; 130 and 143 ended
-by Ctrl-C or SIGTERM; 141 the output's reader has gone."""
+by Ctrl-C or SIGTERM; 141 the output's reader closed it."""
 
 
 class CommandError(Exception):

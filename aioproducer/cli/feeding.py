@@ -134,5 +134,5 @@ class Feeder:
         try:
             self._loop.call_soon_threadsafe(self._pieces.put_nowait, piece)
         except RuntimeError:
-            # The loop has been closed: there is nobody left.
+            # The loop is closed: there is no reader left.
             self._ended = True

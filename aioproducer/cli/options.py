@@ -40,7 +40,7 @@ def _log(level: int) -> None:
 
 
 def log_warnings() -> None:
-    """Show what the library warns of, where nobody asked for more."""
+    """Show the library's warnings, unless an option asks for more."""
     if logging.getLogger("aioproducer").level == logging.NOTSET:
         _log(logging.WARNING)
 
@@ -60,7 +60,11 @@ def diagnosis_options(function: F) -> F:
     """``--verbose`` and ``--debug``."""
     for option in (
         click.option(
-            "--debug", is_flag=True, expose_value=False, callback=_begin_debugging, help="Log everything; tracebacks."
+            "--debug",
+            is_flag=True,
+            expose_value=False,
+            callback=_begin_debugging,
+            help="Log everything; show tracebacks.",
         ),
         click.option(
             "-v", "--verbose", is_flag=True, expose_value=False, callback=_begin_logging, help="Log to stderr."
@@ -79,7 +83,7 @@ def cluster_options(function: F) -> F:
             default=DEFAULT_TIMEOUT,
             show_default=True,
             metavar="SECONDS",
-            help="How long to wait for the cluster before giving up.",
+            help="Time limit for the cluster to answer.",
         ),
         click.option(
             "--config", "config_file", type=click.Path(), metavar="FILE", help="A Java properties file of client keys."
@@ -89,7 +93,7 @@ def cluster_options(function: F) -> F:
             "settings",
             multiple=True,
             metavar="NAME=VALUE",
-            help="A client key, as -X linger.ms=20; stronger than --config. 'aioproducer config' lists them.",
+            help="A client key, as -X linger.ms=20; overrides --config. 'aioproducer config' lists the keys.",
         ),
         click.option(
             "-b",
@@ -140,7 +144,7 @@ def client_config(bootstrap_server: str | None, settings: Sequence[str], config_
         dotted = attributes.get(name, name)
         if dotted in ("key.serializer", "value.serializer"):
             raise CommandUsageError(
-                f"-X {dotted}: the command line sends bytes as they are; use the library to serialize"
+                f"-X {dotted}: the command line sends bytes unchanged; remove the key, or serialize with the library"
             )
         config[dotted] = value
     if bootstrap_server is not None:

@@ -97,22 +97,22 @@ class Meter:
 
 @click.command("perf", epilog=EXPLANATION)
 @click.argument("topic")
-@click.option("-n", "--records", type=click.IntRange(min=1), help="End after so many.")
+@click.option("-n", "--records", type=click.IntRange(min=1), help="Stop after this many records.")
 @click.option(
     "-t", "--duration", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS",
-    help=f"End after so long.  [default: {DEFAULT_DURATION:g}, unless --records]",
+    help=f"Stop after this time.  [default: {DEFAULT_DURATION:g}, unless --records]",
 )  # fmt: skip
 @click.option("-s", "--size", type=click.IntRange(min=0), default=1000, show_default=True, help="Bytes of a value.")
-@click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Records a second.  [default: all it takes]")
-@click.option("--keys", type=click.IntRange(min=0), default=0, show_default=True, help="How many keys; 0 for none.")
-@click.option("--create", is_flag=True, help="Create the topic if there is none of that name.")
+@click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Records a second.  [default: no limit]")
+@click.option("--keys", type=click.IntRange(min=0), default=0, show_default=True, help="Number of keys; 0 for none.")
+@click.option("--create", is_flag=True, help="Create the topic if it does not exist.")
 @click.option(
     "--plot",
     type=click.Path(path_type=Path),
     metavar="FILE",
     help="Draw rate and latency over time; needs aioproducer[plot].",
 )
-@click.option("--json", "as_json", is_flag=True, help="A line of JSON at the end, and nothing before.")
+@click.option("--json", "as_json", is_flag=True, help="Print only one line of JSON, at the end.")
 @cluster_options
 @diagnosis_options
 def command(
@@ -130,11 +130,10 @@ def command(
     config_file: str | None,
     timeout: float,
 ) -> int:
-    """Send made-up records to TOPIC, and tell how many were acknowledged, and after what time, second by second.
+    """Send generated records to TOPIC, and print throughput and latency each second.
 
     The latency of a record is that of its batch: from the batch's first record to its acknowledgement. Without --rate
-    as much is sent as the buffer takes, and latency is mostly the time spent in that; choose a rate to see the
-    cluster's.
+    the buffer is always full, and latency is mostly the time in the buffer; choose a rate to measure the cluster.
 
     \b
     Examples:
@@ -161,9 +160,9 @@ def _check_plot(file: Path) -> None:
         raise missing(error.name or "matplotlib", "--plot", "plot") from None
     kinds = sorted(figure.canvas.get_supported_filetypes())
     if file.suffix[1:].lower() not in kinds:
-        raise CommandError(f"--plot {file}: the name's end must be one of {', '.join(kinds)}")
+        raise CommandError(f"--plot {file}: the file's extension must be one of {', '.join(kinds)}")
     if not os.access(file.parent, os.W_OK):
-        raise CommandError(f"--plot {file}: there is no folder {file.parent}, or it cannot be written to")
+        raise CommandError(f"--plot {file}: the folder {file.parent} does not exist, or is not writable")
 
 
 async def _measure(

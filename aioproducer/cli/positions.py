@@ -28,7 +28,7 @@ def parse_position(text: str, option: str) -> Position:
         try:
             return datetime.fromtimestamp(int(number) / 1000, UTC)
         except (ValueError, OverflowError, OSError):
-            raise CommandUsageError(f"{option} {text}: there is no such time") from None
+            raise CommandUsageError(f"{option} {text}: the time is out of range") from None
     try:
         return datetime.fromisoformat(text)
     except ValueError:

@@ -63,20 +63,20 @@ class Job:
 @click.argument("topic")
 @click.argument("file", default=STDIN, metavar="[FILE|-]")
 @click.option(
-    "-f", "--format", "format_", type=click.Choice(FORMATS), help="What is in FILE.  [default: by its name, else lines]"
+    "-f", "--format", "format_", type=click.Choice(FORMATS), help="Format of FILE.  [default: by its name, else lines]"
 )
-@click.option("--key", metavar="COLUMN", help="The column, or field, that is the records' key.")
-@click.option("--value", metavar="COLUMN", help="The one that is the value.  [default: the whole row, as JSON]")
-@click.option("--headers", metavar="COLUMN", help="The one with headers: a JSON object, or a list of pairs.")
-@click.option("--timestamp", metavar="COLUMN", help="The one with the time: milliseconds since 1970, or ISO 8601.")
-@click.option("--header", "fixed_headers", multiple=True, metavar="NAME=VALUE", help="A header for every record.")
-@click.option("--key-separator", metavar="TEXT", help="Of lines: what parts the key, in front, from the value.")
-@click.option("--delimiter", metavar="CHARACTER", help="Of CSV: what parts columns.  [default: a comma; in .tsv a tab]")
-@click.option("--partition", type=click.IntRange(min=0), help="For all records.  [default: by key, or at random]")
-@click.option("--create", is_flag=True, help="Create the topic if there is none of that name.")
-@click.option("--rejects", type=click.Path(), metavar="FILE", help="Where bad lines are written, as they are.")
-@click.option("--json", "as_json", is_flag=True, help="The closing summary as a line of JSON.")
-@click.option("-q", "--quiet", is_flag=True, help="No line of progress.")
+@click.option("--key", metavar="COLUMN", help="Column, or field, with the key.")
+@click.option("--value", metavar="COLUMN", help="Column with the value.  [default: the whole row, as JSON]")
+@click.option("--headers", metavar="COLUMN", help="Column with headers: a JSON object, or a list of pairs.")
+@click.option("--timestamp", metavar="COLUMN", help="Column with the time: milliseconds since 1970, or ISO 8601.")
+@click.option("--header", "fixed_headers", multiple=True, metavar="NAME=VALUE", help="Add this header to all records.")
+@click.option("--key-separator", metavar="TEXT", help="In lines, the text between the key and the value.")
+@click.option("--delimiter", metavar="CHARACTER", help="In CSV, the separator.  [default: a comma; in .tsv a tab]")
+@click.option("--partition", type=click.IntRange(min=0), help="Partition of all records.  [default: the partitioner's]")
+@click.option("--create", is_flag=True, help="Create the topic if it does not exist.")
+@click.option("--rejects", type=click.Path(), metavar="FILE", help="Write bad lines to FILE, unchanged.")
+@click.option("--json", "as_json", is_flag=True, help="Print the final summary as a line of JSON.")
+@click.option("-q", "--quiet", is_flag=True, help="Show no progress.")
 @cluster_options
 @diagnosis_options
 def command(
@@ -102,9 +102,9 @@ def command(
 ) -> int:
     """Send every row of FILE, or of stdin, to TOPIC.
 
-    A line is a record, or a row of CSV, JSON lines, Parquet or Arrow is. Files of any size and streams without end are
-    read only as fast as the brokers take them. Bad lines are counted, shown, and left out. Ctrl-C delivers what was
-    accepted before it ends; a second one does not.
+    Each line, or each row of CSV, JSON lines, Parquet or Arrow, becomes a record. Files of any size and endless streams
+    are read only as fast as the brokers accept records. Bad lines are counted, shown, and skipped. The first Ctrl-C
+    delivers the records read so far; a second one discards them.
 
     \b
     Examples:
@@ -149,7 +149,7 @@ def _check(format_: str, columns: Columns, key_separator: str | None, delimiter:
     """
     if format_ == "lines" and columns.names:
         raise CommandUsageError(
-            f"lines have no column {columns.names[0]!r}: say what the file is with --format, or use --key-separator"
+            f"lines have no column {columns.names[0]!r}: set the file's format with --format, or use --key-separator"
         )
     if format_ != "lines" and key_separator is not None:
         raise CommandUsageError(f"--key-separator is for lines, not for {format_}: choose a column with --key")
@@ -270,7 +270,7 @@ async def _produce(job: Job, reporter: Reporter, interruption: Interruption) -> 
                     accepted = f"{human_counted(tally.accepted, 'record')} {were(tally.accepted)} accepted"
                     reporter.say(
                         f"interrupted: {accepted}, and the last {human_count(left)} {are(left)} being delivered; "
-                        "interrupt again to give them up"
+                        "interrupt again to discard them"
                     )
                 await producer.flush()
         except asyncio.CancelledError:

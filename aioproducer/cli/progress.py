@@ -1,4 +1,4 @@
-"""A line that shows how far a command is, where somebody looks at a terminal; and what is to be said meanwhile."""
+"""A line of progress on a terminal, and messages during it."""
 
 from __future__ import annotations
 

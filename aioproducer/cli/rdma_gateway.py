@@ -57,19 +57,21 @@ def parse_maps(texts: Sequence[str]) -> dict[_Address, _Address]:
 
 
 @click.command("rdma-gateway", epilog=EXPLANATION)
-@click.option("--listen", required=True, metavar="HOST:PORT", help="Where RDMA clients connect. Port 0 takes any.")
-@click.option("--upstream", required=True, metavar="HOST:PORT", help="The broker beside this gateway.")
+@click.option(
+    "--listen", required=True, metavar="HOST:PORT", help="Address for RDMA clients. Port 0 selects a free one."
+)
+@click.option("--upstream", required=True, metavar="HOST:PORT", help="The broker of this gateway.")
 @click.option(
     "--advertise",
     metavar="HOST:PORT",
-    help="What clients are told instead of --upstream.  [default: --listen, but where a rule below holds for it]",
+    help="Address for clients instead of --upstream.  [default: --listen, unless a rule below applies]",
 )
 @click.option(
     "--map",
     "maps",
     multiple=True,
     metavar="BROKER=GATEWAY",
-    help="The gateway of a broker, both as HOST:PORT; the broker as it advertises itself. Once for each.",
+    help="The gateway of a broker, both as HOST:PORT, the broker as advertised. Repeat it for each broker.",
 )
 @click.option("--advertised-port", type=click.IntRange(1, GREATEST_PORT), help="Other gateways: same host, this port.")
 @click.option("--port-offset", type=int, metavar="N", help="Other gateways: same host, the broker's port plus N.")
@@ -78,10 +80,10 @@ def parse_maps(texts: Sequence[str]) -> dict[_Address, _Address]:
     type=click.Choice(["refuse", "pass"]),
     default="refuse",
     show_default=True,
-    help="Brokers without a gateway: clients are told a name that does not exist, or the broker's own address.",
+    help="Address of brokers without a gateway: a name that does not exist, or the broker's own address.",
 )
 @click.option(
-    "--max-connections", type=click.IntRange(min=1), default=1000, show_default=True, help="Clients at one time."
+    "--max-connections", type=click.IntRange(min=1), default=1000, show_default=True, help="Limit of clients."
 )
 @click.option(
     "--drain",
@@ -89,7 +91,7 @@ def parse_maps(texts: Sequence[str]) -> dict[_Address, _Address]:
     default=10.0,
     show_default=True,
     metavar="SECONDS",
-    help="How long to wait, when it is to end, for what was asked to be answered.",
+    help="Time to wait for outstanding responses before it stops.",
 )
 @click.option(
     "--report",
@@ -97,26 +99,24 @@ def parse_maps(texts: Sequence[str]) -> dict[_Address, _Address]:
     default=60.0,
     show_default=True,
     metavar="SECONDS",
-    help="A line with what has passed, as often as that, while anything does; 0 for none.",
+    help="Interval of traffic reports, omitted without traffic; 0 for none.",
 )
 @click.option(
     "--transport",
     type=click.Choice(["rdma", "tcp"]),
     default="rdma",
     show_default=True,
-    help="How clients connect; tcp is for trying out a set-up where there is no RDMA.",
+    help="Transport of clients; tcp is for tests of a set-up without RDMA.",
 )
 @click.option("--device", metavar="NAME", help="The RDMA device, as rxe0 or mlx5_0.  [default: the first that is up]")
-@click.option(
-    "--gid", metavar="ADDRESS", help="Which of the device's addresses to use.  [default: the first that works]"
-)
+@click.option("--gid", metavar="ADDRESS", help="The address of the device.  [default: the first that works]")
 @click.option("--config", "config_file", type=click.Path(), metavar="FILE", help="A properties file with client keys.")
 @click.option(
     "-X",
     "settings",
     multiple=True,
     metavar="NAME=VALUE",
-    help="A client key for the connection to the broker, as -X security.protocol=SSL; stronger than --config.",
+    help="A client key for the connection to the broker, as -X security.protocol=SSL; overrides --config.",
 )
 @diagnosis_options
 def command(
@@ -138,9 +138,9 @@ def command(
 ) -> int:
     """Let RDMA clients use an Apache Kafka broker, until Ctrl-C or SIGTERM.
 
-    One gateway stands beside each broker. It passes on what clients and broker say, and replaces the addresses of
-    brokers by those of their gateways. How they are found: by --map first; the broker at --upstream is at --advertise;
-    others by --advertised-port or --port-offset. When it can be used, its address is printed on stdout.
+    Run one gateway beside each broker. It forwards requests and responses, and replaces the addresses of brokers by
+    those of their gateways. The first rule that applies selects the address: --map; --advertise for the broker at
+    --upstream; --advertised-port or --port-offset. When the gateway is ready, it prints its address on stdout.
 
     \b
     Examples:
@@ -151,16 +151,20 @@ def command(
     if advertised_port is not None and port_offset is not None:
         raise CommandUsageError("--advertised-port and --port-offset exclude each other")
     if transport == "tcp" and (device is not None or gid is not None):
-        raise CommandUsageError("--device and --gid are for --transport rdma")
+        raise CommandUsageError("--device and --gid need --transport rdma")
     host, (port,) = parse_listen(listen, 1)
     broker = parse_address(upstream, "--upstream")
     if (host, port) == broker:
-        raise CommandUsageError(f"--listen and --upstream are both {upstream}: the gateway would be its own broker")
+        raise CommandUsageError(
+            f"--listen and --upstream are both {upstream}, so the gateway would connect to itself: choose another port"
+        )
     exact = parse_maps(maps)
     by_rule = advertised_port is not None or port_offset is not None
     advertised = None if advertise is None else parse_address(advertise, "--advertise")
     if host in EVERYWHERE and advertised is None and not by_rule and broker not in exact:
-        raise CommandUsageError(f"--listen {listen}: say with --advertise HOST:PORT where clients reach this gateway")
+        raise CommandUsageError(
+            f"--listen {listen} needs --advertise HOST:PORT, the address at which clients reach this gateway"
+        )
     config = client_config(upstream, settings, config_file)
     log_warnings()
 

@@ -326,7 +326,7 @@ def _arrow_batches(file: RawFile, reading: Reading) -> Iterator[pyarrow.RecordBa
     try:
         if reading.format == "parquet":
             if not _seekable(file):
-                raise CommandError("Parquet is read from its end: give a file, not a pipe")
+                raise CommandError("Parquet must be read from its end: pass a file, not a pipe")
             parquet = pyarrow.parquet.ParquetFile(file)
             _check_columns(reading.columns, parquet.schema_arrow.names, "the file")
             wanted = reading.columns.names if reading.columns.value is not None else None

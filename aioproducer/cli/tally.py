@@ -76,7 +76,7 @@ class Tally:
         self.latencies = Latencies()
         """From the first record of a batch to its acknowledgement."""
         self.worth_telling: list[str] = []
-        """What a person should hear now; whoever tells it takes it out."""
+        """Messages for the user; the code that prints one removes it."""
         self._told: set[type[BaseException]] = set()
 
     def on_batch_sent(

@@ -41,8 +41,8 @@ def _administer(
 
 
 @command.command("list", epilog=EXPLANATION)
-@click.option("--internal", is_flag=True, help="The cluster's own topics as well.")
-@click.option("--json", "as_json", is_flag=True, help="A JSON array of names.")
+@click.option("--internal", is_flag=True, help="Include the cluster's internal topics.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON array of names.")
 @cluster_options
 @diagnosis_options
 def list_topics(
@@ -68,12 +68,12 @@ def list_topics(
 
 @command.command("create", epilog=EXPLANATION)
 @click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
-@click.option("-p", "--partitions", type=click.IntRange(min=1), help="How many.  [default: the broker's]")
+@click.option("-p", "--partitions", type=click.IntRange(min=1), help="Number of partitions.  [default: the broker's]")
 @click.option(
     "-r", "--replication-factor", type=click.IntRange(min=1), help="Copies of each partition.  [default: the broker's]"
 )
 @click.option("--set", "configs", multiple=True, metavar="NAME=VALUE", help="A topic key, as --set retention.ms=-1.")
-@click.option("--if-not-exists", is_flag=True, help="A topic that is there already is no failure.")
+@click.option("--if-not-exists", is_flag=True, help="Succeed if the topic exists already.")
 @cluster_options
 @diagnosis_options
 def create(
@@ -108,7 +108,7 @@ def create(
 
 @command.command("describe", epilog=EXPLANATION)
 @click.argument("topics", nargs=-1, metavar="[TOPIC...]")
-@click.option("--json", "as_json", is_flag=True, help="A JSON array with one object a topic.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON array with one object a topic.")
 @cluster_options
 @diagnosis_options
 def describe(
@@ -178,7 +178,7 @@ async def _describe(admin: Admin, name: str) -> dict[str, Any]:  # Any: as JSON 
 
 @command.command("delete", epilog=EXPLANATION)
 @click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
-@click.option("--if-exists", is_flag=True, help="A topic that is not there is no failure.")
+@click.option("--if-exists", is_flag=True, help="Succeed if the topic does not exist.")
 @cluster_options
 @diagnosis_options
 def delete(

@@ -23,7 +23,7 @@ class Worker:
         threading.Thread(target=self._run, name="aioproducer-worker", daemon=True).start()
 
     async def do(self, function: Callable[[], T]) -> T:
-        """What the function returns, or raises. Whoever stops waiting does not stop it."""
+        """Return the function's result, or raise its error. A cancelled caller does not stop the function."""
         loop = asyncio.get_running_loop()
         outcome: asyncio.Future[T] = loop.create_future()
 
@@ -44,7 +44,7 @@ class Worker:
             try:
                 loop.call_soon_threadsafe(tell, result, error)
             except RuntimeError:
-                # The loop was closed meanwhile: nobody waits.
+                # The loop was closed meanwhile: there is no waiter.
                 return
 
         self._jobs.put(job)

@@ -147,7 +147,7 @@ class CsvWriter:
             return cell.decode()
         except UnicodeDecodeError:
             raise CommandError(
-                f"partition {record.partition}, offset {record.offset}: the {field} is no text, which CSV cannot hold: "
+                f"partition {record.partition}, offset {record.offset}: the {field} is not UTF-8, which CSV requires: "
                 "use --format jsonl, or parquet"
             ) from None
 

@@ -56,7 +56,7 @@ def test_json_has_times_decimals_and_text_bytes_and_null_for_what_is_no_number()
 
 
 def test_what_is_no_text_is_refused():
-    with pytest.raises(BadRowError, match="bytes that are no text: choose columns"):
+    with pytest.raises(BadRowError, match="bytes that are not UTF-8: choose columns"):
         as_json({"b": b"\xff"})
     with pytest.raises(BadRowError, match="not UTF-8"):
         as_bytes("\udcff")
@@ -89,9 +89,9 @@ def test_bytes_that_are_no_text_are_taken_from_the_field_in_base64():
 
 @pytest.mark.parametrize("cell", ["=", "%%%%", 7, None])
 def test_what_is_no_base64_is_refused(cell):
-    with pytest.raises(BadRowError, match="'v_base64' is no base64"):
+    with pytest.raises(BadRowError, match="'v_base64' is not base64"):
         Columns(value="v").record({"v_base64": cell})
-    with pytest.raises(BadRowError, match="'base64' is no base64"):
+    with pytest.raises(BadRowError, match="'base64' is not base64"):
         as_headers({"a": {"base64": cell}}, "h")
 
 
@@ -123,7 +123,7 @@ def test_timestamps(cell, expected):
 
 @pytest.mark.parametrize("cell", [True, -1, 2**63, "soon", float("nan"), [1], "1969-12-31T23:59:59Z"])
 def test_what_is_no_timestamp_is_refused(cell):
-    with pytest.raises(BadRowError, match="'t' is no timestamp"):
+    with pytest.raises(BadRowError, match="'t' is not a timestamp"):
         as_timestamp(cell, "t")
 
 

@@ -98,19 +98,19 @@ def test_bytes_that_are_no_text(call, topic, tmp_path):
     assert '"value_base64":"/w=="' in call("consume", topic, "-f", "jsonl").out
     ended = call("consume", topic, "-f", "csv")
     assert (ended.code, ended.out) == (FAILED, "")
-    assert "partition 0, offset 0: the value is no text, which CSV cannot hold: use --format jsonl" in ended.err
+    assert "partition 0, offset 0: the value is not UTF-8, which CSV requires: use --format jsonl" in ended.err
 
 
 @pytest.mark.parametrize(
     ("arguments", "code", "text"),
     [
         (["--from", "soon"], USAGE, "--from takes beginning, end, an offset"),
-        (["--from", "@99999999999999999"], USAGE, "there is no such time"),
+        (["--from", "@99999999999999999"], USAGE, "the time is out of range"),
         (["--fields", "value,offest"], USAGE, "--fields: there is no 'offest' (did you mean 'offset'?)"),
         (["-p", "7"], FAILED, "has no partition 7: it has 2, which count from 0"),
         (["--from", "7", "--follow", "-p", "1"], FAILED, "has no offset 7: it has 0 to 1"),
-        (["--from", "11"], FAILED, "--from 11 is behind the end of topic"),
-        (["--from", "2", "-p", "1"], FAILED, "whose next offset is 1: without --from all is read"),
+        (["--from", "11"], FAILED, "--from 11 is beyond the end of topic"),
+        (["--from", "2", "-p", "1"], FAILED, "next offset 1: use a lower offset, or omit --from"),
         (["-o", "/nope/x"], FAILED, "/nope/x cannot be written: No such file or directory"),
         (["-o", "/dev/full"], FAILED, "/dev/full cannot be written: No space left on device"),
         (["-b", "127.0.0.1:1", "--timeout", "0.3"], FAILED, "Nothing listens at 127.0.0.1:1"),

@@ -117,7 +117,7 @@ def test_an_address_where_nobody_is(call, topic):
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["--key", "id"], "lines have no column 'id': say what the file is with --format"),
+        (["--key", "id"], "lines have no column 'id': set the file's format with --format"),
         (["--format", "csv", "--key-separator", ":"], "--key-separator is for lines, not for csv"),
         (["--delimiter", ";"], "--delimiter is for CSV, not for lines"),
         (["--format", "csv", "--delimiter", ";;"], "--delimiter takes one character, not ';;'"),
@@ -125,7 +125,7 @@ def test_an_address_where_nobody_is(call, topic):
         (["--header", "x"], "--header takes NAME=VALUE, not 'x'"),
         (["-X", "linger.m=1"], "unknown configuration key: 'linger.m' (did you mean 'linger.ms'?)"),
         (["-X", "linger.ms=soon"], "linger.ms must be a whole number"),
-        (["-X", "value.serializer=StringSerializer"], "the command line sends bytes as they are"),
+        (["-X", "value.serializer=StringSerializer"], "the command line sends bytes unchanged"),
         (["--config", "nope.properties"], "the properties file nope.properties cannot be read"),
         (["-b", "localhost"], "the port is missing"),
         (["--partition", "-1"], "Invalid value for '--partition'"),

@@ -265,14 +265,14 @@ def test_arrow_rows_that_are_no_record_are_told():
     file = io.BytesIO()
     pyarrow.parquet.write_table(pyarrow.table({"id": ["1", "x"], "b": [b"\xff", b"ok"]}), file)
     (first, second) = read(file, "parquet")
-    assert first.reason.startswith("it has bytes that are no text")
+    assert first.reason.startswith("it has bytes that are not UTF-8")
     assert (first.number, second.value) == (1, b'{"id":"x","b":"ok"}')
-    assert bad(read(file, "parquet", Columns(value="b", timestamp="id")))[0].reason == "'id' is no timestamp: 'x'"
+    assert bad(read(file, "parquet", Columns(value="b", timestamp="id")))[0].reason == "'id' is not a timestamp: 'x'"
 
 
 def test_an_arrow_stream_is_read_from_a_pipe_and_parquet_is_not():
     data = _arrow(pyarrow.ipc.new_stream).getvalue()
-    with pytest.raises(CommandError, match="Parquet is read from its end: give a file, not a pipe"):
+    with pytest.raises(CommandError, match="Parquet must be read from its end: pass a file, not a pipe"):
         read((data,), "parquet")
 
 

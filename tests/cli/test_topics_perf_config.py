@@ -68,8 +68,8 @@ def test_perf_for_scripts_counts_what_the_broker_has(call, cluster, topic):
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["--plot", "x.nope"], "the name's end must be one of"),
-        (["--plot", "/nope/x.png"], "there is no folder /nope"),
+        (["--plot", "x.nope"], "the file's extension must be one of"),
+        (["--plot", "/nope/x.png"], "the folder /nope"),
     ],
 )
 def test_perf_finds_out_before_it_sends(call, cluster, topic, arguments, text):
@@ -152,7 +152,8 @@ def test_what_should_not_happen_is_one_line_too(call, monkeypatch):
     assert ended.code == FAILED
     assert (
         ended.err
-        == "aioproducer: this should not happen: ZeroDivisionError('division by zero'). --debug shows where.\n"
+        == "aioproducer: internal error: ZeroDivisionError('division by zero'). Run with --debug for a traceback, and "
+        "report it.\n"
     )
 
 
@@ -161,8 +162,8 @@ def test_what_should_not_happen_is_one_line_too(call, monkeypatch):
     [
         (["--listen", "9092"], USAGE, "--listen takes HOST:PORT, not '9092'"),
         (["--listen", "::1:9092"], USAGE, "put an IPv6 address in brackets: [::1]:9092"),
-        (["--listen", "localhost:65535", "--nodes", "2"], USAGE, "2 ports from 65535 on go beyond 65535"),
-        (["--listen", "0.0.0.0:0"], USAGE, "say with --advertise HOST by which name clients reach this machine"),
+        (["--listen", "localhost:65535", "--nodes", "2"], USAGE, "2 ports from 65535 on exceed the maximum 65535"),
+        (["--listen", "0.0.0.0:0"], USAGE, "needs --advertise HOST, the name by which clients reach this machine"),
         (["--memory", "--data", "x"], USAGE, "--memory and --data exclude each other"),
         (
             ["-X", "num.partition=3"],
