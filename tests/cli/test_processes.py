@@ -274,7 +274,7 @@ def test_parquet_is_not_written_to_a_terminal(commands, topic):
     with terminal() as screen:
         process = commands.start("consume", topic, "-f", "parquet", stdout=screen.theirs)
         assert screen.read(process) == 2
-        assert b"parquet is not for a terminal" in process.stderr.read()
+        assert b"parquet cannot be written to a terminal" in process.stderr.read()
 
 
 def test_the_script_is_installed():

@@ -2,7 +2,7 @@
 
 The senders here are closed loops: each coroutine awaits a send before the next. Their next records come in the moment
 in which a response frees a slot or memory, so that what waits beside them has to be served by rule and not by chance.
-Each test holds one row of the table "Who waits for what" in docs/architecture.md.
+Each test holds one row of the table "Waiting and its limits" in docs/architecture.md.
 """
 
 from __future__ import annotations
