@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 
 from aioproducer.compression import lz4, zstd
+from aioproducer.core.batching.batch_compression import INLINE_SIZE
 from aioproducer.io import offload
-from tests.docs.performance import PAGE, ROOT, SCENARIOS, filled, tables
+from tests.docs.performance import PAGE, SCENARIOS, filled, tables
 
 
 def test_the_page_shows_the_recorded_bench() -> None:
@@ -21,10 +22,7 @@ def test_no_run_of_the_recorded_bench_lost_a_client() -> None:
 
 def test_limits_of_the_threads_are_those_of_the_code() -> None:
     [row] = re.findall(r"^\| compress a batch \|.*", PAGE.read_text(), re.MULTILINE)
-    # From the source: the compiled module keeps the constant to itself.
-    source = (ROOT / "aioproducer/core/batching/accumulator.py").read_text()
-    [inline_size] = re.findall(r"^_INLINE_COMPRESSION_SIZE = (\d+)$", source, re.MULTILINE)
-    assert f"larger than {int(inline_size) // 1024} KiB" in row
+    assert f"larger than {INLINE_SIZE // 1024} KiB" in row
     assert f"at most {offload.MOST_WORKERS} |" in row
     assert lz4._LAST_QUICK_LEVEL == zstd._LAST_QUICK_LEVEL
     assert f"lz4 or zstd above level {lz4._LAST_QUICK_LEVEL} every" in row
