@@ -522,7 +522,7 @@ async def test_a_broker_that_goes_ends_its_client_after_what_it_sent(scene, how)
 
 @pytest.mark.parametrize("how", ["close", "abort"])
 async def test_what_a_client_sent_before_it_went_reaches_the_broker(scene, how):
-    """PT-50: requests that have come are obeyed though nobody waits for the answer."""
+    """Requests that have arrived are executed although no client waits for the response."""
     gateway = await scene.gateway()
     client, broker = await scene.pair(gateway)
     sent = request_frame(1, ProduceRequest(acks=0), 9)

@@ -188,7 +188,7 @@ async def test_slow_brokers(faulty_cluster: FaultyCluster, topic: str, round_tri
 
 
 async def test_answers_that_come_too_late(faulty_cluster: FaultyCluster, topic: str) -> None:
-    """E-15: the connection of a request that timed out is dropped, and its batches are sent again."""
+    """The connection of a request that timed out is dropped, and its batches are sent again."""
     faulty_cluster.create_topic(topic)
     async with _producer(faulty_cluster, request_timeout_ms=500, delivery_timeout_ms=20_000) as producer:
         load = Load(producer, topic)
