@@ -158,7 +158,7 @@ RDMA_CONTRACT := tests/transport/test_contract.py tests/transport/test_pausing.p
 # callbacks may do is a matter of Python alone, and takes an emulated machine minutes. The last five ask of the double
 # what no device does: to hold writes back, to connect to a peer that does not exist, and to be none.
 RDMA_LEFT_OUT := ten_thousand or inside_write_completed or exception_from_write_completed or while_one_is_pending \
-	or until_the_card_has_read or a_wrong_token or who_goes_at_once or who_is_welcome or no_device
+	or until_the_card_has_read or a_wrong_token or disconnects_at_once or sends_no_ready or no_device
 
 # RDMA_SECONDS: for what runs in the guest. AIOPRODUCER_RDMA_RECORDS: of what goes through the gateway to Apache Kafka.
 test-rdma: build-under-test

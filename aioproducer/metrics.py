@@ -1,9 +1,9 @@
 """Compiled. The producer's metrics, under Kafka's names.
 
-`Sensor` objects record values per batch, request or wait, never per record. The tables below map each name to a sensor
-and a measure, and `Metrics.snapshot` reads them all. Rates, averages and maxima cover the last ``metrics_num_samples``
-windows of ``metrics_sample_window_ms``. They are computed as Kafka's ``Rate``, ``Avg`` and ``Max``: a rate without
-events is 0, an average or maximum without events is NaN.
+`Sensor` objects record values per batch, request, wait or failure, never per delivered record. The tables below map
+each name to a sensor and a measure, and `Metrics.snapshot` reads them all. Rates, averages and maxima cover the last
+``metrics_num_samples`` windows of ``metrics_sample_window_ms``. They are computed as Kafka's ``Rate``, ``Avg`` and
+``Max``: a rate without events is 0, an average or maximum without events is NaN.
 
 Arguments named ``now`` are seconds of a monotonic clock. Times in results are milliseconds, or nanoseconds if the name
 contains ``ns``; sizes are bytes.

@@ -468,10 +468,9 @@ class Producer(RecordSender):
     async def drain(self) -> None:
         """Wait for memory, and let other tasks run if the caller has held the loop for half a millisecond.
 
-        Await it between sends in a loop, as ``StreamWriter.drain``. It joins the queue for memory, in which records
-        wait as well, first come, first served. It returns when all earlier records have their memory or have failed,
-        after at most ``max_block_ms``, and raises no timeout. If the producer is closed meanwhile, it returns and the
-        next ``send`` raises.
+        Await it between sends in a loop, as ``StreamWriter.drain``. It returns when all records that waited for memory
+        before it have their memory or have failed, first come, first served, after at most ``max_block_ms``, and
+        raises no timeout. If the producer is closed meanwhile, it returns and the next ``send`` raises.
 
         Raises:
             WrongCallerError, ProducerClosedError: as ``send``.

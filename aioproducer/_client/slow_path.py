@@ -1,6 +1,6 @@
 """The slow path of a send: interceptors, async serializers, and records that cannot go straight into a batch.
 
-``hot_path.py`` calls it; the records that it accepts wait in the queues of ``core/batching/accumulator.py``.
+``hot_path.py`` calls it; the records that it accepts wait in ``core/waiting/blocked_records.py``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Checks of the arguments of ``send``. The hot path runs them only after an append has failed."""
+"""Checks of the arguments of ``send``.
+
+For common arguments the hot path runs them only after an append has failed; unusual ones are checked before.
+"""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Deliveries, and what a response makes of a batch."""
+"""Deliveries, and the futures behind them."""
