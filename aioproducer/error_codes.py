@@ -6,6 +6,10 @@ superclasses are the error groups of KIP-1050. Code 0 (NONE) is no error and is 
 
 from __future__ import annotations
 
+# The codes that core compares by name.
+MESSAGE_TOO_LARGE = 10
+DUPLICATE_SEQUENCE_NUMBER = 46
+
 RETRIABLE_GROUPS = frozenset({"Retriable", "RefreshRetriable", "InvalidMetadata"})
 
 # Code: (name, class in aioproducer.errors, Kafka's superclass without "Exception").

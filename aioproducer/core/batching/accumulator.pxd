@@ -115,7 +115,7 @@ cdef class RecordAccumulator(BatchFinisher):
     @cython.locals(slab=Slab)
     cdef bint _add_slab(self, ProducerBatch batch, Py_ssize_t record_size) except -1
     @cython.locals(
-        slab=Slab, limit=Py_ssize_t, estimate=Py_ssize_t, under_way=Py_ssize_t, batch=ProducerBatch
+        slab=Slab, limit=Py_ssize_t, estimate=Py_ssize_t, in_progress=Py_ssize_t, batch=ProducerBatch
     )
     cdef ProducerBatch _open_batch(
         self, TopicQueues topic, PartitionQueue queue, Py_ssize_t record_size, long long timestamp_ms, double now

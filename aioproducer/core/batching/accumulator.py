@@ -1,8 +1,8 @@
-"""Compiled. RecordAccumulator: where records wait, in batches, until a broker can take them.
+"""Compiled. RecordAccumulator: holds records in batches until the sender drains them for a broker.
 
 ``send`` calls ``append``, and ``enqueue`` if the record needs more than an open batch; the next file on the way of a
 record is ``batch.py``. The sender calls ``drain`` for a broker that can take a request. In between a batch is in the
-queue of its partition and in the list of incomplete batches, whose oldest is the next to expire.
+queue of its partition and in the list of incomplete batches; the oldest of them is the next to expire.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from random import Random
 
 # Each enqueue also admits up to this many waiting records. Otherwise arrivals could match the sender's rate, such as
-# callers whose records it has just sent, and the queue would never empty.
+# callers that await the records it has just sent, and the queue would never empty.
 ADMITTED_BY_EACH = 2
 
 
@@ -46,7 +46,7 @@ _CLOSED, _SUCCEEDED = CLOSED, SUCCEEDED
 
 
 def _size_of(data: Buffer | None) -> int:
-    """Bytes of a key or value, -1 for null."""
+    """Return the bytes of a key or value, -1 for null."""
     if data is None:
         return -1
     return len(data) if type(data) is bytes else memoryview(data).nbytes
@@ -507,8 +507,8 @@ class RecordAccumulator(BatchFinisher):
         limit = self._size_limit
         if self.compression is not None:
             limit = self.compression.uncompressed_limit(topic.name, limit, self._max_request_size - BATCH_HEADER_SIZE)
-        under_way = self.incomplete.count - self._open_batches
-        slab = self._memory.first(record_size, queue.last_batch_size, limit, self._open_batches, under_way)
+        in_progress = self.incomplete.count - self._open_batches
+        slab = self._memory.first(record_size, queue.last_batch_size, limit, self._open_batches, in_progress)
         if slab is None:
             return None
         number = self.incomplete.next_number()
@@ -646,7 +646,7 @@ class RecordAccumulator(BatchFinisher):
                 self.wake()
 
     def reenqueue(self, batch: ProducerBatch, now: float, *, backoff: bool = True) -> None:
-        """Queue a batch to be sent again, in its place: sequences in order, before all batches without one."""
+        """Queue a batch to be sent again: in order of sequences, before all batches without one."""
         queue = batch.queue
         assert queue is not None
         if backoff:
@@ -678,8 +678,8 @@ class RecordAccumulator(BatchFinisher):
         if batch.state < _CLOSED:
             topic = self.topics.get(queue.topic)
             if topic is not None:
-                # The batch was never full, so nothing was counted: keyless records would go to this partition for ever
-                # although nothing can be sent there.
+                # The batch was never full and therefore not counted: keyless records would go to this partition for
+                # ever although none can be sent there.
                 self.topics.switch_sticky(topic, queue.partition, now)
             batch.close()
         if queue.open_batch is batch:
@@ -692,7 +692,7 @@ class RecordAccumulator(BatchFinisher):
             queue.remove(batch)
 
     def expired(self, now: float, limit: int | None = None) -> list[ProducerBatch]:
-        """Return the batches whose ``delivery_timeout`` has passed, oldest first; the caller fails them.
+        """Return the batches that have exceeded ``delivery_timeout``, oldest first; the caller fails them.
 
         Of at most ``limit`` batches: a split one counts once, with all its parts.
         """

@@ -94,7 +94,7 @@ cdef class ProducerBatch(DeliveryGroup):
         Py_ssize_t headers_size,
         long long timestamp_ms,
     ) except -1
-    @cython.locals(behind=Py_ssize_t)
+    @cython.locals(end=Py_ssize_t)
     cdef Py_ssize_t append_run(
         self, long long timestamp_ms, list values, Py_ssize_t first, Py_ssize_t stop, Py_ssize_t room
     ) except -1

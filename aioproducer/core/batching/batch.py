@@ -1,4 +1,8 @@
-"""A batch of records of one partition, from its first append to its last outcome."""
+"""Compiled. A batch of records of one partition, from its first append to its last outcome.
+
+No Python form: ``append_at`` and ``append_run`` write at addresses, as ``append`` does for keys and values of bytes.
+``_close_slab`` copies from an address, and ``buffers`` writes the header in C.
+"""
 
 from __future__ import annotations
 
@@ -30,24 +34,24 @@ else:
 if cython.compiled:
     from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 else:
-    # The compiled module has it from its .pxd file.
+    # The compiled module imports these by its .pxd file.
     from aioproducer.wire.record import plain_headers_size, write_headers, write_plain_record, write_run
     from aioproducer.wire.record_batch import write_header
 
 if TYPE_CHECKING:
     from contextvars import Context
 
-    # A circle of two: a batch leads to its partition's queue, and the queue holds batches.
+    # A circular import: a batch refers to its partition's queue, and the queue holds batches.
     from aioproducer.core.batching.partition_queue import PartitionQueue
 
-# A slab is as large as all before it together, so that a batch of any size has few of them and wastes at most half, up
-# to this size, where the waste would begin to matter.
+# A slab is as large as all earlier ones together: a batch of any size has few slabs and wastes at most half. Slabs grow
+# no larger than this, as the waste would then matter.
 LARGEST_GROWTH = 65536
 
-# Bytes of a slab that are copied out when it is closed.
+# Bytes of a slab that are copied out when it is closed; of more bytes a view is cheaper.
 _LARGEST_COPIED = 512
 
-# The states of a batch, in order: from CLOSED on it takes no records, from SUCCEEDED on its outcome is known.
+# The states of a batch, in order: from CLOSED on it accepts no records, from SUCCEEDED on its outcome is known.
 OPEN, DUE, CLOSED, COMPRESSING, SUCCEEDED, FAILED, SPLIT = range(7)
 
 STATE_NAMES = ("open", "due", "closed", "compressing", "succeeded", "failed", "split")
@@ -61,7 +65,7 @@ NEXT_STATES: Mapping[int, tuple[int, ...]] = {
     FAILED: (),
     SPLIT: (),
 }
-"""Which states may follow each state of a batch."""
+"""The states that may follow each state of a batch."""
 
 # The same as one number, for ``set_state``: eight bits for each state. Names of this module alone are C integers in the
 # compiled module.
@@ -77,13 +81,13 @@ _NO_HEADERS: tuple[Header, ...] = ()
 class ProducerBatch(DeliveryGroup):
     """Records of one partition, encoded in place in a chain of slabs.
 
-    ``state`` is OPEN while the batch takes records and lingers, DUE while it takes records and may be sent, CLOSED when
-    it takes no more, COMPRESSING until a thread has compressed it. Then it is CLOSED again, whether it waits in its
-    queue or is on the wire, until one outcome: SUCCEEDED, FAILED or SPLIT (``NEXT_STATES``).
+    ``state`` is OPEN while the batch accepts records and lingers, and DUE while it accepts records and may be sent. A
+    CLOSED batch accepts no more. It is COMPRESSING until a thread has compressed it, then CLOSED again, in its queue or
+    on the wire, until it has one outcome: SUCCEEDED, FAILED or SPLIT (``NEXT_STATES``).
 
     ``on_wire`` and ``readers`` are independent of the outcome: a batch that has expired may still be in a request.
 
-    The slabs, or the compressed bytes in their place, return to the pool when the outcome is known *and* neither a
+    The slabs, or the compressed bytes that replace them, return to the pool when the outcome is known *and* neither a
     transport nor a compressor reads them (``readers``).
 
     Created by ``new_batch``.
@@ -141,7 +145,7 @@ class ProducerBatch(DeliveryGroup):
         "used_before",
     )
 
-    # How many records had neither an awaiter nor a callback when the batch failed; not set before.
+    # Number of records that had neither an awaiter nor a callback when the batch failed; not set before.
     unobserved: int
 
     def begin(
@@ -153,25 +157,26 @@ class ProducerBatch(DeliveryGroup):
         created_at: float,
         size_limit: int,
     ) -> None:
-        """What ``__init__`` would do: see ``new_batch``."""
+        """Initialise the batch, instead of ``__init__``; see ``new_batch``."""
         self.loop = loop
         self.awaiting = None
         self.waiters = None
         self.queue: PartitionQueue | None = queue
         self.topic_partition = topic_partition
-        # Position in the order in which batches were made; flush waits for all up to one.
+        # Position in the order of creation; a flush waits for all batches up to a number.
         self.number = number
-        # Its place among those of the partition: the parts of a split batch share its number.
+        # Position among the batches of the partition: the parts of a split batch share its number.
         self.order: tuple[int, ...] = (number,)
         self.created_at = created_at
         self.attempts = 0
-        # The node of the last attempt, and what came of it, if it failed.
+        # The node of the last attempt, and the error of the attempt if it failed.
         self.sent_to = -1
         self.last_error: KafkaError | None = None
         self.on_wire = False
-        # It was sent, alone or as part of another batch, and the outcome of that is unknown.
+        # The batch was sent, alone or as part of another batch, and the outcome of that attempt is unknown.
         self.has_unknown_attempt = False
-        # Appends: the current slab is memory[..room_end], used up to position. used_before counts the full slabs.
+        # Appends: the current slab ends at memory[room_end] and is used up to memory[position]. used_before counts the
+        # bytes of the full slabs.
         self.size_limit = size_limit
         self.slabs: list[Slab] = []
         self.position = 0
@@ -182,14 +187,14 @@ class ProducerBatch(DeliveryGroup):
         self.base_timestamp = -1
         self.max_timestamp = -1
         self.last_timestamp = -1
-        # The first record of a column's, while it is appended; see core/columns/appending.py.
+        # Index of the first record of a column while the column is appended; see core/columns/appending.py.
         self.column_start = -1
-        # Timestamps by runs: that of the first record, and, where not all are of one instant, timestamp_values[i] from
-        # record timestamps_from[i] on.
+        # Timestamps by runs: the first record has first_timestamp. If not all records have the same, records from
+        # timestamps_from[i] on have timestamp_values[i].
         self.first_timestamp = -1
         self.timestamps_from: list[int] | None = None
         self.timestamp_values: list[int] | None = None
-        # The run that was looked up last.
+        # The last run that ``metadata`` has looked up.
         self.run_start = 0
         self.run_stop = 0
         self.run_timestamp = -1
@@ -197,7 +202,7 @@ class ProducerBatch(DeliveryGroup):
         self.body: list[Buffer] | None = None
         self.body_size = 0
         self.codec_id = 0
-        # Bytes of the body that are not in slabs: compressed, or a part of a split batch.
+        # Bytes of the body that are not in slabs: compressed records, or a part of a split batch.
         self.charged_size = 0
         self.header: bytes | None = None
         self.readers = 0
@@ -227,7 +232,7 @@ class ProducerBatch(DeliveryGroup):
         if cython.compiled and (value is None or type(value) is bytes) and (key is None or type(key) is bytes):
             headers_size = 1 if headers is _NO_HEADERS or not headers else plain_headers_size(headers)
         if headers_size:
-            # Everything is of a type that runs no code of the caller's.
+            # No key, value or header is of a type that runs code of the caller.
             key_address = value_address = cython.NULL
             key_size = value_size = -1
             if key is not None:
@@ -247,7 +252,7 @@ class ProducerBatch(DeliveryGroup):
             record = encode_record(index, timestamp_ms - self.base_timestamp, key, value, headers)
             if self.record_count == index:
                 break
-            # Reading a user's object has run code of theirs, which has sent a record itself.
+            # Reading the caller's object has run its code, which has sent a record itself.
         size = len(record)
         if self.state >= _CLOSED:
             return -size - self.size_limit
@@ -256,55 +261,6 @@ class ProducerBatch(DeliveryGroup):
             return -size
         self.slabs[-1].memory[position : position + size] = record
         return self._appended(timestamp_ms, size)
-
-    def append_at(
-        self, key: Any, key_size: int, value: Any, value_size: int, headers_size: int, timestamp_ms: int
-    ) -> int:  # compiled only
-        """``append`` for compiled modules: key and value are addresses, their sizes -1 for null.
-
-        ``headers_size`` is 1 without headers, for their count. The caller writes longer ones in front of ``position``.
-        """
-        size = write_plain_record(
-            self.address + self.position,
-            self.room_end - self.position,
-            self.record_count,
-            timestamp_ms - self.base_timestamp,
-            key,
-            key_size,
-            value,
-            value_size,
-            headers_size,
-        )
-        return size if size < 0 else self._appended(timestamp_ms, size)
-
-    def append_run(
-        self, timestamp_ms: int, values: list[Any], first: int, stop: int, room: int
-    ) -> int:  # compiled only
-        """Append values without keys from place ``first`` on, as ``append_at`` would one by one.
-
-        Ends in front of ``stop``, of what is no bytes object, of what does not fit, and behind ``room`` bytes; returns
-        the place behind the last.
-        """
-        sizes = cython.declare(cython.Py_ssize_t[2])
-        sizes[1] = self.max_record_size
-        behind = write_run(
-            self.address + self.position,
-            self.room_end - self.position,
-            room,
-            self.record_count,
-            timestamp_ms - self.base_timestamp,
-            values,
-            first,
-            stop,
-            sizes,
-        )
-        if behind > first:
-            self.position += sizes[0]
-            self.max_record_size = sizes[1]
-            if timestamp_ms != self.last_timestamp:
-                self._begin_timestamp(self.record_count, timestamp_ms)
-            self.record_count += behind - first
-        return behind
 
     def _appended(self, timestamp_ms: int, size: int) -> int:
         index = self.record_count
@@ -329,23 +285,24 @@ class ProducerBatch(DeliveryGroup):
         self.timestamp_values.append(timestamp_ms)
 
     def used_size(self) -> int:
-        """Bytes of encoded records so far, without the batch header."""
+        """Return the bytes of encoded records so far, without the batch header."""
         if not self.slabs:
             return self.used_before
         slab = self.slabs[-1]
         return self.used_before + self.position - slab.start
 
     def has_room_for(self, record_size: int) -> bool:
-        """Whether the batch may grow by a record; the first is always taken (Kafka's ``hasRoomFor``)."""
+        """Return whether the batch may grow by a record; the first always fits (Kafka's ``hasRoomFor``)."""
         return self.record_count == 0 or self.used_size() + record_size <= self.size_limit
 
     def next_slab_size(self, record_size: int) -> int:
-        """How large a slab it would like for a record of this size that the current one cannot hold."""
+        """Return the preferred size of the next slab, for a record that the current one cannot hold."""
         used = self.used_size()
-        wanted = min(max(used, SMALLEST_SLAB), LARGEST_GROWTH, max(self.size_limit - used, 0))
-        return max(record_size, wanted)
+        preferred = min(max(used, SMALLEST_SLAB), LARGEST_GROWTH, max(self.size_limit - used, 0))
+        return max(record_size, preferred)
 
     def add_slab(self, slab: Slab) -> None:
+        """Write the next records into this slab."""
         self._close_slab()
         self.slabs.append(slab)
         if cython.compiled:
@@ -354,7 +311,7 @@ class ProducerBatch(DeliveryGroup):
         self.room_end = slab.start + slab.size
 
     def limit_room(self) -> None:
-        """Let the current slab take no more than makes the batch full."""
+        """End the room of the current slab where the batch is full."""
         slab = self.slabs[-1]
         self.room_end = min(slab.start + slab.size, max(slab.start + self.size_limit - self.used_before, self.position))
 
@@ -369,7 +326,7 @@ class ProducerBatch(DeliveryGroup):
             if used > _LARGEST_COPIED:
                 body.append(slab.memory[slab.start : self.position])
             elif used:
-                # What a view of it costs is more.
+                # A view of so few bytes costs more than the copy.
                 if cython.compiled:
                     begin = cython.cast(cython.p_char, self.address + slab.start)
                     body.append(PyBytes_FromStringAndSize(begin, used))
@@ -377,7 +334,10 @@ class ProducerBatch(DeliveryGroup):
                     body.append(bytes(slab.memory[slab.start : self.position]))
 
     def take_records(self, body: bytes, timestamps: Sequence[int], base_timestamp: int, max_record_size: int) -> None:
-        """Be a closed batch of records that were encoded elsewhere (a part of a split one), with these timestamps."""
+        """Fill the batch with records that were encoded elsewhere, as a part of a split batch, and close it.
+
+        Each record has one of ``timestamps``.
+        """
         self.base_timestamp = base_timestamp
         for index, timestamp_ms in enumerate(timestamps):
             if timestamp_ms != self.last_timestamp or not index:
@@ -391,25 +351,26 @@ class ProducerBatch(DeliveryGroup):
     # Closing
 
     def close(self) -> None:
-        """Take no more records; ``body`` is then the gather list of what was appended."""
+        """Accept no more records; ``body`` is then the list of buffers with the appended ones."""
         if self.state < _CLOSED:
             self.set_state(_CLOSED)
-            # Nothing fits any more, whatever its size; before anything is made, with which the collector may run.
+            # No record fits any more, whatever its size. This precedes any allocation, in which the collector may run.
             self.room_end = 0
             self._close_slab()
             self.position = 0
             self.body_size = self.used_before
 
     def is_full(self) -> bool:
+        """Return whether no record fits any more."""
         return self.state >= _CLOSED or (self.record_count > 0 and self.used_size() >= self.size_limit)
 
     def set_compressed(self, codec_id: int, data: bytes, pool: BufferPool) -> None:
-        """Put the codec's output in the place of the records, and their memory back into the pool."""
+        """Replace the records by the codec's output, and return their memory to the pool."""
         self.codec_id = codec_id
         self._replace_memory(data, pool)
 
     def _replace_memory(self, data: bytes, pool: BufferPool) -> None:
-        # Charged first: the records' memory must not be given away before its successor is counted.
+        # Charged first: the records' memory must not be allocated again before the new bytes are counted.
         pool.charge(len(data))
         self._release_memory(pool)
         self.charged_size = len(data)
@@ -417,24 +378,26 @@ class ProducerBatch(DeliveryGroup):
         self.body_size = len(data)
 
     def size(self) -> int:
-        """Bytes of the closed batch on the wire."""
+        """Return the bytes of the closed batch on the wire."""
         return _HEADER_SIZE + self.body_size
 
     def uncompressed_size(self) -> int:
+        """Return the bytes that the closed batch takes on the wire without compression."""
         return _HEADER_SIZE + self.used_before
 
     # Sending
 
     def set_sequence(self, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
+        """Set the identity of the batch for the broker; the header has to be encoded again."""
         self.producer_id = producer_id
         self.producer_epoch = producer_epoch
         self.base_sequence = base_sequence
         self.header = None
 
     def buffers(self) -> list[Buffer]:
-        """The batch as it goes on the wire: header, then body. The header is made anew only where it has changed."""
+        """Return the batch as it goes on the wire: header, then body. The header is encoded again if it has changed."""
         assert self.body is not None
-        if cython.compiled and self.header is None:  # compiled only
+        if cython.compiled and self.header is None:
             self.header = write_header(
                 self.body,
                 self.body_size,
@@ -466,7 +429,7 @@ class ProducerBatch(DeliveryGroup):
     # Outcome
 
     def succeed(self, base_offset: int, log_append_time: int, acknowledged: bool = True) -> bool:
-        """The broker has it. False where the batch was failed before and stays so."""
+        """Give every record its metadata; return False if the batch has failed before, as it then stays failed."""
         if self.state == _FAILED:
             return False
         self.set_state(_SUCCEEDED)
@@ -477,9 +440,9 @@ class ProducerBatch(DeliveryGroup):
         return True
 
     def fail(self, error: KafkaError, record_errors: Mapping[int, KafkaError] | None = None) -> bool:
-        """Fail every record. False where they have failed already.
+        """Fail every record; return False if the batch has failed before.
 
-        ``record_errors`` has, by their indices, the errors of records that do not fail with ``error``.
+        ``record_errors`` holds the errors of records that do not fail with ``error``, by index.
         """
         if self.state == _FAILED:
             return False
@@ -491,13 +454,13 @@ class ProducerBatch(DeliveryGroup):
         return True
 
     def split_into(self, children: list[ProducerBatch]) -> None:
-        """Let ``children`` answer for the records from now on; they hold them in order."""
+        """Take each record's outcome from ``children`` from now on; they hold the records in order."""
         self.set_state(_SPLIT)
         self.children = []
         first = 0
-        for place, child in enumerate(children):
+        for position, child in enumerate(children):
             child.parent = self
-            child.order = (*self.order, place)
+            child.order = (*self.order, position)
             child.has_unknown_attempt = self.has_unknown_attempt
             self.children.append((first, child))
             first += child.record_count
@@ -524,7 +487,8 @@ class ProducerBatch(DeliveryGroup):
         return DeliveryGroup.pop_waiters(self, index, only)
 
     def set_state(self, state: int) -> None:
-        """
+        """Change the state.
+
         Raises:
             AssertionError: ``state`` may not follow the batch's state.
         """
@@ -533,24 +497,24 @@ class ProducerBatch(DeliveryGroup):
         self.state = state
 
     def end_lingering(self) -> None:
-        """Let an open batch be sent."""
+        """Make an open batch due, so that it may be sent."""
         self.set_state(_DUE)
 
     @property
     def closed(self) -> bool:
-        """Whether the batch takes no more records."""
+        """Whether the batch accepts no more records."""
         return self.state >= CLOSED
 
     def is_finished(self) -> bool:
-        """Whether every record has its outcome."""
+        """Return whether every record has its outcome."""
         if self.state == _SPLIT:
             return self.undone_children == 0
         return self.state >= _SUCCEEDED
 
     def _child(self, index: int) -> tuple[ProducerBatch, int]:
         assert self.children is not None
-        place = bisect_right(self.children, index, key=lambda child: child[0]) - 1
-        first, child = self.children[place]
+        position = bisect_right(self.children, index, key=lambda child: child[0]) - 1
+        first, child = self.children[position]
         return child, index - first
 
     def is_done(self, index: int) -> bool:
@@ -584,7 +548,7 @@ class ProducerBatch(DeliveryGroup):
         return new_record_metadata(self.topic_partition, offset, timestamp_ms)
 
     def _find_run(self, index: int) -> None:
-        """Look up the timestamp of a record and of those about it; the next call mostly asks for the next one."""
+        """Find the run of records with the timestamp of this one; callers usually read consecutive records."""
         starts, values = self.timestamps_from, self.timestamp_values
         if starts is None or values is None:
             self.run_start, self.run_stop, self.run_timestamp = 0, self.record_count, self.first_timestamp
@@ -600,7 +564,7 @@ class ProducerBatch(DeliveryGroup):
     # Memory
 
     def release_memory(self, pool: BufferPool) -> None:
-        """Give everything back; call it when the outcome is known and ``readers`` is 0. Again: nothing happens."""
+        """Return all memory to the pool, once; the outcome must be known, and ``readers`` be 0."""
         assert self.readers == 0
         assert self.state >= _SUCCEEDED
         self._release_memory(pool)
@@ -608,7 +572,7 @@ class ProducerBatch(DeliveryGroup):
         self.header = None
 
     def abandon(self, pool: BufferPool) -> None:
-        """Give the memory back of a batch without records that is in no queue."""
+        """Return the memory of a batch without records that is in no queue."""
         assert self.record_count == 0
         self._release_memory(pool)
 
@@ -624,6 +588,55 @@ class ProducerBatch(DeliveryGroup):
         records = counted(self.record_count, "record")
         return f"<ProducerBatch {self.topic_partition} #{self.number}: {records}{sequence}, {STATE_NAMES[self.state]}>"
 
+    # Compiled only
+
+    def append_at(
+        self, key: Any, key_size: int, value: Any, value_size: int, headers_size: int, timestamp_ms: int
+    ) -> int:
+        """Append a record whose key and value are given by address; a size of -1 is null.
+
+        ``headers_size`` is 1 without headers: their count takes a byte. The caller writes headers before ``position``.
+        """
+        size = write_plain_record(
+            self.address + self.position,
+            self.room_end - self.position,
+            self.record_count,
+            timestamp_ms - self.base_timestamp,
+            key,
+            key_size,
+            value,
+            value_size,
+            headers_size,
+        )
+        return size if size < 0 else self._appended(timestamp_ms, size)
+
+    def append_run(self, timestamp_ms: int, values: list[Any], first: int, stop: int, room: int) -> int:
+        """Append values without keys from index ``first`` on, as ``append_at`` would one by one.
+
+        The run ends before ``stop``, before a value that is not a bytes object or does not fit, and after ``room``
+        bytes. Return the index after the last value.
+        """
+        sizes = cython.declare(cython.Py_ssize_t[2])
+        sizes[1] = self.max_record_size
+        end = write_run(
+            self.address + self.position,
+            self.room_end - self.position,
+            room,
+            self.record_count,
+            timestamp_ms - self.base_timestamp,
+            values,
+            first,
+            stop,
+            sizes,
+        )
+        if end > first:
+            self.position += sizes[0]
+            self.max_record_size = sizes[1]
+            if timestamp_ms != self.last_timestamp:
+                self._begin_timestamp(self.record_count, timestamp_ms)
+            self.record_count += end - first
+        return end
+
 
 def new_batch(
     loop: FutureFactory,
@@ -633,14 +646,17 @@ def new_batch(
     created_at: float,
     size_limit: int,
 ) -> ProducerBatch:
-    """An open batch without memory; a function, as to call a class with so much costs more than to fill it in."""
+    """Return an open batch without memory.
+
+    A function: a class called with this many arguments costs more than filling in the object.
+    """
     batch = ProducerBatch.__new__(ProducerBatch)
     batch.begin(loop, queue, topic_partition, number, created_at, size_limit)
     return batch
 
 
 def parts(batch: ProducerBatch, first: int = 0) -> Iterator[tuple[int, ProducerBatch]]:
-    """The batch, or those it was split into, each with its first record's place."""
+    """Yield the batch, or the batches it was split into, each with the index of its first record."""
     if batch.children is None:
         yield first, batch
         return

@@ -1,4 +1,4 @@
-"""Compression of closed batches, and the ratios that it achieves by topic."""
+"""Compression of closed batches, and the compression ratios of each topic."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from aioproducer.core.batching.batch import ProducerBatch
     from aioproducer.core.batching.buffer_pool import BufferPool
 
-# What Kafka adds to the estimated compressed size (COMPRESSION_RATE_ESTIMATION_FACTOR).
+# The margin that Kafka adds to the estimated compressed size (COMPRESSION_RATE_ESTIMATION_FACTOR).
 RATIO_SAFETY = 1.05
 
 # Batches of at most this many bytes are compressed at once by a quick codec; a thread takes longer to wake.
@@ -23,9 +23,10 @@ DETERIORATING_STEP = 0.05
 
 
 class CompressionRatios:
-    """Estimated compressed size by uncompressed size, a topic each (Kafka's ``CompressionRatioEstimator``).
+    """The estimated ratio of compressed to uncompressed size, for each topic (Kafka's ``CompressionRatioEstimator``).
 
-    It believes bad news at once and good news slowly: batches that come out too large cost a round trip.
+    An estimate rises at once to a worse ratio and falls slowly to a better one, as a batch that is too large costs a
+    round trip.
     """
 
     __slots__ = ("_estimates",)
@@ -34,10 +35,11 @@ class CompressionRatios:
         self._estimates: dict[str, float] = {}
 
     def estimate(self, topic: str) -> float:
+        """Return the estimated ratio; 1 for an unknown topic."""
         return self._estimates.get(topic, 1.0)
 
     def observe(self, topic: str, ratio: float) -> None:
-        """A batch of the topic was compressed to ``ratio`` of its size."""
+        """Adjust the estimate: a batch of the topic was compressed to ``ratio`` of its size."""
         estimate = self.estimate(topic)
         if ratio > estimate:
             self._estimates[topic] = max(estimate + DETERIORATING_STEP, ratio)
@@ -45,10 +47,11 @@ class CompressionRatios:
             self._estimates[topic] = max(estimate - IMPROVING_STEP, ratio)
 
     def reset(self, topic: str, ratio: float) -> None:
-        """A batch was too large for the broker: expect nothing of compression, or what it was if that is worse."""
+        """Expect no gain by compression, or a worse ``ratio``: a batch was too large for the broker."""
         self._estimates[topic] = max(1.0, ratio)
 
     def forget(self, topic: str) -> None:
+        """Drop the estimate of a topic."""
         self._estimates.pop(topic, None)
 
 
@@ -56,7 +59,7 @@ class BatchCompression:
     """The closed batches that wait for a compressor.
 
     Args:
-        level: of the codec; ``None`` for its default.
+        level: the codec's level; ``None`` for its default.
         wake: called when a batch waits, or has been compressed.
     """
 
@@ -71,11 +74,11 @@ class BatchCompression:
         self._wake = wake
 
     def uncompressed_limit(self, topic: str, size_limit: int, largest: int) -> int:
-        """Return how many uncompressed bytes will probably make a batch of ``size_limit``; at most ``largest``."""
+        """Return the uncompressed bytes that probably compress to ``size_limit``, at most ``largest``."""
         return min(int(size_limit / (self.ratios.estimate(topic) * RATIO_SAFETY)), largest)
 
     def enqueue(self, batch: ProducerBatch) -> None:
-        """Let the closed batch wait for a compressor, unless it does already."""
+        """Add the closed batch to ``waiting``, unless it is there already."""
         if batch.state == CLOSED:
             batch.set_state(COMPRESSING)
             batch.readers += 1
@@ -94,7 +97,7 @@ class BatchCompression:
             self.end(batch)
 
     def end(self, batch: ProducerBatch) -> None:
-        """The compressor no longer reads the batch."""
+        """Close the batch again: the compressor no longer reads it."""
         if batch.state == COMPRESSING:
             batch.set_state(CLOSED)
         batch.readers -= 1

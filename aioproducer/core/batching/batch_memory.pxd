@@ -3,7 +3,7 @@ cimport cython
 from aioproducer.core.batching.batch cimport ProducerBatch
 from aioproducer.core.batching.buffer_pool cimport BufferPool, Slab
 
-cdef Py_ssize_t _LEAST_OF_THE_REST, _EXACT_PIECE
+cdef Py_ssize_t _MIN_AVAILABLE, _MAX_EXACT_SLAB
 
 
 @cython.locals(up=Py_ssize_t)
@@ -23,9 +23,9 @@ cdef class BatchMemory:
         Py_ssize_t last_batch_size,
         Py_ssize_t size_limit,
         Py_ssize_t open_batches,
-        Py_ssize_t under_way,
+        Py_ssize_t in_progress,
     )
-    cpdef Slab next(self, ProducerBatch batch, Py_ssize_t record_size, Py_ssize_t under_way)
-    cdef Slab _take(self, Py_ssize_t least, Py_ssize_t wanted, Py_ssize_t under_way)
+    cpdef Slab next(self, ProducerBatch batch, Py_ssize_t record_size, Py_ssize_t in_progress)
+    cdef Slab _take(self, Py_ssize_t minimum, Py_ssize_t preferred, Py_ssize_t in_progress)
     @cython.locals(step=Py_ssize_t)
-    cdef Py_ssize_t _piece_for(self, Py_ssize_t expected, Py_ssize_t limit) except -1
+    cdef Py_ssize_t _slab_size(self, Py_ssize_t expected, Py_ssize_t limit) except -1

@@ -1,22 +1,22 @@
-"""How much memory a batch is given, and when it is better to wait for more."""
+"""Compiled. The size of a batch's slabs, and when a record should wait for more memory instead."""
 
 from __future__ import annotations
 
 from aioproducer.core.batching.batch import ProducerBatch
 from aioproducer.core.batching.buffer_pool import BufferPool, Slab
 
-# The part of the memory that open batches may take before there is anything in them, as its reciprocal.
+# Open batches preallocate at most one part in this many of the memory.
 _OPEN_SHARE = 4
 
-# With less memory than this left, and batches under way, records wait.
-_LEAST_OF_THE_REST = 65536
+# With fewer bytes left than this, and batches in progress, records wait.
+_MIN_AVAILABLE = 65536
 
-# Batches up to this size take a piece of memory of just their size.
-_EXACT_PIECE = 16384
+# Batches up to this size take a slab of exactly their size.
+_MAX_EXACT_SLAB = 16384
 
 
 def _near_power_of_two(size: int) -> int:
-    """The next one up where that is at most an eighth more than is needed, or the one below."""
+    """Return the next larger power of two if at most an eighth of it is surplus, else the next smaller one."""
     up = 1
     while up < size:
         up <<= 1
@@ -24,11 +24,11 @@ def _near_power_of_two(size: int) -> int:
 
 
 class BatchMemory:
-    """Takes slabs for batches out of the pool.
+    """Allocates slabs for batches from the pool.
 
     Args:
-        batch_size: bytes of a batch as it is sent.
-        compresses: batches have limits of their own, by how well the last ones were compressed.
+        batch_size: bytes of a batch on the wire.
+        compresses: each batch has another limit, which depends on the compression ratio of earlier ones.
     """
 
     def __init__(self, pool: BufferPool, *, batch_size: int, compresses: bool) -> None:
@@ -38,44 +38,47 @@ class BatchMemory:
         self._open_limit = pool.total_memory // _OPEN_SHARE
 
     def first(
-        self, record_size: int, last_batch_size: int, size_limit: int, open_batches: int, under_way: int
+        self, record_size: int, last_batch_size: int, size_limit: int, open_batches: int, in_progress: int
     ) -> Slab | None:
-        """A slab for a new batch of at most ``size_limit`` bytes, whose first record has ``record_size``.
+        """Return a slab for a new batch of at most ``size_limit`` bytes, or ``None`` if its first record has to wait.
 
-        ``last_batch_size`` is what the partition's last one took, ``open_batches`` how many there are already, and
-        ``under_way`` how many batches will give theirs back. ``None`` where that is to be waited for.
+        Args:
+            record_size: bytes of the first record.
+            last_batch_size: bytes of the partition's last batch.
+            open_batches: the number of open batches.
+            in_progress: the number of closed batches, which will return their memory.
         """
         preferred = record_size
         if open_batches * self._batch_size <= self._open_limit:
-            # As much as the partition's last batch took: one piece to take, to checksum and to send. Where so many
-            # batches are open that most of the memory would be room in them, they grow from small.
-            preferred = max(record_size, self._piece_for(last_batch_size, size_limit))
-        return self._take(record_size, preferred, under_way)
+            # As much as the partition's last batch took: one slab to allocate, to checksum and to send. Batches start
+            # small if there are many open ones: otherwise most of the memory would be unused room in them.
+            preferred = max(record_size, self._slab_size(last_batch_size, size_limit))
+        return self._take(record_size, preferred, in_progress)
 
-    def next(self, batch: ProducerBatch, record_size: int, under_way: int) -> Slab | None:
-        """Another slab for a batch that has no room for a record of this size; otherwise as ``first``."""
-        return self._take(record_size, _near_power_of_two(batch.next_slab_size(record_size)), under_way)
+    def next(self, batch: ProducerBatch, record_size: int, in_progress: int) -> Slab | None:
+        """Return another slab for a batch without room for a record of this size, or ``None`` as ``first`` does."""
+        return self._take(record_size, _near_power_of_two(batch.next_slab_size(record_size)), in_progress)
 
-    def _take(self, least: int, wanted: int, under_way: int) -> Slab | None:
-        """``BufferPool.take``, or ``None`` though there is some: batches made of crumbs cost more than to wait.
+    def _take(self, minimum: int, preferred: int, in_progress: int) -> Slab | None:
+        """Call ``BufferPool.take``; return ``None`` if little memory is left, as small slabs cost more than waiting.
 
-        What waits has the open batches sent at once, and where none is on its way nothing is waited for.
+        While a record waits, open batches are sent at once. If no batch is in progress, no record waits.
         """
-        if under_way > 0 and self._pool.available_memory < min(wanted, _LEAST_OF_THE_REST):
+        if in_progress > 0 and self._pool.available_memory < min(preferred, _MIN_AVAILABLE):
             return None
-        return self._pool.take(least, wanted)
+        return self._pool.take(minimum, preferred)
 
-    def _piece_for(self, expected: int, limit: int) -> int:
-        """How large a piece of memory to take for a batch of ``expected`` bytes, ``limit`` being the most.
+    def _slab_size(self, expected: int, limit: int) -> int:
+        """Return the size of the slab for a batch of ``expected`` bytes and at most ``limit``.
 
-        With pieces of just what is expected, which differs from batch to batch, a full buffer would soon be nothing but
-        gaps that no other size fits. Of small batches there are as many sizes as kibibytes, and of those that are more
-        than half full eight: none wastes much, and most take one and the same. Others take powers of two, which fit
-        where others were; so do batches that are compressed, whose limits differ too.
+        Expected sizes differ from batch to batch. With slabs of exactly those sizes, a full buffer would soon consist
+        of gaps that no other size fits. Therefore slabs have few sizes: one per kibibyte for small batches, and eight
+        for batches that are more than half full. None wastes much, and most batches take the same size. Other batches
+        take powers of two, which fit where others were. So do compressed batches, as their limits differ too.
         """
         expected = min(expected, limit)
         if not self._compresses:
-            if expected <= _EXACT_PIECE:
+            if expected <= _MAX_EXACT_SLAB:
                 return expected
             if expected > limit >> 1:
                 step = limit >> 4

@@ -1,12 +1,12 @@
-"""What becomes of a batch when its request has ended, or its time.
+"""Compiled. The outcome of a batch when its request has ended or its ``delivery_timeout`` has passed.
 
-All decisions about retrying stand here, each by what the broker's answer says of the log: the batch is in it, it is
-not, or that is unknown.
+This module makes all decisions about retries. Each depends on what a response implies about the log: it contains the
+batch, it does not, or that is unknown.
 
-The last stays: once the outcome of an attempt is unknown, no refusal of a later one tells that the batch is not in the
-log. Brokers check leaders, replicas, sizes and timestamps before sequences. A broker that finds a sequence out of order
-does not have the batch, but the earlier attempt may still reach it, from the connection that ended. What idempotence
-resolves, it resolves by success: a duplicate is acknowledged.
+An unknown state remains unknown: after an attempt with an unknown outcome, an error for a later attempt does not imply
+that the log lacks the batch. Brokers check leaders, replicas, sizes and timestamps before sequences. A broker that
+finds a sequence out of order does not have the batch, but the earlier attempt may still reach it, from the connection
+that ended. Idempotence resolves such a batch only by success: a duplicate is acknowledged.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from aioproducer._common.texts import printable
 from aioproducer.core.batching.accumulator import RecordAccumulator
 from aioproducer.core.batching.batch import SUCCEEDED, ProducerBatch
 from aioproducer.core.batching.producer_state import ProducerState
-from aioproducer.error_codes import REFUSED_BEFORE_APPEND
+from aioproducer.error_codes import DUPLICATE_SEQUENCE_NUMBER, MESSAGE_TOO_LARGE, REFUSED_BEFORE_APPEND
 from aioproducer.errors import (
     BatchRejectedError,
     BrokerError,
@@ -35,28 +35,24 @@ from aioproducer.errors import (
     broker_error,
 )
 
-NONE = 0
-MESSAGE_TOO_LARGE = 10
-DUPLICATE_SEQUENCE_NUMBER = 46
+# An error's text lists at most this many of the records that the broker blames.
+MAX_SHOWN = 3
 
-# So many of the records that a broker blames are named in an error's text.
-MOST_SHOWN = 3
-
-# The broker has lost the thread of the partition's sequences: the batch is not in the log.
+# The broker's sequences of the partition do not continue with the batch: the batch is not in the log.
 _SEQUENCE_ERRORS = (OutOfOrderSequenceError, InvalidProducerEpochError)
-# Nothing of this producer will ever be accepted.
+# The broker will never accept a batch of this producer.
 _FATAL_ERRORS = (ClusterAuthorizationError, TransactionalIdAuthorizationError, UnsupportedVersionError)
 
 
 class Fate(Enum):
-    """What was decided for a batch."""
+    """The decision about a batch."""
 
     ACKED = "acked"
     RETRIED = "retried"
     SPLIT = "split"
     FAILED = "failed"
     LATE = "late"
-    """The batch had failed before the answer came; nothing changes for the sender of the records."""
+    """The batch had failed before the response arrived; nothing changes for the sender of the records."""
 
 
 class Verdict(NamedTuple):
@@ -71,12 +67,12 @@ class Verdict(NamedTuple):
 
 
 class Rejection(NamedTuple):
-    """A refusal that blames some records of a batch (KIP-467)."""
+    """A broker's error that blames some records of a batch (KIP-467)."""
 
     blamed: Mapping[int, KafkaError]
-    """The errors of these records, by their place in the batch."""
+    """The errors of the blamed records, by their index in the batch."""
     others: BatchRejectedError
-    """The error of all others."""
+    """The error of all other records."""
 
 
 ACKED = Verdict(Fate.ACKED)
@@ -84,11 +80,11 @@ LATE = Verdict(Fate.LATE)
 
 
 class Completion:
-    """Ends batches: answers, disconnections and deadlines come in, verdicts go out.
+    """Ends batches: responses, disconnections and deadlines lead to verdicts.
 
     Args:
-        retries: how many times a batch may be sent again.
-        keep_failed: a batch that fails has one more of its ``readers``, which keeps its memory: the caller reads its
+        retries: the number of times that a batch may be sent again.
+        keep_failed: a failed batch has one more of its ``readers``, which keeps its memory: the caller reads its
             records, and releases it.
     """
 
@@ -106,11 +102,14 @@ class Completion:
         self._keep_failed = keep_failed
 
     def acked(self, batch: ProducerBatch, base_offset: int, log_append_time: int, now: float) -> Verdict:
-        """The broker has the batch; ``base_offset`` -1 where it remembers no more, times -1 without LogAppendTime."""
+        """Complete a batch that is in the broker's log.
+
+        ``base_offset`` is -1 if the broker no longer remembers it, ``log_append_time`` is -1 without LogAppendTime.
+        """
         return self._succeed(batch, base_offset, log_append_time, now, True)
 
     def written(self, batch: ProducerBatch, now: float) -> Verdict:
-        """With acks=0: the batch was written, and there will be no response."""
+        """Complete a batch that was written with acks=0: there will be no response."""
         return self._succeed(batch, -1, -1, now, False)
 
     def _succeed(
@@ -132,10 +131,12 @@ class Completion:
         record_messages: Mapping[int, str | None] | None = None,
         base_offset: int = -1,
     ) -> Verdict:
-        """The broker answered with an error code; ``record_messages`` names the records it blames (KIP-467).
+        """Decide about a batch that the broker answered with an error code.
 
-        ``base_offset`` is that of a batch which was appended before the error came: a leader that loses its leadership
-        while it waits for replicas gives it (Kafka's DelayedProduce).
+        Args:
+            record_messages: the records that the broker blames, and its messages about them (KIP-467).
+            base_offset: the offset of a batch that was appended before the error. A leader that loses its leadership
+                while it waits for replicas returns it (Kafka's DelayedProduce).
         """
         if code == DUPLICATE_SEQUENCE_NUMBER:
             return self.acked(batch, -1, -1, now)
@@ -143,15 +144,16 @@ class Completion:
             batch.has_unknown_attempt = True
         error = broker_error(code, message)
         if isinstance(error, _SEQUENCE_ERRORS) and _whole_may_be_stored(batch):
-            told = "an earlier attempt, in a larger batch, may have written these records"
-            error = broker_error(code, f"{told}; {message}" if message else told)
+            warning = "an earlier attempt, in a larger batch, may have written these records"
+            error = broker_error(code, f"{warning}; {message}" if message else warning)
         if batch.state < SUCCEEDED:
             if code == MESSAGE_TOO_LARGE and batch.record_count > 1:
                 return self._split(batch, error, now)
             if code == MESSAGE_TOO_LARGE:
                 error = RecordTooLargeError(
-                    f"the broker refuses a batch of one record of {batch.size()} bytes for {batch.topic_partition}: "
-                    f"raise the topic's max.message.bytes (or the broker's message.max.bytes) above that, or send less"
+                    f"The broker refuses a batch of {batch.size()} bytes with one record for {batch.topic_partition}: "
+                    "raise the topic's max.message.bytes (or the broker's message.max.bytes) above that size, or send "
+                    "a smaller record."
                 )
         if batch.record_count == 1:
             text = (record_messages or {}).get(0)
@@ -163,12 +165,15 @@ class Completion:
         )
 
     def disconnected(self, batch: ProducerBatch, error: KafkaError, now: float) -> Verdict:
-        """The connection ended, or the answer made no sense: whether the batch was written is unknown."""
+        """Decide about a batch after the end of its connection or a malformed response.
+
+        It is unknown whether the broker has written the batch.
+        """
         batch.has_unknown_attempt = True
         return self._unsuccessful(batch, error, now, retriable=True)
 
     def unsendable(self, batch: ProducerBatch, error: KafkaError, now: float) -> Verdict:
-        """The batch cannot be said to this broker, which did not hear of it."""
+        """Fail a batch that cannot be encoded for this broker, and was not sent to it."""
         return self._unsuccessful(batch, error, now, retriable=False)
 
     def _unsuccessful(
@@ -190,12 +195,12 @@ class Completion:
         if isinstance(error, _FATAL_ERRORS) and state.idempotent:
             state.fail(error)
         if sequence_error:
-            # Of a part that is there already the broker says what it says of one behind a gap.
+            # The broker returns the same error for a part that it has already as for a batch after a gap.
             retriable = not _whole_may_be_stored(batch)
         if pending and state.fatal_error is None and retriable and self._can_retry(batch, now):
             if sequence_error:
                 state.out_of_order(batch, sequences)
-            # A leader that has moved meanwhile is not made to wait for what the old one said.
+            # If the leader has moved meanwhile, the new one need not wait because of the error of the old one.
             node = batch.queue.node
             accumulator.reenqueue(batch, now, backoff=node is None or node.node_id == batch.sent_to)
             return Verdict(Fate.RETRIED, error)
@@ -226,14 +231,14 @@ class Completion:
         return Verdict(Fate.SPLIT, error)
 
     def expire(
-        self, now: float, most: int | None = None, throttling: Callable[[int], str] = lambda node_id: ""
+        self, now: float, limit: int | None = None, throttling: Callable[[int], str] = lambda node_id: ""
     ) -> list[tuple[ProducerBatch, KafkaError]]:
-        """Fail every batch whose ``delivery_timeout`` has passed, or ``most``, and return them with their errors.
+        """Fail the batches that have exceeded ``delivery_timeout``, at most ``limit``; return them with their errors.
 
-        ``throttling`` is a sentence about a node that throttles this client, empty of one that does not.
+        ``throttling`` returns a sentence about a node that throttles this client, and an empty text about other nodes.
         """
         expired: list[tuple[ProducerBatch, KafkaError]] = []
-        for batch in self._accumulator.expired(now, most):
+        for batch in self._accumulator.expired(now, limit):
             node = None if batch.queue is None else batch.queue.node
             error = delivery_timed_out(
                 batch.topic_partition,
@@ -250,7 +255,7 @@ class Completion:
         return expired
 
     def fail(self, batch: ProducerBatch, error: KafkaError, now: float) -> None:
-        """Fail a batch wherever it is; one that is on the wire stays there, and its answer changes nothing."""
+        """Fail a batch, wherever it is. A batch on the wire stays there, and its response changes nothing."""
         self._accumulator.withdraw(batch, now)
         assert batch.queue is not None
         self._producer_state.abandoned(batch, batch.queue.sequences)
@@ -259,9 +264,9 @@ class Completion:
         batch.fail(error.of_record(may_have_been_written=batch.has_unknown_attempt or batch.on_wire))
         self._accumulator.completed(batch, now)
 
-    def fail_all(self, error: KafkaError, now: float, most: int | None = None) -> list[ProducerBatch]:
-        """Fail every batch without an outcome, or the oldest ``most`` as they were made, and return them."""
-        batches = self._accumulator.incomplete.unfinished(most)
+    def fail_all(self, error: KafkaError, now: float, limit: int | None = None) -> list[ProducerBatch]:
+        """Fail every batch without an outcome, or the oldest ``limit`` in order of creation, and return them."""
+        batches = self._accumulator.incomplete.unfinished(limit)
         for batch in batches:
             self.fail(batch, error, now)
         return batches
@@ -270,23 +275,23 @@ class Completion:
 def _rejection(
     batch: ProducerBatch, error: BrokerError, message: str | None, record_messages: Mapping[int, str | None] | None
 ) -> Rejection | None:
-    """What the records fail with, where the broker blames some of them; as in Kafka's ``Sender.failBatch``."""
+    """Return the errors of the records if the broker blames some of them, as Kafka's ``Sender.failBatch`` does."""
     named = (record_messages or {}).items()
     texts = {
         index: printable(text or message or "") or None for index, text in named if 0 <= index < batch.record_count
     }
     if not texts:
         return None
-    # Of several it is not told which of them the code means.
+    # If several are blamed, the response does not show which of them the code belongs to.
     alone = len(texts) == 1
     blamed: dict[int, KafkaError] = {
         index: broker_error(error.code, text) if alone else InvalidRecordError(text) for index, text in texts.items()
     }
     culprits = [(index, texts[index] or str(error)) for index in sorted(texts)]
-    shown = "; ".join([f"record {index} of the batch: {text}" for index, text in culprits[:MOST_SHOWN]])
-    more = f"; and {len(culprits) - MOST_SHOWN} more" if len(culprits) > MOST_SHOWN else ""
+    shown = "; ".join([f"record {index} of the batch: {text}" for index, text in culprits[:MAX_SHOWN]])
+    more = f"; and {len(culprits) - MAX_SHOWN} more" if len(culprits) > MAX_SHOWN else ""
     others = BatchRejectedError(
-        f"The broker rejected the batch because of other records in it; this one may be sent again. ({shown}{more})",
+        f"The broker rejected the batch because of other records in it; this record may be sent again. ({shown}{more})",
         culprits,
     )
     others.__cause__ = error
@@ -294,6 +299,6 @@ def _rejection(
 
 
 def _whole_may_be_stored(part: ProducerBatch) -> bool:
-    """Whether the batch that this is a part of was sent before it was split, with an outcome that is not known."""
+    """Return whether the batch that this is a part of has an attempt with an unknown outcome from before its split."""
     whole = part.parent
     return whole is not None and whole.has_unknown_attempt

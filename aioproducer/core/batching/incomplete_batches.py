@@ -12,7 +12,7 @@ class IncompleteBatches:
     """Batches in the order of their creation (Kafka's ``IncompleteBatches``).
 
     Adding a batch, discarding one and finding the oldest take constant time: the list is linked in the batches
-    themselves. A batch is in one list at most. A split batch keeps its place until its last part has an outcome.
+    themselves. A batch is in one list at most. A split batch keeps its position until its last part has an outcome.
     """
 
     __slots__ = ("count", "last_number", "newest", "oldest")

@@ -1,4 +1,4 @@
-"""The queues between ``append`` and ``drain``: one a partition, gathered by topic and by leader."""
+"""Compiled. The queues between ``append`` and ``drain``: one for each partition, grouped by topic and by leader."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from aioproducer.partitioner import PartitionLoad, StickyPartitioner
 from aioproducer.record import TopicPartition
 from aioproducer.wire.record_batch import Buffer
 
-# (topic, key, value) -> partition, or None to leave the choice to the sticky partitioner.
+# (topic, key, value) -> partition, or None for the sticky partition.
 PartitionChoice = Callable[[str, Buffer | None, Buffer | None], int | None]
 
-# The batches of all partitions that have none; a deque of its own is most of what a partition takes.
+# The batches of all partitions that have none: a deque is most of the memory that a partition takes.
 NO_BATCHES: deque[ProducerBatch] = deque(maxlen=0)
-# What topics share, read only: no unknown partitions, and no waiting records.
+# Shared by topics, read only: no spare partitions, and no waiting records.
 _NO_SPARE: list[PartitionQueue] = []
 NO_WAITERS: Final[OrderedDict[PendingRecord, None]] = OrderedDict()
 
@@ -37,7 +37,7 @@ NEXT_STATES: Mapping[int, tuple[int, ...]] = {
     BACKING_OFF: (IDLE,),
     MUTED: (IDLE,),
 }
-"""Which states may follow each state of a partition. ``drain`` makes a ready partition idle while it looks at it."""
+"""The states that may follow each state of a partition. ``drain`` makes a ready partition idle while it drains it."""
 
 # The same as one number, for ``set_state``: eight bits for each state. A C integer in the compiled module.
 _TRANSITIONS = sum([1 << 8 * old + new for old, states in NEXT_STATES.items() for new in states])
@@ -46,8 +46,8 @@ _TRANSITIONS = sum([1 << 8 * old + new for old, states in NEXT_STATES.items() fo
 class NodeQueue:
     """The partitions led by one broker that have a batch to send, in the order in which they became ready.
 
-    A partition with more to send than one batch goes to the back, one whose batch did not fit into the request stays in
-    front. So every ready partition is served, and partitions with nothing to send cost nothing.
+    A partition with more to send than one batch goes to the back; if its batch did not fit into the request, it stays
+    in front. Therefore every ready partition is served, and partitions with nothing to send cost nothing.
     """
 
     __slots__ = ("node_id", "ready", "waiting_since")
@@ -55,27 +55,27 @@ class NodeQueue:
     def __init__(self, node_id: int) -> None:
         self.node_id = node_id
         self.ready: OrderedDict[PartitionQueue, None] = OrderedDict()
-        # Since when something has been ready without being drained, or None (partitioner.availability.timeout.ms).
+        # Loop time since which a batch is ready without being drained, or None (partitioner.availability.timeout.ms).
         self.waiting_since: float | None = None
 
 
 class PartitionQueue:
     """The batches of one partition, oldest first: retried ones in sequence order, closed ones, then the open one.
 
-    ``state`` is what keeps the oldest batch from being sent; ``ReadyPartitions`` sets it:
+    ``state`` is the reason why the oldest batch is not sent; ``ReadyPartitions`` sets it:
 
     IDLE
-        There is no batch, or the oldest one lingers or is being compressed.
+        There is no batch, or the oldest batch lingers or is being compressed.
     READY
-        It may be sent: the partition is in the queue of its leader.
+        The batch may be sent: the partition is in the queue of its leader.
     LEADERLESS
-        It could be sent, but the partition has no leader.
+        The batch could be sent, but the partition has no leader.
     HELD
-        ``ProducerState`` does not allow it: earlier batches have to end first, or there is no producer id.
+        ``ProducerState`` does not allow the batch: earlier batches have to end first, or there is no producer id.
     BACKING_OFF
         An attempt failed: the partition waits until ``backoff_until``.
     MUTED
-        A batch of the partition is on the wire, and only one may be (order without idempotence).
+        A batch of the partition is on the wire, where only one is allowed (order without idempotence).
     """
 
     __slots__ = (
@@ -94,22 +94,23 @@ class PartitionQueue:
 
     def __init__(self, topic_partition: TopicPartition, sequences: PartitionSequences) -> None:
         self.topic_partition = topic_partition
-        # Both parts of it, which are read for every batch.
+        # Its two fields, which are read for every batch.
         self.topic, self.partition = topic_partition
         self.sequences = sequences
-        # A deque of its own while there are batches; ``own_batches`` creates it.
+        # NO_BATCHES while there is none; ``own_batches`` creates a deque.
         self.batches = NO_BATCHES
         self.open_batch: ProducerBatch | None = None
         self.node: NodeQueue | None = None
         self.state = IDLE
-        # Number of its batches on the wire.
+        # Number of the partition's batches on the wire.
         self.on_wire = 0
         self.backoff_until = 0.0
-        # Bytes of records in the batch that was closed last: the next one will have about as many.
+        # Bytes of records in the last closed batch: the next one will have about as many.
         self.last_batch_size = 0
 
     def set_state(self, state: int) -> None:
-        """
+        """Change the state.
+
         Raises:
             AssertionError: ``state`` may not follow the partition's state.
         """
@@ -118,7 +119,7 @@ class PartitionQueue:
         self.state = state
 
     def own_batches(self) -> deque[ProducerBatch]:
-        """Return the batches for one to be added."""
+        """Return the batches as a deque that one can be added to."""
         if self.batches is NO_BATCHES:
             self.batches = deque()
         return self.batches
@@ -130,7 +131,7 @@ class PartitionQueue:
             self.batches = NO_BATCHES
 
     def insert(self, batches: list[ProducerBatch]) -> None:
-        """Put batches back in front, in the order of their sequences; without any, in the order of creation."""
+        """Put batches back in front, in the order of their sequences; those without one in the order of creation."""
         in_flight = self.sequences.in_flight
         positions = {id(each): position for position, each in enumerate(in_flight)}
 
@@ -139,7 +140,7 @@ class PartitionQueue:
 
         waiting = self.own_batches()
         for batch in sorted(batches, key=order, reverse=True):
-            # Only the few waiting batches that were sent before come before this one.
+            # Few waiting batches precede this one: only those that were sent before.
             before = []
             while waiting and order(waiting[0]) < order(batch):
                 before.append(waiting.popleft())
@@ -147,7 +148,7 @@ class PartitionQueue:
             waiting.extendleft(reversed(before))
 
     def remove(self, batch: ProducerBatch) -> None:
-        """Remove a batch if it is there."""
+        """Remove a batch if the queue contains it."""
         if batch in self.batches:
             self.batches.remove(batch)
             if not self.batches:
@@ -160,7 +161,7 @@ class PartitionQueue:
 
 
 class TopicQueues:
-    """What ``append`` needs to know of a topic."""
+    """The state of a topic that ``append`` reads."""
 
     __slots__ = (
         "_available",
@@ -179,63 +180,63 @@ class TopicQueues:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        # Empty until metadata has come.
+        # Empty until metadata arrives.
         self.partitions: list[PartitionQueue] = []
-        # Those behind them that the topic does not have yet, or no longer, where it was re-created with fewer.
+        # The partitions after them that the topic does not have yet, or no longer if it was re-created with fewer.
         self.spare = _NO_SPARE
         self.sticky: StickyPartitioner | None = None
         self.load_at = 0.0
-        # When metadata last said how many partitions there are.
+        # Loop time when metadata last contained the number of partitions.
         self.sized_at = 0.0
-        # When metadata was last told that the topic is in use.
+        # Loop time when the topic's use was last recorded in the metadata.
         self.use_recorded_at = float("-inf")
-        # The partitions that have a leader, and their numbers; None where that has to be looked up again.
+        # The partitions that have a leader, and their numbers; None if they have to be determined again.
         self._led: list[PartitionQueue] | None = None
         self._available: Sequence[int] = ()
-        # Records that wait for metadata or an async serializer, and how many wait here or for memory: while there is
-        # one, later records of the topic join it.
+        # Records that wait for metadata or an async serializer; blocked_count also counts those that wait for memory.
+        # While there is one, later records of the topic wait behind it.
         self.metadata_waiters = NO_WAITERS
         self.blocked_count = 0
-        # Records for partitions that the topic does not have, or not yet: they hold up no other record.
+        # Records for partitions that the topic does not have, or not yet: they block no other record.
         self.unknown_partition_waiters = NO_WAITERS
 
     def own_metadata_waiters(self) -> OrderedDict[PendingRecord, None]:
-        """The line, to be joined."""
+        """Return the waiters for metadata as a collection that a record can be added to."""
         if self.metadata_waiters is NO_WAITERS:
             self.metadata_waiters = OrderedDict()
         return self.metadata_waiters
 
     def own_unknown_partition_waiters(self) -> OrderedDict[PendingRecord, None]:
-        """Where records stand aside, for one more."""
+        """Return the waiters for an unknown partition as a collection that a record can be added to."""
         if self.unknown_partition_waiters is NO_WAITERS:
             self.unknown_partition_waiters = OrderedDict()
         return self.unknown_partition_waiters
 
     def clear_waiters(self) -> None:
-        """Drop the line: no record waits any more."""
+        """Drop the empty collections: no record waits any more."""
         self.metadata_waiters = self.unknown_partition_waiters = NO_WAITERS
 
     def has_partition(self, partition: int | None) -> bool:
-        """Whether metadata has come, and names this partition (``None``: any)."""
+        """Return whether metadata contains the topic with this partition, or with any for ``None``."""
         return bool(self.partitions) and (partition is None or partition < len(self.partitions))
 
     def make_partitions(
-        self, partition_count: int, sequences: Callable[[TopicPartition], PartitionSequences], most: int
+        self, partition_count: int, sequences: Callable[[TopicPartition], PartitionSequences], limit: int
     ) -> bool:
-        """Make what ``resize`` will want, at most so many; whether it will want more."""
+        """Create at most ``limit`` partitions for ``resize``; return whether it needs more."""
         first = len(self.partitions) + len(self.spare)
         if not self.spare:
             self.spare = []
-        for number in range(first, min(partition_count, first + most)):
+        for number in range(first, min(partition_count, first + limit)):
             self.spare.append(self._new_partition(number, sequences))
-        return first + most < partition_count
+        return first + limit < partition_count
 
     def _new_partition(self, number: int, sequences: Callable[[TopicPartition], PartitionSequences]) -> PartitionQueue:
         topic_partition = TopicPartition(self.name, number)
         return PartitionQueue(topic_partition, sequences(topic_partition))
 
     def resize(self, partition_count: int, sequences: Callable[[TopicPartition], PartitionSequences]) -> None:
-        """Let the topic have this many partitions."""
+        """Set the number of partitions."""
         self.leaders_changed()
         partitions = self.partitions
         spare = partitions[partition_count:] + self.spare
@@ -247,25 +248,25 @@ class TopicQueues:
             partitions.append(self._new_partition(number, sequences))
 
     def is_idle(self) -> bool:
-        """Whether nothing of the topic waits, here or at a broker."""
+        """Return whether no record or batch of the topic waits, in this producer or at a broker."""
         return not (self.blocked_count or self.unknown_partition_waiters) and not any(
             queue.batches or queue.on_wire or queue.sequences.in_flight for queue in (*self.partitions, *self.spare)
         )
 
     def leaders_changed(self) -> None:
-        """A partition has another leader, or one for the first time, or none any more."""
+        """Determine the partitions with a leader again: a leader was elected, has changed or is gone."""
         self._led = None
         self.load_at = 0.0
 
     def load(
         self, now: float, *, adaptive: bool, availability_timeout: float, rack_of: Callable[[int], str | None] | None
     ) -> PartitionLoad:
-        """What the choice of a partition is made from (KIP-794, KIP-1123)."""
+        """Return the input of the partitioner (KIP-794, KIP-1123)."""
         led = self._led
         if led is None:
             led = [queue for queue in self.partitions if queue.node is not None]
             if len(led) == len(self.partitions):
-                # As a rule. Nothing more for the collector to look through.
+                # The usual case. No further objects for the garbage collector to traverse.
                 led, self._available = self.partitions, range(len(led))
             else:
                 self._available = tuple([queue.topic_partition.partition for queue in led])

@@ -36,7 +36,7 @@ cdef class ProducerState:
     cpdef object abandoned(self, ProducerBatch batch, PartitionSequences sequences)
     @cython.locals(batch=ProducerBatch)
     cpdef bint resolve(self, PartitionSequences sequences) except -1
-    cdef object _left(self, ProducerBatch batch, PartitionSequences sequences)
+    cdef object _remove(self, ProducerBatch batch, PartitionSequences sequences)
     cdef bint _is_current(self, PartitionSequences sequences)
     cdef object _begin_epoch(self, PartitionSequences sequences)
 

@@ -1,25 +1,25 @@
-"""Idempotence: producer id, epoch and sequences, and what to do when the chain of sequences breaks.
+"""Compiled. Idempotence: producer id, epoch and sequences, and the recovery from a gap in the sequences.
 
-The rules, per partition (KIP-98, KIP-360; Kafka's ``TransactionManager`` is the model, what differs is said):
+The rules for each partition follow KIP-98, KIP-360 and Kafka's ``TransactionManager``; differences are in parentheses.
 
-1. A batch gets its sequence when it is drained, and keeps it on every retry: an attempt whose response was lost may
-   have been written, and only the same (producer id, epoch, sequence) lets the broker see that.
+1. A batch receives its sequence when it is drained, and keeps it on every retry. An attempt without a response may have
+   been written, and the broker detects that only by the same (producer id, epoch, sequence).
 2. While a batch with a sequence waits for its retry, only the lowest sequence in flight is sent.
-3. A batch that was ever handed to a transport and is given up (expired, retries used up, refused) leaves its sequence
-   *unresolved*: no new sequence is assigned until nothing is in flight. If then the last acknowledged sequence is the
-   last assigned one, all is well; else the partition needs a new epoch. (Kafka marks only batches in retry; one that
-   expires on its first attempt may have been written as well. Kafka asks for the new epoch at once where a batch was
-   refused; one before it that waits for its retry may be in the log, and would be written again.)
-4. A new epoch starts the partition again at sequence 0. It is taken only when no request of the partition is on the
-   wire, and what still waits for a retry then is rewritten: the first of these was refused as out of order, so that
-   neither it nor any after it is in the log. (Kafka rewrites while requests are on the wire.)
-5. Until the first batch of an epoch is acknowledged, no second one is sent: a broker that knows nothing of a producer
-   id takes any sequence, so that the second would be written where the first is lost on its way or refused, and the
-   first behind it. (Kafka sends up to five.) The same holds when the topic was deleted and created anew.
-6. A broker knows the last five batches again. So no more than five are sent from the first in flight on, counting those
-   that were acknowledged before it, as happens when the leader moves. (Kafka counts those in flight.)
-7. Partitions do not share their troubles: one that is well keeps the old epoch until it has nothing in flight.
-8. Sequences are modulo 2**31; an epoch ends at 32767, then a new producer id is asked for.
+3. A batch may be given up after it was handed to a transport: expired, out of retries, or refused. It leaves its
+   sequence *unresolved*: no new sequence is assigned until no batch is in flight. If the last acknowledged sequence is
+   then the last assigned one, the partition continues; otherwise it needs a new epoch. (Kafka marks only batches in
+   retry, but one that expires on its first attempt may have been written as well. Kafka requests the new epoch at once
+   after a refused batch. But an earlier batch that waits for its retry may be in the log, and would be written again.)
+4. A new epoch starts the partition again at sequence 0. It begins only when no request of the partition is on the wire.
+   The batches that still wait for a retry are then rewritten. The first of them was refused as out of order: neither
+   it nor any later one is in the log. (Kafka rewrites while requests are on the wire.)
+5. Until the first batch of an epoch is acknowledged, no second one is sent, as a broker without any state of a producer
+   id accepts any sequence. It would write the second batch if the first was lost or refused, and the first after it.
+   (Kafka sends up to five.) The same holds when the topic was deleted and re-created.
+6. A broker detects duplicates of the last five batches. Therefore at most five are sent from the first in flight on,
+   including those that were acknowledged before it, as happens when the leader moves. (Kafka counts those in flight.)
+7. Partitions are independent: a partition without a gap keeps the old epoch until it has no batch in flight.
+8. Sequences are modulo 2**31. After epoch 32767 a new producer id is requested.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from aioproducer.record import TopicPartition
 from aioproducer.wire.record_batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE
 
 LAST_EPOCH = 32767
-# What is in flight of all partitions that have nothing in flight: read only.
+# Shared by all partitions without a batch in flight: read only.
 _NOTHING: list[SequencedBatch] = []
-# How many batches of a producer and partition a broker knows again.
+# A broker detects duplicates of this many batches of a producer and partition.
 BATCHES_REMEMBERED = 5
-# Sequences are modulo 2**31. Private: the compiled module has them as C's integers.
+# Sequences are modulo 2**31. Names of this module alone are C integers in the compiled module.
 _MASK = 0x7FFFFFFF
 _NO_SEQUENCE = NO_SEQUENCE
 
 
 class SequencedBatch(Protocol):
-    """What this module needs of a batch (``ProducerBatch``)."""
+    """The part of a ``ProducerBatch`` that this module uses."""
 
     @property
     def producer_id(self) -> int: ...
@@ -67,7 +67,7 @@ class SequencedBatch(Protocol):
 class PartitionSequences:
     """The sequences of one partition.
 
-    ``in_flight``: the batches with a sequence whose fate is not known yet, in sequence order: on the wire, waiting for
+    ``in_flight`` holds the batches with a sequence and an unknown outcome, in sequence order: on the wire, waiting for
     a retry, or expired while on the wire.
     """
 
@@ -90,22 +90,22 @@ class PartitionSequences:
         self.next_sequence = 0
         self.last_acked = _NO_SEQUENCE
         self.in_flight = _NOTHING
-        # How many were acknowledged before the first in flight, which the broker must not forget for them.
+        # Number of batches acknowledged before the first in flight. They must not make the broker forget the first.
         self.acked_early = 0
         self.unresolved = False
         self.bump_wanted = False
-        # The topic was made anew, and nothing sent since is acknowledged.
+        # The topic was re-created, and no batch sent since is acknowledged.
         self.log_is_new = False
-        # What was on the wire then: its acknowledgement says nothing of the new log.
+        # The batches on the wire at that time: their acknowledgements imply nothing about the new log.
         self.sent_to_old_log: tuple[SequencedBatch, ...] = ()
 
 
 class ProducerState:
-    """Answers drain's ``may_send`` and follows every batch with a sequence to its end.
+    """Assigns sequences, decides which batches may be sent, and follows every batch with a sequence to its end.
 
     Args:
-        idempotent: False makes every answer the trivial one.
-        max_in_flight: how many batches of a partition may be in flight (a broker remembers five).
+        idempotent: False allows every batch, without a sequence.
+        max_in_flight: the number of batches of a partition that may be in flight (a broker remembers five).
     """
 
     def __init__(self, *, idempotent: bool, max_in_flight: int) -> None:
@@ -117,22 +117,23 @@ class ProducerState:
         self._sequences: dict[TopicPartition, PartitionSequences] = {}
 
     def sequences(self, topic_partition: TopicPartition) -> PartitionSequences:
-        """The partition's sequences. They outlive its queue: a forgotten topic that comes back goes on counting."""
+        """Return the partition's sequences. They outlive its queue: a forgotten topic that returns continues them."""
         sequences = self._sequences.get(topic_partition)
         if sequences is None:
             sequences = self._sequences[topic_partition] = PartitionSequences()
         return sequences
 
     def needs_producer_id(self) -> bool:
+        """Return whether a producer id has to be requested."""
         return self.idempotent and self.producer_id == NO_PRODUCER_ID and self.fatal_error is None
 
     def set_producer_id(self, producer_id: int, producer_epoch: int) -> None:
-        """What InitProducerId answered."""
+        """Set the producer id and epoch from the response to InitProducerId."""
         self.producer_id = producer_id
         self.producer_epoch = producer_epoch
 
     def may_send(self, batch: SequencedBatch, sequences: PartitionSequences) -> bool:
-        """Whether the head of a partition's queue may be drained now."""
+        """Return whether the oldest batch of a partition may be drained now."""
         if self.fatal_error is not None:
             return False
         if not self.idempotent:
@@ -145,14 +146,15 @@ class ProducerState:
         if self.producer_id == NO_PRODUCER_ID or sequences.unresolved:
             return False
         if in_flight:
-            # A broker that knows nothing of this producer takes any sequence: the first has to be there before others.
+            # A broker without any state of this producer accepts any sequence: the first batch has to be in its log
+            # before others are sent.
             begun = sequences.last_acked != _NO_SEQUENCE and not sequences.log_is_new
             remembered = len(in_flight) + sequences.acked_early < BATCHES_REMEMBERED
             return begun and remembered and len(in_flight) < self.max_in_flight and self._is_current(sequences)
         return True
 
     def assign(self, batch: SequencedBatch, sequences: PartitionSequences) -> None:
-        """Give a batch that is drained for the first time its sequence; a retried one keeps its own."""
+        """Assign a sequence to a batch that is drained for the first time; a retried batch keeps its own."""
         if not self.idempotent or batch.base_sequence != _NO_SEQUENCE:
             return
         if not self._is_current(sequences):
@@ -166,15 +168,15 @@ class ProducerState:
             sequences.in_flight = [batch]
 
     def acked(self, batch: SequencedBatch, sequences: PartitionSequences) -> None:
-        """The broker has the batch (also one that was failed here meanwhile)."""
+        """Remove an acknowledged batch from those in flight; it may have failed in this producer meanwhile."""
         if batch in sequences.in_flight:
             if not self.is_first_in_flight(batch, sequences):
                 sequences.acked_early += 1
-            self._left(batch, sequences)
+            self._remove(batch, sequences)
             if sequences.log_is_new:
                 old = sequences.sent_to_old_log
                 if batch in old:
-                    # No generator: a compiled method takes none.
+                    # A list: a cpdef method cannot contain a generator expression.
                     sequences.sent_to_old_log = (*[other for other in old if other is not batch],)
                 else:
                     self._set_log_is_new(sequences, False)
@@ -183,7 +185,7 @@ class ProducerState:
                 sequences.last_acked = last
 
     def topic_recreated(self, sequences: PartitionSequences) -> None:
-        """The partition has a log that knows nothing of this producer."""
+        """Apply rule 5 again: the partition has a new log, without any batch of this producer."""
         self._set_log_is_new(sequences, True)
 
     def _set_log_is_new(self, sequences: PartitionSequences, is_new: bool) -> None:
@@ -194,47 +196,47 @@ class ProducerState:
         return bool(sequences.in_flight) and sequences.in_flight[0] is batch
 
     def out_of_order(self, batch: SequencedBatch, sequences: PartitionSequences) -> None:
-        """The broker misses what came before this batch, the first in flight: the chain begins anew with it.
+        """Start a new epoch with this batch, the first in flight: the broker lacks the batches before it.
 
-        Neither it nor any after it is in the log.
+        Neither this batch nor any later one is in the log.
         """
         if self.is_first_in_flight(batch, sequences):
             sequences.bump_wanted = True
 
     def abandoned(self, batch: SequencedBatch, sequences: PartitionSequences) -> None:
-        """A batch was failed: by its deadline, after its last retry, or because the broker refused it.
+        """Mark the sequence of a failed batch unresolved: it expired, had its last retry, or was refused.
 
-        Whether it is in the log is not known: one that was refused may have been written by an earlier attempt. What
-        follows it will tell. One that is still on the wire stays in flight until its request ends; call this again
-        then.
+        It is unknown whether the batch is in the log: an earlier attempt may have written even a refused batch. The
+        responses to later batches resolve that. A batch on the wire stays in flight until its request ends; call this
+        again then.
         """
         if batch in sequences.in_flight:
             sequences.unresolved = True
             if not batch.on_wire:
-                self._left(batch, sequences)
+                self._remove(batch, sequences)
 
-    def _left(self, batch: SequencedBatch, sequences: PartitionSequences) -> None:
-        """Its fate is known."""
+    def _remove(self, batch: SequencedBatch, sequences: PartitionSequences) -> None:
+        """Remove a batch from those in flight: its outcome is known."""
         sequences.in_flight.remove(batch)
         if not sequences.in_flight:
-            # Of very many partitions most have nothing in flight: one list less for the collector.
+            # Most of very many partitions have no batch in flight: one list less for the garbage collector.
             sequences.in_flight = _NOTHING
 
     def split(self, batch: SequencedBatch, children: Sequence[SequencedBatch], sequences: PartitionSequences) -> None:
-        """Children take over the sequences of a batch that was too large for the broker."""
+        """Pass the sequences of a batch that was too large for the broker on to its parts."""
         if batch.base_sequence == _NO_SEQUENCE:
             return
         sequence = batch.base_sequence
         for child in children:
             child.set_sequence(batch.producer_id, batch.producer_epoch, sequence)
             sequence = (sequence + child.record_count) & _MASK
-        place = sequences.in_flight.index(batch)
-        sequences.in_flight[place : place + 1] = children
+        position = sequences.in_flight.index(batch)
+        sequences.in_flight[position : position + 1] = children
 
     def resolve(self, sequences: PartitionSequences) -> bool:
-        """Resolve what can be resolved; call it whenever a request of the partition has ended or a batch was failed.
+        """Resolve the sequences as far as possible, after each end of a request of the partition or failure of a batch.
 
-        Returns whether the partition may go on where it could not before.
+        Return whether the partition may send again although it could not before.
         """
         in_flight = sequences.in_flight
         if not in_flight:
@@ -261,7 +263,7 @@ class ProducerState:
         return True
 
     def fail(self, error: KafkaError) -> None:
-        """No record can be sent any more, now or later; the first reason stays."""
+        """Send no record any more, now or later; the first error remains."""
         if self.fatal_error is None:
             self.fatal_error = error
 
@@ -286,5 +288,5 @@ class ProducerState:
 
 
 def _is_before(sequence: int, other: int) -> bool:
-    """Whether ``sequence`` comes before ``other``, both modulo 2**31 and less than half of that apart."""
+    """Return whether ``sequence`` precedes ``other``, both modulo 2**31 and less than half of that apart."""
     return (sequence - other) & _MASK > _MASK // 2

@@ -44,7 +44,7 @@ class BatchFinisher:
 
 
 class ReadyPartitions:
-    """Keeps the state of each partition, and the collection that the state stands for (see ``PartitionQueue``).
+    """Keeps the state of each partition, and the collection that belongs to the state (see ``PartitionQueue``).
 
     A partition is ready when it has a leader, is neither muted nor backing off, and its oldest batch is closed or need
     not linger any more. ``drain`` asks ``ProducerState`` whether the batch's sequence may be sent; if not, the
@@ -98,7 +98,7 @@ class ReadyPartitions:
             self._lingering.pop(batch, None)
 
     def process_deadlines(self, now: float) -> None:
-        """Make the partitions ready whose batches have lingered, or that have backed off, long enough."""
+        """Make the partitions ready that have lingered or backed off long enough."""
         while self._lingering:
             batch = next(iter(self._lingering))
             if batch.created_at + self.linger > now:
@@ -160,7 +160,7 @@ class ReadyPartitions:
         queue.node = None
 
     def _leave(self, queue: PartitionQueue, state: int) -> None:
-        """Set the partition's state, and remove it from the collection that the old state stands for."""
+        """Set the partition's state, and remove it from the collection that belongs to the old state."""
         old = queue.state
         if old == _READY:
             node = queue.node
@@ -229,7 +229,7 @@ class ReadyPartitions:
     def unknown_leader_topics(self) -> set[str]:
         """Return the topics with a batch to send and no leader to send it to."""
         for queues in list(self.leaderless.values()):
-            # One partition of a topic is enough. Those whose batches are gone are no longer leaderless.
+            # One partition of a topic is enough. Those without a batch are no longer leaderless.
             while queues and not (queue := next(iter(queues))).batches:
                 self._leave(queue, _IDLE)
         return set(self.leaderless)

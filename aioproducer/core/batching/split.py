@@ -1,4 +1,4 @@
-"""Splitting a batch that the broker rejects as too large (KIP-126)."""
+"""Splitting of a batch that the broker rejects as too large (KIP-126)."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from aioproducer.wire.record_batch import BATCH_HEADER_SIZE, BatchRecord, Record
 
 
 def split_batch(batch: ProducerBatch, batch_size: int) -> list[ProducerBatch]:
-    """The batch's records, in order, in at least two batches of at most ``batch_size`` bytes, or of one record.
+    """Return the records, in order, in at least two batches of at most ``batch_size`` bytes, or of one record each.
 
-    A batch that is no larger than ``batch_size`` is halved: the broker's limit is lower, and is found after a few
-    times. The parts keep the creation time and thereby the deadline; their attempts begin again at none.
+    A batch that is no larger than ``batch_size`` is halved: the broker's limit is lower, and a few halvings reach it.
+    The parts keep the creation time and thereby the deadline; they start with no attempts.
 
     Raises:
         ValueError: the batch has only one record.
     """
     if batch.record_count < 2:
-        raise ValueError(f"{batch!r} cannot be split")
+        raise ValueError(f"A batch of fewer than two records cannot be split: {batch!r}")
     limit = batch_size
     if batch.uncompressed_size() <= batch_size:
         limit = batch.uncompressed_size() // 2

@@ -1,4 +1,4 @@
-"""The topics that records are sent to: partitions, leaders, and the partition of records without a key."""
+"""Compiled. The topics that records are sent to: partitions, leaders, and the partition of records without a key."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from aioproducer.record import TopicPartition
 if TYPE_CHECKING:
     from random import Random
 
-# Seconds between two looks at the queue sizes of a topic, at least, and for each of its partitions: so that the look,
-# however many partitions there are, takes no more than about a hundredth of the time.
+# Minimum seconds between two refreshes of a topic's load, and seconds added for each partition: a refresh takes about
+# one hundredth of the time at most, whatever the number of partitions.
 LOAD_AGE = 0.005
 LOAD_AGE_PER_PARTITION = 0.0001
 
 
 class Topics:
-    """The queues of each topic by its name, as metadata says what there is.
+    """The queues of each topic by its name, according to the metadata.
 
     Args:
         ready: receives the leader of each partition.
-        producer_state: where a partition's sequences are.
-        rack_of: the rack of a node by its id, for rack-aware partitioning.
+        producer_state: holds the sequences of each partition.
+        rack_of: returns the rack of a node by its id, for rack-aware partitioning.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Topics:
         self._queues: dict[str, TopicQueues] = {}
 
     def get(self, name: str) -> TopicQueues | None:
-        """The topic's queues, if it has some."""
+        """Return the topic's queues, or ``None`` if it has none."""
         return self._queues.get(name)
 
     def __getitem__(self, name: str) -> TopicQueues:
@@ -62,14 +62,14 @@ class Topics:
         return name in self._queues
 
     def ensure(self, name: str) -> TopicQueues:
-        """The topic's queues, from now on; its partitions are empty until metadata has come."""
+        """Return the topic's queues, creating them if necessary; there are no partitions until metadata arrives."""
         topic = self._queues.get(name)
         if topic is None:
             topic = self._queues[name] = TopicQueues(name)
         return topic
 
     def forget(self, name: str) -> bool:
-        """Metadata no longer follows the topic: drop its queues, unless something waits there."""
+        """Drop the queues of a topic that metadata no longer follows; return False if a record or batch waits there."""
         topic = self._queues.get(name)
         if topic is None:
             return True
@@ -82,28 +82,28 @@ class Topics:
 
     # Partitions and leaders
 
-    def make_partitions(self, name: str, partition_count: int, most: int) -> bool:
-        """Make ready for ``resize`` with that, at most so many partitions; whether there is more to do."""
-        return self.ensure(name).make_partitions(partition_count, self._producer_state.sequences, most)
+    def make_partitions(self, name: str, partition_count: int, limit: int) -> bool:
+        """Create at most ``limit`` partitions for ``resize``; return whether it needs more."""
+        return self.ensure(name).make_partitions(partition_count, self._producer_state.sequences, limit)
 
     def resize(self, topic: TopicQueues, partition_count: int, now: float) -> None:
-        """The topic has this many partitions; also fewer, where it was re-created, or none, where it was deleted."""
+        """Set the number of partitions: fewer than before if the topic was re-created, none if it was deleted."""
         topic.resize(partition_count, self._producer_state.sequences)
         if partition_count:
             self._refresh_load(topic, now)
 
     def has_partition(self, topic_partition: TopicPartition) -> bool:
-        """Whether metadata names it."""
+        """Return whether metadata contains the partition."""
         topic = self._queues.get(topic_partition.topic)
         return topic is not None and topic.has_partition(topic_partition.partition)
 
     def recreated(self, name: str) -> None:
-        """The topic was deleted and created anew: its logs know nothing of what was sent before."""
+        """Restart the sequence checks: the topic was deleted and re-created, and its logs have no earlier batch."""
         for queue in self.ensure(name).partitions:
             self._producer_state.topic_recreated(queue.sequences)
 
     def set_leader(self, name: str, partition: int, node_id: int, now: float) -> None:
-        """The partition's leader is ``node_id``, or none (-1); a new partition gets it when it is made."""
+        """Set the partition's leader to ``node_id``, -1 for none; a new partition receives it when it is created."""
         topic = self.ensure(name)
         if partition >= len(topic.partitions):
             return
@@ -113,7 +113,7 @@ class Topics:
                 self.switch_sticky(topic, partition, now)
 
     def leaders_known(self, name: str, now: float) -> None:
-        """The leaders of a topic's new partitions have been set: choose by them, where no record has been before."""
+        """Choose the sticky partition again if it has no record yet: the leaders of new partitions have been set."""
         topic = self.ensure(name)
         sticky = topic.sticky
         if sticky is None or now < topic.load_at:
@@ -122,10 +122,10 @@ class Topics:
         if not sticky.produced_bytes and not topic.partitions[sticky.partition].batches:
             sticky.switch()
 
-    # Where the records without a key go
+    # The sticky partition: records without a key go there
 
     def batch_closed(self, queue: PartitionQueue, fullness: float, now: float) -> None:
-        """A batch of the partition was closed, that part of it filled: it counts, if such records went there."""
+        """Count a closed batch, filled to ``fullness``, if its partition is the sticky one."""
         topic = self._queues[queue.topic]
         sticky = topic.sticky
         if sticky is not None and sticky.partition == queue.partition:
@@ -134,7 +134,7 @@ class Topics:
             sticky.update(int(fullness * sticky.sticky_size))
 
     def switch_sticky(self, topic: TopicQueues, partition: int, now: float) -> None:
-        """Let such records go elsewhere, if they go to this partition."""
+        """Choose another sticky partition if this is the current one."""
         sticky = topic.sticky
         if sticky is None or sticky.partition != partition or not topic.partitions:
             return

@@ -62,17 +62,17 @@ def test_small_remainders_are_left_while_more_memory_will_be_released(is_first: 
     pool = BufferPool(80 * KIB)
     memory = BatchMemory(pool, batch_size=64 * KIB, compresses=False)
 
-    def take(under_way: int) -> object:
+    def take(in_progress: int) -> object:
         if is_first:
-            return memory.first(1000, 64 * KIB, 64 * KIB, 0, under_way)
-        return memory.next(batch, 20 * KIB, under_way)
+            return memory.first(1000, 64 * KIB, 64 * KIB, 0, in_progress)
+        return memory.next(batch, 20 * KIB, in_progress)
 
     pool.charge(16 * KIB)
-    assert take(under_way=1) is not None
+    assert take(in_progress=1) is not None
     pool.charge(pool.available_memory - 10 * KIB)
-    assert take(under_way=1) is None
+    assert take(in_progress=1) is None
     assert pool.available_memory == 10 * KIB
-    assert (take(under_way=0) is None) == (not is_first)
+    assert (take(in_progress=0) is None) == (not is_first)
 
 
 def test_a_batch_doubles_when_it_grows() -> None:

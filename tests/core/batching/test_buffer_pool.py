@@ -97,7 +97,7 @@ TestPool = PoolMachine.TestCase
 
 
 def test_memory_must_be_positive() -> None:
-    with pytest.raises(ValueError, match="buffer memory must be at least one byte, not 0"):
+    with pytest.raises(ValueError, match="Buffer memory too small: 0 bytes"):
         BufferPool(0)
 
 

@@ -153,7 +153,7 @@ def test_other_records_of_a_rejected_batch_are_retriable_and_list_the_rejected_o
     assert isinstance(neighbour, BatchRejectedError)
     assert neighbour.retriable
     assert neighbour.culprits == ((1, "late"), (2, "late"), (3, "bad"), (4, "late"), (5, "late"))
-    assert "this one may be sent again" in str(neighbour)
+    assert "this record may be sent again" in str(neighbour)
     assert "(record 1 of the batch: late; record 2 of the batch: late; record 3 of the batch: bad; and 2 more)" in str(
         neighbour
     )
@@ -345,7 +345,7 @@ def test_a_single_record_that_is_too_large_fails_and_names_the_limit_to_raise() 
     assert bench.refuse(batch, MESSAGE_TOO_LARGE).fate is Fate.FAILED
     error = delivery.exception()
     assert isinstance(error, RecordTooLargeError)
-    assert f"one record of {size} bytes for t-0: raise the topic's max.message.bytes" in str(error)
+    assert f"{size} bytes with one record for t-0: raise the topic's max.message.bytes" in str(error)
 
 
 def test_a_split_uses_no_retry_and_keeps_time_and_sequences() -> None:
