@@ -9,15 +9,18 @@ from aioproducer.core.columns.record_columns cimport HeaderColumn, TimestampColu
 from aioproducer.wire.murmur2 cimport partition_for_key, partition_for_key_at
 
 
+cdef Py_ssize_t _keyless_partition(TopicQueues topic, object partition) except -1
+
+
 @cython.locals(
     stop=Py_ssize_t,
     topic=TopicQueues,
     partitions=list,
     by_key=cython.bint,
-    behind=Py_ssize_t,
-    place=Py_ssize_t,
+    run_end=Py_ssize_t,
+    number=Py_ssize_t,
     room=Py_ssize_t,
-    here=Py_ssize_t,
+    row=Py_ssize_t,
     queue=PartitionQueue,
     batch=ProducerBatch,
     before=Py_ssize_t,
@@ -41,10 +44,10 @@ cpdef Py_ssize_t append_rows(
     stop=Py_ssize_t,
     partitions=list,
     by_key=cython.bint,
-    place=Py_ssize_t,
+    number=Py_ssize_t,
     sticky=Py_ssize_t,
     room=Py_ssize_t,
-    here=Py_ssize_t,
+    row=Py_ssize_t,
     key="const unsigned char *",
     key_size=Py_ssize_t,
     value="const unsigned char *",
@@ -68,7 +71,7 @@ cdef Py_ssize_t append_arrow_rows(
     TimestampColumn timestamps,
     HeaderColumn headers,
     Py_ssize_t first,
-    long long otherwise_ms,
+    long long default_ms,
     double now,
     list touched,
 ) except -1

@@ -1,6 +1,10 @@
-"""Columns of records into open batches: what ``send_many`` takes lists for, and Spark Arrow's arrays.
+"""Compiled. Appends columns of records to open batches: the lists of ``send_many``, and the Arrow arrays of Spark.
 
-Each record goes where ``RecordAccumulator.append`` would put it; what is saved is all that is the same for the next.
+Each record goes into the batch that ``RecordAccumulator.append`` would choose. The work that is the same for all
+records is done once.
+
+No Python form: ``append_arrow_rows`` appends rows by their addresses, and ``append_rows`` appends lists of bytes by
+``ProducerBatch.append_run``.
 """
 
 from __future__ import annotations
@@ -22,13 +26,13 @@ else:
     from aioproducer._common.uncompiled import cython
 
 if not cython.compiled:
-    # The compiled module has it from its .pxd file.
+    # The compiled module imports it by its .pxd file.
     from aioproducer.wire.murmur2 import partition_for_key_at
 
-# What one call takes at most: some tenths of a millisecond.
+# The limits of one call, which takes some tenths of a millisecond.
 COLUMN_RECORDS = 4096
 COLUMN_BYTES = 512 * 1024
-# What opening a batch counts for among these: it takes as long as so many bytes of records.
+# A new batch counts as this many bytes: opening it takes as long as appending them.
 COLUMN_BATCH_BYTES = 16 * 1024
 
 
@@ -45,13 +49,15 @@ def append_rows(
     timestamps: TimestampColumn | None = None,
     headers: HeaderColumn | None = None,
 ) -> int:
-    """Put records into open batches from place ``first`` of the columns on, as ``append`` would one by one.
+    """Append records to open batches from row ``first`` on, as ``append`` would one by one; return the next row.
 
-    Ends in front of a record that has to wait or may be wrong, and after ``COLUMN_BYTES`` so that no call takes
-    long; returns the place behind the last record it took. ``touched`` gets the batches that records went
-    into, each with the index of the first of them as its ``column_start``; the others follow it.
+    The call ends before a record that has to wait or may be wrong, and after ``COLUMN_BYTES``, so that it is short.
 
-    ``timestamp_ms`` is of records that have none; with ``timestamps`` or ``headers`` all columns are Arrow's.
+    Args:
+        timestamp_ms: the timestamp of records that have none.
+        touched: receives the batches with appended records. The ``column_start`` of each is the index of the first of
+            them; the others follow it.
+        timestamps, headers: with either, all columns are Arrow's.
     """
     topic = accumulator.plain_topic(topic_name, partition)
     if topic is None:
@@ -64,33 +70,33 @@ def append_rows(
     stop = min(len(values), first + COLUMN_RECORDS)
     partitions = topic.partitions
     by_key = keys is not None and partition is None and not accumulator.settings.ignore_keys
-    place = topic.sticky.partition if partition is None else partition  # type: ignore[union-attr]
+    number = _keyless_partition(topic, partition)
     room = COLUMN_BYTES
-    here = first
+    row = first
     key = None
-    while here < stop and room > 0:
-        if cython.compiled and keys is None and type(values) is list:  # compiled only
-            batch = partitions[place].open_batch
+    while row < stop and room > 0:
+        if cython.compiled and keys is None and type(values) is list:
+            batch = partitions[number].open_batch
             if batch is not None:
                 before = batch.position
                 index = batch.record_count
-                behind = batch.append_run(timestamp_ms, values, here, stop, room)
-                if behind > here:
-                    here = behind
+                run_end = batch.append_run(timestamp_ms, values, row, stop, room)
+                if run_end > row:
+                    row = run_end
                     room -= batch.position - before
                     if batch.column_start < 0:
                         batch.column_start = index
                         touched.append(batch)
                     continue
-        value = values[here]
+        value = values[row]
         if keys is not None:
-            key = keys[here]
+            key = keys[row]
             if by_key:
                 if key is None:
-                    place = topic.sticky.partition  # type: ignore[union-attr]
+                    number = topic.sticky.partition  # type: ignore[union-attr]
                 else:
-                    place = partition_for_key(key, len(partitions))
-        queue = partitions[place]
+                    number = partition_for_key(key, len(partitions))
+        queue = partitions[number]
         batch = queue.open_batch
         if batch is not None:
             before = batch.position
@@ -102,16 +108,27 @@ def append_rows(
             batch = delivery._group
             index = delivery._index
             before = batch.position - COLUMN_BATCH_BYTES - (0 if value is None else len(value))
-            place = topic.sticky.partition if partition is None else partition  # type: ignore[union-attr]
+            number = _keyless_partition(topic, partition)
         room -= batch.position - before
         if batch.column_start < 0:
             batch.column_start = index
             touched.append(batch)
-        here += 1
-    return here
+        row += 1
+    return row
 
 
-def append_arrow_rows(  # compiled only
+def _keyless_partition(topic: TopicQueues, partition: int | None) -> int:
+    """Return the partition of records without a key: the caller's, or else the sticky one."""
+    if partition is not None:
+        return partition
+    sticky: int = topic.sticky.partition  # type: ignore[union-attr]  # set with the partitions
+    return sticky
+
+
+# Compiled only
+
+
+def append_arrow_rows(
     accumulator: RecordAccumulator,
     topic: TopicQueues,
     partition: int | None,
@@ -120,50 +137,50 @@ def append_arrow_rows(  # compiled only
     timestamps: TimestampColumn | None,
     headers: HeaderColumn | None,
     first: int,
-    otherwise_ms: int,
+    default_ms: int,
     now: float,
     touched: list[ProducerBatch],
 ) -> int:
-    """As ``append_rows``, of Arrow's rows, straight from where they lie; ``otherwise_ms`` for null timestamps."""
+    """Append rows from Arrow's buffers, as ``append_rows``; a null timestamp stands for ``default_ms``."""
     stop = min(values.length, first + COLUMN_RECORDS)
     partitions = topic.partitions
     by_key = keys is not None and partition is None and not accumulator.settings.ignore_keys
-    place = topic.sticky.partition if partition is None else partition  # type: ignore[union-attr]
-    sticky = place
+    number = _keyless_partition(topic, partition)
+    sticky = number
     room = COLUMN_BYTES
-    here = first
+    row = first
     key = cython.NULL
     key_size = -1
-    timestamp_ms = otherwise_ms
+    timestamp_ms = default_ms
     headers_size = 1
     value_data = cython.cast(cython.p_uchar, values.data)
-    while here < stop and room > 0:
+    while row < stop and room > 0:
         if values.plain_offsets != cython.NULL:
-            begin = values.plain_offsets[here]
+            begin = values.plain_offsets[row]
             value = value_data + begin
-            value_size = values.plain_offsets[here + 1] - begin
+            value_size = values.plain_offsets[row + 1] - begin
         else:
-            value = values.find(here)
+            value = values.find(row)
             value_size = values.found_size
         if keys is not None:
             if keys.plain_offsets != cython.NULL:
-                begin = keys.plain_offsets[here]
+                begin = keys.plain_offsets[row]
                 key = cython.cast(cython.p_uchar, keys.data) + begin
-                key_size = keys.plain_offsets[here + 1] - begin
+                key_size = keys.plain_offsets[row + 1] - begin
             else:
-                key = keys.find(here)
+                key = keys.find(row)
                 key_size = keys.found_size
             if by_key:
-                place = sticky if key_size < 0 else partition_for_key_at(key, key_size, len(partitions))
+                number = sticky if key_size < 0 else partition_for_key_at(key, key_size, len(partitions))
         if timestamps is not None:
-            timestamp_ms = timestamps.find(here, otherwise_ms)
+            timestamp_ms = timestamps.find(row, default_ms)
             if timestamp_ms < 0:
                 break
         if headers is not None:
-            headers_size = headers.size_of(here)
+            headers_size = headers.size_of(row)
             if not headers_size:
                 break
-        queue = partitions[place]
+        queue = partitions[number]
         batch = queue.open_batch
         if batch is not None:
             before = batch.position
@@ -171,9 +188,9 @@ def append_arrow_rows(  # compiled only
             batch is None
             or (index := batch.append_at(key, key_size, value, value_size, headers_size, timestamp_ms)) < 0
         ):
-            key_bytes = None if keys is None else keys.bytes_of(here)
-            value_bytes = values.bytes_of(here)
-            pairs: Any = () if headers is None else headers[here]
+            key_bytes = None if keys is None else keys.bytes_of(row)
+            value_bytes = values.bytes_of(row)
+            pairs: Any = () if headers is None else headers[row]
             delivery = accumulator.append_to_new_batch(
                 topic, partition, key_bytes, value_bytes, pairs, timestamp_ms, now
             )
@@ -183,13 +200,13 @@ def append_arrow_rows(  # compiled only
             batch = delivery._group
             index = delivery._index
             before = batch.position - COLUMN_BATCH_BYTES - max(value_size, 0)
-            place = topic.sticky.partition if partition is None else partition  # type: ignore[union-attr]
-            sticky = place
+            number = _keyless_partition(topic, partition)
+            sticky = number
         elif headers is not None and headers_size > 1:
-            headers.write(batch.address + batch.position - headers_size, here)
+            headers.write(batch.address + batch.position - headers_size, row)
         room -= batch.position - before
         if batch.column_start < 0:
             batch.column_start = index
             touched.append(batch)
-        here += 1
-    return here
+        row += 1
+    return row

@@ -1,6 +1,7 @@
-"""Which records of one sender are in which batch, and what has become of them.
+"""Compiled. The batches of one sender's records, and the outcomes of these records.
 
-Records are remembered by batch, as runs of places in it: memory goes with the batches under way, not with the records.
+Records are stored by batch, as runs of indices in it: the memory depends on the batches in progress, not on the number
+of records.
 """
 
 from __future__ import annotations
@@ -12,16 +13,16 @@ from aioproducer.record import TopicPartition
 
 
 class BatchRuns:
-    """Runs of records, by batch, in the order of each batch's first; *settled* are those whose outcome is counted.
+    """Runs of records by batch, in the order in which each batch was added, until their outcomes are counted.
 
     acked
-        How many settled records were delivered.
+        The number of counted records that were delivered.
     errors
-        The first error of each partition, as far as settled.
+        The first error of each partition among the counted records.
     may_have_been_written
-        Whether that holds for any settled record that failed.
+        Whether that holds for any counted record that failed.
     offsets
-        By partition, the offsets of the settled records as ranges; ``None`` unless ``keep_offsets``.
+        The offsets of the counted records as ranges, by partition; ``None`` unless ``keep_offsets``.
     """
 
     def __init__(self, *, keep_offsets: bool) -> None:
@@ -29,27 +30,27 @@ class BatchRuns:
         self.errors: dict[TopicPartition, KafkaError] = {}
         self.may_have_been_written = False
         self.offsets: dict[int, list[range]] | None = {} if keep_offsets else None
-        # Starts and ends of runs, in turn.
+        # Starts and ends of runs, alternating.
         self._runs: dict[ProducerBatch, list[int]] = {}
 
     def __len__(self) -> int:
-        """In how many batches there are records that are not settled."""
+        """Return the number of batches with records that are not counted yet."""
         return len(self._runs)
 
     def add(self, batch: ProducerBatch, start: int, stop: int) -> None:
-        """Remember the records from place ``start`` to before ``stop``."""
+        """Add the records from index ``start`` to before ``stop``."""
         runs = self._runs.get(batch)
         if runs is None:
             self._runs[batch] = [start, stop]
         elif runs[-1] == start:
-            # Behind the last one, as nearly all are.
+            # The records follow the last run, as nearly all do.
             runs[-1] = stop
         else:
             runs.append(start)
             runs.append(stop)
 
     def add_delivery(self, delivery: Delivery) -> bool:
-        """Remember a record; False where it is in no batch."""
+        """Add a record; return False if it is in no batch."""
         batch = delivery._group
         if not isinstance(batch, ProducerBatch):
             return False
@@ -57,7 +58,7 @@ class BatchRuns:
         return True
 
     def add_columns(self, touched: list[ProducerBatch]) -> int:
-        """Remember what was appended to these batches from their ``column_start`` on; how many records."""
+        """Add the records of these batches from ``column_start`` on; return their number."""
         count = 0
         for batch in touched:
             start = batch.column_start
@@ -68,18 +69,18 @@ class BatchRuns:
         return count
 
     def first(self) -> ProducerBatch | None:
-        """The batch whose records have waited longest."""
+        """Return the batch whose records have waited longest."""
         return next(iter(self._runs), None)
 
-    def beyond(self, most: int) -> ProducerBatch | None:
-        """What to wait for while more than ``most`` batches that take no more records wait to be sent, or ``None``.
+    def beyond(self, limit: int) -> ProducerBatch | None:
+        """Return the batch to wait for while more than ``limit`` closed batches wait to be sent, or ``None``.
 
-        What is on the wire does not count: where answers take long that may be many.
+        Batches on the wire do not count: if responses take long, there may be many.
         """
-        if len(self._runs) <= most:
+        if len(self._runs) <= limit:
             return None
         closed: list[ProducerBatch] = []
-        allowed = most
+        allowed = limit
         for batch in self._runs:
             if batch.closed:
                 closed.append(batch)
@@ -87,37 +88,37 @@ class BatchRuns:
         return closed[-allowed - 1] if len(closed) > allowed else None
 
     def topic_partitions(self) -> set[TopicPartition]:
-        """Where records are under way to."""
+        """Return the partitions of the records that are not counted yet."""
         return {batch.topic_partition for batch in self._runs}
 
-    def settle_first(self, most: int) -> None:
-        """Count the batches that are done, ``most`` of them, up to the first that is not."""
-        # In one go: to look for the first one again each time takes the longer, the more were there before it.
-        over: list[ProducerBatch] = []
+    def settle_first(self, limit: int) -> None:
+        """Count finished batches in order, at most ``limit``, up to the first unfinished one."""
+        # In one iteration: finding the first key of a dict takes longer the more keys were deleted before it.
+        finished: list[ProducerBatch] = []
         for batch in self._runs:
-            if len(over) == most or not _is_over(batch):
+            if len(finished) == limit or not _is_finished(batch):
                 break
-            over.append(batch)
-        for batch in over:
+            finished.append(batch)
+        for batch in finished:
             self.settle(batch)
 
     def settle_finished(self) -> None:
-        """Count every batch that is done, also behind one that is not."""
-        for batch in [batch for batch in self._runs if _is_over(batch)]:
+        """Count every finished batch, including those after an unfinished one."""
+        for batch in [batch for batch in self._runs if _is_finished(batch)]:
             self.settle(batch)
 
     def settle(self, batch: ProducerBatch) -> None:
-        """Count a batch that is done, if that has not been; its records are forgotten."""
+        """Count a finished batch, unless it was counted before, and remove its records."""
         runs = self._runs.pop(batch, None)
         if runs is None:
             return
         plain = self.offsets is None and batch.stored_error is None and batch.children is None
-        for place in range(0, len(runs), 2):
+        for index in range(0, len(runs), 2):
             if plain:
-                # As nearly all are.
-                self.acked += runs[place + 1] - runs[place]
+                # The usual case.
+                self.acked += runs[index + 1] - runs[index]
             else:
-                self._settle_run(batch, runs[place], runs[place + 1])
+                self._settle_run(batch, runs[index], runs[index + 1])
 
     def _settle_run(self, batch: ProducerBatch, start: int, stop: int) -> None:
         for first, part in parts(batch):
@@ -127,7 +128,7 @@ class BatchRuns:
 
     def _settle_part(self, batch: ProducerBatch, index: int, count: int) -> None:
         blamed = batch.record_errors or ()
-        # Of those that the broker blames, if any (KIP-467): the others had only the same batch.
+        # The error of a record that the broker blames, if any (KIP-467): the others were only in the same batch.
         error = batch.error(min([each for each in blamed if index <= each < index + count], default=index))
         if error is not None:
             self.note_error(batch.topic_partition, error)
@@ -143,12 +144,12 @@ class BatchRuns:
             ranges.append(range(offset, offset + count))
 
     def note_error(self, topic_partition: TopicPartition, error: BaseException | None) -> None:
-        """Remember the error, if it is one of Kafka's and the partition's first."""
+        """Keep the error if it is one of Kafka's and the partition's first."""
         if isinstance(error, KafkaError):
             self.errors.setdefault(topic_partition, error)
             self.may_have_been_written = self.may_have_been_written or error.may_have_been_written
 
 
-def _is_over(batch: ProducerBatch) -> bool:
-    """Whether nothing is added any more, and the outcome is known."""
+def _is_finished(batch: ProducerBatch) -> bool:
+    """Return whether the batch accepts no more records, and every record has its outcome."""
     return batch.is_finished()

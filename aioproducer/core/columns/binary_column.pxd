@@ -18,11 +18,11 @@ cdef class BinaryColumn:
     cdef Py_ssize_t found_size
     cdef const int* plain_offsets
 
-    @cython.locals(place=Py_ssize_t, begin=Py_ssize_t)
+    @cython.locals(index=Py_ssize_t, begin=Py_ssize_t)
     cdef const unsigned char* find(self, Py_ssize_t row) noexcept
     @cython.locals(address="const unsigned char *")
     cpdef bytes bytes_of(self, Py_ssize_t row)
 
 
-cdef bint bit_at(size_t bitmap, Py_ssize_t place) noexcept
-cdef Py_ssize_t number_at(size_t numbers, int size, Py_ssize_t place) noexcept
+cdef bint bit_at(size_t bitmap, Py_ssize_t index) noexcept
+cdef Py_ssize_t number_at(size_t numbers, int size, Py_ssize_t index) noexcept

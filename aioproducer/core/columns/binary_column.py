@@ -1,8 +1,10 @@
-"""A column of byte strings as Arrow lays it out, read by compiled modules without a Python object per row.
+"""Compiled. A column of byte strings in Arrow's layout, read by compiled modules without a Python object per row.
 
-Offsets, data and a bitmap of what is not null lie in buffers of their own; row ``i`` is the bytes of the data between
-offsets ``i`` and ``i + 1`` (https://arrow.apache.org/docs/format/Columnar.html). A dictionary column has a number per
-row instead, which says the row of its dictionary.
+Offsets, data and a bitmap of the rows that are not null have separate buffers. Row ``i`` consists of the data between
+offsets ``i`` and ``i + 1`` (https://arrow.apache.org/docs/format/Columnar.html). A dictionary column instead has a
+number per row: the row of its dictionary.
+
+No Python form: ``BinaryColumn`` reads rows by their addresses, with ``bit_at`` and ``number_at``.
 """
 
 from __future__ import annotations
@@ -19,20 +21,21 @@ if cython.compiled:
 
 
 class BinaryColumn:
-    """What an Arrow array of binary or string rows holds.
+    """An Arrow array of binary or string rows.
 
     Args:
-        length: how many rows there are.
-        first: where row 0 stands in the buffers (a slice shares them with the whole).
-        offsets: address of the offsets, of ``offset_size`` (4 or 8) bytes each; 0 where every row has ``row_size``.
+        length: the number of rows.
+        first: the index of row 0 in the buffers (a slice shares them with the whole).
+        offsets: address of the offsets, of ``offset_size`` (4 or 8) bytes each; 0 if every row has ``row_size`` bytes.
         data: address of the bytes.
-        validity: address of the bitmap, least significant bit first; 0 where nothing is null.
-        indices: for a dictionary column: address of numbers of ``index_size`` (1, 2, 4 or 8) bytes, 0 otherwise.
-        first_index: where the numbers of row 0 and ``validity`` begin then; ``first`` is the dictionary's.
+        validity: address of the bitmap, least significant bit first; 0 if no row is null.
+        indices: for a dictionary column the address of numbers of ``index_size`` (1, 2, 4 or 8) bytes, 0 otherwise.
+        first_index: the index of row 0 in ``indices`` and ``validity`` of a dictionary column, while
+            ``first`` belongs to the dictionary.
         dictionary_validity: the bitmap of the dictionary's own rows.
         owner: keeps the buffers alive.
 
-    The addresses are believed: Arrow checks what it builds, and ``Array.validate(full=True)`` the rest.
+    The addresses are not checked: Arrow checks the arrays that it builds, and ``Array.validate(full=True)`` others.
     """
 
     __slots__ = (
@@ -53,7 +56,7 @@ class BinaryColumn:
     )
 
     plain_offsets: Any
-    """Of row 0, where there are offsets of four bytes, and nothing else to be looked at."""
+    """Address of row 0's offset if offsets have four bytes, and there are neither nulls nor a dictionary; else NULL."""
 
     def __init__(
         self,
@@ -91,32 +94,39 @@ class BinaryColumn:
     def __len__(self) -> int:
         return self.length
 
-    def find(self, row: int) -> Any:  # compiled only
-        """The address of a row's bytes; ``found_size`` is then how many there are, -1 for null."""
-        place = self.first + row
+    # Compiled only
+
+    def find(self, row: int) -> Any:
+        """Return the address of a row's bytes, and set ``found_size`` to their number, -1 for null."""
+        index = self.first + row
         self.found_size = -1
         if self.indices:
-            place = self.first_index + row
-        if self.validity and not bit_at(self.validity, place):
+            index = self.first_index + row
+        if self.validity and not bit_at(self.validity, index):
             return cython.NULL
         if self.indices:
-            place = self.first + number_at(self.indices, self.index_size, place)
-            if self.dictionary_validity and not bit_at(self.dictionary_validity, place):
+            index = self.first + number_at(self.indices, self.index_size, index)
+            if self.dictionary_validity and not bit_at(self.dictionary_validity, index):
                 return cython.NULL
         if not self.offsets:
             self.found_size = self.row_size
-            return cython.cast(cython.p_uchar, self.data) + place * self.row_size
-        begin = number_at(self.offsets, self.offset_size, place)
-        self.found_size = number_at(self.offsets, self.offset_size, place + 1) - begin
+            return cython.cast(cython.p_uchar, self.data) + index * self.row_size
+        begin = number_at(self.offsets, self.offset_size, index)
+        self.found_size = number_at(self.offsets, self.offset_size, index + 1) - begin
         return cython.cast(cython.p_uchar, self.data) + begin
 
-    def __getitem__(self, row: int) -> bytes | None:  # compiled only
-        """A row as Python's bytes; IndexError where there is none."""
+    def __getitem__(self, row: int) -> bytes | None:
+        """Return a row as Python's bytes.
+
+        Raises:
+            IndexError: there is no such row.
+        """
         return self.bytes_of(row)
 
-    def bytes_of(self, row: int) -> bytes | None:  # compiled only
+    def bytes_of(self, row: int) -> bytes | None:
+        """As ``column[row]``."""
         if not 0 <= row < self.length:
-            raise IndexError(f"row {row} of {self.length}")
+            raise IndexError(f"No row {row}: the column has {self.length} rows.")
         address = self.find(row)
         if self.found_size < 0:
             return None
@@ -124,15 +134,18 @@ class BinaryColumn:
         return found
 
 
-def bit_at(bitmap: int, place: int) -> Any:  # compiled only
-    return cython.cast(cython.p_uchar, bitmap)[place >> 3] >> (place & 7) & 1
+# Compiled only
 
 
-def number_at(numbers: int, size: int, place: int) -> Any:  # compiled only
+def bit_at(bitmap: int, index: int) -> Any:
+    return cython.cast(cython.p_uchar, bitmap)[index >> 3] >> (index & 7) & 1
+
+
+def number_at(numbers: int, size: int, index: int) -> Any:
     if size == 4:
-        return cython.cast(cython.p_int, numbers)[place]
+        return cython.cast(cython.p_int, numbers)[index]
     if size == 8:
-        return cython.cast(cython.p_longlong, numbers)[place]
+        return cython.cast(cython.p_longlong, numbers)[index]
     if size == 2:
-        return cython.cast(cython.p_short, numbers)[place]
-    return cython.cast(cython.p_schar, numbers)[place]
+        return cython.cast(cython.p_short, numbers)[index]
+    return cython.cast(cython.p_schar, numbers)[index]

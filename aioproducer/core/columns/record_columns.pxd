@@ -12,8 +12,8 @@ cdef class TimestampColumn:
     cdef size_t validity
     cdef object owner
 
-    @cython.locals(place=Py_ssize_t)
-    cdef long long find(self, Py_ssize_t row, long long otherwise) noexcept
+    @cython.locals(index=Py_ssize_t)
+    cdef long long find(self, Py_ssize_t row, long long default) noexcept
 
 
 @cython.final
@@ -30,7 +30,7 @@ cdef class HeaderColumn:
     cdef Py_ssize_t found_end
 
     cdef void find(self, Py_ssize_t row) noexcept
-    @cython.locals(size=Py_ssize_t, place=Py_ssize_t)
+    @cython.locals(size=Py_ssize_t, index=Py_ssize_t)
     cdef Py_ssize_t size_of(self, Py_ssize_t row) noexcept
-    @cython.locals(place=Py_ssize_t, data="const unsigned char *")
+    @cython.locals(index=Py_ssize_t, data="const unsigned char *")
     cdef void write(self, unsigned char* address, Py_ssize_t row) noexcept

@@ -1,8 +1,10 @@
-"""Timestamps and headers as Arrow lays them out, read by compiled modules without a Python object per row.
+"""Compiled. Timestamps and headers in Arrow's layout, read by compiled modules without a Python object per row.
 
-Numbers stand one behind the other, with a bitmap of what is not null. Headers are lists of structs: offsets say which
-rows of the two columns of keys and values are a record's (https://arrow.apache.org/docs/format/Columnar.html). The
-addresses are believed, as those of ``BinaryColumn``.
+Timestamps are an array of numbers, with a bitmap of the rows that are not null. Headers are lists of structs: offsets
+delimit a record's rows in the two columns of keys and values (https://arrow.apache.org/docs/format/Columnar.html). The
+addresses are not checked, as those of ``BinaryColumn``.
+
+No Python form: both columns read rows by their addresses, and ``HeaderColumn.write`` writes them at an address.
 """
 
 from __future__ import annotations
@@ -21,18 +23,18 @@ if cython.compiled:
 else:
     from aioproducer.core.columns.binary_column import bit_at, number_at
 
-    # The compiled module has them from their .pxd files.
+    # The compiled module imports them by their .pxd files.
     from aioproducer.wire.record import write_zigzag, zigzag_size
 
 
 class TimestampColumn:
-    """What an Arrow array of 64-bit integers holds: milliseconds since 1970.
+    """An Arrow array of 64-bit integers: milliseconds since 1970.
 
     Args:
-        length: how many rows there are.
-        first: where row 0 stands in the buffers.
-        numbers: their address.
-        validity: address of the bitmap, least significant bit first; 0 where nothing is null.
+        length: the number of rows.
+        first: the index of row 0 in the buffers.
+        numbers: address of the numbers.
+        validity: address of the bitmap, least significant bit first; 0 if no row is null.
         owner: keeps the buffers alive.
     """
 
@@ -48,17 +50,23 @@ class TimestampColumn:
     def __len__(self) -> int:
         return self.length
 
-    def find(self, row: int, otherwise: int) -> Any:  # compiled only
-        """A row's number, ``otherwise`` for null."""
-        place = self.first + row
-        if self.validity and not bit_at(self.validity, place):
-            return otherwise
-        return number_at(self.numbers, 8, place)
+    # Compiled only
 
-    def __getitem__(self, row: int) -> int | None:  # compiled only
-        """A row as Python's int; IndexError where there is none."""
+    def find(self, row: int, default: int) -> Any:
+        """Return a row's number, ``default`` for null."""
+        index = self.first + row
+        if self.validity and not bit_at(self.validity, index):
+            return default
+        return number_at(self.numbers, 8, index)
+
+    def __getitem__(self, row: int) -> int | None:
+        """Return a row as Python's int.
+
+        Raises:
+            IndexError: there is no such row.
+        """
         if not 0 <= row < self.length:
-            raise IndexError(f"row {row} of {self.length}")
+            raise IndexError(f"No row {row}: the column has {self.length} rows.")
         if self.validity and not bit_at(self.validity, self.first + row):
             return None
         number: int = self.find(row, 0)
@@ -66,12 +74,12 @@ class TimestampColumn:
 
 
 class HeaderColumn:
-    """What an Arrow array of lists of headers holds.
+    """An Arrow array of lists of headers.
 
     Args:
-        length: how many rows there are.
-        offsets: address of row 0's offset, of ``offset_size`` (4 or 8) bytes, which counts in ``keys`` and ``values``.
-        validity: address of the bitmap, in which row 0 is bit ``first``; 0 where nothing is null.
+        length: the number of rows.
+        offsets: address of row 0's offset into ``keys`` and ``values``, of ``offset_size`` (4 or 8) bytes.
+        validity: address of the bitmap, in which row 0 is bit ``first``; 0 if no row is null.
         keys: strings.
         values: byte strings.
         owner: keeps the offsets and the bitmap alive.
@@ -114,50 +122,56 @@ class HeaderColumn:
     def __len__(self) -> int:
         return self.length
 
-    def find(self, row: int) -> None:  # compiled only
-        """The headers of a row are those from ``found_begin`` to before ``found_end``, none where it is null."""
+    # Compiled only
+
+    def find(self, row: int) -> None:
+        """Set ``found_begin`` and ``found_end``: a row's headers are from the first to before the second."""
         self.found_begin = self.found_end = 0
         if not self.validity or bit_at(self.validity, self.first + row):
             self.found_begin = number_at(self.offsets, self.offset_size, row)
             self.found_end = number_at(self.offsets, self.offset_size, row + 1)
 
-    def size_of(self, row: int) -> int:  # compiled only
-        """The bytes that a row has in a record, its count included; 0 where a key is null, which no record may have."""
+    def size_of(self, row: int) -> int:
+        """Return the bytes of a row in a record, including the count; 0 if a key is null, which is not allowed."""
         self.find(row)
         size = zigzag_size(self.found_end - self.found_begin)
-        for place in range(self.found_begin, self.found_end):
-            self.keys.find(place)
+        for index in range(self.found_begin, self.found_end):
+            self.keys.find(index)
             if self.keys.found_size < 0:
                 return 0
             size += zigzag_size(self.keys.found_size) + self.keys.found_size
-            self.values.find(place)
+            self.values.find(index)
             size += zigzag_size(self.values.found_size)
             if self.values.found_size > 0:
                 size += self.values.found_size
         return size
 
-    def write(self, address: Any, row: int) -> None:  # compiled only
-        """Write what ``size_of`` measured."""
+    def write(self, address: Any, row: int) -> None:
+        """Write a row as it is in a record: the bytes that ``size_of`` returns."""
         self.find(row)
         address = write_zigzag(address, self.found_end - self.found_begin)
-        for place in range(self.found_begin, self.found_end):
-            data = self.keys.find(place)
+        for index in range(self.found_begin, self.found_end):
+            data = self.keys.find(index)
             address = write_zigzag(address, self.keys.found_size)
             memcpy(address, data, self.keys.found_size)
             address += self.keys.found_size
-            data = self.values.find(place)
+            data = self.values.find(index)
             address = write_zigzag(address, self.values.found_size)
             if self.values.found_size > 0:
                 memcpy(address, data, self.values.found_size)
                 address += self.values.found_size
 
-    def __getitem__(self, row: int) -> list[tuple[str | None, bytes | None]]:  # compiled only
-        """A row as ``send`` takes headers, also where they are wrong; IndexError where there is none."""
+    def __getitem__(self, row: int) -> list[tuple[str | None, bytes | None]]:
+        """Return a row as headers for ``send``, including invalid ones.
+
+        Raises:
+            IndexError: there is no such row.
+        """
         if not 0 <= row < self.length:
-            raise IndexError(f"row {row} of {self.length}")
+            raise IndexError(f"No row {row}: the column has {self.length} rows.")
         self.find(row)
         found = []
-        for place in range(self.found_begin, self.found_end):
-            key = self.keys.bytes_of(place)
-            found.append((None if key is None else key.decode(), self.values.bytes_of(place)))
+        for index in range(self.found_begin, self.found_end):
+            key = self.keys.bytes_of(index)
+            found.append((None if key is None else key.decode(), self.values.bytes_of(index)))
         return found
