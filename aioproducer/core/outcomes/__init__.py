@@ -1,1 +1,1 @@
-"""Deliveries, and the futures behind them."""
+"""Deliveries: the outcomes of records, as ``send`` returns them."""

@@ -7,8 +7,8 @@ from aioproducer.core.outcomes.loops cimport may_nest
 
 cdef extern from *:
     """
-    /* The type's am_send, by which PyIter_Send asks: 0 and a result for what is over, 1 and a result for what was
-       yielded, -1 for an error. What is over needs no StopIteration then. */
+    /* Sets the type's am_send, which PyIter_Send calls: it returns 0 and a result at the end, 1 and a result for a
+       yield, -1 for an error. The end then needs no StopIteration. */
     static inline int set_send_slot(PyObject *type, void *send) {
         PyAsyncMethods *methods = (PyAsyncMethods *) PyMem_RawCalloc(1, sizeof(PyAsyncMethods));
         if (methods == NULL) {
@@ -24,7 +24,7 @@ cdef extern from *:
         return 0;
     }
 
-    /* Whether a callback is what asyncio's own Task, the one in C, hands to a future that it waits for. */
+    /* Returns whether a callback is the one that asyncio's Task in C adds to a future that it waits for. */
     static inline int is_task_wakeup(PyObject *callback) {
         return PyCFunction_Check(callback)
             && strcmp(((PyCFunctionObject *) callback)->m_ml->ml_name, "task_wakeup") == 0;
@@ -53,7 +53,7 @@ cdef class DeliveryGroup:
     @cython.locals(awaiting=Awaiting)
     cpdef dict by_index(self)
     cpdef Py_ssize_t observed_count(self) except -1
-    @cython.locals(index=Py_ssize_t, woken=list)
+    @cython.locals(index=Py_ssize_t, awaiters=list)
     cpdef object notify(self)
 
 
@@ -70,13 +70,13 @@ cpdef Delivery new_delivery(DeliveryGroup group, Py_ssize_t index)
 cdef object _result_of(Delivery delivery)
 
 
-cdef int IDLE, PENDING, WOKEN, CANCELLED
+cdef int IDLE, PENDING, FINISHED, CANCELLED
 
 
 cdef class Awaiting:
     cdef public bint _asyncio_future_blocking
     cdef Delivery _delivery
-    cdef Py_ssize_t _place
+    cdef Py_ssize_t _index
     cdef int _state
     cdef object _callback
     cdef object _context
@@ -95,23 +95,23 @@ cdef object _done
 cdef object _done_future(object loop)
 
 @cython.locals(first=Py_ssize_t)
-cdef object _call_back(object loop, list woken)
+cdef object _call_back(object loop, list awaiters)
 
 
-@cython.locals(woken=list, each=Awaiting)
+@cython.locals(awaiters=list, each=Awaiting)
 cdef list _wake_all(list awaiting)
 
 
 cpdef object resume(object loop, list awaiting)
 
 
-@cython.locals(place=Py_ssize_t, awaiting=Awaiting)
-cdef object _call_each(object loop, list woken)
+@cython.locals(position=Py_ssize_t, awaiting=Awaiting)
+cdef object _call_each(object loop, list awaiters)
 
 
-cdef class _Woken:
+cdef class _AwaiterCallback:
     cdef object loop
-    cdef list woken
+    cdef list awaiters
 
 
 cdef class Finished:

@@ -1,7 +1,7 @@
-"""What a Delivery is to a type checker, and what it is at run time."""
+"""Compiled. The base class of ``Delivery``: a future to a type checker, an empty class at run time."""
 
 
 class FutureOfMetadata:
-    """``asyncio.Future[RecordMetadata]`` to a type checker (see the ``.pyi`` file); nothing at run time."""
+    """``asyncio.Future[RecordMetadata]`` to a type checker (see the ``.pyi`` file); an empty class at run time."""
 
     __slots__ = ()

@@ -1,3 +1,3 @@
-cdef object _refusing
+cdef object _not_nesting
 
 cpdef bint may_nest(object loop) except -1

@@ -1,28 +1,28 @@
-"""What kind of event loop it is."""
+"""Compiled. The kinds of event loops."""
 
 from __future__ import annotations
 
 from typing import Any
 
-# Where the loops come from that refuse to be run while they run: asyncio's own and uvloop's.
-_REFUSING = frozenset({"asyncio.base_events", "uvloop.loop"})
+# The modules of the loops that cannot be run while they run: those of asyncio and uvloop.
+_NOT_NESTING = frozenset({"asyncio.base_events", "uvloop.loop"})
 
 
-# The method of the last loop that refused: nearly always the next one's too.
-_refusing: Any = None
+# ``run_forever`` of the last such loop, which is nearly always that of the next one too.
+_not_nesting: Any = None
 
 
 def may_nest(loop: Any) -> bool:
-    """Whether a callback may run the loop that has called it, and wait for others there.
+    """Return whether a callback may run the loop that has called it, and wait for other callbacks.
 
-    Loops that ``nest_asyncio`` has patched, in notebooks above all, let it; so do those of user interfaces, whose
-    dialogs turn them. A loop can be patched at any time.
+    Loops patched by ``nest_asyncio``, mainly in notebooks, allow it. So do the loops of user interfaces, as dialogs run
+    them. A loop can be patched at any time.
     """
-    global _refusing
+    global _not_nesting
     run_forever = getattr(type(loop), "run_forever", None)
-    if run_forever is None or run_forever is _refusing:
+    if run_forever is None or run_forever is _not_nesting:
         return False
-    if getattr(run_forever, "__module__", None) not in _REFUSING:
+    if getattr(run_forever, "__module__", None) not in _NOT_NESTING:
         return True
-    _refusing = run_forever
+    _not_nesting = run_forever
     return False

@@ -21,7 +21,7 @@ from aioproducer.core.batching.batch import ProducerBatch
 from aioproducer.core.batching.partition_queue import PartitionQueue
 from aioproducer.core.batching.producer_state import PartitionSequences
 from aioproducer.core.batching.split import split_batch
-from aioproducer.core.outcomes.delivery import WOKEN_TOGETHER, Delivery, DeliveryGroup, FutureFactory, resume
+from aioproducer.core.outcomes.delivery import AWAITERS_PER_CALLBACK, Delivery, DeliveryGroup, FutureFactory, resume
 from aioproducer.core.waiting.pending import PendingRecord
 from aioproducer.errors import KafkaError, NotLeaderOrFollowerError, RecordTooLargeError
 from aioproducer.record import RecordMetadata, TopicPartition
@@ -440,7 +440,7 @@ async def test_a_cancelled_awaiters_future_keeps_its_message() -> None:
 
 async def test_a_failing_callback_does_not_keep_awaiters_from_waking() -> None:
     """Awaiters are woken many at a time: the failure of one must not affect the others."""
-    batch, deliveries = running_batch(WOKEN_TOGETHER * 2)
+    batch, deliveries = running_batch(AWAITERS_PER_CALLBACK * 2)
     loop = asyncio.get_running_loop()
     told: list[str] = []
     loop.set_exception_handler(lambda loop, context: told.append(str(context["exception"])))
