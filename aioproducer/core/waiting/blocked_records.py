@@ -21,7 +21,7 @@ RECORDS_PER_STEP = 200
 
 
 class BlockedTopic(Protocol):
-    """What ``BlockedRecords`` needs of a topic's queues (``TopicQueues``)."""
+    """The part of a topic's queues (``TopicQueues``) that ``BlockedRecords`` uses."""
 
     @property
     def name(self) -> str: ...
@@ -161,7 +161,7 @@ class BlockedRecords:
         return moved
 
     def partitions_changed(self, topic: BlockedTopic, now: float) -> None:
-        """Let the records whose partitions exist now wait for memory, then ``advance``."""
+        """Let the records with partitions that exist now wait for memory, then ``advance``."""
         topic.sized_at = now
         back = [each for each in topic.unknown_partition_waiters if topic.has_partition(each.partition)]
         if back:
@@ -206,7 +206,7 @@ class BlockedRecords:
             self._wake()
 
     def return_to_topic(self, topic: BlockedTopic) -> None:
-        """Move the topic's records back from the waiters for memory, from the first whose partition is gone on."""
+        """Move the topic's records back from the waiters for memory, from the first without its partition on."""
         of_topic = (each for each in self.memory_waiters if each.topic == topic.name)
         back = list(dropwhile(lambda each: topic.has_partition(each.partition), of_topic))
         for pending in reversed(back):

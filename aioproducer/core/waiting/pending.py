@@ -72,7 +72,7 @@ class PendingRecord(Withdrawable):
         self.deadline = deadline
         self.on_withdraw = on_withdraw
         self.serialized = True
-        # Whether it lacks nothing but memory.
+        # Whether it waits for memory only.
         self.awaits_memory = False
         # Loop time, in seconds, since when it does.
         self.awaits_memory_since = 0.0
