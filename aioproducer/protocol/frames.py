@@ -1,10 +1,12 @@
-"""From messages to frames and back.
+"""Compiled. Conversion of messages to frames, and back.
 
-A frame is what the 4-byte size before every request and response counts: a header and a message. What is written here
-begins with the size; what is read comes without it.
+A frame is a header and a message; a 4-byte size precedes it. Written frames begin with the size, read ones come without
+it.
 
-Whatever is read may come from anybody; nothing but :class:`~aioproducer.errors.ProtocolError` and
-:class:`~aioproducer.errors.UnsupportedVersionError` is raised for it.
+Bytes that are read are not trusted; they raise nothing but :class:`~aioproducer.errors.ProtocolError` and
+:class:`~aioproducer.errors.UnsupportedVersionError`.
+
+No Python form: three functions read and write the integers of a header in place if they may (``cython.compiled``).
 """
 
 from __future__ import annotations
@@ -81,7 +83,7 @@ def encode_request(
         ProtocolError: a value does not fit its field, or the frame would be larger than 2 GiB.
     """
     if isinstance(request, PlainProduceRequest):
-        if cython.compiled:  # compiled only
+        if cython.compiled:
             # Of a flexible version: others have no short way.
             start = _produce_head(version, client_id)
             buffers = encode_plain_request(start, _CORRELATION_ID_AT, request, version, correlation_id)
@@ -122,7 +124,7 @@ def _produce_head(version: int, client_id: str | None) -> bytes:
 
 def frame_size(start: Buffer) -> int:
     """Bytes of the frame that begins with ``start``, its size in front among them."""
-    if cython.compiled and type(start) is bytes and len(start) >= 4:  # compiled only
+    if cython.compiled and type(start) is bytes and len(start) >= 4:
         return read_integer(cython.cast(cython.p_uchar, PyBytes_AS_STRING(start)), 4) + 4
     return int.from_bytes(start[:4], "big") + 4
 
@@ -178,7 +180,7 @@ def decode_produced(version: int, frame: Buffer) -> Acknowledged | ProduceRespon
     Raises:
         UnsupportedVersionError, ProtocolError: as ``decode_response``.
     """
-    if cython.compiled and type(frame) is bytes:  # compiled only
+    if cython.compiled and type(frame) is bytes:
         acknowledged = decode_acknowledged(frame, version)
         if acknowledged is not None:
             return acknowledged

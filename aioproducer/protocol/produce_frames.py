@@ -1,9 +1,10 @@
-"""Produce as it nearly always is: requests outside transactions, responses in which every batch is acknowledged.
+"""Compiled. Common Produce requests and responses: outside transactions, and with every batch acknowledged.
 
-Whoever sends little at a time pays for a request and its response with every record, so that these two have a short
-form: tuples instead of messages, and frames that compiled modules write and read in C. What is at all out of the
-ordinary (an error, a hint where a leader has gone, a field that does not fit) is left to the messages and to the codec
-of all messages, whose frames are the same.
+Small batches pay for a request and its response with every few records. So these two have a short form: tuples instead
+of messages, and frames that are written and read in C. Anything unusual (an error, a leader hint, a field that does not
+fit) is left to the messages and their codec, whose frames are the same.
+
+No Python form: the functions of the last section write and read frames at addresses.
 """
 
 from __future__ import annotations
@@ -91,9 +92,12 @@ class Acknowledged:
         self.batches = batches
 
 
+# Compiled only
+
+
 def encode_plain_request(
     head: bytes, correlation_id_at: int, request: PlainProduceRequest, version: int, correlation_id: int
-) -> list[Any] | None:  # compiled only
+) -> list[Any] | None:
     """The request as a gather list, ``head`` with its size and correlation id first; ``None``: not by this way.
 
     Small buffers, the headers of batches among them, are copied into what is between the others: of a request of one
@@ -202,7 +206,7 @@ def encode_plain_request(
     return buffers
 
 
-def decode_acknowledged(frame: bytes, version: int) -> Acknowledged | None:  # compiled only
+def decode_acknowledged(frame: bytes, version: int) -> Acknowledged | None:
     """The response; ``None``: not by this way, or there is something wrong with it."""
     place = cython.cast(cython.p_uchar, PyBytes_AS_STRING(frame))
     end = place + PyBytes_GET_SIZE(frame)
@@ -254,19 +258,19 @@ def decode_acknowledged(frame: bytes, version: int) -> Acknowledged | None:  # c
     return Acknowledged(read_integer(place, 4), batches)
 
 
-def _other_topic(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:  # compiled only
+def _other_topic(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
     """Whether two places are of different topics."""
     return one[0] is not other[0] and one[0] != other[0]
 
 
-def _add_piece(buffers: list[Any], begin: Any, end: Any) -> int:  # compiled only
+def _add_piece(buffers: list[Any], begin: Any, end: Any) -> int:
     """Put what stands between these addresses into the gather list; how many bytes that are."""
     buffers.append(PyBytes_FromStringAndSize(cython.cast(cython.p_char, begin), end - begin))
     size: int = end - begin
     return size
 
 
-def _put_int32(place: Any, value: int) -> Any:  # compiled only
+def _put_int32(place: Any, value: int) -> Any:
     """Write ``value``, which is not negative, and return the address behind it."""
     place[0] = (value >> 24) & 0xFF
     place[1] = (value >> 16) & 0xFF
@@ -275,7 +279,7 @@ def _put_int32(place: Any, value: int) -> Any:  # compiled only
     return place + 4
 
 
-def _put_length(place: Any, length: int) -> Any:  # compiled only
+def _put_length(place: Any, length: int) -> Any:
     """Write a length as compact arrays, strings and records have it, and return the address behind it."""
     length += 1
     while length > _LARGEST_SHORT:
@@ -286,7 +290,7 @@ def _put_length(place: Any, length: int) -> Any:  # compiled only
     return place + 1
 
 
-def read_integer(place: Any, size: int) -> int:  # compiled only
+def read_integer(place: Any, size: int) -> int:
     """The signed number of ``size`` bytes."""
     value = 0
     for here in range(size):

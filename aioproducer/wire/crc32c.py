@@ -1,4 +1,4 @@
-"""CRC-32C (Castagnoli) over a sequence of buffers, as it stands in a record batch's header."""
+"""Compiled. CRC-32C (Castagnoli) over a sequence of buffers, as in a record batch's header."""
 
 from __future__ import annotations
 

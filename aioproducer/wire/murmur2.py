@@ -1,7 +1,9 @@
-"""Murmur2 as Kafka's Java client computes it (``org.apache.kafka.common.utils.Utils.murmur2``).
+"""Compiled. Murmur2 as Kafka's Java client computes it (``org.apache.kafka.common.utils.Utils.murmur2``).
 
 Every Kafka client that shares topics with a Java producer must place a key on the same partition, so the result is
 equal to Java's bit for bit, its sign included.
+
+No Python form: the functions of the last section hash bytes at an address.
 """
 
 from __future__ import annotations
@@ -44,7 +46,27 @@ def _murmur2_unsigned(data: Buffer) -> int:
     return h ^ h >> 15
 
 
-def _murmur2_at(address: Any, length: int) -> int:  # compiled only
+def murmur2(data: Buffer) -> int:
+    """The 32-bit hash of ``data`` as a signed integer, equal to Java's ``Utils.murmur2``."""
+    h = _murmur2_unsigned(data)
+    return h - 0x1_0000_0000 if h & 0x8000_0000 else h
+
+
+def partition_for_key(key: Buffer, partition_count: int) -> int:
+    """The partition of a serialized key among ``partition_count``, as ``BuiltInPartitioner.partitionForKey``.
+
+    Raises:
+        ValueError: ``partition_count`` is not positive.
+    """
+    if partition_count <= 0:
+        raise ValueError(f"partition_count must be positive, not {partition_count}")
+    return (_murmur2_unsigned(key) & 0x7FFFFFFF) % partition_count
+
+
+# Compiled only
+
+
+def _murmur2_at(address: Any, length: int) -> int:
     """The same of what lies at an address, in C's own 32-bit arithmetic, which drops what overflows."""
     # Apart from the assignment it would be one of Python's own numbers, being too large for a C long everywhere.
     h = 0x9747B28C
@@ -66,24 +88,7 @@ def _murmur2_at(address: Any, length: int) -> int:  # compiled only
     return h ^ (h >> 15)
 
 
-def murmur2(data: Buffer) -> int:
-    """The 32-bit hash of ``data`` as a signed integer, equal to Java's ``Utils.murmur2``."""
-    h = _murmur2_unsigned(data)
-    return h - 0x1_0000_0000 if h & 0x8000_0000 else h
-
-
-def partition_for_key(key: Buffer, partition_count: int) -> int:
-    """The partition of a serialized key among ``partition_count``, as ``BuiltInPartitioner.partitionForKey``.
-
-    Raises:
-        ValueError: ``partition_count`` is not positive.
-    """
-    if partition_count <= 0:
-        raise ValueError(f"partition_count must be positive, not {partition_count}")
-    return (_murmur2_unsigned(key) & 0x7FFFFFFF) % partition_count
-
-
-def partition_for_key_at(address: Any, length: int, partition_count: int) -> int:  # compiled only
+def partition_for_key_at(address: Any, length: int, partition_count: int) -> int:
     """``partition_for_key`` for compiled modules, of a key at an address."""
     # As unsigned: Python's remainder of numbers that may be negative takes longer than the hash.
     hashed = _murmur2_at(address, length)

@@ -1,7 +1,10 @@
-"""One record of a version 2 record batch: its encoding, its greatest possible size, and reading it back.
+"""Compiled. One record of a version 2 record batch: its encoding, its greatest possible size, and reading it back.
 
 A record is ``length varint, attributes int8, timestamp_delta varlong, offset_delta varint, key, value, headers``; keys
 and values are a varint length (-1 for null) and the bytes (``org.apache.kafka.common.record.internal.DefaultRecord``).
+
+No Python form: the functions of the last section write records of bytes at addresses. ``encode_record`` is for all
+others.
 """
 
 from __future__ import annotations
@@ -114,210 +117,6 @@ def encode_record(
     return b"".join(parts)
 
 
-def write_plain_record(  # compiled only
-    address: Any,
-    room: int,
-    offset_delta: int,
-    timestamp_delta: int,
-    key: Any,
-    key_size: int,
-    value: Any,
-    value_size: int,
-    headers_size: int,
-) -> int:
-    """Write a record at ``address``; its size, or minus its size where there is less ``room``.
-
-    Only compiled modules can call it: key and value are addresses, their sizes -1 for null. What it writes is what
-    ``encode_record`` gives, but for headers of more than one byte: their caller puts them at the end.
-    """
-    size = 1 + headers_size + zigzag_size(timestamp_delta) + zigzag_size(offset_delta)
-    size += zigzag_size(key_size) + zigzag_size(value_size)
-    if key_size > 0:
-        size += key_size
-    if value_size > 0:
-        size += value_size
-    total = size + zigzag_size(size)
-    if total > room:
-        return -total
-    address = write_zigzag(address, size)
-    address[0] = 0
-    address = write_zigzag(address + 1, timestamp_delta)
-    address = write_zigzag(address, offset_delta)
-    address = write_zigzag(address, key_size)
-    if key_size > 0:
-        memcpy(address, key, key_size)
-        address += key_size
-    address = write_zigzag(address, value_size)
-    if value_size > 0:
-        memcpy(address, value, value_size)
-        address += value_size
-    if headers_size == 1:
-        address[0] = 0
-    return total
-
-
-def plain_headers_size(headers: Any) -> int:  # compiled only
-    """The bytes of headers and their count; 0 where they are not pairs in a list or tuple, of a str and bytes or None.
-
-    Raises:
-        UnicodeEncodeError: a name cannot be encoded.
-    """
-    if type(headers) is not tuple and type(headers) is not list:
-        return 0
-    name_size = cython.declare(cython.Py_ssize_t)
-    size = zigzag_size(len(headers))
-    for header in headers:
-        if type(header) is not tuple or len(header) != 2:
-            return 0
-        name = header[0]
-        value = header[1]
-        if type(name) is not str or (value is not None and type(value) is not bytes):
-            return 0
-        PyUnicode_AsUTF8AndSize(name, cython.address(name_size))
-        size += zigzag_size(name_size) + name_size
-        if value is None:
-            size += 1
-        else:
-            value_size = PyBytes_GET_SIZE(value)
-            size += zigzag_size(value_size) + value_size
-    return size
-
-
-def write_headers(address: Any, headers: Any) -> None:  # compiled only
-    """Write headers and their count at ``address``; they have a ``plain_headers_size``."""
-    name_size = cython.declare(cython.Py_ssize_t)
-    address = write_zigzag(address, len(headers))
-    for header in headers:
-        name = PyUnicode_AsUTF8AndSize(header[0], cython.address(name_size))
-        address = write_zigzag(address, name_size)
-        memcpy(address, name, name_size)
-        address += name_size
-        value = header[1]
-        if value is None:
-            address = write_zigzag(address, -1)
-        else:
-            value_size = PyBytes_GET_SIZE(value)
-            address = write_zigzag(address, value_size)
-            memcpy(address, PyBytes_AS_STRING(value), value_size)
-            address += value_size
-
-
-def write_run(  # compiled only
-    address: Any,
-    room: int,
-    enough: int,
-    offset_delta: int,
-    timestamp_delta: int,
-    values: list[Any],
-    first: int,
-    stop: int,
-    sizes: Any,
-) -> int:
-    """Write records without keys and headers one behind the other, as ``write_plain_record`` would each.
-
-    Ends in front of place ``stop`` of ``values``, of what is no bytes object, of what there is no ``room`` for, and
-    behind ``enough`` bytes. Returns the place behind the last; ``sizes`` gets the bytes written and, where that is more
-    than what it says, the size of the largest record.
-    """
-    # What stands in front of a value without a key takes ten bytes at most where no number takes more than two; sixteen
-    # are copied at once.
-    head = cython.declare(cython.uchar[16])
-    begin = address
-    here = first
-    # It stays the same, but for the offset, for values of the same size while offsets take as many bytes.
-    head_size = 0
-    head_value_size = -1
-    head_ends_at = offset_delta
-    offset_at = 0
-    total = 0
-    largest = sizes[1]
-    while here < stop and address - begin < enough:
-        # Borrowed: counting references would write to each value.
-        value = PyList_GET_ITEM(values, here)
-        if not PyBytes_CheckExact(cython.cast(object, value)):
-            break
-        value_size = PyBytes_GET_SIZE(cython.cast(object, value))
-        data = cython.cast(cython.p_uchar, PyBytes_AS_STRING(cython.cast(object, value)))
-        if value_size != head_value_size or offset_delta == head_ends_at:
-            head_value_size = -1
-            if 0 <= timestamp_delta <= _SHORT and offset_delta <= _SHORT and value_size <= _SHORT - 16:
-                head_value_size = value_size
-                head_ends_at = (_SHORTEST if offset_delta <= _SHORTEST else _SHORT) + 1
-                size = 3 + zigzag_size(timestamp_delta) + zigzag_size(offset_delta) + zigzag_size(value_size)
-                size += value_size
-                behind = write_zigzag(head, size)
-                behind[0] = 0
-                behind = write_zigzag(behind + 1, timestamp_delta)
-                offset_at = behind - head
-                behind = write_zigzag(behind, offset_delta)
-                behind[0] = 1
-                behind = write_zigzag(behind + 1, value_size)
-                head_size = behind - head
-                total = head_size + value_size + 1
-        if head_value_size >= 0 and room - (address - begin) >= total + 16:
-            memcpy(address, head, cython.sizeof(head))
-            zigzagged = offset_delta << 1
-            if offset_delta > _SHORTEST:
-                address[offset_at] = zigzagged & 0x7F | 0x80
-                address[offset_at + 1] = zigzagged >> 7
-            else:
-                address[offset_at] = zigzagged
-            memcpy(address + head_size, data, value_size)
-            address[total - 1] = 0
-            written = total
-        else:
-            written = write_plain_record(
-                address, room - (address - begin), offset_delta, timestamp_delta, cython.NULL, -1, data, value_size, 1
-            )
-            if written < 0:
-                break
-        address += written
-        if written > largest:
-            largest = written
-        offset_delta += 1
-        here += 1
-    sizes[0] = address - begin
-    sizes[1] = largest
-    return here
-
-
-def zigzag_size(value: int) -> int:  # compiled only
-    # Shifted as unsigned: C leaves open what a negative number shifted to the left is.
-    zigzagged = value
-    zigzagged = (zigzagged << 1) ^ (value >> 63)
-    # Nearly all have one byte or two.
-    if zigzagged < 0x80:
-        return 1
-    if zigzagged < 0x4000:
-        return 2
-    size = 3
-    zigzagged >>= 14
-    while zigzagged >= 0x80:
-        zigzagged >>= 7
-        size += 1
-    return size
-
-
-def write_zigzag(address: Any, value: int) -> Any:  # compiled only
-    """Write ``value`` and return the address behind it."""
-    # Shifted as unsigned: C leaves open what a negative number shifted to the left is.
-    zigzagged = value
-    zigzagged = (zigzagged << 1) ^ (value >> 63)
-    if zigzagged < 0x80:
-        address[0] = zigzagged
-        return address + 1
-    if zigzagged < 0x4000:
-        address[0] = zigzagged & 0x7F | 0x80
-        address[1] = zigzagged >> 7
-        return address + 2
-    while zigzagged >= 0x80:
-        address[0] = zigzagged & 0x7F | 0x80
-        address += 1
-        zigzagged >>= 7
-    address[0] = zigzagged
-    return address + 1
-
-
 def is_number(view: memoryview) -> bool:
     """Whether it is of one number, in the machine's own form, as those of numpy and ctypes show theirs."""
     return view.ndim == 0 and not view.format.startswith("T")
@@ -426,3 +225,210 @@ def _decode_headers(
         value, position = _decode_nullable(data, position, end)
         headers.append((key.decode(errors="replace"), value))
     return tuple(headers), position
+
+
+# Compiled only
+
+
+def write_plain_record(
+    address: Any,
+    room: int,
+    offset_delta: int,
+    timestamp_delta: int,
+    key: Any,
+    key_size: int,
+    value: Any,
+    value_size: int,
+    headers_size: int,
+) -> int:
+    """Write a record at ``address``; its size, or minus its size where there is less ``room``.
+
+    Only compiled modules can call it: key and value are addresses, their sizes -1 for null. What it writes is what
+    ``encode_record`` gives, but for headers of more than one byte: their caller puts them at the end.
+    """
+    size = 1 + headers_size + zigzag_size(timestamp_delta) + zigzag_size(offset_delta)
+    size += zigzag_size(key_size) + zigzag_size(value_size)
+    if key_size > 0:
+        size += key_size
+    if value_size > 0:
+        size += value_size
+    total = size + zigzag_size(size)
+    if total > room:
+        return -total
+    address = write_zigzag(address, size)
+    address[0] = 0
+    address = write_zigzag(address + 1, timestamp_delta)
+    address = write_zigzag(address, offset_delta)
+    address = write_zigzag(address, key_size)
+    if key_size > 0:
+        memcpy(address, key, key_size)
+        address += key_size
+    address = write_zigzag(address, value_size)
+    if value_size > 0:
+        memcpy(address, value, value_size)
+        address += value_size
+    if headers_size == 1:
+        address[0] = 0
+    return total
+
+
+def plain_headers_size(headers: Any) -> int:
+    """The bytes of headers and their count; 0 where they are not pairs in a list or tuple, of a str and bytes or None.
+
+    Raises:
+        UnicodeEncodeError: a name cannot be encoded.
+    """
+    if type(headers) is not tuple and type(headers) is not list:
+        return 0
+    name_size = cython.declare(cython.Py_ssize_t)
+    size = zigzag_size(len(headers))
+    for header in headers:
+        if type(header) is not tuple or len(header) != 2:
+            return 0
+        name = header[0]
+        value = header[1]
+        if type(name) is not str or (value is not None and type(value) is not bytes):
+            return 0
+        PyUnicode_AsUTF8AndSize(name, cython.address(name_size))
+        size += zigzag_size(name_size) + name_size
+        if value is None:
+            size += 1
+        else:
+            value_size = PyBytes_GET_SIZE(value)
+            size += zigzag_size(value_size) + value_size
+    return size
+
+
+def write_headers(address: Any, headers: Any) -> None:
+    """Write headers and their count at ``address``; they have a ``plain_headers_size``."""
+    name_size = cython.declare(cython.Py_ssize_t)
+    address = write_zigzag(address, len(headers))
+    for header in headers:
+        name = PyUnicode_AsUTF8AndSize(header[0], cython.address(name_size))
+        address = write_zigzag(address, name_size)
+        memcpy(address, name, name_size)
+        address += name_size
+        value = header[1]
+        if value is None:
+            address = write_zigzag(address, -1)
+        else:
+            value_size = PyBytes_GET_SIZE(value)
+            address = write_zigzag(address, value_size)
+            memcpy(address, PyBytes_AS_STRING(value), value_size)
+            address += value_size
+
+
+def write_run(
+    address: Any,
+    room: int,
+    enough: int,
+    offset_delta: int,
+    timestamp_delta: int,
+    values: list[Any],
+    first: int,
+    stop: int,
+    sizes: Any,
+) -> int:
+    """Write records without keys and headers one behind the other, as ``write_plain_record`` would each.
+
+    Ends in front of place ``stop`` of ``values``, of what is no bytes object, of what there is no ``room`` for, and
+    behind ``enough`` bytes. Returns the place behind the last; ``sizes`` gets the bytes written and, where that is more
+    than what it says, the size of the largest record.
+    """
+    # What stands in front of a value without a key takes ten bytes at most where no number takes more than two; sixteen
+    # are copied at once.
+    head = cython.declare(cython.uchar[16])
+    begin = address
+    here = first
+    # It stays the same, but for the offset, for values of the same size while offsets take as many bytes.
+    head_size = 0
+    head_value_size = -1
+    head_ends_at = offset_delta
+    offset_at = 0
+    total = 0
+    largest = sizes[1]
+    while here < stop and address - begin < enough:
+        # Borrowed: counting references would write to each value.
+        value = PyList_GET_ITEM(values, here)
+        if not PyBytes_CheckExact(cython.cast(object, value)):
+            break
+        value_size = PyBytes_GET_SIZE(cython.cast(object, value))
+        data = cython.cast(cython.p_uchar, PyBytes_AS_STRING(cython.cast(object, value)))
+        if value_size != head_value_size or offset_delta == head_ends_at:
+            head_value_size = -1
+            if 0 <= timestamp_delta <= _SHORT and offset_delta <= _SHORT and value_size <= _SHORT - 16:
+                head_value_size = value_size
+                head_ends_at = (_SHORTEST if offset_delta <= _SHORTEST else _SHORT) + 1
+                size = 3 + zigzag_size(timestamp_delta) + zigzag_size(offset_delta) + zigzag_size(value_size)
+                size += value_size
+                behind = write_zigzag(head, size)
+                behind[0] = 0
+                behind = write_zigzag(behind + 1, timestamp_delta)
+                offset_at = behind - head
+                behind = write_zigzag(behind, offset_delta)
+                behind[0] = 1
+                behind = write_zigzag(behind + 1, value_size)
+                head_size = behind - head
+                total = head_size + value_size + 1
+        if head_value_size >= 0 and room - (address - begin) >= total + 16:
+            memcpy(address, head, cython.sizeof(head))
+            zigzagged = offset_delta << 1
+            if offset_delta > _SHORTEST:
+                address[offset_at] = zigzagged & 0x7F | 0x80
+                address[offset_at + 1] = zigzagged >> 7
+            else:
+                address[offset_at] = zigzagged
+            memcpy(address + head_size, data, value_size)
+            address[total - 1] = 0
+            written = total
+        else:
+            written = write_plain_record(
+                address, room - (address - begin), offset_delta, timestamp_delta, cython.NULL, -1, data, value_size, 1
+            )
+            if written < 0:
+                break
+        address += written
+        if written > largest:
+            largest = written
+        offset_delta += 1
+        here += 1
+    sizes[0] = address - begin
+    sizes[1] = largest
+    return here
+
+
+def zigzag_size(value: int) -> int:
+    # Shifted as unsigned: C leaves open what a negative number shifted to the left is.
+    zigzagged = value
+    zigzagged = (zigzagged << 1) ^ (value >> 63)
+    # Nearly all have one byte or two.
+    if zigzagged < 0x80:
+        return 1
+    if zigzagged < 0x4000:
+        return 2
+    size = 3
+    zigzagged >>= 14
+    while zigzagged >= 0x80:
+        zigzagged >>= 7
+        size += 1
+    return size
+
+
+def write_zigzag(address: Any, value: int) -> Any:
+    """Write ``value`` and return the address behind it."""
+    # Shifted as unsigned: C leaves open what a negative number shifted to the left is.
+    zigzagged = value
+    zigzagged = (zigzagged << 1) ^ (value >> 63)
+    if zigzagged < 0x80:
+        address[0] = zigzagged
+        return address + 1
+    if zigzagged < 0x4000:
+        address[0] = zigzagged & 0x7F | 0x80
+        address[1] = zigzagged >> 7
+        return address + 2
+    while zigzagged >= 0x80:
+        address[0] = zigzagged & 0x7F | 0x80
+        address += 1
+        zigzagged >>= 7
+    address[0] = zigzagged
+    return address + 1

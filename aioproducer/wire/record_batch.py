@@ -1,10 +1,13 @@
-"""Record batches of format version 2 (KIP-98): the header, and batches written whole.
+"""Compiled. Record batches of format version 2 (KIP-98): the header, and batches written whole.
 
 A batch is a header of 61 bytes and the records, which may be compressed together. The checksum covers everything behind
-it, so that a broker can stamp base offset and leader epoch, which stand before it, without reading the rest.
+it: a broker can write base offset and leader epoch, which precede it, without reading the rest.
 
-Batches that are read may come from anybody: malformed bytes raise only ``ProtocolError``, and no memory is taken for a
+Bytes that are read are not trusted: malformed ones raise only ``ProtocolError``, and no memory is allocated for a
 length that they merely claim.
+
+No Python form: the functions of the last section write a header, with its checksum, in C. ``pack_header`` is for
+others.
 """
 
 from __future__ import annotations
@@ -188,77 +191,6 @@ def pack_header(
     batch_length = BATCH_HEADER_SIZE - LOG_OVERHEAD + body_size
     checksum = crc32c(body, crc32c((after,)))
     return _BEFORE_CHECKSUM.pack(base_offset, batch_length, partition_leader_epoch, MAGIC_VALUE, checksum) + after
-
-
-def write_header(
-    body: Sequence[Buffer],
-    body_size: int,
-    record_count: int,
-    base_timestamp: int,
-    max_timestamp: int,
-    attributes: int,
-    producer_id: int,
-    producer_epoch: int,
-    base_sequence: int,
-) -> bytes:  # compiled only
-    """``encode_header`` of a batch of a producer's, for compiled modules: its numbers fit, being of those sizes."""
-    header: bytes = PyBytes_FromStringAndSize(cython.NULL, _SIZE)
-    start = cython.cast(cython.p_uchar, PyBytes_AS_STRING(header))
-    place = _put(start, 0, 8)
-    place = _put(place, _SIZE - 12 + body_size, 4)
-    place = _put(place, -1, 4)
-    place = _put(place, 2, 1)
-    covered = place + 4
-    end = _put(covered, attributes, 2)
-    end = _put(end, record_count - 1, 4)
-    end = _put(end, base_timestamp, 8)
-    end = _put(end, max_timestamp, 8)
-    end = _put(end, producer_id, 8)
-    end = _put(end, producer_epoch, 2)
-    end = _put(end, base_sequence, 4)
-    end = _put(end, record_count, 4)
-    checksum = _checksum_of(covered, end, 0)
-    if body_size <= _SHORT_BODY and len(body) == 1 and type(body[0]) is bytes:
-        # It is done before the library would have been called.
-        covered = cython.cast(cython.p_uchar, PyBytes_AS_STRING(body[0]))
-        checksum = _checksum_of(covered, covered + body_size, checksum)
-    else:
-        checksum = crc32c(body, checksum)
-    _put(place, checksum, 4)
-    return header
-
-
-def _checksum_of(place: Any, end: Any, value: int) -> int:  # compiled only
-    """``crc32c`` of the bytes from ``place`` to ``end``, for few."""
-    value = ~value
-    while place < end:
-        value = _CHECKSUMS[(value ^ place[0]) & 0xFF] ^ (value >> 8)
-        place += 1
-    return ~value
-
-
-def _put(place: Any, value: int, size: int) -> Any:  # compiled only
-    """``value`` as so many bytes, the highest first; the address behind them."""
-    for index in range(size):
-        place[size - 1 - index] = value & 0xFF
-        value >>= 8
-    return place + size
-
-
-def _fill_checksums() -> None:  # compiled only
-    """For the few bytes of a header, and of a body that has few."""
-    for index in range(256):
-        checksum = index
-        for _ in range(8):
-            odd = checksum & 1
-            checksum >>= 1
-            if odd:
-                checksum ^= _REVERSED_POLYNOMIAL
-        _CHECKSUMS[index] = checksum
-
-
-if cython.compiled:
-    _fill_checksums()
 
 
 def estimate_size_in_bytes_upper_bound(
@@ -601,3 +533,77 @@ def iter_batches(data: Buffer) -> Iterator[RecordBatch]:
         batch = RecordBatch(view[position:])
         yield batch
         position += batch.size_in_bytes
+
+
+# Compiled only
+
+
+def write_header(
+    body: Sequence[Buffer],
+    body_size: int,
+    record_count: int,
+    base_timestamp: int,
+    max_timestamp: int,
+    attributes: int,
+    producer_id: int,
+    producer_epoch: int,
+    base_sequence: int,
+) -> bytes:
+    """``encode_header`` of a batch of a producer's, for compiled modules: its numbers fit, being of those sizes."""
+    header: bytes = PyBytes_FromStringAndSize(cython.NULL, _SIZE)
+    start = cython.cast(cython.p_uchar, PyBytes_AS_STRING(header))
+    place = _put(start, 0, 8)
+    place = _put(place, _SIZE - 12 + body_size, 4)
+    place = _put(place, -1, 4)
+    place = _put(place, 2, 1)
+    covered = place + 4
+    end = _put(covered, attributes, 2)
+    end = _put(end, record_count - 1, 4)
+    end = _put(end, base_timestamp, 8)
+    end = _put(end, max_timestamp, 8)
+    end = _put(end, producer_id, 8)
+    end = _put(end, producer_epoch, 2)
+    end = _put(end, base_sequence, 4)
+    end = _put(end, record_count, 4)
+    checksum = _checksum_of(covered, end, 0)
+    if body_size <= _SHORT_BODY and len(body) == 1 and type(body[0]) is bytes:
+        # It is done before the library would have been called.
+        covered = cython.cast(cython.p_uchar, PyBytes_AS_STRING(body[0]))
+        checksum = _checksum_of(covered, covered + body_size, checksum)
+    else:
+        checksum = crc32c(body, checksum)
+    _put(place, checksum, 4)
+    return header
+
+
+def _checksum_of(place: Any, end: Any, value: int) -> int:
+    """``crc32c`` of the bytes from ``place`` to ``end``, for few."""
+    value = ~value
+    while place < end:
+        value = _CHECKSUMS[(value ^ place[0]) & 0xFF] ^ (value >> 8)
+        place += 1
+    return ~value
+
+
+def _put(place: Any, value: int, size: int) -> Any:
+    """``value`` as so many bytes, the highest first; the address behind them."""
+    for index in range(size):
+        place[size - 1 - index] = value & 0xFF
+        value >>= 8
+    return place + size
+
+
+def _fill_checksums() -> None:
+    """For the few bytes of a header, and of a body that has few."""
+    for index in range(256):
+        checksum = index
+        for _ in range(8):
+            odd = checksum & 1
+            checksum >>= 1
+            if odd:
+                checksum ^= _REVERSED_POLYNOMIAL
+        _CHECKSUMS[index] = checksum
+
+
+if cython.compiled:
+    _fill_checksums()

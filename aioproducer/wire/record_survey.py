@@ -1,4 +1,7 @@
-"""What a broker must know of a batch's records, found in one pass and without an object for each record."""
+"""Compiled. The facts that a broker needs about a batch's records, in one pass without an object for each record.
+
+No Python form: the functions of the last section read records at an address.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +82,10 @@ def survey_records(data: Buffer, count: int, base_timestamp: int) -> RecordSurve
     return RecordSurvey(earliest, latest, is_dense, has_keys)
 
 
-def survey_by_address(data: Any, count: int, base_timestamp: int) -> RecordSurvey | None:  # compiled only
+# Compiled only
+
+
+def survey_by_address(data: Any, count: int, base_timestamp: int) -> RecordSurvey | None:
     """``survey_records``, or None where something is malformed."""
     view = cython.declare(cython.Py_buffer)
     length = cython.declare(cython.longlong)
@@ -137,7 +143,7 @@ def survey_by_address(data: Any, count: int, base_timestamp: int) -> RecordSurve
         PyBuffer_Release(cython.address(view))
 
 
-def _read_zigzag(address: Any, end: Any, longest: int, value: Any) -> Any:  # compiled only
+def _read_zigzag(address: Any, end: Any, longest: int, value: Any) -> Any:
     """Read a number of at most ``longest`` bytes; the address behind it, NULL where it is malformed."""
     read = 0
     for index in range(longest):
@@ -155,7 +161,7 @@ def _read_zigzag(address: Any, end: Any, longest: int, value: Any) -> Any:  # co
     return cython.NULL
 
 
-def _skip_nullable(address: Any, end: Any) -> Any:  # compiled only
+def _skip_nullable(address: Any, end: Any) -> Any:
     """The address behind a key or value, NULL where it does not end before ``end``."""
     size = cython.declare(cython.longlong)
     address = _read_zigzag(address, end, 5, cython.address(size))
@@ -164,7 +170,7 @@ def _skip_nullable(address: Any, end: Any) -> Any:  # compiled only
     return address + size if size > 0 else address
 
 
-def _skip_headers(address: Any, end: Any, count: int) -> Any:  # compiled only
+def _skip_headers(address: Any, end: Any, count: int) -> Any:
     """The address behind ``count`` headers, NULL where one is malformed."""
     if count < 0 or count > end - address:
         return cython.NULL

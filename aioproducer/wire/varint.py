@@ -1,10 +1,11 @@
-"""Variable-length integers as Kafka's record format and flexible messages write them.
+"""Compiled. Variable-length integers as Kafka's record format and flexible messages write them.
 
 ``varint`` and ``varlong`` are zig-zag encoded (32 and 64 bits), as in ``org.apache.kafka.common.utils.ByteUtils``;
-``unsigned_varint`` is not (KIP-482). Seven bits a byte, least significant first, the high bit says that more follow.
+``unsigned_varint`` is not (KIP-482). Seven bits a byte, least significant first; a high bit of 1 means that more bytes
+follow.
 
-Decoders take a buffer and a position and return the value and the position behind it. What they are given may come from
-anybody: bytes that end too early or go on too long raise :class:`~aioproducer.errors.ProtocolError`.
+Decoders take a buffer and a position and return the value and the position behind it. Their input is not trusted: bytes
+that end too early or go on too long raise :class:`~aioproducer.errors.ProtocolError`.
 """
 
 from __future__ import annotations
