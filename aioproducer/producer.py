@@ -284,11 +284,11 @@ class Producer(RecordSender):
         """
         parts.sender.wake()
         cluster = parts.sender.cluster
-        answer = cluster.watch_metadata()
+        answer = cluster.add_metadata_waiter()
         try:
             await asyncio.wait([answer])
         finally:
-            cluster.unwatch_metadata(answer)
+            cluster.remove_metadata_waiter(answer)
         if self._life is not Life.RUNNING:
             raise ownership.not_running(self._life)
 
@@ -356,12 +356,12 @@ class Producer(RecordSender):
                 if self._accumulator.has_undelivered():
                     error = ProducerClosedError("the producer was closed before the record was delivered")
                     await self._sender.fail_rest(error)
-                await self._sender.tell_rest()
+                await self._sender.report_rest()
             finally:
                 self._task.cancel()
                 await asyncio.gather(self._task, *serializing, return_exceptions=True)
                 self._running_parts().failures.report_rejected()
-                await self._sender.tell_rest()
+                await self._sender.report_rest()
                 await self._sender.close()
         finally:
             # A shared connector outlives the producer, and would keep the memory alive.

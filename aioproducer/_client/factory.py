@@ -155,7 +155,7 @@ def make_parts(
     )
     # Kafka allows windows of length 0.
     metrics = Metrics(config.metrics_num_samples, max(config.metrics_sample_window_ms, 1))
-    turns = SenderPasses(loop)
+    sender_passes = SenderPasses(loop)
     try:
         pool = BufferPool(config.buffer_memory)
     except (OSError, OverflowError) as error:
@@ -169,7 +169,7 @@ def make_parts(
         pool,
         producer_state,
         accumulator_settings(config, retry_backoff),
-        wake=turns.wake,
+        wake=sender_passes.wake,
         random=random,
         choose_partition=partition_choice(config, metadata),
         rack_of=lambda node_id: None if (node := metadata.node(node_id)) is None else node.rack,
@@ -182,7 +182,7 @@ def make_parts(
     failures = FailureReporter(loop, metrics, log, on_error, failed_records)
     sender = Sender(
         loop,
-        turns,
+        sender_passes,
         SenderSettings(
             acks=config.acks,
             request_timeout_ms=config.request_timeout_ms,

@@ -151,7 +151,7 @@ class BrokerClient(NodeOwner):
                 return node
             if node.last_error is not None and node.last_attempt >= began and not node.connected:
                 raise node.last_error.fresh()
-            node.want_connection()
+            node.request_connection()
             await self._wait_changed([node], now)
 
     async def _any_usable(self) -> NodeConnection:
@@ -179,7 +179,7 @@ class BrokerClient(NodeOwner):
         node = None if chosen is None else self.node(chosen)
         if node is None or node.can_send(now):
             return node
-        node.want_connection()
+        node.request_connection()
         return None
 
     async def _wait_changed(self, nodes: list[NodeConnection], now: float) -> None:

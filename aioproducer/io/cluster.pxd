@@ -24,11 +24,11 @@ cdef class Cluster:
     cdef object _random
     cdef object _wake
     cdef InternalQueue _internal
-    cdef bint _producer_id_asked
+    cdef bint _producer_id_requested
     cdef Attempts _producer_id_attempts
-    cdef readonly dict _metadata_watches
+    cdef readonly dict _metadata_waiters
     cdef object _metadata_request
-    cdef public object _intake
+    cdef public object _apply_steps
 
     cpdef object node_lost(self, NodeConnection node, double now)
     cpdef object record_topic_use(self, object name, double now)

@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     from aioproducer.core.batching.accumulator import RecordAccumulator
 
 # How long a metadata response is taken in, in seconds, before the loop has a turn.
-LONGEST_TURN = 0.0005
+MAX_SLICE_SECONDS = 0.0005
 # How many partitions are made, or change their leader, between two looks at the clock.
-PARTITIONS_PER_STEP = 256
+PARTITIONS_PER_CLOCK_CHECK = 256
 
 
 class Internal(Enum):
@@ -93,12 +93,12 @@ class Cluster:
         self._random = random
         self._wake = wake
         self._internal = InternalQueue()
-        self._producer_id_asked = False
+        self._producer_id_requested = False
         self._producer_id_attempts = Attempts(retry_backoff, random)
-        self._metadata_watches: dict[asyncio.Future[None], None] = {}
+        self._metadata_waiters: dict[asyncio.Future[None], None] = {}
         self._metadata_request: InternalRequest | None = None
         # What is being taken in: responses, and that the brokers they named are given up.
-        self._intake: Iterator[None] | None = None
+        self._apply_steps: Iterator[None] | None = None
 
     # Nodes
 
@@ -117,7 +117,7 @@ class Cluster:
         """
         known: Iterable[int] = self.metadata.nodes
         if asked:
-            known = [node_id for node_id in known if node_id not in asked and self._can_be_asked(node_id, now)] or known
+            known = [node_id for node_id in known if node_id not in asked and self._is_available(node_id, now)] or known
         # Nodes that were never needed cost nothing until one is chosen.
         candidates = []
         data_first = False
@@ -141,8 +141,8 @@ class Cluster:
                 self._log.warning("No known broker can be reached: going back to the bootstrap addresses")
             if self._metadata_request is not None:
                 self._metadata_request.give_up()
-            self._begin_intake(
-                chain.from_iterable(map(self._apply, self.metadata.rebootstrap_in_steps(now), repeat(now)))
+            self._begin_apply(
+                chain.from_iterable(map(self._apply_change, self.metadata.rebootstrap_in_steps(now), repeat(now)))
             )
             self._wake()
             return None
@@ -153,10 +153,10 @@ class Cluster:
         if node.can_send(now):
             return node
         if not data_first:
-            node.want_connection()
+            node.request_connection()
         return None
 
-    def _can_be_asked(self, node_id: int, now: float) -> bool:
+    def _is_available(self, node_id: int, now: float) -> bool:
         node = self.nodes.get(node_id)
         return node is not None and node.is_ready and now >= node.throttled_until
 
@@ -187,7 +187,7 @@ class Cluster:
 
     def _producer_id_due(self, now: float) -> bool:
         state = self._producer_state
-        if not state.needs_producer_id() or self._producer_id_asked or self._producer_id_attempts.delay(now) > 0:
+        if not state.needs_producer_id() or self._producer_id_requested or self._producer_id_attempts.delay(now) > 0:
             return False
         return self._accumulator.has_undelivered() or self.metadata.bootstrapped
 
@@ -199,7 +199,7 @@ class Cluster:
         deadline = now + delay if delay > 0 else float("inf")
         if self.is_due(now):
             deadline = min(deadline, self._next_reconnect(now))
-        if self._producer_state.needs_producer_id() and not self._producer_id_asked:
+        if self._producer_state.needs_producer_id() and not self._producer_id_requested:
             retry = self._producer_id_attempts.retry_at
             if retry > now:
                 deadline = min(deadline, retry)
@@ -221,12 +221,12 @@ class Cluster:
             self._metadata_request = InternalRequest(
                 partial(self._metadata_answered, node), partial(self._metadata_failed, node)
             )
-            return self._ask(node, self._metadata_request, self.metadata.build_request(now), now, _read_metadata)
-        self._producer_id_asked = True
+            return self._send_to(node, self._metadata_request, self.metadata.build_request(now), now, _read_metadata)
+        self._producer_id_requested = True
         request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=2**31 - 1)
-        return self._ask(node, InternalRequest(self._producer_id_answered, self._producer_id_failed), request, now)
+        return self._send_to(node, InternalRequest(self._producer_id_answered, self._producer_id_failed), request, now)
 
-    def _ask(
+    def _send_to(
         self,
         node: NodeConnection,
         context: InternalRequest,
@@ -253,26 +253,26 @@ class Cluster:
 
     def _metadata_answered(self, node: NodeConnection, completed: Completed) -> None:
         assert isinstance(completed.response, ResponseInParts)
-        self._begin_intake(self._take_in(node, completed.response, completed.version))
+        self._begin_apply(self._apply_response(node, completed.response, completed.version))
 
-    def _begin_intake(self, intake: Iterator[None]) -> None:
+    def _begin_apply(self, intake: Iterator[None]) -> None:
         """Take in what is new about the cluster, and before it the rest of what is being taken in."""
         # An answer that was given up goes on until it finds out: what it has changed is to be known here too.
-        self._intake = intake if self._intake is None else chain(self._intake, intake)
-        self._go_on_taking_in(self._intake)
+        self._apply_steps = intake if self._apply_steps is None else chain(self._apply_steps, intake)
+        self._continue_apply(self._apply_steps)
 
-    def _go_on_taking_in(self, intake: Iterator[None]) -> None:
+    def _continue_apply(self, intake: Iterator[None]) -> None:
         """Take in as much of a response as the loop can spare the time for in one turn."""
-        if self._intake is not intake:
+        if self._apply_steps is not intake:
             return
-        until = perf_counter() + LONGEST_TURN
+        until = perf_counter() + MAX_SLICE_SECONDS
         for _ in intake:
             if perf_counter() >= until:
-                self._loop.call_soon(self._go_on_taking_in, intake)
+                self._loop.call_soon(self._continue_apply, intake)
                 return
-        self._intake = None
+        self._apply_steps = None
 
-    def _take_in(
+    def _apply_response(
         self, node: NodeConnection, response: ResponseInParts[MetadataResponse, MetadataResponseTopic], version: int
     ) -> Iterator[None]:
         """The steps of taking in a metadata response."""
@@ -282,10 +282,10 @@ class Cluster:
         asked = metadata.topics_in_flight
         failure: KafkaError | None = None
         try:
-            topics = _noting_names(response.elements(), names) if self._hooks.metadata_updated else response.elements()
-            for change in metadata.take_in(response.head, topics, now, version=version):
+            topics = _collect_names(response.elements(), names) if self._hooks.metadata_updated else response.elements()
+            for change in metadata.apply_response(response.head, topics, now, version=version):
                 failure = change.failure
-                yield from self._apply(change, now)
+                yield from self._apply_change(change, now)
         except ProtocolError as error:
             failure = ProtocolError(
                 f"Broker {node.node} answered METADATA version {version} in bytes that are wrong: {error}"
@@ -307,11 +307,11 @@ class Cluster:
         else:
             for on_metadata_updated in self._hooks.metadata_updated:
                 on_metadata_updated(list(metadata.nodes.values()), names)
-        self._end_watches()
+        self._resolve_metadata_waiters()
         self._wake()
 
-    def _end_watches(self) -> None:
-        watches, self._metadata_watches = self._metadata_watches, {}
+    def _resolve_metadata_waiters(self) -> None:
+        watches, self._metadata_waiters = self._metadata_waiters, {}
         for watch in watches:
             if not watch.done():
                 watch.set_result(None)
@@ -321,15 +321,15 @@ class Cluster:
         self.metadata.handle_failure(error, self._loop.time())
         self._wake()
 
-    def watch_metadata(self) -> asyncio.Future[None]:
+    def add_metadata_waiter(self) -> asyncio.Future[None]:
         """A future that is done with the next metadata response, or cancelled where there will be none."""
         future: asyncio.Future[None] = self._loop.create_future()
-        self._metadata_watches[future] = None
+        self._metadata_waiters[future] = None
         return future
 
-    def unwatch_metadata(self, future: asyncio.Future[None]) -> None:
-        """Drop a future of ``watch_metadata`` that is no longer awaited."""
-        self._metadata_watches.pop(future, None)
+    def remove_metadata_waiter(self, future: asyncio.Future[None]) -> None:
+        """Drop a future of ``add_metadata_waiter`` that is no longer awaited."""
+        self._metadata_waiters.pop(future, None)
 
     def record_topic_use(self, name: str, now: float) -> None:
         """Let metadata keep the topic, or request it: records are sent to it."""
@@ -348,11 +348,11 @@ class Cluster:
 
     def apply(self, change: MetadataChange, now: float) -> None:
         """Tell the accumulator and the nodes what is new about the cluster."""
-        for _ in self._apply(change, now):
+        for _ in self._apply_change(change, now):
             # All at once: a hint is about one partition.
             continue
 
-    def _apply(self, change: MetadataChange, now: float) -> Iterator[None]:
+    def _apply_change(self, change: MetadataChange, now: float) -> Iterator[None]:
         """The steps of ``apply``."""
         accumulator = self._accumulator
         topics = accumulator.topics
@@ -361,7 +361,7 @@ class Cluster:
         sized = [*change.new_topics, *change.recreated_topics, *grown]
         for name in sized:
             topic = self.metadata.topic(name)
-            while topic is not None and topics.make_partitions(name, len(topic.partitions), PARTITIONS_PER_STEP):
+            while topic is not None and topics.make_partitions(name, len(topic.partitions), PARTITIONS_PER_CLOCK_CHECK):
                 yield
         for name in sized:
             topic = self.metadata.topic(name)
@@ -374,7 +374,7 @@ class Cluster:
             # The leader of now: between two steps a hint may have named another one.
             node_id = self.metadata.leader(leader.topic, leader.partition)
             topics.set_leader(leader.topic, leader.partition, node_id, now)
-            if number % PARTITIONS_PER_STEP == 0:
+            if number % PARTITIONS_PER_CLOCK_CHECK == 0:
                 yield
         for name in sized:
             if self.metadata.topic(name) is not None:
@@ -403,7 +403,7 @@ class Cluster:
         now = self._loop.time()
         response = completed.response
         assert isinstance(response, InitProducerIdResponse)
-        self._producer_id_asked = False
+        self._producer_id_requested = False
         if response.error_code == 0 and (response.producer_id < 0 or response.producer_epoch < 0):
             self._log.warning(
                 "A broker gave the producer the id %d with epoch %d, and neither may be negative: it is asked again",
@@ -424,7 +424,7 @@ class Cluster:
         self._wake()
 
     def _producer_id_failed(self, error: KafkaError) -> None:
-        self._producer_id_asked = False
+        self._producer_id_requested = False
         self._producer_id_attempts.failed(self._loop.time())
         if not (error.retriable or isinstance(error, NetworkError)) and error.fatal:
             self._producer_state.fail(error)
@@ -453,10 +453,10 @@ class Cluster:
 
     async def close(self) -> None:
         """End every connection; also where this is cancelled, none stays open."""
-        self._intake = None
-        for watch in self._metadata_watches:
+        self._apply_steps = None
+        for watch in self._metadata_waiters:
             watch.cancel()
-        self._metadata_watches.clear()
+        self._metadata_waiters.clear()
         await self.pool.close()
 
 
@@ -464,7 +464,7 @@ def _read_metadata(version: int, frame: Buffer) -> ResponseInParts[MetadataRespo
     return ResponseInParts(MetadataResponse, MetadataResponseTopic, version, frame)
 
 
-def _noting_names(
+def _collect_names(
     topics: Iterator[MetadataResponseTopic | None], names: list[str]
 ) -> Iterator[MetadataResponseTopic | None]:
     for topic in topics:

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from aioproducer.producer_record import Record
 
 # How long records are told of between two turns for others, in seconds.
-TELLING_TIME = 0.0005
+REPORT_SLICE_SECONDS = 0.0005
 # Compressed batches that were larger than this are decompressed in a thread, in bytes: gzip takes a quarter of a
 # millisecond for as many.
-DECOMPRESSED_HERE = 65536
+MAX_DECOMPRESSED_INLINE = 65536
 
 OnRecordFailed = Callable[["Record", KafkaError], None]
 
@@ -69,25 +69,25 @@ class FailedRecords:
         if isinstance(failed, PendingRecord):
             self._size += failed.charged
             if self._size > self._size_limit:
-                self.tell_all()
+                self.report_all()
                 return
         if self._task is None:
             create_task = self._loop.create_task
             # Not its argument ``context``, which a task factory of the user's may not take.
-            self._task = self._context.run(create_task, self._tell(), name="aioproducer-failed-records")
+            self._task = self._context.run(create_task, self._report(), name="aioproducer-failed-records")
 
-    async def told(self) -> None:
+    async def wait_reported(self) -> None:
         """Wait until all are told of."""
         while self._task is not None:
             await asyncio.wait([self._task])
-        self.tell_all()
+        self.report_all()
 
-    def tell_all(self) -> None:
+    def report_all(self) -> None:
         """Tell of all at once, however long that takes."""
-        while self._tell_next():
+        while self._report_next():
             continue
 
-    async def _tell(self) -> None:
+    async def _report(self) -> None:
         try:
             # An eager task begins where it is made, in the middle of what has failed the records.
             await asyncio.sleep(0)
@@ -96,18 +96,18 @@ class FailedRecords:
             while more:
                 if self._records is None and self._waiting and _is_slow(self._waiting[0]):
                     await self._read_in_thread()
-                more = self._tell_next()
-                if perf_counter() - began > TELLING_TIME:
+                more = self._report_next()
+                if perf_counter() - began > REPORT_SLICE_SECONDS:
                     await asyncio.sleep(0)
                     began = perf_counter()
         except asyncio.CancelledError:
             # As a rule the loop is about to end, and there is no later.
-            self.tell_all()
+            self.report_all()
             raise
         finally:
             self._task = None
 
-    def _tell_next(self) -> bool:
+    def _report_next(self) -> bool:
         """Tell of the next record, or end what had none left; False where there is nothing."""
         if self._records is None:
             if not self._waiting:
@@ -182,4 +182,4 @@ class FailedRecords:
 
 
 def _is_slow(failed: ProducerBatch | PendingRecord) -> bool:
-    return isinstance(failed, ProducerBatch) and failed.codec_id != 0 and failed.used_before > DECOMPRESSED_HERE
+    return isinstance(failed, ProducerBatch) and failed.codec_id != 0 and failed.used_before > MAX_DECOMPRESSED_INLINE

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 OnError = Callable[[TopicPartition, int, KafkaError], None]
 
 # At most this many rejected records are kept until they are reported; their awaiters have that long to come.
-REJECTED_KEPT = 1000
+MAX_REJECTED_KEPT = 1000
 
 
 class FailureReporter:
@@ -103,7 +103,7 @@ class _RejectedRecords:
         self._recent: list[PendingRecord] = []
 
     def add(self, pending: PendingRecord) -> None:
-        if len(self._recent) == REJECTED_KEPT:
+        if len(self._recent) == MAX_REJECTED_KEPT:
             self.unobserved()
         self.count += 1
         self._recent.append(pending)

@@ -57,12 +57,12 @@ cdef class NodeConnection:
     cdef list _unwritten
     cdef dict _write_deadlines
     cdef double _write_deadline
-    cdef bint _held_up
+    cdef bint _awaits_write
     cdef list _overdue
     cdef readonly int state
     cdef object _timer
     cdef double _timer_due
-    cdef object _wanted
+    cdef object _connection_requested
     cdef object _ended
     cdef object _moved
     cdef bint _was_ready

@@ -193,7 +193,7 @@ class NodeConnection:
         # The first of them.
         self._write_deadline = _NEVER
         # A request could not be sent because of them.
-        self._held_up = False
+        self._awaits_write = False
         # Taken out of the connection by its time-out, until the transport has ended.
         self._overdue: list[InFlight] = []
         # One timer for all deadlines. It is never later than the next of them, and may be earlier.
@@ -203,7 +203,7 @@ class NodeConnection:
         # Whether the API versions are known and the client is authenticated, until the connection's end.
         self._was_ready = False
         # Awaited by the task: a connection is requested, it has ended, the broker has another address.
-        self._wanted = asyncio.Event()
+        self._connection_requested = asyncio.Event()
         self._ended = asyncio.Event()
         self._moved = asyncio.Event()
         self._logged = history.logged
@@ -255,7 +255,7 @@ class NodeConnection:
         # Asked only while something is unwritten: else there is nothing that could wait.
         if not self._unwritten or self._is_writable():
             return True
-        self._held_up = True
+        self._awaits_write = True
         return False
 
     def _is_writable(self) -> bool:
@@ -286,7 +286,7 @@ class NodeConnection:
         assert self._connection is not None
         return self._connection.negotiate(api_key, 0, highest)
 
-    def want_connection(self) -> None:
+    def request_connection(self) -> None:
         """Connect as soon as the backoff allows, unless connected."""
         if self.state in (DRAINING, DRAINED, RETIRED):
             return
@@ -294,7 +294,7 @@ class NodeConnection:
             if self.task.done():
                 # All tasks of the loop were cancelled, and the program goes on all the same.
                 self.task = self._begin()
-            self._wanted.set()
+            self._connection_requested.set()
         elif self._is_ending_idle():
             # A peer that leaves its half open holds up the next connection no longer.
             self._transport.abort()
@@ -378,7 +378,7 @@ class NodeConnection:
 
     def retire(self) -> None:
         """The node is not needed any more: end when what is in flight is answered."""
-        self._wanted.clear()
+        self._connection_requested.clear()
         if self._attempts.failures:
             node = self.node
             self._owner.reconnect_histories[node.id, node.host, node.port] = ReconnectHistory(
@@ -424,7 +424,7 @@ class NodeConnection:
 
     async def _run(self) -> None:
         while True:
-            await self._wanted.wait()
+            await self._connection_requested.wait()
             delay = self._attempts.delay(self._loop.time())
             if delay > 0:
                 await self._back_off(delay)
@@ -435,7 +435,7 @@ class NodeConnection:
             finally:
                 if self.state == CONNECTING:
                     self.set_state(DISCONNECTED)
-            self._wanted.clear()
+            self._connection_requested.clear()
             if self._transport is not None:
                 await self._ended.wait()
             self._owner.node_changed(self, self._loop.time())
@@ -558,8 +558,8 @@ class NodeConnection:
     def write_completed(self, count: int) -> None:
         # Where requests could be sent all along, only those that have no answer change what may be sent.
         changed = self._release_unwritten(count, None)
-        if self._held_up and (not self._unwritten or self._is_writable()):
-            self._held_up = False
+        if self._awaits_write and (not self._unwritten or self._is_writable()):
+            self._awaits_write = False
             changed = True
         if self.state == _DRAINING and self.in_flight == 0 and not self._unwritten:
             self.close()
@@ -612,7 +612,7 @@ class NodeConnection:
         for on_disconnect in self._hooks.disconnect:
             on_disconnect(self.node, None if closed_by_client else error)
         self._release_unwritten(len(self._unwritten), error)
-        self._held_up = False
+        self._awaits_write = False
         for request in in_flight:
             context: Any = request.context
             context.failed(self, error)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger("aioproducer")
 
-MOST_WORKERS = 4
+MAX_WORKERS = 4
 
 
 def _processors() -> int:
@@ -53,20 +53,20 @@ class Compressor:
         self._log = log
         self._executor: ThreadPoolExecutor | None = None
         # One processor is left to the loop, which would wait whole slices of the scheduler's for one of its own.
-        self._most_workers = max(1, min(MOST_WORKERS, _processors() - 1))
+        self._max_workers = max(1, min(MAX_WORKERS, _processors() - 1))
         self._workers: set[asyncio.Future[None]] = set()
         # Both are used by the loop's thread and the workers.
         self._waiting: deque[ProducerBatch] = deque()
         self._finished: deque[tuple[ProducerBatch, bytes | BaseException]] = deque()
-        self._told = False
-        self._is_told_why = False
+        self._delivery_scheduled = False
+        self._has_warned = False
         # A worker has none of its own, and what is called from it belongs to the caller of start().
         self._context = copy_context()
 
     def submit(self, batch: ProducerBatch) -> None:
         """Compress the batch's body in a thread."""
         self._waiting.append(batch)
-        if len(self._workers) < self._most_workers:
+        if len(self._workers) < self._max_workers:
             self._start()
 
     def _start(self) -> None:
@@ -74,7 +74,7 @@ class Compressor:
             from concurrent.futures import ThreadPoolExecutor
 
             self._executor = ThreadPoolExecutor(
-                self._most_workers, thread_name_prefix="aioproducer-compressor", initializer=give_way
+                self._max_workers, thread_name_prefix="aioproducer-compressor", initializer=give_way
             )
         try:
             worker = self._loop.run_in_executor(self._executor, self._work)
@@ -83,23 +83,23 @@ class Compressor:
             self._executor.shutdown(wait=False, cancel_futures=True)
             self._executor = None
             if not self._workers:
-                if not self._is_told_why:
-                    self._is_told_why = True
+                if not self._has_warned:
+                    self._has_warned = True
                     self._log.warning("No threads to compress batches, so the event loop does: %s", error)
-                self._loop.call_soon(self._work_here)
+                self._loop.call_soon(self._work_on_loop)
             return
         self._workers.add(worker)
-        worker.add_done_callback(self._left, context=self._context)
+        worker.add_done_callback(self._worker_ended, context=self._context)
 
     def _work(self) -> None:
         """In a thread: compress what waits, until nothing does."""
         while self._compress_next():
             # The loop hears of the last one by the worker's end.
-            if self._waiting and not self._told:
-                self._told = True
+            if self._waiting and not self._delivery_scheduled:
+                self._delivery_scheduled = True
                 self._loop.call_soon_threadsafe(self._deliver, context=self._context)
 
-    def _work_here(self) -> None:
+    def _work_on_loop(self) -> None:
         """On the loop, where there are no threads: compress one, and others in later turns."""
         if not self._workers and self._compress_next():
             if self._waiting:
@@ -127,15 +127,15 @@ class Compressor:
 
     def _deliver(self) -> None:
         # First: what is finished from here on tells the loop again.
-        self._told = False
+        self._delivery_scheduled = False
         finished = self._finished
         while finished:
             self._done(*finished.popleft())
 
-    def _left(self, worker: asyncio.Future[None]) -> None:
+    def _worker_ended(self, worker: asyncio.Future[None]) -> None:
         self._workers.discard(worker)
         # A batch may have come while the worker was on its way out.
-        if self._waiting and len(self._workers) < self._most_workers:
+        if self._waiting and len(self._workers) < self._max_workers:
             self._start()
         self._deliver()
         worker.result()

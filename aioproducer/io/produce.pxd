@@ -11,10 +11,10 @@ from aioproducer.protocol.produce_frames cimport Acknowledged, PlainProduceReque
 @cython.locals(batch=ProducerBatch, queue=PartitionQueue)
 cpdef object group_by_topic(list batches)
 
-@cython.locals(batch=ProducerBatch, queue=PartitionQueue, places=list, records=list)
+@cython.locals(batch=ProducerBatch, queue=PartitionQueue, targets=list, records=list)
 cpdef PlainProduceRequest produce_request(list batches, ClusterMetadata metadata, object acks, object timeout_ms)
 
-@cython.locals(batch=ProducerBatch, place=tuple)
+@cython.locals(batch=ProducerBatch, target=tuple)
 cpdef object choose_version(NodeConnection node, list batches, PlainProduceRequest request)
 
 
@@ -32,7 +32,7 @@ cdef class ProduceOwner(NodeOwner):
 cdef class ProduceInFlight(RequestContext):
     cdef ProduceOwner _owner
     cdef list _batches
-    cdef list _places
+    cdef list _targets
 
     @cython.locals(batch=ProducerBatch)
     cpdef object reading(self)
@@ -42,8 +42,8 @@ cdef class ProduceInFlight(RequestContext):
     cpdef object answered(self, NodeConnection node, Completed completed)
     @cython.locals(batch=ProducerBatch)
     cpdef object failed(self, NodeConnection node, object error)
-    cdef dict _by_place(self, bint by_id)
-    @cython.locals(batch=ProducerBatch, unanswered=dict, owner=ProduceOwner, place=tuple)
+    cdef dict _by_target(self, bint by_id)
+    @cython.locals(batch=ProducerBatch, unanswered=dict, owner=ProduceOwner, target=tuple)
     cdef dict _acknowledged(self, Acknowledged response, bint by_id, double now)
     @cython.locals(batch=ProducerBatch, unanswered=dict, owner=ProduceOwner)
     cdef dict _answered_in_full(self, object response, bint by_id, double now)

@@ -46,7 +46,7 @@ def produce_request(
 ) -> PlainProduceRequest:
     """The request for these batches, which are put in its order."""
     group_by_topic(batches)
-    places: list[tuple[str, bytes, int]] = []
+    targets: list[tuple[str, bytes, int]] = []
     records: list[list[Buffer]] = []
     name: str | None = None
     topic_id = b""
@@ -57,9 +57,9 @@ def produce_request(
             name = queue.topic
             topic = metadata.topic(name)
             topic_id = b"" if topic is None else topic.topic_id or b""
-        places.append((queue.topic, topic_id, queue.partition))
+        targets.append((queue.topic, topic_id, queue.partition))
         records.append(batch.buffers())
-    return PlainProduceRequest(acks, timeout_ms, places, records)
+    return PlainProduceRequest(acks, timeout_ms, targets, records)
 
 
 def choose_version(node: NodeConnection, batches: Sequence[ProducerBatch], request: PlainProduceRequest) -> int:
@@ -70,8 +70,8 @@ def choose_version(node: NodeConnection, batches: Sequence[ProducerBatch], reque
         UnsupportedCompressionTypeError: the broker is too old for zstd.
     """
     highest = TOPIC_IDS_FROM
-    for place in request.places:
-        if not place[1]:
+    for target in request.targets:
+        if not target[1]:
             highest = TOPIC_IDS_FROM - 1
             break
     version = node.negotiate(PRODUCE, highest)
@@ -116,13 +116,13 @@ class ProduceOwner(NodeOwner):
 
 
 class ProduceInFlight(RequestContext):
-    """The context of a Produce request: its batches, and the places of each (see ``PlainProduceRequest``)."""
+    """The context of a Produce request: its batches, and the targets of each (see ``PlainProduceRequest``)."""
 
-    __slots__ = ("_batches", "_owner", "_places")
+    __slots__ = ("_batches", "_owner", "_targets")
 
     _owner: ProduceOwner
     _batches: list[ProducerBatch]
-    _places: list[tuple[str, bytes, int]]
+    _targets: list[tuple[str, bytes, int]]
 
     def reading(self) -> None:
         for batch in self._batches:
@@ -152,11 +152,11 @@ class ProduceInFlight(RequestContext):
                 batch, ProtocolError(f"broker {node.node} left {batch.topic_partition} out of its produce response")
             )
 
-    def _by_place(self, by_id: bool) -> dict[tuple[str | bytes, int], ProducerBatch]:
+    def _by_target(self, by_id: bool) -> dict[tuple[str | bytes, int], ProducerBatch]:
         """The batches by topic, as the answer names it, and partition."""
         return {
             (topic_id if by_id else name, partition): batch
-            for (name, topic_id, partition), batch in zip(self._places, self._batches, strict=True)
+            for (name, topic_id, partition), batch in zip(self._targets, self._batches, strict=True)
         }
 
     def _acknowledged(
@@ -166,11 +166,11 @@ class ProduceInFlight(RequestContext):
         owner = self._owner
         if len(self._batches) == 1 and len(response.batches) == 1:
             topic, partition, base_offset, log_append_time = response.batches[0]
-            place = self._places[0]
-            if partition == place[2] and topic == (place[1] if by_id else place[0]):
+            target = self._targets[0]
+            if partition == target[2] and topic == (target[1] if by_id else target[0]):
                 owner.batch_acknowledged(self._batches[0], base_offset, log_append_time, now)
                 return _NONE
-        unanswered = self._by_place(by_id)
+        unanswered = self._by_target(by_id)
         for topic, partition, base_offset, log_append_time in response.batches:
             batch = unanswered.pop((topic, partition), None)
             if batch is not None:
@@ -182,7 +182,7 @@ class ProduceInFlight(RequestContext):
     ) -> dict[tuple[str | bytes, int], ProducerBatch]:
         owner = self._owner
         endpoints = [Node(each.node_id, each.host, each.port, each.rack) for each in response.node_endpoints]
-        unanswered = self._by_place(by_id)
+        unanswered = self._by_target(by_id)
         for topic in response.responses:
             name: str | bytes = topic.topic_id if by_id else topic.name
             for answer in topic.partition_responses:
@@ -208,5 +208,5 @@ def produce_in_flight(
     context._owner = owner
     context._batches = batches
     # Not the request itself, which has the buffers: their memory goes back before the answer where a batch has failed.
-    context._places = request.places
+    context._targets = request.targets
     return context

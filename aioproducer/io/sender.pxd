@@ -17,10 +17,10 @@ from aioproducer.protocol.produce_frames cimport PlainProduceRequest
 
 cdef class SenderPasses:
     cdef object _loop
-    cdef object _take
+    cdef object _run_pass
     cdef object _context
     cdef bint _held
-    cdef bint _asked
+    cdef bint _requested
     cdef public object next
 
     cpdef object wake(self)
@@ -47,28 +47,28 @@ cdef class Sender(ProduceOwner):
     cdef object _failed_records
     cdef object _lost
     cdef readonly object _compressor
-    cdef readonly SenderPasses _turns
+    cdef readonly SenderPasses _sender_passes
     cdef readonly object _timer
     cdef readonly double _timer_due
     cdef double _expiry_postponed_at
     cdef list _resumed
     cdef Py_ssize_t _resumable
     cdef Py_ssize_t _resumed_at_once
-    cdef bint _woken
+    cdef bint _awaiters_scheduled
     cdef bint _sends_at_once
 
     @cython.locals(deadline=double)
-    cdef object _take_turn_at(self, double now)
+    cdef object _run_pass_at(self, double now)
     @cython.locals(is_due=cython.bint, served=cython.bint, more_fail=cython.bint, deadline=double, ready=dict, node=NodeConnection)
-    cpdef double _step(self, double now) except? -1
+    cpdef double _run_once(self, double now) except? -1
     @cython.locals(sent=Py_ssize_t, batches=list, ready=dict, cluster=Cluster, internal=cython.bint, data_waits=cython.bint)
     cpdef object _drain(self, NodeConnection node, double now)
-    cdef object _wake_behind_woken(self)
+    cdef object _wake_after_awaiters(self)
     cpdef object node_ready(self, NodeConnection node)
     cpdef object node_changed(self, NodeConnection node, double now)
     cpdef object expected_cluster_id(self)
-    @cython.locals(resumed=list, turns=SenderPasses, wanted=cython.bint)
-    cpdef bint _answers_taken(self, NodeConnection node, double now) except -1
+    @cython.locals(resumed=list, sender_passes=SenderPasses, requested=cython.bint)
+    cpdef bint _resume_awaiters(self, NodeConnection node, double now) except -1
     @cython.locals(batch=ProducerBatch, request=PlainProduceRequest, context=ProduceInFlight, written=cython.bint)
     cdef object _send_batches(self, NodeConnection node, list batches, double now)
     @cython.locals(
@@ -79,7 +79,7 @@ cdef class Sender(ProduceOwner):
         size=Py_ssize_t,
         uncompressed_size=Py_ssize_t,
     )
-    cdef object _note_sent(self, list batches, double now)
+    cdef object _record_sent(self, list batches, double now)
     cpdef object release(self, ProducerBatch batch)
     cpdef object request_answered(self, NodeConnection node, Completed completed, object throttle_time_ms)
     cpdef object batch_written(self, ProducerBatch batch)
@@ -90,4 +90,4 @@ cdef class Sender(ProduceOwner):
     cpdef object batch_refused(self, ProducerBatch batch, object answer, list endpoints, double now)
     cpdef object batch_failed(self, ProducerBatch batch, object error)
     @cython.locals(latency_ms=double)
-    cdef object _settle(self, ProducerBatch batch, object verdict, double now)
+    cdef object _report_verdict(self, ProducerBatch batch, object verdict, double now)

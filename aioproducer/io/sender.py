@@ -1,7 +1,7 @@
 """The accumulator task: drains ready batches into the nodes, and ends what they answer.
 
 It takes the place of Kafka's Sender thread. When something is ready or due it takes a turn, a callback of the loop that
-does what ``_step`` lists, in that order; however many records were sent since the last, one turn serves them all. A
+does what ``_run_once`` lists, in that order; however many records were sent since the last, one turn serves them all. A
 node that has room again is drained at once, in the turn in which its response came. Where a few coroutines wait for
 that response they run in between, and what they send next leaves with no turn of the loop lost.
 """
@@ -46,20 +46,20 @@ if TYPE_CHECKING:
     from aioproducer.io.offload import Compressor
 
 # How many waiting records are served in one turn, so that no turn takes long.
-ADMITTED_PER_TURN = 100
+ADMITTED_PER_PASS = 100
 
 # After so many batches the rest waits for the next turn, for the same reason.
-BATCHES_PER_TURN = 16
+BATCHES_PER_PASS = 16
 # And so many are failed in one, and so many records in line.
-BATCHES_FAILED_PER_TURN = 32
-RECORDS_FAILED_PER_TURN = 100
+BATCHES_FAILED_PER_PASS = 32
+RECORDS_FAILED_PER_PASS = 100
 # Of records in line that fail for reasons of their own so many reasons, and so many records between two looks at that.
-REASONS_PER_TURN = 20
-RECORDS_PER_LOOK = 20
+REASONS_PER_PASS = 20
+RECORDS_PER_CHUNK = 20
 # So many failures in line are told of in one turn, each of all records for a partition that fail alike; as long as
 # others fail that may be among them, no more than so many wait to be told.
-FAILURES_TOLD_PER_TURN = 16
-MOST_UNTOLD = 1000
+FAILURES_REPORTED_PER_PASS = 16
+MAX_UNREPORTED_FAILURES = 1000
 # Seconds that records in line may outlive their time while records before them are served.
 LONGEST_POSTPONED_EXPIRY = 0.5
 
@@ -88,28 +88,28 @@ class SenderPasses:
     Made before the sender, for the parts that it is made of.
     """
 
-    __slots__ = ("_asked", "_context", "_held", "_loop", "_take", "next")
+    __slots__ = ("_requested", "_context", "_held", "_loop", "_run_pass", "next")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._take: Callable[[], None] | None = None
+        self._run_pass: Callable[[], None] | None = None
         self._context: Context | None = None
         self._held = False
-        self._asked = False
+        self._requested = False
         self.next: asyncio.Handle | None = None
 
-    def begin(self, take: Callable[[], None]) -> None:
+    def begin(self, run_pass: Callable[[], None]) -> None:
         """Call ``take`` for every turn, in this context and not in that of the caller that happens to send."""
-        self._take = take
+        self._run_pass = run_pass
         self._context = copy_context()
 
     def wake(self) -> None:
         """Let a turn be taken as soon as the loop comes to it."""
-        if self.next is None and self._take is not None:
+        if self.next is None and self._run_pass is not None:
             if self._held:
-                self._asked = True
+                self._requested = True
             else:
-                self.next = self._loop.call_soon(self._take, context=self._context)
+                self.next = self._loop.call_soon(self._run_pass, context=self._context)
 
     def hold(self) -> None:
         """Ask the loop for nothing until ``release``."""
@@ -118,12 +118,12 @@ class SenderPasses:
     def release(self) -> bool:
         """Return whether a turn was requested meanwhile; the caller has to take it."""
         self._held = False
-        asked, self._asked = self._asked, False
+        asked, self._requested = self._requested, False
         return asked
 
     def end(self) -> None:
-        self._take = None
-        self._asked = False
+        self._run_pass = None
+        self._requested = False
         if self.next is not None:
             self.next.cancel()
 
@@ -138,7 +138,7 @@ class Sender(ProduceOwner):
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        turns: SenderPasses,
+        sender_passes: SenderPasses,
         settings: SenderSettings,
         accumulator: RecordAccumulator,
         metadata: ClusterMetadata,
@@ -179,7 +179,7 @@ class Sender(ProduceOwner):
                 loop, codec, accumulator.settings.compression_level, self._compressed, self._log
             )
         # Turns are taken while the task runs.
-        self._turns = turns
+        self._sender_passes = sender_passes
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due = _NEVER
         # Since when records in line that are over their time have waited for others to be served.
@@ -190,7 +190,7 @@ class Sender(ProduceOwner):
         self._resumed: list[Awaiting] = []
         self._resumable = self._resumed_at_once
         # A coroutine that awaited records is about to run; what it sends then does not have to linger.
-        self._woken = False
+        self._awaiters_scheduled = False
         self._sends_at_once = accumulator.settings.linger <= 0
         self.cluster = Cluster(
             loop,
@@ -204,20 +204,20 @@ class Sender(ProduceOwner):
             metrics=metrics,
             hooks=hooks,
             random=random,
-            wake=turns.wake,
+            wake=sender_passes.wake,
         )
 
     # The task
 
     def wake(self) -> None:
         """Let a turn be taken as soon as the loop comes to it."""
-        self._turns.wake()
+        self._sender_passes.wake()
 
     async def run(self) -> None:
         """Run until cancelled. What has no outcome then has failed, and nothing more can be sent."""
-        self._turns.begin(self._take_turn)
+        self._sender_passes.begin(self._run_pass)
         try:
-            self._take_turn()
+            self._run_pass()
             # Turns are callbacks: a task that woke up for each would cost a future every time.
             await self._loop.create_future()
         except asyncio.CancelledError:
@@ -226,17 +226,17 @@ class Sender(ProduceOwner):
             self.fail_everything(error, self._loop.time())
             raise
         finally:
-            self._turns.end()
+            self._sender_passes.end()
             if self._timer is not None:
                 self._timer.cancel()
 
-    def _take_turn(self) -> None:
-        self._turns.next = None
-        self._take_turn_at(self._loop.time())
+    def _run_pass(self) -> None:
+        self._sender_passes.next = None
+        self._run_pass_at(self._loop.time())
 
-    def _take_turn_at(self, now: float) -> None:
+    def _run_pass_at(self, now: float) -> None:
         try:
-            deadline = self._step(now)
+            deadline = self._run_once(now)
         except Exception:
             # Sending must not stop: log the error and try again soon.
             self._log.exception("The sender met an error that it should not")
@@ -251,10 +251,10 @@ class Sender(ProduceOwner):
     def _on_time(self) -> None:
         self._timer = None
         self._timer_due = float("inf")
-        if self._turns.next is None:
-            self._take_turn()
+        if self._sender_passes.next is None:
+            self._run_pass()
 
-    def _step(self, now: float) -> float:
+    def _run_once(self, now: float) -> float:
         """One turn; returns when the next is due."""
         accumulator = self._accumulator
         fatal_error = self._producer_state.fatal_error
@@ -264,13 +264,13 @@ class Sender(ProduceOwner):
             self._expire_batches(now)
         if fatal_error is not None:
             more_fail = self._fail_some(fatal_error, now)
-            more_fail = accumulator.drain_waiters.resume_all(ADMITTED_PER_TURN) or more_fail
+            more_fail = accumulator.drain_waiters.resume_all(ADMITTED_PER_PASS) or more_fail
         elif self.cluster.rejected_topics:
             more_fail = self._fail_rejected()
         if is_due:
             accumulator.ready.process_deadlines(now)
-        served = fatal_error is None and accumulator.admit(now, ADMITTED_PER_TURN)
-        if accumulator.drain_waiters.resume(ADMITTED_PER_TURN) or served:
+        served = fatal_error is None and accumulator.admit(now, ADMITTED_PER_PASS)
+        if accumulator.drain_waiters.resume(ADMITTED_PER_PASS) or served:
             self.wake()
         if not is_due:
             self._expiry_postponed_at = _NEVER
@@ -287,14 +287,14 @@ class Sender(ProduceOwner):
                 if isinstance(error, BufferExhaustedError):
                     self._metrics.buffer_exhausted.record(1, now)
                 self._fail_waiting([pending], error)
-        if self._lost and (not more_fail or len(self._lost) > MOST_UNTOLD):
-            more_fail = self._tell_lost(now, FAILURES_TOLD_PER_TURN) or more_fail
+        if self._lost and (not more_fail or len(self._lost) > MAX_UNREPORTED_FAILURES):
+            more_fail = self._report_failures(now, FAILURES_REPORTED_PER_PASS) or more_fail
         if more_fail:
             self.wake()
         if accumulator.compression is not None and accumulator.compression.waiting:
             self._compress()
         if accumulator.ready.leaderless:
-            self._ask_for_leaders(now)
+            self._request_leaders(now)
         deadline = min(accumulator.next_deadline(), self.cluster.send_due(now))
         ready = accumulator.ready.ready_nodes
         # As a rule there is nothing, and then no list is made.
@@ -304,12 +304,12 @@ class Sender(ProduceOwner):
                 continue
             self._drain(node, now)
             if node_id in ready:
-                node.want_connection()
+                node.request_connection()
                 if now < node.throttled_until:
                     deadline = min(deadline, node.throttled_until)
         return deadline
 
-    def _ask_for_leaders(self, now: float) -> None:
+    def _request_leaders(self, now: float) -> None:
         for name in self._accumulator.ready.unknown_leader_topics():
             self._metadata.add_topic(name, now)
             self._metadata.request_update(now, f"topic {name} has records to send and no leader")
@@ -321,11 +321,11 @@ class Sender(ProduceOwner):
 
     def node_changed(self, node: NodeConnection, now: float) -> None:
         """Send at once what waits for this."""
-        if self._answers_taken(node, now):
+        if self._resume_awaiters(node, now):
             return
         if node.can_send(now):
             self._drain(node, now)
-            self._wake_behind_woken()
+            self._wake_after_awaiters()
             return
         if not node.connected:
             self.cluster.node_lost(node, now)
@@ -334,7 +334,7 @@ class Sender(ProduceOwner):
     def expected_cluster_id(self) -> str | None:
         return self._metadata.cluster_id
 
-    def _answers_taken(self, node: NodeConnection, now: float) -> bool:
+    def _resume_awaiters(self, node: NodeConnection, now: float) -> bool:
         """Resume the awaiting coroutines. Return True if that triggered a turn, which has then been taken.
 
         Records that they send to this node leave first: mostly these are all there are, and a coroutine awaits them.
@@ -347,24 +347,24 @@ class Sender(ProduceOwner):
         if self.cluster.is_due(now):
             # In front of the coroutines: what they send would take each slot that their answers free.
             self.cluster.send_due(now)
-        turns = self._turns
-        turns.hold()
+        sender_passes = self._sender_passes
+        sender_passes.hold()
         try:
             resume(self._loop, resumed)
             if node.can_send(now):
                 self._drain(node, now)
         finally:
-            wanted = turns.release()
-            if wanted:
-                self._take_turn_at(now)
-        if wanted:
-            self._wake_behind_woken()
-        return wanted
+            requested = sender_passes.release()
+            if requested:
+                self._run_pass_at(now)
+        if requested:
+            self._wake_after_awaiters()
+        return requested
 
-    def _wake_behind_woken(self) -> None:
-        if self._woken:
+    def _wake_after_awaiters(self) -> None:
+        if self._awaiters_scheduled:
             # Right behind them all, in the same pass of the loop; the turn that their records ask for is in the next.
-            self._woken = False
+            self._awaiters_scheduled = False
             self.wake()
 
     # Batches
@@ -386,7 +386,7 @@ class Sender(ProduceOwner):
                 continue
             if not data_waits:
                 break
-            if sent >= BATCHES_PER_TURN:
+            if sent >= BATCHES_PER_PASS:
                 self.wake()
                 break
             batches = accumulator.drain(node.id, now)
@@ -413,15 +413,15 @@ class Sender(ProduceOwner):
                     # A fault of ours, and how far the transport got is not known.
                     batch.has_unknown_attempt = True
             for batch in batches:
-                self._settle(batch, self._completion.unsendable(batch, error, now), now)
+                self._report_verdict(batch, self._completion.unsendable(batch, error, now), now)
             return
         for batch in batches:
             batch.attempts += 1
-        self._note_sent(batches, now)
+        self._record_sent(batches, now)
         if written and self._acks == 0:
             context.answered(node, None)
 
-    def _note_sent(self, batches: list[ProducerBatch], now: float) -> None:
+    def _record_sent(self, batches: list[ProducerBatch], now: float) -> None:
         metrics = self._metrics
         records = 0
         for batch in batches:
@@ -459,7 +459,7 @@ class Sender(ProduceOwner):
 
     def batch_written(self, batch: ProducerBatch) -> None:
         now = self._loop.time()
-        self._settle(batch, self._completion.written(batch, now), now)
+        self._report_verdict(batch, self._completion.written(batch, now), now)
 
     def batch_acknowledged(self, batch: ProducerBatch, base_offset: int, log_append_time: int, now: float) -> None:
         awaiting = batch.awaiting
@@ -471,8 +471,8 @@ class Sender(ProduceOwner):
             # The loop calls these back: awaiters of later records must not run before them.
             self._resumable = 0
             if self._sends_at_once and awaiting is not None:
-                self._woken = True
-        self._settle(batch, self._completion.acked(batch, base_offset, log_append_time, now), now)
+                self._awaiters_scheduled = True
+        self._report_verdict(batch, self._completion.acked(batch, base_offset, log_append_time, now), now)
 
     def batch_refused(
         self, batch: ProducerBatch, answer: PartitionProduceResponse, endpoints: list[Node], now: float
@@ -489,14 +489,14 @@ class Sender(ProduceOwner):
                 topic, partition, leader.leader_id, leader.leader_epoch, endpoints, now
             )
             self.cluster.apply(hints, now)
-        self._settle(batch, verdict, now)
+        self._report_verdict(batch, verdict, now)
 
     def batch_failed(self, batch: ProducerBatch, error: KafkaError) -> None:
         self._resumable = 0
         now = self._loop.time()
-        self._settle(batch, self._completion.disconnected(batch, error, now), now)
+        self._report_verdict(batch, self._completion.disconnected(batch, error, now), now)
 
-    def _settle(self, batch: ProducerBatch, verdict: Verdict, now: float) -> None:
+    def _report_verdict(self, batch: ProducerBatch, verdict: Verdict, now: float) -> None:
         """Report what became of a batch to metrics, hooks, log and metadata."""
         topic_partition = batch.topic_partition
         if verdict is ACKED:
@@ -528,9 +528,9 @@ class Sender(ProduceOwner):
             for on_batch_split in self._hooks.batch_split:
                 on_batch_split(topic_partition, batch.record_count, parts)
         elif verdict.fate is Fate.FAILED:
-            self._note_failed(batch, error, now)
+            self._report_failed_batch(batch, error, now)
 
-    def _note_failed(self, batch: ProducerBatch, error: KafkaError, now: float) -> None:
+    def _report_failed_batch(self, batch: ProducerBatch, error: KafkaError, now: float) -> None:
         self._metrics.records_failed(batch.topic_partition.topic, batch.record_count, now)
         for on_batch_failed in self._hooks.batch_failed:
             on_batch_failed(batch.topic_partition, batch.record_count, error)
@@ -543,36 +543,36 @@ class Sender(ProduceOwner):
     def _expire_batches(self, now: float) -> None:
         """Fail batches that are over their time, as many as one turn may."""
         throttling = partial(self.cluster.throttling, now=now)
-        for batch, error in self._completion.expire(now, BATCHES_FAILED_PER_TURN, throttling):
-            self._note_failed(batch, error, now)
+        for batch, error in self._completion.expire(now, BATCHES_FAILED_PER_PASS, throttling):
+            self._report_failed_batch(batch, error, now)
             # The leader did not answer for long: maybe there is another one by now.
             self._metadata.request_update(now, f"records for {batch.topic_partition} expired")
 
     def _expire_waiting(self, now: float) -> bool:
         """Fail records in line that are over their time, as many as one turn may; whether more may be."""
         groups: dict[tuple[str, int | None, bool, bool], list[PendingRecord]] = {}
-        looks = RECORDS_FAILED_PER_TURN // RECORDS_PER_LOOK
-        while looks and len(groups) < REASONS_PER_TURN:
+        looks = RECORDS_FAILED_PER_PASS // RECORDS_PER_CHUNK
+        while looks and len(groups) < REASONS_PER_PASS:
             looks -= 1
-            expired = self._accumulator.expired_records(now, RECORDS_PER_LOOK)
+            expired = self._accumulator.expired_records(now, RECORDS_PER_CHUNK)
             for pending in expired:
                 kind = (pending.topic, pending.partition, pending.awaits_memory, pending.serialized)
                 groups.setdefault(kind, []).append(pending)
-            if len(expired) < RECORDS_PER_LOOK:
+            if len(expired) < RECORDS_PER_CHUNK:
                 break
         for records in groups.values():
             for _ in records if records[0].awaits_memory else ():
                 self._metrics.buffer_exhausted.record(1, now)
             self._fail_waiting(records, self._why_waiting(records[0], now))
-        return len(expired) == RECORDS_PER_LOOK
+        return len(expired) == RECORDS_PER_CHUNK
 
     def _fail_rejected(self) -> bool:
         """Fail some of the records that wait for a topic that the cluster rejects; return whether there are more."""
         rejected = self.cluster.rejected_topics
         name, (error, last_number) = next(iter(rejected.items()))
-        records = self._accumulator.records_of_topic(name, last_number, RECORDS_FAILED_PER_TURN)
+        records = self._accumulator.records_of_topic(name, last_number, RECORDS_FAILED_PER_PASS)
         self._fail_waiting(records, error)
-        if len(records) < RECORDS_FAILED_PER_TURN:
+        if len(records) < RECORDS_FAILED_PER_PASS:
             del rejected[name]
         return bool(rejected)
 
@@ -610,7 +610,7 @@ class Sender(ProduceOwner):
             for pending in records:
                 self._failed_records.add(pending)
 
-    def _tell_lost(self, now: float, most: int | None = None) -> bool:
+    def _report_failures(self, now: float, most: int | None = None) -> bool:
         """Tell of records in line that have failed, of ``most`` failures at most; whether there are others."""
         lost = self._lost
         left = len(lost) if most is None else most
@@ -623,13 +623,13 @@ class Sender(ProduceOwner):
 
     def _fail_some(self, error: KafkaError, now: float) -> bool:
         """Fail the oldest records that have no outcome yet, as many as one turn may; whether there are others."""
-        batches = self._completion.fail_all(error, now, BATCHES_FAILED_PER_TURN)
+        batches = self._completion.fail_all(error, now, BATCHES_FAILED_PER_PASS)
         for batch in batches:
             assert batch.stored_error is not None
-            self._note_failed(batch, batch.stored_error, now)
+            self._report_failed_batch(batch, batch.stored_error, now)
         if batches:
             return self._accumulator.has_undelivered()
-        waiting = list(islice(self._accumulator.blocked_records.pending.records, RECORDS_FAILED_PER_TURN))
+        waiting = list(islice(self._accumulator.blocked_records.pending.records, RECORDS_FAILED_PER_PASS))
         self._fail_waiting(waiting, error)
         return bool(waiting) and self._accumulator.has_undelivered()
 
@@ -637,11 +637,11 @@ class Sender(ProduceOwner):
         """Fail every record that has no outcome yet, and have all told at once."""
         while self._fail_some(error, now):
             continue
-        while self._accumulator.drain_waiters.resume_all(ADMITTED_PER_TURN):
+        while self._accumulator.drain_waiters.resume_all(ADMITTED_PER_PASS):
             continue
-        self._tell_lost(now)
+        self._report_failures(now)
         if self._failed_records is not None:
-            self._failed_records.tell_all()
+            self._failed_records.report_all()
 
     async def fail_rest(self, error: KafkaError) -> None:
         """Fail every record that has no outcome yet, some in each turn; a cancelled call fails the rest at once.
@@ -654,18 +654,18 @@ class Sender(ProduceOwner):
             while more:
                 more = self._fail_some(error, self._loop.time())
                 await asyncio.sleep(0)
-            await self.tell_rest()
+            await self.report_rest()
         finally:
             self.fail_everything(error, self._loop.time())
 
-    async def tell_rest(self) -> None:
+    async def report_rest(self) -> None:
         """Tell of all records that have failed, some in each turn."""
         more = True
         while more:
-            more = self._tell_lost(self._loop.time(), FAILURES_TOLD_PER_TURN)
+            more = self._report_failures(self._loop.time(), FAILURES_REPORTED_PER_PASS)
             await asyncio.sleep(0)
         if self._failed_records is not None:
-            await self._failed_records.told()
+            await self._failed_records.wait_reported()
 
     # Compression
 
@@ -690,7 +690,7 @@ class Sender(ProduceOwner):
             error = result if isinstance(result, KafkaError) else KafkaError(f"Compression failed: {result!r}")
             self._completion.fail(batch, error, now)
             assert batch.stored_error is not None
-            self._note_failed(batch, batch.stored_error, now)
+            self._report_failed_batch(batch, batch.stored_error, now)
 
     # The end
 

@@ -8,7 +8,7 @@ cdef long long _LONGEST_FRAME
 cdef class PlainProduceRequest:
     cdef readonly object acks
     cdef readonly object timeout_ms
-    cdef readonly list places
+    cdef readonly list targets
     cdef readonly list records
 
 
@@ -25,7 +25,7 @@ cdef class Acknowledged:
     buffers=list,
     total=cython.longlong,
     size=cython.longlong,
-    places=list,
+    targets=list,
     count=Py_ssize_t,
     topics=Py_ssize_t,
     number=Py_ssize_t,

@@ -51,27 +51,27 @@ _PARTITION_SIZE = 4 + 2 + 8 + 8 + 8 + 3
 class PlainProduceRequest:
     """A Produce request outside any transaction.
 
-    ``places`` say of each record batch where it goes: a topic's name, its id (``b""`` where it is not known) and the
+    ``targets`` say of each record batch where it goes: a topic's name, its id (``b""`` where it is not known) and the
     partition. All of a topic stand one behind the other. ``records`` are the buffers of the batches, in the same order.
     ``acks`` and ``timeout_ms`` are those of ``ProduceRequest``.
     """
 
-    __slots__ = ("acks", "places", "records", "timeout_ms")
+    __slots__ = ("acks", "records", "targets", "timeout_ms")
 
     schema = ProduceRequest.schema
 
     def __init__(
-        self, acks: int, timeout_ms: int, places: list[tuple[str, bytes, int]], records: list[list[Buffer]]
+        self, acks: int, timeout_ms: int, targets: list[tuple[str, bytes, int]], records: list[list[Buffer]]
     ) -> None:
         self.acks = acks
         self.timeout_ms = timeout_ms
-        self.places = places
+        self.targets = targets
         self.records = records
 
     def message(self) -> ProduceRequest:
         """The same as a message."""
         topics: list[TopicProduceData] = []
-        for (name, topic_id, index), records in zip(self.places, self.records, strict=True):
+        for (name, topic_id, index), records in zip(self.targets, self.records, strict=True):
             if not topics or topics[-1].name != name:
                 topics.append(TopicProduceData(name=name, topic_id=topic_id or ZERO_UUID, partition_data=[]))
             topics[-1].partition_data.append(PartitionProduceData(index=index, records=records))
@@ -123,13 +123,13 @@ def encode_plain_request(
     place[1] = (acks >> 8) & 0xFF
     place[2] = acks & 0xFF
     place = _put_int32(place + 3, request.timeout_ms)
-    places = request.places
-    count = len(places)
+    targets = request.targets
+    count = len(targets)
     if not count or len(request.records) != count:
         return None
     topics = 0
     for number in range(count):
-        if not number or _other_topic(places[number - 1], places[number]):
+        if not number or _other_topic(targets[number - 1], targets[number]):
             topics += 1
     place = _put_length(place, topics)
     buffers: list[Any] = []
@@ -137,7 +137,7 @@ def encode_plain_request(
     # Partitions of this topic to come.
     left = 0
     for number in range(count):
-        where = places[number]
+        where = targets[number]
         records = request.records[number]
         if not left:
             if version >= _IDS_FROM:
@@ -155,7 +155,7 @@ def encode_plain_request(
             memcpy(place, PyBytes_AS_STRING(name), PyBytes_GET_SIZE(name))
             place += PyBytes_GET_SIZE(name)
             left = 1
-            while number + left < count and not _other_topic(where, places[number + left]):
+            while number + left < count and not _other_topic(where, targets[number + left]):
                 left += 1
             place = _put_length(place, left)
         index = where[2]
@@ -259,7 +259,7 @@ def decode_acknowledged(frame: bytes, version: int) -> Acknowledged | None:
 
 
 def _other_topic(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
-    """Whether two places are of different topics."""
+    """Whether two targets are of different topics."""
     return one[0] is not other[0] and one[0] != other[0]
 
 

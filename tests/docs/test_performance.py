@@ -23,6 +23,6 @@ def test_no_run_of_the_recorded_bench_lost_a_client() -> None:
 def test_limits_of_the_threads_are_those_of_the_code() -> None:
     [row] = re.findall(r"^\| compress a batch \|.*", PAGE.read_text(), re.MULTILINE)
     assert f"larger than {INLINE_SIZE // 1024} KiB" in row
-    assert f"at most {offload.MOST_WORKERS} |" in row
+    assert f"at most {offload.MAX_WORKERS} |" in row
     assert lz4._LAST_QUICK_LEVEL == zstd._LAST_QUICK_LEVEL
     assert f"lz4 or zstd above level {lz4._LAST_QUICK_LEVEL} every" in row

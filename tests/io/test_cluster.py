@@ -47,7 +47,7 @@ def test_a_metadata_watch_ends_with_the_next_response_and_not_an_earlier_one():
             version = metadata.version
             # A change between request and watch is not missed: the response arrives later.
             metadata.request_update(world.loop.time(), "test")
-            watch = cluster.watch_metadata()
+            watch = cluster.add_metadata_waiter()
             assert not watch.done()
             cluster.request_update(world.loop.time(), "test")
             await watch
@@ -131,7 +131,7 @@ def test_a_failed_request_is_repeated_at_another_node():
             del world.journal[:]
             world.cluster.faults.append(Fault(api=ApiKey.METADATA, answer="silence"))
             producer._sender.cluster.request_update(world.loop.time(), "test")
-            await producer._sender.cluster.watch_metadata()
+            await producer._sender.cluster.add_metadata_waiter()
 
     _, world = run(scenario)
     first, second = world.events(ApiKey.METADATA)
@@ -234,7 +234,7 @@ def test_metadata_is_due_at_the_only_node_when_its_throttling_ends():
         async with world.producer() as producer:
             world.cluster.faults.append(Fault(api=ApiKey.PRODUCE, throttle_time_ms=5000))
             await producer.send("clicks", b"value")
-            watch = producer._sender.cluster.watch_metadata()
+            watch = producer._sender.cluster.add_metadata_waiter()
             producer._sender.cluster.request_update(world.loop.time(), "test")
             began = world.loop.time()
             await asyncio.wait_for(watch, 60)
@@ -277,7 +277,7 @@ def test_unneeded_nodes_have_no_task():
         world.cluster.create_topic("clicks", leaders=[1])
         async with world.producer() as producer:
             await producer.send("clicks", b"value")
-            watch = producer._sender.cluster.watch_metadata()
+            watch = producer._sender.cluster.add_metadata_waiter()
             producer._sender.cluster.request_update(world.loop.time(), "test")
             await watch
             return sorted(producer._sender.cluster.nodes)

@@ -22,8 +22,8 @@ from aioproducer.errors import (
     RecordTooLargeError,
 )
 from aioproducer.io import failed_records
-from aioproducer.io.failed_records import TELLING_TIME
-from aioproducer.io.failure_reporter import REJECTED_KEPT
+from aioproducer.io.failed_records import REPORT_SLICE_SECONDS
+from aioproducer.io.failure_reporter import MAX_REJECTED_KEPT
 from aioproducer.protocol import ApiKey
 from tests.simulation import Fault, run
 
@@ -174,19 +174,19 @@ def test_a_record_that_send_rejects_is_observed_if_awaited_at_once(observe, unob
 def test_a_bounded_number_of_records_that_send_rejects_is_kept(log):
     async def scenario(world):
         async with world.producer(max_request_size=1000) as producer:
-            for number in range(2 * REJECTED_KEPT + 10):
+            for number in range(2 * MAX_REJECTED_KEPT + 10):
                 delivery = producer.send("clicks", bytes(2000))
                 if number % 2:
                     with pytest.raises(RecordTooLargeError):
                         await delivery
             [refused] = producer._running_parts().failures._rejected.values()
-            assert len(refused._recent) <= REJECTED_KEPT
+            assert len(refused._recent) <= MAX_REJECTED_KEPT
             await asyncio.sleep(0.01)
 
     run(scenario)
     [(level, text)] = failures(log)
     assert level == "ERROR"
-    count, unobserved = 2 * REJECTED_KEPT + 10, REJECTED_KEPT + 5
+    count, unobserved = 2 * MAX_REJECTED_KEPT + 10, MAX_REJECTED_KEPT + 5
     assert text.startswith(f"{count} records for clicks failed, {unobserved} of them unobserved")
 
 
@@ -533,7 +533,7 @@ def test_the_hook_gets_many_records_over_many_loop_passes(monkeypatch):
     async def scenario(world):
         # Each look at the clock takes a tenth of the time that there is.
         clock = itertools.count()
-        monkeypatch.setattr(failed_records, "perf_counter", lambda: next(clock) * TELLING_TIME / 10)
+        monkeypatch.setattr(failed_records, "perf_counter", lambda: next(clock) * REPORT_SLICE_SECONDS / 10)
         world.cluster.create_topic("clicks", leaders=[1])
         async with world.producer(hooks=(Watch(),), linger_ms=10, batch_size=100_000, max_block_ms=1000) as producer:
             await producer.send("clicks", b"warm")

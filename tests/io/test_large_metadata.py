@@ -11,7 +11,7 @@ import pytest
 
 from aioproducer.errors import ProducerClosedError, ProtocolError
 from aioproducer.io import cluster as cluster_module
-from aioproducer.io.sender import FAILURES_TOLD_PER_TURN
+from aioproducer.io.sender import FAILURES_REPORTED_PER_PASS
 from aioproducer.protocol import ApiKey
 from aioproducer.protocol.parts import ResponseInParts
 from tests.io.recording import Recording
@@ -23,7 +23,7 @@ TOPICS = [f"topic-{number}" for number in range(40)]
 @pytest.fixture(autouse=True)
 def _a_turn_is_one_step(monkeypatch):
     """Any time at all is long enough for a turn."""
-    monkeypatch.setattr(cluster_module, "LONGEST_TURN", 0.0)
+    monkeypatch.setattr(cluster_module, "MAX_SLICE_SECONDS", 0.0)
 
 
 class Ticker:
@@ -39,7 +39,7 @@ class Ticker:
             asyncio.get_running_loop().call_soon(self._turn)
 
     def _turn(self):
-        if self.producer._sender.cluster._intake is not None:
+        if self.producer._sender.cluster._apply_steps is not None:
             self.turns += 1
             self._tick()
             asyncio.get_running_loop().call_soon(self._turn)
@@ -94,12 +94,12 @@ def test_the_partitions_of_a_topic_are_created_over_several_passes():
             topic = producer._accumulator.topics.get("big")
             made.append(0 if topic is None else len(topic.spare) + len(topic.partitions))
 
-        count = 5 * cluster_module.PARTITIONS_PER_STEP - 1
+        count = 5 * cluster_module.PARTITIONS_PER_CLOCK_CHECK - 1
         world.cluster.create_topic("big", count)
         async with ticking(world, tick) as (producer, _):
             deliveries = [producer.send("big", b"x", partition=partition) for partition in range(count)]
             assert [metadata.partition for metadata in await asyncio.gather(*deliveries)] == list(range(count))
-            assert max(after - before for before, after in pairwise(made)) == cluster_module.PARTITIONS_PER_STEP
+            assert max(after - before for before, after in pairwise(made)) == cluster_module.PARTITIONS_PER_CLOCK_CHECK
             assert not producer._accumulator.topics["big"].spare
 
     run(scenario)
@@ -109,7 +109,7 @@ def test_changes_of_an_abandoned_response_still_reach_the_accumulator():
     """The accumulator once missed a topic that metadata knew, and its records waited until they expired."""
 
     async def scenario(world):
-        world.cluster.create_topic("big", 5 * cluster_module.PARTITIONS_PER_STEP)
+        world.cluster.create_topic("big", 5 * cluster_module.PARTITIONS_PER_CLOCK_CHECK)
         begun = asyncio.Event()
 
         def tick():
@@ -122,9 +122,9 @@ def test_changes_of_an_abandoned_response_still_reach_the_accumulator():
             cluster = producer._sender.cluster
             cluster.apply(producer._parts.metadata.rebootstrap(world.loop.time()), world.loop.time())
             # The next response arrives before another step of this one.
-            cluster._intake, unfinished = iter(()), cluster._intake
+            cluster._apply_steps, unfinished = iter(()), cluster._apply_steps
             await asyncio.sleep(0)
-            cluster._intake = unfinished
+            cluster._apply_steps = unfinished
             assert (await delivery).topic == "big"
 
     run(scenario)
@@ -137,7 +137,7 @@ def test_closing_while_a_response_is_applied_leaves_no_state():
             deliveries = [producer.send(name, b"x") for name in TOPICS]
             failures = await asyncio.gather(*deliveries, return_exceptions=True)
             await asyncio.gather(*closing)
-            assert producer._sender.cluster._intake is None
+            assert producer._sender.cluster._apply_steps is None
             assert any(isinstance(failure, ProducerClosedError) for failure in failures)
 
     run(scenario)
@@ -203,7 +203,7 @@ def test_records_for_many_unknown_topics_fail_over_many_passes(closed):
     run(scenario)
     assert told.total() == 2000
     # While the producer closes, passes of the sender run in between.
-    assert max(told.values()) <= FAILURES_TOLD_PER_TURN * (2 if closed else 1)
+    assert max(told.values()) <= FAILURES_REPORTED_PER_PASS * (2 if closed else 1)
 
 
 def test_failures_left_when_the_producer_closes_are_reported_over_many_passes():
@@ -218,4 +218,4 @@ def test_failures_left_when_the_producer_closes_are_reported_over_many_passes():
 
     run(scenario)
     assert told.total() == 500
-    assert max(told.values()) <= 2 * FAILURES_TOLD_PER_TURN
+    assert max(told.values()) <= 2 * FAILURES_REPORTED_PER_PASS

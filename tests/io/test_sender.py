@@ -26,8 +26,8 @@ from aioproducer.errors import (
     UnsupportedVersionError,
 )
 from aioproducer.io.sender import (
-    BATCHES_FAILED_PER_TURN,
-    RECORDS_FAILED_PER_TURN,
+    BATCHES_FAILED_PER_PASS,
+    RECORDS_FAILED_PER_PASS,
     RESUMED_AT_ONCE,
     SenderPasses,
 )
@@ -55,7 +55,7 @@ def turns_asked(loop):
     call_soon = loop.call_soon
 
     def noted(callback, *arguments, **options):
-        if getattr(callback, "__name__", "") == "_take_turn":
+        if getattr(callback, "__name__", "") == "_run_pass":
             asked.append(callback)
         return call_soon(callback, *arguments, **options)
 
@@ -521,7 +521,7 @@ def test_an_idle_sender_has_one_timer_and_a_stopped_one_none():
                 assert sender._timer.when() == sender._timer_due
         assert sender._timer.cancelled()
         sender.wake()
-        assert sender._turns.next is None
+        assert sender._sender_passes.next is None
 
     run(scenario)
 
@@ -754,7 +754,7 @@ def test_many_batches_that_expire_together_fail_over_many_passes(known):
 
     failed, _ = run(scenario, nodes=2, check=False)
     assert failed.total() == 5000
-    assert max(failed.values()) <= (BATCHES_FAILED_PER_TURN if known else RECORDS_FAILED_PER_TURN)
+    assert max(failed.values()) <= (BATCHES_FAILED_PER_PASS if known else RECORDS_FAILED_PER_PASS)
 
 
 @pytest.mark.parametrize("known", [True, False])
@@ -790,7 +790,7 @@ def test_many_records_that_fail_together_fail_over_many_passes(way, known):
     failed, world = run(scenario, check=False)
     told = [(where, count, type(error)) for where, count, error in world.failures]
     assert failed.total() == 2000
-    assert max(failed.values()) <= 2 * (BATCHES_FAILED_PER_TURN if known else RECORDS_FAILED_PER_TURN)
+    assert max(failed.values()) <= 2 * (BATCHES_FAILED_PER_PASS if known else RECORDS_FAILED_PER_PASS)
     assert sum(count for _, count, _ in told) == 2000
     if not known:
         error = {"closed": ProducerClosedError, "fatal": ClusterAuthorizationError, "refused": TopicAuthorizationError}
@@ -819,7 +819,7 @@ def test_a_refused_topic_is_usable_once_the_cluster_allows_it():
     async def scenario(world):
         world.cluster.topic_errors["clicks"] = TOPIC_AUTHORIZATION_FAILED
         async with world.producer() as producer:
-            refused = [producer.send("clicks", b"1") for _ in range(2 * RECORDS_FAILED_PER_TURN)]
+            refused = [producer.send("clicks", b"1") for _ in range(2 * RECORDS_FAILED_PER_PASS)]
             with pytest.raises(TopicAuthorizationError):
                 await refused[0]
             world.cluster.create_topic("clicks", leaders=[1])

@@ -406,7 +406,7 @@ def test_metadata_is_requested_from_another_node_if_the_least_loaded_one_returns
             await asyncio.sleep(0.1)
             idle = producer._sender.cluster.pool.node(1)
             assert idle is not None
-            idle.want_connection()
+            idle.request_connection()
             await world.until(lambda: idle.is_ready)
             world.cluster.faults.insert(0, Fault(api=ApiKey.METADATA, node=1, error=-1, times=FOREVER))
             began = world.loop.time()

@@ -21,11 +21,11 @@ cdef class ClusterMetadata:
     cdef dict _topics
     cdef dict _new_topics
     cdef object _in_flight
-    cdef bint _full_update_wanted
-    cdef Py_ssize_t _left_to_ask
-    cdef Py_ssize_t _new_left_to_ask
-    cdef object _in_turn
-    cdef bint _told_news
+    cdef bint _full_update_requested
+    cdef Py_ssize_t _topics_left
+    cdef Py_ssize_t _new_topics_left
+    cdef object _request_order
+    cdef bint _full_update_changed
     cdef double _last_full_update
     cdef object _attempt_started
     cdef set _failed_nodes

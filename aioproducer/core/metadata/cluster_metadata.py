@@ -68,7 +68,7 @@ __all__ = [
 
 REBOOTSTRAP_REQUIRED = 129
 
-TOPICS_LOOKED_AT_PER_REQUEST = 1000
+TOPICS_CHECKED_PER_REQUEST = 1000
 """Those included that were forgotten: where that many were in a row, a request asks for none."""
 
 TOPICS_PER_REQUEST = 200
@@ -131,15 +131,15 @@ class ClusterMetadata:
         self._topics: dict[str, TopicInUse] = {}
         self._new_topics: dict[str, None] = {}
         self._in_flight: _InFlight | None = None
-        self._full_update_wanted: bool = True
+        self._full_update_requested: bool = True
         # The topics that were asked for before, those first whose turn in a full update is next. Of a hundred thousand
         # a copy would hold up the loop for milliseconds. One that was forgotten is dropped when it is come by.
-        self._in_turn: deque[TopicInUse] = deque()
+        self._request_order: deque[TopicInUse] = deque()
         # How many of those, and of the new ones, a full update that has begun still has to come by, and whether its
         # answers so far told anything new.
-        self._left_to_ask: int = 0
-        self._new_left_to_ask: int = 0
-        self._told_news: bool = False
+        self._topics_left: int = 0
+        self._new_topics_left: int = 0
+        self._full_update_changed: bool = False
         self._last_full_update: float = -math.inf
         self._attempt_started: float | None = None
         # The nodes that this attempt has asked in vain, or could not connect to.
@@ -225,8 +225,8 @@ class ClusterMetadata:
         Asked while a request is in flight it is due again after that: the answer under way may be older than the
         reason for asking.
         """
-        if not self._full_update_wanted:
-            self._full_update_wanted = True
+        if not self._full_update_requested:
+            self._full_update_requested = True
             self.update_reason = reason
             self.update_requested_at = now
         return self.version
@@ -256,9 +256,9 @@ class ClusterMetadata:
         """
         if self._in_flight is not None:
             return math.inf
-        if self._new_topics or self._left_to_ask:
+        if self._new_topics or self._topics_left:
             return self._failed.delay(now)
-        due = now if self._full_update_wanted else self._last_full_update + self._max_age
+        due = now if self._full_update_requested else self._last_full_update + self._max_age
         return max(due, self._failed.retry_at, self._fruitless.retry_at, now) - now
 
     def begin_attempt(self, now: float) -> None:
@@ -291,61 +291,61 @@ class ClusterMetadata:
         """
         if self._in_flight is not None:
             raise RuntimeError("a metadata request is already in flight")
-        full = bool(self._left_to_ask or self._new_left_to_ask)
+        full = bool(self._topics_left or self._new_topics_left)
         if not full:
             expired = now >= self._last_full_update + self._max_age
-            full = expired or not self._new_topics or (self._full_update_wanted and now >= self._fruitless.retry_at)
+            full = expired or not self._new_topics or (self._full_update_requested and now >= self._fruitless.retry_at)
             if expired:
                 self._fruitless.failures = 0
             if full:
-                self._full_update_wanted = False
-                self._left_to_ask = len(self._in_turn)
-                self._new_left_to_ask = len(self._new_topics)
-        names = self._take_names(full)
-        self._in_flight = _InFlight(full, names, not (self._left_to_ask or self._new_left_to_ask))
+                self._full_update_requested = False
+                self._topics_left = len(self._request_order)
+                self._new_topics_left = len(self._new_topics)
+        names = self._next_names(full)
+        self._in_flight = _InFlight(full, names, not (self._topics_left or self._new_topics_left))
         self.begin_attempt(now)
         return MetadataRequest(
             topics=[MetadataRequestTopic(name=name) for name in sorted(names)],
             allow_auto_topic_creation=self._allow_auto_topic_creation,
         )
 
-    def _take_names(self, full: bool) -> dict[str, None]:
+    def _next_names(self, full: bool) -> dict[str, None]:
         """What to ask for next: new topics, and in a full update what is left of the others.
 
         In a full update the others have at least half of the request: new topics could come as fast as they are
         asked for.
         """
-        names = self._take_new({}, TOPICS_PER_REQUEST // (2 if full and self._left_to_ask else 1))
-        looks = TOPICS_LOOKED_AT_PER_REQUEST if full else 0
-        while looks and self._left_to_ask and len(names) < TOPICS_PER_REQUEST:
+        names = self._add_new_names({}, TOPICS_PER_REQUEST // (2 if full and self._topics_left else 1))
+        looks = TOPICS_CHECKED_PER_REQUEST if full else 0
+        while looks and self._topics_left and len(names) < TOPICS_PER_REQUEST:
             looks -= 1
-            self._left_to_ask -= 1
-            in_use = self._in_turn.popleft()
+            self._topics_left -= 1
+            in_use = self._request_order.popleft()
             if self._topics.get(in_use.name) is in_use:
-                self._in_turn.append(in_use)
+                self._request_order.append(in_use)
                 names[in_use.name] = None
-        return self._take_new(names, TOPICS_PER_REQUEST - len(names))
+        return self._add_new_names(names, TOPICS_PER_REQUEST - len(names))
 
-    def _take_new(self, names: dict[str, None], most: int) -> dict[str, None]:
+    def _add_new_names(self, names: dict[str, None], most: int) -> dict[str, None]:
         """Add at most so many new topics to ``names``; from then on full updates ask for them."""
         new = list(islice(self._new_topics, max(most, 0)))
-        self._new_left_to_ask = max(self._new_left_to_ask - len(new), 0)
+        self._new_topics_left = max(self._new_topics_left - len(new), 0)
         for name in new:
             names[name] = None
             del self._new_topics[name]
             in_use = self._topics[name]
-            if not in_use.was_asked_for:
-                in_use.was_asked_for = True
-                self._in_turn.append(in_use)
+            if not in_use.was_requested:
+                in_use.was_requested = True
+                self._request_order.append(in_use)
         return names
 
     def handle_failure(self, error: KafkaError, now: float) -> None:
         """The request in flight got no usable answer, or there was no node to ask; it is due again after a backoff."""
         in_flight, self._in_flight = self._in_flight, None
         if in_flight is not None:
-            self._full_update_wanted |= in_flight.full
+            self._full_update_requested |= in_flight.full
             if in_flight.full:
-                self._left_to_ask = self._new_left_to_ask = 0
+                self._topics_left = self._new_topics_left = 0
             else:
                 # Topics that were forgotten meanwhile would be requested without need. The others are asked
                 # for again behind those that have not been asked for yet.
@@ -357,19 +357,19 @@ class ClusterMetadata:
         self._failed.failed(now)
 
     def handle_response(self, response: MetadataResponse, now: float, *, version: int) -> MetadataChange:
-        """`take_in` all at once."""
+        """`apply_response` all at once."""
         change = MetadataChange()
-        for step in self.take_in(response, response.topics, now, version=version):
+        for step in self.apply_response(response, response.topics, now, version=version):
             change.add(step)
         return change
 
-    def take_in(
+    def apply_response(
         self, response: MetadataResponse, topics: Iterable[MetadataResponseTopic | None], now: float, *, version: int
     ) -> Iterator[MetadataChange]:
         """Take in the answer to the request in flight, step by step; ``version`` is the Metadata version it came in.
 
         Each step is about ``PARTITIONS_PER_STEP`` partitions, and yields what it has changed. Between steps everything
-        else may be called but another ``take_in``; the request is in flight until the last step, and `version` rises
+        else may be called but another ``apply_response``; the request is in flight until the last step, and `version` rises
         in it. ``topics`` are those of the response, which need not have them itself (nor what stands behind them,
         until they are at their end); where it gives ``None`` that is a step too. What it raises comes through here,
         and is to be handed to `handle_failure`.
@@ -392,7 +392,7 @@ class ClusterMetadata:
                 yield change
                 if self._in_flight is not in_flight:
                     return
-        change.failure = self._reason_to_disbelieve(response, nodes, in_flight, now)
+        change.failure = self._rejection_reason(response, nodes, in_flight, now)
         if change.failure is not None:
             self.handle_failure(change.failure, now)
             yield change
@@ -405,11 +405,11 @@ class ClusterMetadata:
         if in_flight.full:
             self._forget_idle_topics(now, in_flight.topics, change)
         self._add_nodes(nodes, change)
-        intake = MetadataMerger(
+        merger = MetadataMerger(
             nodes,
             version,
             other_cluster=other_cluster,
-            ask_again=lambda reason: self.request_update(now, reason),
+            request_again=lambda reason: self.request_update(now, reason),
             change=change,
         )
         answered: set[str] = set()
@@ -421,23 +421,23 @@ class ClusterMetadata:
                 counts: Iterable[int] = (PARTITIONS_PER_STEP,) if data is None else (1,)
             else:
                 answered.add(data.name)
-                counts = intake.take(data, data.name, in_use)
+                counts = merger.merge_topic(data, data.name, in_use)
             for count in counts:
                 in_step += max(count, 1)
                 if in_step >= PARTITIONS_PER_STEP:
                     in_step = 0
-                    change = intake.take_change()
+                    change = merger.pop_change()
                     news = news or bool(change)
                     yield change
                     if self._in_flight is not in_flight:
                         return
         if any(name in self._topics for name in in_flight.topics.keys() - answered):
             self.request_update(now, "the last response left out topics it was asked for")
-        change = yield from self._remove_nodes(nodes, now, intake.take_change())
+        change = yield from self._remove_nodes(nodes, now, merger.pop_change())
         news = news or bool(change)
         if self._in_flight is not in_flight:
             return
-        change.failure = self._reason_to_disbelieve(response, nodes, in_flight, now)
+        change.failure = self._rejection_reason(response, nodes, in_flight, now)
         if change.failure is not None:
             self.handle_failure(change.failure, now)
             yield change
@@ -453,10 +453,10 @@ class ClusterMetadata:
         self.last_update = now
         self._failed.succeeded()
         if in_flight.full:
-            self._told_news |= news
+            self._full_update_changed |= news
             if not in_flight.last:
                 return
-            news, self._told_news = self._told_news, False
+            news, self._full_update_changed = self._full_update_changed, False
             self._last_full_update = now
         if news:
             self._fruitless.succeeded()
@@ -555,7 +555,7 @@ class ClusterMetadata:
         self._in_flight = None
         self._add_nodes(self._bootstrap, change)
         gone = self._forget_nodes(self._bootstrap, change)
-        self._left_to_ask = self._new_left_to_ask = 0
+        self._topics_left = self._new_topics_left = 0
         self.request_update(now, "going back to the bootstrap addresses")
         self._rebootstrap_required = False
         self._attempt_started = now
@@ -573,7 +573,7 @@ class ClusterMetadata:
         """How often in a row the bootstrap addresses were gone back to, and no broker that they named was reached."""
         return self._rebootstraps.failures
 
-    def _reason_to_disbelieve(
+    def _rejection_reason(
         self, response: MetadataResponse, nodes: Mapping[int, Node], in_flight: _InFlight, now: float
     ) -> KafkaError | None:
         if response.error_code:

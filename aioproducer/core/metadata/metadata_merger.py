@@ -37,13 +37,13 @@ _ZERO_TOPIC_ID = bytes(16)
 class TopicInUse:
     """A topic that records are sent to, and what the latest response about it said."""
 
-    __slots__ = ("error_code", "last_used", "metadata", "name", "was_asked_for")
+    __slots__ = ("error_code", "last_used", "metadata", "name", "was_requested")
 
     def __init__(self, name: str, last_used: float) -> None:
         self.name = name
         self.last_used = last_used
         # At least once; from then on full updates ask for it.
-        self.was_asked_for = False
+        self.was_requested = False
         self.metadata: TopicMetadata | None = None
         self.error_code = 0
 
@@ -55,11 +55,11 @@ class MetadataMerger:
         nodes: the brokers that the response lists.
         version: the Metadata version that it came in.
         other_cluster: it is from another cluster than those before: what is known of topics no longer counts.
-        ask_again: told why the topics have to be asked for again.
+        request_again: told why the topics have to be asked for again.
         change: what is new goes there.
     """
 
-    __slots__ = ("_ask_again", "_nodes", "_other_cluster", "_version", "change")
+    __slots__ = ("_request_again", "_nodes", "_other_cluster", "_version", "change")
 
     def __init__(
         self,
@@ -67,21 +67,21 @@ class MetadataMerger:
         version: int,
         *,
         other_cluster: bool,
-        ask_again: Callable[[str], object],
+        request_again: Callable[[str], object],
         change: MetadataChange,
     ) -> None:
         self.change = change
         self._nodes: Final = nodes
         self._version: Final = version
         self._other_cluster: Final = other_cluster
-        self._ask_again: Final = ask_again
+        self._request_again: Final = request_again
 
-    def take_change(self) -> MetadataChange:
+    def pop_change(self) -> MetadataChange:
         """What is new since this was last called."""
         change, self.change = self.change, MetadataChange()
         return change
 
-    def take(self, data: MetadataResponseTopic, name: str, in_use: TopicInUse) -> Iterator[int]:
+    def merge_topic(self, data: MetadataResponseTopic, name: str, in_use: TopicInUse) -> Iterator[int]:
         """Take in a topic; yields every now and then, and at its end, how many partitions that were.
 
         What is new stands in ``change`` at the end; a topic's partitions are not known before all of them are.
@@ -90,10 +90,10 @@ class MetadataMerger:
         if data.error_code:
             if data.error_code == before == _UNKNOWN_TOPIC_OR_PARTITION:
                 # One broker may lag behind. Two answers in a row, and it was deleted.
-                self._lose(in_use)
+                self._mark_deleted(in_use)
             self.change.topic_errors[name] = data.error_code
             if data.error_code not in REFUSED_TOPIC_CODES:
-                self._ask_again(f"topic {name} has error {broker_error(data.error_code).error_name}")
+                self._request_again(f"topic {name} has error {broker_error(data.error_code).error_name}")
             yield 1
             return
         topic_id = None if data.topic_id == _ZERO_TOPIC_ID else data.topic_id
@@ -111,18 +111,18 @@ class MetadataMerger:
         for partition in partitions:
             index = partition.partition_index
             if index > len(metadata.partitions):
-                self._ask_again(f"topic {name} misses partition {len(metadata.partitions)}")
+                self._request_again(f"topic {name} misses partition {len(metadata.partitions)}")
                 break
             if index >= 0:
                 before_recreation = None if old is None or index >= len(old.partitions) else old.partitions[index]
-                self._take_partition(metadata, partition, before_recreation, leaders)
+                self._merge_partition(metadata, partition, before_recreation, leaders)
             in_step += 1
             if in_step == PARTITIONS_PER_STEP:
                 in_step = 0
                 yield PARTITIONS_PER_STEP
         new_count = len(metadata.partitions)
         if not new_count:
-            self._ask_again(f"topic {name} has no partitions yet")
+            self._request_again(f"topic {name} has no partitions yet")
         else:
             change = self.change
             change.leaders.extend(leaders)
@@ -135,7 +135,7 @@ class MetadataMerger:
                 change.partitions_added.append(PartitionsAdded(name, old_count, new_count))
         yield in_step
 
-    def _lose(self, in_use: TopicInUse) -> None:
+    def _mark_deleted(self, in_use: TopicInUse) -> None:
         known = in_use.metadata
         if known is None or not known.partitions:
             return
@@ -148,7 +148,7 @@ class MetadataMerger:
         )
         self.change.lost_topics.append(known.name)
 
-    def _take_partition(
+    def _merge_partition(
         self,
         metadata: TopicMetadata,
         data: MetadataResponsePartition,
@@ -160,7 +160,7 @@ class MetadataMerger:
         leader = data.leader_id if data.leader_id in self._nodes else NO_LEADER
         epoch = data.leader_epoch if self._version >= RELIABLE_EPOCHS_FROM_VERSION else NO_EPOCH
         if leader == NO_LEADER or data.error_code:
-            self._ask_again(f"partition {metadata.name}-{index} has no leader or an error")
+            self._request_again(f"partition {metadata.name}-{index} has no leader or an error")
         if old is not None:
             if NO_EPOCH < epoch < old.leader_epoch:
                 return

@@ -245,7 +245,7 @@ class Connection:
         """
         self._refuse_if_closed()
         self._advance(ConnectionEvent.STARTED)
-        self._ask_for_versions(APIS[ApiKey.API_VERSIONS].max_version, now)
+        self._request_versions(APIS[ApiKey.API_VERSIONS].max_version, now)
         return self.data_to_send()
 
     def data_to_send(self) -> list[Buffer]:
@@ -411,7 +411,7 @@ class Connection:
         else:
             (correlation_id,) = _CORRELATION_ID.unpack_from(frame)
         if not self._in_flight:
-            if not self._pass_over(correlation_id, self._next_correlation_id):
+            if not self._ignore_unexpected(correlation_id, self._next_correlation_id):
                 self._fail(
                     ProtocolError(
                         f"{self.peer} sent a response that nothing asked for (correlation id {correlation_id})."
@@ -420,7 +420,7 @@ class Connection:
             return
         request = self._in_flight[0]
         if correlation_id != request.correlation_id:
-            if not self._pass_over(correlation_id, request.correlation_id):
+            if not self._ignore_unexpected(correlation_id, request.correlation_id):
                 self._fail(self._wrong_correlation_id(correlation_id, request))
             return
         try:
@@ -442,7 +442,7 @@ class Connection:
             return
         completed.append(_completed(request, response, now, len(frame) + _SIZE_OF_SIZE))
 
-    def _pass_over(self, correlation_id: int, next_in_flight: int) -> bool:
+    def _ignore_unexpected(self, correlation_id: int, next_in_flight: int) -> bool:
         """Whether a response is to one of the requests that expect none: those between two that expect one.
 
         librdkafka's mock cluster sends such responses. A connection that was reset for them would take records back
@@ -462,7 +462,7 @@ class Connection:
             + ("a later request was answered before it." if known else "no request in flight has that id.")
         )
 
-    def _ask_for_versions(self, version: int, now: float) -> None:
+    def _request_versions(self, version: int, now: float) -> None:
         cluster_id, node_id = self._expected or (None, -1)
         request = ApiVersionsRequest(
             client_software_name=CLIENT_SOFTWARE_NAME,
@@ -489,7 +489,7 @@ class Connection:
             # Before KIP-511 (Kafka 2.4) the answer names no versions: 0 is understood by every broker.
             offered = versions.apis.get(ApiKey.API_VERSIONS, VersionRange(0, 0)).highest
             self._advance(ConnectionEvent.VERSIONS_REFUSED)
-            self._ask_for_versions(max(0, min(offered, request.version - 1)), now)
+            self._request_versions(max(0, min(offered, request.version - 1)), now)
             return
         if response.error_code:
             raise broker_error(response.error_code)
@@ -498,7 +498,7 @@ class Connection:
         if self._authenticator is None:
             self._advance(ConnectionEvent.VERSIONS_KNOWN)
             return
-        self._advance(ConnectionEvent.CREDENTIALS_WANTED)
+        self._advance(ConnectionEvent.AUTHENTICATION_REQUIRED)
         # From version 1 on the tokens travel in SaslAuthenticate requests (KIP-152); before, as bare frames.
         version = self.negotiate(ApiKey.SASL_HANDSHAKE, lowest=1)
         self._send_own(messages.SaslHandshakeRequest(mechanism=self._authenticator.mechanism), version, now)

@@ -24,7 +24,7 @@ class ConnectionEvent(Enum):
     STARTED = "started"
     VERSIONS_REFUSED = "versions refused"
     VERSIONS_KNOWN = "versions known"
-    CREDENTIALS_WANTED = "credentials wanted"
+    AUTHENTICATION_REQUIRED = "credentials wanted"
     AUTHENTICATED = "authenticated"
     POISONED = "poisoned"
 
@@ -33,7 +33,7 @@ NEXT_STATE: Mapping[tuple[ConnectionState, ConnectionEvent], ConnectionState] = 
     (ConnectionState.CONNECTING, ConnectionEvent.STARTED): ConnectionState.CHECKING_API_VERSIONS,
     (ConnectionState.CHECKING_API_VERSIONS, ConnectionEvent.VERSIONS_REFUSED): ConnectionState.CHECKING_API_VERSIONS,
     (ConnectionState.CHECKING_API_VERSIONS, ConnectionEvent.VERSIONS_KNOWN): ConnectionState.READY,
-    (ConnectionState.CHECKING_API_VERSIONS, ConnectionEvent.CREDENTIALS_WANTED): ConnectionState.AUTHENTICATING,
+    (ConnectionState.CHECKING_API_VERSIONS, ConnectionEvent.AUTHENTICATION_REQUIRED): ConnectionState.AUTHENTICATING,
     (ConnectionState.AUTHENTICATING, ConnectionEvent.AUTHENTICATED): ConnectionState.READY,
     (ConnectionState.CONNECTING, ConnectionEvent.POISONED): ConnectionState.CLOSED,
     (ConnectionState.CHECKING_API_VERSIONS, ConnectionEvent.POISONED): ConnectionState.CLOSED,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from aioproducer.core.metadata.cluster import NO_LEADER, MetadataChange
-from aioproducer.core.metadata.cluster_metadata import TOPICS_LOOKED_AT_PER_REQUEST, TOPICS_PER_REQUEST, ClusterMetadata
+from aioproducer.core.metadata.cluster_metadata import TOPICS_CHECKED_PER_REQUEST, TOPICS_PER_REQUEST, ClusterMetadata
 from aioproducer.core.metadata.metadata_merger import PARTITIONS_PER_STEP
 from aioproducer.errors import NetworkError, ProtocolError
 from aioproducer.protocol.messages.metadata import MetadataResponse, MetadataResponseTopic
@@ -133,7 +133,7 @@ def test_every_topic_is_requested_while_new_ones_keep_arriving() -> None:
 
 def test_forgotten_topics_are_skipped_a_bounded_number_at_a_time() -> None:
     """Each update once copied the names of 100,000 topics in one pass of the loop."""
-    count = 2 * TOPICS_LOOKED_AT_PER_REQUEST
+    count = 2 * TOPICS_CHECKED_PER_REQUEST
     metadata, wanted = many_topics(count)
     while metadata.next_update_delay(0.0) == 0:
         answer_all(metadata, names(metadata.build_request(0.0)), 0.0)
@@ -175,7 +175,7 @@ def begin(metadata: ClusterMetadata, answered: MetadataResponse, now: float = 0.
         yield from answered.topics
         answered.error_code = error_code
 
-    return metadata.take_in(answered, topics(), now, version=NEWEST)
+    return metadata.apply_response(answered, topics(), now, version=NEWEST)
 
 
 def test_each_step_is_small_and_steps_do_not_overlap() -> None:
@@ -276,7 +276,7 @@ def test_an_exception_while_reading_topics_propagates_and_the_request_can_still_
         raise ProtocolError("cut off")
 
     with pytest.raises(ProtocolError, match="cut off"):
-        list(metadata.take_in(response(), topics(), 0.0, version=NEWEST))
+        list(metadata.apply_response(response(), topics(), 0.0, version=NEWEST))
     assert metadata.update_in_flight
     metadata.handle_failure(ProtocolError("cut off"), 0.0)
     assert metadata.next_update_delay(0.0) > 0
