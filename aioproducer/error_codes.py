@@ -6,9 +6,19 @@ superclasses are the error groups of KIP-1050. Code 0 (NONE) is no error and is 
 
 from __future__ import annotations
 
-# The codes that core compares by name.
+# The codes that core and io compare by name.
+NONE = 0
+UNKNOWN_TOPIC_OR_PARTITION = 3
+NOT_LEADER_OR_FOLLOWER = 6
 MESSAGE_TOO_LARGE = 10
+INVALID_TOPIC_EXCEPTION = 17
+TOPIC_AUTHORIZATION_FAILED = 29
+UNSUPPORTED_SASL_MECHANISM = 33
+UNSUPPORTED_VERSION = 35
 DUPLICATE_SEQUENCE_NUMBER = 46
+FENCED_LEADER_EPOCH = 74
+UNSUPPORTED_COMPRESSION_TYPE = 76
+REBOOTSTRAP_REQUIRED = 129
 
 RETRIABLE_GROUPS = frozenset({"Retriable", "RefreshRetriable", "InvalidMetadata"})
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import pytest
 
-from aioproducer import errors
+from aioproducer import error_codes, errors
 from aioproducer._common.error_texts import HINTS, SUMMARIES
 from aioproducer.error_codes import ABORTABLE, CODES, FATAL
 from aioproducer.errors import BrokerError, KafkaError, broker_error, error_class
@@ -73,6 +73,13 @@ def test_every_code_of_the_table_is_a_class() -> None:
     assert len(CODES) == 137
     assert CODES.keys() == SUMMARIES.keys()
     assert HINTS.keys() <= CODES.keys()
+
+
+def test_named_codes_are_those_of_the_table() -> None:
+    named = {name: code for name, code in vars(error_codes).items() if isinstance(code, int)}
+    assert named.pop("NONE") == 0
+    assert named
+    assert {name: CODES[code][0] for name, code in named.items()} == {name: name for name in named}
 
 
 def test_dir_lists_classes_not_created_yet() -> None:
