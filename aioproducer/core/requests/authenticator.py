@@ -1,4 +1,4 @@
-"""What proves to a broker who the client is."""
+"""The interface of SASL mechanisms."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from typing import Protocol
 
 
 class Authenticator(Protocol):
-    """A SASL mechanism as a step machine without I/O; one object authenticates one connection once."""
+    """A SASL mechanism as a state machine without I/O; one object authenticates one connection once."""
 
     @property
     def mechanism(self) -> str:
-        """The name that SaslHandshake carries: ``PLAIN``, ``SCRAM-SHA-512``, ..."""
+        """The mechanism's name in SaslHandshake: ``PLAIN``, ``SCRAM-SHA-512``, ..."""
 
     def step(self, challenge: bytes | None) -> bytes | None:
-        """The next message to the broker, or None when there is nothing left to say and the broker is believed.
+        """Return the next message to the broker, or None when both sides are authenticated.
 
-        ``challenge`` is None for the first message (some mechanisms begin with ``b""``), later what the broker answered
-        (``b""`` where it said nothing but yes). The connection is READY after the first None.
+        ``challenge`` is None for the first message (some mechanisms begin with ``b""``), later the broker's response
+        (``b""`` if it only accepts). The connection is READY after the first None.
 
         Raises:
-            KafkaError: the broker's answer is not acceptable; the connection is poisoned with it.
+            KafkaError: the broker's response is not acceptable; the connection is poisoned with this error.
         """

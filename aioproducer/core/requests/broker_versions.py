@@ -1,4 +1,4 @@
-"""What one broker speaks: its versions of each API and its features, and what follows from them for a client."""
+"""The API versions and features of one broker, and the version that a client uses with it."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ _THROTTLED_FROM_VERSION: Mapping[int, int] = {
     ApiKey.DESCRIBE_CONFIGS: 2,
     ApiKey.CREATE_PARTITIONS: 1,
 }
-"""From which version of a response the broker has not waited itself and the client has to (KIP-219).
+"""First version of each response after which the client waits for the throttle time, not the broker (KIP-219).
 
-Each is what ``shouldClientThrottle`` of the response's class says in Kafka 4.4; an API that is not listed came after
-KIP-219, and any response of it with a throttle time counts.
+Each is the version in ``shouldClientThrottle`` of the response's class in Kafka 4.4. APIs that are not listed are newer
+than KIP-219: the client waits after any of their responses with a throttle time.
 """
 
 
@@ -53,11 +53,11 @@ class VersionRange(NamedTuple):
 
 
 class BrokerVersions:
-    """The answer of a broker to ApiVersions, or, made without one, a broker of which nothing is known.
+    """A broker's response to ApiVersions; without a response, an unknown broker.
 
-    ``apis`` are its versions by API key. ``finalized_features`` are the levels that the cluster's features are at
-    (``transaction.version`` among them), valid with a ``finalized_features_epoch`` of 0 or more;
-    ``supported_features`` those that the broker could do (KIP-584).
+    ``apis`` holds its versions by API key. ``finalized_features`` holds the active levels of the cluster's features
+    (``transaction.version`` among them), valid if ``finalized_features_epoch`` is 0 or more. ``supported_features``
+    holds the levels that the broker supports (KIP-584).
     """
 
     __slots__ = ("_peer", "apis", "finalized_features", "finalized_features_epoch", "supported_features")
@@ -79,29 +79,29 @@ class BrokerVersions:
         self.finalized_features_epoch: int = response.finalized_features_epoch
 
     def negotiate(self, api_key: int, *, lowest: int = 0, highest: int = 32767) -> int:
-        """The highest version of an API that broker and client both speak, within ``lowest`` and ``highest``.
+        """Return the highest version of an API that broker and client support, within ``lowest`` and ``highest``.
 
         Raises:
-            UnsupportedVersionError: there is none; the text names both ranges.
+            UnsupportedVersionError: there is none; the text contains both ranges.
         """
         ours = APIS[ApiKey(api_key)]
         theirs = self.apis.get(api_key)
-        wanted = VersionRange(max(ours.min_version, lowest), min(ours.max_version, highest))
+        required = VersionRange(max(ours.min_version, lowest), min(ours.max_version, highest))
         name = ApiKey(api_key).name
         if theirs is None:
             raise UnsupportedVersionError(
-                f"The broker {self._peer} does not offer {name} requests, of which version {wanted} is needed: "
+                f"The broker {self._peer} does not offer {name} requests, of which version {required} is needed: "
                 "its Apache Kafka is too old, or the listener is not for clients."
             )
-        version = min(wanted.highest, theirs.highest)
-        if version < wanted.lowest or version < theirs.lowest:
+        version = min(required.highest, theirs.highest)
+        if version < required.lowest or version < theirs.lowest:
             raise UnsupportedVersionError(
-                f"The broker {self._peer} speaks {name} version {theirs}, but version {wanted} is needed: upgrade "
-                f"{'the broker' if theirs.highest < wanted.lowest else 'aioproducer'}."
+                f"The broker {self._peer} supports {name} version {theirs}, but version {required} is needed: upgrade "
+                f"{'the broker' if theirs.highest < required.lowest else 'aioproducer'}."
             )
         return version
 
 
 def client_must_wait(api_key: int, version: int) -> bool:
-    """Whether a throttle time in this response is the client's to wait out (KIP-219)."""
+    """Return whether the client must wait for the throttle time of this response (KIP-219)."""
     return version >= _THROTTLED_FROM_VERSION.get(api_key, 0)

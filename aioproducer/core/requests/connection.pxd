@@ -86,7 +86,7 @@ cdef class Connection:
         position=Py_ssize_t,
         size=Py_ssize_t,
         start=Py_ssize_t,
-        place="const unsigned char *",
+        address="const unsigned char *",
     )
     cpdef list receive_data(self, object data, double now)
     cdef Py_ssize_t _receive_part(self, object view, Py_ssize_t position, double now, list completed) except -1

@@ -1,19 +1,21 @@
-"""One connection to a broker without the connection: requests become buffers, bytes become responses.
+"""Compiled. One connection to a broker without I/O: requests become buffers, and bytes become responses.
 
-The driver connects a transport and then only carries: what `Connection.start`, `Connection.send` and
-`Connection.data_to_send` return goes to the transport, what the transport hands over goes to `Connection.receive_data`,
-and when the transport is lost `Connection.eof` is told. The time is passed in, in monotonic seconds.
+The driver connects a transport and moves the bytes. It writes the buffers that `Connection.start`, `Connection.send`
+and `Connection.data_to_send` return, and passes received data to `Connection.receive_data`. When the transport is lost,
+it calls `Connection.eof`. The time is passed in, in monotonic seconds.
 
 The rules:
 
-* A connection goes through its states in one direction. First the broker's versions are asked for, then the client
-  authenticates if it has to, and only then may requests be sent.
-* A broker answers the requests of a connection in the order in which they came. So the next response belongs to the
-  oldest request in flight; if its correlation id says otherwise, nothing on this connection can be trusted any more.
-  To a request that expects no response (acks=0) there should be none, and one that comes all the same is passed over.
-* Whatever goes wrong with one response goes wrong with the whole connection: it is *poisoned*. That happens once, the
-  first reason is kept, and every request that was in flight is handed back exactly once, oldest first.
-* Nothing a broker sends raises an exception here: it either completes requests or poisons.
+* A connection passes through its states in one direction. First it requests the broker's versions, then the client
+  authenticates if required, and only then may requests be sent.
+* A broker answers the requests of a connection in their order. So the next response belongs to the oldest request in
+  flight. If its correlation id differs, nothing on this connection can be trusted any longer. A request that expects no
+  response (acks=0) should get none; a response that arrives nevertheless is ignored.
+* A fault in one response is a fault of the whole connection: it is *poisoned*. That happens once, the first reason is
+  kept, and every request that was in flight is returned exactly once, oldest first.
+* Nothing that a broker sends raises an exception here: it either completes requests or poisons.
+
+No Python form: ``receive_data`` and ``_receive_frame`` read sizes, frames and correlation ids through C pointers.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from aioproducer._common.texts import counted, printable
 from aioproducer._common.views import is_of_bytes
 from aioproducer.core.requests.broker_versions import BrokerVersions, VersionRange, client_must_wait
 from aioproducer.core.requests.connection_state import NEXT_STATE, ConnectionEvent, ConnectionState
+from aioproducer.error_codes import UNSUPPORTED_SASL_MECHANISM, UNSUPPORTED_VERSION
 from aioproducer.errors import (
     KafkaError,
     NetworkError,
@@ -69,27 +72,26 @@ else:
 CLIENT_SOFTWARE_NAME = "aioproducer"
 
 DEFAULT_MAX_FRAME_BYTES = 100 * 1024 * 1024
-"""The largest response taken: as much as a broker takes of a request (``socket.request.max.bytes``)."""
+"""The largest accepted response: a broker accepts requests of the same size (``socket.request.max.bytes``)."""
 
 LARGEST_CORRELATION_ID = 2**31 - 1
 
 _API_VERSIONS = int(ApiKey.API_VERSIONS)
-_UNSUPPORTED_SASL_MECHANISM = 33
-_UNSUPPORTED_VERSION = 35
+
 _SIZE = struct.Struct(">i")
 _SIZE_OF_SIZE = _SIZE.size
 _CORRELATION_ID = struct.Struct(">i")
 
-# Looked up with every request: in Python 3.11 an Enum's member costs a call.
+# Read with every request: in Python 3.11 access to a member of an Enum costs a call.
 _READY = ConnectionState.READY
 
 AnyResponse: TypeAlias = "Response | Acknowledged | ResponseInParts[Any, Any]"
 ReadResponse: TypeAlias = Callable[[int, Buffer], AnyResponse]
-"""Reads a response of a version, where that is not to be done at once, or not in full."""
+"""Reads a response of a version, if it is not to be decoded at once or in full."""
 
 
 class InFlight:
-    """A request that was sent and awaits its response; ``context`` is whatever the sender gave. It never changes."""
+    """A request that was sent and awaits its response, with the ``context`` of its caller. It never changes."""
 
     __slots__ = (
         "api_key",
@@ -113,9 +115,9 @@ class InFlight:
 
 
 class Completed:
-    """A response, and the request it answers. ``size`` is the response's bytes on the wire.
+    """A response, and the request that it answers. ``size`` is the response's bytes on the wire.
 
-    ``latency``: seconds from the request's leaving to the response's coming, which was at ``received_at``.
+    ``latency``: seconds from sending the request to receiving the response, at ``received_at``.
     """
 
     __slots__ = ("api_key", "context", "correlation_id", "latency", "received_at", "response", "size", "version")
@@ -144,27 +146,27 @@ def _completed(request: InFlight, response: AnyResponse, received_at: float, siz
 
 
 class Connection:
-    """The sans-IO side of one connection; made anew for each one, so that no old response can meet a new request.
+    """The sans-IO side of one connection. Each connection gets a new one, so no old response meets a new request.
 
     peer
-        The broker as people should read it, ``host:port``.
+        The broker in error messages, ``host:port``.
     client_id
-        What every request header carries.
+        The client id in every request header.
     node_id, cluster_id
-        Which broker this should be (KIP-1242); one that is another answers REBOOTSTRAP_REQUIRED, which poisons.
+        The expected broker (KIP-1242); another broker answers REBOOTSTRAP_REQUIRED, which poisons.
         Both or neither: None for bootstrap addresses, or without ``metadata_cluster_check_enable``.
     authenticator
-        The mechanism that goes through its steps before the connection is READY; None for none.
+        The SASL mechanism that runs before the connection is READY, or None.
     max_in_flight
         ``max_in_flight_requests_per_connection``.
     request_timeout
-        Seconds that a response may take where `send` is not told otherwise.
+        Seconds that a response may take, unless `send` receives another time-out.
     max_frame_bytes
-        A response that claims to be larger poisons.
+        A response with a larger size field poisons.
     uses_tls
-        Whether the transport is encrypted: for texts only.
+        Whether the transport is encrypted: for error messages only.
     first_correlation_id
-        Where to begin counting.
+        Correlation id of the first request.
     """
 
     def __init__(
@@ -184,13 +186,13 @@ class Connection:
         self.peer: str = peer
         self.state: ConnectionState = ConnectionState.CONNECTING
         self.error: KafkaError | None = None
-        """Why the connection is CLOSED: the first reason there was."""
+        """Why the connection is CLOSED: the first error."""
         self.throttled_until: float = -math.inf
-        """Nothing may be sent before this time; it never goes back."""
+        """Nothing may be sent before this time; it never decreases."""
         self.versions: BrokerVersions = BrokerVersions(peer)
-        """What the broker speaks, known once the state is past CHECKING_API_VERSIONS."""
+        """The broker's API versions, known after the state CHECKING_API_VERSIONS."""
         self.session_lifetime_ms: int = 0
-        """How long the broker honours the authentication (KIP-368); 0: for ever."""
+        """How long the authentication is valid (KIP-368), in milliseconds; 0: without limit."""
 
         self._client_id: str | None = client_id
         self._expected: tuple[str, int] | None = None
@@ -203,9 +205,9 @@ class Connection:
         self._uses_tls: bool = uses_tls
         self._next_correlation_id: int = first_correlation_id
         self._last_answered: int = first_correlation_id - 1
-        # A list, and no deque: some five of them, and an element goes in and out of it at no call.
+        # A list rather than a deque: it holds about five elements, and adding or removing one needs no call.
         self._in_flight: list[InFlight] = []
-        # What was asked of ``versions`` before, and its answer.
+        # Cached results of ``versions.negotiate``.
         self._negotiated: dict[int, int] = {}
         self._answered: bool = False
         self._output: list[Buffer] = []
@@ -215,19 +217,19 @@ class Connection:
 
     @property
     def in_flight(self) -> int:
-        """How many requests await a response."""
+        """Number of requests that await a response."""
         return len(self._in_flight)
 
     def can_send(self, now: float) -> bool:
-        """Whether `send` may be called: READY, fewer in flight than allowed, not throttled."""
+        """Return whether `send` may be called: READY, fewer in flight than allowed, not throttled."""
         return self.state is _READY and len(self._in_flight) < self._max_in_flight and now >= self.throttled_until
 
     def next_deadline(self) -> float:
-        """When the first of the requests in flight times out; infinity without any."""
+        """Return when the first of the requests in flight times out; infinity without any."""
         return min((request.deadline for request in self._in_flight), default=math.inf)
 
     def timed_out(self, now: float) -> bool:
-        """Whether a response is overdue: the connection has to be poisoned then (`expire`), all of it (E-15)."""
+        """Return whether a response is overdue: the whole connection must then be poisoned (`expire`)."""
         return now >= self.next_deadline()
 
     def _advance(self, event: ConnectionEvent) -> None:
@@ -237,11 +239,11 @@ class Connection:
         self.state = state
 
     def start(self, now: float) -> list[Buffer]:
-        """The transport is there: what to write first.
+        """Return the first buffers to write, once the transport is connected.
 
         Raises:
             RuntimeError: called twice.
-            KafkaError: the connection was poisoned before; it is the reason.
+            KafkaError: the connection was poisoned before; this is the reason.
         """
         self._refuse_if_closed()
         self._advance(ConnectionEvent.STARTED)
@@ -249,20 +251,20 @@ class Connection:
         return self.data_to_send()
 
     def data_to_send(self) -> list[Buffer]:
-        """What the connection itself has to say since this was last called; to be written after each `receive_data`.
+        """Return the connection's own requests since the last call; write them after each `receive_data`.
 
-        Empty once the connection is READY or CLOSED: from then on only `send` gives buffers.
+        Empty once the connection is READY or CLOSED: from then on only `send` returns buffers.
         """
         output, self._output = self._output, []
         return output
 
     def negotiate(self, api_key: int, lowest: int = 0, highest: int = 32767) -> int:
-        """The highest version of an API that broker and client both speak, within ``lowest`` and ``highest``.
+        """Return the highest version of an API that broker and client support, within ``lowest`` and ``highest``.
 
         Raises:
-            UnsupportedVersionError: there is none; only this request fails by it.
+            UnsupportedVersionError: there is none; only this request fails.
         """
-        # One number for all three, which is looked up sooner than a tuple.
+        # One number for all three: looking it up is faster than for a tuple.
         asked = (api_key << 32) + (lowest << 16) + highest
         version = self._negotiated.get(asked)
         if version is None:
@@ -279,17 +281,19 @@ class Connection:
         expect_response: bool = True,
         read_response: ReadResponse | None = None,
     ) -> list[Buffer]:
-        """Take a request into flight and return the buffers to write, payloads by reference.
+        """Put a request in flight and return the buffers to write, payloads by reference.
 
-        ``timeout``: seconds the response may take. ``version``: else the highest that both sides speak.
-        ``expect_response=False`` is for Produce with acks=0: a broker does not answer it, so it is never in flight.
-        ``read_response`` reads the response, for one that is large; else it is read at once as a whole. Where what it
-        made of the response turns out malformed later, the connection is to be poisoned with that error.
+        Args:
+            timeout: seconds that the response may take.
+            version: the version of the request; by default the highest that both sides support.
+            expect_response: False for Produce with acks=0: a broker does not answer it, so it is never in flight.
+            read_response: reads a large response; by default it is decoded at once as a whole. If the result turns
+                out malformed later, the caller must poison the connection with that error.
 
         Raises:
-            UnsupportedVersionError: the broker does not speak the API; nothing was sent and the connection is fine.
-            ProtocolError: the request cannot be written in this version; likewise.
-            KafkaError: the connection is CLOSED; it is the reason.
+            UnsupportedVersionError: the broker does not support the API; nothing was sent, the connection is usable.
+            ProtocolError: the request cannot be encoded in this version; likewise.
+            KafkaError: the connection is CLOSED; this is the reason.
             RuntimeError: `can_send` was false.
         """
         if not self.can_send(now):
@@ -312,12 +316,12 @@ class Connection:
         expect_response: bool,
         read_response: ReadResponse | None = None,
     ) -> list[Buffer]:
-        # Ids are given in turn and answered in turn: two in flight are equal only with 2**31 requests in flight.
+        # Ids are sequential, and so are the responses: two in flight are equal only with 2**31 requests in flight.
         correlation_id = self._next_correlation_id
         buffers = encode_request(request, version, correlation_id, self._client_id)
         self._next_correlation_id = 0 if correlation_id == LARGEST_CORRELATION_ID else correlation_id + 1
         if expect_response:
-            # Field by field: what ``__init__`` is given would have to be objects.
+            # Assigned one by one: arguments of ``__init__`` would have to be Python objects.
             sent = InFlight.__new__(InFlight)
             sent.correlation_id = correlation_id
             sent.api_key = request.schema.api_key
@@ -325,7 +329,7 @@ class Connection:
             sent.context = context
             sent.sent_at = now
             sent.deadline = now + (self._request_timeout if timeout is None else timeout)
-            # A short form has no class of responses: its sender reads the response.
+            # A plain Produce request has no response class: its caller passes ``read_response``.
             sent.response_class = None if read_response is not None else request.response_class()  # type: ignore[union-attr]
             sent.read_response = read_response
             self._in_flight.append(sent)
@@ -339,33 +343,33 @@ class Connection:
             raise self.error.fresh()
 
     def receive_data(self, data: Buffer, now: float) -> list[Completed]:
-        """Take in what the transport received, however cut, and return the requests that it completes, in order.
+        """Process received data, however it is split, and return the requests that it completes, in order.
 
-        ``data`` is not looked at again after the call. What cannot be right poisons the connection: `state` is CLOSED
-        then and `error` says why, what was completed before is returned, and `poison` hands out what was in flight.
-        Responses to the connection's own requests are dealt with inside; `data_to_send` may have something to say
-        afterwards. On a CLOSED connection data is ignored.
+        ``data`` is not read after the call. Invalid data poisons the connection: `state` is CLOSED then, and `error`
+        is the reason. Requests completed before are returned, and `poison` returns those in flight. The connection
+        handles responses to its own requests; `data_to_send` may return buffers afterwards. A CLOSED connection
+        ignores data.
         """
         completed: list[Completed] = []
-        # Nearly always it is single bytes one behind the other already.
+        # Nearly always it is a contiguous view of bytes already.
         plain = type(data) is memoryview and is_of_bytes(data)
         view: memoryview = data if plain else memoryview(data).cast("B")  # type: ignore[assignment]  # by the line above
         end = len(view)
         position = 0
         while self.error is None and position < end:
             if self._frame is None and not self._frame_start and end - position >= _SIZE_OF_SIZE:
-                # As a rule whole frames come: no need to put them together.
+                # Usually whole frames arrive, and need not be assembled.
                 start = position + _SIZE_OF_SIZE
-                if cython.compiled:  # compiled only
-                    place = cython.cast(cython.p_uchar, PyMemoryView_GET_BUFFER(view).buf)
-                    size = read_integer(place + position, _SIZE_OF_SIZE)
+                if cython.compiled:
+                    address = cython.cast(cython.p_uchar, PyMemoryView_GET_BUFFER(view).buf)
+                    size = read_integer(address + position, _SIZE_OF_SIZE)
                 else:
                     (size,) = _SIZE.unpack_from(view, position)
                 if 0 <= size <= end - start and size <= self._max_frame_bytes:
                     position = start + size
                     # A copy: the response may keep views of it, such as of records, for longer than ``data`` lasts.
-                    if cython.compiled:  # compiled only
-                        frame = PyBytes_FromStringAndSize(cython.cast(cython.p_char, place + start), size)
+                    if cython.compiled:
+                        frame = PyBytes_FromStringAndSize(cython.cast(cython.p_char, address + start), size)
                     else:
                         frame = bytes(view[start:position])
                     self._receive_frame(frame, now, completed)
@@ -374,7 +378,7 @@ class Connection:
         return completed
 
     def _receive_part(self, view: memoryview, position: int, now: float, completed: list[Completed]) -> int:
-        """Take in a part of a frame, from ``position`` on; returns the position behind it."""
+        """Process a part of a frame from ``position`` on; return the position after it."""
         if self._frame is None:
             part = view[position : position + _SIZE.size - len(self._frame_start)]
             self._frame_start += part
@@ -384,7 +388,7 @@ class Connection:
             self._begin_frame()
             if self._frame is None:
                 return position
-        # Grows as bytes come, never by what the size claims; a complete frame is handed on without another copy.
+        # It grows with the received bytes, never by the size field; a complete frame is passed on without another copy.
         part = view[position : position + self._frame_size - len(self._frame)]
         self._frame += part
         if len(self._frame) == self._frame_size:
@@ -404,18 +408,16 @@ class Connection:
     def _receive_frame(self, frame: Buffer, now: float, completed: list[Completed]) -> None:
         if len(frame) < _CORRELATION_ID.size:
             length = counted(len(frame), "byte")
-            self._fail(ProtocolError(f"{self.peer} sent a response of {length}: too short to be one."))
+            self._fail(ProtocolError(f"{self.peer} sent a response of {length}, shorter than its correlation id."))
             return
-        if cython.compiled and type(frame) is bytes:  # compiled only
+        if cython.compiled and type(frame) is bytes:
             correlation_id = read_integer(cython.cast(cython.p_uchar, PyBytes_AS_STRING(frame)), _SIZE_OF_SIZE)
         else:
             (correlation_id,) = _CORRELATION_ID.unpack_from(frame)
         if not self._in_flight:
             if not self._ignore_unexpected(correlation_id, self._next_correlation_id):
                 self._fail(
-                    ProtocolError(
-                        f"{self.peer} sent a response that nothing asked for (correlation id {correlation_id})."
-                    )
+                    ProtocolError(f"{self.peer} sent a response without a request (correlation id {correlation_id}).")
                 )
             return
         request = self._in_flight[0]
@@ -428,7 +430,7 @@ class Connection:
         except ProtocolError as error:
             name = ApiKey(request.api_key).name
             self._fail(
-                ProtocolError(f"{self.peer} answered {name} version {request.version} in bytes that are wrong: {error}")
+                ProtocolError(f"{self.peer} sent a malformed response to {name} version {request.version}: {error}")
             )
             return
         del self._in_flight[0]
@@ -443,10 +445,10 @@ class Connection:
         completed.append(_completed(request, response, now, len(frame) + _SIZE_OF_SIZE))
 
     def _ignore_unexpected(self, correlation_id: int, next_in_flight: int) -> bool:
-        """Whether a response is to one of the requests that expect none: those between two that expect one.
+        """Return whether a response is to a request that expects none: one between two requests that expect one.
 
-        librdkafka's mock cluster sends such responses. A connection that was reset for them would take records back
-        that the broker has yet to read.
+        librdkafka's mock cluster sends such responses. Closing the connection for them would lose records that the
+        broker has yet to read.
         """
         ids = LARGEST_CORRELATION_ID + 1
         if not 0 < (correlation_id - self._last_answered) % ids < (next_in_flight - self._last_answered) % ids:
@@ -485,8 +487,8 @@ class Connection:
 
     def _handle_versions(self, request: InFlight, response: ApiVersionsResponse, now: float) -> None:
         versions = BrokerVersions(self.peer, response)
-        if response.error_code == _UNSUPPORTED_VERSION and request.version > 0:
-            # Before KIP-511 (Kafka 2.4) the answer names no versions: 0 is understood by every broker.
+        if response.error_code == UNSUPPORTED_VERSION and request.version > 0:
+            # Before KIP-511 (Kafka 2.4) the response lists no versions; every broker supports version 0.
             offered = versions.apis.get(ApiKey.API_VERSIONS, VersionRange(0, 0)).highest
             self._advance(ConnectionEvent.VERSIONS_REFUSED)
             self._request_versions(max(0, min(offered, request.version - 1)), now)
@@ -505,7 +507,7 @@ class Connection:
 
     def _handle_handshake(self, response: messages.SaslHandshakeResponse, now: float) -> None:
         assert self._authenticator is not None
-        if response.error_code == _UNSUPPORTED_SASL_MECHANISM:
+        if response.error_code == UNSUPPORTED_SASL_MECHANISM:
             offered = printable(", ".join(response.mechanisms)) or "none"
             raise error_class(response.error_code)(
                 f"The broker {self.peer} does not accept the SASL mechanism {self._authenticator.mechanism}; "
@@ -531,7 +533,7 @@ class Connection:
         self._send_own(messages.SaslAuthenticateRequest(auth_bytes=token), version, now)
 
     def _fail(self, error: KafkaError) -> None:
-        """Close for ``error``, if nothing did before; the requests in flight wait for `poison`."""
+        """Close with ``error`` unless closed; the requests in flight stay until `poison`."""
         if self.error is None:
             self.error = error
             self._advance(ConnectionEvent.POISONED)
@@ -540,10 +542,10 @@ class Connection:
             self._frame_start = bytearray()
 
     def poison(self, error: KafkaError) -> list[InFlight]:
-        """Close the connection for ``error`` and return what was in flight, oldest first.
+        """Close the connection with ``error`` and return the requests in flight, oldest first.
 
-        Each request is returned once: a connection that has closed itself (`receive_data`) hands them to
-        the first caller, a second call gets nothing. The first reason is kept in `error`, this one or an earlier.
+        Each request is returned once: the first call returns them all, even if the connection has closed itself
+        (`receive_data`), and a second call returns none. `error` keeps the first reason, this one or an earlier one.
         The connection's own requests are not returned.
         """
         self._fail(error)
@@ -552,7 +554,7 @@ class Connection:
         return failed
 
     def expire(self, now: float) -> list[InFlight]:
-        """Poison the connection if a response is overdue, and return what was in flight; else nothing (E-15)."""
+        """Poison the connection if a response is overdue, and return the requests in flight; else nothing."""
         overdue = next((request for request in self._in_flight if request.deadline <= now), None)
         if overdue is None:
             return []
@@ -564,7 +566,7 @@ class Connection:
         )
 
     def eof(self, exception: Exception | None = None) -> list[InFlight]:
-        """The transport has ended, by ``exception`` or, with None, cleanly; return what was in flight, as `poison`."""
+        """End with the transport, by ``exception`` or, if None, cleanly; return the requests in flight, as `poison`."""
         return self.poison(self._reason_for_end(exception))
 
     def _reason_for_end(self, exception: Exception | None) -> KafkaError:
@@ -575,8 +577,8 @@ class Connection:
         because = f" ({exception})" if exception is not None else ""
         if self.state is ConnectionState.AUTHENTICATING:
             return NetworkError(
-                f"{self.peer} ended the connection while authenticating{because}: its log says more; a SASL mechanism "
-                "or a listener that does not fit is the usual reason."
+                f"{self.peer} ended the connection while authenticating{because}: usually the SASL mechanism or the "
+                "listener is wrong. Check the broker's log."
             )
         if self._frame is not None or self._frame_start:
             got = counted(len(self._frame_start) + len(self._frame or b""), "byte")
@@ -595,7 +597,7 @@ def _decode(request: InFlight, frame: Buffer) -> AnyResponse:
     if request.read_response is not None:
         return request.read_response(request.version, frame)
     if request.api_key == _API_VERSIONS:
-        # A broker that does not know the version asked for cannot answer in it (KIP-35).
+        # A broker that does not support the requested version cannot answer in it (KIP-35).
         return decode_api_versions_response(request.version, frame)[1]
     assert request.response_class is not None
     return decode_response(request.response_class, request.version, frame)[1]

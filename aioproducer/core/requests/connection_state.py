@@ -1,4 +1,4 @@
-"""The states of a connection to a broker, and what moves it from one to the next."""
+"""The states of a connection to a broker, and the events between them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import Enum
 
 
 class ConnectionState(Enum):
-    """How far a connection is. It only ever moves down this list."""
+    """State of a connection. It only moves down this list."""
 
     CONNECTING = "connecting"
     """There is no transport yet."""
@@ -15,16 +15,16 @@ class ConnectionState(Enum):
     AUTHENTICATING = "authenticating"
     READY = "ready"
     CLOSED = "closed"
-    """Poisoned, for whatever reason; of no use any more."""
+    """Poisoned, for any reason; no longer usable."""
 
 
 class ConnectionEvent(Enum):
-    """What moves it on."""
+    """Event that changes the state."""
 
     STARTED = "started"
     VERSIONS_REFUSED = "versions refused"
     VERSIONS_KNOWN = "versions known"
-    AUTHENTICATION_REQUIRED = "credentials wanted"
+    AUTHENTICATION_REQUIRED = "authentication required"
     AUTHENTICATED = "authenticated"
     POISONED = "poisoned"
 
@@ -40,4 +40,4 @@ NEXT_STATE: Mapping[tuple[ConnectionState, ConnectionEvent], ConnectionState] = 
     (ConnectionState.AUTHENTICATING, ConnectionEvent.POISONED): ConnectionState.CLOSED,
     (ConnectionState.READY, ConnectionEvent.POISONED): ConnectionState.CLOSED,
 }
-"""Which event is possible in which state, and what comes of it. One that is not listed is the caller's mistake."""
+"""Next state by state and possible event. An event that is not listed is an error of the caller."""

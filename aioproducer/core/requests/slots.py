@@ -1,10 +1,10 @@
-"""Who takes the next free request slot of a node.
+"""Compiled. Allocation of a node's request slots to internal requests and data.
 
 A node has ``max_in_flight_requests_per_connection`` slots; a response frees one. Two kinds of requests share them:
-internal requests, which the producer makes for itself (metadata, producer id), and data, the drained batches. Serving
-either kind first whenever it waits would starve the other: coroutines that await each send fill every slot that their
-response frees, and metadata for a topic that does not exist can be due again with each of its responses. So the two
-alternate while both wait. Before any of them a connection authenticates: until then it is not ready, and has no slots.
+internal requests, which the producer makes for itself (metadata, producer id), and data, the drained batches. Always
+serving one kind first would starve the other. Coroutines that await each send fill every slot that their response
+frees. Metadata for a topic that does not exist can be due again with each of its responses. So the two alternate while
+both wait. Before either a connection authenticates: until then it is not ready, and has no slots.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class RequestSlots:
         self.data_next = False
 
     def is_for_internal(self, data_waits: bool) -> bool:
-        """Whether an internal request may take the next slot; ``data_waits``: data could be sent instead."""
+        """Return whether an internal request may take the next slot; ``data_waits``: data could be sent instead."""
         return not (self.data_next and data_waits)
 
     def internal_sent(self) -> None:
@@ -40,7 +40,7 @@ class RequestSlots:
 class InternalQueue:
     """The kinds of internal requests that are due, the one that has been due longest first.
 
-    Whether a kind is due can change with time alone, so the caller passes all that are due at each look.
+    Time alone can make a kind due, so the caller passes all kinds that are due with each call.
     """
 
     __slots__ = ("_due",)
@@ -57,5 +57,5 @@ class InternalQueue:
         return next(iter(waiting), None)
 
     def sent(self, kind: Hashable) -> None:
-        """Take a kind out that has been sent; if it is due again at once, it goes to the end."""
+        """Remove a kind that has been sent; if it is due again at once, it goes to the end."""
         self._due.pop(kind, None)

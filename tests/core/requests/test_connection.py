@@ -328,8 +328,8 @@ def test_the_highest_common_version_is_chosen() -> None:
 @pytest.mark.parametrize(
     ("offered", "text"),
     [
-        ((0, 2), "speaks PRODUCE version 0 to 2, but version 3 to 13 is needed: upgrade the broker"),
-        ((99, 99), "speaks PRODUCE version 99, but version 3 to 13 is needed: upgrade aioproducer"),
+        ((0, 2), "supports PRODUCE version 0 to 2, but version 3 to 13 is needed: upgrade the broker"),
+        ((99, 99), "supports PRODUCE version 99, but version 3 to 13 is needed: upgrade aioproducer"),
         (None, "does not offer PRODUCE requests, of which version 3 to 13 is needed"),
     ],
 )
@@ -432,7 +432,7 @@ def test_acks_0_response_is_not_expected(first: int) -> None:
     assert connection.receive_data(answer, 0.0) == []
     assert connection.error is None
     connection.receive_data(answer, 0.0)
-    assert "that nothing asked for" in str(connection.error)
+    assert "a response without a request" in str(connection.error)
 
 
 def test_requests_in_flight_are_limited() -> None:
@@ -505,7 +505,7 @@ def test_an_unrequested_response_poisons_the_connection() -> None:
     data = frame(metadata_response(1), 12, correlation_id)
     assert [completed.context for completed in connection.receive_data(data + data, 0.0)] == ["a"]
     assert connection.state is ConnectionState.CLOSED
-    assert "that nothing asked for" in str(connection.error)
+    assert "a response without a request" in str(connection.error)
 
 
 def test_a_malformed_body_poisons_the_connection() -> None:
@@ -513,7 +513,7 @@ def test_a_malformed_body_poisons_the_connection() -> None:
     correlation_id = send(connection, "a")
     assert connection.receive_data(sized(struct.pack(">i", correlation_id) + b"\xff\xff"), 0.0) == []
     assert isinstance(connection.error, ProtocolError)
-    assert str(connection.error).startswith("broker:9092 answered METADATA version 12 in bytes that are wrong: ")
+    assert str(connection.error).startswith("broker:9092 sent a malformed response to METADATA version 12: ")
     assert [request.context for request in connection.poison(NetworkError("gone"))] == ["a"]
 
 
