@@ -101,4 +101,4 @@ def test_cluster_ids_are_escaped_in_errors() -> None:
         )
         failure = metadata.handle_response(response, 0, version=12).failure
     assert failure is not None
-    assert f"now belong to cluster {ESCAPED}, before to first" in str(failure)
+    assert f"changed from first to {ESCAPED}:" in str(failure)

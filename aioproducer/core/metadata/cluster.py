@@ -1,4 +1,4 @@
-"""The vocabulary of cluster metadata: a topic and its partitions, what changed in them, and which node to ask."""
+"""The types of cluster metadata: topics, partitions, changes of both, and candidates for the least loaded node."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from random import Random
 
 NO_LEADER = -1
-"""In place of a node's id: the partition has no leader, or one that no list of brokers names."""
+"""In place of a node's id: the partition has no leader, or one that is not among the listed brokers."""
 
 NO_EPOCH = -1
 """In place of a leader epoch: none is known."""
@@ -32,11 +32,11 @@ class PartitionMetadata(NamedTuple):
 
 
 class TopicMetadata:
-    """A topic in use. ``partitions[n]`` is partition n and is replaced in place by newer metadata; only read it.
+    """A topic in use. ``partitions[n]`` is partition n; newer metadata replaces it in place. Read-only for others.
 
-    ``topic_id`` is None where the brokers know no topic ids (Metadata before version 10). A topic that was deleted and
-    created anew gets a new object. ``changes`` counts how often a partition was replaced or added,
-    and ``seen`` is for the ``MetadataView``.
+    ``topic_id`` is None if the brokers have no topic ids (Metadata before version 10). A topic that was deleted and
+    created again gets a new object. ``changes`` counts replaced and added partitions; ``seen`` is for the
+    ``MetadataView``.
     """
 
     __slots__ = ("changes", "name", "partitions", "seen", "topic_id")
@@ -50,7 +50,7 @@ class TopicMetadata:
 
 
 class LeaderChange(NamedTuple):
-    """A partition has another leader or leader epoch than before; one seen first and led comes from ``NO_LEADER``."""
+    """A partition has another leader or leader epoch; the old leader of a new partition is ``NO_LEADER``."""
 
     topic: str
     partition: int
@@ -68,27 +68,27 @@ class PartitionsAdded(NamedTuple):
 
 
 class MetadataChange:
-    """What a response (or a leader hint, or going back to the bootstrap addresses) changed, and nothing else.
+    """The changes by a response, a leader hint or a rebootstrap.
 
     leaders
-        Every partition whose leader or leader epoch differs, those of new and re-created topics included.
+        Every partition with another leader or leader epoch, including those of new and re-created topics.
     new_topics, recreated_topics, forgotten_topics
-        Topics whose partitions became known; that have another topic id (their epochs and partition count are
+        Topics that have known partitions now; that have another topic id (their epochs and partition count are
         reset); that were not used for ``metadata_max_idle_ms``.
     lost_topics
-        Topics that the cluster no longer has: they have no partitions until they come back, as ones that grew or as
-        re-created ones.
+        Topics that the cluster no longer has. They have no partitions until they reappear, as topics that grew or as
+        re-created topics.
     partitions_added
-        Topics that grew, new ones not included.
+        Topics that grew, without new ones.
     topic_errors
-        Error code by topic, for each topic the response named an error for, whether it did before or not.
+        Error code of each topic that has one in the response, whether it is new or not.
     nodes_added, nodes_removed, nodes_moved
-        Nodes; ``nodes_moved`` carries the new address of nodes whose host or port changed. The bootstrap addresses
+        Nodes; ``nodes_moved`` holds the new address of nodes with another host or port. The bootstrap addresses
         (negative ids) count as removed with the first response.
     failure
-        Why the response was no use, None if it was: nothing was learnt from it and asking again is due after a backoff.
+        Why the response was unusable, else None. It changed nothing then, and another request is due after a backoff.
 
-    True if anything is in it other than an error.
+    True if it contains a change other than an error.
     """
 
     __slots__ = (
@@ -119,7 +119,7 @@ class MetadataChange:
         self.failure: KafkaError | None = None
 
     def add(self, later: MetadataChange) -> None:
-        """Put a change that came after this one behind it."""
+        """Append a later change to this one."""
         self.leaders.extend(later.leaders)
         self.new_topics.extend(later.new_topics)
         self.recreated_topics.extend(later.recreated_topics)
@@ -148,7 +148,7 @@ class MetadataChange:
 
 
 class NodeState(Enum):
-    """How far away a request to a node is."""
+    """Whether a request can be sent to a node."""
 
     READY = "ready"
     """Connected and able to take a request now: not throttled, fewer in flight than allowed."""
@@ -156,7 +156,7 @@ class NodeState(Enum):
     CAN_CONNECT = "can_connect"
     """Not connected, and its reconnect backoff has passed."""
     BACKING_OFF = "backing_off"
-    """Nothing can be sent to it now, nor a connection be tried."""
+    """It accepts no request now, and connecting must wait."""
 
 
 class NodeCandidate(NamedTuple):
@@ -169,11 +169,11 @@ class NodeCandidate(NamedTuple):
 
 
 def least_loaded_node(candidates: Iterable[NodeCandidate], random: Random) -> int | None:
-    """The node to ask for something that any node can answer (NetworkClient.leastLoadedNode); None if there is none.
+    """Return the node for a request that any node can answer (NetworkClient.leastLoadedNode), None without any.
 
-    The ready one with the fewest requests in flight; else one that is connecting; else, of those that can be
-    connected to, the one whose last attempt is the longest ago, so that a dead node is not tried again before the
-    others. Equals are drawn from at random, to spread the clients of a cluster over its nodes.
+    It is the ready node with the fewest requests in flight, else one that is connecting. Else it is the node that can
+    be connected to with the oldest last attempt, so that a dead node is not tried again before the others. The choice
+    among equals is random, to spread the clients of a cluster over its nodes.
     """
     best: list[int] = []
     best_rank: tuple[int, float] = (3, 0.0)

@@ -1,11 +1,13 @@
-"""What is known of the cluster: its nodes, and the topics in use with their leaders, leader epochs and ids.
+"""Compiled. Metadata of the cluster: its nodes, and the topics in use with their leaders, leader epochs and ids.
 
 ``ClusterMetadata`` decides when to request metadata and applies the response; its owner picks a node, sends and waits.
-It knows only topics that records are sent to (KIP-526), never replaces a leader by one of an older epoch unless the
-topic was re-created (KIP-516), learns a new leader from a produce response (KIP-951), and returns to the bootstrap
-addresses when no known node can be reached (KIP-899, KIP-1102).
 
-Every leader it names is a node it knows, or ``NO_LEADER``. Partitions of a topic are always 0 to n-1 without a gap.
+* It holds only topics that records are sent to (KIP-526).
+* It never replaces a leader by one of an older epoch unless the topic was re-created (KIP-516).
+* It adopts the leader that a produce response names (KIP-951).
+* It returns to the bootstrap addresses when no known node can be reached (KIP-899, KIP-1102).
+
+Every leader is a known node or ``NO_LEADER``. Partitions of a topic are always 0 to n-1 without a gap.
 """
 
 from __future__ import annotations
@@ -31,7 +33,6 @@ from aioproducer.core.metadata.cluster import (
     least_loaded_node,
 )
 from aioproducer.core.metadata.metadata_merger import (
-    INVALID_TOPIC,
     PARTITIONS_PER_STEP,
     REFUSED_TOPIC_CODES,
     MetadataMerger,
@@ -39,6 +40,7 @@ from aioproducer.core.metadata.metadata_merger import (
     set_partition,
 )
 from aioproducer.core.requests.retry import Attempts, ExponentialBackoff
+from aioproducer.error_codes import INVALID_TOPIC_EXCEPTION, REBOOTSTRAP_REQUIRED
 from aioproducer.errors import KafkaError, broker_error
 from aioproducer.protocol.messages.metadata import (
     MetadataRequest,
@@ -66,28 +68,26 @@ __all__ = [
     "least_loaded_node",
 ]
 
-REBOOTSTRAP_REQUIRED = 129
-
 TOPICS_CHECKED_PER_REQUEST = 1000
-"""Those included that were forgotten: where that many were in a row, a request asks for none."""
+"""Topics to consider for a request, forgotten ones included: after as many forgotten topics, it contains none."""
 
 TOPICS_PER_REQUEST = 200
-"""Larger requests are sent in parts: one for thousands of topics would hold up the loop and the broker."""
+"""Larger updates take several requests: one for thousands of topics would delay the loop and the broker."""
 
 
 class _InFlight(NamedTuple):
     full: bool
     # In the order of the request.
     topics: dict[str, None]
-    # Of the requests that a full update takes.
+    # Whether it is the last request of a full update.
     last: bool
 
 
 class ClusterMetadata:
-    """The cluster as this producer knows it. Times are monotonic seconds passed in as ``now``.
+    """Metadata of the cluster. Times are monotonic seconds, passed as ``now``.
 
-    ``bootstrap`` are the configured addresses as (host, port): nodes -1, -2, ... until the first response. The other
-    arguments are the configuration keys of the same names; backoffs and ages in milliseconds.
+    ``bootstrap`` lists the configured addresses as (host, port): nodes -1, -2, ... until the first response. The other
+    arguments are the configuration keys of the same names; backoffs and ages are in milliseconds.
     """
 
     def __init__(
@@ -115,47 +115,47 @@ class ClusterMetadata:
         self._allow_auto_topic_creation: bool = allow_auto_topic_creation
 
         self.version: int = 0
-        """Counts the responses taken in: a waiter for news remembers it and waits until it is higher."""
+        """Number of applied responses: a caller that needs an update waits until it is higher."""
         self.cluster_id: str | None = None
         self.controller_id: int = -1
         self.last_error: KafkaError | None = None
-        """Why the latest attempt failed; None after a success. For error messages."""
+        """Error of the latest attempt, None after a success. For error messages."""
         self.last_update: float | None = None
-        """When the latest response was taken in, full or partial."""
+        """When the latest response was applied, full or partial."""
         self.update_reason: str = "no metadata yet"
-        """Why a full update was last asked for; for the log."""
+        """Reason of the latest request for a full update; for the log."""
         self.update_requested_at: float | None = None
-        """When that was; None before the first request."""
+        """When that update was requested; None before the first request."""
 
         self._nodes: dict[int, Node] = self._bootstrap
         self._topics: dict[str, TopicInUse] = {}
         self._new_topics: dict[str, None] = {}
         self._in_flight: _InFlight | None = None
         self._full_update_requested: bool = True
-        # The topics that were asked for before, those first whose turn in a full update is next. Of a hundred thousand
-        # a copy would hold up the loop for milliseconds. One that was forgotten is dropped when it is come by.
+        # Topics that were requested before, in the order in which full updates request them. It rotates: copying a
+        # hundred thousand topics would delay the loop for milliseconds. A forgotten topic is dropped at its turn.
         self._request_order: deque[TopicInUse] = deque()
-        # How many of those, and of the new ones, a full update that has begun still has to come by, and whether its
-        # answers so far told anything new.
+        # How many of those, and of the new topics, a full update in progress still has to request, and whether its
+        # responses so far changed anything.
         self._topics_left: int = 0
         self._new_topics_left: int = 0
         self._full_update_changed: bool = False
         self._last_full_update: float = -math.inf
         self._attempt_started: float | None = None
-        # The nodes that this attempt has asked in vain, or could not connect to.
+        # Nodes that failed to answer this attempt, or that it could not connect to.
         self._failed_nodes: set[int] = set()
         self._rebootstrap_required: bool = False
         backoff = ExponentialBackoff(retry_backoff_ms, retry_backoff_max_ms)
         self._failed = Attempts(backoff, random)
-        # Answers that tell nothing new back off like failures do (KIP-580): a partition without a leader for an hour
-        # must not be asked for ten times a second.
+        # Responses without a change back off as failures do (KIP-580): a partition without a leader for an hour must
+        # not be requested ten times a second.
         self._fruitless = Attempts(backoff, random)
-        # Where the bootstrap names brokers that cannot be reached, going back to it again would not help.
+        # If the bootstrap addresses list brokers that cannot be reached, another rebootstrap would not help.
         self._rebootstraps = Attempts(backoff, random)
 
     @property
     def nodes(self) -> Mapping[int, Node]:
-        """The known nodes by id: bootstrap addresses (negative ids) or the brokers of the latest response."""
+        """Known nodes by id: bootstrap addresses (negative ids) or the brokers of the latest response."""
         return MappingProxyType(self._nodes)
 
     @property
@@ -165,15 +165,15 @@ class ClusterMetadata:
 
     @property
     def topics_in_use(self) -> Iterable[str]:
-        """The names of the topics that a full update asks for."""
+        """Names of the topics that a full update requests."""
         return self._topics.keys()
 
     def node(self, node_id: int) -> Node | None:
-        """The node with this id, None when no response named it."""
+        """Return the node with this id, None if no response listed it."""
         return self._nodes.get(node_id)
 
     def topic(self, name: str) -> TopicMetadata | None:
-        """A topic in use whose partitions are known, else None. Does not count as use."""
+        """Return a topic in use if its partitions are known, else None. It does not count as use."""
         in_use = self._topics.get(name)
         if in_use is None:
             return None
@@ -181,12 +181,12 @@ class ClusterMetadata:
         return metadata if metadata is not None and metadata.partitions else None
 
     def topic_error(self, name: str) -> int:
-        """The error code that the latest response about this topic carried; 0 for none."""
+        """Return the topic's error code in the latest response about it; 0 for none."""
         in_use = self._topics.get(name)
         return 0 if in_use is None else in_use.error_code
 
     def leader(self, topic: str, partition: int) -> int:
-        """The id of the node that leads this partition, or ``NO_LEADER``; the node is always a known one."""
+        """Return the id of the node that leads the partition, always a known one, or ``NO_LEADER``."""
         metadata = self.topic(topic)
         if metadata is None or not 0 <= partition < len(metadata.partitions):
             return NO_LEADER
@@ -195,9 +195,9 @@ class ClusterMetadata:
     def add_topic(self, name: str, now: float) -> TopicMetadata | None:
         """Mark ``name`` as used now and return it if records can be appended to it.
 
-        None: its partitions are not known (or the cluster refuses it), and news is asked for: at once for a topic
-        not seen before, with a backoff for one that an earlier response had nothing good to say of (`topic_error`).
-        A topic with an invalid name is not asked for again by this.
+        Return None if its partitions are not known or the cluster rejects it. An update is requested then: at once
+        for a new topic, with a backoff after an earlier response without its partitions (`topic_error`). A topic with
+        an invalid name is not requested again.
         """
         in_use = self._topics.get(name)
         if in_use is None:
@@ -208,22 +208,21 @@ class ClusterMetadata:
         in_use.last_used = now
         if in_use.error_code not in REFUSED_TOPIC_CODES and (metadata := self.topic(name)) is not None:
             return metadata
-        asked = name in self._new_topics or (self._in_flight is not None and name in self._in_flight.topics)
-        if not asked and in_use.error_code != INVALID_TOPIC:
+        requested = name in self._new_topics or (self._in_flight is not None and name in self._in_flight.topics)
+        if not requested and in_use.error_code != INVALID_TOPIC_EXCEPTION:
             self.request_update(now, f"partitions of topic {name} are not known")
         return None
 
     def touch(self, name: str, now: float) -> None:
-        """Mark a topic as used now, so that it is not forgotten; nothing for one that is not in use."""
+        """Mark a topic as used now, so that it is not forgotten; a topic that is not in use is ignored."""
         in_use = self._topics.get(name)
         if in_use is not None:
             in_use.last_used = now
 
     def request_update(self, now: float, reason: str) -> int:
-        """Ask for a full update as soon as the backoff allows; return the `version` that it will exceed.
+        """Request a full update as soon as the backoff allows; return the `version` that it will exceed.
 
-        Asked while a request is in flight it is due again after that: the answer under way may be older than the
-        reason for asking.
+        If a request is in flight, another is due after it: its response may be older than the reason.
         """
         if not self._full_update_requested:
             self._full_update_requested = True
@@ -232,14 +231,14 @@ class ClusterMetadata:
         return self.version
 
     def request_partial_update(self, topic: str) -> int:
-        """Ask for one topic in use at once, without the rest; return the `version` that it will exceed."""
+        """Request one topic in use at once, without the others; return the `version` that it will exceed."""
         if topic in self._topics:
             self._new_topics[topic] = None
         return self.version
 
     @property
     def topics_in_flight(self) -> Collection[str]:
-        """The topics that the request in flight asks for."""
+        """Topics in the request in flight."""
         return () if self._in_flight is None else self._in_flight.topics
 
     @property
@@ -248,11 +247,11 @@ class ClusterMetadata:
         return self._in_flight is not None
 
     def next_update_delay(self, now: float) -> float:
-        """Seconds until a request is due: 0 for now, infinity while one is in flight.
+        """Return the seconds until a request is due: 0 for now, infinity while one is in flight.
 
-        New topics are asked for at once, everything else ``retry_backoff_ms`` (growing) after the last response;
-        after a failure all of it waits for the backoff. A node to ask other than the one that failed is the
-        caller's choice (`least_loaded_node`).
+        New topics are requested at once, all others ``retry_backoff_ms`` (growing) after the last response. After a
+        failure every request waits for the backoff. The caller chooses another node than the one that failed
+        (`least_loaded_node`).
         """
         if self._in_flight is not None:
             return math.inf
@@ -262,9 +261,9 @@ class ClusterMetadata:
         return max(due, self._failed.retry_at, self._fruitless.retry_at, now) - now
 
     def begin_attempt(self, now: float) -> None:
-        """An update is due and a node is looked for: ``metadata_recovery_rebootstrap_trigger_ms`` runs from the first.
+        """Begin an attempt, unless one is in progress: an update is due, and the caller looks for a node.
 
-        A success ends the attempt.
+        ``metadata_recovery_rebootstrap_trigger_ms`` counts from its begin. A success ends the attempt.
         """
         if self._attempt_started is None:
             self._attempt_started = now
@@ -272,19 +271,20 @@ class ClusterMetadata:
 
     @property
     def failed_nodes(self) -> Collection[int]:
-        """The nodes of which `node_failed` told since this attempt began; only read it."""
+        """Nodes that `node_failed` has added since this attempt began; read-only."""
         return self._failed_nodes
 
     def node_failed(self, node_id: int) -> None:
-        """A node could not be connected to, or has answered the request with an error or not at all."""
+        """Record that connecting to a node failed, or that it answered the request with an error or not at all."""
         if self._attempt_started is not None:
             self._failed_nodes.add(node_id)
 
     def build_request(self, now: float) -> MetadataRequest:
-        """The request to send now; from here on it is in flight, until its response or failure is handed in.
+        """Return the request to send now. It is in flight until its response or failure is passed in.
 
-        Partial (only new topics) unless a full update is wanted and its backoff has passed, or metadata is older than
-        ``metadata_max_age_ms``. More than ``TOPICS_PER_REQUEST`` topics take several requests, new ones first.
+        It is partial (only new topics) unless a full update was requested and its backoff has passed, or metadata is
+        older than ``metadata_max_age_ms``. More than ``TOPICS_PER_REQUEST`` topics take several requests, new topics
+        first.
 
         Raises:
             RuntimeError: a request is in flight already.
@@ -310,15 +310,15 @@ class ClusterMetadata:
         )
 
     def _next_names(self, full: bool) -> dict[str, None]:
-        """What to ask for next: new topics, and in a full update what is left of the others.
+        """Return the topics of the next request: new ones, and in a full update the others that are left.
 
-        In a full update the others have at least half of the request: new topics could come as fast as they are
-        asked for.
+        In a full update the others have at least half of the request: new topics could arrive as fast as they are
+        requested.
         """
         names = self._add_new_names({}, TOPICS_PER_REQUEST // (2 if full and self._topics_left else 1))
-        looks = TOPICS_CHECKED_PER_REQUEST if full else 0
-        while looks and self._topics_left and len(names) < TOPICS_PER_REQUEST:
-            looks -= 1
+        checks = TOPICS_CHECKED_PER_REQUEST if full else 0
+        while checks and self._topics_left and len(names) < TOPICS_PER_REQUEST:
+            checks -= 1
             self._topics_left -= 1
             in_use = self._request_order.popleft()
             if self._topics.get(in_use.name) is in_use:
@@ -327,7 +327,7 @@ class ClusterMetadata:
         return self._add_new_names(names, TOPICS_PER_REQUEST - len(names))
 
     def _add_new_names(self, names: dict[str, None], most: int) -> dict[str, None]:
-        """Add at most so many new topics to ``names``; from then on full updates ask for them."""
+        """Add at most ``most`` new topics to ``names``; from then on full updates request them."""
         new = list(islice(self._new_topics, max(most, 0)))
         self._new_topics_left = max(self._new_topics_left - len(new), 0)
         for name in new:
@@ -340,15 +340,18 @@ class ClusterMetadata:
         return names
 
     def handle_failure(self, error: KafkaError, now: float) -> None:
-        """The request in flight got no usable answer, or there was no node to ask; it is due again after a backoff."""
+        """End the request in flight, if any, without a usable response; it is due again after a backoff.
+
+        Also called if no node could receive the request.
+        """
         in_flight, self._in_flight = self._in_flight, None
         if in_flight is not None:
             self._full_update_requested |= in_flight.full
             if in_flight.full:
                 self._topics_left = self._new_topics_left = 0
             else:
-                # Topics that were forgotten meanwhile would be requested without need. The others are asked
-                # for again behind those that have not been asked for yet.
+                # Topics that were forgotten in the meantime would be requested without need. The others are requested
+                # again after those that were never requested.
                 for name in in_flight.topics:
                     if name in self._topics:
                         self._new_topics[name] = None
@@ -357,7 +360,7 @@ class ClusterMetadata:
         self._failed.failed(now)
 
     def handle_response(self, response: MetadataResponse, now: float, *, version: int) -> MetadataChange:
-        """`apply_response` all at once."""
+        """Run all steps of `apply_response` at once; return their changes."""
         change = MetadataChange()
         for step in self.apply_response(response, response.topics, now, version=version):
             change.add(step)
@@ -366,16 +369,18 @@ class ClusterMetadata:
     def apply_response(
         self, response: MetadataResponse, topics: Iterable[MetadataResponseTopic | None], now: float, *, version: int
     ) -> Iterator[MetadataChange]:
-        """Take in the answer to the request in flight, step by step; ``version`` is the Metadata version it came in.
+        """Apply the response to the request in flight, step by step; ``version`` is its Metadata version.
 
-        Each step is about ``PARTITIONS_PER_STEP`` partitions, and yields what it has changed. Between steps everything
-        else may be called but another ``apply_response``; the request is in flight until the last step, and `version` rises
-        in it. ``topics`` are those of the response, which need not have them itself (nor what stands behind them,
-        until they are at their end); where it gives ``None`` that is a step too. What it raises comes through here,
-        and is to be handed to `handle_failure`.
+        Each step merges about ``PARTITIONS_PER_STEP`` partitions and yields its changes. Between steps everything may
+        be called except another ``apply_response``. The request is in flight until the last step, which increases
+        `version`.
 
-        Never raises for what a response says. One with a top-level error or without brokers (a broker that has just
-        started) is a failed update. An answer to a request that `rebootstrap` has given up is ignored.
+        ``topics`` yields the topics of the response. ``response`` itself need not hold them, nor the fields after them
+        before ``topics`` has ended. ``None`` counts as a step too. Its exceptions pass through; the caller passes them
+        to `handle_failure`.
+
+        No content of a response raises. One with a top-level error or without brokers (of a broker that has just
+        started) is a failed update. A response to a request that `rebootstrap` has dropped is ignored.
         """
         in_flight = self._in_flight
         if in_flight is None:
@@ -387,7 +392,7 @@ class ClusterMetadata:
             if broker.node_id >= 0
         }
         if not nodes:
-            # Why stands behind the topics.
+            # The error code follows the topics.
             for _ in topics:
                 yield change
                 if self._in_flight is not in_flight:
@@ -432,7 +437,7 @@ class ClusterMetadata:
                     if self._in_flight is not in_flight:
                         return
         if any(name in self._topics for name in in_flight.topics.keys() - answered):
-            self.request_update(now, "the last response left out topics it was asked for")
+            self.request_update(now, "the last response lacked requested topics")
         change = yield from self._remove_nodes(nodes, now, merger.pop_change())
         news = news or bool(change)
         if self._in_flight is not in_flight:
@@ -472,9 +477,9 @@ class ClusterMetadata:
         node_endpoints: Iterable[Node],
         now: float,
     ) -> MetadataChange:
-        """Adopt the current leader that a produce response named beside its error (KIP-951); True if it was news.
+        """Adopt the current leader that a produce response names beside its error (KIP-951); return the changes.
 
-        Only a newer epoch counts, and only a leader whose address is known or among ``node_endpoints``.
+        Only a newer epoch counts, and only a leader with an address that is known or among ``node_endpoints``.
         """
         change = MetadataChange()
         metadata = self.topic(topic)
@@ -496,7 +501,7 @@ class ClusterMetadata:
         return change
 
     def require_rebootstrap(self) -> None:
-        """A broker answered ApiVersions with REBOOTSTRAP_REQUIRED: it is not the one meant (KIP-1102, KIP-1242)."""
+        """Record that a broker answered REBOOTSTRAP_REQUIRED: it is not the expected one (KIP-1102, KIP-1242)."""
         self._rebootstrap_required = True
 
     def needs_rebootstrap(
@@ -508,21 +513,21 @@ class ClusterMetadata:
         connecting: Iterable[int] = (),
         connecting_timeout: float = 0.0,
     ) -> bool:
-        """Whether to forget the known nodes and go back to the bootstrap addresses.
+        """Return whether to forget the known nodes and return to the bootstrap addresses.
 
-        True with ``metadata_recovery_strategy=rebootstrap`` when no node is available, when a broker demanded it, or
-        when an attempt has failed for ``metadata_recovery_rebootstrap_trigger_ms`` (KIP-1102). Never while the
-        bootstrap addresses are all there is, and not again before a backoff has passed, unless a broker that they
-        named was reached.
+        True with ``metadata_recovery_strategy=rebootstrap`` if no node is available, if a broker requires it, or if
+        an attempt has failed for ``metadata_recovery_rebootstrap_trigger_ms`` (KIP-1102). False while only the
+        bootstrap addresses are known. After a rebootstrap it is False until a backoff has passed or a broker that the
+        bootstrap addresses listed is reached.
 
-        A node that this attempt has not asked yet is not given up for the trigger alone. A trigger shorter than the
-        time that connecting takes would otherwise close each connection to a healthy cluster before it is used.
+        The trigger alone drops no node that this attempt has not tried yet. A trigger shorter than connecting takes
+        would otherwise close each connection to a healthy cluster before its first use.
 
         Args:
             node_available: the caller could send to or connect to at least one known node.
-            ready: the ids of nodes that can be asked, as soon as they have a free slot.
-            connecting: the ids of nodes that are being connected to.
-            connecting_timeout: seconds that connecting may take; an attempt waits no longer past the trigger for it.
+            ready: ids of nodes that take a request as soon as they have a free slot.
+            connecting: ids of nodes with a connection attempt in progress.
+            connecting_timeout: seconds that connecting may take; the attempt waits at most as long past the trigger.
         """
         if not self._may_rebootstrap or not self.bootstrapped or self._rebootstraps.delay(now) > 0:
             return False
@@ -536,10 +541,10 @@ class ClusterMetadata:
         return late > connecting_timeout or self._failed_nodes.issuperset(connecting)
 
     def rebootstrap(self, now: float) -> MetadataChange:
-        """Drop all known nodes for the bootstrap addresses; the topics stay, without leaders. An update is due at once.
+        """Replace all known nodes by the bootstrap addresses; the topics stay, without leaders. An update is due.
 
-        The caller closes the connections to the nodes removed. A request in flight on one of them is given up: what
-        becomes of it need not be handed in, and must not be once another request was built.
+        The caller closes the connections to the removed nodes. A request in flight on one of them is dropped: its
+        outcome need not be passed in, and must not be after another request was built.
         """
         change = MetadataChange()
         for step in self.rebootstrap_in_steps(now):
@@ -547,16 +552,16 @@ class ClusterMetadata:
         return change
 
     def rebootstrap_in_steps(self, now: float) -> Iterator[MetadataChange]:
-        """As `rebootstrap`, but the topics lose their leaders step by step, and each tells what has changed.
+        """As `rebootstrap`, but the topics lose their leaders in steps; each yields its changes.
 
-        All else has happened when this returns, and at least one step is left.
+        Everything else has happened when this returns, and at least one step is left.
         """
         change = MetadataChange()
         self._in_flight = None
         self._add_nodes(self._bootstrap, change)
         gone = self._forget_nodes(self._bootstrap, change)
         self._topics_left = self._new_topics_left = 0
-        self.request_update(now, "going back to the bootstrap addresses")
+        self.request_update(now, "returning to the bootstrap addresses")
         self._rebootstrap_required = False
         self._attempt_started = now
         self._failed.succeeded()
@@ -565,12 +570,12 @@ class ClusterMetadata:
         return _all_steps(self._remove_leaders(gone, now, change))
 
     def broker_reached(self) -> None:
-        """A broker that metadata named can be used: the next time that none can, the bootstrap is gone to at once."""
+        """Record that a listed broker is usable: the next time that none is, a rebootstrap needs no backoff."""
         self._rebootstraps.succeeded()
 
     @property
     def rebootstraps(self) -> int:
-        """How often in a row the bootstrap addresses were gone back to, and no broker that they named was reached."""
+        """Rebootstraps in a row after which no broker that the bootstrap addresses listed was reached."""
         return self._rebootstraps.failures
 
     def _rejection_reason(
@@ -581,12 +586,12 @@ class ClusterMetadata:
                 self._rebootstrap_required = True
             return broker_error(response.error_code)
         if not nodes:
-            return KafkaError("The broker's metadata lists no brokers: it is starting, and will know more in a moment.")
+            return KafkaError("The broker's metadata lists no brokers: the broker is starting.")
         if self._is_other_cluster(response) and not in_flight.full:
             self.request_update(now, "the cluster id changed")
             return KafkaError(
-                f"The brokers now belong to cluster {printable(str(response.cluster_id))}, before to "
-                f"{printable(str(self.cluster_id))}: all topics are asked for anew."
+                f"The cluster id changed from {printable(str(self.cluster_id))} to "
+                f"{printable(str(response.cluster_id))}: all topics are requested again."
             )
         return None
 
@@ -602,7 +607,7 @@ class ClusterMetadata:
                 change.forgotten_topics.append(name)
 
     def _add_nodes(self, nodes: dict[int, Node], change: MetadataChange) -> None:
-        """From here on leaders may be among ``nodes``, and among those known before until `_remove_nodes`."""
+        """Add ``nodes`` as possible leaders; those known before remain until `_remove_nodes`."""
         old = self._nodes
         for node_id, node in nodes.items():
             known = old.get(node_id)
@@ -615,11 +620,11 @@ class ClusterMetadata:
     def _remove_nodes(
         self, nodes: dict[int, Node], now: float, change: MetadataChange
     ) -> Generator[MetadataChange, None, MetadataChange]:
-        """Forget all nodes but ``nodes``, and in steps the leaders among them; returns the change of the last step."""
+        """Forget all other nodes, and in steps the leaders among them; return the changes of the last step."""
         return (yield from self._remove_leaders(self._forget_nodes(nodes, change), now, change))
 
     def _forget_nodes(self, nodes: dict[int, Node], change: MetadataChange) -> set[int]:
-        """Know ``nodes`` alone from here on; the ids of the brokers that are gone."""
+        """Replace the known nodes by ``nodes``; return the ids of the removed brokers."""
         removed = [node for node_id, node in self._nodes.items() if node_id not in nodes]
         self._nodes = nodes
         change.nodes_removed.extend(removed)
@@ -628,7 +633,7 @@ class ClusterMetadata:
     def _remove_leaders(
         self, gone: set[int], now: float, change: MetadataChange
     ) -> Generator[MetadataChange, None, MetadataChange]:
-        """Leave the partitions that those led without a leader; returns the change of the last step."""
+        """Leave the partitions of the removed leaders without a leader; return the changes of the last step."""
         work = 0
         for in_use in list(self._topics.values()) if gone else ():
             work += 1

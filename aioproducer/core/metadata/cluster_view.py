@@ -1,4 +1,4 @@
-"""The cluster as plug-ins and callers may see it."""
+"""A read-only view of the cluster for plug-ins and callers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from aioproducer.record import Node, PartitionInfo
 
 
 class _Seen(NamedTuple):
-    """What was made of a topic's metadata, and when."""
+    """Cached results for a topic, and the state of its metadata that they are from."""
 
     changes: int
     nodes: object
@@ -21,9 +21,9 @@ class _Seen(NamedTuple):
 
 
 class MetadataView:
-    """A read-only ``ClusterView`` of the producer's metadata, always as new as that.
+    """A read-only ``ClusterView`` of the producer's metadata, always up to date.
 
-    A partitioner asks it for every record: what it answers is made anew only where it has changed.
+    A partitioner may call it for every record: results are cached until the metadata changes.
     """
 
     __slots__ = ("_metadata",)
@@ -32,17 +32,17 @@ class MetadataView:
         self._metadata = metadata
 
     def partitions_for(self, topic: str) -> Sequence[PartitionInfo]:
-        """All partitions of the topic, ordered by number; empty when the topic is not known."""
+        """Return all partitions of the topic, ordered by number; empty if the topic is not known."""
         known = self._metadata.topic(topic)
         return () if known is None else self._seen(known).partitions
 
     def available_partitions_for(self, topic: str) -> Sequence[PartitionInfo]:
-        """Those with a leader."""
+        """Return the partitions that have a leader."""
         known = self._metadata.topic(topic)
         return () if known is None else self._seen(known).available
 
     def _seen(self, topic: TopicMetadata) -> _Seen:
-        # Where a node is new or has moved, all are in a new dict.
+        # The dict of nodes is replaced when a node is new or has moved.
         nodes = self._metadata._nodes
         seen = topic.seen
         if not isinstance(seen, _Seen) or seen.changes != topic.changes or seen.nodes is not nodes:
@@ -52,16 +52,16 @@ class MetadataView:
         return seen
 
     def partition_count(self, topic: str) -> int:
-        """How many partitions the topic has; 0 when it is not known."""
+        """Return the topic's number of partitions; 0 if it is not known."""
         known = self._metadata.topic(topic)
         return 0 if known is None else len(known.partitions)
 
     def node(self, node_id: int) -> Node | None:
-        """The broker of that id, or ``None``."""
+        """Return the broker with that id, or ``None``."""
         return self._metadata.node(node_id)
 
     def nodes(self) -> Sequence[Node]:
-        """The brokers that metadata lists."""
+        """Return the brokers that metadata lists."""
         return [node for node in self._metadata.nodes.values() if node.id >= 0]
 
     def _info(self, topic: str, partition: PartitionMetadata) -> PartitionInfo:

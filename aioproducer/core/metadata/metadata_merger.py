@@ -1,4 +1,4 @@
-"""What a Metadata response says of a topic, held against what is known of it."""
+"""Merges the topics of a Metadata response into the known metadata."""
 
 from __future__ import annotations
 
@@ -14,52 +14,54 @@ from aioproducer.core.metadata.cluster import (
     PartitionsAdded,
     TopicMetadata,
 )
+from aioproducer.error_codes import (
+    INVALID_TOPIC_EXCEPTION,
+    TOPIC_AUTHORIZATION_FAILED,
+    UNKNOWN_TOPIC_OR_PARTITION,
+)
 from aioproducer.errors import broker_error
 from aioproducer.protocol.messages.metadata import MetadataResponsePartition, MetadataResponseTopic
 from aioproducer.record import Node
 
-INVALID_TOPIC = 17
-_UNKNOWN_TOPIC_OR_PARTITION = 3
-_TOPIC_AUTHORIZATION_FAILED = 29
-
-REFUSED_TOPIC_CODES = frozenset((INVALID_TOPIC, _TOPIC_AUTHORIZATION_FAILED))
-"""Topic errors that asking again does not cure; every other one may pass (KafkaProducer treats just these as final)."""
+REFUSED_TOPIC_CODES = frozenset((INVALID_TOPIC_EXCEPTION, TOPIC_AUTHORIZATION_FAILED))
+"""Topic errors that another request does not resolve. All others may pass; KafkaProducer too treats only these as
+final."""
 
 RELIABLE_EPOCHS_FROM_VERSION = 9
-"""Metadata before this version may carry leader epochs that brokers never updated (KAFKA-9212): not believed."""
+"""Leader epochs in earlier versions of Metadata are ignored: brokers may never have updated them (KAFKA-9212)."""
 
 PARTITIONS_PER_STEP = 16
-"""How many partitions are taken in between two places where the loop may have its turn: about 0.1 ms."""
+"""Partitions that one step merges, in about 0.1 ms; between steps the loop may run other callbacks."""
 
 _ZERO_TOPIC_ID = bytes(16)
 
 
 class TopicInUse:
-    """A topic that records are sent to, and what the latest response about it said."""
+    """A topic that records are sent to, and its state in the latest response about it."""
 
     __slots__ = ("error_code", "last_used", "metadata", "name", "was_requested")
 
     def __init__(self, name: str, last_used: float) -> None:
         self.name = name
         self.last_used = last_used
-        # At least once; from then on full updates ask for it.
+        # Whether a request has included it; from then on full updates request it.
         self.was_requested = False
         self.metadata: TopicMetadata | None = None
         self.error_code = 0
 
 
 class MetadataMerger:
-    """Takes the topics of one response into what is known of them.
+    """Merges the topics of one response into the known metadata.
 
     Args:
         nodes: the brokers that the response lists.
-        version: the Metadata version that it came in.
-        other_cluster: it is from another cluster than those before: what is known of topics no longer counts.
-        request_again: told why the topics have to be asked for again.
-        change: what is new goes there.
+        version: the Metadata version of the response.
+        other_cluster: the response is from another cluster than earlier ones: the known metadata no longer applies.
+        request_again: called with the reason if the topics must be requested again.
+        change: receives the changes.
     """
 
-    __slots__ = ("_request_again", "_nodes", "_other_cluster", "_version", "change")
+    __slots__ = ("_nodes", "_other_cluster", "_request_again", "_version", "change")
 
     def __init__(
         self,
@@ -77,19 +79,19 @@ class MetadataMerger:
         self._request_again: Final = request_again
 
     def pop_change(self) -> MetadataChange:
-        """What is new since this was last called."""
+        """Return the changes since the last call."""
         change, self.change = self.change, MetadataChange()
         return change
 
     def merge_topic(self, data: MetadataResponseTopic, name: str, in_use: TopicInUse) -> Iterator[int]:
-        """Take in a topic; yields every now and then, and at its end, how many partitions that were.
+        """Merge a topic in steps; each step, and the end, yields the number of merged partitions.
 
-        What is new stands in ``change`` at the end; a topic's partitions are not known before all of them are.
+        ``change`` holds the changes at the end: the partitions of a topic become known all at once.
         """
         before, in_use.error_code = in_use.error_code, data.error_code
         if data.error_code:
-            if data.error_code == before == _UNKNOWN_TOPIC_OR_PARTITION:
-                # One broker may lag behind. Two answers in a row, and it was deleted.
+            if data.error_code == before == UNKNOWN_TOPIC_OR_PARTITION:
+                # One broker may lag behind; after two such responses in a row the topic was deleted.
                 self._mark_deleted(in_use)
             self.change.topic_errors[name] = data.error_code
             if data.error_code not in REFUSED_TOPIC_CODES:
@@ -111,7 +113,7 @@ class MetadataMerger:
         for partition in partitions:
             index = partition.partition_index
             if index > len(metadata.partitions):
-                self._request_again(f"topic {name} misses partition {len(metadata.partitions)}")
+                self._request_again(f"topic {name} lacks partition {len(metadata.partitions)}")
                 break
             if index >= 0:
                 before_recreation = None if old is None or index >= len(old.partitions) else old.partitions[index]
@@ -136,10 +138,11 @@ class MetadataMerger:
         yield in_step
 
     def _mark_deleted(self, in_use: TopicInUse) -> None:
+        """Drop the partitions of a topic that the cluster no longer has."""
         known = in_use.metadata
         if known is None or not known.partitions:
             return
-        # Its id stays, to tell whether it is another topic that comes back by this name.
+        # The id stays: it shows whether a later topic of this name is another one.
         in_use.metadata = TopicMetadata(known.name, known.topic_id, [])
         self.change.leaders.extend(
             LeaderChange(known.name, each.partition, each.leader, NO_LEADER, each.leader_epoch)
@@ -164,8 +167,8 @@ class MetadataMerger:
         if old is not None:
             if NO_EPOCH < epoch < old.leader_epoch:
                 return
-            # A broker that sees no leader where we know one of the same epoch has lost sight of it, no more: as long
-            # as the node is listed, trying it costs less than waiting until all brokers agree.
+            # A broker that lists no leader, though one of the same epoch is known, has only lost contact with it. While
+            # the node is listed, trying it costs less than waiting until all brokers agree.
             if leader == NO_LEADER and old.leader in self._nodes and epoch <= old.leader_epoch:
                 return
         new = PartitionMetadata(
@@ -176,7 +179,7 @@ class MetadataMerger:
             tuple(data.isr_nodes),
             tuple(data.offline_replicas),
         )
-        # Most answers say what is known: then no object takes the place of an equal one that lives long already.
+        # Most responses contain no change: an equal object must not replace one that the garbage collector has aged.
         if new != old:
             set_partition(metadata, new, leaders, old if old is not None else before_recreation)
 
@@ -184,7 +187,7 @@ class MetadataMerger:
 def set_partition(
     metadata: TopicMetadata, new: PartitionMetadata, leaders: list[LeaderChange], old: PartitionMetadata | None
 ) -> None:
-    """Replace ``old``; where the leader or its epoch differs that goes into ``leaders``."""
+    """Replace ``old`` by ``new``; append to ``leaders`` if the leader or its epoch differs."""
     metadata.changes += 1
     if new.partition < len(metadata.partitions):
         metadata.partitions[new.partition] = new
@@ -203,7 +206,7 @@ def _partition_index(partition: MetadataResponsePartition) -> int:
 def _was_recreated(
     known: TopicMetadata, topic_id: bytes | None, partitions: Sequence[MetadataResponsePartition]
 ) -> bool:
-    """Whether the topic was deleted and created anew: another id, or without ids fewer partitions than it had."""
+    """Return whether the topic was deleted and created again: it has another id, or without ids fewer partitions."""
     if topic_id is not None and known.topic_id is not None:
         return topic_id != known.topic_id
     if topic_id is not None or known.topic_id is not None:
