@@ -557,7 +557,7 @@ class Producer(RecordSender):
                             raise error
                     await self._next_metadata(parts)
         except TimeoutError:
-            raise parts.sender.cluster.why_unknown(topic, self.config.max_block_ms) from None
+            raise parts.sender.cluster.unknown_topic_error(topic, self.config.max_block_ms) from None
         from aioproducer.core.metadata.cluster_view import MetadataView
 
         return list(MetadataView(parts.metadata).partitions_for(topic))

@@ -350,11 +350,11 @@ async def test_a_cancelled_wait_for_metadata_leaves_no_state() -> None:
                 await producer.wait_ready(0.001)
         waiting = asyncio.create_task(producer.partitions_for("any"))
         await asyncio.sleep(0)
-        watches = producer._sender.cluster._metadata_waiters
-        assert len(watches) == 1
+        waiters = producer._sender.cluster._metadata_waiters
+        assert len(waiters) == 1
         waiting.cancel()
         await asyncio.wait([waiting])
-        assert not watches
+        assert not waiters
 
 
 async def test_an_unclosed_producer_warns() -> None:

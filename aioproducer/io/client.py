@@ -1,7 +1,7 @@
-"""Single requests to the nodes of a cluster, each awaited for its answer: what admin calls and readers stand on.
+"""Single requests to the nodes of a cluster, each awaited for its response: the basis of admin calls and readers.
 
-The producer does without: its requests are put together when a node has room. Here a caller has a request, waits for a
-node that takes it, and gets the response. Nodes, their connections and backoffs are the producer's.
+The producer does not use it: it assembles a request when a node has room. Here a caller has a request, waits for a node
+that accepts it, and gets the response. Nodes, their connections and backoffs are the same as in the producer.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ R = TypeVar("R", bound=Response)
 class BrokerClient(NodeOwner):
     """Requests to the nodes of a cluster, each awaited for its response.
 
-    Connections are made when first needed. It belongs to one event loop, and ``close`` ends it.
+    Connections are made when first needed. The client belongs to one event loop, and ``close`` ends it.
     """
 
     def __init__(
@@ -62,16 +62,16 @@ class BrokerClient(NodeOwner):
     async def request(
         self, request: Request[R], *, node_id: int | None = None, highest: int = 32767, timeout: float
     ) -> R:
-        """The answer of a node, the least loaded one if none is named, within ``timeout`` seconds in all.
+        """Return the response of a node, by default the least loaded one, within ``timeout`` seconds in total.
 
         Args:
             highest: the highest version of the request to use.
-            node_id: a node that metadata knows. Without, trying to connect goes on until there is one.
+            node_id: a node that metadata lists. By default, attempts to connect continue until a node is ready.
 
         Raises:
-            KafkaTimeoutError: there was no answer in time; the text says why, where that is known.
-            NetworkError, ConnectionFailedError: the named node cannot be reached, or the connection ended.
-            UnsupportedVersionError: the node does not speak this.
+            KafkaTimeoutError: there was no response in time; the text contains the cause if it is known.
+            NetworkError, ConnectionFailedError: the given node cannot be reached, or the connection ended.
+            UnsupportedVersionError: the node does not support the request.
         """
         try:
             async with asyncio.timeout(timeout):
@@ -88,7 +88,7 @@ class BrokerClient(NodeOwner):
     def _too_late(self, timeout: float) -> KafkaTimeoutError:
         cause = self.last_error()
         if cause is not None:
-            return KafkaTimeoutError(f"No broker could be asked within {timeout:.3g} s. {cause}")
+            return KafkaTimeoutError(f"No broker could be reached within {timeout:.3g} s. {cause}")
         return KafkaTimeoutError(f"No broker answered within {timeout:.3g} s.")
 
     async def _send(self, node: NodeConnection, request: Request[R], highest: int, timeout: float) -> Completed:
@@ -114,7 +114,7 @@ class BrokerClient(NodeOwner):
         self._pool.node_ready(node)
 
     def node_changed(self, node: NodeConnection, now: float) -> None:
-        """Let every call that waits for a node look again."""
+        """Let every call that waits for a node check again."""
         if not node.connected:
             self._pool.node_lost(node, now)
         self._wake_waiting()
@@ -135,17 +135,17 @@ class BrokerClient(NodeOwner):
         return self._pool.last_error()
 
     async def _usable(self, node_id: int) -> NodeConnection:
-        """The node, connected.
+        """Return the node once it can take a request.
 
         Raises:
-            NetworkError: metadata does not know it.
+            NetworkError: metadata does not list it.
             KafkaError: the attempt to connect failed.
         """
         began = self._loop.time()
         while True:
             node = self.node(node_id)
             if node is None:
-                raise NetworkError(f"the cluster does not list broker {node_id} any more")
+                raise NetworkError(f"the cluster no longer lists broker {node_id}")
             now = self._loop.time()
             if node.can_send(now):
                 return node
@@ -163,7 +163,7 @@ class BrokerClient(NodeOwner):
             await self._wait_changed(list(self._pool.nodes.values()), now)
 
     def _least_loaded(self, now: float) -> NodeConnection | None:
-        """A node that can take a request now; where there is none, one is connected to, or the bootstrap addresses."""
+        """Return a node that can take a request now, or None and connect to one, or to the bootstrap addresses."""
         candidates = [
             NodeCandidate(node_id, NodeState.CAN_CONNECT) if node is None else node.candidate(now)
             for node_id, node in ((node_id, self._pool.nodes.get(node_id)) for node_id in self.metadata.nodes)
@@ -173,7 +173,7 @@ class BrokerClient(NodeOwner):
         usable = chosen is not None or any(node.connected for node in self._pool.nodes.values())
         if self.metadata.needs_rebootstrap(now, node_available=usable):
             if not self.metadata.rebootstraps:
-                self._log.warning("No known broker can be reached: going back to the bootstrap addresses")
+                self._log.warning("No known broker can be reached: returning to the bootstrap addresses")
             self._apply(self.metadata.rebootstrap(now))
             return self._least_loaded(now)
         node = None if chosen is None else self.node(chosen)
@@ -183,9 +183,9 @@ class BrokerClient(NodeOwner):
         return None
 
     async def _wait_changed(self, nodes: list[NodeConnection], now: float) -> None:
-        """Until a node changes, or time alone makes one of these usable, which were not when it was ``now``.
+        """Wait until a node changes, or until a backoff or throttling ends that was in progress at ``now``.
 
-        A later time would miss what ended since then, and the caller would not wake.
+        A later time would miss a backoff that has ended since, and the caller would not wake.
         """
         changed = self._changed
         retry_at = min((node.retry_at() for node in nodes if node.retry_at() > now), default=math.inf)
@@ -195,10 +195,10 @@ class BrokerClient(NodeOwner):
     # Metadata
 
     async def renew_metadata(self, timeout: float) -> None:
-        """Ask for the topics in use again, after a backoff where the last time brought nothing new.
+        """Request the topics in use again, after a backoff if the last response contained no change.
 
         Raises:
-            KafkaTimeoutError: there was no answer in time.
+            KafkaTimeoutError: there was no response in time.
         """
         metadata = self.metadata
         try:
@@ -206,13 +206,13 @@ class BrokerClient(NodeOwner):
                 version = metadata.version
                 async with self._renewing:
                     while metadata.version == version:
-                        await self._ask_for_metadata(timeout)
+                        await self._request_metadata(timeout)
         except TimeoutError as error:
             if isinstance(error, KafkaError):
                 raise
             raise self._too_late(timeout) from None
 
-    async def _ask_for_metadata(self, timeout: float) -> None:
+    async def _request_metadata(self, timeout: float) -> None:
         metadata = self.metadata
         metadata.request_update(self._loop.time(), "a call needs it")
         delay = metadata.next_update_delay(self._loop.time())
@@ -224,7 +224,7 @@ class BrokerClient(NodeOwner):
         try:
             completed = await self._send(node, request, version, timeout)
         except BaseException as error:
-            # A call that gives up leaves metadata as if it had not been requested.
+            # A cancelled call leaves metadata as if it had not been requested.
             reason = error if isinstance(error, KafkaError) else KafkaTimeoutError("the caller stopped waiting")
             metadata.handle_failure(reason, self._loop.time())
             if isinstance(error, KafkaError) and error.retriable:
@@ -236,15 +236,15 @@ class BrokerClient(NodeOwner):
 
     def _apply(self, change: MetadataChange) -> None:
         self._pool.apply(change)
-        # A call may wait for a node whose attempt to connect ends without a notification.
+        # A call may wait for a node: the end of its attempt to connect causes no notification.
         self._wake_waiting()
 
     async def partition_count(self, topic: str, timeout: float) -> int:
-        """How many partitions the topic has; from here on it is in use, and metadata keeps its leaders.
+        """Return the topic's number of partitions; from then on it is in use, and metadata keeps its leaders.
 
         Raises:
-            BrokerError: the cluster says that there is no such topic, or that it may not be seen.
-            KafkaTimeoutError: there was no answer in time.
+            BrokerError: the cluster has no such topic, or denies access to it.
+            KafkaTimeoutError: there was no response in time.
         """
         known = self.metadata.add_topic(topic, self._loop.time())
         if known is None:
@@ -256,7 +256,7 @@ class BrokerClient(NodeOwner):
         return len(known.partitions)
 
     def leader(self, topic: str, partition: int) -> int:
-        """The node that leads a partition of a topic in use, or ``NO_LEADER``."""
+        """Return the node that leads a partition of a topic in use, or ``NO_LEADER``."""
         self.metadata.touch(topic, self._loop.time())
         return self.metadata.leader(topic, partition)
 

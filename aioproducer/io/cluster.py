@@ -1,6 +1,6 @@
-"""The cluster as the producer uses it: its nodes, and what is asked of them besides producing.
+"""Compiled. The cluster of a producer: its nodes, and all requests other than Produce.
 
-Metadata and the producer id are asked for here, ahead of all records, of whichever node is least loaded.
+``Cluster`` requests metadata and the producer id, before all records, from the least loaded node.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from aioproducer.core.metadata.cluster_metadata import REFUSED_TOPIC_CODES, Clus
 from aioproducer.core.requests.connection import Completed, ReadResponse
 from aioproducer.core.requests.retry import Attempts, ExponentialBackoff
 from aioproducer.core.requests.slots import InternalQueue
+from aioproducer.error_codes import NONE
 from aioproducer.errors import KafkaError, NetworkError, ProtocolError, broker_error
 from aioproducer.hooks import Hooks
 from aioproducer.io.dialing import NodeSettings
@@ -37,9 +38,9 @@ if TYPE_CHECKING:
 
     from aioproducer.core.batching.accumulator import RecordAccumulator
 
-# How long a metadata response is taken in, in seconds, before the loop has a turn.
+# Seconds for which a metadata response is applied before the loop runs other callbacks.
 MAX_SLICE_SECONDS = 0.0005
-# How many partitions are made, or change their leader, between two looks at the clock.
+# Partitions that are created, or change their leader, before the clock is read again.
 PARTITIONS_PER_CLOCK_CHECK = 256
 
 
@@ -58,8 +59,8 @@ class Cluster:
     """The cluster's nodes, the metadata that lists them, and the producer id.
 
     Args:
-        owner: is notified by the nodes: the sender.
-        wake: asks for a pass of the sender.
+        owner: receives the notifications of the nodes: the sender.
+        wake: requests a pass of the sender.
     """
 
     def __init__(
@@ -81,7 +82,7 @@ class Cluster:
         self.pool = NodePool(loop, metadata, owner, connector, node_settings, metrics, hooks, random)
         self.nodes = self.pool.nodes
         self.metadata = metadata
-        # Topics that the cluster rejects: why, and the number of the last waiting record that this applies to.
+        # Topics that the cluster rejects: the error, and the number of the last waiting record that it applies to.
         self.rejected_topics: dict[str, tuple[KafkaError, int]] = {}
         self._loop = loop
         self._accumulator = accumulator
@@ -97,7 +98,7 @@ class Cluster:
         self._producer_id_attempts = Attempts(retry_backoff, random)
         self._metadata_waiters: dict[asyncio.Future[None], None] = {}
         self._metadata_request: InternalRequest | None = None
-        # What is being taken in: responses, and that the brokers they named are given up.
+        # The remaining steps of responses, and of rebootstraps, that are being applied.
         self._apply_steps: Iterator[None] | None = None
 
     # Nodes
@@ -108,17 +109,19 @@ class Cluster:
             self.metadata.node_failed(node.id)
         self.pool.node_lost(node, now)
 
-    def _least_loaded(self, now: float, asked: Collection[int]) -> NodeConnection | None:
-        """Return a node whose next slot an internal request may take, or None.
+    def _least_loaded(self, now: float, failed: Collection[int]) -> NodeConnection | None:
+        """Return a node with a free slot for an internal request, or None.
 
-        Without one, connect to the most promising node, or go back to the bootstrap addresses. Nodes that were
-        ``asked`` in vain are passed over as long as another is ready: one that is idle for its errors would be the
-        least loaded for ever.
+        Without one, connect to the most promising node, or return to the bootstrap addresses. Nodes that have
+        ``failed`` are skipped while another is ready: a node that is idle because of its errors would remain the
+        least loaded.
         """
         known: Iterable[int] = self.metadata.nodes
-        if asked:
-            known = [node_id for node_id in known if node_id not in asked and self._is_available(node_id, now)] or known
-        # Nodes that were never needed cost nothing until one is chosen.
+        if failed:
+            known = [
+                node_id for node_id in known if node_id not in failed and self._is_available(node_id, now)
+            ] or known
+        # A node that was never needed is not created until it is chosen.
         candidates = []
         data_first = False
         for node_id in known:
@@ -130,7 +133,7 @@ class Cluster:
             if candidate.state is NodeState.READY and not node.slots.is_for_internal(
                 node_id in self._accumulator.ready.ready_nodes
             ):
-                # Its data is sent in this pass, and the slots behind that are looked at again.
+                # This pass sends its data, and then checks the remaining slots again.
                 data_first = True
                 continue
             candidates.append(candidate)
@@ -138,7 +141,7 @@ class Cluster:
         usable = chosen is not None or any(node.connected for node in self.nodes.values())
         if self._needs_rebootstrap(now, usable):
             if not self.metadata.rebootstraps:
-                self._log.warning("No known broker can be reached: going back to the bootstrap addresses")
+                self._log.warning("No known broker can be reached: returning to the bootstrap addresses")
             if self._metadata_request is not None:
                 self._metadata_request.give_up()
             self._begin_apply(
@@ -174,7 +177,7 @@ class Cluster:
     # Metadata and the producer id
 
     def is_due(self, now: float) -> bool:
-        """Whether an internal request waits for a slot."""
+        """Return whether an internal request waits for a slot."""
         return self.metadata.next_update_delay(now) <= 0 or self._producer_id_due(now)
 
     def _due(self, now: float) -> list[Internal]:
@@ -192,7 +195,7 @@ class Cluster:
         return self._accumulator.has_undelivered() or self.metadata.bootstrapped
 
     def send_due(self, now: float) -> float:
-        """Send the internal requests that are due and may take a slot; return when to look again."""
+        """Send the internal requests that are due and may take a slot; return the time of the next check."""
         while self.is_due(now) and self.send_internal(now):
             continue
         delay = self.metadata.next_update_delay(now)
@@ -206,7 +209,7 @@ class Cluster:
         return deadline
 
     def send_internal(self, now: float) -> bool:
-        """Send the internal request that has been due longest, if a node has a slot for it; return whether it left."""
+        """Send the internal request that has been due longest if a node has a slot; return whether it was sent."""
         due = self._due(now)
         if _METADATA in due:
             self.metadata.begin_attempt(now)
@@ -243,7 +246,7 @@ class Cluster:
         return True
 
     def _next_reconnect(self, now: float) -> float:
-        """When a node that backs off may be tried again; nodes that connect wake the task themselves."""
+        """Return when a node that backs off may be tried again; nodes that connect wake the sender themselves."""
         waits = [
             node.retry_at()
             for node_id in self.metadata.nodes
@@ -255,31 +258,31 @@ class Cluster:
         assert isinstance(completed.response, ResponseInParts)
         self._begin_apply(self._apply_response(node, completed.response, completed.version))
 
-    def _begin_apply(self, intake: Iterator[None]) -> None:
-        """Take in what is new about the cluster, and before it the rest of what is being taken in."""
-        # An answer that was given up goes on until it finds out: what it has changed is to be known here too.
-        self._apply_steps = intake if self._apply_steps is None else chain(self._apply_steps, intake)
+    def _begin_apply(self, steps: Iterator[None]) -> None:
+        """Run the remaining steps of earlier updates, then ``steps``."""
+        # A dropped response continues until it detects that: its changes so far must be applied here too.
+        self._apply_steps = steps if self._apply_steps is None else chain(self._apply_steps, steps)
         self._continue_apply(self._apply_steps)
 
-    def _continue_apply(self, intake: Iterator[None]) -> None:
-        """Take in as much of a response as the loop can spare the time for in one turn."""
-        if self._apply_steps is not intake:
+    def _continue_apply(self, steps: Iterator[None]) -> None:
+        """Run steps for ``MAX_SLICE_SECONDS``; the next iteration of the loop continues."""
+        if self._apply_steps is not steps:
             return
         until = perf_counter() + MAX_SLICE_SECONDS
-        for _ in intake:
+        for _ in steps:
             if perf_counter() >= until:
-                self._loop.call_soon(self._continue_apply, intake)
+                self._loop.call_soon(self._continue_apply, steps)
                 return
         self._apply_steps = None
 
     def _apply_response(
         self, node: NodeConnection, response: ResponseInParts[MetadataResponse, MetadataResponseTopic], version: int
     ) -> Iterator[None]:
-        """The steps of taking in a metadata response."""
+        """Apply a metadata response in steps."""
         metadata = self.metadata
         now = self._loop.time()
         names: list[str] = []
-        asked = metadata.topics_in_flight
+        requested = metadata.topics_in_flight
         failure: KafkaError | None = None
         try:
             topics = _collect_names(response.elements(), names) if self._hooks.metadata_updated else response.elements()
@@ -288,16 +291,16 @@ class Cluster:
                 yield from self._apply_change(change, now)
         except ProtocolError as error:
             failure = ProtocolError(
-                f"Broker {node.node} answered METADATA version {version} in bytes that are wrong: {error}"
+                f"Broker {node.node} sent a malformed response to METADATA version {version}: {error}"
             )
             self._log.warning("%s", failure)
             metadata.handle_failure(failure, now)
             node.poison(failure)
-        # Those alone that this answer is about: of a hundred thousand topics each has its turn in some request.
-        for name in asked:
+        # Only the topics of this response: of a hundred thousand topics, each is in some request.
+        for name in requested:
             queues = self._accumulator.blocked_records.topics.get(name)
             if queues is not None:
-                # Records wait for this topic, or for more of its partitions, and this response did not help.
+                # Records still wait for this topic, or for more of its partitions, after this response.
                 topic = metadata.add_topic(name, now)
                 if topic is not None and queues.unknown_partition_waiters:
                     metadata.request_update(now, f"topic {name} lacks a partition that records wait for")
@@ -311,10 +314,10 @@ class Cluster:
         self._wake()
 
     def _resolve_metadata_waiters(self) -> None:
-        watches, self._metadata_waiters = self._metadata_waiters, {}
-        for watch in watches:
-            if not watch.done():
-                watch.set_result(None)
+        waiters, self._metadata_waiters = self._metadata_waiters, {}
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
 
     def _metadata_failed(self, node: NodeConnection, error: KafkaError) -> None:
         self.metadata.node_failed(node.id)
@@ -322,17 +325,17 @@ class Cluster:
         self._wake()
 
     def add_metadata_waiter(self) -> asyncio.Future[None]:
-        """A future that is done with the next metadata response, or cancelled where there will be none."""
+        """Return a future that the next metadata response resolves, and ``close`` cancels."""
         future: asyncio.Future[None] = self._loop.create_future()
         self._metadata_waiters[future] = None
         return future
 
     def remove_metadata_waiter(self, future: asyncio.Future[None]) -> None:
-        """Drop a future of ``add_metadata_waiter`` that is no longer awaited."""
+        """Remove a future of ``add_metadata_waiter`` that is no longer awaited."""
         self._metadata_waiters.pop(future, None)
 
     def record_topic_use(self, name: str, now: float) -> None:
-        """Let metadata keep the topic, or request it: records are sent to it."""
+        """Record that a topic is in use: metadata keeps it, or requests it."""
         if self.metadata.add_topic(name, now) is None:
             self._wake()
 
@@ -347,13 +350,13 @@ class Cluster:
         self._wake()
 
     def apply(self, change: MetadataChange, now: float) -> None:
-        """Tell the accumulator and the nodes what is new about the cluster."""
+        """Apply a metadata change to the accumulator and the nodes, in one step."""
         for _ in self._apply_change(change, now):
-            # All at once: a hint is about one partition.
+            # A leader hint concerns one partition.
             continue
 
     def _apply_change(self, change: MetadataChange, now: float) -> Iterator[None]:
-        """The steps of ``apply``."""
+        """Apply a metadata change in steps."""
         accumulator = self._accumulator
         topics = accumulator.topics
         self.pool.apply(change)
@@ -369,9 +372,9 @@ class Cluster:
                 accumulator.set_partition_count(name, len(topic.partitions), now)
         for name in change.recreated_topics:
             topics.recreated(name)
-        # No step before this: what waits for a topic goes to partitions that are near, or have a leader at all.
+        # No step precedes this one: waiting records must go to partitions that have a leader, or a near one.
         for number, leader in enumerate(change.leaders, start=1):
-            # The leader of now: between two steps a hint may have named another one.
+            # The current leader: a hint may have named another one between two steps.
             node_id = self.metadata.leader(leader.topic, leader.partition)
             topics.set_leader(leader.topic, leader.partition, node_id, now)
             if number % PARTITIONS_PER_CLOCK_CHECK == 0:
@@ -404,14 +407,14 @@ class Cluster:
         response = completed.response
         assert isinstance(response, InitProducerIdResponse)
         self._producer_id_requested = False
-        if response.error_code == 0 and (response.producer_id < 0 or response.producer_epoch < 0):
+        if response.error_code == NONE and (response.producer_id < 0 or response.producer_epoch < 0):
             self._log.warning(
-                "A broker gave the producer the id %d with epoch %d, and neither may be negative: it is asked again",
+                "A broker returned producer id %d with epoch %d, but neither may be negative; requesting another",
                 response.producer_id,
                 response.producer_epoch,
             )
             self._producer_id_attempts.failed(now)
-        elif response.error_code == 0:
+        elif response.error_code == NONE:
             self._producer_id_attempts.succeeded()
             self._producer_state.set_producer_id(response.producer_id, response.producer_epoch)
             self._accumulator.ready.unblock_held(now)
@@ -430,8 +433,8 @@ class Cluster:
             self._producer_state.fail(error)
         self._wake()
 
-    def why_unknown(self, topic: str, waited_ms: float) -> KafkaError:
-        """Why the topic's partitions are not known after so long."""
+    def unknown_topic_error(self, topic: str, waited_ms: float) -> KafkaError:
+        """Return the error for a topic without known partitions after ``waited_ms``."""
         cause = self.pool.last_error()
         seen = self.metadata.last_update is not None
         code = self.metadata.topic_error(topic)
@@ -439,12 +442,12 @@ class Cluster:
             cause = broker_error(code)
         now = self._loop.time()
         by_node = [self.throttling(node_id, now) for node_id in self.metadata.nodes]
-        # Any node that does not throttle can be asked.
+        # Throttling is a reason only if all nodes throttle.
         throttling = by_node[0] if by_node and all(by_node) else ""
         return topic_unknown(topic, waited_ms, metadata_seen=seen, throttling=throttling, cause=cause)
 
     def throttling(self, node_id: int, now: float) -> str:
-        """A sentence about a node that throttles this client, empty of one that does not."""
+        """Return a sentence about a node that throttles this client, empty if it does not."""
         node = self.nodes.get(node_id)
         left = 0.0 if node is None else node.throttled_until - now
         return throttled(node.node, left * 1000) if node is not None and left > 0 else ""
@@ -452,10 +455,10 @@ class Cluster:
     # The end
 
     async def close(self) -> None:
-        """End every connection; also where this is cancelled, none stays open."""
+        """End every connection; none stays open, even if this is cancelled."""
         self._apply_steps = None
-        for watch in self._metadata_waiters:
-            watch.cancel()
+        for waiter in self._metadata_waiters:
+            waiter.cancel()
         self._metadata_waiters.clear()
         await self.pool.close()
 

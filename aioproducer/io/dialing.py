@@ -1,4 +1,4 @@
-"""How a broker's connection is made: to one of the addresses of its name after the other, each in a bounded time."""
+"""Connects to a broker: tries the addresses of its host name one after the other, each in a bounded time."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Dialer:
     """Makes connections to one broker, at one host and port.
 
     Args:
-        setups: how many attempts in a row have taken too long; the next ones may take longer (KIP-601).
+        setups: number of attempts in a row that timed out; the next ones may take longer (KIP-601).
     """
 
     def __init__(
@@ -57,27 +57,27 @@ class Dialer:
         self._connector = connector
         self._settings = settings
         self._random = random
-        # What is left to try, each with the name that a certificate must bear.
+        # Addresses left to try, each with the host name that the certificate must have.
         self._addresses: list[tuple[str, str]] = []
 
     @property
     def has_more(self) -> bool:
-        """Whether the name has addresses that were not tried."""
+        """Whether the host name has untried addresses."""
         return bool(self._addresses)
 
     def forget_addresses(self) -> None:
-        """The name may lead elsewhere by now."""
+        """Resolve the host name again next time: it may have other addresses by now."""
         self._addresses = []
 
     def moved(self, node: Node) -> Dialer:
-        """One for the place where the broker is now."""
+        """Return a dialer for the broker's new address."""
         return Dialer(self._loop, node, self._connector, self._settings, self._random)
 
     async def connect(self, handler: TransportHandler) -> Transport:
-        """A connection to the next address.
+        """Connect to the next address.
 
         Raises:
-            KafkaError: there is none, and why.
+            KafkaError: the attempt failed; the text gives the reason.
         """
         host, port = self._node.host, self._node.port
         timeout = self._settings.setup_timeout.delay(self.setups, self._random)
@@ -89,25 +89,25 @@ class Dialer:
                 address, name = self._addresses.pop(0)
                 transport = await self._connector.connect(address, port, handler, server_hostname=name)
         except OSError as failure:
-            # asyncio.TimeoutError is an OSError too, and so is that of a socket whose connection timed out.
+            # asyncio.TimeoutError is an OSError too, as is the error of a socket after its connection timed out.
             if deadline.expired():
                 self.setups += 1
                 raise ConnectionFailedError(
-                    f"{_at(host, address, port)} did not take a connection within {timeout * 1000:.0f} ms "
-                    f"(socket_connection_setup_timeout_ms): check host and port, and what filters the network between."
+                    f"{_at(host, address, port)} did not accept a connection within {timeout * 1000:.0f} ms "
+                    f"(socket_connection_setup_timeout_ms): check host, port and firewalls."
                 ) from None
             broker = self._node.id if self._node.id >= 0 else None
             uses_tls = self._settings.uses_tls
             raise connection_failed(_at(host, address, port), failure, uses_tls=uses_tls, broker=broker) from None
         except Exception as failure:
-            # The loop's, a connector's or the machine's fault; trying goes on, since it may pass.
+            # The loop, the connector or the machine has failed. Further attempts may succeed.
             self._settings.log.exception("Connecting to broker %s failed", self._node)
             raise ConnectionFailedError(f"Connecting to {_at(host, address, port)} failed: {failure!r}") from None
         self.setups = 0
         return transport
 
     async def _resolve(self, host: str, port: int) -> list[tuple[str, str]]:
-        """All addresses of ``host``, in the resolver's order, each with the name to verify."""
+        """Return all addresses of ``host`` in the resolver's order, each with the name to verify."""
         addresses = await self._connector.resolve(host, port)
         if not self._settings.canonical_bootstrap or self._node.id >= 0:
             return [(address, host) for address in addresses]

@@ -1,4 +1,4 @@
-"""Gives failed records to ``on_record_failed``: read back from what is kept of them, a few in each pass of the loop."""
+"""Passes failed records to ``on_record_failed``: decodes them again, a few in each iteration of the loop."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from aioproducer.wire.record import decode_record
 if TYPE_CHECKING:
     from aioproducer.producer_record import Record
 
-# How long records are told of between two turns for others, in seconds.
+# Seconds for which records are reported before the loop runs other callbacks.
 REPORT_SLICE_SECONDS = 0.0005
-# Compressed batches that were larger than this are decompressed in a thread, in bytes: gzip takes a quarter of a
-# millisecond for as many.
+# Bytes that are decompressed in the loop, which gzip does in a quarter of a millisecond. A thread decompresses larger
+# batches.
 MAX_DECOMPRESSED_INLINE = 65536
 
 OnRecordFailed = Callable[["Record", KafkaError], None]
 
 
 class FailedRecords:
-    """Failed batches and records in line whose records are still to be told of, in the order in which they failed.
+    """Failed batches and waiting records that are still to be reported, in the order in which they failed.
 
-    A batch has one more reader, so that it keeps its memory; that is counted in ``buffer_memory``. Other records may
-    take as many bytes together: past that all are told of at once.
+    A batch counts one more reader and so keeps its memory, which is part of ``buffer_memory``. Other records may take
+    ``size_limit`` bytes together; beyond that all records are reported at once.
 
     Args:
         hooks: called with each record and its error; they raise nothing.
-        release: called for a batch that is read no more.
+        release: called with a batch that is no longer read.
     """
 
     def __init__(
@@ -57,14 +57,14 @@ class FailedRecords:
         self._log = log
         self._size = 0
         self._waiting: deque[ProducerBatch | PendingRecord] = deque()
-        # What is left of the batch or record that came before those.
+        # The remaining records of the batch, or the record, that came before those.
         self._records: Iterator[tuple[Record, KafkaError]] | None = None
         self._task: asyncio.Task[None] | None = None
         # Hooks run in the context of the caller of start(), not of send().
         self._context = copy_context()
 
     def add(self, failed: ProducerBatch | PendingRecord) -> None:
-        """Tell of the batch's records, or of this one, soon."""
+        """Report the batch's records, or this record, soon."""
         self._waiting.append(failed)
         if isinstance(failed, PendingRecord):
             self._size += failed.charged
@@ -73,23 +73,23 @@ class FailedRecords:
                 return
         if self._task is None:
             create_task = self._loop.create_task
-            # Not its argument ``context``, which a task factory of the user's may not take.
+            # Without the argument ``context``, which a task factory of the application may not accept.
             self._task = self._context.run(create_task, self._report(), name="aioproducer-failed-records")
 
     async def wait_reported(self) -> None:
-        """Wait until all are told of."""
+        """Wait until all are reported."""
         while self._task is not None:
             await asyncio.wait([self._task])
         self.report_all()
 
     def report_all(self) -> None:
-        """Tell of all at once, however long that takes."""
+        """Report all records now, however long that takes."""
         while self._report_next():
             continue
 
     async def _report(self) -> None:
         try:
-            # An eager task begins where it is made, in the middle of what has failed the records.
+            # An eager task starts within ``add``, while the caller is still failing records.
             await asyncio.sleep(0)
             began = perf_counter()
             more = True
@@ -101,14 +101,14 @@ class FailedRecords:
                     await asyncio.sleep(0)
                     began = perf_counter()
         except asyncio.CancelledError:
-            # As a rule the loop is about to end, and there is no later.
+            # Usually the loop is about to end, so this is the last opportunity.
             self.report_all()
             raise
         finally:
             self._task = None
 
     def _report_next(self) -> bool:
-        """Tell of the next record, or end what had none left; False where there is nothing."""
+        """Report the next record, or finish a batch without further ones; return False if nothing is left."""
         if self._records is None:
             if not self._waiting:
                 return False
@@ -116,7 +116,7 @@ class FailedRecords:
         try:
             found = next(self._records, None)
         except Exception:
-            self._log.exception("Failed records could not be read back for on_record_failed")
+            self._log.exception("Decoding failed records for on_record_failed failed")
             found = None
         if found is None:
             self._records = None
@@ -132,7 +132,7 @@ class FailedRecords:
         return self._alone(failed)
 
     def _body(self, batch: ProducerBatch) -> bytes:
-        """A copy of the batch's body, whose memory goes back."""
+        """Return a copy of the batch's body, and return its memory."""
         assert batch.body is not None
         body = b"".join(batch.body)
         batch.readers -= 1
@@ -140,7 +140,7 @@ class FailedRecords:
         return body
 
     async def _read_in_thread(self) -> None:
-        """Begin the batch that waits longest, decompressed elsewhere."""
+        """Begin to read the oldest batch, which a thread decompresses."""
         batch = self._waiting.popleft()
         assert isinstance(batch, ProducerBatch)
         body = self._body(batch)
@@ -149,7 +149,7 @@ class FailedRecords:
         try:
             data = await asyncio.to_thread(codec(batch.codec_id).decompress, body)
         except Exception:
-            # What is wrong with the bytes, if that is it, is met again where they are read here, and logged.
+            # If the bytes are malformed, decompressing them in the loop fails too and logs the error.
             return
         if self._records is here:
             self._records = self._decoded(batch, data, 0)

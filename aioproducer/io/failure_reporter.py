@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from aioproducer._common.texts import counted
@@ -19,12 +20,19 @@ if TYPE_CHECKING:
 
 OnError = Callable[[TopicPartition, int, KafkaError], None]
 
-# At most this many rejected records are kept until they are reported; their awaiters have that long to come.
+# At most this many rejected records are kept until they are reported; until then a caller may await their Deliveries.
 MAX_REJECTED_KEPT = 1000
+
+# Records are reported together if they have the same partition and the same kind of error.
+_Kind = tuple[TopicPartition, type[KafkaError]]
 
 
 class FailureReporter:
-    """Counts, logs and reports failures of records, those of one pass of the loop together.
+    """Counts, logs and reports failures of records, those of one kind together.
+
+    The reporter counts two groups of records that failed without a batch. The sender has those that failed while they
+    waited reported a few at a time, when no more of them fail (``report_failures``). Records that ``send`` rejected
+    are reported two iterations of the loop later, when their caller has had the chance to await them.
 
     Args:
         on_error: called with partition (-1 if none was chosen), number of records and error; its exceptions are logged.
@@ -44,8 +52,10 @@ class FailureReporter:
         self._metrics = metrics
         self._log = log
         self._on_error = on_error
-        # Rejected records that are not reported yet, by partition and kind of error.
-        self._rejected: dict[tuple[TopicPartition, type[KafkaError]], _RejectedRecords] = {}
+        self.unreported: OrderedDict[_Kind, _FailedRecords] = OrderedDict()
+        """Records that failed while they waited and are not reported yet."""
+        # Rejected records that are not reported yet.
+        self._rejected: dict[_Kind, _FailedRecords] = {}
 
     def report(self, topic_partition: TopicPartition, count: int, unobserved: int, error: KafkaError) -> None:
         """Report ``count`` failed records, of which ``unobserved`` had neither an awaiter nor a callback."""
@@ -64,34 +74,62 @@ class FailureReporter:
                 self._log.exception("on_error failed")
 
     def record_raised(self, error: KafkaError) -> None:
-        """Count an error that ``send`` raises for a record that is not accepted, as Kafka's ``doSend`` does."""
+        """Count an error that ``send`` raises instead of accepting a record, as Kafka's ``doSend`` does."""
         if not isinstance(error, WrongCallerError | ProducerClosedError):
             self._metrics.send_raised(error, self._loop.time())
 
+    def record_waiting(self, records: Sequence[PendingRecord], error: KafkaError, now: float) -> None:
+        """Count records that have failed with one error while they waited, for ``report_failures``."""
+        for pending in records:
+            # Their callers have had the chance to await them.
+            self._count(self.unreported, pending, error, now).add_observed(pending.observed)
+        if self.failed_records is not None:
+            for pending in records:
+                self.failed_records.add(pending)
+
     def record_rejected(self, pending: PendingRecord, error: KafkaError) -> None:
-        """Report a record whose Delivery has failed without a batch, together with the others of this pass."""
-        if isinstance(error, BufferExhaustedError):
-            self._metrics.buffer_exhausted.record(1, self._loop.time())
+        """Count a record that ``send`` rejected; report it with the others of this iteration of the loop."""
         if not self._rejected:
-            # One pass later than the next: by then the caller of ``send`` awaits the Delivery, if it ever does.
+            # Two iterations later: by then the caller of ``send`` awaits the Delivery, if it ever does.
             self._loop.call_soon(self._loop.call_soon, self.report_rejected)
-        kind = pending.where(), type(error)
-        rejected = self._rejected.get(kind)
-        if rejected is None:
-            rejected = self._rejected[kind] = _RejectedRecords(error)
-        rejected.add(pending)
+        self._count(self._rejected, pending, error, self._loop.time()).add(pending)
         if self.failed_records is not None:
             self.failed_records.add(pending)
+
+    def _count(
+        self, tally: dict[_Kind, _FailedRecords], pending: PendingRecord, error: KafkaError, now: float
+    ) -> _FailedRecords:
+        """Record the metric of a full buffer, and return the entry of ``tally`` that the record belongs to."""
+        if isinstance(error, BufferExhaustedError):
+            self._metrics.buffer_exhausted.record(1, now)
+        kind = pending.where(), type(error)
+        failed = tally.get(kind)
+        if failed is None:
+            failed = tally[kind] = _FailedRecords(error)
+        return failed
+
+    def report_failures(self, now: float, limit: int | None = None) -> bool:
+        """Report records that failed while they waited, at most ``limit`` kinds; return whether there are more."""
+        unreported = self.unreported
+        left = len(unreported) if limit is None else limit
+        while unreported and left:
+            left -= 1
+            (topic_partition, _), failed = unreported.popitem(last=False)
+            self._report_counted(topic_partition, failed, now)
+        return bool(unreported)
 
     def report_rejected(self) -> None:
         """Report the rejected records now."""
         rejected, self._rejected = self._rejected, {}
-        for (topic_partition, _), records in rejected.items():
-            self._metrics.records_failed(topic_partition.topic, records.count, self._loop.time())
-            self.report(topic_partition, records.count, records.unobserved(), records.error)
+        for (topic_partition, _), failed in rejected.items():
+            self._report_counted(topic_partition, failed, self._loop.time())
+
+    def _report_counted(self, topic_partition: TopicPartition, failed: _FailedRecords, now: float) -> None:
+        self._metrics.records_failed(topic_partition.topic, failed.count, now)
+        self.report(topic_partition, failed.count, failed.unobserved(), failed.error)
 
 
-class _RejectedRecords:
+class _FailedRecords:
     """Records of one partition that failed with the same kind of error; a bounded number of them is kept."""
 
     __slots__ = ("_recent", "_unobserved", "count", "error")
@@ -102,7 +140,13 @@ class _RejectedRecords:
         self._unobserved = 0
         self._recent: list[PendingRecord] = []
 
+    def add_observed(self, observed: bool) -> None:
+        """Count a record, which is not kept."""
+        self.count += 1
+        self._unobserved += not observed
+
     def add(self, pending: PendingRecord) -> None:
+        """Count a record, and keep it until ``unobserved`` checks it."""
         if len(self._recent) == MAX_REJECTED_KEPT:
             self.unobserved()
         self.count += 1

@@ -1,8 +1,8 @@
-"""One broker: the task that keeps its connection, and what is in flight on it.
+"""Compiled. One broker: the task that maintains its connection, and the requests in flight on it.
 
-The task connects when something is wanted of the broker, waits for the connection's end, and backs off. Requests do not
-go through it: ``send`` encodes and writes at once, in the caller's turn of the loop, and responses are handled in the
-turn in which they come, so that a record pays for no hand-over between tasks.
+The task connects when a connection is requested, waits for its end, and backs off. Requests bypass it: ``send`` encodes
+and writes at once, in the caller's callback of the loop. Responses are handled in the callback that receives them. So
+no record is handed over between tasks.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 _HEADER_START = struct.Struct(">ihhi")
 _READY = ConnectionState.READY
 
-# The states of a connection to a broker: DISCONNECTED, and CONNECTING while an address is dialled; CONNECTED while
-# there is a transport that takes requests; ENDING when the client has closed it. A node that metadata no longer lists
-# is DRAINING while requests are in flight, DRAINED when the client has closed its transport, and RETIRED without one.
+# The states of a connection to a broker: DISCONNECTED, and CONNECTING while the client dials an address; CONNECTED
+# while a transport accepts requests; ENDING when the client has closed it. A node that metadata no longer lists is
+# DRAINING while requests are in flight, DRAINED when the client has closed its transport, and RETIRED without one.
 DISCONNECTED, CONNECTING, CONNECTED, ENDING, DRAINING, DRAINED, RETIRED = range(7)
 
 STATE_NAMES = ("disconnected", "connecting", "connected", "ending", "draining", "drained", "retired")
@@ -55,8 +55,8 @@ NEXT_STATES: Mapping[int, tuple[int, ...]] = {
 }
 """Which states may follow each state of a connection to a broker."""
 
-# The same as one number, for ``set_state``: eight bits for each state. Names of this module alone are C integers in
-# the compiled module.
+# NEXT_STATES as one number, for ``set_state``: eight bits for each state. Names declared in the .pxd file are C
+# integers in the compiled module.
 _TRANSITIONS = sum([1 << 8 * old + new for old, states in NEXT_STATES.items() for new in states])
 _CONNECTED, _DRAINING = CONNECTED, DRAINING
 
@@ -64,13 +64,13 @@ _NEVER = float("inf")
 
 
 class RequestContext:
-    """Receives the end of one request: exactly one of ``answered`` and ``failed`` is called.
+    """Receives the outcome of one request: exactly one of ``answered`` and ``failed`` is called.
 
-    ``reading`` is called if the transport reads the request's buffers beyond ``send``; ``released`` when it no longer
-    does. A request without a response is ``answered`` with None once it is written. If ``send`` has returned True, it
-    is written already and ``answered`` is not called. ``send`` itself calls nothing but ``reading``.
+    ``reading`` is called if the transport still reads the request's buffers after ``send``, and ``released`` when it no
+    longer does. A request without a response is ``answered`` with None once it is written. If ``send`` has returned
+    True, it is written already and ``answered`` is not called. ``send`` itself only calls ``reading``.
 
-    This base class serves requests that own their buffers and whose end the connection handles itself.
+    This base class serves requests that own their buffers, if the connection handles their outcome itself.
     """
 
     __slots__ = ()
@@ -90,12 +90,12 @@ class RequestContext:
         raise NotImplementedError
 
 
-# The connection handles the end of its own requests.
+# The connection handles the outcome of its own requests.
 _OWN_REQUEST = RequestContext()
 
 
 class ReconnectHistory(NamedTuple):
-    """What is still to be known of a broker that was not reached, when it is forgotten and then named again."""
+    """Failed attempts to reach a broker, kept after metadata no longer lists it in case it is listed again."""
 
     attempts: Attempts
     setups: int
@@ -127,18 +127,18 @@ class InternalRequest(RequestContext):
 
 
 class NodeOwner:
-    """Is notified of the state of its nodes: the sender, or a ``BrokerClient``."""
+    """Receives the notifications of its nodes: the sender, or a ``BrokerClient``."""
 
     def __init__(self) -> None:
         self.reconnect_histories: dict[tuple[int, str, int], ReconnectHistory] = {}
-        """By id, host and port, of brokers that metadata does not list at the moment."""
+        """By id, host and port, for brokers that metadata does not list at the moment."""
 
     def node_ready(self, node: NodeConnection) -> None:
-        """The node is connected and its API versions are known; ``node_changed`` follows."""
+        """Receive that the node is connected and its API versions are known; ``node_changed`` follows."""
         raise NotImplementedError
 
     def node_changed(self, node: NodeConnection, now: float) -> None:
-        """The node is ready, can take more requests than before, or is disconnected."""
+        """Receive that the node is ready, can take more requests than before, or is disconnected."""
         raise NotImplementedError
 
     def expected_cluster_id(self) -> str | None:
@@ -186,30 +186,30 @@ class NodeConnection:
         self._transport: Transport | None = None
         self._connected_at = 0.0
         self._last_used = 0.0
-        # Requests whose buffers the transport still reads.
+        # Requests with buffers that the transport still reads.
         self._unwritten: list[RequestContext] = []
-        # Of those that no response is expected to: when that has taken too long.
+        # Write deadlines of those that expect no response.
         self._write_deadlines: dict[RequestContext, float] = {}
-        # The first of them.
+        # The first of these deadlines.
         self._write_deadline = _NEVER
-        # A request could not be sent because of them.
+        # Whether unwritten requests have prevented another one.
         self._awaits_write = False
-        # Taken out of the connection by its time-out, until the transport has ended.
+        # Requests in flight when the connection was poisoned, until the transport has ended.
         self._overdue: list[InFlight] = []
-        # One timer for all deadlines. It is never later than the next of them, and may be earlier.
+        # One timer for all deadlines. It is never later than the next deadline, and may be earlier.
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due = float("inf")
         self.state = DISCONNECTED
         # Whether the API versions are known and the client is authenticated, until the connection's end.
         self._was_ready = False
-        # Awaited by the task: a connection is requested, it has ended, the broker has another address.
+        # The task awaits these: a connection is requested, it has ended, the broker has another address.
         self._connection_requested = asyncio.Event()
         self._ended = asyncio.Event()
         self._moved = asyncio.Event()
         self._logged = history.logged
         self.task = self._begin()
 
-    # What the owner asks
+    # Calls of the owner
 
     @property
     def connected(self) -> bool:
@@ -217,7 +217,8 @@ class NodeConnection:
         return self._transport is not None
 
     def set_state(self, state: int) -> None:
-        """
+        """Change the state.
+
         Raises:
             AssertionError: ``state`` may not follow the connection's state.
         """
@@ -245,14 +246,14 @@ class NodeConnection:
         return float("-inf") if self._connection is None else self._connection.throttled_until
 
     def can_send(self, now: float) -> bool:
-        """Whether ``send`` may be called: ready, room in flight, not throttled, and it would go out at once.
+        """Return whether ``send`` may be called: ready, a free slot, not throttled, and writing at once.
 
-        Where that is not so, ``node_changed`` tells when it is, or ``retry_at``.
+        If not, ``node_changed`` is called once it may, or ``retry_at`` returns the time.
         """
         connection = self._connection
         if connection is None or self.state != _CONNECTED or not connection.can_send(now):
             return False
-        # Asked only while something is unwritten: else there is nothing that could wait.
+        # Checked only while requests are unwritten: otherwise the transport accepts another.
         if not self._unwritten or self._is_writable():
             return True
         self._awaits_write = True
@@ -262,7 +263,7 @@ class NodeConnection:
         return self._transport is not None and self._transport.is_writable
 
     def candidate(self, now: float) -> NodeCandidate:
-        """This node as the choice of the least loaded one sees it."""
+        """Return this node as a candidate for ``least_loaded_node``."""
         if self.can_send(now):
             state = NodeState.READY
         elif self.is_connecting:
@@ -274,15 +275,15 @@ class NodeConnection:
         return NodeCandidate(self.id, state, self.in_flight, self.last_attempt)
 
     def _is_ending_idle(self) -> bool:
-        """Return whether the client has closed the connection and nothing is left to be done on it."""
+        """Return whether the client has closed the connection and no request is left on it."""
         return self.state == ENDING and self.in_flight == 0 and not self._unwritten
 
     def retry_at(self) -> float:
-        """When time alone makes a node that backs off usable: the backoff's end, or the throttling's."""
+        """Return when a node that backs off becomes usable: the end of the backoff, or of the throttling."""
         return self._attempts.retry_at if self._connection is None else self._connection.throttled_until
 
     def negotiate(self, api_key: int, highest: int = 32767) -> int:
-        """The version of an API to use with this broker; see ``Connection.negotiate``."""
+        """Return the version of an API to use with this broker; see ``Connection.negotiate``."""
         assert self._connection is not None
         return self._connection.negotiate(api_key, 0, highest)
 
@@ -292,15 +293,15 @@ class NodeConnection:
             return
         if self._transport is None:
             if self.task.done():
-                # All tasks of the loop were cancelled, and the program goes on all the same.
+                # All tasks of the loop were cancelled, but the program continues.
                 self.task = self._begin()
             self._connection_requested.set()
         elif self._is_ending_idle():
-            # A peer that leaves its half open holds up the next connection no longer.
+            # A peer that leaves its half open must not delay the next connection.
             self._transport.abort()
 
     def set_address(self, node: Node) -> None:
-        """The broker has moved: the next connection goes there, and this one ends."""
+        """Use the broker's new address for the next connection, and end this one."""
         self.node = node
         self._dialer = self._dialer.moved(node)
         self._attempts.succeeded()
@@ -318,19 +319,19 @@ class NodeConnection:
         timeout: float | None = None,
         read_response: ReadResponse | None = None,
     ) -> bool:
-        """Write a request; ``can_send`` must be true. Returns whether it has left its buffers already.
+        """Write a request; ``can_send`` must be true. Return whether the transport no longer reads its buffers.
 
-        ``read_response`` takes the place of reading the response as a whole; see ``Connection.send``.
+        ``read_response`` replaces decoding the response as a whole; see ``Connection.send``.
 
         Raises:
-            UnsupportedVersionError, ProtocolError: it cannot be said to this broker; nothing was sent.
+            UnsupportedVersionError, ProtocolError: this broker does not support the request; nothing was sent.
         """
         connection, transport = self._connection, self._transport
         assert connection is not None
         assert transport is not None
         buffers = connection.send(request, now, context, timeout, version, expect_response, read_response)
         written = self._write(transport, buffers, context, expect_response, now)
-        # All else is done while the broker has it.
+        # The rest runs while the broker has the request.
         size = frame_size(buffers[0])
         self._last_used = now
         self._metrics.request_sent(self.sensors, size, now)
@@ -339,7 +340,7 @@ class NodeConnection:
             _, api_key, used, correlation_id = _HEADER_START.unpack_from(buffers[0])
             for on_request_written in self._on_request_written:
                 on_request_written(self.node, api_key, used, correlation_id, size)
-        # Sooner than that the request has no deadline, of whatever kind.
+        # No deadline of the request is earlier.
         deadline = now + (self._request_timeout if timeout is None else timeout)
         if deadline < self._timer_due:
             self._arm(deadline)
@@ -366,18 +367,18 @@ class NodeConnection:
     def _count_written(self, size: int, now: float) -> None:
         self._metrics.bytes_written(self.sensors, size, now)
         if self._uses_tls:
-            # Encrypting copies every byte once; else the socket reads them where they lie.
+            # Encrypting copies every byte once; otherwise the socket reads them in place.
             self._metrics.bytes_copied.record(size, now)
 
     def _write_own(self, transport: Transport, buffers: Sequence[Buffer], now: float) -> None:
-        """Write what the connection itself has to say, if anything."""
+        """Write the connection's own requests, if any."""
         if buffers:
             self._count_written(sum([len(buffer) for buffer in buffers]), now)
             self._write(transport, buffers, _OWN_REQUEST, True, now)
             self._arm(self._next_deadline())
 
     def retire(self) -> None:
-        """The node is not needed any more: end when what is in flight is answered."""
+        """End the connection once the requests in flight have their responses: the node is no longer needed."""
         self._connection_requested.clear()
         if self._attempts.failures:
             node = self.node
@@ -393,7 +394,7 @@ class NodeConnection:
             self.close()
 
     def close(self) -> None:
-        """Close the connection after what is written, or cancel the attempt to connect; no request can be sent then."""
+        """Close the connection after pending writes, or cancel the attempt to connect; no request can be sent then."""
         if self._transport is None:
             self.task.cancel()
         else:
@@ -441,7 +442,7 @@ class NodeConnection:
             self._owner.node_changed(self, self._loop.time())
 
     async def _back_off(self, delay: float) -> None:
-        """Wait, unless the broker moves: its new address need not pay for the old one."""
+        """Wait, unless the broker moves: the backoff of the old address does not apply to the new one."""
         try:
             async with asyncio.timeout(delay):
                 await self._moved.wait()
@@ -456,7 +457,7 @@ class NodeConnection:
         try:
             transport = await self._dialer.connect(self)
         except KafkaError as failure:
-            # Without the frames in which it was raised, as it is kept.
+            # The error is kept, so it must not refer to the frames in which it was raised.
             error = failure.fresh()
             for on_connect in self._hooks.connect:
                 on_connect(node, (loop.time() - began) * 1000, error)
@@ -491,7 +492,7 @@ class NodeConnection:
     def _failed_to_connect(self, error: KafkaError, now: float) -> None:
         self.last_error = error
         if not self._dialer.has_more:
-            # All addresses of the name were tried: now wait, and ask for them again.
+            # All addresses of the name have failed: back off, then resolve the name again.
             self._attempts.failed(now)
         if str(error) != self._logged:
             self._logged = str(error)
@@ -517,8 +518,8 @@ class NodeConnection:
                 try:
                     self._answered(each, now)
                 except (Exception, asyncio.CancelledError):
-                    # A fault in here must not keep later responses from their waiters.
-                    self._log.exception("The answer of broker %s to %s met an error", self.node, each.context)
+                    # An error here must not keep later responses from their waiters.
+                    self._log.exception("Handling the response of broker %s to %s failed", self.node, each.context)
         finally:
             if connection.error is not None:
                 transport.abort()
@@ -556,7 +557,7 @@ class NodeConnection:
         context.answered(self, completed)
 
     def write_completed(self, count: int) -> None:
-        # Where requests could be sent all along, only those that have no answer change what may be sent.
+        # If sending was possible throughout, only the end of a request without a response is a change.
         changed = self._release_unwritten(count, None)
         if self._awaits_write and (not self._unwritten or self._is_writable()):
             self._awaits_write = False
@@ -567,10 +568,10 @@ class NodeConnection:
             self._owner.node_changed(self, self._loop.time())
 
     def _release_unwritten(self, count: int, error: KafkaError | None) -> bool:
-        """The oldest ``count`` are read no more; whether that was the end of any."""
+        """Release the oldest ``count`` unwritten requests; return whether any of them has ended by it."""
         ended = False
         for _ in range(count):
-            # First: the context may send.
+            # Removed first: the context may send.
             context = self._unwritten.pop(0)
             context.released()
             if self._write_deadlines.pop(context, None) is not None:
@@ -588,7 +589,7 @@ class NodeConnection:
         assert connection is not None
         now = self._loop.time()
         if isinstance(exception, ssl.SSLError):
-            # With TLS 1.3 a refused client certificate shows only after the handshake.
+            # With TLS 1.3 the client learns only after the handshake that its certificate was rejected.
             exception = tls_failed(connection.peer, exception)
         in_flight = [*self._overdue, *connection.eof(exception)]
         error = connection.error
@@ -619,7 +620,7 @@ class NodeConnection:
         self._ended.set()
 
     def poison(self, error: KafkaError) -> None:
-        """End the connection, if there is one: what came over it is malformed."""
+        """End the connection, if there is one, because of a malformed response."""
         if self.state in (CONNECTED, DRAINING):
             self._poison(error)
 
@@ -636,7 +637,7 @@ class NodeConnection:
         return min(self._connection.next_deadline(), self._write_deadline, self._last_used + self._settings.max_idle)
 
     def _arm(self, when: float) -> None:
-        """Look at the deadlines again then, at the latest."""
+        """Check the deadlines at ``when`` or earlier."""
         if when < self._timer_due:
             self._disarm()
             self._timer_due = when
@@ -661,7 +662,7 @@ class NodeConnection:
         if now >= self._write_deadline:
             self._poison(
                 RequestTimedOutError(
-                    f"{connection.peer} did not take a whole request within "
+                    f"{connection.peer} did not accept a whole request within "
                     f"{self._settings.request_timeout * 1000:.0f} ms (request_timeout_ms)."
                 )
             )

@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from aioproducer.core.metadata.cluster_metadata import REBOOTSTRAP_REQUIRED, ClusterMetadata
+from aioproducer.core.metadata.cluster_metadata import ClusterMetadata
+from aioproducer.error_codes import REBOOTSTRAP_REQUIRED
 from aioproducer.errors import BrokerError, KafkaError
 from aioproducer.io.dialing import NodeSettings
 from aioproducer.io.node import NodeConnection, NodeOwner
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 # Seconds that connections have to end in good order, and then to end at all.
 CLOSE_TIMEOUT = 0.2
 ABORT_TIMEOUT = 10.0
-"""TCP needs a pass of the loop; an RDMA device may have to release gigabytes of memory, which takes seconds."""
+"""TCP needs one iteration of the loop; an RDMA device may have to release gigabytes of memory, which takes seconds."""
 
 
 class NodePool:
@@ -32,7 +33,7 @@ class NodePool:
     A node that metadata no longer lists is retired: it ends its requests, then its connection.
 
     Args:
-        owner: is notified by the nodes.
+        owner: receives the notifications of the nodes.
     """
 
     def __init__(
@@ -90,11 +91,11 @@ class NodePool:
             return
         if isinstance(error, BrokerError) and error.code == REBOOTSTRAP_REQUIRED:
             self._metadata.require_rebootstrap()
-        # The broker may be down and other brokers lead its partitions by now, or it may have moved.
+        # The broker may be down, with other brokers leading its partitions by now, or it may have moved.
         self._metadata.request_update(now, f"a broker cannot be reached: {error}")
 
     def apply(self, change: MetadataChange) -> None:
-        """Retire the nodes that are gone, and give those that have moved their new address."""
+        """Retire removed nodes, and set the new addresses of moved nodes."""
         for removed in change.nodes_removed:
             node = self.nodes.pop(removed.id, None)
             if node is not None:

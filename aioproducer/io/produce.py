@@ -1,4 +1,4 @@
-"""The Produce request: made of drained batches, and taken apart again when it ends."""
+"""Compiled. Produce requests: built from drained batches, and matched with the partitions of the response."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from aioproducer.core.batching.batch import ProducerBatch
 from aioproducer.core.metadata.cluster_metadata import ClusterMetadata
 from aioproducer.core.requests.connection import Completed
+from aioproducer.error_codes import UNSUPPORTED_COMPRESSION_TYPE
 from aioproducer.errors import KafkaError, ProtocolError, error_class
 from aioproducer.io.node import NodeConnection, NodeOwner, RequestContext
 from aioproducer.protocol import ApiKey, Buffer
@@ -15,16 +16,15 @@ from aioproducer.protocol.produce_frames import TOPIC_IDS_FROM, Acknowledged, Pl
 from aioproducer.record import Node
 
 PRODUCE = int(ApiKey.PRODUCE)
-# The first version in which a broker takes zstd (KIP-110).
+# The first version in which a broker accepts zstd (KIP-110).
 ZSTD_FROM = 7
 ZSTD = 4
-UNSUPPORTED_COMPRESSION_TYPE = 76
 
 _NONE: dict[tuple[str | bytes, int], ProducerBatch] = {}
 
 
 def group_by_topic(batches: list[ProducerBatch]) -> None:
-    """Put batches of one topic one behind the other, topics in the order of their first."""
+    """Group batches by topic, in the order of each topic's first batch."""
     first = None
     for batch in batches:
         queue = batch.queue
@@ -44,7 +44,7 @@ def group_by_topic(batches: list[ProducerBatch]) -> None:
 def produce_request(
     batches: list[ProducerBatch], metadata: ClusterMetadata, acks: int, timeout_ms: int
 ) -> PlainProduceRequest:
-    """The request for these batches, which are put in its order."""
+    """Return the request for these batches, and sort them into its order."""
     group_by_topic(batches)
     targets: list[tuple[str, bytes, int]] = []
     records: list[list[Buffer]] = []
@@ -63,10 +63,10 @@ def produce_request(
 
 
 def choose_version(node: NodeConnection, batches: Sequence[ProducerBatch], request: PlainProduceRequest) -> int:
-    """The version to produce with: by topic id only where those of all topics are known.
+    """Return the version to produce with; versions that use topic ids need those of all topics.
 
     Raises:
-        UnsupportedVersionError: the broker and this client have none in common.
+        UnsupportedVersionError: the broker and this client have no version in common.
         UnsupportedCompressionTypeError: the broker is too old for zstd.
     """
     highest = TOPIC_IDS_FROM
@@ -79,44 +79,44 @@ def choose_version(node: NodeConnection, batches: Sequence[ProducerBatch], reque
         for batch in batches:
             if batch.codec_id == ZSTD:
                 raise error_class(UNSUPPORTED_COMPRESSION_TYPE)(
-                    f"broker {node.node} is older than Kafka 2.1 and does not take zstd: "
+                    f"broker {node.node} is older than Kafka 2.1 and does not support zstd: "
                     "choose another compression_type"
                 )
     return version
 
 
 class ProduceOwner(NodeOwner):
-    """Receives what becomes of Produce requests, besides the state of its nodes: the sender."""
+    """Receives the outcomes of Produce requests, besides the state of its nodes: the sender."""
 
     def request_answered(self, node: NodeConnection, completed: Completed, throttle_time_ms: int) -> None:
-        """The response has arrived; the calls for its batches follow."""
+        """Receive a response; the calls for its batches follow."""
         raise NotImplementedError
 
     def batch_acknowledged(self, batch: ProducerBatch, base_offset: int, log_append_time: int, now: float) -> None:
-        """The broker has the batch."""
+        """Receive that the broker has appended the batch."""
         raise NotImplementedError
 
     def batch_refused(
         self, batch: ProducerBatch, answer: PartitionProduceResponse, endpoints: list[Node], now: float
     ) -> None:
-        """The broker rejects the batch; ``endpoints`` are the nodes that the response lists."""
+        """Receive that the broker rejects the batch; ``endpoints`` are the nodes that the response lists."""
         raise NotImplementedError
 
     def batch_written(self, batch: ProducerBatch) -> None:
-        """With acks=0: the batch has left its buffers."""
+        """Receive, with acks=0, that the batch is written."""
         raise NotImplementedError
 
     def batch_failed(self, batch: ProducerBatch, error: KafkaError) -> None:
-        """There is no response for the batch, because of this error."""
+        """Receive that there is no response for the batch, because of this error."""
         raise NotImplementedError
 
     def release(self, batch: ProducerBatch) -> None:
-        """The transport no longer reads the batch."""
+        """Receive that the transport no longer reads the batch."""
         raise NotImplementedError
 
 
 class ProduceInFlight(RequestContext):
-    """The context of a Produce request: its batches, and the targets of each (see ``PlainProduceRequest``)."""
+    """The context of a Produce request: its batches, and the target of each (see ``PlainProduceRequest``)."""
 
     __slots__ = ("_batches", "_owner", "_targets")
 
@@ -149,11 +149,11 @@ class ProduceInFlight(RequestContext):
             unanswered = self._answered_in_full(response, by_id, completed.received_at)
         for batch in unanswered.values():
             owner.batch_failed(
-                batch, ProtocolError(f"broker {node.node} left {batch.topic_partition} out of its produce response")
+                batch, ProtocolError(f"the produce response of broker {node.node} lacks {batch.topic_partition}")
             )
 
     def _by_target(self, by_id: bool) -> dict[tuple[str | bytes, int], ProducerBatch]:
-        """The batches by topic, as the answer names it, and partition."""
+        """Return the batches by topic, as name or id like in the response, and partition."""
         return {
             (topic_id if by_id else name, partition): batch
             for (name, topic_id, partition), batch in zip(self._targets, self._batches, strict=True)
@@ -162,7 +162,7 @@ class ProduceInFlight(RequestContext):
     def _acknowledged(
         self, response: Acknowledged, by_id: bool, now: float
     ) -> dict[tuple[str | bytes, int], ProducerBatch]:
-        """Tell of the batches in the answer, and return the others."""
+        """Report the batches in the response to the owner, and return the others."""
         owner = self._owner
         if len(self._batches) == 1 and len(response.batches) == 1:
             topic, partition, base_offset, log_append_time = response.batches[0]
@@ -203,10 +203,10 @@ class ProduceInFlight(RequestContext):
 def produce_in_flight(
     owner: ProduceOwner, batches: list[ProducerBatch], request: PlainProduceRequest
 ) -> ProduceInFlight:
-    """The context of a request: its batches, in its order."""
+    """Return the context of a request with these batches, in its order."""
     context = ProduceInFlight.__new__(ProduceInFlight)
     context._owner = owner
     context._batches = batches
-    # Not the request itself, which has the buffers: their memory goes back before the answer where a batch has failed.
+    # Not the request itself, which refers to the buffers: a failed batch returns its memory before the response.
     context._targets = request.targets
     return context

@@ -45,7 +45,7 @@ cdef class Sender(ProduceOwner):
     cdef tuple _on_batch_acked
     cdef object _failures
     cdef object _failed_records
-    cdef object _lost
+    cdef object _unreported
     cdef readonly object _compressor
     cdef readonly SenderPasses _sender_passes
     cdef readonly object _timer

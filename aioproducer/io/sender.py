@@ -1,15 +1,14 @@
-"""The accumulator task: drains ready batches into the nodes, and ends what they answer.
+"""Compiled. The sender: drains ready batches into produce requests, and completes the batches of each response.
 
-It takes the place of Kafka's Sender thread. When something is ready or due it takes a turn, a callback of the loop that
-does what ``_run_once`` lists, in that order; however many records were sent since the last, one turn serves them all. A
-node that has room again is drained at once, in the turn in which its response came. Where a few coroutines wait for
-that response they run in between, and what they send next leaves with no turn of the loop lost.
+It takes the place of Kafka's Sender thread. When something is ready or due, it runs a pass: a callback of the loop that
+performs the steps of ``_run_once`` in their order. One pass serves all records that were sent since the last. A node
+with room again is drained at once, in the callback that reads its response. If a few coroutines await that response,
+they run first, and the records that they send next leave without waiting for another iteration of the loop.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Callable
 from contextvars import copy_context
 from functools import partial
@@ -26,7 +25,8 @@ from aioproducer.core.outcomes.delivery import Awaiting, resume
 from aioproducer.core.requests.connection import Completed
 from aioproducer.core.requests.retry import ExponentialBackoff
 from aioproducer.core.waiting.pending import PendingRecord
-from aioproducer.errors import BufferExhaustedError, KafkaError, ProducerClosedError
+from aioproducer.error_codes import FENCED_LEADER_EPOCH, NOT_LEADER_OR_FOLLOWER
+from aioproducer.errors import KafkaError, ProducerClosedError
 from aioproducer.hooks import Hooks
 from aioproducer.io.cluster import Cluster
 from aioproducer.io.dialing import NodeSettings
@@ -36,7 +36,7 @@ from aioproducer.io.produce import ProduceOwner, choose_version, produce_in_flig
 from aioproducer.metrics import Metrics
 from aioproducer.protocol import decode_produced
 from aioproducer.protocol.messages.produce import PartitionProduceResponse
-from aioproducer.record import Node, TopicPartition
+from aioproducer.record import Node
 from aioproducer.transport.base import Connector
 
 if TYPE_CHECKING:
@@ -45,36 +45,34 @@ if TYPE_CHECKING:
 
     from aioproducer.io.offload import Compressor
 
-# How many waiting records are served in one turn, so that no turn takes long.
+# Waiting records that one pass admits. The limits of a pass keep it short.
 ADMITTED_PER_PASS = 100
 
-# After so many batches the rest waits for the next turn, for the same reason.
+# After this many batches, the rest waits for the next pass.
 BATCHES_PER_PASS = 16
-# And so many are failed in one, and so many records in line.
+# Batches, and waiting records, that one pass fails.
 BATCHES_FAILED_PER_PASS = 32
 RECORDS_FAILED_PER_PASS = 100
-# Of records in line that fail for reasons of their own so many reasons, and so many records between two looks at that.
+# Distinct reasons for which one pass lets waiting records expire, checked after each chunk of records.
 REASONS_PER_PASS = 20
 RECORDS_PER_CHUNK = 20
-# So many failures in line are told of in one turn, each of all records for a partition that fail alike; as long as
-# others fail that may be among them, no more than so many wait to be told.
+# Failures of waiting records that one pass reports. A failure covers all records of a partition with the same kind of
+# error.
 FAILURES_REPORTED_PER_PASS = 16
+# While further records fail, which may belong to the same failures, at most this many failures stay unreported.
 MAX_UNREPORTED_FAILURES = 1000
-# Seconds that records in line may outlive their time while records before them are served.
+# Seconds that waiting records may outlive their deadline while records before them are admitted.
 LONGEST_POSTPONED_EXPIRY = 0.5
 
-# Up to this many coroutines resume in the callback that reads the responses they await. If there are more, the loop
-# calls them back in its next pass, as usual.
+# At most this many coroutines resume in the callback that reads the responses they await. If there are more, the loop
+# calls them back in its next iteration, as usual.
 RESUMED_AT_ONCE = 8
 
 _NEVER = float("inf")
 
-NOT_LEADER_OR_FOLLOWER = 6
-FENCED_LEADER_EPOCH = 74
-
 
 class SenderSettings(NamedTuple):
-    """What the sender keeps to, besides what its parts know. Times are in seconds."""
+    """Settings of the sender itself; its parts have their own. Times are in seconds unless the name has a unit."""
 
     acks: int
     request_timeout_ms: int
@@ -83,12 +81,12 @@ class SenderSettings(NamedTuple):
 
 
 class SenderPasses:
-    """Asks the loop for the sender's next turn; however many ask for one before it is taken, it is the same.
+    """Schedules the sender's next pass in the loop; any number of requests before it runs lead to one pass.
 
-    Made before the sender, for the parts that it is made of.
+    It is created before the sender, as parts of the sender need it.
     """
 
-    __slots__ = ("_requested", "_context", "_held", "_loop", "_run_pass", "next")
+    __slots__ = ("_context", "_held", "_loop", "_requested", "_run_pass", "next")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -99,12 +97,12 @@ class SenderPasses:
         self.next: asyncio.Handle | None = None
 
     def begin(self, run_pass: Callable[[], None]) -> None:
-        """Call ``take`` for every turn, in this context and not in that of the caller that happens to send."""
+        """Call ``run_pass`` for every pass, in the current context rather than in that of a caller of ``send``."""
         self._run_pass = run_pass
         self._context = copy_context()
 
     def wake(self) -> None:
-        """Let a turn be taken as soon as the loop comes to it."""
+        """Request a pass in the next iteration of the loop."""
         if self.next is None and self._run_pass is not None:
             if self._held:
                 self._requested = True
@@ -112,16 +110,17 @@ class SenderPasses:
                 self.next = self._loop.call_soon(self._run_pass, context=self._context)
 
     def hold(self) -> None:
-        """Ask the loop for nothing until ``release``."""
+        """Schedule no pass until ``release``."""
         self._held = True
 
     def release(self) -> bool:
-        """Return whether a turn was requested meanwhile; the caller has to take it."""
+        """Return whether a pass was requested since ``hold``; the caller must run it."""
         self._held = False
-        asked, self._requested = self._requested, False
-        return asked
+        requested, self._requested = self._requested, False
+        return requested
 
     def end(self) -> None:
+        """Cancel the next pass, and ignore later requests."""
         self._run_pass = None
         self._requested = False
         if self.next is not None:
@@ -129,10 +128,10 @@ class SenderPasses:
 
 
 class Sender(ProduceOwner):
-    """Moves what is ready to the nodes of the cluster.
+    """Sends ready batches to the nodes of the cluster.
 
     Args:
-        failures: receives every batch, and every run of waiting records, that has failed.
+        failures: receives every failed batch and every failed waiting record.
     """
 
     def __init__(
@@ -167,9 +166,8 @@ class Sender(ProduceOwner):
         self._on_batch_acked = hooks.batch_acked
         self._failures = failures
         self._failed_records = failures.failed_records
-        # Records in line that have failed, to be told when those are through that fail with them: error, count, and how
-        # many of these were unobserved.
-        self._lost: OrderedDict[tuple[TopicPartition, type[KafkaError]], tuple[KafkaError, int, int]] = OrderedDict()
+        # Read in every pass, as the reporter is not compiled.
+        self._unreported = failures.unreported
         self._compressor: Compressor | None = None
         codec = accumulator.settings.codec
         if codec is not None:
@@ -178,18 +176,18 @@ class Sender(ProduceOwner):
             self._compressor = Compressor(
                 loop, codec, accumulator.settings.compression_level, self._compressed, self._log
             )
-        # Turns are taken while the task runs.
+        # Passes run while the task does.
         self._sender_passes = sender_passes
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due = _NEVER
-        # Since when records in line that are over their time have waited for others to be served.
+        # Loop time since when expired waiting records stay, because records before them are admitted.
         self._expiry_postponed_at = _NEVER
-        # A loop in debug mode tells which task was slow: none is to be taken for a callback of ours.
+        # A loop in debug mode logs slow callbacks: a slow task must not appear there as a callback of the sender.
         self._resumed_at_once = 0 if loop.get_debug() else RESUMED_AT_ONCE
-        # Awaiters of the response that is being read, to be resumed after it, and how many more may join them.
+        # Awaiters of the response that is being read, which resume after it, and how many more may join them.
         self._resumed: list[Awaiting] = []
         self._resumable = self._resumed_at_once
-        # A coroutine that awaited records is about to run; what it sends then does not have to linger.
+        # The loop is about to resume coroutines that awaited records; the records that they send need not linger.
         self._awaiters_scheduled = False
         self._sends_at_once = accumulator.settings.linger <= 0
         self.cluster = Cluster(
@@ -210,15 +208,15 @@ class Sender(ProduceOwner):
     # The task
 
     def wake(self) -> None:
-        """Let a turn be taken as soon as the loop comes to it."""
+        """Request a pass in the next iteration of the loop."""
         self._sender_passes.wake()
 
     async def run(self) -> None:
-        """Run until cancelled. What has no outcome then has failed, and nothing more can be sent."""
+        """Run until cancelled. Records without an outcome fail then, and nothing more can be sent."""
         self._sender_passes.begin(self._run_pass)
         try:
             self._run_pass()
-            # Turns are callbacks: a task that woke up for each would cost a future every time.
+            # Passes are callbacks: a task that resumed for each would need a future every time.
             await self._loop.create_future()
         except asyncio.CancelledError:
             error = ProducerClosedError("the producer's task was cancelled: no record can be sent any more")
@@ -239,9 +237,9 @@ class Sender(ProduceOwner):
             deadline = self._run_once(now)
         except Exception:
             # Sending must not stop: log the error and try again soon.
-            self._log.exception("The sender met an error that it should not")
+            self._log.exception("Unexpected error in the sender; it continues")
             deadline = self._loop.time() + self._settings.retry_backoff.maximum
-        # A timer that is too early stays: a turn for nothing now and then is cheaper than a new timer every turn.
+        # A timer that is too early stays: an occasional idle pass is cheaper than a new timer in every pass.
         if deadline < self._timer_due:
             if self._timer is not None:
                 self._timer.cancel()
@@ -255,7 +253,7 @@ class Sender(ProduceOwner):
             self._run_pass()
 
     def _run_once(self, now: float) -> float:
-        """One turn; returns when the next is due."""
+        """Run one pass; return the loop time at which the next is due."""
         accumulator = self._accumulator
         fatal_error = self._producer_state.fatal_error
         is_due = accumulator.next_deadline() <= now
@@ -266,7 +264,7 @@ class Sender(ProduceOwner):
             more_fail = self._fail_some(fatal_error, now)
             more_fail = accumulator.drain_waiters.resume_all(ADMITTED_PER_PASS) or more_fail
         elif self.cluster.rejected_topics:
-            more_fail = self._fail_rejected()
+            more_fail = self._fail_rejected(now)
         if is_due:
             accumulator.ready.process_deadlines(now)
         served = fatal_error is None and accumulator.admit(now, ADMITTED_PER_PASS)
@@ -275,8 +273,8 @@ class Sender(ProduceOwner):
         if not is_due:
             self._expiry_postponed_at = _NEVER
         elif served and now <= self._expiry_postponed_at + LONGEST_POSTPONED_EXPIRY:
-            # Where a loop was held up, what a record waited for may be here all the same: those that can be served
-            # come first. Not for ever: records behind them may wait for something else.
+            # After a delay of the loop, the memory or metadata that a record waited for may be there by now: records
+            # that can be admitted come first. This is bounded, as records behind them may wait for something else.
             self._expiry_postponed_at = min(self._expiry_postponed_at, now)
         else:
             if not served:
@@ -284,11 +282,9 @@ class Sender(ProduceOwner):
             more_fail = self._expire_waiting(now) or more_fail
         if accumulator.refused:
             for pending, error in accumulator.take_refused():
-                if isinstance(error, BufferExhaustedError):
-                    self._metrics.buffer_exhausted.record(1, now)
-                self._fail_waiting([pending], error)
-        if self._lost and (not more_fail or len(self._lost) > MAX_UNREPORTED_FAILURES):
-            more_fail = self._report_failures(now, FAILURES_REPORTED_PER_PASS) or more_fail
+                self._fail_waiting([pending], error, now)
+        if self._unreported and (not more_fail or len(self._unreported) > MAX_UNREPORTED_FAILURES):
+            more_fail = self._failures.report_failures(now, FAILURES_REPORTED_PER_PASS) or more_fail
         if more_fail:
             self.wake()
         if accumulator.compression is not None and accumulator.compression.waiting:
@@ -297,7 +293,7 @@ class Sender(ProduceOwner):
             self._request_leaders(now)
         deadline = min(accumulator.next_deadline(), self.cluster.send_due(now))
         ready = accumulator.ready.ready_nodes
-        # As a rule there is nothing, and then no list is made.
+        # Usually no node is ready, and no list is created.
         for node_id in list(ready) if ready else ():
             node = self.cluster.pool.node(node_id)
             if node is None:
@@ -314,13 +310,13 @@ class Sender(ProduceOwner):
             self._metadata.add_topic(name, now)
             self._metadata.request_update(now, f"topic {name} has records to send and no leader")
 
-    # What the nodes come to; see ``NodeOwner``
+    # Notifications of the nodes; see ``NodeOwner``
 
     def node_ready(self, node: NodeConnection) -> None:
         self.cluster.pool.node_ready(node)
 
     def node_changed(self, node: NodeConnection, now: float) -> None:
-        """Send at once what waits for this."""
+        """Resume the awaiters of its responses, and send at once the requests that wait for the node."""
         if self._resume_awaiters(node, now):
             return
         if node.can_send(now):
@@ -335,9 +331,10 @@ class Sender(ProduceOwner):
         return self._metadata.cluster_id
 
     def _resume_awaiters(self, node: NodeConnection, now: float) -> bool:
-        """Resume the awaiting coroutines. Return True if that triggered a turn, which has then been taken.
+        """Resume the awaiting coroutines. Return True if that triggered a pass, which has then run.
 
-        Records that they send to this node leave first: mostly these are all there are, and a coroutine awaits them.
+        Records that they send to this node leave before the pass: usually there are no others, and a coroutine awaits
+        them.
         """
         self._resumable = self._resumed_at_once
         resumed = self._resumed
@@ -345,7 +342,7 @@ class Sender(ProduceOwner):
             return False
         self._resumed = []
         if self.cluster.is_due(now):
-            # In front of the coroutines: what they send would take each slot that their answers free.
+            # Before the coroutines run: their next records would take every slot that the responses free.
             self.cluster.send_due(now)
         sender_passes = self._sender_passes
         sender_passes.hold()
@@ -363,14 +360,15 @@ class Sender(ProduceOwner):
 
     def _wake_after_awaiters(self) -> None:
         if self._awaiters_scheduled:
-            # Right behind them all, in the same pass of the loop; the turn that their records ask for is in the next.
+            # The pass runs right after all of them, in the same iteration of the loop. A pass that their own records
+            # request would run in the next iteration.
             self._awaiters_scheduled = False
             self.wake()
 
     # Batches
 
     def _drain(self, node: NodeConnection, now: float) -> None:
-        """Fill the node's free slots while something waits for one; after many batches the next turn goes on.
+        """Fill the node's free slots while requests wait for one; after many batches the next pass continues.
 
         ``RequestSlots`` decides which kind of request takes a slot.
         """
@@ -390,7 +388,7 @@ class Sender(ProduceOwner):
                 self.wake()
                 break
             batches = accumulator.drain(node.id, now)
-            # None where all that is ready is held back; then it is no longer ready.
+            # There are none if all ready batches are held back; the node is no longer ready then.
             if batches:
                 self._send_batches(node, batches, now)
                 sent += len(batches)
@@ -407,10 +405,10 @@ class Sender(ProduceOwner):
         except Exception as failure:
             error = failure
             if not isinstance(error, KafkaError):
-                self._log.exception("A produce request for broker %s could not be made", node.node)
-                error = KafkaError(f"The request for broker {node.node} could not be made: {failure!r}")
+                self._log.exception("Creating a produce request for broker %s failed", node.node)
+                error = KafkaError(f"Creating the produce request for broker {node.node} failed: {failure!r}")
                 for batch in batches:
-                    # A fault of ours, and how far the transport got is not known.
+                    # This is a bug of the client, and the transport may have sent some of the request.
                     batch.has_unknown_attempt = True
             for batch in batches:
                 self._report_verdict(batch, self._completion.unsendable(batch, error, now), now)
@@ -422,6 +420,7 @@ class Sender(ProduceOwner):
             context.answered(node, None)
 
     def _record_sent(self, batches: list[ProducerBatch], now: float) -> None:
+        """Record the batches of one request in the metrics, and call the hooks."""
         metrics = self._metrics
         records = 0
         for batch in batches:
@@ -430,7 +429,7 @@ class Sender(ProduceOwner):
             record_count = batch.record_count
             size = batch.size()
             uncompressed_size = batch.uncompressed_size()
-            # What a coroutine has sent that was resumed just now is newer than the answer it was resumed by.
+            # A coroutine that a response resumed may have created the batch after ``now``, the time of that response.
             queue_time_ms = max(now - batch.created_at, 0.0) * 1000
             records += record_count
             metrics.batch_sent(
@@ -449,7 +448,7 @@ class Sender(ProduceOwner):
                 )
         metrics.request_filled(records, now)
 
-    # What a produce request comes to; see ``ProduceOwner``
+    # Outcomes of produce requests; see ``ProduceOwner``
 
     def release(self, batch: ProducerBatch) -> None:
         self._accumulator.release(batch)
@@ -468,7 +467,7 @@ class Sender(ProduceOwner):
             self._resumed.extend(awaiting)
             batch.awaiting = None
         elif awaiting is not None or batch.waiters is not None or batch.parent is not None:
-            # The loop calls these back: awaiters of later records must not run before them.
+            # The loop calls these awaiters back: awaiters of later records must not run before them.
             self._resumable = 0
             if self._sends_at_once and awaiting is not None:
                 self._awaiters_scheduled = True
@@ -497,7 +496,7 @@ class Sender(ProduceOwner):
         self._report_verdict(batch, self._completion.disconnected(batch, error, now), now)
 
     def _report_verdict(self, batch: ProducerBatch, verdict: Verdict, now: float) -> None:
-        """Report what became of a batch to metrics, hooks, log and metadata."""
+        """Report the outcome of a batch to metrics, hooks, log and metadata."""
         topic_partition = batch.topic_partition
         if verdict is ACKED:
             latency_ms = (now - batch.created_at) * 1000
@@ -514,16 +513,18 @@ class Sender(ProduceOwner):
         if error is None:
             return
         if self._producer_state.fatal_error is not None:
-            # It fails all the others too, in the next turn.
+            # The next pass fails all other records too.
             self.wake()
         if verdict.fate is Fate.RETRIED:
-            self._log.debug("%s: attempt %d failed, trying again: %s", topic_partition, batch.attempts, error)
+            self._log.debug("%s: attempt %d failed, retrying: %s", topic_partition, batch.attempts, error)
             self._metrics.records_retried(topic_partition.topic, batch.record_count, now)
             for on_batch_retried in self._hooks.batch_retried:
                 on_batch_retried(topic_partition, batch.record_count, batch.attempts, error)
         elif verdict.fate is Fate.SPLIT:
             parts = len(batch.children or ())
-            self._log.info("%s: the broker calls a batch too large; sending it in %d parts", topic_partition, parts)
+            self._log.info(
+                "%s: the broker rejected a batch as too large; sending it in %d parts", topic_partition, parts
+            )
             self._metrics.batch_split.record(1, now)
             for on_batch_split in self._hooks.batch_split:
                 on_batch_split(topic_partition, batch.record_count, parts)
@@ -541,19 +542,19 @@ class Sender(ProduceOwner):
     # Deadlines and ends
 
     def _expire_batches(self, now: float) -> None:
-        """Fail batches that are over their time, as many as one turn may."""
+        """Fail batches after their delivery deadline, as many as one pass may."""
         throttling = partial(self.cluster.throttling, now=now)
         for batch, error in self._completion.expire(now, BATCHES_FAILED_PER_PASS, throttling):
             self._report_failed_batch(batch, error, now)
-            # The leader did not answer for long: maybe there is another one by now.
+            # The leader has not responded for long: another broker may be the leader by now.
             self._metadata.request_update(now, f"records for {batch.topic_partition} expired")
 
     def _expire_waiting(self, now: float) -> bool:
-        """Fail records in line that are over their time, as many as one turn may; whether more may be."""
+        """Fail waiting records after their deadline, as many as one pass may; return whether there may be more."""
         groups: dict[tuple[str, int | None, bool, bool], list[PendingRecord]] = {}
-        looks = RECORDS_FAILED_PER_PASS // RECORDS_PER_CHUNK
-        while looks and len(groups) < REASONS_PER_PASS:
-            looks -= 1
+        chunks = RECORDS_FAILED_PER_PASS // RECORDS_PER_CHUNK
+        while chunks and len(groups) < REASONS_PER_PASS:
+            chunks -= 1
             expired = self._accumulator.expired_records(now, RECORDS_PER_CHUNK)
             for pending in expired:
                 kind = (pending.topic, pending.partition, pending.awaits_memory, pending.serialized)
@@ -561,22 +562,21 @@ class Sender(ProduceOwner):
             if len(expired) < RECORDS_PER_CHUNK:
                 break
         for records in groups.values():
-            for _ in records if records[0].awaits_memory else ():
-                self._metrics.buffer_exhausted.record(1, now)
-            self._fail_waiting(records, self._why_waiting(records[0], now))
+            self._fail_waiting(records, self._expiry_error(records[0], now), now)
         return len(expired) == RECORDS_PER_CHUNK
 
-    def _fail_rejected(self) -> bool:
+    def _fail_rejected(self, now: float) -> bool:
         """Fail some of the records that wait for a topic that the cluster rejects; return whether there are more."""
         rejected = self.cluster.rejected_topics
         name, (error, last_number) = next(iter(rejected.items()))
         records = self._accumulator.records_of_topic(name, last_number, RECORDS_FAILED_PER_PASS)
-        self._fail_waiting(records, error)
+        self._fail_waiting(records, error, now)
         if len(records) < RECORDS_FAILED_PER_PASS:
             del rejected[name]
         return bool(rejected)
 
-    def _why_waiting(self, pending: PendingRecord, now: float) -> KafkaError:
+    def _expiry_error(self, pending: PendingRecord, now: float) -> KafkaError:
+        """Return the error for a record that has waited for ``max_block_ms``: it names what the record waits for."""
         waited_ms = (now - pending.since) * 1000
         topic = self._metadata.topic(pending.topic)
         if pending.awaits_memory:
@@ -590,39 +590,18 @@ class Sender(ProduceOwner):
             if pending.partition is not None and pending.partition >= len(topic.partitions):
                 return partition_unknown(pending.topic, pending.partition, len(topic.partitions), waited_ms)
             return held_up(pending.topic, waited_ms)
-        return self.cluster.why_unknown(pending.topic, waited_ms)
+        return self.cluster.unknown_topic_error(pending.topic, waited_ms)
 
-    def _fail_waiting(self, records: list[PendingRecord], error: KafkaError) -> None:
-        """Fail records in line, all for one reason; they leave their lines."""
+    def _fail_waiting(self, records: list[PendingRecord], error: KafkaError, now: float) -> None:
+        """Fail waiting records with one error; they leave their queues."""
         blocked_records = self._accumulator.blocked_records
-        counts: dict[tuple[str, int | None], tuple[int, int]] = {}
         for pending in records:
             blocked_records.remove(pending)
             pending.fail(error)
-            place = pending.topic, pending.partition
-            count, unobserved = counts.get(place, (0, 0))
-            counts[place] = count + 1, unobserved + (not pending.observed)
-        for (topic, partition), (count, unobserved) in counts.items():
-            kind = TopicPartition(topic, -1 if partition is None else partition), type(error)
-            first, count_before, unobserved_before = self._lost.get(kind, (error, 0, 0))
-            self._lost[kind] = first, count_before + count, unobserved_before + unobserved
-        if self._failed_records is not None:
-            for pending in records:
-                self._failed_records.add(pending)
-
-    def _report_failures(self, now: float, most: int | None = None) -> bool:
-        """Tell of records in line that have failed, of ``most`` failures at most; whether there are others."""
-        lost = self._lost
-        left = len(lost) if most is None else most
-        while lost and left:
-            left -= 1
-            (where, _), (error, count, unobserved) = lost.popitem(last=False)
-            self._metrics.records_failed(where.topic, count, now)
-            self._failures.report(where, count, unobserved, error)
-        return bool(lost)
+        self._failures.record_waiting(records, error, now)
 
     def _fail_some(self, error: KafkaError, now: float) -> bool:
-        """Fail the oldest records that have no outcome yet, as many as one turn may; whether there are others."""
+        """Fail the oldest records without an outcome, as many as one pass may; return whether there are more."""
         batches = self._completion.fail_all(error, now, BATCHES_FAILED_PER_PASS)
         for batch in batches:
             assert batch.stored_error is not None
@@ -630,23 +609,23 @@ class Sender(ProduceOwner):
         if batches:
             return self._accumulator.has_undelivered()
         waiting = list(islice(self._accumulator.blocked_records.pending.records, RECORDS_FAILED_PER_PASS))
-        self._fail_waiting(waiting, error)
+        self._fail_waiting(waiting, error, now)
         return bool(waiting) and self._accumulator.has_undelivered()
 
     def fail_everything(self, error: KafkaError, now: float) -> None:
-        """Fail every record that has no outcome yet, and have all told at once."""
+        """Fail every record that has no outcome yet, and report all failures at once."""
         while self._fail_some(error, now):
             continue
         while self._accumulator.drain_waiters.resume_all(ADMITTED_PER_PASS):
             continue
-        self._report_failures(now)
+        self._failures.report_failures(now)
         if self._failed_records is not None:
             self._failed_records.report_all()
 
     async def fail_rest(self, error: KafkaError) -> None:
-        """Fail every record that has no outcome yet, some in each turn; a cancelled call fails the rest at once.
+        """Fail every record without an outcome, some in each iteration of the loop.
 
-        Nothing is sent any more.
+        A cancelled call fails the rest at once. Nothing is sent any more.
         """
         self._producer_state.fail(error)
         try:
@@ -659,10 +638,10 @@ class Sender(ProduceOwner):
             self.fail_everything(error, self._loop.time())
 
     async def report_rest(self) -> None:
-        """Tell of all records that have failed, some in each turn."""
+        """Report all records that have failed, some in each iteration of the loop."""
         more = True
         while more:
-            more = self._report_failures(self._loop.time(), FAILURES_REPORTED_PER_PASS)
+            more = self._failures.report_failures(self._loop.time(), FAILURES_REPORTED_PER_PASS)
             await asyncio.sleep(0)
         if self._failed_records is not None:
             await self._failed_records.wait_reported()
@@ -695,7 +674,7 @@ class Sender(ProduceOwner):
     # The end
 
     async def close(self) -> None:
-        """End every thread and connection; whatever has no outcome must have been failed before."""
+        """End every thread and connection; every record must have an outcome before."""
         try:
             if self._compressor is not None:
                 await self._compressor.close()

@@ -51,7 +51,7 @@ _PARTITION_SIZE = 4 + 2 + 8 + 8 + 8 + 3
 class PlainProduceRequest:
     """A Produce request outside any transaction.
 
-    ``targets`` say of each record batch where it goes: a topic's name, its id (``b""`` where it is not known) and the
+    ``targets`` holds the target of each record batch: a topic's name, its id (``b""`` if it is not known) and the
     partition. All of a topic stand one behind the other. ``records`` are the buffers of the batches, in the same order.
     ``acks`` and ``timeout_ms`` are those of ``ProduceRequest``.
     """

@@ -111,7 +111,7 @@ def test_a_topic_that_is_not_there_is_not_created_unless_wanted(call, cluster, t
 
 def test_an_address_where_nobody_is(call, topic):
     line = failure(call("produce", topic, __file__, "-b", "127.0.0.1:1", "--timeout", "0.3"))
-    assert "No broker could be asked within 0.3 s. Nothing listens at 127.0.0.1:1 (connection refused)." in line
+    assert "No broker could be reached within 0.3 s. Nothing listens at 127.0.0.1:1 (connection refused)." in line
 
 
 @pytest.mark.parametrize(

@@ -38,19 +38,19 @@ async def bootstrapped_elsewhere(world, **config):
         yield producer
 
 
-def test_a_metadata_watch_ends_with_the_next_response_and_not_an_earlier_one():
+def test_a_metadata_waiter_ends_with_the_next_response_and_not_an_earlier_one():
     async def scenario(world):
         world.cluster.create_topic("clicks")
         async with world.producer() as producer:
             await producer.wait_ready(1)
             cluster, metadata = producer._sender.cluster, producer._parts.metadata
             version = metadata.version
-            # A change between request and watch is not missed: the response arrives later.
+            # A change between request and waiter is not missed: the response arrives later.
             metadata.request_update(world.loop.time(), "test")
-            watch = cluster.add_metadata_waiter()
-            assert not watch.done()
+            waiter = cluster.add_metadata_waiter()
+            assert not waiter.done()
             cluster.request_update(world.loop.time(), "test")
-            await watch
+            await waiter
             assert metadata.version > version
 
     run(scenario)
@@ -234,10 +234,10 @@ def test_metadata_is_due_at_the_only_node_when_its_throttling_ends():
         async with world.producer() as producer:
             world.cluster.faults.append(Fault(api=ApiKey.PRODUCE, throttle_time_ms=5000))
             await producer.send("clicks", b"value")
-            watch = producer._sender.cluster.add_metadata_waiter()
+            waiter = producer._sender.cluster.add_metadata_waiter()
             producer._sender.cluster.request_update(world.loop.time(), "test")
             began = world.loop.time()
-            await asyncio.wait_for(watch, 60)
+            await asyncio.wait_for(waiter, 60)
             return world.loop.time() - began
 
     took, _ = run(scenario, nodes=1)
@@ -277,9 +277,9 @@ def test_unneeded_nodes_have_no_task():
         world.cluster.create_topic("clicks", leaders=[1])
         async with world.producer() as producer:
             await producer.send("clicks", b"value")
-            watch = producer._sender.cluster.add_metadata_waiter()
+            waiter = producer._sender.cluster.add_metadata_waiter()
             producer._sender.cluster.request_update(world.loop.time(), "test")
-            await watch
+            await waiter
             return sorted(producer._sender.cluster.nodes)
 
     assert len(run(scenario, nodes=100)[0]) <= 3
@@ -385,7 +385,7 @@ def test_unreachable_advertised_brokers_do_not_reset_the_backoff_of_the_bootstra
     # reconnect.backoff.max.ms and retry.backoff.max.ms are a second, less jitter.
     assert set(attempts) == {"broker1", "wrong-broker1", "wrong-broker2", "wrong-broker3"}
     assert max(attempts.values()) <= 50 / 0.8 + 1
-    gone_back = "No known broker can be reached: going back to the bootstrap addresses"
+    gone_back = "No known broker can be reached: returning to the bootstrap addresses"
     assert sum(record.message.endswith(gone_back) for record in caplog.records) == 1
     assert len(caplog.records) < 10
 
@@ -500,7 +500,7 @@ def test_a_metadata_timeout_names_a_broker_without_a_common_metadata_version():
         for node in world.cluster.nodes.values():
             node.versions[ApiKey.METADATA] = (90, 91)
         async with world.producer(max_block_ms=2000) as producer:
-            with pytest.raises(MetadataTimeoutError, match="speaks METADATA version 90 to 91"):
+            with pytest.raises(MetadataTimeoutError, match="supports METADATA version 90 to 91"):
                 await producer.send("clicks", b"value")
 
     run(scenario)

@@ -503,7 +503,7 @@ def test_a_batch_that_cannot_be_read_back_is_logged_and_the_hook_gets_the_others
 
     run(scenario)
     assert letters.values == [b"second"]
-    assert "Failed records could not be read back for on_record_failed" in log.text
+    assert "Decoding failed records for on_record_failed failed" in log.text
 
 
 def test_without_the_hook_no_record_is_kept():

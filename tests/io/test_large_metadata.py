@@ -21,13 +21,13 @@ TOPICS = [f"topic-{number}" for number in range(40)]
 
 
 @pytest.fixture(autouse=True)
-def _a_turn_is_one_step(monkeypatch):
-    """Any time at all is long enough for a turn."""
+def _a_slice_is_one_step(monkeypatch):
+    """Every step uses up its slice."""
     monkeypatch.setattr(cluster_module, "MAX_SLICE_SECONDS", 0.0)
 
 
 class Ticker:
-    """A hook that does something in each turn of the loop in which a metadata answer is being taken in."""
+    """A hook that does something in each iteration of the loop in which a metadata response is being applied."""
 
     def __init__(self, tick):
         self._tick = tick
@@ -163,7 +163,7 @@ def test_a_response_malformed_after_its_start_ends_the_connection_and_is_request
         assert [topics for _, topics in hooks.of("on_metadata_updated")] == [[], ["clicks"]]
 
     run(scenario)
-    assert "answered METADATA version 13 in bytes that are wrong: cut off" in caplog.text
+    assert "sent a malformed response to METADATA version 13: cut off" in caplog.text
 
 
 def test_applying_a_response_visits_only_its_topics():
@@ -187,10 +187,10 @@ def test_applying_a_response_visits_only_its_topics():
 @pytest.mark.parametrize("closed", [False, True])
 def test_records_for_many_unknown_topics_fail_over_many_passes(closed):
     """All were once failed in one pass, which took seconds for 100,000 topics."""
-    told = Counter()
+    reports = Counter()
 
     async def scenario(world):
-        world._note_failure = lambda *failure: told.update([world.loop.turns])
+        world._note_failure = lambda *failure: reports.update([world.loop.turns])
         async with world.producer(max_block_ms=5000) as producer:
             waiting = [producer.send(f"missing-{number}", b"v") for number in range(2000)]
             if closed:
@@ -198,24 +198,24 @@ def test_records_for_many_unknown_topics_fail_over_many_passes(closed):
             else:
                 await asyncio.sleep(7)
             assert all(delivery.done() for delivery in waiting)
-            assert closed or told.total() == 2000
+            assert closed or reports.total() == 2000
 
     run(scenario)
-    assert told.total() == 2000
+    assert reports.total() == 2000
     # While the producer closes, passes of the sender run in between.
-    assert max(told.values()) <= FAILURES_REPORTED_PER_PASS * (2 if closed else 1)
+    assert max(reports.values()) <= FAILURES_REPORTED_PER_PASS * (2 if closed else 1)
 
 
 def test_failures_left_when_the_producer_closes_are_reported_over_many_passes():
-    told = Counter()
+    reports = Counter()
 
     async def scenario(world):
-        world._note_failure = lambda *failure: told.update([world.loop.turns])
+        world._note_failure = lambda *failure: reports.update([world.loop.turns])
         async with world.producer(max_block_ms=5000) as producer:
             waiting = [producer.send(f"missing-{number}", b"v") for number in range(500)]
             await asyncio.gather(*waiting, return_exceptions=True)
-            assert told.total() < 500
+            assert reports.total() < 500
 
     run(scenario)
-    assert told.total() == 500
-    assert max(told.values()) <= 2 * FAILURES_REPORTED_PER_PASS
+    assert reports.total() == 500
+    assert max(reports.values()) <= 2 * FAILURES_REPORTED_PER_PASS

@@ -239,7 +239,7 @@ def test_a_record_is_stored_once_whatever_happens_to_its_request(disconnect):
     ("answer", "error", "text"),
     [
         ("wrong id", ProtocolError, "no request in flight has that id"),
-        ("garbage", ProtocolError, "answered PRODUCE version 13 in bytes that are wrong"),
+        ("garbage", ProtocolError, "sent a malformed response to PRODUCE version 13"),
         ("oversized", ProtocolError, "announced a response of 2147483647 bytes"),
         ("silence", RequestTimedOutError, r"did not answer PRODUCE .* within 1500 ms \(request_timeout_ms\)"),
     ],
@@ -427,7 +427,7 @@ def test_acks_0_to_a_broker_that_does_not_read_ends_with_the_request_timeout():
     assert 1.0 <= took <= 1.5
     [error] = [error for node, error in hooks.of("on_disconnect") if node.id == 1 and error is not None]
     assert isinstance(error, RequestTimedOutError)
-    assert "did not take a whole request within 1000 ms (request_timeout_ms)" in str(error)
+    assert "did not accept a whole request within 1000 ms (request_timeout_ms)" in str(error)
     assert world.cluster.values("clicks") == [b"warm", b"value"]
 
 

@@ -333,6 +333,6 @@ async def test_batches_are_compressed_on_the_loop_only_while_no_thread_can_start
     assert threading.main_thread() in spy.threads
     assert len(spy.threads) > 1
     assert [record.getMessage() for record in caplog.records] == [
-        "No threads to compress batches, so the event loop does: can't start new thread"
+        "No thread can be started: the event loop compresses batches: can't start new thread"
     ]
     assert compressor_threads() == []

@@ -61,7 +61,7 @@ def test_a_response_without_an_epoch_is_requested_again(caplog):
     _, world = run(scenario)
     asked = world.events(ApiKey.INIT_PRODUCER_ID)
     assert 10 <= len(asked) <= 20
-    told = [message for message in caplog.messages if "with epoch -1, and neither may be negative" in message]
+    told = [message for message in caplog.messages if "with epoch -1, but neither may be negative" in message]
     assert len(told) == len(asked) - 1
 
 
