@@ -388,7 +388,7 @@ class ColumnsSender:
             if not self._runs.add_delivery(delivery):
                 if not delivery.done():
                     return
-                self._runs.note_error(delivery.topic_partition, delivery.exception())
+                self._runs.add_error(delivery.topic_partition, delivery.exception())
             queued.popleft()
 
     def unfinished(self) -> list[TopicPartition]:
@@ -398,12 +398,12 @@ class ColumnsSender:
     def settle_finished(self) -> None:
         """Count all finished batches, including those after an unfinished one, so that a failure is seen at once."""
         self._dequeue()
-        self._runs.settle_finished()
+        self._runs.count_finished()
 
     async def _wait_for_unsent(self) -> None:
         """Count finished batches, and wait until at most ``WAITING_TO_BE_SENT`` filled batches are left."""
         self._count_first()
-        while (batch := self._runs.beyond(WAITING_TO_BE_SENT)) is not None:
+        while (batch := self._runs.batch_to_await(WAITING_TO_BE_SENT)) is not None:
             if not batch.is_finished():
                 # Batches usually finish in order, but the first may be retried for a long time.
                 await _wait_for_part(batch, CHECK_INTERVAL)
@@ -412,7 +412,7 @@ class ColumnsSender:
     def _count_first(self) -> None:
         """Count finished batches in order, up to the first unfinished one and at most ``BATCHES_AT_ONCE``."""
         self._dequeue()
-        self._runs.settle_first(BATCHES_AT_ONCE)
+        self._runs.count_first(BATCHES_AT_ONCE)
 
     async def settle_all(self) -> None:
         """Wait for all records, without lingering, and count them."""
@@ -428,7 +428,7 @@ class ColumnsSender:
                 while not batch.is_finished():
                     await _wait_for_part(batch)
                 # Does nothing if another task has counted it meanwhile.
-                self._runs.settle(batch)
+                self._runs.count(batch)
                 self._count_first()
             elif self._queued:
                 await asyncio.wait([self._queued[0]])

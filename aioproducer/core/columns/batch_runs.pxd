@@ -17,13 +17,13 @@ cdef class BatchRuns:
     @cython.locals(batch=ProducerBatch, start=Py_ssize_t, stop=Py_ssize_t, count=Py_ssize_t)
     cpdef Py_ssize_t add_columns(self, list touched) except -1
     @cython.locals(batch=ProducerBatch, closed=list, allowed=Py_ssize_t)
-    cpdef ProducerBatch beyond(self, Py_ssize_t limit)
+    cpdef ProducerBatch batch_to_await(self, Py_ssize_t limit)
     @cython.locals(batch=ProducerBatch, finished=list)
-    cpdef object settle_first(self, Py_ssize_t limit)
+    cpdef object count_first(self, Py_ssize_t limit)
     @cython.locals(batch=ProducerBatch)
-    cpdef object settle_finished(self)
+    cpdef object count_finished(self)
     @cython.locals(runs=list, plain=bint, index=Py_ssize_t)
-    cpdef object settle(self, ProducerBatch batch)
+    cpdef object count(self, ProducerBatch batch)
 
 
 cdef bint _is_finished(ProducerBatch batch) except -1

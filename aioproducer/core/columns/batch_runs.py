@@ -72,7 +72,7 @@ class BatchRuns:
         """Return the batch whose records have waited longest."""
         return next(iter(self._runs), None)
 
-    def beyond(self, limit: int) -> ProducerBatch | None:
+    def batch_to_await(self, limit: int) -> ProducerBatch | None:
         """Return the batch to wait for while more than ``limit`` closed batches wait to be sent, or ``None``.
 
         Batches on the wire do not count: if responses take long, there may be many.
@@ -91,23 +91,23 @@ class BatchRuns:
         """Return the partitions of the records that are not counted yet."""
         return {batch.topic_partition for batch in self._runs}
 
-    def settle_first(self, limit: int) -> None:
+    def count_first(self, limit: int) -> None:
         """Count finished batches in order, at most ``limit``, up to the first unfinished one."""
-        # In one iteration: finding the first key of a dict takes longer the more keys were deleted before it.
+        # In one iteration: finding the first key of a dict takes longer with each key that was deleted before it.
         finished: list[ProducerBatch] = []
         for batch in self._runs:
             if len(finished) == limit or not _is_finished(batch):
                 break
             finished.append(batch)
         for batch in finished:
-            self.settle(batch)
+            self.count(batch)
 
-    def settle_finished(self) -> None:
+    def count_finished(self) -> None:
         """Count every finished batch, including those after an unfinished one."""
         for batch in [batch for batch in self._runs if _is_finished(batch)]:
-            self.settle(batch)
+            self.count(batch)
 
-    def settle(self, batch: ProducerBatch) -> None:
+    def count(self, batch: ProducerBatch) -> None:
         """Count a finished batch, unless it was counted before, and remove its records."""
         runs = self._runs.pop(batch, None)
         if runs is None:
@@ -118,20 +118,20 @@ class BatchRuns:
                 # The usual case.
                 self.acked += runs[index + 1] - runs[index]
             else:
-                self._settle_run(batch, runs[index], runs[index + 1])
+                self._count_run(batch, runs[index], runs[index + 1])
 
-    def _settle_run(self, batch: ProducerBatch, start: int, stop: int) -> None:
+    def _count_run(self, batch: ProducerBatch, start: int, stop: int) -> None:
         for first, part in parts(batch):
             begin, end = max(start - first, 0), min(stop - first, part.record_count)
             if begin < end:
-                self._settle_part(part, begin, end - begin)
+                self._count_part(part, begin, end - begin)
 
-    def _settle_part(self, batch: ProducerBatch, index: int, count: int) -> None:
+    def _count_part(self, batch: ProducerBatch, index: int, count: int) -> None:
         blamed = batch.record_errors or ()
         # The error of a record that the broker blames, if any (KIP-467): the others were only in the same batch.
         error = batch.error(min([each for each in blamed if index <= each < index + count], default=index))
         if error is not None:
-            self.note_error(batch.topic_partition, error)
+            self.add_error(batch.topic_partition, error)
             return
         self.acked += count
         offset = None if self.offsets is None else batch.metadata(index).offset
@@ -143,7 +143,7 @@ class BatchRuns:
         else:
             ranges.append(range(offset, offset + count))
 
-    def note_error(self, topic_partition: TopicPartition, error: BaseException | None) -> None:
+    def add_error(self, topic_partition: TopicPartition, error: BaseException | None) -> None:
         """Keep the error if it is one of Kafka's and the partition's first."""
         if isinstance(error, KafkaError):
             self.errors.setdefault(topic_partition, error)

@@ -22,7 +22,7 @@ sent = st.tuples(st.just("send"), st.integers(0, 1), st.booleans())
 answered = st.tuples(
     st.just("answer"), st.integers(0, 1), st.sampled_from(["ack", "refuse", "split", "blame", "leave open"])
 )
-settled = st.tuples(st.just("settle"), st.integers(0, 2), st.none())
+counted = st.tuples(st.just("count"), st.integers(0, 2), st.none())
 
 
 class Sender:
@@ -64,26 +64,26 @@ class Sender:
             self.bench.ack(batch, self.ends[partition])
             self.ends[partition] += batch.record_count
 
-    def settle(self, most: int) -> None:
+    def count(self, most: int) -> None:
         if most:
-            self.runs.settle_first(most)
+            self.runs.count_first(most)
         else:
-            self.runs.settle_finished()
+            self.runs.count_finished()
 
     def end(self) -> None:
         while self.bench.accumulator.has_undelivered():
             self.bench.later(1)
             for partition in (0, 1):
                 self.answer(partition, "ack")
-        self.runs.settle_finished()
+        self.runs.count_finished()
 
 
-@given(st.lists(st.one_of(sent, sent, sent, answered, settled), max_size=60), st.booleans())
+@given(st.lists(st.one_of(sent, sent, sent, answered, counted), max_size=60), st.booleans())
 def test_batch_runs_report_the_same_as_deliveries(steps: list[tuple[str, int, object]], keep_offsets: bool) -> None:
     sender = Sender(keep_offsets=keep_offsets)
     for what, number, more in steps:
-        if what == "settle":
-            sender.settle(number)
+        if what == "count":
+            sender.count(number)
         else:
             getattr(sender, what)(number, more)
     sender.end()
@@ -124,19 +124,19 @@ def test_the_first_unfinished_batch_hides_the_others_unless_all_are_checked() ->
     sender.answer(1, "ack")
     # The other partition's batch is open, so that nothing of it went out.
     assert runs.topic_partitions() == {TopicPartition("t", 0), TopicPartition("t", 1)}
-    done = runs.beyond(0)
+    done = runs.batch_to_await(0)
     assert done is not None
     assert done.is_finished()
-    assert runs.beyond(1) is None, "the other takes records"
-    runs.settle_first(10)
+    assert runs.batch_to_await(1) is None, "the other takes records"
+    runs.count_first(10)
     assert (runs.acked, len(runs)) == (0, 2)
-    runs.settle_finished()
+    runs.count_finished()
     assert (runs.acked, len(runs)) == (1, 1)
     first = runs.first()
     assert first is not None
     sender.end()
     assert (runs.acked, len(runs)) == (2, 0)
-    runs.settle(first)
+    runs.count(first)
     assert runs.acked == 2, "a batch is counted once"
 
 
@@ -156,11 +156,11 @@ def test_a_batch_in_flight_does_not_count_as_waiting_to_be_sent() -> None:
             runs.add_delivery(delivery)
     sender.send(1, True)
     batches = [*bench.queue().batches]
-    assert [runs.beyond(most) for most in range(5)] == [*reversed(batches), None]
+    assert [runs.batch_to_await(most) for most in range(5)] == [*reversed(batches), None]
     assert bench.drain() == batches[:1]
-    assert [runs.beyond(most) for most in range(4)] == [batches[2], batches[1], batches[0], None]
+    assert [runs.batch_to_await(most) for most in range(4)] == [batches[2], batches[1], batches[0], None]
     bench.ack(batches[0])
-    # It is done, though not settled: there it is still to be waited for.
-    assert [runs.beyond(most) for most in range(5)] == [*reversed(batches), None]
-    runs.settle_first(10)
-    assert [runs.beyond(most) for most in range(4)] == [*reversed(batches[1:]), None]
+    # It is done, though not counted: there it is still to be waited for.
+    assert [runs.batch_to_await(most) for most in range(5)] == [*reversed(batches), None]
+    runs.count_first(10)
+    assert [runs.batch_to_await(most) for most in range(4)] == [*reversed(batches[1:]), None]
