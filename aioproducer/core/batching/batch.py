@@ -87,8 +87,8 @@ class ProducerBatch(DeliveryGroup):
 
     ``on_wire`` and ``readers`` are independent of the outcome: a batch that has expired may still be in a request.
 
-    The slabs, or the compressed bytes that replace them, return to the pool when the outcome is known *and* neither a
-    transport nor a compressor reads them (``readers``).
+    The slabs, or the compressed bytes that replace them, return to the pool when two conditions hold: the outcome is
+    known, *and* neither a transport nor a compressor reads them (``readers``).
 
     Created by ``new_batch``.
     """

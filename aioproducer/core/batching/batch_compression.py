@@ -25,8 +25,8 @@ DETERIORATING_STEP = 0.05
 class CompressionRatios:
     """The estimated ratio of compressed to uncompressed size, for each topic (Kafka's ``CompressionRatioEstimator``).
 
-    An estimate rises at once to a worse ratio and falls slowly to a better one, as a batch that is too large costs a
-    round trip.
+    An estimate rises at once to a worse ratio and falls slowly to a better one: a batch that is too large costs a round
+    trip.
     """
 
     __slots__ = ("_estimates",)

@@ -5,7 +5,7 @@ batch, it does not, or that is unknown.
 
 An unknown state remains unknown: after an attempt with an unknown outcome, an error for a later attempt does not imply
 that the log lacks the batch. Brokers check leaders, replicas, sizes and timestamps before sequences. A broker that
-finds a sequence out of order does not have the batch, but the earlier attempt may still reach it, from the connection
+finds a sequence out of order does not have the batch. But the earlier attempt may still reach it, from the connection
 that ended. Idempotence resolves such a batch only by success: a duplicate is acknowledged.
 """
 

@@ -13,8 +13,8 @@ The rules for each partition follow KIP-98, KIP-360 and Kafka's ``TransactionMan
 4. A new epoch starts the partition again at sequence 0. It begins only when no request of the partition is on the wire.
    The batches that still wait for a retry are then rewritten. The first of them was refused as out of order: neither
    it nor any later one is in the log. (Kafka rewrites while requests are on the wire.)
-5. Until the first batch of an epoch is acknowledged, no second one is sent, as a broker without any state of a producer
-   id accepts any sequence. It would write the second batch if the first was lost or refused, and the first after it.
+5. Until the first batch of an epoch is acknowledged, no second one is sent. A broker without any state of a producer id
+   accepts any sequence. It would write the second batch if the first was lost or refused, and the first after it.
    (Kafka sends up to five.) The same holds when the topic was deleted and re-created.
 6. A broker detects duplicates of the last five batches. Therefore at most five are sent from the first in flight on,
    including those that were acknowledged before it, as happens when the leader moves. (Kafka counts those in flight.)

@@ -46,8 +46,8 @@ class BatchFinisher:
 class ReadyPartitions:
     """Keeps the state of each partition, and the collection that belongs to the state (see ``PartitionQueue``).
 
-    A partition is ready when it has a leader, is neither muted nor backing off, and its oldest batch is closed or need
-    not linger any more. ``drain`` asks ``ProducerState`` whether the batch's sequence may be sent; if not, the
+    A partition is ready when it has a leader and is neither muted nor backing off. Its oldest batch is also closed, or
+    need not linger any more. ``drain`` asks ``ProducerState`` whether the batch's sequence may be sent; if not, the
     partition is held until that changes.
     """
 

@@ -9,6 +9,7 @@ from aioproducer.core.columns.record_columns cimport HeaderColumn, TimestampColu
 from aioproducer.wire.murmur2 cimport partition_for_key, partition_for_key_at
 
 
+@cython.locals(sticky=Py_ssize_t)
 cdef Py_ssize_t _keyless_partition(TopicQueues topic, object partition) except -1
 
 
