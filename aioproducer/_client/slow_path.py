@@ -15,6 +15,7 @@ from aioproducer._common.diagnosis import line_full, record_too_large
 from aioproducer.core.batching.accumulator import RecordAccumulator
 from aioproducer.core.outcomes.delivery import Delivery, OwnCallback
 from aioproducer.core.waiting.pending import PENDING_OVERHEAD, PendingRecord, payload_size
+from aioproducer.error_codes import INVALID_TOPIC_EXCEPTION
 from aioproducer.errors import InvalidTopicError, KafkaError, SerializationError, broker_error
 from aioproducer.interceptors import InterceptorChain
 from aioproducer.io.cluster import Cluster
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from aioproducer.config import ProducerConfig
     from aioproducer.producer_record import Record
 
-INVALID_TOPIC = 17
+
 # Upper bound of a record's estimated size without key, value and headers: three sizes are varints of up to 5 bytes.
 _MAX_OVERHEAD = BATCH_HEADER_SIZE + MAX_RECORD_OVERHEAD + 3 * 5
 # Memory that a running async serializer takes besides its argument, in bytes: its task and its coroutines.
@@ -189,8 +190,8 @@ class SlowPath:
             invalid = validation.why_invalid_topic(topic)
             if invalid is not None:
                 return InvalidTopicError(invalid)
-            if self._cluster.metadata.topic_error(topic) == INVALID_TOPIC:
-                return broker_error(INVALID_TOPIC)
+            if self._cluster.metadata.topic_error(topic) == INVALID_TOPIC_EXCEPTION:
+                return broker_error(INVALID_TOPIC_EXCEPTION)
         if (
             not headers
             and (value is None or type(value) is bytes)

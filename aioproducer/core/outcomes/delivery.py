@@ -79,19 +79,19 @@ class DeliveryGroup:
 
     def is_done(self, index: int) -> bool:
         """Return whether the record has its outcome."""
-        raise AssertionError("A subclass implements this.")
+        raise NotImplementedError
 
     def error(self, index: int) -> KafkaError | None:
         """Return a new exception object for a record that failed, or ``None``."""
-        raise AssertionError("A subclass implements this.")
+        raise NotImplementedError
 
     def metadata(self, index: int) -> RecordMetadata:
         """Return the metadata of a record that was delivered."""
-        raise AssertionError("A subclass implements this.")
+        raise NotImplementedError
 
     def where(self) -> TopicPartition:
         """Return the partition of the records."""
-        raise AssertionError("A subclass implements this.")
+        raise NotImplementedError
 
     def withdraw(self) -> None:
         """Drop the record if it is in no batch yet: its only Delivery was cancelled."""

@@ -122,7 +122,7 @@ def test_no_key_is_both_accepted_and_meaningless_without_a_longer_name() -> None
     ("name", "value", "text"),
     [
         ("num.partitions", "0", "num.partitions must be at least 1, not 0"),
-        ("num.partitions", "x", "num.partitions must be a whole number of 32 bits, not 'x'"),
+        ("num.partitions", "x", "num.partitions must be a whole number from -2**31 to 2**31 - 1, not 'x'"),
         ("log.segment.bytes", 1, "log.segment.bytes must be at least 1048576, not 1"),
         ("log.cleanup.policy", "delete,foo", "log.cleanup.policy must hold nothing but compact, delete"),
         ("log.message.timestamp.type", "Foo", "must be one of CreateTime, LogAppendTime"),
