@@ -35,8 +35,9 @@ COMPILED_MODULES := $(shell sed -n 's/^    "\(aioproducer\..*\)",$$/\1/p' aiopro
 COMPILED_SOURCES := setup.py aioproducer/_build.py $(addsuffix .py,$(subst .,/,$(COMPILED_MODULES))) \
 	$(shell find aioproducer -name "*.pxd")
 
-# A copy of the package, compiled to find every access to memory that is not its own and every undefined operation.
-SANITIZED := build/sanitized
+# A copy of the package, compiled to find every access to memory that is not its own and every undefined operation; each
+# virtual environment has one of its own.
+SANITIZED := build/sanitized/$(notdir $(VENV))
 SANITIZERS := -fsanitize=address,undefined -fno-sanitize-recover=undefined
 SANITIZER_TESTS ?= tests
 
@@ -188,15 +189,17 @@ $(SANITIZED)/.compiled: $(shell find aioproducer -name '*.py' -o -name '*.pxd') 
 	find $(SANITIZED) -name '*.py' -delete
 	tar --create --exclude='*.so' --exclude=__pycache__ aioproducer | tar --extract --directory $(SANITIZED)
 	AIOPRODUCER_PURE=0 AIOPRODUCER_REQUIRE_COMPILED=1 CFLAGS="-O0 -g1 -fno-omit-frame-pointer -UNDEBUG $(SANITIZERS)" \
-		LDFLAGS="-shared $(SANITIZERS)" $(BIN)/python setup.py -q build_ext --build-lib $(SANITIZED) --build-temp build/sanitized-temp
+		LDFLAGS="-shared $(SANITIZERS)" $(BIN)/python setup.py -q build_ext --build-lib $(SANITIZED) --build-temp $(SANITIZED)/temp
 	touch $@
 
 # Python allocates by malloc, so that AddressSanitizer sees every object. What the sanitizers find ends the process; what
-# they write to its stderr would be lost in a file of pytest's.
+# they write to its stderr would be lost in a file of pytest's. A process that a test starts imports the same package,
+# and not the one in the current folder.
 test-sanitizers: sanitized
 	LD_PRELOAD="$$($(CC) -print-file-name=libasan.so) $$($(CC) -print-file-name=libubsan.so)" PYTHONMALLOC=malloc \
-		ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 PYTHONPATH=$(CURDIR)/$(SANITIZED) \
-		AIOPRODUCER_BUILD=sanitized AIOPRODUCER_PURE=0 AIOPRODUCER_LOOPS=asyncio \
+		ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 PYTHONSAFEPATH=1 \
+		PYTHONPATH=$(CURDIR)/$(SANITIZED):$(CURDIR) \
+		AIOPRODUCER_BUILD=sanitized AIOPRODUCER_PURE=0 AIOPRODUCER_LOOPS="$(LOOPS)" \
 		$(BIN)/pytest -q --capture=sys --assert=plain -p no:cacheprovider -m "not interop and not programs" -n $(WORKERS) $(PYTEST_ARGS) \
 		$(SANITIZER_TESTS)
 
