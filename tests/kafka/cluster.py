@@ -91,9 +91,10 @@ class Node:
 def free_ports(count: int) -> list[int]:
     """Ports that no outgoing connection is given: one might take a port while its broker is down.
 
-    Nor does another process of pytest-xdist choose them meanwhile: each has a range of its own.
+    Nor does another process of pytest-xdist choose them meanwhile: each has a range of its own, and a process of
+    no pytest-xdist has the last.
     """
-    process = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 8
+    process = int(os.environ.get("PYTEST_XDIST_WORKER", "gw7").removeprefix("gw")) % 8
     found: list[int] = []
     with ExitStack() as held:
         while len(found) < count:
