@@ -38,8 +38,9 @@ _HEADER_START = struct.Struct(">ihhi")
 _READY = ConnectionState.READY
 
 # The states of a connection to a broker: DISCONNECTED, and CONNECTING while the client dials an address; CONNECTED
-# while a transport accepts requests; ENDING when the client has closed it. A node that metadata no longer lists is
-# DRAINING while requests are in flight, DRAINED when the client has closed its transport, and RETIRED without one.
+# while there is a transport (requests may be sent once the protocol state is READY); ENDING when the client has
+# closed it. A node that metadata no longer lists is DRAINING while requests are in flight, DRAINED when the client
+# has closed its transport, and RETIRED without one.
 DISCONNECTED, CONNECTING, CONNECTED, ENDING, DRAINING, DRAINED, RETIRED = range(7)
 
 STATE_NAMES = ("disconnected", "connecting", "connected", "ending", "draining", "drained", "retired")
@@ -64,11 +65,11 @@ _NEVER = float("inf")
 
 
 class RequestContext:
-    """Receives the outcome of one request: exactly one of ``answered`` and ``failed`` is called.
+    """Receives the outcome of one request: ``answered`` or ``failed`` is called, exactly once.
 
     ``reading`` is called if the transport still reads the request's buffers after ``send``, and ``released`` when it no
     longer does. A request without a response is ``answered`` with None once it is written. If ``send`` has returned
-    True, it is written already and ``answered`` is not called. ``send`` itself only calls ``reading``.
+    True, such a request is written already, and neither is called. ``send`` itself only calls ``reading``.
 
     This base class serves requests that own their buffers, if the connection handles their outcome itself.
     """

@@ -258,7 +258,7 @@ class RecordAccumulator(BatchFinisher):
             self.end_append()
 
     def begin_append(self) -> bool:
-        """Set the re-entrancy guard for what ``end_append`` ends; return False if an append is in progress."""
+        """Begin an append; return False if one is in progress, whose user code may send. ``end_append`` ends it."""
         if self._appending:
             return False
         self._appending = True

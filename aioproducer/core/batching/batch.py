@@ -51,7 +51,8 @@ LARGEST_GROWTH = 65536
 # Bytes of a slab that are copied out when it is closed; of more bytes a view is cheaper.
 _LARGEST_COPIED = 512
 
-# The states of a batch, in order: from CLOSED on it accepts no records, from SUCCEEDED on its outcome is known.
+# The states of a batch, in order: from CLOSED on it accepts no records. The last three end it; a split batch is
+# finished when its parts are.
 OPEN, DUE, CLOSED, COMPRESSING, SUCCEEDED, FAILED, SPLIT = range(7)
 
 STATE_NAMES = ("open", "due", "closed", "compressing", "succeeded", "failed", "split")

@@ -1,4 +1,4 @@
-"""The states of a connection to a broker, and the events between them."""
+"""The protocol states of one connection, from the API versions on, and the events between them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class ConnectionState(Enum):
     """State of a connection. It only moves down this list."""
 
     CONNECTING = "connecting"
-    """There is no transport yet."""
+    """``Connection.start`` was not called yet."""
     CHECKING_API_VERSIONS = "checking API versions"
     AUTHENTICATING = "authenticating"
     READY = "ready"
