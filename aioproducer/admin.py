@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Literal, NamedTuple, Self, TypeAlias, TypeVar
 
 from aioproducer._client.factory import connector_for, node_settings
+from aioproducer._client.validation import check_timeout
 from aioproducer._common.client_log import ClientLog
 from aioproducer.config import ProducerConfig
 from aioproducer.core.metadata.cluster import NO_LEADER
@@ -160,6 +161,7 @@ class Admin:
         return admin
 
     def _configure(self, config: ProducerConfig, timeout: float, transport: str | Connector) -> None:
+        check_timeout(timeout)
         self._config = config
         self.log = ClientLog("AdminClient", config.client_id)
         """Puts the client's name in front of each message; a ``Reader`` replaces it by its own log."""

@@ -263,7 +263,9 @@ class Producer(RecordSender):
 
         Raises:
             MetadataTimeoutError: no broker answered; the text contains the last error.
+            TypeError, ValueError: ``timeout`` is not a number.
         """
+        validation.check_timeout(timeout)
         self._check_caller()
         parts = self._running_parts()
         try:
@@ -302,7 +304,10 @@ class Producer(RecordSender):
         Raises:
             WrongCallerError: the producer belongs to another loop or process.
             ProducerClosedError: its loop is closed.
+            TypeError, ValueError: ``timeout`` is not a number; the producer goes on.
         """
+        if timeout is not None:
+            validation.check_timeout(timeout)
         if self._life in (Life.FORKED, Life.LOOP_CLOSED):
             raise ownership.not_running(self._life)
         if self._task is None:

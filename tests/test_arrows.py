@@ -86,7 +86,7 @@ ARROWS: dict[str, set[str]] = {
         "_client.factory",
         "producer_record",
     },
-    "admin": _CLIENT | {"_client.factory"},
+    "admin": _CLIENT | {"_client.factory", "_client.validation"},
     "consumer": _CLIENT | {"admin"},
     "broker": {"broker.broker", "broker.cluster", "broker.config"},
     "broker.image": _BELOW_BROKER,

@@ -739,3 +739,12 @@ async def test_failures_are_freed_without_the_garbage_collector(kafka_cluster: E
     assert len(errors) == 21
     assert alive == []
     assert kept == []
+
+
+async def test_a_timeout_that_is_no_number_changes_nothing() -> None:
+    """It was an error of asyncio about float and str once, and ``close`` had ended the producer before."""
+    async with EmbeddedCluster() as cluster, Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
+        for call in (producer.wait_ready, producer.close):
+            with pytest.raises(TypeError, match="timeout must be a number of seconds, not str"):
+                await call("10")
+        await producer.send("t", b"v")

@@ -83,3 +83,22 @@ def test_size_of_estimates_unserialized_data() -> None:
     assert validation.size_of(memoryview(b"de")) == 2
     assert validation.size_of({"a": 1}) > 50
     assert validation.size_of(None) == 0
+
+
+@pytest.mark.parametrize("timeout", [0, 1.5, -0.1, float("inf")])
+def test_a_timeout_is_a_number_of_seconds(timeout: float) -> None:
+    validation.check_timeout(timeout)
+
+
+@pytest.mark.parametrize(
+    ("timeout", "error"),
+    [
+        ("10", "timeout must be a number of seconds, not str"),
+        (True, "timeout must be a number of seconds, not bool"),
+        (None, "timeout must be a number of seconds, not NoneType"),
+        (float("nan"), "timeout must be a number of seconds, not nan"),
+    ],
+)
+def test_what_is_no_number_of_seconds_is_rejected(timeout: object, error: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=error):
+        validation.check_timeout(timeout)

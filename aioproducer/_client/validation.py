@@ -71,6 +71,19 @@ def why_invalid_topic(topic: str) -> str | None:
     return None
 
 
+def check_timeout(timeout: object) -> None:
+    """Check the ``timeout`` argument of a call; a negative one has passed already.
+
+    Raises:
+        TypeError: it is not an int or float.
+        ValueError: it is not a number.
+    """
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float):
+        raise TypeError(f"timeout must be a number of seconds, not {type(timeout).__name__}")
+    if timeout != timeout:
+        raise ValueError("timeout must be a number of seconds, not nan")
+
+
 def as_buffer(name: str, data: object) -> bytes | bytearray | memoryview | None:
     """Return a key or value as an object with a buffer of contiguous bytes.
 

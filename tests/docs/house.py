@@ -28,12 +28,11 @@ GROUPS = {
         "_client.hot_path",
         "_client.slow_path",
         "_client.ownership",
-        "_client.validation",
         "_client.bulk",
         "_client.arrow",
         "_client.threadsafe",
     ),
-    "factory": ("_client.factory",),
+    "factory": ("_client.factory", "_client.validation"),
     "core": ("core.batching", "core.columns", "core.metadata", "core.outcomes", "core.requests", "core.waiting"),
     "broker": (
         "broker",
