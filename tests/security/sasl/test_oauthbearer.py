@@ -1,0 +1,70 @@
+"""OAUTHBEARER: the message with its extensions, and a client that sends it once."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from aioproducer.errors import SaslAuthenticationError
+from aioproducer.security.sasl.oauthbearer import BearerToken, OAuthBearerClient
+
+EXTENSIONS = {"logicalCluster": "lkc-1", "identityPoolId": "pool-2"}
+
+
+def test_the_token_is_sent_first_and_an_empty_response_ends_the_exchange() -> None:
+    client = OAuthBearerClient("abc.def", EXTENSIONS)
+    assert client.mechanism == "OAUTHBEARER"
+    expected = b"n,,\x01auth=Bearer abc.def\x01logicalCluster=lkc-1\x01identityPoolId=pool-2\x01\x01"
+    assert client.step(None) == expected
+    assert client.step(b"") is None
+
+
+def test_the_brokers_error_is_acknowledged() -> None:
+    """RFC 7628, section 3.2.3: the broker ends the exchange after that; Kafka by error code 58."""
+    client = OAuthBearerClient("abc")
+    client.step(None)
+    assert client.step(b'{"status":"invalid_token"}') == b"\x01"
+    with pytest.raises(SaslAuthenticationError, match=r"rejected the bearer token.*invalid_token"):
+        client.step(b"")
+
+
+@given(
+    st.from_regex(r"[-A-Za-z0-9._~+/]{1,40}={0,2}", fullmatch=True),
+    st.dictionaries(
+        st.from_regex(r"[A-Za-z]{1,8}", fullmatch=True).filter(lambda name: name.lower() != "auth"),
+        st.from_regex(r"[ -~]{0,20}", fullmatch=True),
+        max_size=3,
+    ),
+)
+def test_a_token_is_decoded_as_it_was_encoded(token: str, extensions: dict[str, str]) -> None:
+    assert BearerToken.decode(BearerToken(token, extensions).encode()) == BearerToken(token, extensions)
+
+
+@settings(max_examples=300)
+@given(st.one_of(st.binary(max_size=60), st.from_regex(rb"n,,\x01[a-zB =\x01.]{0,40}\x01\x01", fullmatch=True)))
+def test_bytes_that_are_no_message_raise_nothing_but_value_errors(data: bytes) -> None:
+    with suppress(ValueError):
+        BearerToken.decode(data)
+
+
+@pytest.mark.parametrize(
+    ("token", "extensions", "error"),
+    [
+        ("", {}, "the bearer token is empty"),
+        ("sec ret", {}, "characters that no token has"),
+        ("sec\x01ret", {}, "characters that no token has"),
+        ("abc", {"auth": "secret"}, "other than 'auth'"),
+        ("abc", {"a-b": "secret"}, "a name of letters"),
+        ("abc", {"a": "sec\x01ret"}, "must be printable ASCII"),
+    ],
+)
+def test_a_token_that_cannot_be_sent_is_rejected_without_its_text(
+    token: str, extensions: dict[str, str], error: str
+) -> None:
+    with pytest.raises(ValueError, match=error) as caught:
+        OAuthBearerClient(token, extensions)
+    assert "ret" not in str(caught.value)
+    assert "secret" not in repr(BearerToken("secret", EXTENSIONS))
