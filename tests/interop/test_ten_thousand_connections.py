@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from aioproducer.broker.server.server import Connection, Reply, Server
+from aioproducer.broker.server.server import Reply, Server, ServerConnection
 from aioproducer.transport.listening import StreamListener
 
 COUNT = 10_000
@@ -42,7 +42,7 @@ def descriptors() -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-async def echo(connection: Connection, frame: memoryview) -> Reply:
+async def echo(connection: ServerConnection, frame: memoryview) -> Reply:
     return Reply([struct.pack(">i", len(frame)), frame])
 
 
