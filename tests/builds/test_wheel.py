@@ -130,7 +130,7 @@ def test_with_a_compiler_the_wheel_is_compiled(sdist: Path, tmp_path: Path) -> N
     members = _members(wheel)
     assert {name for name in members if name.endswith(".so")} == COMPILED_FILES
     assert {f"{name.replace('.', '/')}.py" for name in COMPILED_MODULES} <= members
-    assert {"aioproducer/py.typed", "aioproducer/core/future_type.pyi"} <= members
+    assert {"aioproducer/py.typed", "aioproducer/core/outcomes/future_type.pyi"} <= members
     assert not [name for name in members if name.endswith((".pxd", ".c"))]
     target = _install(wheel, tmp_path / "installed")
     _check_round_trip(target, tmp_path, compiled=True)
