@@ -7,7 +7,7 @@ from aioproducer.record cimport new_record_metadata
 from aioproducer.wire.record cimport plain_headers_size, write_headers, write_plain_record, write_run
 from aioproducer.wire.record_batch cimport pack_header, write_header
 
-cdef int _OPEN, _DUE, _CLOSED, _SUCCEEDED, _FAILED, _SPLIT
+cdef int _DUE, _CLOSED, _SUCCEEDED, _FAILED, _SPLIT
 cdef long long _TRANSITIONS
 cdef Py_ssize_t _HEADER_SIZE, _LARGEST_COPIED
 cdef tuple _NO_HEADERS

@@ -71,7 +71,7 @@ NEXT_STATES: Mapping[int, tuple[int, ...]] = {
 # The same as one number, for ``set_state``: eight bits for each state. Names of this module alone are C integers in the
 # compiled module.
 _TRANSITIONS = sum([1 << 8 * old + new for old, states in NEXT_STATES.items() for new in states])
-_OPEN, _DUE, _CLOSED, _SUCCEEDED, _FAILED, _SPLIT = OPEN, DUE, CLOSED, SUCCEEDED, FAILED, SPLIT
+_DUE, _CLOSED, _SUCCEEDED, _FAILED, _SPLIT = DUE, CLOSED, SUCCEEDED, FAILED, SPLIT
 _HEADER_SIZE = BATCH_HEADER_SIZE
 
 Header = tuple[str, Buffer | None]

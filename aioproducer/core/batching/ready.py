@@ -219,6 +219,9 @@ class ReadyPartitions:
     def unblock(self, queue: PartitionQueue, now: float) -> None:
         """Make the partition ready if it is: something that may have blocked it has ended."""
         self.producer_state.resolve(queue.sequences)
+        if queue.state == _HELD:
+            # ``drain`` asks again, if there is still a batch.
+            self._leave(queue, _IDLE)
         self.update(queue, now)
 
     def unblock_held(self, now: float) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aioproducer.core.batching.partition_queue import READY, NodeQueue
+from aioproducer.core.batching.partition_queue import HELD, IDLE, READY, NodeQueue
 from aioproducer.core.batching.ready import BATCHES_PER_REQUEST
 from aioproducer.core.requests.retry import ExponentialBackoff
 from tests.core.accumulating import NODE, Bench, count_operations, values_of
@@ -455,3 +455,14 @@ def test_an_idle_poll_costs_the_same_with_20000_partitions_as_with_20() -> None:
         return *work, count_operations(lambda: bench.ack(bench.drain_one()))
 
     assert idle_work(20_000) == idle_work(20)
+
+
+def test_a_held_partition_is_idle_once_its_batches_have_failed() -> None:
+    bench = Bench(producer_id=-1)
+    bench.send_batch()
+    assert bench.drain() == []
+    assert bench.queue().state == HELD
+    bench.later(bench.accumulator.settings.delivery_timeout)
+    bench.completion.expire(bench.now)
+    assert not bench.queue().batches
+    assert bench.queue().state == IDLE
