@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from aioproducer.errors import SaslAuthenticationError
+from aioproducer.security.sasl.credentials import check_credentials, check_utf8
 
 MECHANISM = "PLAIN"
 
@@ -27,11 +28,7 @@ class PlainCredentials(NamedTuple):
         for name, part in zip(self._fields, self, strict=True):
             if "\0" in part:
                 raise ValueError(f"the SASL {name} must not contain NUL")
-            try:
-                part.encode()
-            except UnicodeEncodeError:
-                # Its text, and that of a cause, would contain the part.
-                raise ValueError(f"the SASL {name} has no UTF-8 form") from None
+            check_utf8(name, part)
         return "\0".join(self).encode()
 
     @classmethod
@@ -59,8 +56,7 @@ class PlainClient:
     mechanism = MECHANISM
 
     def __init__(self, username: str, password: str) -> None:
-        if not username or not password:
-            raise ValueError("SASL PLAIN needs a user name and a password")
+        check_credentials(MECHANISM, username, password)
         self._message: bytes | None = PlainCredentials("", username, password).encode()
 
     def step(self, challenge: bytes | None) -> bytes | None:

@@ -20,6 +20,7 @@ from typing import Final, NamedTuple
 
 from aioproducer._common.texts import printable
 from aioproducer.errors import SaslAuthenticationError
+from aioproducer.security.sasl.credentials import check_credentials
 
 # By mechanism: hashlib's name of the hash.
 MECHANISMS: Final = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
@@ -161,7 +162,7 @@ class ScramKeys(NamedTuple):
 def client_proof(mechanism: str, keys: ScramKeys, signed: bytes) -> bytes:
     """Return the proof that the client knows the password."""
     signature = hmac.digest(keys.stored_key, signed, MECHANISMS[mechanism])
-    return bytes(one ^ other for one, other in zip(keys.client_key, signature, strict=True))
+    return _xor(keys.client_key, signature)
 
 
 def server_signature(mechanism: str, keys: ScramKeys, signed: bytes) -> bytes:
@@ -175,7 +176,7 @@ def is_proof_valid(mechanism: str, stored_key: bytes, proof: bytes, signed: byte
     signature = hmac.digest(stored_key, signed, name)
     if len(proof) != len(signature):
         return False
-    client_key = bytes(one ^ other for one, other in zip(proof, signature, strict=True))
+    client_key = _xor(proof, signature)
     return hmac.compare_digest(hashlib.new(name, client_key).digest(), stored_key)
 
 
@@ -201,14 +202,7 @@ class ScramClient:
     ) -> None:
         if mechanism not in MECHANISMS:
             raise ValueError(f"unknown SCRAM mechanism {mechanism!r}: use one of {', '.join(MECHANISMS)}")
-        if not username or not password:
-            raise ValueError(f"SASL {mechanism} needs a user name and a password")
-        for name, part in (("user name", username), ("password", password)):
-            try:
-                part.encode()
-            except UnicodeEncodeError:
-                # Its text, and that of a cause, would contain the part.
-                raise ValueError(f"the SASL {name} has no UTF-8 form") from None
+        check_credentials(mechanism, username, password)
         self.mechanism = mechanism
         self._password = password
         self._first = ClientFirst(username, make_nonce(), is_token)
@@ -283,6 +277,10 @@ def _decode_base64(text: str) -> bytes:
         return b64decode(text, validate=True)
     except binascii.Error:
         raise MalformedMessageError("base64 data is malformed") from None
+
+
+def _xor(one: bytes, other: bytes) -> bytes:
+    return bytes(a ^ b for a, b in zip(one, other, strict=True))
 
 
 def _escape(name: str) -> str:
