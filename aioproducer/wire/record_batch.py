@@ -586,7 +586,7 @@ def _checksum_of(place: Any, end: Any, value: int) -> int:
 
 
 def _put(place: Any, value: int, size: int) -> Any:
-    """``value`` as so many bytes, the highest first; the address behind them."""
+    """Write ``value`` in ``size`` bytes, the highest first; return the address behind them."""
     for index in range(size):
         place[size - 1 - index] = value & 0xFF
         value >>= 8

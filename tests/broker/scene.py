@@ -38,7 +38,7 @@ class Scene:
     def answering(self, request: Request[ResponseT], version: int, node_id: int = 1) -> asyncio.Task[Reply]:
         """A node at work on a request that came over no connection."""
         frame = memoryview(bytearray(b"".join(encode_request(request, version, 7, "c"))[4:]))
-        return asyncio.ensure_future(self.broker(node_id).requests.answer(nobody(), frame))
+        return asyncio.ensure_future(self.broker(node_id).requests.answer(no_peer(), frame))
 
     async def answered(self, request: Request[ResponseT], version: int, node_id: int = 1) -> ResponseT:
         """The answer of a node to a request that came over no connection."""
@@ -66,9 +66,9 @@ class Scene:
         return answer.base_offset
 
 
-def nobody() -> ServerConnection:
-    """Who asks, where it does not matter who."""
-    return cast("ServerConnection", SimpleNamespace(peer="nobody"))
+def no_peer() -> ServerConnection:
+    """A connection for tests in which the peer does not matter."""
+    return cast("ServerConnection", SimpleNamespace(peer="no peer"))
 
 
 @asynccontextmanager

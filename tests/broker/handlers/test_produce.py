@@ -10,7 +10,7 @@ import pytest
 from aioproducer.protocol import encode_request
 from aioproducer.protocol.messages import FindCoordinatorRequest, InitProducerIdRequest, ProduceRequest
 from aioproducer.protocol.messages.produce import PartitionProduceResponse, ProduceResponse
-from tests.broker.scene import Scene, a_scene, nobody, turns
+from tests.broker.scene import Scene, a_scene, no_peer, turns
 from tests.broker.wire import batch, fetch_request, produce_request, read_values
 
 UNKNOWN_ID = bytes(range(16))
@@ -378,7 +378,7 @@ async def test_a_request_that_is_cancelled_leaves_nothing_behind() -> None:
 @pytest.mark.parametrize("acks", [0, 1, -1])
 async def test_one_node_answers_without_waiting_for_a_turn(scene: Scene, acks: int) -> None:
     frame = memoryview(bytearray(b"".join(encode_request(produce_request("t", {0: GOOD}, acks=acks), 9, 7, "c"))[4:]))
-    answering = scene.broker().requests.answer(nobody(), frame)
+    answering = scene.broker().requests.answer(no_peer(), frame)
     with pytest.raises(StopIteration) as answered:
         answering.send(None)
     assert bool(answered.value.value.buffers) is bool(acks)

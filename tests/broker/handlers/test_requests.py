@@ -43,7 +43,7 @@ from aioproducer.protocol.messages.metadata import MetadataRequestTopic
 from aioproducer.protocol.messages.offsets import ListOffsetsPartition, ListOffsetsTopic
 from aioproducer.protocol.messages.topics import CreatableTopic, DeleteTopicState
 from aioproducer.protocol.schema import STRING, Field
-from tests.broker.scene import Scene, a_scene, nobody
+from tests.broker.scene import Scene, a_scene, no_peer
 from tests.broker.wire import batch, fetch_request, produce_request
 
 
@@ -138,7 +138,7 @@ async def answer_with(scene: Scene, handler: Handler, sent: Request[Response], v
     key = ApiKey(sent.schema.api_key)
     requests = Requests(broker, {key: handler})
     received = memoryview(b"".join(encode_request(sent, version, 7, "c")))[4:]
-    reply = await requests.answer(nobody(), received)
+    reply = await requests.answer(no_peer(), received)
     return b"".join(reply.buffers), reply.close
 
 
@@ -156,7 +156,7 @@ async def test_an_unexpected_exception_is_answered_in_the_shape_of_the_response_
     assert (partition.partition_index, partition.error_code, partition.offset) == (5, UnknownServerError.code, -1)
     assert not closes
     [record] = [record for record in caplog.records if record.exc_info]
-    assert "ListOffsetsRequest of version 4 from nobody failed" in record.getMessage()
+    assert "ListOffsetsRequest of version 4 from no peer failed" in record.getMessage()
 
 
 async def test_an_unexpected_exception_where_no_answer_is_expected_ends_the_connection(scene: Scene) -> None:
