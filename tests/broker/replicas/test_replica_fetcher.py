@@ -114,6 +114,8 @@ class FakeManager:
         self.flushed: list[Partition] = []
         self.flush_error: KafkaStorageError | None = None
         self.flush_failed = asyncio.Event()
+        # How often the fetcher had something of a log freed.
+        self.given_back = 0
 
     def now(self) -> float:
         return asyncio.get_running_loop().time()
@@ -124,6 +126,9 @@ class FakeManager:
             raise self.flush_error
         partition.log.flush()
         self.flushed.append(partition)
+
+    def give_back(self) -> None:
+        self.given_back += 1
 
 
 class Scene:
@@ -305,6 +310,7 @@ async def test_divergence_is_cut_off(scene: Scene) -> None:
     assert named(request) == {0: 2}
     # Nothing else of that answer is believed.
     assert scene.partitions[0].high_watermark == 1
+    assert scene.manager.given_back == 1
 
 
 async def test_without_any_epoch_only_what_is_committed_is_kept(scene: Scene) -> None:
