@@ -10,9 +10,11 @@ STAMP := $(VENV)/.installed
 DEMO_STAMP := $(VENV)/.installed-demo
 COMPILED_STAMP := $(VENV)/.compiled
 OPTIMIZED_STAMP := $(VENV)/.optimized
+WHEEL_STAMP := $(VENV)/.installed-wheel
 
 VERSIONS ?= 3.12 3.13
 VERSION_LOOPS ?= asyncio uvloop
+WHEEL_VERSIONS ?= 3.11 3.12 3.13 3.14
 # What is made with each of them.
 VERSION_TARGET ?= test-unit
 # The Spark tests run with the newest; these are tried beside it.
@@ -26,7 +28,14 @@ BUILD ?= $(if $(shell sh -c 'command -v $(CC)'),compiled,pure)
 OF_BUILD = AIOPRODUCER_BUILD=$(BUILD) AIOPRODUCER_PURE=$(if $(filter pure,$(BUILD)),1,0)
 # Processes that the unit tests are divided among.
 WORKERS ?= auto
+# Files with program tests and interop tests. Collecting the whole suite would take each process 8 s of CPU time.
+PROGRAM_TESTS := $(addprefix tests/,$(shell sed -n '/^_PROGRAMS = /s/.*(\(.*\))/\1/p' tests/conftest.py | tr -d '",')) \
+	$(shell grep -rl 'pytest\.mark\.programs' tests --include 'test_*.py')
+INTEROP_TESTS := tests/interop $(filter-out tests/interop/%,\
+	$(shell grep -rl 'pytest\.mark\.interop' tests --include 'test_*.py'))
 INTEROP_WORKERS ?= 2
+# Files and folders of programs, each of which imports modules beside it.
+EXAMPLES := examples/pipeline.py examples/demo examples/http_service examples/transactional_service examples/spark
 # Event loops that the unit tests run on: both in `make test` and `make test-versions`, one where it has to be quick.
 LOOPS ?= asyncio
 
@@ -42,7 +51,7 @@ SANITIZERS := -fsanitize=address,undefined -fno-sanitize-recover=undefined
 SANITIZER_TESTS ?= tests
 
 .PHONY: help demo demo-venv demo-spark-venv docs venv compiled optimized check test test-unit test-programs test-interop test-rdma coverage coverage-report \
-	test-versions test-spark-versions test-spark test-sanitizers sanitized build-under-test bench soak clean
+	test-versions test-spark-versions test-spark test-sanitizers sanitized build-under-test bench wheels wheel test-wheels soak clean
 
 help:
 	@echo "make demo           real data into the embedded broker and back, then through Spark (SPARK=no: without that);"
@@ -50,7 +59,7 @@ help:
 	@echo "make venv           a virtual environment in $(VENV) with everything below"
 	@echo "make compiled       compiles the hot modules in place, those of which a source has changed"
 	@echo "make optimized      compiles all of them twice, the second time for what they were seen to do; takes minutes"
-	@echo "make check          ruff, mypy, and the arrows between the rooms"
+	@echo "make check          ruff, mypy, pyright over the examples, and the arrows between the rooms"
 	@echo "make test           the whole suite, the unit tests on both builds; what needs Java or Maven skips where they are missing"
 	@echo "make test-unit      without brokers that this project did not write, and without whole programs"
 	@echo "make test-programs  the tool, the demo, the examples and the documentation's blocks, run as a user does"
@@ -61,8 +70,10 @@ help:
 	@echo "make test-sanitizers  the unit tests on modules that find wrong accesses to memory and undefined operations"
 	@echo "make test-spark-versions  the Spark tests with pyspark $(SPARK_VERSIONS)"
 	@echo "make test-versions  the unit tests on CPython $(VERSIONS), where they are installed"
+	@echo "make wheels         profile-guided wheels for CPython $(WHEEL_VERSIONS), where they are installed, in dist/; takes minutes each"
+	@echo "make test-wheels    installs each of these wheels in a system without a compiler, and runs the demo there; needs root"
 	@echo "make docs           the documentation as a site, in site/"
-	@echo "make bench          this producer and others side by side, against Apache Kafka"
+	@echo "make bench          this producer and others side by side, against Apache Kafka; WHEEL=FILE measures a wheel"
 	@echo "make soak           what takes hours: kills, restarts and leader moves, SOAK_ROUNDS=$(SOAK_ROUNDS) times each; fuzzers"
 
 venv: $(STAMP)
@@ -131,7 +142,9 @@ check: venv
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pytest -q tests/test_arrows.py
+	$(BIN)/mypy $(EXAMPLES)
+	$(BIN)/pyright --pythonpath $(BIN)/python
+	$(BIN)/pytest -q tests/test_arrows.py tests/docs/test_house.py
 
 # Where the sources are all there is, once is enough.
 test: LOOPS = asyncio uvloop
@@ -142,14 +155,20 @@ test-unit: build-under-test
 	$(OF_BUILD) AIOPRODUCER_LOOPS="$(LOOPS)" $(BIN)/pytest -q -m "not interop and not programs" -n $(WORKERS) $(PYTEST_ARGS)
 
 test-programs: build-under-test
-	$(OF_BUILD) $(BIN)/pytest -q -m "programs and not interop" -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
+	$(OF_BUILD) $(BIN)/pytest -q -m "programs and not interop" -n $(WORKERS) --dist worksteal $(PYTEST_ARGS) \
+		$(PROGRAM_TESTS)
 
-# By file: the tests of one share brokers that take seconds to start, and of which each process has its own.
+# By file, or group of files in tests/conftest.py: brokers take seconds to start, and each process has its own. Files keep
+# their order, so that no long one is left for the end.
 test-interop: build-under-test
-	$(OF_BUILD) $(BIN)/pytest -q -m "interop and not soak" -n $(INTEROP_WORKERS) --dist loadfile $(PYTEST_ARGS)
+	$(OF_BUILD) $(BIN)/pytest -q -m "interop and not soak" -n $(INTEROP_WORKERS) --dist loadfile --no-loadscope-reorder \
+		$(PYTEST_ARGS) $(INTEROP_TESTS)
 
 # A test that takes too long ends the process in C: pyverbs holds the GIL, so that nothing written in Python would.
-RDMA_PYTEST = $(BIN)/python -m pytest -q -p no:cacheprovider -o faulthandler_timeout=120 -o faulthandler_exit_on_timeout=true
+# With the plugins that these tests use: all that are installed take an emulated machine 10 s to import, each time.
+RDMA_PLUGINS := pytest_asyncio.plugin pytest_timeout aioproducer.testing.plugin
+RDMA_PYTEST = PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 $(BIN)/python -m pytest -q -p no:cacheprovider $(addprefix -p ,$(RDMA_PLUGINS)) \
+	-o faulthandler_timeout=120 -o faulthandler_exit_on_timeout=true
 RDMA_SECONDS ?= 900
 # Tests that run on the double elsewhere, on the guest's device: all about RDMA in the first files, the faults of the others.
 RDMA_CONTRACT := tests/transport/test_contract.py tests/transport/test_pausing.py tests/transport/test_rdma_producer.py \
@@ -161,8 +180,12 @@ RDMA_CONTRACT := tests/transport/test_contract.py tests/transport/test_pausing.p
 RDMA_LEFT_OUT := ten_thousand or inside_write_completed or exception_from_write_completed or while_one_is_pending \
 	or until_the_card_has_read or a_wrong_token or disconnects_at_once or sends_no_ready or no_device
 
+# The first line leaves bytecode for the guest: an emulated machine compiles 30 times more slowly, and may not see a file
+# that comes while it runs as it is.
 # RDMA_SECONDS: for what runs in the guest. AIOPRODUCER_RDMA_RECORDS: of what goes through the gateway to Apache Kafka.
 test-rdma: build-under-test
+	$(BIN)/python -m compileall -q aioproducer tests/kafka tests/rdma && \
+		$(OF_BUILD) $(BIN)/pytest -q --collect-only tests/rdma $(RDMA_CONTRACT) >/dev/null
 	$(OF_BUILD) AIOPRODUCER_TEST_GUEST=1 $(BIN)/pytest -q tests/rdma/test_guest.py tests/rdma/test_gateway_kafka.py
 	$(OF_BUILD) AIOPRODUCER_LOOPS=asyncio $(BIN)/python -m tests.rdma.guest --limit $(RDMA_SECONDS) -- sh -c ' \
 		$(RDMA_PYTEST) tests/rdma --ignore tests/rdma/test_guest.py --ignore tests/rdma/test_gateway_kafka.py $(PYTEST_ARGS) && \
@@ -217,7 +240,30 @@ test-versions:
 		$(MAKE) --no-print-directory $(VERSION_TARGET) LOOPS="$(VERSION_LOOPS)" PYTHON="$$python" VENV=".venv-$$version" || exit 1; \
 		tested="$$tested $$version"; \
 	done; \
-	echo "tested on CPython:$${tested:- none of $(VERSIONS)}"
+	echo "$(VERSION_TARGET) on CPython:$${tested:- none of $(VERSIONS)}"
+
+wheels:
+	@$(MAKE) --no-print-directory test-versions VERSIONS="$(WHEEL_VERSIONS)" VERSION_TARGET=wheel
+
+# What training.py imports beside the package, and what repairs a wheel.
+$(WHEEL_STAMP): pyproject.toml | $(BIN)/python
+	AIOPRODUCER_PURE=1 $(BIN)/python -m pip install --quiet --editable '.[arrow,uvloop,wheel]'
+	touch $@
+
+# From the sdist, as a release. LDSHARED: Python's own may add the folder of its library to where the modules search.
+# auditwheel fails if the wheel needs a library that other systems do not have; it names
+# the oldest glibc that the wheel runs with.
+wheel: | $(WHEEL_STAMP)
+	rm -rf build/wheel-$(notdir $(VENV))
+	mkdir -p build/wheel-$(notdir $(VENV)) dist
+	AIOPRODUCER_PURE=1 $(BIN)/python setup.py -q sdist --dist-dir build/wheel-$(notdir $(VENV))
+	LDSHARED="$(CC) -shared" AIOPRODUCER_PURE=0 AIOPRODUCER_PROFILE_GUIDED=1 $(BIN)/python -m pip wheel --no-build-isolation --no-deps --no-cache-dir \
+		--wheel-dir build/wheel-$(notdir $(VENV)) build/wheel-$(notdir $(VENV))/*.tar.gz
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m auditwheel repair --wheel-dir dist build/wheel-$(notdir $(VENV))/*.whl
+
+# The wheels that lie in dist/.
+test-wheels: venv
+	AIOPRODUCER_TEST_WHEELS=1 $(BIN)/pytest -q tests/fresh_root/test_wheels.py $(PYTEST_ARGS)
 
 test-spark-versions:
 	@for version in $(SPARK_VERSIONS); do \
@@ -228,23 +274,44 @@ test-spark: build-under-test
 	$(BIN)/python -m pip install --quiet "pyspark~=$(SPARK_VERSION).0"
 	$(OF_BUILD) AIOPRODUCER_REQUIRE_INTEROP=1 $(BIN)/pytest -q tests/spark/test_source.py tests/spark/test_streaming.py $(PYTEST_ARGS)
 
+# What is measured: `bench`, or `bench.soak` and others of its kind.
+BENCH_MODULE ?= bench
+
+ifdef WHEEL
+BENCH_VENV := build/bench-venv
+BENCH_STAMP := $(BENCH_VENV)/.installed-$(notdir $(WHEEL))
+
+# The wheel in an environment of its own. The bench comes from the checkout, which Python searches last.
+$(BENCH_STAMP): $(WHEEL)
+	$(PYTHON) -m venv --clear $(BENCH_VENV)
+	$(BENCH_VENV)/bin/python -m pip install --quiet '$(WHEEL)[bench]'
+	echo '$(CURDIR)' > "$$($(BENCH_VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/bench.pth"
+	touch $@
+
+# With a safe path, which the bench's processes inherit, Python does not import the package in the current folder.
+bench: $(BENCH_STAMP)
+	PYTHONSAFEPATH=1 $(BENCH_VENV)/bin/python -m $(BENCH_MODULE) $(BENCH_ARGS)
+else
 # What --quick shows is that it works.
 bench: venv $(if $(findstring --quick,$(BENCH_ARGS)),compiled,optimized)
-	$(BIN)/python -m bench $(BENCH_ARGS)
+	$(BIN)/python -m $(BENCH_MODULE) $(BENCH_ARGS)
+endif
 
 soak: build-under-test
 	$(OF_BUILD) AIOPRODUCER_SEEDS=0-999 $(BIN)/pytest -q tests/simulation/test_seeds.py $(PYTEST_ARGS)
-	$(OF_BUILD) AIOPRODUCER_SOAK_ROUNDS=$(SOAK_ROUNDS) $(BIN)/pytest -q tests/interop/test_faults.py tests/interop/test_embedded_sigkill.py --timeout=3600 $(PYTEST_ARGS)
+	$(OF_BUILD) AIOPRODUCER_SOAK_ROUNDS=$(SOAK_ROUNDS) $(BIN)/pytest -q tests/interop/test_faults.py tests/interop/test_embedded_sigkill.py \
+		tests/interop/test_embedded_sigkill_transactions.py --timeout=3600 $(PYTEST_ARGS)
 	$(MAKE) test-sanitizers PYTEST_ARGS="--timeout=3600 $(PYTEST_ARGS)"
 	$(MAKE) test-sanitizers SANITIZER_TESTS="tests/fuzz tests/wire" PYTEST_ARGS="--hypothesis-profile=soak --timeout=3600 $(PYTEST_ARGS)"
 	$(MAKE) test-unit BUILD=pure
 	$(MAKE) test-interop BUILD=pure
-	AIOPRODUCER_FRESH_ROOT=1 $(MAKE) test-programs WORKERS=0 PYTEST_ARGS="tests/fresh_root"
+	AIOPRODUCER_FRESH_ROOT=1 $(MAKE) test-programs WORKERS=0 PROGRAM_TESTS=tests/fresh_root
 	AIOPRODUCER_RDMA_RECORDS=100000 $(MAKE) test-rdma
 	$(OF_BUILD) $(BIN)/pytest -q -m soak --timeout=3600 $(PYTEST_ARGS)
 	$(OF_BUILD) AIOPRODUCER_SPARK_ROWS=5000000 $(BIN)/pytest -q tests/interop/spark/test_rows.py --timeout=3600 $(PYTEST_ARGS)
 	$(MAKE) test-spark-versions
 	$(MAKE) test-versions
+	$(MAKE) wheels test-wheels
 	$(MAKE) optimized
 	$(MAKE) test-unit BUILD=compiled LOOPS="asyncio uvloop"
 

@@ -13,18 +13,24 @@ if is_pure_wanted():
 
 if TYPE_CHECKING:
     from aioproducer._client.bulk import SendManyResult
+    from aioproducer._client.transactions import Transaction
     from aioproducer.config import ProducerConfig
     from aioproducer.core.outcomes.delivery import Delivery
     from aioproducer.errors import BatchRejectedError, KafkaError, SendManyError
+    from aioproducer.offsets import ConsumerGroupMetadata, OffsetAndMetadata
     from aioproducer.producer import Producer
-    from aioproducer.producer_record import Record
-    from aioproducer.record import Node, PartitionInfo, RecordHeader, RecordMetadata, TopicPartition
+    from aioproducer.record import Node, PartitionInfo, Record, RecordHeader, RecordMetadata, TopicPartition
+    from aioproducer.security.tokens import OAuthBearerToken
+    from aioproducer.transaction_pool import TransactionPool
 
 __all__ = [
     "BatchRejectedError",
+    "ConsumerGroupMetadata",
     "Delivery",
     "KafkaError",
     "Node",
+    "OAuthBearerToken",
+    "OffsetAndMetadata",
     "PartitionInfo",
     "Producer",
     "ProducerConfig",
@@ -34,24 +40,31 @@ __all__ = [
     "SendManyError",
     "SendManyResult",
     "TopicPartition",
+    "Transaction",
+    "TransactionPool",
 ]
 
 # The module of each public name. A name is imported at its first use: wherever this package is installed, pytest
 # imports it in every run to find the fixtures, and Spark imports it to find the data source.
 _HOMES = {
     "BatchRejectedError": "aioproducer.errors",
+    "ConsumerGroupMetadata": "aioproducer.offsets",
     "Delivery": "aioproducer.core.outcomes.delivery",
     "KafkaError": "aioproducer.errors",
     "Node": "aioproducer.record",
+    "OAuthBearerToken": "aioproducer.security.tokens",
+    "OffsetAndMetadata": "aioproducer.offsets",
     "PartitionInfo": "aioproducer.record",
     "Producer": "aioproducer.producer",
     "ProducerConfig": "aioproducer.config",
-    "Record": "aioproducer.producer_record",
+    "Record": "aioproducer.record",
     "RecordHeader": "aioproducer.record",
     "RecordMetadata": "aioproducer.record",
     "SendManyError": "aioproducer.errors",
     "SendManyResult": "aioproducer._client.bulk",
     "TopicPartition": "aioproducer.record",
+    "Transaction": "aioproducer._client.transactions",
+    "TransactionPool": "aioproducer.transaction_pool",
 }
 
 

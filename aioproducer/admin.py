@@ -1,4 +1,4 @@
-"""Admin calls that the command line and tests need: topics, their offsets and configurations, the cluster.
+"""Admin calls that the command line and tests need: topics, offsets, configurations, the cluster, transactions.
 
 ::
 
@@ -14,9 +14,18 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import datetime
 from random import Random
 from types import TracebackType
-from typing import Literal, NamedTuple, Self, TypeAlias, TypeVar
+from typing import Literal, NamedTuple, Self, TypeAlias, TypeVar, Unpack
 
+from aioproducer import config as configuration
 from aioproducer._client.factory import connector_for, node_settings
+from aioproducer._client.transaction_admin import (
+    ProducerDescription,
+    ProducerIdentity,
+    TransactionAdmin,
+    TransactionDescription,
+    TransactionListing,
+    TransactionVersion,
+)
 from aioproducer._client.validation import check_timeout
 from aioproducer._common.client_log import ClientLog
 from aioproducer.config import ProducerConfig
@@ -47,7 +56,27 @@ from aioproducer.protocol.messages.topics import CreatableTopic, CreatableTopicC
 from aioproducer.record import Node
 from aioproducer.transport.base import Connector
 
+__all__ = [
+    "Admin",
+    "ClusterDescription",
+    "ConfigEntry",
+    "NoSuchTopicError",
+    "OffsetSpec",
+    "PartitionDescription",
+    "ProducerDescription",
+    "ProducerIdentity",
+    "TopicDescription",
+    "TransactionDescription",
+    "TransactionListing",
+    "TransactionVersion",
+]
+
 T = TypeVar("T")
+
+IsolationLevel: TypeAlias = Literal["read_uncommitted", "read_committed"]
+"""Which records a reader sees: all, or only those of committed transactions and of none."""
+
+ISOLATION_LEVELS: Mapping[IsolationLevel, int] = {"read_uncommitted": 0, "read_committed": 1}
 
 OffsetSpec: TypeAlias = Literal["earliest", "latest"] | datetime
 """The offset of a partition to look up: its first, the one after its last record, or that of the first record with at
@@ -118,9 +147,10 @@ def make_client(
     config: ProducerConfig, loop: asyncio.AbstractEventLoop, connector: Connector, log: ClientLog
 ) -> BrokerClient:
     """Return a client of single requests, with a producer's configuration; its requests never create topics."""
+    random = Random()
     metadata = ClusterMetadata(
         config.bootstrap_addresses,
-        random=Random(),
+        random=random,
         retry_backoff_ms=config.retry_backoff_ms,
         retry_backoff_max_ms=config.retry_backoff_max_ms,
         metadata_max_age_ms=config.metadata_max_age_ms,
@@ -129,22 +159,29 @@ def make_client(
         metadata_recovery_rebootstrap_trigger_ms=config.metadata_recovery_rebootstrap_trigger_ms,
         allow_auto_topic_creation=False,
     )
-    return BrokerClient(loop, metadata, connector, node_settings(config, log), random=Random())
+    return BrokerClient(loop, metadata, connector, node_settings(config, loop, random, log), random=random)
 
 
-class Admin:
+class Admin(TransactionAdmin):
     """Describes and changes a cluster from one event loop; an async context manager.
 
     Args:
         timeout: limit of each call in seconds, retries included.
         transport: as ``Producer(transport=...)``.
-        config: a producer's keys in snake_case; only those about connections have an effect.
+        config: a producer's keys in snake_case; only those about connections have an effect, and type checkers accept
+            no others (``aioproducer.config.ConnectionConfigDict``).
 
     Raises:
         ConfigurationError: a key is unknown, a value is wrong, or the transport cannot be used.
     """
 
-    def __init__(self, *, timeout: float = 30.0, transport: str | Connector = "tcp", **config: object) -> None:
+    def __init__(
+        self,
+        *,
+        timeout: float = 30.0,
+        transport: str | Connector = "tcp",
+        **config: Unpack[configuration.ConnectionConfigDict],
+    ) -> None:
         self._configure(ProducerConfig.from_kwargs(**config), timeout, transport)
 
     @classmethod
@@ -165,7 +202,7 @@ class Admin:
         self._config = config
         self.log = ClientLog("AdminClient", config.client_id)
         """Puts the client's name in front of each message; a ``Reader`` replaces it by its own log."""
-        self._connector = connector_for(config, transport)
+        self._connector = connector_for(config, transport, self.log)
         self._timeout = timeout
         self._backoff = ExponentialBackoff(config.retry_backoff_ms, config.retry_backoff_max_ms)
         self._random = Random()
@@ -225,8 +262,10 @@ class Admin:
         reached, or does not know the topic after 5 s, is logged as a warning; the topic exists nevertheless.
 
         Raises:
-            TopicExistsError, InvalidTopicError, InvalidPartitionsError, InvalidReplicationFactorError,
-            InvalidConfigurationError, PolicyViolationError, TopicAuthorizationError: the cluster rejects the request.
+            TopicExistsError: there is a topic of this name.
+            InvalidTopicError, InvalidPartitionsError, InvalidReplicationFactorError: the cluster rejects the argument.
+            InvalidConfigurationError: a key or value in ``configs`` is wrong.
+            PolicyViolationError, TopicAuthorizationError: the cluster rejects the request.
             KafkaTimeoutError: no response in time; the topic may be created nevertheless.
         """
         request = CreateTopicsRequest(
@@ -378,8 +417,12 @@ class Admin:
 
         return await self._retrying(ask)
 
-    async def list_offsets(self, topic: str, specs: Mapping[int, OffsetSpec]) -> dict[int, int]:
+    async def list_offsets(
+        self, topic: str, specs: Mapping[int, OffsetSpec], *, isolation_level: IsolationLevel = "read_uncommitted"
+    ) -> dict[int, int]:
         """Return the requested offset of each partition; for a time after all records it is the latest.
+
+        With ``isolation_level="read_committed"`` the latest offset is where the first open transaction begins.
 
         Raises:
             ValueError: an entry is no ``OffsetSpec``.
@@ -393,7 +436,7 @@ class Admin:
 
         async def ask(timeout: float) -> None:
             missing = {partition: timestamps[partition] for partition in timestamps.keys() - found.keys()}
-            await self._ask_offsets(topic, missing, found, timeout)
+            await self._ask_offsets(topic, missing, found, timeout, isolation_level)
 
         await self._retrying(ask, deadline=deadline)
         late = {partition: _LATEST for partition, offset in found.items() if offset == _NO_OFFSET}
@@ -411,7 +454,12 @@ class Admin:
             raise NoSuchTopicError(f"Topic {topic} has no partition {beyond[0]}: it has {count}, numbered from 0.")
 
     async def _ask_offsets(
-        self, topic: str, timestamps: Mapping[int, int], found: dict[int, int], timeout: float
+        self,
+        topic: str,
+        timestamps: Mapping[int, int],
+        found: dict[int, int],
+        timeout: float,
+        isolation_level: IsolationLevel,
     ) -> None:
         """Ask each leader once and add the offsets to ``found``.
 
@@ -430,6 +478,7 @@ class Admin:
                 continue
             request = ListOffsetsRequest(
                 replica_id=-1,
+                isolation_level=ISOLATION_LEVELS[isolation_level],
                 topics=[
                     ListOffsetsTopic(
                         name=topic,

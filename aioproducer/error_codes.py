@@ -6,18 +6,42 @@ superclasses are the error groups of KIP-1050. Code 0 (NONE) is no error and is 
 
 from __future__ import annotations
 
-# The codes that core and io compare by name.
+# The codes that core, io and the client compare by name.
 NONE = 0
 UNKNOWN_TOPIC_OR_PARTITION = 3
 NOT_LEADER_OR_FOLLOWER = 6
+REQUEST_TIMED_OUT = 7
 MESSAGE_TOO_LARGE = 10
+COORDINATOR_NOT_AVAILABLE = 15
+NOT_COORDINATOR = 16
 INVALID_TOPIC_EXCEPTION = 17
+ILLEGAL_GENERATION = 22
+UNKNOWN_MEMBER_ID = 25
 TOPIC_AUTHORIZATION_FAILED = 29
+GROUP_AUTHORIZATION_FAILED = 30
+CLUSTER_AUTHORIZATION_FAILED = 31
 UNSUPPORTED_SASL_MECHANISM = 33
+ILLEGAL_SASL_STATE = 34
 UNSUPPORTED_VERSION = 35
 DUPLICATE_SEQUENCE_NUMBER = 46
+INVALID_PRODUCER_EPOCH = 47
+INVALID_TXN_STATE = 48
+INVALID_PRODUCER_ID_MAPPING = 49
+CONCURRENT_TRANSACTIONS = 51
+TRANSACTION_COORDINATOR_FENCED = 52
+TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
+SASL_AUTHENTICATION_FAILED = 58
+UNKNOWN_PRODUCER_ID = 59
+GROUP_ID_NOT_FOUND = 69
 FENCED_LEADER_EPOCH = 74
 UNSUPPORTED_COMPRESSION_TYPE = 76
+FENCED_INSTANCE_ID = 82
+PRODUCER_FENCED = 90
+UNKNOWN_TOPIC_ID = 100
+TRANSACTIONAL_ID_NOT_FOUND = 105
+STALE_MEMBER_EPOCH = 113
+TRANSACTION_ABORTABLE = 120
+INVALID_REGULAR_EXPRESSION = 128
 REBOOTSTRAP_REQUIRED = 129
 
 RETRIABLE_GROUPS = frozenset({"Retriable", "RefreshRetriable", "InvalidMetadata"})
@@ -168,8 +192,9 @@ CODES: dict[int, tuple[str, str, str]] = {
 ABORTABLE = frozenset({29, 30, 43, 45, 47, 59, 120})
 
 # After these a producer with a producer id cannot continue and must be closed. Kafka's TransactionManager enters its
-# fatal state.
-FATAL = frozenset({31, 33, 34, 35, 48, 49, 50, 53, 58, 90})
+# fatal state. It does so after a rejected authentication too (33, 34, 58); here the next send authenticates again, with
+# the credentials of that time.
+FATAL = frozenset({31, 35, 48, 49, 50, 53, 90})
 
 # A broker rejects a batch with these before it appends it (Kafka's KafkaApis, ReplicaManager and UnifiedLog). Not
 # included: REQUEST_TIMED_OUT and NOT_ENOUGH_REPLICAS_AFTER_APPEND, which follow the append; KAFKA_STORAGE_ERROR, as the

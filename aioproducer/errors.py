@@ -162,8 +162,45 @@ class TlsError(ConnectionFailedError):
     refresh_metadata = False
 
 
-class UnsupportedSecurityProtocolError(ConfigurationError):
-    """This version of aioproducer does not support the configured security protocol or SASL mechanism."""
+class TokenProviderError(KafkaError):
+    """The provider of a SASL token or password failed, was too slow, or returned nothing that is valid now.
+
+    Records wait for the provider until their own deadlines. The text says why it failed, and contains no secret.
+    """
+
+    retriable = True
+
+
+class TransactionStateError(KafkaError, RuntimeError):
+    """A call that the state of the transaction does not allow; nothing has changed (Kafka's IllegalStateException)."""
+
+
+class TransactionEndedError(TransactionStateError):
+    """The transaction is committed or aborted, or is about to be: it takes no more records or offsets."""
+
+
+class TransactionAbortedError(KafkaError):
+    """The record was not sent before its transaction was aborted (Kafka's TransactionAbortedException)."""
+
+
+class CommitFailedError(KafkaError):
+    """A consumer group rejects the offsets of a member that it has replaced (Kafka's CommitFailedException)."""
+
+    abortable = True
+
+
+class TransactionOutcomeUnknownError(KafkaError):
+    """A transaction was to be committed, and whether it was cannot be found out by this producer.
+
+    Read the log to find out: a consumer with ``isolation.level=read_committed`` sees the records of a committed
+    transaction only. Until the transaction has ended, it sees no later record of these partitions either.
+    """
+
+    fatal = True
+
+    transactional_id: str = ""
+    producer_id: int = -1
+    producer_epoch: int = -1
 
 
 class BatchRejectedError(KafkaError):

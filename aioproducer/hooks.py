@@ -17,11 +17,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, ParamSpec, Protocol, runtime_checkable
 
 from aioproducer._common.client_log import Log
-from aioproducer.record import Node, TopicPartition
+from aioproducer.record import Node, Record, TopicPartition
 
 if TYPE_CHECKING:
     from aioproducer.errors import KafkaError
-    from aioproducer.producer_record import Record
 
 _logger = logging.getLogger("aioproducer")
 

@@ -1,7 +1,8 @@
-"""Interceptors: user code that sees every record before it is sent, and every outcome (KIP-42, KIP-512).
+"""Compiled. Interceptors: user code that sees every record before it is sent, and every outcome (KIP-42, KIP-512).
 
-Unlike hooks (`aioproducer.hooks`), interceptors may replace records; the price is a `Record` object for each record. An
-exception that an interceptor raises is logged and never reaches the caller, as in Kafka's ``ProducerInterceptors``.
+Unlike hooks (`aioproducer.hooks`), interceptors are called for each record, and may replace it. ``on_send`` takes a
+`Record`; ``on_headers``, which is for tracing, takes only the topic and the headers, and costs less. An exception that
+an interceptor raises is logged and never reaches the caller, as in Kafka's ``ProducerInterceptors``.
 """
 
 from __future__ import annotations
@@ -10,27 +11,24 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from aioproducer._common.client_log import Log
-from aioproducer.record import HeaderPair, RecordMetadata
-
-if TYPE_CHECKING:
-    from aioproducer.producer_record import Record
+from aioproducer.record import HeaderPair, Record, RecordMetadata, normalise_in_place
 
 _logger = logging.getLogger("aioproducer")
 
-_OnSend: TypeAlias = Callable[["Record"], object]
-_OnAcknowledgement: TypeAlias = Callable[[RecordMetadata, BaseException | None, Sequence[HeaderPair]], object]
+_Method: TypeAlias = Callable[..., object]
 
+_METHODS = ("on_send", "on_headers", "on_acknowledgement")
 _UNKNOWN_PARTITION = -1
 
 
 class ProducerInterceptor:
     """Base class of interceptors: override the methods that you need.
 
-    Any object that has ``on_send`` or ``on_acknowledgement`` works as well. The methods are plain functions. They run
-    inside ``send`` and on the event loop, and must not block.
+    Any object that has one of the three methods works as well. The methods are plain functions. They run inside
+    ``send`` and on the event loop, and must not block.
     """
 
     def on_send(self, record: Record) -> Record:
@@ -41,6 +39,13 @@ class ProducerInterceptor:
         """
         return record
 
+    def on_headers(self, topic: str, headers: list[HeaderPair]) -> None:
+        """Append to the headers of a record before they are encoded, for instance a trace context.
+
+        ``headers`` is the record's own list of ``(str, bytes or None)`` pairs. The call follows ``on_send`` and
+        precedes the serializers, which may append too.
+        """
+
     def on_acknowledgement(
         self,
         metadata: RecordMetadata,
@@ -49,8 +54,12 @@ class ProducerInterceptor:
     ) -> None:
         """Receive the outcome of a record: acknowledged if ``exception`` is None, else failed.
 
-        For a failed record, ``metadata`` has no offset; its partition is -1 if none was chosen before the failure. An
-        implementation may omit ``headers`` (KIP-512) from its signature.
+        For a failed record, ``metadata`` has no offset; its partition is -1 if none was chosen before the failure. The
+        exception of a withdrawn record is a ``CancelledError``. An implementation may omit ``headers`` (KIP-512) from
+        its signature.
+
+        Outcomes are reported on the event loop, in the context of the caller of ``start()``, some in each iteration of
+        the loop. ``flush`` and ``close`` wait for them.
         """
 
     def close(self) -> None:
@@ -60,17 +69,18 @@ class ProducerInterceptor:
 class InterceptorChain:
     """The configured interceptors, called in their order.
 
-    ``wants_records`` and ``wants_acknowledgements`` are True if an interceptor implements that call. Without
-    interceptors both are False, and the caller need not create a `Record`.
+    ``wants_records``, ``wants_headers`` and ``wants_acknowledgements`` are True if an interceptor implements
+    ``on_send``, ``on_headers`` or ``on_acknowledgement``. Only ``on_send`` needs a `Record`.
     """
 
     __slots__ = (
         "_close",
         "_log",
         "_on_acknowledgement",
+        "_on_headers",
         "_on_send",
-        "record_class",
         "wants_acknowledgements",
+        "wants_headers",
         "wants_records",
     )
 
@@ -78,38 +88,35 @@ class InterceptorChain:
         """Collect the interceptors' methods; a class is instantiated without arguments.
 
         Raises:
-            TypeError: an object has neither ``on_send`` nor ``on_acknowledgement``, or one is a coroutine function.
+            TypeError: an object has none of the three methods, or one is a coroutine function.
         """
-        on_send: list[tuple[str, _OnSend]] = []
-        on_acknowledgement: list[tuple[str, _OnAcknowledgement]] = []
-        close: list[tuple[str, Callable[[], object]]] = []
+        on_send: list[tuple[str, _Method]] = []
+        on_headers: list[tuple[str, _Method]] = []
+        on_acknowledgement: list[tuple[str, _Method, bool]] = []
+        close: list[tuple[str, _Method]] = []
         for given in interceptors:
             interceptor = given() if inspect.isclass(given) else given
             name = type(interceptor).__qualname__
-            if not callable(getattr(interceptor, "on_send", None)) and not callable(
-                getattr(interceptor, "on_acknowledgement", None)
-            ):
+            if not any(callable(getattr(interceptor, method, None)) for method in _METHODS):
                 raise TypeError(
-                    f"an interceptor must have on_send(record) or on_acknowledgement(metadata, exception, headers), "
-                    f"but {name} has neither"
+                    f"an interceptor must have on_send(record), on_headers(topic, headers) or "
+                    f"on_acknowledgement(metadata, exception, headers), but {name} has none"
                 )
             if (send := _method(interceptor, "on_send")) is not None:
                 on_send.append((name, send))
+            if (add_headers := _method(interceptor, "on_headers")) is not None:
+                on_headers.append((name, add_headers))
             if (acknowledge := _method(interceptor, "on_acknowledgement")) is not None:
-                on_acknowledgement.append((name, _with_headers(acknowledge)))
+                on_acknowledgement.append((name, acknowledge, _takes_headers(acknowledge)))
             if (end := _method(interceptor, "close")) is not None:
                 close.append((name, end))
         self._log = log
-        # Imported once, and only with interceptors: even a repeated import takes a microsecond.
-        self.record_class: type[Record] | None = None
-        if on_send or on_acknowledgement:
-            from aioproducer.producer_record import Record
-
-            self.record_class = Record
         self._on_send = tuple(on_send)
+        self._on_headers = tuple(on_headers)
         self._on_acknowledgement = tuple(on_acknowledgement)
         self._close = tuple(close)
         self.wants_records: bool = bool(on_send)
+        self.wants_headers: bool = bool(on_headers)
         self.wants_acknowledgements: bool = bool(on_acknowledgement)
 
     def on_send(self, record: Record) -> Record:
@@ -118,13 +125,10 @@ class InterceptorChain:
         An interceptor that raises or does not return a Record is logged and skipped: the next one receives the last
         valid record.
         """
-        record_class = self.record_class
-        if record_class is None:
-            return record
         for name, intercept in self._on_send:
             try:
                 answer = intercept(record)
-                if not isinstance(answer, record_class):
+                if not isinstance(answer, Record):
                     raise TypeError(f"{name}.on_send must return a Record, not {type(answer).__name__}")
                 record = answer
             except (Exception, asyncio.CancelledError):
@@ -137,6 +141,25 @@ class InterceptorChain:
                 )
         return record
 
+    def on_headers(self, topic: str, headers: list[HeaderPair]) -> None:
+        """Let the interceptors append to a record's headers.
+
+        The changes of an interceptor that raises, or leaves a malformed header, are undone, and it is logged.
+        """
+        for name, add_headers in self._on_headers:
+            before = tuple(headers)
+            try:
+                add_headers(topic, headers)
+                normalise_in_place(headers)
+            except (Exception, asyncio.CancelledError):
+                headers[:] = before
+                self._log.warning(
+                    "interceptor %s failed in on_headers of a record for topic %s; it is skipped",
+                    name,
+                    topic,
+                    exc_info=True,
+                )
+
     def on_acknowledgement(
         self,
         metadata: RecordMetadata,
@@ -144,17 +167,21 @@ class InterceptorChain:
         headers: Sequence[HeaderPair] = (),
     ) -> None:
         """Report a record's outcome to all interceptors, in their order; exceptions are logged and do not stop it."""
-        for name, acknowledge in self._on_acknowledgement:
+        for name, acknowledge, takes_headers in self._on_acknowledgement:
             try:
-                acknowledge(metadata, exception, headers)
+                if takes_headers:
+                    acknowledge(metadata, exception, headers)
+                else:
+                    acknowledge(metadata, exception)
             except (Exception, asyncio.CancelledError):
                 self._log.warning("interceptor %s failed in on_acknowledgement of %s", name, metadata, exc_info=True)
 
-    def on_send_error(self, record: Record, partition: int | None, exception: BaseException) -> None:
-        """Report that ``record`` failed before it was in a batch; ``partition`` is the chosen one, if any."""
-        chosen = record.partition if partition is None else partition
-        metadata = RecordMetadata(record.topic, _UNKNOWN_PARTITION if chosen is None else chosen, None, None)
-        self.on_acknowledgement(metadata, exception, record.headers)
+    def on_send_error(
+        self, topic: str, partition: int | None, exception: BaseException, headers: Sequence[HeaderPair]
+    ) -> None:
+        """Report that ``send`` did not accept a record; ``partition`` is the caller's."""
+        known = partition if type(partition) is int else _UNKNOWN_PARTITION
+        self.on_acknowledgement(RecordMetadata(topic, known, None, None), exception, tuple(headers))
 
     def close(self) -> None:
         """Close all interceptors that have ``close``; exceptions are logged and do not stop it."""
@@ -165,7 +192,7 @@ class InterceptorChain:
                 self._log.exception("interceptor %s failed in close", name)
 
 
-def _method(interceptor: object, name: str) -> Callable[..., object] | None:
+def _method(interceptor: object, name: str) -> _Method | None:
     """Return the method unless it is missing or inherited from `ProducerInterceptor`, where it does nothing."""
     if getattr(type(interceptor), name, None) is getattr(ProducerInterceptor, name):
         return None
@@ -180,10 +207,10 @@ def _method(interceptor: object, name: str) -> Callable[..., object] | None:
     return method
 
 
-def _with_headers(acknowledge: Callable[..., object]) -> _OnAcknowledgement:
-    """Return ``acknowledge`` as a function of three arguments; without KIP-512 it takes two."""
+def _takes_headers(acknowledge: _Method) -> bool:
+    """Return whether ``acknowledge`` takes three arguments; without KIP-512 it takes two."""
     try:
         inspect.signature(acknowledge).bind(None, None, ())
     except TypeError:
-        return lambda metadata, exception, headers: acknowledge(metadata, exception)
-    return acknowledge
+        return False
+    return True

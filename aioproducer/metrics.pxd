@@ -67,10 +67,18 @@ cdef class Metrics:
     cdef readonly Sensor buffer_exhausted
     cdef readonly Sensor buffer_wait
     cdef readonly Sensor flush
+    cdef readonly Sensor txn_init
+    cdef readonly Sensor txn_begin
+    cdef readonly Sensor txn_send_offsets
+    cdef readonly Sensor txn_commit
+    cdef readonly Sensor txn_abort
     cdef readonly Sensor connection_creation
     cdef readonly Sensor connection_close
     cdef readonly Sensor authentication_success
     cdef readonly Sensor authentication_failure
+    cdef readonly Sensor reauthentication_success
+    cdef readonly Sensor reauthentication_failure
+    cdef readonly Sensor reauthentication_latency
     cdef readonly Sensor network_io
     cdef readonly Sensor outgoing_bytes
     cdef readonly Sensor incoming_bytes

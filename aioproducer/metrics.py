@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from aioproducer.errors import BufferExhaustedError, KafkaError
 
-if TYPE_CHECKING:
+if TYPE_CHECKING and not TYPE_CHECKING:
+    # Read by Cython alone.
     import cython
 else:
     from aioproducer._common.uncompiled import cython
@@ -211,10 +212,26 @@ PRODUCER_METRICS: tuple[MetricSpec, ...] = (
         "Time that records waited for room, per time: above 1 if several wait at once.",
     ),
     _total("flush-time-ns", "flush", "Nanoseconds spent in flush()."),
+    _total("txn-init-time-ns", "txn_init", "Nanoseconds spent in init_transactions()."),
+    _total("txn-begin-time-ns", "txn_begin", "Nanoseconds spent in begin_transaction()."),
+    _total("txn-send-offsets-time-ns", "txn_send_offsets", "Nanoseconds spent in send_offsets_to_transaction()."),
+    _total("txn-commit-time-ns", "txn_commit", "Nanoseconds spent in commit_transaction()."),
+    _total("txn-abort-time-ns", "txn_abort", "Nanoseconds spent in abort_transaction()."),
     *_event_meter("connection-creation", "connection_creation", "Connections opened"),
     *_event_meter("connection-close", "connection_close", "Connections closed"),
     *_event_meter("successful-authentication", "authentication_success", "Connections authenticated"),
     *_event_meter("failed-authentication", "authentication_failure", "Connections that failed to authenticate"),
+    *_event_meter("successful-reauthentication", "reauthentication_success", "Sessions renewed on their connection"),
+    *_event_meter("failed-reauthentication", "reauthentication_failure", "Sessions that could not be renewed"),
+    *_average_and_maximum(
+        "reauthentication-latency", "reauthentication_latency", "time in ms that the renewal of a session took"
+    ),
+    MetricSpec(
+        "successful-authentication-no-reauth-total",
+        "authentication_success",
+        Sensor.number_of_values,
+        "Connections authenticated, in total: Kafka's clients count all of them here too.",
+    ),
     *_event_meter("network-io", "network_io", "Reads and writes on all connections"),
     *_meter("outgoing-byte", "outgoing_bytes", "Bytes written to all connections"),
     *_meter("incoming-byte", "incoming_bytes", "Bytes read from all connections"),
@@ -272,8 +289,7 @@ RDMA_GAUGES: dict[str, str] = {
 """Further gauges of the group ``producer-metrics`` if the transport is RDMA; set as those of `GAUGES`."""
 
 _NO_SELECTOR = "a measure of the Java client's select loop; several producers share an event loop"
-_NO_REAUTHENTICATION = "connections are not re-authenticated"
-_NO_TRANSACTIONS = "transactions are not measured"
+_NO_TWO_PHASE_COMMITS = "Kafka does not enable two-phase commits"
 
 LEFT_OUT: dict[str, str] = {
     "io-ratio": _NO_SELECTOR,
@@ -284,19 +300,7 @@ LEFT_OUT: dict[str, str] = {
     "io-wait-time-ns-total": _NO_SELECTOR,
     "select-rate": _NO_SELECTOR,
     "select-total": _NO_SELECTOR,
-    "failed-reauthentication-rate": _NO_REAUTHENTICATION,
-    "failed-reauthentication-total": _NO_REAUTHENTICATION,
-    "reauthentication-latency-avg": _NO_REAUTHENTICATION,
-    "reauthentication-latency-max": _NO_REAUTHENTICATION,
-    "successful-authentication-no-reauth-total": _NO_REAUTHENTICATION,
-    "successful-reauthentication-rate": _NO_REAUTHENTICATION,
-    "successful-reauthentication-total": _NO_REAUTHENTICATION,
-    "txn-abort-time-ns-total": _NO_TRANSACTIONS,
-    "txn-begin-time-ns-total": _NO_TRANSACTIONS,
-    "txn-commit-time-ns-total": _NO_TRANSACTIONS,
-    "txn-init-time-ns-total": _NO_TRANSACTIONS,
-    "txn-prepare-time-ns-total": _NO_TRANSACTIONS,
-    "txn-send-offsets-time-ns-total": _NO_TRANSACTIONS,
+    "txn-prepare-time-ns-total": _NO_TWO_PHASE_COMMITS,
 }
 """Names of the Java producer's group ``producer-metrics`` that do not exist here, with the reason."""
 
@@ -381,10 +385,18 @@ class Metrics:
         self.buffer_exhausted = self._new_sensor()
         self.buffer_wait = self._new_sensor()
         self.flush = self._new_sensor()
+        self.txn_init = self._new_sensor()
+        self.txn_begin = self._new_sensor()
+        self.txn_send_offsets = self._new_sensor()
+        self.txn_commit = self._new_sensor()
+        self.txn_abort = self._new_sensor()
         self.connection_creation = self._new_sensor()
         self.connection_close = self._new_sensor()
         self.authentication_success = self._new_sensor()
         self.authentication_failure = self._new_sensor()
+        self.reauthentication_success = self._new_sensor()
+        self.reauthentication_failure = self._new_sensor()
+        self.reauthentication_latency = self._new_sensor()
         self.network_io = self._new_sensor()
         self.outgoing_bytes = self._new_sensor()
         self.incoming_bytes = self._new_sensor()

@@ -16,14 +16,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from random import Random
 from threading import get_ident
-from time import perf_counter, perf_counter_ns
+from time import perf_counter_ns
 from types import TracebackType
-from typing import TYPE_CHECKING, NoReturn, Self
+from typing import TYPE_CHECKING, NoReturn, Self, Unpack
 
+from aioproducer import config as configuration
 from aioproducer._build import take_uncompiled_warning
 from aioproducer._client import ownership, validation
 from aioproducer._client.factory import MemoryRegistry, Parts, connector_for, make_parts
-from aioproducer._client.hot_path import RecordSender, is_compiled
+from aioproducer._client.hot_path import LONGEST_TURN, FieldSerializer, RecordSender, is_compiled, seconds
 from aioproducer._client.ownership import NEXT_LIFE, NO_THREAD, Life
 from aioproducer._client.slow_path import SlowPath
 from aioproducer._common.client_log import ClientLog
@@ -34,14 +35,15 @@ from aioproducer.errors import (
     KafkaError,
     MetadataTimeoutError,
     ProducerClosedError,
+    TransactionStateError,
     broker_error,
 )
 from aioproducer.hooks import Hooks
 from aioproducer.interceptors import InterceptorChain
 from aioproducer.io.failure_reporter import OnError
 from aioproducer.metrics import MetricsSnapshot
-from aioproducer.record import PartitionInfo
-from aioproducer.serializers import BytesSerializer, resolve
+from aioproducer.record import PartitionInfo, Record
+from aioproducer.serializers import BytesSerializer, ResolvedSerializer
 from aioproducer.transport.base import Connector
 
 if TYPE_CHECKING:
@@ -49,10 +51,10 @@ if TYPE_CHECKING:
 
     from aioproducer._client.bulk import Column, SendManyResult
     from aioproducer._client.threadsafe import ThreadsafeProducer
-    from aioproducer.producer_record import Record
+    from aioproducer._client.transactions import Transaction, TransactionContext, Transactions
+    from aioproducer.offsets import ConsumerGroupMetadata, OffsetAndMetadata
+    from aioproducer.record import TopicPartition
 
-# How long a caller of ``drain`` may hold the loop before ``drain`` lets other tasks run, in seconds.
-LONGEST_TURN = 0.0005
 # How long ``close`` delivers remaining records if ``async with`` ends with an exception, in seconds.
 GRACE_AFTER_EXCEPTION = 1.0
 # Period of the timer that a closed loop drops, in seconds: asyncio's own limit of a wait.
@@ -80,7 +82,8 @@ class Producer(RecordSender):
             metadata = await producer.send("clicks", b"value", key=b"key")
 
     Args:
-        config: every key of Kafka's producer in snake_case; docs/configuration.md lists them.
+        config: every key of Kafka's producer in snake_case; docs/configuration.md lists them, and
+            ``aioproducer.config.ProducerConfigDict`` has their types.
         transport: ``"tcp"``; ``"rdma"``, which needs an RDMA device, and brokers or gateways that speak RDMA;
             ``"rdma,tcp"``: RDMA if both are available, else TCP, with the reason in the log; or an object that opens
             connections (``aioproducer.transport.base.Connector``). See docs/rdma.md.
@@ -106,7 +109,7 @@ class Producer(RecordSender):
         transport: str | Connector = "tcp",
         on_error: OnError | None = None,
         hooks: Sequence[object] = (),
-        **config: object,
+        **config: Unpack[configuration.ProducerConfigDict],
     ) -> None:
         self._configure(ProducerConfig.from_kwargs(**config), transport, on_error, hooks)
 
@@ -154,19 +157,22 @@ class Producer(RecordSender):
         self.config = config
         self._log = ClientLog("Producer", config.client_id)
         self._warn_of_uncompiled()
-        self._connector = connector_for(config, transport)
+        self._connector = connector_for(config, transport, self._log)
         self._on_error = on_error
         self._hooks = Hooks(hooks, self._log)
         self._interceptors = InterceptorChain(config.interceptor_classes, self._log)
-        self._intercepts = self._interceptors.wants_records or self._interceptors.wants_acknowledgements
+        chain = self._interceptors
+        self._intercepts = chain.wants_records or chain.wants_headers or chain.wants_acknowledgements
         self._key_is_bytes = config.key_serializer is None
         self._value_is_bytes = config.value_serializer is None
         key_serializer = BytesSerializer() if self._key_is_bytes else config.key_serializer
         value_serializer = BytesSerializer() if self._value_is_bytes else config.value_serializer
-        self._serialize_key = resolve(key_serializer, "key", self._record_raised)
-        self._serialize_value = resolve(value_serializer, "value", self._record_raised)
-        self._plain = self._key_is_bytes and self._value_is_bytes and not self._intercepts
+        self._key_serializer = FieldSerializer(ResolvedSerializer(key_serializer, "key", self._record_raised))
+        self._value_serializer = FieldSerializer(ResolvedSerializer(value_serializer, "value", self._record_raised))
+        self._serializes = not (self._key_is_bytes and self._value_is_bytes)
+        self._plain = not self._serializes and not self._intercepts
         self._owner_thread = NO_THREAD
+        self._sending_thread = NO_THREAD
         self._owner_loop = None
         self._life = Life.NOT_STARTED
         self._task: asyncio.Task[None] | None = None
@@ -175,6 +181,7 @@ class Producer(RecordSender):
         self._loop_watch: weakref.ref[asyncio.TimerHandle] | None = None
         self._turn_began = 0.0
         self._parts: Parts | None = None
+        self._transactions: Transactions | None = None
         self._threadsafe: weakref.WeakSet[ThreadsafeProducer] = weakref.WeakSet()
 
     def _warn_of_uncompiled(self) -> None:
@@ -199,14 +206,29 @@ class Producer(RecordSender):
         if self._life is not Life.NOT_STARTED:
             raise ownership.not_running(self._life)
         loop = asyncio.get_running_loop()
-        parts = make_parts(self.config, loop, self._connector, self._hooks, self._on_error, Random(), self._log)
+        parts = make_parts(
+            self.config, loop, self._connector, self._hooks, self._interceptors, self._on_error, Random(), self._log
+        )
         cluster = parts.sender.cluster
         self._loop = self._owner_loop = loop
         self._parts = parts
         self._accumulator = parts.accumulator
         self._sender = parts.sender
         self._record_topic_use = cluster.record_topic_use
-        self._slow_path = SlowPath(self.config, loop, parts.accumulator, cluster, self._interceptors, parts.failures)
+        self._slow_path = SlowPath(self.config, loop, parts.accumulator, cluster, parts.failures)
+        if parts.transactions is not None:
+            from aioproducer._client.transactions import Transactions
+
+            self._transactions = Transactions(
+                self,
+                parts.transactions,
+                parts.accumulator,
+                parts.sender,
+                parts.metrics,
+                self._log,
+                self._check_caller,
+            )
+            parts.transactions.on_state = self._transaction_state_changed
         self._enter(Life.RUNNING)
         self._watch_loop()
         _producers.add(self)
@@ -218,6 +240,22 @@ class Producer(RecordSender):
             raise AssertionError(f"a producer that is {self._life.value} cannot become {life.value}")
         self._life = life
         self._owner_thread = get_ident() if life is Life.RUNNING else NO_THREAD
+        self._update_sending_thread()
+
+    def _update_sending_thread(self) -> None:
+        """Accept records in the owner's thread; with a transactional id only inside a transaction."""
+        accepts = self._transactions is None or self._transactions.manager.accepts_records
+        self._sending_thread = self._owner_thread if accepts else NO_THREAD
+
+    def _transaction_state_changed(self) -> None:
+        assert self._transactions is not None
+        self._update_sending_thread()
+        self._transactions.state_changed()
+
+    def _why_not_sent(self) -> KafkaError:
+        if self._owner_thread != get_ident() or self._transactions is None:
+            return ownership.wrong_thread(self._life)
+        return self._transactions.manager.why_not("send")
 
     def _watch_loop(self) -> None:
         """Reject records as soon as the loop is closed.
@@ -263,6 +301,7 @@ class Producer(RecordSender):
 
         Raises:
             MetadataTimeoutError: no broker answered; the text contains the last error.
+            AuthenticationError: a broker has rejected the client, and none serves it.
             TypeError, ValueError: ``timeout`` is not a number.
         """
         validation.check_timeout(timeout)
@@ -283,16 +322,20 @@ class Producer(RecordSender):
 
         Raises:
             ProducerClosedError: the producer was closed meanwhile.
+            AuthenticationError: a broker has rejected the client, and none serves it.
         """
-        parts.sender.wake()
         cluster = parts.sender.cluster
         answer = cluster.add_metadata_waiter()
+        parts.sender.wake()
         try:
             await asyncio.wait([answer])
         finally:
             cluster.remove_metadata_waiter(answer)
         if self._life is not Life.RUNNING:
             raise ownership.not_running(self._life)
+        error = answer.result()
+        if error is not None:
+            raise error.fresh()
 
     async def close(self, timeout: float | None = None) -> None:
         """Deliver the accepted records within ``timeout`` seconds, fail the rest, and end all tasks and connections.
@@ -336,6 +379,8 @@ class Producer(RecordSender):
         accumulator.closing = True
         try:
             async with asyncio.timeout(timeout) as self._delivering:
+                if self._transactions is not None:
+                    await self._transactions.finish()
                 while accumulator.has_undelivered() or serializing:
                     accumulator.ready.end_lingering(self._loop.time())
                     self._sender.wake()
@@ -358,10 +403,14 @@ class Producer(RecordSender):
             for task in serializing:
                 task.cancel()
             try:
+                if self._transactions is not None:
+                    self._transactions.close()
                 if self._accumulator.has_undelivered():
                     error = ProducerClosedError("the producer was closed before the record was delivered")
                     await self._sender.fail_rest(error)
                 await self._sender.report_rest()
+                if self._transactions is not None:
+                    await self._transactions.wait_closed()
             finally:
                 self._task.cancel()
                 await asyncio.gather(self._task, *serializing, return_exceptions=True)
@@ -470,22 +519,14 @@ class Producer(RecordSender):
             headers=columns[2],
         )
 
-    async def drain(self) -> None:
-        """Wait for memory, and let other tasks run if the caller has held the loop for half a millisecond.
-
-        Await it between sends in a loop, as ``StreamWriter.drain``. It returns when all records that waited for memory
-        before it have their memory or have failed, first come, first served, after at most ``max_block_ms``, and
-        raises no timeout. If the producer is closed meanwhile, it returns and the next ``send`` raises.
-
-        Raises:
-            WrongCallerError, ProducerClosedError: as ``send``.
-        """
+    async def _wait_for_room(self) -> None:
         if self._owner_thread != get_ident():
+            # The coroutine was awaited by another thread, or later.
             raise ownership.wrong_thread(self._life)
-        if perf_counter() - self._turn_began > LONGEST_TURN:
+        if seconds() - self._turn_began > LONGEST_TURN:
             self._check_loop()
             await asyncio.sleep(0)
-            self._turn_began = perf_counter()
+            self._turn_began = seconds()
         accumulator = self._accumulator
         if not accumulator.drain_waiters.has_room():
             self._check_loop()
@@ -495,7 +536,7 @@ class Producer(RecordSender):
                 async with asyncio.timeout(self.config.max_block_ms / 1000):
                     await accumulator.drain_waiters.add()
             self._running_parts().metrics.buffer_wait.record(perf_counter_ns() - began, self._loop.time())
-            self._turn_began = perf_counter()
+            self._turn_began = seconds()
 
     async def flush(self) -> None:
         """Send without lingering, and wait until every record accepted before is acknowledged or has failed.
@@ -509,6 +550,7 @@ class Producer(RecordSender):
         with self.hurrying():
             await accumulator.records_unblocked()
             await accumulator.batches_finished()
+        await self._sender.outcomes_reported()
         self._running_parts().metrics.flush.record(perf_counter_ns() - began, self._loop.time())
 
     @contextmanager
@@ -524,6 +566,104 @@ class Producer(RecordSender):
             accumulator.flushing -= 1
 
     # Asking
+
+    # Transactions
+
+    def transaction(self) -> TransactionContext:
+        """Return a context that begins a transaction, commits it at its end, and aborts it on an exception.
+
+        ::
+
+            async with producer.transaction() as transaction:
+                transaction.send("clicks", b"value")
+
+        The exception, or the cancellation, goes on after at most ``transaction_abort_grace_ms``. If a record fails, the
+        transaction is aborted at the end of the block and the first failure is raised.
+
+        Raises:
+            TransactionStateError: the producer has no transactional id; at the begin, a transaction is open.
+            WrongCallerError, ProducerClosedError: as ``send``.
+        """
+        from aioproducer._client.transactions import TransactionContext
+
+        return TransactionContext(self._transactional_calls(), self.config.transaction_abort_grace_ms)
+
+    async def init_transactions(self) -> None:
+        """Get the producer id and epoch, which fences earlier producers of the transactional id.
+
+        Transactions that they left open are aborted, or committed if their commit had begun. Optional: the first
+        transaction does it.
+
+        Raises:
+            KafkaTimeoutError: there was no coordinator within ``max_block_ms``; the same call waits on.
+            TransactionStateError: it was called before, or the producer has no transactional id.
+            KafkaError: the cluster rejects the transactional id, or its time-out.
+        """
+        await self._transactional_calls().init()
+
+    async def begin_transaction(self) -> Transaction:
+        """Begin a transaction: all records that are sent from now on belong to it.
+
+        If an earlier, cancelled call is still ending a transaction, its end is awaited first.
+
+        Raises:
+            TransactionStateError: a transaction is open, or the producer has no transactional id.
+            KafkaError: the fatal error, or the error after which a transaction has to be aborted.
+        """
+        return await self._transactional_calls().begin()
+
+    async def commit_transaction(self) -> None:
+        """Wait for the records of the transaction, and commit it.
+
+        If the call is cancelled, the commit goes on: the next call waits for it, and ``Transaction.outcome`` tells how
+        it has ended.
+
+        Raises:
+            KafkaError: the first failure of a record or request. Unless it is ``fatal``, abort the transaction.
+            KafkaTimeoutError: no answer within ``max_block_ms``; the commit goes on, and the same call waits on.
+            TransactionOutcomeUnknownError: the commit was sent, and the producer cannot find out how it has ended.
+            TransactionStateError: no transaction is open.
+        """
+        await self._transactional_calls().commit()
+
+    async def abort_transaction(self) -> None:
+        """Abort the transaction: no reader of committed records sees any of it. Records that were not sent fail.
+
+        After an abort it does nothing.
+
+        Raises:
+            KafkaTimeoutError: no answer within ``max_block_ms``; the abort goes on, and the same call waits on.
+            TransactionStateError: no transaction is open.
+            KafkaError: the fatal error.
+        """
+        await self._transactional_calls().abort()
+
+    async def send_offsets_to_transaction(
+        self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata], group: ConsumerGroupMetadata | str
+    ) -> None:
+        """Let a consumer group commit offsets if, and only if, the transaction commits (consume, transform, produce).
+
+        Args:
+            offsets: of each partition, the offset of the next record to read.
+            group: the group's id, or its metadata: with a member, the group fences outdated members (KIP-447).
+
+        Raises:
+            CommitFailedError: the group has replaced the member; abort the transaction.
+            KafkaTimeoutError: the group has not accepted the offsets within ``max_block_ms``; abort the transaction.
+            TransactionStateError: no transaction is open.
+            KafkaError: the first failure of the transaction.
+            TypeError, ValueError: an argument is wrong.
+        """
+        await self._transactional_calls().send_offsets(offsets, group)
+
+    def _transactional_calls(self) -> Transactions:
+        self._check_caller()
+        if self._transactions is None:
+            raise TransactionStateError(
+                "this producer has no transactional id: set transactional_id, one of its own for each producer that "
+                "runs at the same time"
+            )
+        return self._transactions
 
     @property
     def is_usable(self) -> bool:

@@ -45,3 +45,34 @@ cdef class RecordMetadata:
 
 @cython.locals(metadata=RecordMetadata)
 cpdef RecordMetadata new_record_metadata(object topic_partition, long long offset, long long timestamp_ms)
+
+
+cdef tuple _NO_PAIRS
+
+
+cdef bint _is_plain(object header) except -1
+@cython.locals(found=list)
+cpdef list header_list(object headers)
+@cython.locals(index=Py_ssize_t)
+cpdef object normalise_in_place(list headers)
+cpdef tuple normalise_headers(object headers)
+
+
+cdef class Record:
+    cdef readonly object topic
+    cdef readonly object value
+    cdef readonly object key
+    cdef readonly object partition
+    cdef readonly object timestamp_ms
+    cdef readonly tuple headers
+
+    cdef object _fill(
+        self, object topic, object value, object key, object partition, object timestamp_ms, object headers
+    )
+    cpdef tuple _as_tuple(self)
+
+
+@cython.locals(record=Record)
+cpdef Record new_record(
+    object topic, object value, object key, object partition, object timestamp_ms, object headers
+)

@@ -1,4 +1,4 @@
-"""Compiled. Values of the public API: headers, a record's metadata, and what cluster metadata contains.
+"""Compiled. Values of the public API: records, headers, a record's metadata, and what cluster metadata contains.
 
 No Python form: ``set_member`` makes ``RecordMetadata.offset`` a member of the C struct, read without a function call.
 """
@@ -6,17 +6,22 @@ No Python form: ``set_member`` makes ``RecordMetadata.offset`` a member of the C
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeGuard
 
 from aioproducer._common.texts import printable
 
-if TYPE_CHECKING:
+if TYPE_CHECKING and not TYPE_CHECKING:
+    # Read by Cython alone.
     import cython
 else:
     from aioproducer._common.uncompiled import cython
 
 if cython.compiled:
     from cython.cimports.aioproducer.record import OFFSET_IN_RECORD_METADATA, set_member
+
+_NO_PAIRS: tuple[HeaderPair, ...] = ()
+# The default of an argument that changes nothing.
+_SAME: Any = object()
 
 HeaderPair: TypeAlias = tuple[str, bytes | None]
 """A record header as a plain pair, or a ``RecordHeader``. A key may occur more than once; the order is kept."""
@@ -168,19 +173,51 @@ class PartitionInfo(NamedTuple):
     offline_replicas: tuple[int, ...] = ()
 
 
-def normalise_headers(headers: Iterable[tuple[str, bytes | bytearray | memoryview | None]]) -> tuple[HeaderPair, ...]:
-    """Return headers of any iterable as a tuple of ``(str, bytes | None)``; bytearrays and memoryviews are copied.
+def header_list(headers: Iterable[tuple[str, bytes | bytearray | memoryview | None]]) -> list[HeaderPair]:
+    """Return headers of any iterable as a new list of ``(str, bytes | None)``; bytearrays and memoryviews are copied.
 
     Raises:
         TypeError: ``headers`` is a mapping or no iterable of pairs, or a key or value has another type.
     """
-    if isinstance(headers, tuple) and not headers:
-        return ()
-    if isinstance(headers, str | bytes | bytearray | memoryview) or not isinstance(headers, Iterable):
-        raise not_headers(headers)
-    if hasattr(headers, "keys"):
-        raise not_headers(headers)
-    return tuple(_normalise_header(header) for header in headers)
+    if type(headers) is not list and type(headers) is not tuple:
+        is_data = isinstance(headers, str | bytes | bytearray | memoryview)
+        if is_data or not isinstance(headers, Iterable) or hasattr(headers, "keys"):
+            raise not_headers(headers)
+    found: list[HeaderPair] = []
+    for header in headers:
+        found.append(header if _is_plain(header) else _normalise_header(header))
+    return found
+
+
+def normalise_in_place(headers: list[Any]) -> None:
+    """Make each header of a list that user code has changed a ``(str, bytes | None)``.
+
+    Raises:
+        TypeError: a header is no pair of these types, bytearray or memoryview.
+    """
+    for index in range(len(headers)):
+        header = headers[index]
+        if not _is_plain(header):
+            headers[index] = _normalise_header(header)
+
+
+def normalise_headers(headers: Iterable[tuple[str, bytes | bytearray | memoryview | None]]) -> tuple[HeaderPair, ...]:
+    """Return headers of any iterable as a tuple of ``(str, bytes | None)``; see `header_list`."""
+    if type(headers) is tuple:
+        for header in headers:
+            if not _is_plain(header):
+                break
+        else:
+            return headers
+    return tuple(header_list(headers))
+
+
+def _is_plain(header: object) -> TypeGuard[HeaderPair]:
+    """Return whether this is a tuple of a str and bytes or None: nothing in it can change, so it need not be copied."""
+    if type(header) is not tuple or len(header) != 2:
+        return False
+    value = header[1]
+    return type(header[0]) is str and (value is None or type(value) is bytes)
 
 
 def _normalise_header(header: object) -> HeaderPair:
@@ -216,3 +253,144 @@ def check_header(header: object) -> tuple[str, bytes | bytearray | memoryview | 
 
 def _type_name(value: object) -> str:
     return type(value).__name__
+
+
+def _check_not_negative(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} must be int or None, not {type(value).__name__}")
+    if value < 0:
+        raise ValueError(f"{name} must be at least 0, not {value}")
+
+
+@cython.freelist(16)
+@cython.cclass
+class Record:
+    """A record to send (Kafka's ``ProducerRecord``): an argument of ``Producer.send_record`` and of interceptors.
+
+    ``value`` and ``key`` are the caller's objects, before any serializer; ``value=None`` is a tombstone. With
+    ``partition=None`` the partitioner chooses. ``timestamp_ms`` is in milliseconds since the epoch; ``None`` stands for
+    the time of the send. ``headers`` accepts any iterable of pairs and stores a tuple of ``(str, bytes | None)``.
+
+    Immutable; `replace` returns a changed copy. Records are equal if all their values are.
+
+    Raises:
+        TypeError: the topic is not a str, partition or timestamp are no int, or the headers are malformed.
+        ValueError: the topic is empty, or partition or timestamp are negative.
+    """
+
+    __slots__ = ("headers", "key", "partition", "timestamp_ms", "topic", "value")
+    __match_args__ = ("topic", "value", "key", "partition", "timestamp_ms", "headers")
+
+    topic: str
+    value: Any
+    key: Any
+    partition: int | None
+    timestamp_ms: int | None
+    headers: tuple[HeaderPair, ...]
+
+    def __init__(
+        self,
+        topic: str,
+        value: object = None,
+        key: object = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: Iterable[tuple[str, bytes | bytearray | memoryview | None]] = (),
+    ) -> None:
+        self._fill(topic, value, key, partition, timestamp_ms, headers)
+
+    def _fill(
+        self, topic: str, value: object, key: object, partition: int | None, timestamp_ms: int | None, headers: Any
+    ) -> None:
+        if not isinstance(topic, str):
+            raise TypeError(f"topic must be str, not {type(topic).__name__}")
+        if not topic:
+            raise ValueError("topic must not be empty")
+        if partition is not None:
+            _check_not_negative("partition", partition)
+        if timestamp_ms is not None:
+            _check_not_negative("timestamp_ms", timestamp_ms)
+        pairs = _NO_PAIRS if type(headers) is tuple and not headers else normalise_headers(headers)
+        if cython.compiled:
+            self.topic = topic
+            self.value = value
+            self.key = key
+            self.partition = partition
+            self.timestamp_ms = timestamp_ms
+            self.headers = pairs
+            return
+        for name, given in zip(self.__match_args__, (topic, value, key, partition, timestamp_ms, pairs), strict=True):
+            object.__setattr__(self, name, given)
+
+    def replace(
+        self,
+        *,
+        topic: Any = _SAME,
+        value: Any = _SAME,
+        key: Any = _SAME,
+        partition: Any = _SAME,
+        timestamp_ms: Any = _SAME,
+        headers: Any = _SAME,
+    ) -> Record:
+        """Return a copy with some values replaced, as ``record.replace(topic="other")``; also by ``copy.replace``.
+
+        Raises:
+            TypeError, ValueError: as for ``Record``.
+        """
+        if topic is _SAME:
+            topic = self.topic
+        if value is _SAME:
+            value = self.value
+        if key is _SAME:
+            key = self.key
+        if partition is _SAME:
+            partition = self.partition
+        if timestamp_ms is _SAME:
+            timestamp_ms = self.timestamp_ms
+        if headers is _SAME:
+            headers = self.headers
+        if type(self) is Record:
+            return new_record(topic, value, key, partition, timestamp_ms, headers)
+        return type(self)(topic, value, key, partition, timestamp_ms, headers)
+
+    def __replace__(self, **changes: Any) -> Record:
+        return self.replace(**changes)
+
+    def _as_tuple(self) -> tuple[Any, ...]:
+        return self.topic, self.value, self.key, self.partition, self.timestamp_ms, self.headers
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        assert isinstance(other, Record)
+        return self._as_tuple() == other._as_tuple()
+
+    def __hash__(self) -> int:
+        return hash(self._as_tuple())
+
+    def __reduce__(self) -> tuple[type[Record], tuple[Any, ...]]:
+        return type(self), self._as_tuple()
+
+    def __repr__(self) -> str:
+        shown = ", ".join(
+            [f"{name}={value!r}" for name, value in zip(self.__match_args__, self._as_tuple(), strict=True)]
+        )
+        return f"{type(self).__name__}({shown})"
+
+
+def new_record(
+    topic: str, value: object, key: object, partition: int | None, timestamp_ms: int | None, headers: Any
+) -> Record:
+    """Create a ``Record`` without the cost of calling the class."""
+    record: Record = Record.__new__(Record)
+    record._fill(topic, value, key, partition, timestamp_ms, headers)
+    return record
+
+
+if not cython.compiled:
+
+    def _refuse(record: Record, name: str, value: object = None) -> None:
+        raise AttributeError(f"a Record is immutable: replace({name}=...) returns a changed copy")
+
+    # Compiled, the values are members that cannot be set.
+    Record.__setattr__ = Record.__delattr__ = _refuse  # type: ignore[method-assign,assignment]

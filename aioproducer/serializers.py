@@ -212,62 +212,87 @@ JAVA_CLASS_NAMES: dict[str, type[Serializer]] = {
 it is configured by further keys, which name its inner serializer."""
 
 
-def resolve(
-    serializer: object, field: Literal["key", "value"], on_error: Callable[[KafkaError], None] = lambda error: None
-) -> SerializerFunction:
-    """Return the function of a configured serializer: an object or class with ``serialize``, or a function.
+class ResolvedSerializer:
+    """A configured serializer: an object or class with ``serialize``, or a function.
 
     A class is instantiated without arguments. A function of the value alone is not called for None: None stays None.
 
-    The returned function raises only SerializationError, if the serializer raises or returns something other than
-    bytes. The text names ``field``, the topic and the cause. If the serializer is asynchronous, the function returns an
-    awaitable that raises the same way. ``on_error`` is called with errors of the function, not of the awaitable.
+    Calling it raises only SerializationError, if the serializer raises or returns something other than bytes. The text
+    names the field, the topic and the cause. If the serializer is asynchronous, the result is an awaitable that raises
+    the same way.
+
+    Args:
+        on_error: called with the errors of calls, not of awaitables.
 
     Raises:
         TypeError: ``serializer`` is none of these.
     """
-    if inspect.isclass(serializer) and hasattr(serializer, "serialize"):
-        serializer = serializer()
-    name = getattr(serializer, "__qualname__", None) or type(serializer).__qualname__
-    serialize = serializer.serialize if isinstance(serializer, Serializer) else None
-    if serialize is None and not callable(serializer):
-        raise TypeError(
-            f"{field}_serializer must be an object with serialize(topic, value, headers) or a function of the value, "
-            f"not {_describe(serializer)}"
-        )
-    function: Callable[[object], Serialized | Awaitable[Serialized]] = serializer  # type: ignore[assignment]
 
-    def failed(topic: str, error: Exception) -> SerializationError:
-        reason = str(error) if isinstance(error, SerializationError) else f"{name} raised {error!r}"
-        return SerializationError(f"the {field} of a record for topic {topic!r} cannot be serialized: {reason}")
+    __slots__ = ("_field", "_name", "_on_error", "function", "takes_value_alone")
 
-    def checked(result: object) -> Serialized:
+    def __init__(
+        self,
+        serializer: object,
+        field: Literal["key", "value"],
+        on_error: Callable[[KafkaError], None] = lambda error: None,
+    ) -> None:
+        if inspect.isclass(serializer) and hasattr(serializer, "serialize"):
+            serializer = serializer()
+        self.function: Callable[..., object]
+        """What is called: with the value alone, or with topic, value and headers."""
+        if isinstance(serializer, Serializer):
+            self.function = serializer.serialize
+        elif callable(serializer):
+            self.function = serializer
+        else:
+            raise TypeError(
+                f"{field}_serializer must be an object with serialize(topic, value, headers) or a function of the "
+                f"value, not {_describe(serializer)}"
+            )
+        self.takes_value_alone = self.function is serializer
+        self._field = field
+        self._name = getattr(serializer, "__qualname__", None) or type(serializer).__qualname__
+        self._on_error = on_error
+
+    def __call__(self, topic: str, value: object, headers: list[HeaderPair]) -> Serialized | Awaitable[Serialized]:
+        if self.takes_value_alone and value is None:
+            return None
+        try:
+            result = self.function(value) if self.takes_value_alone else self.function(topic, value, headers)
+        except Exception as error:
+            raise self.failure(topic, error) from error
+        return result if type(result) is bytes else self.accepted(topic, result)
+
+    def failure(self, topic: str, error: Exception) -> SerializationError:
+        """Return the error for a serializer that raised ``error``, after passing it to ``on_error``."""
+        failure = self._failed(topic, error)
+        self._on_error(failure)
+        return failure
+
+    def accepted(self, topic: str, result: object) -> Serialized | Awaitable[Serialized]:
+        """Return a result other than bytes if a record may have it.
+
+        Raises:
+            SerializationError: it may not.
+        """
+        try:
+            if inspect.isawaitable(result):
+                return self._finish(topic, result)
+            return self._checked(result)
+        except Exception as error:
+            raise self.failure(topic, error) from error
+
+    def _failed(self, topic: str, error: Exception) -> SerializationError:
+        reason = str(error) if isinstance(error, SerializationError) else f"{self._name} raised {error!r}"
+        return SerializationError(f"the {self._field} of a record for topic {topic!r} cannot be serialized: {reason}")
+
+    def _checked(self, result: object) -> Serialized:
         if result is None or isinstance(result, bytes | bytearray | memoryview):
             return result
-        raise SerializationError(f"{name} must return bytes or None, not {_describe(result)}")
+        raise SerializationError(f"{self._name} must return bytes or None, not {_describe(result)}")
 
-    async def finish(topic: str, pending: Awaitable[Serialized]) -> Serialized:
+    async def _finish(self, topic: str, pending: Awaitable[Serialized]) -> Serialized:
         try:
-            return checked(await pending)
+            return self._checked(await pending)
         except Exception as error:
-            raise failed(topic, error) from error
-
-    def resolved(topic: str, value: object, headers: list[HeaderPair]) -> Serialized | Awaitable[Serialized]:
-        try:
-            if serialize is not None:
-                result = serialize(topic, value, headers)
-            elif value is None:
-                return None
-            else:
-                result = function(value)
-            if type(result) is bytes:
-                return result
-            if inspect.isawaitable(result):
-                return finish(topic, result)
-            return checked(result)
-        except Exception as error:
-            failure = failed(topic, error)
-            on_error(failure)
-            raise failure from error
-
-    return resolved
+            raise self._failed(topic, error) from error

@@ -84,7 +84,7 @@ def main(arguments: list[str] | None = None) -> int:
     settings = {"quick": chosen.quick, "rounds": rounds, "records": chosen.records or None}
     settings |= {"seconds": round(time.monotonic() - began, 1)}
     results = output / "results.json"
-    of_scenarios = report.recorded(results) | report.scenarios(outcomes)
+    of_scenarios = report.recorded(results) | report.scenarios(outcomes, surroundings)
     results.write_text(json.dumps(report.document(settings, surroundings, of_scenarios), indent=1) + "\n")
     print(f"\nwritten: {results}")
     try:

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from itertools import repeat
-from time import monotonic, perf_counter_ns
+from time import monotonic, monotonic_ns, perf_counter_ns
 from typing import Any
 
-from bench.job import VALUE, Job, Measurement, Stopwatch, check, latencies
+from bench import events as json_events
+from bench.job import VALUE, Job, Measurement, Stopwatch, check, latencies, measure, measure_crowd
+from bench.pacing import at_rate
 from bench.ticker import Ticker
 
 
@@ -70,15 +73,20 @@ async def kept(job: Job) -> Measurement:
         return watch.stop(job.records, sent=job.warm_up + job.records, offsets=offsets, build=_build())
 
 
+class _Unretrieved:
+    """Counts futures that fail and that nobody keeps, as the loop's exception handler: asyncio calls it for them."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        asyncio.get_running_loop().set_exception_handler(self)
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        self.count += 1
+
+
 async def unkept(job: Job) -> Measurement:
-    """No future is kept; those that fail are counted by the loop's exception handler, which asyncio calls for them."""
-    failed = 0
-
-    def unretrieved(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        nonlocal failed
-        failed += 1
-
-    asyncio.get_running_loop().set_exception_handler(unretrieved)
+    """No future is kept; those that fail are counted."""
+    failed = _Unretrieved()
     async with _producer(job) as producer:
 
         async def send(count: int) -> None:
@@ -87,37 +95,55 @@ async def unkept(job: Job) -> Measurement:
                     await producer.send(job.topic, value)
             await producer.flush()
 
-        await send(job.warm_up)
-        watch = Stopwatch()
-        await send(job.records)
-        measured = watch.stop(job.records, sent=job.warm_up + job.records, build=_build())
-        check(failed)
-        return measured
+        result = await measure(job, send, build=_build())
+        check(failed.count)
+        return result
 
 
-async def dressed(job: Job) -> Measurement:
-    """Text through a serializer, with a key and a header; no future is kept."""
-    failed = 0
-
-    def unretrieved(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        nonlocal failed
-        failed += 1
-
-    asyncio.get_running_loop().set_exception_handler(unretrieved)
-    async with _producer(job, value_serializer=str.encode) as producer:
+async def _serialized(
+    job: Job, chunks: Callable[[int], Iterable[Sequence[Any]]], serializer: Callable[[Any], bytes]
+) -> Measurement:
+    """Messages through a serializer; no future is kept. ``chunks`` makes a number of them, in lists."""
+    failed = _Unretrieved()
+    async with _producer(job, value_serializer=serializer) as producer:
 
         async def send(count: int) -> None:
-            for messages in job.messages(count):
+            for messages in chunks(count):
                 for value, key, headers in messages:
                     await producer.send(job.topic, value, key, headers=headers)
             await producer.flush()
 
-        await send(job.warm_up)
-        watch = Stopwatch()
-        await send(job.records)
-        measured = watch.stop(job.records, sent=job.warm_up + job.records, build=_build())
-        check(failed)
-        return measured
+        result = await measure(job, send, build=_build())
+        check(failed.count)
+        return result
+
+
+async def dressed(job: Job) -> Measurement:
+    """Text through a serializer, with a key and a header; no future is kept."""
+    return await _serialized(job, job.messages, str.encode)
+
+
+async def events(job: Job) -> Measurement:
+    """JSON events through ``orjson.dumps`` as the serializer, with a key and two headers; no future is kept."""
+    import orjson
+
+    return await _serialized(job, partial(json_events.chunks, job.event_size), orjson.dumps)
+
+
+async def event_crowd(job: Job) -> Measurement:
+    """Many coroutines, each making a JSON event and awaiting its send, in turn."""
+    import orjson
+
+    messages = json_events.stream(job.event_size)
+    async with _producer(job, value_serializer=orjson.dumps) as producer:
+        topic = job.topic
+
+        async def one(count: int) -> None:
+            for _ in repeat(None, count):
+                event, key, headers = next(messages)
+                await producer.send_and_wait(topic, event, key, headers=headers)
+
+        return await measure_crowd(job, one, build=_build())
 
 
 async def crowd(job: Job) -> Measurement:
@@ -129,15 +155,7 @@ async def crowd(job: Job) -> Measurement:
             for _ in repeat(None, count):
                 await producer.send_and_wait(topic, VALUE)
 
-        async def all_of(count: int) -> None:
-            await asyncio.gather(*(one(count // job.coroutines) for _ in range(job.coroutines)))
-
-        await all_of(job.warm_up)
-        watch = Stopwatch()
-        await all_of(job.records)
-        records = job.records // job.coroutines * job.coroutines
-        sent = records + job.warm_up // job.coroutines * job.coroutines
-        return watch.stop(records, sent=sent, build=_build())
+        return await measure_crowd(job, one, build=_build())
 
 
 async def alone(job: Job) -> Measurement:
@@ -155,6 +173,27 @@ async def alone(job: Job) -> Measurement:
         await send(job.warm_up)
         watch = Stopwatch()
         taken = await send(job.records)
+        measured = watch.stop(job.records, sent=job.warm_up + job.records, build=_build())
+        return measured | latencies(taken)
+
+
+async def paced(job: Job) -> Measurement:
+    """Records at scheduled times, each awaited in a task of its own; latency counts from the scheduled time."""
+    async with _producer(job) as producer:
+        taken: list[int] = []
+
+        async def one(scheduled: int) -> None:
+            await producer.send_and_wait(job.topic, VALUE)
+            taken.append(monotonic_ns() - scheduled)
+
+        async def send(count: int) -> None:
+            async with asyncio.TaskGroup() as group:
+                await at_rate(job.rate, count, lambda scheduled: group.create_task(one(scheduled)))
+
+        await send(job.warm_up)
+        taken.clear()
+        watch = Stopwatch()
+        await send(job.records)
         measured = watch.stop(job.records, sent=job.warm_up + job.records, build=_build())
         return measured | latencies(taken)
 

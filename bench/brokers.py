@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
+import psutil
 from confluent_kafka import KafkaException
 
 from tests.kafka.cluster import ClusterError, KafkaCluster
@@ -30,17 +31,27 @@ class Brokers:
     def __init__(self, cluster: KafkaCluster) -> None:
         self._cluster = cluster
         self.bootstrap = cluster.bootstrap_servers
+        # By the file that is on each broker's command line.
+        files = {str(node.properties_path) for node in cluster.nodes.values()}
+        self._processes = [child for child in psutil.Process().children() if files & set(child.cmdline())]
+        if len(self._processes) != len(files):
+            raise BrokerError(f"{len(self._processes)} of {len(files)} processes of brokers were found")
         self._many: set[str] = set()
 
-    def create(self, topic: str, partitions: int) -> None:
+    def create(self, topic: str, partitions: int, config: Mapping[str, str] | None = None) -> None:
         """A topic whose leaders are known."""
         with _told():
-            self._cluster.create_topic(topic, partitions, replication_factor=1)
+            self._cluster.create_topic(topic, partitions, replication_factor=1, config=config)
 
     def delete(self, topic: str) -> None:
         """Delete a topic, and wait until it is forgotten."""
         with _told():
             self._cluster.delete_topic(topic)
+
+    def cpu_seconds(self) -> float:
+        """User and system CPU time of all brokers so far."""
+        used = [process.cpu_times() for process in self._processes]
+        return sum(one.user + one.system for one in used)
 
     def create_many(self, prefix: str, topics: int, partitions: int) -> list[str]:
         """``topics`` topics, made once."""
@@ -103,7 +114,7 @@ def _told() -> Iterator[None]:
 
 
 @contextmanager
-def brokers(count: int) -> Iterator[Brokers]:
-    """Brokers while the block runs."""
-    with KafkaCluster(count, jvm_options=JVM) as cluster:
+def brokers(count: int, properties: Mapping[str, str] | None = None) -> Iterator[Brokers]:
+    """Brokers while the block runs; ``properties`` are set on each of them."""
+    with KafkaCluster(count, jvm_options=JVM, properties=properties) as cluster:
         yield Brokers(cluster)

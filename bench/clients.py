@@ -61,6 +61,7 @@ CLIENTS: dict[str, Client] = {
     "aiokafka (asyncio)": Client("bench.aiokafka_peer", "asyncio", look=_package("aiokafka")),
     "kafka-python": Client("bench.kafka_python_peer", look=_package("kafka")),
     "Java ProducerPerformance": Client("bench.java_peer", look=java_peer.classpath),
+    "Java": Client("bench.java_peer", look=_together(java_peer.classpath, java_peer.compiler)),
     "raw socket": Client("bench.raw_socket"),
     "aioproducer pure (uvloop)": Client("bench.ours", "uvloop", _PURE, look=_UVLOOP, ours=True),
     "aioproducer pure (asyncio)": Client("bench.ours", "asyncio", _PURE, ours=True),

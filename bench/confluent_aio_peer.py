@@ -17,8 +17,9 @@ from contextlib import asynccontextmanager
 from time import monotonic
 from typing import Any
 
+from bench import events as json_events
 from bench.confluent_peer import configuration
-from bench.job import CHUNK, VALUE, Job, Measurement, Stopwatch
+from bench.job import CHUNK, VALUE, Job, Measurement, Stopwatch, measure_crowd
 from bench.ticker import Ticker
 
 WINDOW = 20_000
@@ -66,14 +67,26 @@ async def crowd(job: Job) -> Measurement:
             for _ in range(count):
                 await (await producer.produce(job.topic, VALUE))
 
-        async def all_of(count: int) -> None:
-            await asyncio.gather(*(one(count // job.coroutines) for _ in range(job.coroutines)))
+        return await measure_crowd(job, one)
 
-        await all_of(job.warm_up)
-        watch = Stopwatch()
-        await all_of(job.records)
-        records = job.records // job.coroutines * job.coroutines
-        return watch.stop(records, sent=records + job.warm_up // job.coroutines * job.coroutines)
+
+async def event_crowd(job: Job) -> Measurement:
+    """Many coroutines, each making and encoding a JSON event and awaiting its send, in turn.
+
+    Without the headers: ``AIOProducer.produce`` rejects them.
+    """
+    import orjson
+
+    encode = orjson.dumps
+    messages = json_events.stream(job.event_size)
+    async with _producer(job, batch_size=max(job.coroutines // 10, 1), buffer_timeout=0.001) as producer:
+
+        async def one(count: int) -> None:
+            for _ in range(count):
+                event, key, _ = next(messages)
+                await (await producer.produce(job.topic, encode(event), key))
+
+        return await measure_crowd(job, one)
 
 
 async def ticking(job: Job) -> Measurement:

@@ -9,11 +9,17 @@ others, from 20,000 to a million, were not told apart from it on a busy machine.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import repeat
-from time import perf_counter_ns
+from threading import Event, Thread
+from time import monotonic_ns, perf_counter_ns
 from typing import Any
 
-from bench.job import VALUE, Job, Measurement, Stopwatch, check, latencies
+from bench import events as json_events
+from bench.job import VALUE, Job, Measurement, Stopwatch, check, in_transactions, latencies, measure_blocking
+from bench.pacing import at_rate_blocking
 
 
 def configuration(job: Job) -> dict[str, str | int | bool]:
@@ -66,75 +72,77 @@ def kept(job: Job) -> Measurement:
     return measured
 
 
+class _Failures:
+    """Counts delivery reports, which are those of failures alone."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self, error: Any, message: Any) -> None:
+        self.count += 1
+
+
 def unkept(job: Job) -> Measurement:
     """Only failures are reported."""
     from confluent_kafka import Producer
 
-    failed = 0
-
-    def delivered(error: Any, message: Any) -> None:
-        nonlocal failed
-        failed += 1
-
+    failures = _Failures()
     producer = Producer(configuration(job) | {"delivery.report.only.error": True})
-    _send(job, producer, job.warm_up, delivered)
-    watch = Stopwatch()
-    _send(job, producer, job.records, delivered)
-    measured = watch.stop(job.records, sent=job.warm_up + job.records)
-    check(failed)
-    return measured
+    result = measure_blocking(job, lambda count: _send(job, producer, count, failures))
+    check(failures.count)
+    return result
 
 
-def dressed(job: Job) -> Measurement:
-    """Text that the caller encodes, with a key and a header; only failures are reported."""
+def _encoded(job: Job, chunks: Callable[[int], Iterable[Sequence[Any]]], encode: Callable[[Any], bytes]) -> Measurement:
+    """Messages that the caller encodes; only failures are reported. ``chunks`` makes a number of them, in lists."""
     from confluent_kafka import Producer
 
-    failed = 0
-
-    def delivered(error: Any, message: Any) -> None:
-        nonlocal failed
-        failed += 1
-
+    failures = _Failures()
     producer = Producer(configuration(job) | {"delivery.report.only.error": True})
 
     def send(count: int) -> None:
         topic, produce, poll = job.topic, producer.produce, producer.poll
-        for messages in job.messages(count):
-            for value, key, headers in messages:
+        for messages in chunks(count):
+            for given, key, headers in messages:
+                value = encode(given)
                 while True:
                     try:
-                        produce(topic, value.encode(), key, headers=headers, on_delivery=delivered)
+                        produce(topic, value, key, headers=headers, on_delivery=failures)
                         break
                     except BufferError:
                         poll(0.1)
             poll(0)
         producer.flush()
 
-    send(job.warm_up)
-    watch = Stopwatch()
-    send(job.records)
-    measured = watch.stop(job.records, sent=job.warm_up + job.records)
-    check(failed)
-    return measured
+    result = measure_blocking(job, send)
+    check(failures.count)
+    return result
+
+
+def dressed(job: Job) -> Measurement:
+    """Text that the caller encodes, with a key and a header; only failures are reported."""
+    return _encoded(job, job.messages, str.encode)
+
+
+def events(job: Job) -> Measurement:
+    """JSON events that the caller encodes, with a key and two headers; only failures are reported."""
+    import orjson
+
+    return _encoded(job, partial(json_events.chunks, job.event_size), orjson.dumps)
 
 
 def many(job: Job) -> Measurement:
     """``produce_batch`` of a list of bytes, which it wants as dictionaries; only failures are reported."""
     from confluent_kafka import Producer
 
-    failed = 0
-
-    def delivered(error: Any, message: Any) -> None:
-        nonlocal failed
-        failed += 1
-
+    failures = _Failures()
     producer = Producer(configuration(job) | {"delivery.report.only.error": True})
 
     def send(values: list[bytes]) -> None:
         for start in range(0, len(values), 10_000):
             messages = [{"value": value} for value in values[start : start + 10_000]]
             while messages:
-                producer.produce_batch(job.topic, messages, on_delivery=delivered)
+                producer.produce_batch(job.topic, messages, on_delivery=failures)
                 # Those that found no room are marked, and are to be given again.
                 messages = [message for message in messages if message.pop("_error", None) is not None]
                 producer.poll(0.01 if messages else 0)
@@ -146,7 +154,7 @@ def many(job: Job) -> Measurement:
     watch = Stopwatch()
     send(values)
     measured = watch.stop(job.records, sent=job.warm_up + job.records)
-    check(failed)
+    check(failures.count)
     return measured
 
 
@@ -182,3 +190,73 @@ def alone(job: Job) -> Measurement:
     measured = watch.stop(job.records, sent=job.warm_up + job.records)
     check(failed)
     return measured | latencies(taken)
+
+
+def paced(job: Job) -> Measurement:
+    """Records at scheduled times; latency counts from the scheduled time to the delivery callback.
+
+    One thread produces, another one polls, as confluent-kafka's examples for web frameworks do.
+    """
+    from confluent_kafka import Producer
+
+    failures: list[Any] = []
+    taken: list[int] = []
+    producer = Producer(configuration(job))
+    ended = Event()
+
+    def poll() -> None:
+        while not ended.is_set():
+            producer.poll(0.1)
+
+    def produce(scheduled: int) -> None:
+        def delivered(error: Any, message: Any) -> None:
+            taken.append(monotonic_ns() - scheduled)
+            if error is not None:
+                failures.append(error)
+
+        producer.produce(job.topic, VALUE, on_delivery=delivered)
+
+    def send(count: int) -> None:
+        at_rate_blocking(job.rate, count, produce)
+        producer.flush()
+
+    polling = Thread(target=poll)
+    polling.start()
+    try:
+        send(job.warm_up)
+        taken.clear()
+        watch = Stopwatch()
+        send(job.records)
+        measured = watch.stop(job.records, sent=job.warm_up + job.records)
+    finally:
+        ended.set()
+        polling.join()
+    check(len(failures))
+    return measured | latencies(taken)
+
+
+def transactions(job: Job) -> Measurement:
+    """Transactions of one producer in turn, or of several producers, each in a thread of its own.
+
+    ``commit_transaction`` waits for the records, and raises if one has failed.
+    """
+    from confluent_kafka import Producer
+
+    def started(number: int) -> Any:
+        producer = Producer(configuration(job) | {"transactional.id": f"{job.topic}-{number}"})
+        producer.init_transactions()
+        return producer
+
+    def send(producer: Any, count: int) -> None:
+        for number in range(count):
+            producer.begin_transaction()
+            for _ in repeat(None, job.records_a_transaction):
+                producer.produce(job.topic, VALUE, partition=number % job.partitions)
+            producer.commit_transaction()
+
+    with ThreadPoolExecutor(job.coroutines) as threads:
+        producers = list(threads.map(started, range(job.coroutines)))
+        list(threads.map(send, producers, repeat(job.shares(job.warm_up))))
+        watch = Stopwatch()
+        list(threads.map(send, producers, repeat(job.shares(job.records))))
+        return in_transactions(job, watch)

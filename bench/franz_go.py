@@ -30,6 +30,11 @@ def run(job: Job) -> Measurement:
         f"-batch-size={job.batch_size}",
         f"-compression={job.compression}",
         f"-values-file={job.values_file}",
+        f"-value-size={job.value_size}",
+        f"-rate={job.rate}",
+        f"-partitions={job.partitions}",
+        f"-records-a-transaction={job.records_a_transaction}",
+        f"-producers={job.coroutines}",
     ]
     finished = subprocess.run(command, capture_output=True, text=True, check=False)
     if finished.returncode != 0:
@@ -38,4 +43,4 @@ def run(job: Job) -> Measurement:
     return measured
 
 
-kept = unkept = alone = run
+kept = unkept = alone = paced = transactions = run

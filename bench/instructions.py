@@ -1,4 +1,4 @@
-"""Count the instructions per record of the producer's four paths: `python -m bench.instructions`.
+"""Count the instructions per record of the producer's paths: `python -m bench.instructions`.
 
 callgrind counts the instructions that the producer's process executes outside the kernel. Other load on the machine
 does not change them, so a change of a few percent shows in one run. The embedded broker runs in a process of its own
@@ -6,7 +6,7 @@ and is not counted. Each path runs twice, with few and with many records; the di
 the difference in records, leaves out the start of the process. The fewest instructions of several rounds count:
 CPython caches attributes by address and hash, and in some layouts two hot ones evict each other. A lone send also
 depends on how soon the broker answers: on an idle machine it took up to 4 % fewer. Needs valgrind and the
-compiled modules; takes about six minutes.
+compiled modules; takes about a minute and a half for each path.
 
 ``--compare`` prints the ratio to the recorded figures (bench/recorded/instructions.json) and ends with exit code 1 if a
 path takes over 2 % more; ``--record`` replaces them.
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import compileall
 import gc
 import json
 import os
@@ -23,31 +24,200 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bench.child import loop_factory
+from bench.embedded import embedded_broker
 from bench.job import VALUE
 
 if TYPE_CHECKING:
-    from aioproducer import Producer
+    from aioproducer import Producer, Record, RecordMetadata
+    from aioproducer.record import HeaderPair
 
 ROOT = Path(__file__).resolve().parent.parent
 RECORDED = ROOT / "bench" / "recorded" / "instructions.json"
 TOPIC = "instructions"
 PARTITIONS = 50
 FLUSH_EVERY = 1000
+# The transactional id of the paths that have one. Under callgrind their one transaction takes half a minute.
+TRANSACTIONAL: Mapping[str, Any] = {"transactional_id": "instructions", "transaction_timeout_ms": 600_000}
 # All records of one flush fit into one batch, so that the number of requests does not depend on time.
 BATCH_SIZE = 256 * 1024
 TOLERANCE = 1.02
+
+TEXT = "x" * 100
+KEY = b"user-1234"
+TRACE = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+class Returning:
+    """An interceptor that sends every record as it is."""
+
+    def on_send(self, record: Record) -> Record:
+        return record
+
+
+class Tracing:
+    """An interceptor that passes on the caller's trace context, by OpenTelemetry's own propagator."""
+
+    def __init__(self) -> None:
+        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+        self._inject = TraceContextTextMapPropagator().inject
+
+    @staticmethod
+    def set(carrier: list[HeaderPair], key: str, value: str) -> None:
+        """Append a header, as the propagator's setter."""
+        carrier.append((key, value.encode()))
+
+    def on_headers(self, topic: str, headers: list[HeaderPair]) -> None:
+        self._inject(headers, setter=self)
+
+
+class Appending:
+    """An interceptor that appends a header to every record, which is replaced."""
+
+    def on_send(self, record: Record) -> Record:
+        return record.replace(headers=(*record.headers, ("trace", TRACE)))
+
+
+class HeaderAppending:
+    """An interceptor that appends a header to every record's headers."""
+
+    def on_headers(self, topic: str, headers: list[HeaderPair]) -> None:
+        headers.append(("trace", TRACE))
+
+
+class Acknowledged:
+    """An interceptor that counts outcomes."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def on_acknowledgement(self, metadata: RecordMetadata, exception: BaseException | None) -> None:
+        self.count += 1
 
 
 async def _send(producer: Producer, records: int) -> None:
     for _ in range(records // FLUSH_EVERY):
         for _ in range(FLUSH_EVERY):
             producer.send(TOPIC, VALUE, partition=0)
+        await producer.flush()
+
+
+async def _send_in_transaction(producer: Producer, records: int) -> None:
+    async with producer.transaction():
+        await _send(producer, records)
+
+
+async def _transaction_send(producer: Producer, records: int) -> None:
+    async with producer.transaction() as transaction:
+        for _ in range(records // FLUSH_EVERY):
+            for _ in range(FLUSH_EVERY):
+                transaction.send(TOPIC, VALUE, partition=0)
+            await producer.flush()
+
+
+async def _commit(producer: Producer, records: int) -> None:
+    for _ in range(records):
+        async with producer.transaction() as transaction:
+            transaction.send(TOPIC, VALUE, partition=0)
+
+
+async def _drain(producer: Producer, records: int) -> None:
+    # Under callgrind half a millisecond passes every ten records, and each time `drain` lets other tasks run.
+    producer._turn_began = float("inf")
+    for _ in range(records // FLUSH_EVERY):
+        for _ in range(FLUSH_EVERY):
+            producer.send(TOPIC, VALUE, partition=0)
+            await producer.drain()
+        await producer.flush()
+
+
+async def _traced(producer: Producer, records: int) -> None:
+    from opentelemetry.sdk.trace import TracerProvider
+
+    with TracerProvider().get_tracer("bench").start_as_current_span("request"):
+        await _send(producer, records)
+
+
+async def _injected(producer: Producer, records: int) -> None:
+    """Inject the trace context by hand, into a list that nobody sends."""
+    from opentelemetry.sdk.trace import TracerProvider
+
+    tracing = Tracing()
+    with TracerProvider().get_tracer("bench").start_as_current_span("request"):
+        for _ in range(records):
+            tracing.on_headers(TOPIC, [])
+
+
+async def _bare_callbacks(producer: Producer, records: int) -> None:
+    """Call as many callbacks of futures back, without a producer."""
+    loop = asyncio.get_running_loop()
+    for _ in range(records // FLUSH_EVERY):
+        futures = [loop.create_future() for _ in range(FLUSH_EVERY)]
+        for future in futures:
+            future.add_done_callback(_ignore)
+        for future in futures:
+            future.set_result(None)
+        await asyncio.sleep(0)
+
+
+async def _bare_awaits(producer: Producer, records: int, coroutines: int = 200) -> None:
+    """Resume as many coroutines by futures of the loop, without a producer."""
+    loop = asyncio.get_running_loop()
+    waiting: list[asyncio.Future[None]] = []
+
+    def resolve() -> None:
+        for future in waiting:
+            future.set_result(None)
+        waiting.clear()
+        if not all(task.done() for task in tasks):
+            loop.call_soon(resolve)
+
+    async def one() -> None:
+        for _ in range(records // coroutines):
+            waiting.append(future := loop.create_future())
+            await future
+
+    tasks = [loop.create_task(one()) for _ in range(coroutines)]
+    loop.call_soon(resolve)
+    await asyncio.gather(*tasks)
+
+
+def _ignore(done: object) -> None:
+    pass
+
+
+async def _call_back(producer: Producer, records: int) -> None:
+    for _ in range(records // FLUSH_EVERY):
+        for _ in range(FLUSH_EVERY):
+            producer.send(TOPIC, VALUE, partition=0).add_done_callback(_ignore)
+        await producer.flush()
+
+
+async def _gathered(producer: Producer, records: int, coroutines: int = 200) -> None:
+    async def one() -> None:
+        for _ in range(records // coroutines):
+            await producer.send(TOPIC, TEXT, KEY, partition=0, headers=[("trace", TRACE), ("source", b"bench")])
+
+    await asyncio.gather(*[one() for _ in range(coroutines)])
+
+
+async def _by_hand(producer: Producer, records: int) -> None:
+    for _ in range(records // FLUSH_EVERY):
+        for _ in range(FLUSH_EVERY):
+            producer.send(TOPIC, TEXT.encode(), KEY, partition=0, headers=[("trace", TRACE), ("source", b"bench")])
+        await producer.flush()
+
+
+async def _record(producer: Producer, records: int) -> None:
+    for _ in range(records // FLUSH_EVERY):
+        for _ in range(FLUSH_EVERY):
+            producer.send(TOPIC, TEXT, KEY, partition=0, headers=[("trace", TRACE), ("source", b"bench")])
         await producer.flush()
 
 
@@ -73,17 +243,83 @@ async def _answer(producer: Producer, records: int) -> None:
 
 
 class Workload(NamedTuple):
-    """What is sent, and how many records the short and the long run send."""
+    """What is sent, how many records the short and the long run send, and the producer's further keys."""
 
     send: Callable[[Producer, int], Awaitable[None]]
     few: int
     many: int
     linger_ms: int
     meaning: str
+    config: Mapping[str, Any] = {}
+    # False for what is measured beside: it leaves the producer alone.
+    sends: bool = True
 
 
 PATHS = {
     "send": Workload(_send, 2_000, 12_000, 60_000, "a record of 100 bytes, its batch flushed with 1,000 others"),
+    "transaction": Workload(
+        _send_in_transaction, 2_000, 12_000, 60_000, "the same inside a transaction, by producer.send", TRANSACTIONAL
+    ),
+    "transaction.send": Workload(
+        _transaction_send, 2_000, 12_000, 60_000, "the same inside a transaction, by transaction.send", TRANSACTIONAL
+    ),
+    "commit": Workload(_commit, 100, 600, 0, "a transaction of its own", TRANSACTIONAL),
+    "drain": Workload(_drain, 2_000, 12_000, 60_000, "a send followed by drain"),
+    "callback": Workload(_call_back, 2_000, 12_000, 60_000, "a send with a done callback"),
+    "bare callback": Workload(
+        _bare_callbacks, 2_000, 12_000, 0, "a done callback of the loop's own future", sends=False
+    ),
+    "bare await": Workload(
+        _bare_awaits, 2_000, 12_000, 0, "a future of the loop, awaited by 200 coroutines", sends=False
+    ),
+    "gathered": Workload(
+        _gathered,
+        2_000,
+        12_000,
+        0,
+        "key, two headers and value_serializer, awaited by 200 coroutines",
+        {"value_serializer": str.encode},
+    ),
+    "by hand": Workload(_by_hand, 2_000, 12_000, 60_000, "the same with key, two headers and an encoded text"),
+    "record": Workload(
+        _record, 2_000, 12_000, 60_000, "the same, encoded by value_serializer", {"value_serializer": str.encode}
+    ),
+    "on_send": Workload(
+        _send, 2_000, 12_000, 60_000, "a send with an interceptor that returns it", {"interceptor_classes": [Returning]}
+    ),
+    "on_send, header": Workload(
+        _send,
+        2_000,
+        12_000,
+        60_000,
+        "a send with an interceptor that returns it with another header",
+        {"interceptor_classes": [Appending]},
+    ),
+    "on_headers": Workload(
+        _send,
+        2_000,
+        12_000,
+        60_000,
+        "a send with an interceptor that appends a header",
+        {"interceptor_classes": [HeaderAppending]},
+    ),
+    "inject": Workload(
+        _injected, 2_000, 12_000, 0, "OpenTelemetry's propagator alone, in a recording span", sends=False
+    ),
+    "tracing": Workload(
+        _traced,
+        2_000,
+        12_000,
+        60_000,
+        "a send with an on_headers that calls the propagator, in a recording span",
+        {"interceptor_classes": [Tracing]},
+    ),
+    "tracing, no span": Workload(
+        _send, 2_000, 12_000, 60_000, "the same outside of any span", {"interceptor_classes": [Tracing]}
+    ),
+    "on_acknowledgement": Workload(
+        _send, 2_000, 12_000, 60_000, "a send whose outcome is reported", {"interceptor_classes": [Acknowledged]}
+    ),
     "send_many": Workload(_send_many, 2_000, 22_000, 60_000, "a row of a list of 1,000, flushed"),
     "lone": Workload(_lone, 100, 600, 0, "a send that is awaited before the next one"),
     "answer": Workload(_answer, 500, 3_000, 60_000, "an awaited record alone in its batch, 50 batches a request"),
@@ -100,29 +336,25 @@ async def run(name: str, bootstrap_servers: str, records: int) -> None:
         linger_ms=path.linger_ms,
         batch_size=BATCH_SIZE,
         delivery_timeout_ms=600_000,
+        **path.config,
     ) as producer:
         # Every partition has its queue before anything is counted.
-        first = [producer.send(TOPIC, VALUE, partition=partition) for partition in range(PARTITIONS)]
-        await producer.flush()
-        await asyncio.gather(*first)
+        value = TEXT if "value_serializer" in path.config else VALUE
+        async with producer.transaction() if "transactional_id" in path.config else nullcontext():
+            first = [producer.send(TOPIC, value, partition=partition) for partition in range(PARTITIONS)]
+            await producer.flush()
+            await asyncio.gather(*first)
         gc.collect()
         gc.disable()
         await path.send(producer, records)
 
 
-@contextmanager
-def _broker() -> Iterator[str]:
-    command = [sys.executable, "-m", "aioproducer", "broker", "--listen", "127.0.0.1:0"]
-    command += ["-X", f"num.partitions={PARTITIONS}"]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            address = process.stdout.readline().strip()
-            if not address:
-                raise SystemExit("bench.instructions: the embedded broker did not start")
-            yield address
-        finally:
-            process.terminate()
+async def _create_topic(bootstrap_servers: str) -> None:
+    """Create the topic. Otherwise the first run alone would meet an error, and import the texts of errors for it."""
+    from aioproducer.admin import Admin
+
+    async with Admin(bootstrap_servers=bootstrap_servers) as admin:
+        await admin.create_topic(TOPIC)
 
 
 def _count(name: str, bootstrap_servers: str, records: int, loop: str, seed: int, found: Path) -> int:
@@ -140,13 +372,18 @@ def _count(name: str, bootstrap_servers: str, records: int, loop: str, seed: int
 def count(names: Sequence[str], loop: str, rounds: int, folder: Path) -> dict[str, int]:
     """Instructions per record of each path, the fewest of several rounds; callgrind's files go into ``folder``."""
     figures = {}
-    with _broker() as address:
+    # A run that finds a module without bytecode compiles it, which is counted.
+    for package in ("aioproducer", "bench"):
+        compileall.compile_dir(ROOT / package, quiet=1)
+    with embedded_broker("-X", f"num.partitions={PARTITIONS}") as address:
+        asyncio.run(_create_topic(address))
         for name in names:
             path = PATHS[name]
+            file_name = re.sub(r"\W", "_", name)
             found = []
             for seed in range(rounds):
                 few, many = (
-                    _count(name, address, records, loop, seed, folder / f"{name}.{records}.{seed}")
+                    _count(name, address, records, loop, seed, folder / f"{file_name}.{records}.{seed}")
                     for records in (path.few, path.many)
                 )
                 found.append(round((many - few) / (path.many - path.few)))

@@ -1,14 +1,17 @@
-"""Kafka's own Java client, by its ProducerPerformance, which counts latencies in a callback a record.
+"""Kafka's own Java client, by its ProducerPerformance, or by a program in ``java/`` for transactions.
 
-Values come from a file, as it makes random bytes for each record otherwise. Its settings are the Java client's defaults
-(idempotent) with the linger, the batch size and the system's send buffer of everybody. It says every 50 ms how many
+ProducerPerformance counts latencies in a callback a record. Values come from a file, as it makes random bytes for each
+record otherwise. Its settings are the Java client's defaults (idempotent) with the linger, the batch size and the
+system's send buffer of everybody. It says every 50 ms how many
 records are delivered: what is measured begins when those of the warm-up are, without the start of the JVM.
 ``with_start_us`` is the CPU time a record of the whole run.
 """
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
 import subprocess
 import tempfile
 import time
@@ -22,12 +25,48 @@ from tests.kafka import jars
 _MAIN = "org.apache.kafka.tools.ProducerPerformance"
 # As Kafka's own scripts give its tools.
 _JVM = ("-Xmx512M", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:InitiatingHeapOccupancyPercent=35")
+_TRANSACTIONS = Path(__file__).parent / "java" / "Transactions.java"
 _SAID = re.compile(r"^(\d+) records sent, ")
 
 
 def classpath() -> str:
     """Kafka's tools with what they need."""
     return f"{jars.resolve(jars.TOOLS)}/*"
+
+
+def compiler() -> str:
+    """The JDK's compiler, which the JVM calls for a program that is given as its source.
+
+    Raises:
+        HarnessUnavailableError: only a Java runtime is installed.
+    """
+    found = shutil.which("javac") or shutil.which("javac", path=str(Path(jars.java()).resolve().parent))
+    if found is None:
+        raise jars.HarnessUnavailableError("a JDK is not installed (Debian and Ubuntu: openjdk-17-jdk-headless)")
+    return found
+
+
+def transactions(job: Job) -> Measurement:
+    """Transactions of one producer in turn, or of several, each in a thread; the program measures itself."""
+    command = [jars.java(), *_JVM, "-cp", classpath(), str(_TRANSACTIONS), job.topic]
+    numbers = (job.partitions, job.records_a_transaction, job.coroutines, job.value_size, job.warm_up, job.records)
+    command += [*map(str, numbers), f"bootstrap.servers={job.bootstrap}", "acks=all", f"linger.ms={job.linger_ms}"]
+    command += [f"batch.size={job.batch_size}", f"compression.type={job.compression}", "send.buffer.bytes=-1"]
+    finished = subprocess.run(command, capture_output=True, text=True, check=False)
+    if finished.returncode != 0:
+        raise RuntimeError(finished.stderr.strip()[-500:] or f"exit code {finished.returncode}")
+    found = json.loads(finished.stdout.splitlines()[-1])
+    total = found["warmed"] + found["transactions"]
+    return {
+        "records": found["transactions"] * job.records_a_transaction,
+        "transactions": found["transactions"],
+        "elapsed": found["elapsed"],
+        # The JVM does not divide it.
+        "user": found["cpu"],
+        "system": 0.0,
+        "sent": total * job.records_a_transaction,
+        "markers": total,
+    }
 
 
 @dataclass(frozen=True)

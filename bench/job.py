@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import resource
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import cycle, islice
@@ -50,10 +51,24 @@ class Job:
     buffer_memory: int = 32 * 1024 * 1024
     # Topics (of `topics`) that get a record first, and then nothing while the rest is measured.
     idle_topics: int = 0
+    # Bytes of each value, where `values_file` gives none.
+    value_size: int = len(VALUE)
+    # Bytes of JSON of each event: 100 or 1,000.
+    event_size: int = 100
+    # An interceptor of this project's producer, by its name in `ours.PLUGINS`.
+    plugin: str = ""
+    # Records a second, where they are sent at scheduled times.
+    rate: int = 0
+    # Records of each transaction, where there are transactions. `coroutines` of them are open at the same time.
+    records_a_transaction: int = 0
+
+    def shares(self, records: int) -> int:
+        """Return how many transactions each of the job's coroutines, or threads, has for ``records`` records."""
+        return records // self.records_a_transaction // self.coroutines
 
     def values(self) -> list[bytes]:
         """What is sent, in turn."""
-        return list(_lines(self.values_file)) if self.values_file else [VALUE] * CHUNK
+        return list(_lines(self.values_file)) if self.values_file else [b"x" * self.value_size] * CHUNK
 
     def chunks(self, count: int) -> Iterator[Sequence[bytes]]:
         """``count`` values in lists of ``CHUNK``, made beforehand: going through them costs next to nothing."""
@@ -138,6 +153,52 @@ class Stopwatch:
         }
 
 
+async def measure(job: Job, send: Callable[[int], Awaitable[object]], **more: Any) -> Measurement:
+    """What ``send`` takes for the job's records, after it has sent those of the warm-up; ``more`` is put beside it."""
+    await send(job.warm_up)
+    watch = Stopwatch()
+    await send(job.records)
+    return watch.stop(job.records, sent=job.warm_up + job.records, **more)
+
+
+def measure_blocking(job: Job, send: Callable[[int], object], **more: Any) -> Measurement:
+    """The same for a client without an event loop."""
+    send(job.warm_up)
+    watch = Stopwatch()
+    send(job.records)
+    return watch.stop(job.records, sent=job.warm_up + job.records, **more)
+
+
+async def measure_crowd(job: Job, one: Callable[[int], Awaitable[object]], **more: Any) -> Measurement:
+    """The same for the job's coroutines, each of which calls ``one`` with its share of the records."""
+
+    async def all_of(count: int) -> int:
+        share = count // job.coroutines
+        await asyncio.gather(*(one(share) for _ in range(job.coroutines)))
+        return share * job.coroutines
+
+    warmed = await all_of(job.warm_up)
+    watch = Stopwatch()
+    records = await all_of(job.records)
+    return watch.stop(records, sent=warmed + records, **more)
+
+
+def in_transactions(job: Job, watch: Stopwatch, **more: Any) -> Measurement:
+    """Return what the job's transactions took, after those of the warm-up.
+
+    All records of a transaction have one partition, whose log has a marker for each transaction.
+    """
+    transactions = job.shares(job.records) * job.coroutines
+    total = transactions + job.shares(job.warm_up) * job.coroutines
+    return watch.stop(
+        transactions * job.records_a_transaction,
+        transactions=transactions,
+        sent=total * job.records_a_transaction,
+        markers=total,
+        **more,
+    )
+
+
 def percentile(ordered: Sequence[float], percent: float) -> float:
     """The smallest of ``ordered``, ascending, that at least ``percent`` per cent of them do not exceed."""
     if not ordered:
@@ -152,6 +213,7 @@ def latencies(nanoseconds: list[int]) -> Measurement:
     return {
         "p50_us": percentile(ordered, 50) / 1000,
         "p99_us": percentile(ordered, 99) / 1000,
+        "p99.9_us": percentile(ordered, 99.9) / 1000,
         "max_us": ordered[-1] / 1000,
     }
 

@@ -1,4 +1,4 @@
-"""Resident memory of this process, above what it was."""
+"""Memory of this process: resident, above what it was, and private."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from bench.job import Measurement
 _STATM = Path("/proc/self/statm")
 _CLEAR_REFS = Path("/proc/self/clear_refs")
 _STATUS = Path("/proc/self/status")
+_SMAPS = Path("/proc/self/smaps_rollup")
 
 
 def resident() -> int:
@@ -22,6 +23,19 @@ def peak() -> int:
     """The most that was resident, in bytes, as the kernel has noted."""
     line = next(line for line in _STATUS.read_text().splitlines() if line.startswith("VmHWM:"))
     return int(line.split()[1]) * 1024
+
+
+def private() -> int:
+    """Bytes that no other process shares: swapped ones included."""
+    return private_of(_SMAPS.read_text())
+
+
+def private_of(smaps: str) -> int:
+    """Return the private bytes in the kernel's text about the mappings of a process."""
+    lines = [line for line in smaps.splitlines() if line.startswith(("Private_Clean:", "Private_Dirty:", "Swap:"))]
+    if len(lines) != 3:
+        raise ValueError(f"no private memory in {smaps!r}")
+    return sum(int(line.split()[1]) for line in lines) * 1024
 
 
 def growth(samples: list[int]) -> float:

@@ -8,31 +8,51 @@ from __future__ import annotations
 import asyncio
 import gc
 import sys
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import repeat
-from time import monotonic, perf_counter_ns, process_time
+from time import monotonic, monotonic_ns, perf_counter_ns, process_time
 from typing import Any
 
-from bench.job import VALUE, Job, Measurement, Stopwatch, check, latencies
+from bench import events as json_events
+from bench.job import (
+    VALUE,
+    Job,
+    Measurement,
+    Stopwatch,
+    check,
+    in_transactions,
+    latencies,
+    measure,
+    measure_crowd,
+)
 from bench.memory import Memory
+from bench.pacing import at_rate
 from bench.ticker import Callbacks, Ticker
 
 
-def _producer(job: Job, **more: Any) -> Any:
+def settings(job: Job) -> dict[str, Any]:
+    """The arguments of a producer, or a pool, for a job."""
+    return {
+        "bootstrap_servers": job.bootstrap,
+        "acks": "all",
+        "linger_ms": job.linger_ms,
+        "batch_size": job.batch_size,
+        "buffer_memory": job.buffer_memory,
+        "compression_type": job.compression,
+        "send_buffer_bytes": -1,
+    }
+
+
+def new_producer(job: Job, **more: Any) -> Any:
+    """A producer with a job's settings, not started yet; ``more`` are further arguments."""
     from aioproducer import Producer
 
-    return Producer(
-        bootstrap_servers=job.bootstrap,
-        acks="all",
-        linger_ms=job.linger_ms,
-        batch_size=job.batch_size,
-        buffer_memory=job.buffer_memory,
-        compression_type=job.compression,
-        send_buffer_bytes=-1,
-        **more,
-    )
+    return Producer(**settings(job), **more)
 
 
-def _build() -> str:
+def build() -> str:
+    """Which build is measured: "compiled" or "pure"."""
     from aioproducer import Producer
 
     return "compiled" if getattr(Producer, "compiled", False) else "pure"
@@ -40,7 +60,7 @@ def _build() -> str:
 
 async def kept(job: Job) -> Measurement:
     """Every Delivery is kept, awaited after ``flush``, and its offset read."""
-    async with _producer(job) as producer:
+    async with new_producer(job) as producer:
 
         async def send(count: int) -> int:
             deliveries = []
@@ -57,7 +77,7 @@ async def kept(job: Job) -> Measurement:
         await send(job.warm_up)
         watch = Stopwatch()
         offsets = await send(job.records)
-        return watch.stop(job.records, sent=job.warm_up + job.records, offsets=offsets, build=_build())
+        return watch.stop(job.records, sent=job.warm_up + job.records, offsets=offsets, build=build())
 
 
 class _Failures:
@@ -97,7 +117,7 @@ async def unkept(job: Job) -> Measurement:
     batches = _Batches()
     # One call a batch, where the batches are to be compressed again alone.
     hooks = [batches] if job.compression != "none" else []
-    async with _producer(job, on_error=failures, hooks=hooks) as producer:
+    async with new_producer(job, on_error=failures, hooks=hooks) as producer:
 
         async def send(count: int) -> None:
             for values in job.chunks(count):
@@ -110,31 +130,95 @@ async def unkept(job: Job) -> Measurement:
         batches.count = batches.records = 0
         watch = Stopwatch()
         await send(job.records)
-        measured = watch.stop(job.records, sent=job.warm_up + job.records, build=_build())
+        measured = watch.stop(job.records, sent=job.warm_up + job.records, build=build())
         failures.check()
         if batches.count:
             measured["records_a_batch"] = batches.records / batches.count
         return measured
 
 
-async def dressed(job: Job) -> Measurement:
-    """Text through a serializer, with a key and a header; nothing is kept."""
+async def _serialized(job: Job, chunks: Callable[[int], Iterable[Sequence[Any]]], **more: Any) -> Measurement:
+    """Messages through a serializer; nothing is kept. ``chunks`` makes a number of them, in lists."""
     failures = _Failures()
-    async with _producer(job, on_error=failures, value_serializer=str.encode) as producer:
+    async with new_producer(job, on_error=failures, **more) as producer:
 
         async def send(count: int) -> None:
-            for messages in job.messages(count):
+            for messages in chunks(count):
                 for value, key, headers in messages:
                     producer.send(job.topic, value, key, headers=headers)
                 await producer.drain()
             await producer.flush()
 
-        await send(job.warm_up)
-        watch = Stopwatch()
-        await send(job.records)
-        measured = watch.stop(job.records, sent=job.warm_up + job.records, build=_build())
+        result = await measure(job, send, build=build())
         failures.check()
-        return measured
+        return result
+
+
+async def dressed(job: Job) -> Measurement:
+    """Text through a serializer, with a key and a header; nothing is kept."""
+    return await _serialized(job, job.messages, value_serializer=str.encode)
+
+
+# The interceptors whose instructions `bench.instructions` counts.
+PLUGINS = {
+    "on_send returns": "Returning",
+    "on_send replaces": "Appending",
+    "on_headers appends": "HeaderAppending",
+    "on_acknowledgement counts": "Acknowledged",
+}
+
+
+def interceptors(job: Job) -> list[object]:
+    """The interceptor that a job asks for, or none."""
+    if not job.plugin:
+        return []
+    from bench import instructions
+
+    return [getattr(instructions, PLUGINS[job.plugin])()]
+
+
+async def events(job: Job) -> Measurement:
+    """JSON events through ``orjson.dumps`` as the serializer, with a key and two headers; nothing is kept."""
+    import orjson
+
+    chunks = partial(json_events.chunks, job.event_size)
+    return await _serialized(job, chunks, value_serializer=orjson.dumps, interceptor_classes=interceptors(job))
+
+
+async def encoded_events(job: Job) -> Measurement:
+    """The same events, which the caller encodes."""
+    import orjson
+
+    encode = orjson.dumps
+    failures = _Failures()
+    async with new_producer(job, on_error=failures) as producer:
+
+        async def send(count: int) -> None:
+            for messages in json_events.chunks(job.event_size, count):
+                for event, key, headers in messages:
+                    producer.send(job.topic, encode(event), key, headers=headers)
+                await producer.drain()
+            await producer.flush()
+
+        result = await measure(job, send, build=build())
+        failures.check()
+        return result
+
+
+async def event_crowd(job: Job) -> Measurement:
+    """Many coroutines, each making a JSON event and awaiting its send, in turn."""
+    import orjson
+
+    messages = json_events.stream(job.event_size)
+    async with new_producer(job, value_serializer=orjson.dumps) as producer:
+        topic = job.topic
+
+        async def one(count: int) -> None:
+            for _ in repeat(None, count):
+                event, key, headers = next(messages)
+                await producer.send(topic, event, key, headers=headers)
+
+        return await measure_crowd(job, one, build=build())
 
 
 async def many(job: Job) -> Measurement:
@@ -143,41 +227,33 @@ async def many(job: Job) -> Measurement:
         values = [b"%0100d" % number for number in range(max(job.warm_up, job.records))]
     else:
         values = [VALUE] * max(job.warm_up, job.records)
-    async with _producer(job) as producer:
+    async with new_producer(job) as producer:
         await producer.send_many(job.topic, values[: job.warm_up])
         values = values[: job.records]
         # The collector walks a list that is new twice more: that is of making it, which nobody's run has to pay.
         gc.collect()
         watch = Stopwatch()
         result = await producer.send_many(job.topic, values)
-        measured = watch.stop(job.records, sent=job.warm_up + job.records, build=_build())
+        measured = watch.stop(job.records, sent=job.warm_up + job.records, build=build())
         check(result.count - result.acked)
         return measured
 
 
 async def crowd(job: Job) -> Measurement:
     """Many coroutines, each awaiting each of its sends in turn."""
-    async with _producer(job) as producer:
+    async with new_producer(job) as producer:
         topic = job.topic
 
         async def one(count: int) -> None:
             for _ in repeat(None, count):
                 await producer.send(topic, VALUE)
 
-        async def all_of(count: int) -> None:
-            await asyncio.gather(*(one(count // job.coroutines) for _ in range(job.coroutines)))
-
-        await all_of(job.warm_up)
-        watch = Stopwatch()
-        await all_of(job.records)
-        records = job.records // job.coroutines * job.coroutines
-        sent = records + job.warm_up // job.coroutines * job.coroutines
-        return watch.stop(records, sent=sent, build=_build())
+        return await measure_crowd(job, one, build=build())
 
 
 async def alone(job: Job) -> Measurement:
     """One coroutine, awaiting each send in turn."""
-    async with _producer(job) as producer:
+    async with new_producer(job) as producer:
 
         async def send(count: int) -> list[int]:
             taken = []
@@ -190,8 +266,71 @@ async def alone(job: Job) -> Measurement:
         await send(job.warm_up)
         watch = Stopwatch()
         taken = await send(job.records)
-        measured = watch.stop(job.records, sent=job.warm_up + job.records, build=_build())
+        measured = watch.stop(job.records, sent=job.warm_up + job.records, build=build())
         return measured | latencies(taken)
+
+
+async def paced(job: Job) -> Measurement:
+    """Records at scheduled times, each awaited in a task of its own; latency counts from the scheduled time."""
+    async with new_producer(job) as producer:
+        taken: list[int] = []
+
+        async def one(scheduled: int) -> None:
+            await producer.send(job.topic, VALUE)
+            taken.append(monotonic_ns() - scheduled)
+
+        async def send(count: int) -> None:
+            async with asyncio.TaskGroup() as group:
+                await at_rate(job.rate, count, lambda scheduled: group.create_task(one(scheduled)))
+
+        await send(job.warm_up)
+        taken.clear()
+        watch = Stopwatch()
+        await send(job.records)
+        measured = watch.stop(job.records, sent=job.warm_up + job.records, build=build())
+        return measured | latencies(taken)
+
+
+async def transactions(job: Job) -> Measurement:
+    """Transactions of one producer, one after the other."""
+    async with new_producer(job, transactional_id=job.topic) as producer:
+
+        async def send(count: int) -> None:
+            for number in range(count):
+                async with producer.transaction() as transaction:
+                    for _ in repeat(None, job.records_a_transaction):
+                        transaction.send(job.topic, VALUE, partition=number % job.partitions)
+
+        await send(job.shares(job.warm_up))
+        watch = Stopwatch()
+        await send(job.shares(job.records))
+        return in_transactions(job, watch, build=build())
+
+
+async def pooled_transactions(job: Job) -> Measurement:
+    """Transactions of a pool, with as many producers as coroutines."""
+    from aioproducer import TransactionPool
+
+    async with TransactionPool(
+        transactional_id_prefix=job.topic,
+        max_producers=job.coroutines,
+        acquire_timeout_ms=60_000,
+        **settings(job),
+    ) as pool:
+
+        async def one(count: int) -> None:
+            for number in range(count):
+                async with pool.transaction() as transaction:
+                    for _ in repeat(None, job.records_a_transaction):
+                        transaction.send(job.topic, VALUE, partition=number % job.partitions)
+
+        async def send(count: int) -> None:
+            await asyncio.gather(*(one(count) for _ in range(job.coroutines)))
+
+        await send(job.shares(job.warm_up))
+        watch = Stopwatch()
+        await send(job.shares(job.records))
+        return in_transactions(job, watch, build=build())
 
 
 async def memory(job: Job) -> Measurement:
@@ -201,7 +340,7 @@ async def memory(job: Job) -> Measurement:
     and a broker that keeps up would put that off to any later time.
     """
     failures = _Failures()
-    async with _producer(job, on_error=failures) as producer:
+    async with new_producer(job, on_error=failures) as producer:
         await producer.wait_ready(30)
         watched = Memory()
         await producer.send(job.topic, VALUE)
@@ -222,7 +361,7 @@ async def memory(job: Job) -> Measurement:
                 watched.sample()
         await producer.flush()
         sent = 1 + filling + job.records
-        measured = watch.stop(job.records, sent=sent, build=_build())
+        measured = watch.stop(job.records, sent=sent, build=build())
         failures.check()
         delivery = producer.send(job.topic, VALUE)
         await delivery
@@ -235,7 +374,7 @@ async def spread(job: Job) -> Measurement:
     topics = [f"{job.topic}-{number}" for number in range(job.topics)] if job.topics > 1 else [job.topic]
     idle, busy = topics[: job.idle_topics], topics[job.idle_topics :]
     batches = _Batches()
-    async with _producer(job, on_error=failures, hooks=[batches]) as producer:
+    async with new_producer(job, on_error=failures, hooks=[batches]) as producer:
         for topic in idle:
             for partition in range(job.partitions):
                 producer.send(topic, VALUE, partition=partition)
@@ -261,7 +400,7 @@ async def spread(job: Job) -> Measurement:
         batches.count = batches.records = 0
         watch = Stopwatch()
         records = await send(job.records)
-        measured = watch.stop(records, sent=len(idle) * job.partitions + warmed + records, build=_build())
+        measured = watch.stop(records, sent=len(idle) * job.partitions + warmed + records, build=build())
         failures.check()
         return measured | {"records_a_batch": batches.records / batches.count}
 
@@ -270,7 +409,7 @@ async def idle(job: Job) -> Measurement:
     """How often a started producer with nothing to do wakes the CPU: voluntary context switches of all its threads."""
     import resource
 
-    async with _producer(job) as producer:
+    async with new_producer(job) as producer:
         await producer.send(job.topic, VALUE)
         await asyncio.sleep(1)
         before = resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw
@@ -283,14 +422,14 @@ async def idle(job: Job) -> Measurement:
             "sent": 1,
             "wakeups_a_second": switches / job.seconds,
             "cpu_us_a_second": used / job.seconds * 1e6,
-            "build": _build(),
+            "build": build(),
         }
 
 
 async def ticking(job: Job) -> Measurement:
     """Full rate for ``seconds``, beside a ticker of 1 ms."""
     failures = _Failures()
-    async with _producer(job, on_error=failures) as producer:
+    async with new_producer(job, on_error=failures) as producer:
 
         async def send(seconds: float) -> int:
             ends = monotonic() + seconds
@@ -310,7 +449,7 @@ async def ticking(job: Job) -> Measurement:
         watch = Stopwatch()
         sent = await send(job.seconds)
         late = ticker.stop()
-        measured = watch.stop(sent, sent=warmed + sent, build=_build())
+        measured = watch.stop(sent, sent=warmed + sent, build=build())
         await producer.flush()
         failures.check()
         return measured | late

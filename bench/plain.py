@@ -11,6 +11,7 @@ from itertools import repeat
 from time import perf_counter_ns
 from typing import cast
 
+from bench import events as json_events
 from bench import raw_socket
 from bench.job import Job, Measurement, Stopwatch, latencies
 from bench.ticker import Callbacks, Ticker
@@ -42,6 +43,23 @@ async def crowd(job: Job) -> Measurement:
     watch = Stopwatch()
     await all_of(job.records)
     return watch.stop(job.records // job.coroutines * job.coroutines)
+
+
+def events(job: Job) -> Measurement:
+    """Make the events with their keys and headers, and encode them; nothing is sent."""
+    import orjson
+
+    encode = orjson.dumps
+
+    def make(count: int) -> None:
+        for messages in json_events.chunks(job.event_size, count):
+            for event, _, _ in messages:
+                encode(event)
+
+    make(job.warm_up)
+    watch = Stopwatch()
+    make(job.records)
+    return watch.stop(job.records)
 
 
 class _Replay(asyncio.Protocol):

@@ -1,7 +1,13 @@
-"""A plot for each scenario: horizontal bars of the medians, whiskers from the least to the most of the rounds."""
+"""Plots. Of a scenario: horizontal bars of the medians, whiskers from the least to the most of the rounds.
+
+Of a soak: lines over time.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +18,37 @@ matplotlib.use("svg")
 from matplotlib import pyplot  # once the backend is chosen
 
 from bench.clients import CLIENTS
+from bench.job import Measurement
 from bench.report import spread
 from bench.runner import Outcome
 
 _OURS = "#d1495b"
 _OTHERS = "#8d99ae"
+_THIRD = "#30638e"
+
+# Panels of a soak: title, lines (key, factor, name, colour), and whether the axis is logarithmic.
+_OVER_TIME: tuple[tuple[str, tuple[tuple[str, float, str, str], ...], bool], ...] = (
+    ("records/s", (("rate", 1, "acknowledged", _OURS),), False),
+    (
+        "awaited send, ms",
+        (
+            ("p50_us", 1e-3, "p50", _OTHERS),
+            ("p99_us", 1e-3, "p99", _THIRD),
+            ("p99.9_us", 1e-3, "p99.9", _OURS),
+        ),
+        True,
+    ),
+    ("CPU, % of a processor", (("cpu_share", 100, "process", _OURS),), False),
+    (
+        "MiB",
+        (
+            ("rss_mib", 1, "resident", _OTHERS),
+            ("uss_mib", 1, "resident, not shared", _OURS),
+            ("buffer_available_bytes", 2**-20, "available in the buffer", _THIRD),
+        ),
+        False,
+    ),
+)
 
 
 def draw(outcome: Outcome, surroundings: dict[str, Any], folder: Path) -> Path | None:
@@ -71,8 +103,7 @@ def draw(outcome: Outcome, surroundings: dict[str, Any], folder: Path) -> Path |
         panels[0][0].invert_yaxis()
         figure.suptitle(scenario.title, fontsize=11, x=0.01, ha="left")
         figure.supxlabel(
-            f"median of {outcome.rounds}, whiskers: least to most; {surroundings['processor']}, "
-            f"{surroundings['cpus']} cores, Python {surroundings['python']}",
+            f"median of {outcome.rounds}, whiskers: least to most; {_machine(surroundings)}",
             fontsize=7.5,
             color="#555555",
         )
@@ -80,3 +111,40 @@ def draw(outcome: Outcome, surroundings: dict[str, Any], folder: Path) -> Path |
         figure.savefig(path, metadata={"Date": None})
         pyplot.close(figure)
     return path
+
+
+def draw_over_time(samples: Sequence[Measurement], title: str, surroundings: dict[str, Any], path: Path) -> None:
+    """Write the plot of a soak: a panel above the other for rate, latencies, CPU and memory, over seconds."""
+    seconds = [one["second"] for one in samples]
+    phases = dict.fromkeys(one["phase"] for one in samples)
+    starts = [0.0, *(before["second"] for before, after in pairwise(samples) if before["phase"] != after["phase"])]
+    with pyplot.rc_context({"svg.fonttype": "none", "svg.hashsalt": title, "font.size": 10}):
+        figure, panels = pyplot.subplots(len(_OVER_TIME), 1, sharex=True, figsize=(10.0, 9.0), layout="constrained")
+        for panel, (name, lines, logarithmic) in zip(panels, _OVER_TIME, strict=True):
+            for key, factor, label, colour in lines:
+                # A second without such a figure is a gap.
+                found = [one[key] * factor if key in one else math.nan for one in samples]
+                panel.plot(seconds, found, color=colour, linewidth=1.1, marker=".", markersize=3, label=label)
+            if logarithmic:
+                panel.set_yscale("log")
+            else:
+                panel.set_ylim(bottom=0)
+            panel.set_xlim(left=0)
+            panel.yaxis.set_major_formatter("{x:g}" if logarithmic else "{x:,.0f}")
+            for start in starts[1:]:
+                panel.axvline(start, color="#555555", linewidth=0.8, linestyle=":")
+            panel.set_ylabel(name, fontsize=9)
+            panel.spines[["top", "right"]].set_visible(False)
+            panel.tick_params(labelsize=8)
+            panel.legend(fontsize=8, frameon=False, loc="lower right", bbox_to_anchor=(1, 0.97), ncols=len(lines))
+        for phase, start in zip(phases, starts, strict=True):
+            panels[0].text(start, 1.02, phase, transform=panels[0].get_xaxis_transform(), fontsize=9)
+        panels[-1].set_xlabel("seconds", fontsize=9)
+        figure.suptitle(title, fontsize=11, x=0.01, ha="left")
+        figure.supxlabel(_machine(surroundings), fontsize=7.5, color="#555555")
+        figure.savefig(path, metadata={"Date": None})
+        pyplot.close(figure)
+
+
+def _machine(surroundings: dict[str, Any]) -> str:
+    return f"{surroundings['processor']}, {surroundings['cpus']} cores, Python {surroundings['python']}"

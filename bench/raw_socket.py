@@ -1,26 +1,36 @@
 """A blocking socket that sends Produce requests made beforehand: what the kernel and the broker cost by themselves.
 
-Nobody can be idempotent by sending the same bytes again, so that these are not; everybody else is.
+Nobody can be idempotent by sending the same bytes again, so that these are not; everybody else is. Transactions have
+requests of their own, also made beforehand: each transaction has the next epoch.
 """
 
 from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from itertools import repeat
 from time import perf_counter_ns
 from typing import Any
 
-from bench.job import VALUE, Job, Measurement, Stopwatch, latencies
+from bench.job import VALUE, Job, Measurement, Stopwatch, in_transactions, latencies
+
+# A connection to a broker, and requests for it.
+Link = tuple[socket.socket, list[bytes]]
 
 IN_FLIGHT = 5
 PRODUCE_VERSION = 9
+# The newer generation of transactions (KIP-890): a batch adds its partition, and each end returns the next epoch.
+PRODUCE_IN_TRANSACTION, END_TXN_VERSION = 12, 5
+_CONCURRENT_TRANSACTIONS = 51
+_LONGEST_START = 30.0
 
 
 def connect(bootstrap: str) -> socket.socket:
-    """A connection that delays nothing."""
-    host, _, port = bootstrap.rpartition(":")
+    """A connection to the first address that delays nothing."""
+    host, _, port = bootstrap.partition(",")[0].rpartition(":")
     sock = socket.create_connection((host, int(port)), timeout=60)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return sock
@@ -64,19 +74,19 @@ def ask(sock: socket.socket, message: Any, version: int) -> Any:
     return decode_response(message.response_class(), version, receive(sock))[1]
 
 
-def batch_of(count: int) -> bytes:
-    """A record batch of ``count`` values, uncompressed."""
+def batch_of(count: int, value: bytes = VALUE) -> bytes:
+    """A record batch of ``count`` times the value, uncompressed."""
     from aioproducer.wire.record_batch import SimpleRecord, encode_batch
 
     now = int(time.time() * 1000)
-    return b"".join(encode_batch([SimpleRecord(timestamp=now, key=None, value=VALUE) for _ in range(count)]))
+    return b"".join(encode_batch([SimpleRecord(timestamp=now, key=None, value=value) for _ in range(count)]))
 
 
-def fitting(batch_size: int) -> int:
-    """How many values make a batch of at most ``batch_size`` bytes."""
+def fitting(batch_size: int, value: bytes = VALUE) -> int:
+    """How many of these values make a batch of at most ``batch_size`` bytes."""
     header = 61
     # As long as the offsets within the batch need two bytes.
-    per_record = (len(batch_of(1000)) - header) / 1000 + 0.1
+    per_record = (len(batch_of(1000, value)) - header) / 1000 + 0.1
     return int((batch_size - header) // per_record)
 
 
@@ -126,17 +136,47 @@ def replay(
     return found
 
 
+@contextmanager
+def links(bootstrap: str, topic: str, batch: bytes) -> Iterator[list[Link]]:
+    """A connection to each broker that leads a partition of the topic, with a request for each partition it leads."""
+    from aioproducer.protocol.messages import MetadataRequest
+    from aioproducer.protocol.messages.metadata import MetadataRequestTopic
+
+    with connect(bootstrap) as sock:
+        answer = ask(sock, MetadataRequest(topics=[MetadataRequestTopic(name=topic)]), 12)
+    frames: dict[int, list[bytes]] = {}
+    for partition in answer.topics[0].partitions:
+        frames.setdefault(partition.leader_id, []).append(frame_of(topic, partition.partition_index, batch))
+    addresses = {broker.node_id: f"{broker.host}:{broker.port}" for broker in answer.brokers}
+    with ExitStack() as stack:
+        yield [(stack.enter_context(connect(addresses[leader])), frames[leader]) for leader in sorted(frames)]
+
+
+def replay_to(brokers: Sequence[Link], count: int, in_flight: int = IN_FLIGHT) -> list[bytes]:
+    """Send ``count`` requests to the brokers in turn, ``in_flight`` at a time to each; return every response."""
+    responses = [Responses(sock) for sock, _ in brokers]
+    found = []
+    for number in range(count):
+        turn, broker = divmod(number, len(brokers))
+        sock, frames = brokers[broker]
+        sock.sendall(frames[turn % len(frames)])
+        if turn >= in_flight - 1:
+            found.append(responses[broker].receive())
+    for number in range(len(found), count):
+        found.append(responses[number % len(brokers)].receive())
+    return found
+
+
 def kept(job: Job) -> Measurement:
     """Batches of ``batch_size`` to the partitions in turn; responses are looked into after the clock has been read."""
-    per_batch = fitting(job.batch_size)
-    batch = batch_of(per_batch)
-    frames = [frame_of(job.topic, partition, batch) for partition in range(job.partitions)]
-    with connect(job.bootstrap) as sock:
+    value = b"x" * job.value_size
+    per_batch = fitting(job.batch_size, value)
+    with links(job.bootstrap, job.topic, batch_of(per_batch, value)) as brokers:
         warm_up = max(job.warm_up // per_batch, 1)
-        check_responses(replay(sock, frames, warm_up))
+        check_responses(replay_to(brokers, warm_up))
         count = max(job.records // per_batch, 1)
         watch = Stopwatch()
-        found = replay(sock, frames, count)
+        found = replay_to(brokers, count)
         measured = watch.stop(count * per_batch, sent=(warm_up + count) * per_batch, records_a_batch=per_batch)
         check_responses(found)
         return measured
@@ -168,6 +208,100 @@ def alone(job: Job) -> Measurement:
         measured = watch.stop(job.records, sent=job.warm_up + job.records)
         check_responses(found)
         return measured | latencies(taken)
+
+
+class _Transactional:
+    """A connection with a transactional id; its requests for ``count`` transactions are made beforehand."""
+
+    def __init__(self, job: Job, number: int, count: int) -> None:
+        from aioproducer.protocol import encode_request
+        from aioproducer.protocol.messages import ProduceRequest
+        from aioproducer.protocol.messages.produce import PartitionProduceData, TopicProduceData
+        from aioproducer.protocol.messages.transactions import EndTxnRequest
+        from aioproducer.wire.record_batch import SimpleRecord, encode_batch
+
+        self.produce_ns: list[int] = []
+        """How long the broker took for each Produce request, with those that it answered by "try again"."""
+        self._sock = connect(job.bootstrap)
+        name = f"{job.topic}-{number}"
+        producer_id, first_epoch = self._init(name)
+        records = [SimpleRecord(timestamp=int(time.time() * 1000), key=None, value=VALUE)] * job.records_a_transaction
+        self._frames = []
+        for turn in range(count):
+            epoch = first_epoch + turn
+            batch = encode_batch(
+                records, producer_id=producer_id, producer_epoch=epoch, base_sequence=0, transactional=True
+            )
+            data = PartitionProduceData(index=turn % job.partitions, records=b"".join(batch))
+            topic = TopicProduceData(name=job.topic, partition_data=[data])
+            produce = ProduceRequest(transactional_id=name, acks=-1, timeout_ms=30_000, topic_data=[topic])
+            end = EndTxnRequest(transactional_id=name, producer_id=producer_id, producer_epoch=epoch, committed=True)
+            self._frames.append(
+                (
+                    b"".join(encode_request(produce, PRODUCE_IN_TRANSACTION, 1, "bench")),
+                    b"".join(encode_request(end, END_TXN_VERSION, 1, "bench")),
+                )
+            )
+        self._next = 0
+
+    def _init(self, name: str) -> tuple[int, int]:
+        from aioproducer.protocol.messages.groups import FindCoordinatorRequest
+        from aioproducer.protocol.messages.producer_ids import InitProducerIdRequest
+
+        deadline = time.monotonic() + _LONGEST_START
+        while True:
+            # The first question creates the coordinator's topic.
+            ask(self._sock, FindCoordinatorRequest(key_type=1, coordinator_keys=[name]), 4)
+            request = InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=60_000)
+            response = ask(self._sock, request, 4)
+            if not response.error_code:
+                return response.producer_id, response.producer_epoch
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"no producer id: {response}")
+            time.sleep(0.05)
+
+    def run(self, count: int) -> None:
+        """The next ``count`` transactions."""
+        from aioproducer.protocol import decode_response
+        from aioproducer.protocol.messages.produce import ProduceResponse
+        from aioproducer.protocol.messages.transactions import EndTxnResponse
+
+        for produce, end in self._frames[self._next : self._next + count]:
+            began = perf_counter_ns()
+            while True:
+                self._sock.sendall(produce)
+                produced = decode_response(ProduceResponse, PRODUCE_IN_TRANSACTION, receive(self._sock))[1]
+                (partition,) = produced.responses[0].partition_responses
+                if partition.error_code != _CONCURRENT_TRANSACTIONS:
+                    break
+            self.produce_ns.append(perf_counter_ns() - began)
+            self._sock.sendall(end)
+            ended = decode_response(EndTxnResponse, END_TXN_VERSION, receive(self._sock))[1]
+            if partition.error_code or ended.error_code:
+                raise RuntimeError(f"refused: {partition}, {ended}")
+        self._next += count
+
+    def close(self) -> None:
+        self._sock.close()
+
+
+def transactions(job: Job) -> Measurement:
+    """Transactions of one connection in turn, or of several, each in a thread: Produce, then EndTxn."""
+    warm_up, count = job.shares(job.warm_up), job.shares(job.records)
+    with ThreadPoolExecutor(job.coroutines) as threads:
+        producers = [_Transactional(job, number, warm_up + count) for number in range(job.coroutines)]
+        list(threads.map(_Transactional.run, producers, repeat(warm_up)))
+        for producer in producers:
+            producer.produce_ns.clear()
+        watch = Stopwatch()
+        list(threads.map(_Transactional.run, producers, repeat(count)))
+        measured = in_transactions(job, watch)
+        taken = sorted(duration for producer in producers for duration in producer.produce_ns)
+        for producer in producers:
+            producer.close()
+    # A broker tries again after 20 ms (add.partitions.to.txn.retry.backoff.ms).
+    held = sum(duration >= 20_000_000 for duration in taken) / len(taken)
+    return measured | {"held_share": held, **{f"produce_{key}": value for key, value in latencies(taken).items()}}
 
 
 def load(job: Job) -> Measurement:

@@ -7,15 +7,17 @@ import os
 import platform
 import statistics
 from collections.abc import Sequence
+from importlib.machinery import EXTENSION_SUFFIXES
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from bench.clients import CLIENTS
 from bench.job import Measurement
-from bench.runner import Outcome
+from bench.runner import ROOT, Outcome
 from bench.scenarios import Metric
-from bench.verdicts import Verdict, verdicts
+from bench.verdicts import Verdict, scenarios_of, verdicts
 
 _PACKAGES = ("aioproducer", "aiokafka", "confluent-kafka", "kafka-python", "uvloop", "lz4", "zstandard", "cramjam")
 
@@ -29,6 +31,7 @@ def environment() -> dict[str, Any]:
         "cpus": os.cpu_count(),
         "memory_gib": round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30, 1),
         "load_before": os.getloadavg()[0],
+        "build": _build(),
     }
     for package in _PACKAGES:
         try:
@@ -36,6 +39,19 @@ def environment() -> dict[str, Any]:
         except PackageNotFoundError:
             found[package] = None
     return found
+
+
+def _build() -> str:
+    """Which build of this project is measured."""
+    found = find_spec("aioproducer._client.hot_path")
+    assert found is not None
+    assert found.origin is not None
+    folder = Path(found.origin).parents[1]
+    where = "the modules of the checkout" if folder.parent == ROOT else "an installed wheel"
+    if not found.origin.endswith(tuple(EXTENSION_SUFFIXES)):
+        return f"{where}, uncompiled"
+    # A profile-guided build has the code of all modules in one library (setup.py).
+    return f"{where}, {'profile-guided' if any(folder.glob('libaioproducer-*.so')) else 'compiled'}"
 
 
 def _processor() -> str:
@@ -108,12 +124,13 @@ def verdict_lines(found: Sequence[Verdict]) -> str:
     return "\n".join([*lines, f"{missing} of {len(found)} requirements were not measured in this run"])
 
 
-def scenarios(outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """What came of each scenario, by its name, for the JSON file."""
+def scenarios(outcomes: Sequence[Outcome], surroundings: dict[str, Any]) -> dict[str, Any]:
+    """What came of each scenario, by its name, for the JSON file; ``surroundings`` is the machine that it ran on."""
     return {
         outcome.scenario.name: {
             "title": outcome.scenario.title,
             "options": dict(outcome.scenario.options),
+            "environment": surroundings,
             "rounds": outcome.rounds,
             "results": outcome.results,
             "missing": outcome.missing,
@@ -131,7 +148,8 @@ def recorded(path: Path) -> dict[str, Any]:
 
 def document(settings: dict[str, Any], surroundings: dict[str, Any], of_scenarios: dict[str, Any]) -> dict[str, Any]:
     """Everything, for the JSON file."""
-    found = verdicts({name: scenario["results"] for name, scenario in of_scenarios.items()})
+    results = {name: scenario["results"] for name, scenario in of_scenarios.items()}
+    found = verdicts(results)
     return {
         "environment": surroundings,
         "settings": settings,
@@ -140,6 +158,7 @@ def document(settings: dict[str, Any], surroundings: dict[str, Any], of_scenario
             {
                 "requirement": verdict.requirement.number,
                 "text": verdict.requirement.text,
+                "scenarios": scenarios_of(verdict.requirement, results),
                 "limit": verdict.requirement.limit,
                 "at_least": verdict.requirement.at_least,
                 "unit": verdict.requirement.unit,

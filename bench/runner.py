@@ -6,9 +6,11 @@ import json
 import os
 import subprocess
 import tempfile
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from bench.brokers import BrokerError, Brokers, brokers
@@ -20,6 +22,9 @@ from tests.kafka.jars import HarnessUnavailableError
 
 ROOT = Path(__file__).parent.parent
 LONGEST_RUN = 600.0
+NO_ENVIRONMENT: Mapping[str, str] = MappingProxyType({})
+# A commit is answered before its markers are written, which takes milliseconds.
+MARKERS_WITHIN = 5.0
 # Records that make the broker's compiler warm: large requests first, then small ones.
 # Scenarios of fewer records take no other number.
 THROUGHPUT_RECORDS = 100_000
@@ -62,13 +67,15 @@ def codecs(chosen: list[Scenario]) -> list[str]:
 
 
 def derived(measured: Measurement) -> Measurement:
-    """With CPU time a record and records a second, where records were measured."""
+    """With CPU time a record and records a second, where records were measured; the same of transactions."""
     if not measured.get("records") or "user" not in measured:
         return measured
-    return measured | {
-        "cpu_us": (measured["user"] + measured["system"]) / measured["records"] * 1e6,
-        "rate": measured["records"] / measured["elapsed"],
-    }
+    cpu = measured["user"] + measured["system"]
+    found = measured | {"cpu_us": cpu / measured["records"] * 1e6, "rate": measured["records"] / measured["elapsed"]}
+    if measured.get("transactions"):
+        found["transaction_rate"] = measured["transactions"] / measured["elapsed"]
+        found["transaction_cpu_ms"] = cpu / measured["transactions"] * 1e3
+    return found
 
 
 class RunError(Exception):
@@ -82,21 +89,37 @@ def run(client_name: str, job: Job) -> Measurement:
         RunError: it did not end well.
     """
     client = CLIENTS[client_name]
-    command = command_for(client.module, replace(job, loop=client.loop))
-    environment = {**os.environ, **client.environment}
+    return derived(run_module(client.module, replace(job, loop=client.loop), client.environment))
+
+
+def run_module(
+    module: str, job: Job, environment: Mapping[str, str] = NO_ENVIRONMENT, longest: float = LONGEST_RUN
+) -> Measurement:
+    """Run a job of a module in a child, for at most ``longest`` seconds; ``environment`` is added to its own.
+
+    Raises:
+        RunError: it did not end well.
+    """
+    environment = {**os.environ, **environment}
     # An installed package has its bytecode; a checkout's is written by whoever imports it first.
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     try:
         finished = subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=LONGEST_RUN, cwd=ROOT, env=environment
+            command_for(module, job),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=longest,
+            cwd=ROOT,
+            env=environment,
         )
     except subprocess.TimeoutExpired as error:
-        raise RunError(f"took longer than {LONGEST_RUN:g} s") from error
+        raise RunError(f"took longer than {longest:g} s") from error
     if finished.returncode != 0:
         said = finished.stderr.strip().splitlines()
         raise RunError(said[-1] if said else f"exit code {finished.returncode}")
     measured: Measurement = json.loads(finished.stdout.splitlines()[-1])
-    return derived(measured)
+    return measured
 
 
 def job_of(scenario: Scenario, row: Row, chosen: dict[str, Any], quick: bool) -> Job:
@@ -194,10 +217,19 @@ class Run:
             topics, before = [topic], 0
             started.create(topic, job.partitions)
         try:
+            used = started.cpu_seconds()
             measured = run(row.client, replace(job, bootstrap=started.bootstrap, topic=topic))
+            used = started.cpu_seconds() - used
             sent = measured.get("sent")
             if sent is not None:
-                stored = started.stored(topics, job.partitions) - before
+                # Of the whole run: the warm-up's records cost the brokers as much as those that are measured.
+                measured["broker_cpu_us"] = used / sent * 1e6
+                markers = measured.get("markers", 0)
+                stored = started.stored(topics, job.partitions) - before - markers
+                ends = time.monotonic() + MARKERS_WITHIN
+                while markers and stored < sent and time.monotonic() < ends:
+                    time.sleep(0.1)
+                    stored = started.stored(topics, job.partitions) - before - markers
                 if stored != sent:
                     raise RunError(f"{stored} of {sent} records are stored")
             return measured

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from aioproducer._common.texts import counted
 from bench.clients import CLIENTS
 
 
@@ -22,6 +23,13 @@ CPU = Metric("cpu_us", "CPU µs a record", ",.3f")
 RATE = Metric("rate", "records/s", ",.0f")
 P50 = Metric("p50_us", "p50 µs", ",.1f")
 P99 = Metric("p99_us", "p99 µs", ",.1f")
+P999 = Metric("p99.9_us", "p99.9 µs", ",.1f")
+LONGEST = Metric("max_us", "longest µs", ",.0f")
+TRANSACTIONS = Metric("transaction_rate", "transactions/s", ",.1f")
+TRANSACTION_CPU = Metric("transaction_cpu_ms", "CPU ms a transaction", ",.3f")
+# The previous transaction had not ended at the broker, which tries again after 20 ms.
+HELD = Metric("held_share", "first batch held back", ".1%")
+BROKER_CPU = Metric("broker_cpu_us", "broker CPU µs a record", ",.3f")
 
 
 @dataclass(frozen=True)
@@ -99,6 +107,68 @@ def _crowd(name: str, coroutines: int) -> Scenario:
     )
 
 
+def _service(size: int, records: int) -> Scenario:
+    ours = OURS[0]
+    plugins = {
+        "on_send returns": "on_send returns its record",
+        "on_send replaces": "on_send replaces the headers",
+        "on_headers appends": "on_headers appends a header",
+        "on_acknowledgement counts": "on_acknowledgement counts",
+    }
+    return Scenario(
+        f"1d-{size}",
+        f"send of JSON events of about {size:,} bytes, made and encoded by orjson, with a key and two headers",
+        (
+            *_rows("events", *OURS),
+            Row(ours, "encoded_events", f"{ours}, encoded by hand"),
+            *(Row(ours, "events", f"{ours}, {title}", {"plugin": plugin}) for plugin, title in plugins.items()),
+            *_rows("events", "confluent-kafka", "aiokafka (uvloop)"),
+            Row("nothing but asyncio", "events", "building and encoding alone"),
+        ),
+        options={"event_size": size, "records": records, "warm_up": records // 5},
+        quick={"records": records // 10, "warm_up": records // 10},
+        slow=True,
+    )
+
+
+def _service_crowd(coroutines: int) -> Scenario:
+    peers = [Row("aiokafka (uvloop)", "event_crowd")]
+    if coroutines == 1000:
+        confluent = "confluent-kafka AIOProducer (uvloop)"
+        peers.append(Row(confluent, "event_crowd", f"{confluent}, without headers"))
+    return Scenario(
+        f"3-service-{coroutines}",
+        f"{coroutines:,} coroutines, each awaiting its sends of JSON events of about 100 bytes in turn, linger 0",
+        (
+            *_rows("event_crowd", *OURS),
+            *peers,
+            Row("nothing but uvloop", "crowd", "waking up alone (uvloop)"),
+            Row("nothing but asyncio", "crowd", "waking up alone (asyncio)"),
+        ),
+        options={"coroutines": coroutines, "linger_ms": 0, "records": 300_000, "warm_up": 60_000},
+        quick={"records": 40_000, "warm_up": 20_000},
+        slow=True,
+    )
+
+
+def _sized(size: int, records: int, brokers: int = 1) -> Scenario:
+    return Scenario(
+        f"9-{size}" + ("-three" if brokers == 3 else ""),
+        f"send, nothing kept, values of {size:,} bytes" + (", three brokers" if brokers == 3 else ""),
+        _rows("unkept", OURS[0], "franz-go", "confluent-kafka", "raw socket"),
+        (CPU, RATE, BROKER_CPU),
+        options={
+            "value_size": size,
+            "records": records,
+            "warm_up": records // 4,
+            "partitions": 12 if brokers == 3 else 4,
+        },
+        quick={"records": records // 10, "warm_up": records // 20},
+        slow=True,
+        brokers=brokers,
+    )
+
+
 def _compressed(codec: str) -> Scenario:
     alone = Row("nothing but asyncio", "codec", f"{codec} alone", batches_of=OURS[0])
     return Scenario(
@@ -130,6 +200,39 @@ def _spark(name: str, title: str, work: str, **options: Any) -> Scenario:
         # itself takes and in the next for a tenth of that.
         options={"records": 2_000_000, "warm_up": 8_000_000, **options},
         quick={"records": 200_000, "warm_up": 200_000},
+        slow=True,
+    )
+
+
+def _transactions(records: int) -> Scenario:
+    return Scenario(
+        f"11-{records}",
+        f"one producer's transactions in turn, {counted(records, 'record')} of 100 bytes each",
+        _rows("transactions", *OURS, "confluent-kafka", "Java", "franz-go", "raw socket"),
+        (TRANSACTIONS, TRANSACTION_CPU, HELD),
+        options={"records_a_transaction": records, "records": 200 * records, "warm_up": 60 * records},
+        quick={"records": 30 * records, "warm_up": 10 * records},
+        slow=True,
+    )
+
+
+def _pooled_transactions(records: int) -> Scenario:
+    return Scenario(
+        f"11-pool-{records}",
+        f"transactions of {counted(records, 'record')} of 100 bytes each, 16 at a time: by a pool of 16 producers, 16 "
+        "threads with a producer each, or 16 clients",
+        (
+            *_rows("pooled_transactions", *OURS),
+            *_rows("transactions", "confluent-kafka", "Java", "franz-go", "raw socket"),
+        ),
+        (TRANSACTIONS, TRANSACTION_CPU, HELD),
+        options={
+            "records_a_transaction": records,
+            "coroutines": 16,
+            "records": 3200 * records,
+            "warm_up": 960 * records,
+        },
+        quick={"records": 320 * records, "warm_up": 160 * records},
         slow=True,
     )
 
@@ -168,6 +271,8 @@ SCENARIOS: tuple[Scenario, ...] = (
         quick={"records": 50_000, "warm_up": 20_000},
         slow=True,
     ),
+    _service(100, 1_000_000),
+    _service(1000, 400_000),
     Scenario(
         "2",
         "send_many of a list of bytes",
@@ -182,6 +287,8 @@ SCENARIOS: tuple[Scenario, ...] = (
     ),
     _crowd("3-1000", 1000),
     _crowd("3-10000", 10_000),
+    _service_crowd(200),
+    _service_crowd(1000),
     Scenario(
         "4",
         "one coroutine, or thread, awaiting each send in turn, linger 0",
@@ -334,6 +441,24 @@ SCENARIOS: tuple[Scenario, ...] = (
         quick={"records": 20_000, "warm_up": 10_000},
         slow=True,
     ),
+    # 1 to 1.5 GB in each run. It takes some seconds, and fits into the page cache.
+    *(
+        _sized(size, records, brokers)
+        for brokers in (1, 3)
+        for size, records in ((500, 2_000_000), (1000, 1_000_000), (10_000, 150_000))
+    ),
+    Scenario(
+        "10-paced",
+        "latency of an awaited send at 2,000 records/s, from its scheduled time, linger 0",
+        _rows("paced", *OURS, "aiokafka (uvloop)", "confluent-kafka", "franz-go"),
+        (P50, P99, P999, LONGEST, CPU),
+        options={"rate": 2000, "linger_ms": 0, "records": 40_000, "warm_up": 4_000},
+        quick={"records": 6_000, "warm_up": 1_000},
+        slow=True,
+        logarithmic=True,
+    ),
+    *map(_transactions, (1, 100)),
+    *map(_pooled_transactions, (1, 100)),
     # 16 KiB is what both producers have by default.
     _spark("spark-plain", "defaults", "defaults", batch_size=16 * 1024),
     _spark("spark-lz4", "lz4 and batches of 128 KiB", "large_batches", compression="lz4"),
@@ -343,6 +468,8 @@ SCENARIOS: tuple[Scenario, ...] = (
 def select(names: str, quick: bool) -> list[Scenario]:
     """The scenarios whose names are, or begin with, one of ``names`` (commas between); all of them for none.
 
+    A number is whole: "1" selects "1a" and not "10-paced".
+
     Raises:
         ValueError: a name fits nothing.
     """
@@ -350,9 +477,14 @@ def select(names: str, quick: bool) -> list[Scenario]:
     if not wanted:
         return [scenario for scenario in SCENARIOS if not (quick and scenario.slow)]
     for name in wanted:
-        if not any(scenario.name.startswith(name) for scenario in SCENARIOS):
+        if not any(_begins(scenario.name, name) for scenario in SCENARIOS):
             raise ValueError(f"no such scenario: {name!r}; there are: {', '.join(one.name for one in SCENARIOS)}")
-    return [scenario for scenario in SCENARIOS if scenario.name.startswith(tuple(wanted))]
+    return [scenario for scenario in SCENARIOS if any(_begins(scenario.name, name) for name in wanted)]
+
+
+def _begins(whole: str, beginning: str) -> bool:
+    rest = whole.removeprefix(beginning)
+    return whole.startswith(beginning) and not (beginning[-1:].isdigit() and rest[:1].isdigit())
 
 
 def rows(scenario: Scenario, clients: str) -> list[Row]:

@@ -12,6 +12,7 @@ import asyncio
 import gc
 import os
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Callable, Generator, Iterator, Mapping
@@ -33,14 +34,24 @@ _LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
     "uvloop": uvloop.new_event_loop,
 }
 
-# What starts whole programs, as a user does.
-_PROGRAMS = ("builds/test_wheel", "cli/test_processes", "docs/", "examples/", "fresh_root/", "testing/test_plugin")
+# What starts whole programs, as a user does, beside the files that are marked so. The Makefile reads this line.
+_PROGRAMS = ("builds/test_wheel.py", "docs/", "examples/", "fresh_root/", "testing/test_plugin.py")
 
 # The threads that end with what they belong to. An executor's waits for work for ever where nobody has closed it.
 _THREADS_THAT_END = ("aioproducer-compressor", "aioproducer-verbs")
 
 # Rooms whose code never meets a loop's own ways: it lies above connections, and waits for futures alone.
-_ONE_LOOP = ("core/", "broker/groups/", "broker/handlers/", "broker/replicas/", "broker/test_")
+_ONE_LOOP = (
+    *("bench/", "core/", "consumer/"),
+    *("broker/cluster/", "broker/groups/", "broker/handlers/", "broker/replicas/", "broker/test_"),
+)
+
+# Groups of files that one process of pytest-xdist runs: they share a Spark session, or a cluster of three brokers and
+# one of an old version, which take seconds to start. With --dist loadfile each other file is a group.
+_SPARK_SESSION = ("spark/",)
+_THREE_NODES = tuple(f"interop/test_{name}.py" for name in ("command_line", "faults", "harness", "records"))
+# The longest groups come first: at the end one process would wait for the other.
+_LONG_GROUPS = (_SPARK_SESSION, _THREE_NODES, ("interop/spark/",), ("gateway/",))
 
 # What shows the coverage of core, wire and protocol: tracing more than doubles the CPU time of a test.
 _COVERED = ("core/", "wire/", "protocol/", "fuzz/", "compression/")
@@ -80,6 +91,28 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.programs)
         if rooms_alone and not _is_below(item, _COVERED):
             item.add_marker(pytest.mark.no_cover)
+    items.sort(key=_rank)
+
+
+def _rank(item: pytest.Item) -> int:
+    """The place of the item's group among the long ones, or behind them."""
+    return next((rank for rank, places in enumerate(_LONG_GROUPS) if _is_below(item, places)), len(_LONG_GROUPS))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    """Schedule by group of files: with pytest 9.2 the marks of pytest-xdist 3.8 for groups have no effect."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class GroupScheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0]
+            place = file.removeprefix("tests/")
+            return next((group[0] for group in (_SPARK_SESSION, _THREE_NODES) if place.startswith(group)), file)
+
+    return GroupScheduling(config, log)
 
 
 def pytest_collection_finish() -> None:
@@ -100,6 +133,23 @@ def _no_thread_is_left() -> Iterator[None]:
         if thread.name.startswith(_THREADS_THAT_END):
             thread.join(5)
             assert not thread.is_alive(), f"{thread.name} is left behind"
+
+
+@pytest.fixture
+def closed_port() -> Iterator[int]:
+    """A port on which nothing listens."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield bound.getsockname()[1]
+
+
+@pytest.fixture
+def silent_port() -> Iterator[int]:
+    """A port that accepts connections and sends nothing."""
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        yield listening.getsockname()[1]
 
 
 @pytest.fixture(scope="session")

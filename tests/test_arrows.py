@@ -18,8 +18,16 @@ DIVIDED = {"_client", "_common", "broker", "core"}
 _ERRORS = {"errors", "error_codes", "_common.error_texts", "_common.diagnosis", "_common.texts", "_common.client_log"}
 _PLUGINS = {"serializers", "partitioner", "interceptors", "hooks", "metrics"}
 _FORMATS = {"wire", "protocol", "compression"}
-_CORE = {"core.batching", "core.columns", "core.metadata", "core.outcomes", "core.requests", "core.waiting"}
-_CLIENT = _ERRORS | _PLUGINS | _FORMATS | _CORE | {"record", "config", "security", "transport", "io"}
+_CORE = {
+    "core.batching",
+    "core.columns",
+    "core.metadata",
+    "core.outcomes",
+    "core.requests",
+    "core.transactions",
+    "core.waiting",
+}
+_CLIENT = _ERRORS | _PLUGINS | _FORMATS | _CORE | {"record", "offsets", "config", "security", "transport", "io"}
 
 # What each of the rooms of core may import besides the other ones that its row names.
 _BELOW_CORE = _ERRORS | _FORMATS | {"record", "partitioner", "_common.uncompiled", "_common.views"}
@@ -36,7 +44,7 @@ ARROWS: dict[str, set[str]] = {
     "error_codes": set(),
     "_common.error_texts": {"error_codes", "_common.texts"},
     "record": {"_common.texts", "_common.uncompiled"},
-    "producer_record": {"record"},
+    "offsets": set(),
     "_common.texts": set(),
     "_common.client_log": {"_common.texts"},
     "errors": {"error_codes", "_common.error_texts", "record", "_common.texts"},
@@ -46,11 +54,11 @@ ARROWS: dict[str, set[str]] = {
     "protocol": _ERRORS | {"wire", "compression", "record", "_common.uncompiled"},
     "partitioner": _ERRORS | {"record", "wire"},
     "serializers": _ERRORS | {"record"},
-    "interceptors": _ERRORS | {"record", "producer_record"},
-    "hooks": _ERRORS | {"record", "producer_record"},
+    "interceptors": _ERRORS | {"record"},
+    "hooks": _ERRORS | {"record"},
     "metrics": _ERRORS | {"record", "_common.uncompiled"},
     "config": _ERRORS | _PLUGINS | {"record", "compression"},
-    "security": _ERRORS | {"config"},
+    "security": _ERRORS | {"config", "core.requests"},
     "core": set(),
     "core.outcomes": _BELOW_CORE,
     "core.requests": _BELOW_CORE | {"_build"},
@@ -58,8 +66,9 @@ ARROWS: dict[str, set[str]] = {
     "core.waiting": _BELOW_CORE | {"core.outcomes"},
     "core.batching": _BELOW_CORE | {"core.outcomes", "core.requests", "core.waiting"},
     "core.columns": _BELOW_CORE | {"core.batching", "core.outcomes"},
+    "core.transactions": _BELOW_CORE | {"offsets", "core.batching", "core.requests"},
     "transport": _ERRORS | {"_common.uncompiled", "_common.views"},
-    "io": _ERRORS | _PLUGINS | _FORMATS | _CORE | {"record", "producer_record", "config", "transport"},
+    "io": _ERRORS | _PLUGINS | _FORMATS | _CORE | {"record", "config", "transport"},
     "_client": set(),
     "_client.validation": _ERRORS | {"record", "wire"},
     "_client.ownership": _ERRORS,
@@ -67,13 +76,36 @@ ARROWS: dict[str, set[str]] = {
     "_client.bulk": _ERRORS | _CORE | {"record", "_client.arrow"},
     "_client.threadsafe": _ERRORS
     | {"record", "core.outcomes", "_client.bulk", "_client.ownership", "_client.validation"},
-    "_client.slow_path": _ERRORS
+    "_client.slow_path": _ERRORS | _CORE | {"record", "io", "wire", "config", "_client.validation"},
+    "_client.open_transactions": _ERRORS | {"record"},
+    "_client.transactions": _ERRORS
     | _CORE
-    | {"record", "io", "wire", "config", "interceptors", "_client.validation", "producer_record"},
+    | {
+        "config",
+        "io",
+        "metrics",
+        "offsets",
+        "record",
+        "wire",
+        "_client.bulk",
+        "_client.hot_path",
+        "_client.open_transactions",
+    },
+    "_client.transaction_admin": _ERRORS | _CORE | {"io", "protocol", "record"},
+    "_client.pool_queue": _ERRORS,
     "_client.factory": _CLIENT,
     "_client.hot_path": _ERRORS
     | _CORE
-    | {"record", "wire", "_client.ownership", "_client.validation", "_client.slow_path", "_common.uncompiled"},
+    | {
+        "interceptors",
+        "record",
+        "serializers",
+        "wire",
+        "_client.ownership",
+        "_client.validation",
+        "_client.slow_path",
+        "_common.uncompiled",
+    },
     "producer": _CLIENT
     | {
         "_build",
@@ -83,11 +115,23 @@ ARROWS: dict[str, set[str]] = {
         "_client.validation",
         "_client.bulk",
         "_client.threadsafe",
+        "_client.transactions",
         "_client.factory",
-        "producer_record",
     },
-    "admin": _CLIENT | {"_client.factory", "_client.validation"},
-    "consumer": _CLIENT | {"admin"},
+    "transaction_pool": _ERRORS
+    | {
+        "config",
+        "core.transactions",
+        "io",
+        "metrics",
+        "transport",
+        "producer",
+        "_client.pool_queue",
+        "_client.transactions",
+        "_client.validation",
+    },
+    "admin": _CLIENT | {"_client.factory", "_client.transaction_admin", "_client.validation"},
+    "consumer": _CLIENT | {"_client.transaction_admin", "admin"},
     "broker": {"broker.broker", "broker.cluster", "broker.config"},
     "broker.image": _BELOW_BROKER,
     "broker.faults": _BELOW_BROKER,
@@ -97,7 +141,36 @@ ARROWS: dict[str, set[str]] = {
     "broker.controller": _BELOW_BROKER | {"broker.config", "broker.image", "broker.log"},
     "broker.replicas": _BELOW_BROKER
     | {"broker.config", "broker.controller", "broker.image", "broker.log", "broker.server"},
-    "broker.groups": _BELOW_BROKER | {"broker.config", "broker.controller", "broker.image", "broker.replicas"},
+    "broker.turns": set(),
+    "broker.coordination": _BELOW_BROKER
+    | {
+        "broker.config",
+        "broker.controller",
+        "broker.image",
+        "broker.log",
+        "broker.replicas",
+        "broker.turns",
+    },
+    "broker.groups": _BELOW_BROKER
+    | {
+        "broker.config",
+        "broker.controller",
+        "broker.coordination",
+        "broker.image",
+        "broker.log",
+        "broker.replicas",
+        "broker.turns",
+    },
+    "broker.transactions": _BELOW_BROKER
+    | {
+        "broker.config",
+        "broker.controller",
+        "broker.coordination",
+        "broker.image",
+        "broker.log",
+        "broker.replicas",
+        "broker.server",
+    },
     "broker.handlers": _BELOW_BROKER
     | {
         "broker.config",
@@ -108,6 +181,8 @@ ARROWS: dict[str, set[str]] = {
         "broker.log",
         "broker.replicas",
         "broker.server",
+        "broker.transactions",
+        "broker.turns",
         "config",
     },
     "broker.broker": _BELOW_BROKER
@@ -121,6 +196,7 @@ ARROWS: dict[str, set[str]] = {
         "broker.log",
         "broker.replicas",
         "broker.server",
+        "broker.transactions",
         "transport",
     },
     "broker.cluster": _BELOW_BROKER
@@ -133,12 +209,12 @@ ARROWS: dict[str, set[str]] = {
         "broker.log",
         "transport",
     },
-    "gateway": _ERRORS | _FORMATS | {"record", "transport", "security", "config"},
+    "gateway": _ERRORS | _FORMATS | {"record", "transport", "core.requests"},
     "testing": _CLIENT
     | {"producer", "admin", "consumer", "broker", "broker.controller", "broker.image", "broker.replicas", "gateway"},
     "spark": _CLIENT | {"producer", "admin", "_client.bulk", "_client.arrow", "_client.validation"},
-    "cli": _CLIENT | {"producer", "admin", "consumer", "broker", "gateway"},
-    "__init__": _CLIENT | {"producer", "_client.bulk", "_build", "producer_record"},
+    "cli": _CLIENT | {"_build", "_client.factory", "producer", "admin", "consumer", "broker", "gateway"},
+    "__init__": _CLIENT | {"producer", "transaction_pool", "_client.bulk", "_client.transactions", "_build"},
     "__main__": {"cli"},
 }
 
@@ -289,7 +365,9 @@ def test_the_client_imports_nothing_of_testing_spark_or_cli() -> None:
         assert not ARROWS[room] & {"testing", "spark", "cli"}
     for room in ARROWS:
         if room.partition(".")[0] in {"broker", "gateway"}:
-            assert not ARROWS[room] & ({"io", "producer"} | _CORE)
+            # The gateway authenticates as a client does.
+            shared = {"core.requests"} if room == "gateway" else set()
+            assert not ARROWS[room] & ({"io", "producer"} | _CORE) - shared
 
 
 @pytest.mark.parametrize("path", _sources(), ids=lambda path: str(path.relative_to(PACKAGE)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import pickle
 import ssl
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 
 from aioproducer.config import CONFIG_DEF, NO_DEFAULT, Password, ProducerConfig, Status
 from aioproducer.config.documentation import configuration_page
-from aioproducer.errors import ConfigurationError, KafkaError, UnsupportedSecurityProtocolError
+from aioproducer.errors import ConfigurationError, KafkaError
 from aioproducer.interceptors import ProducerInterceptor
 from aioproducer.partitioner import RoundRobinPartitioner
 from aioproducer.serializers import BytesSerializer, StringSerializer
@@ -46,7 +47,8 @@ def test_defaults_equal_those_of_the_java_client() -> None:
 
 
 def test_the_typed_attributes_are_exactly_the_supported_keys() -> None:
-    annotated = set(ProducerConfig.__annotations__) - {"ssl_context", "bootstrap_addresses", "_originals"}
+    derived = {"ssl_context", "bootstrap_addresses", "sasl_jaas", "sasl_extensions", "sasl_msk_iam", "_originals"}
+    annotated = set(ProducerConfig.__annotations__) - derived
     assert annotated == {key.attribute for key in CONFIG_DEF.keys.values() if key.status is Status.SUPPORTED}
     made = config()
     for attribute in annotated:
@@ -70,7 +72,26 @@ def test_a_config_is_immutable_and_shows_no_secret() -> None:
     assert made.ssl_key_password == Password("geheim")
     assert "geheim" not in repr(made)
     assert "geheim" not in str(made.ssl_key_password)
+    assert copy.deepcopy(made) is made
+
+
+def test_a_config_is_pickled_unless_the_pickle_would_show_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("THE_PASSWORD", "geheim")
+    made = config(acks=1, linger_ms=7)
     assert pickle.loads(pickle.dumps(made)) == made
+    with pytest.raises(TypeError, match=r"would show ssl\.key\.password: use placeholders of config providers"):
+        pickle.dumps(config(ssl_key_password="geheim"))
+    hidden = config(
+        ssl_key_password="${env:THE_PASSWORD}",
+        **{
+            "config.providers": "env",
+            "config.providers.env.class": "org.apache.kafka.common.config.provider.EnvVarConfigProvider",
+        },
+    )
+    pickled = pickle.dumps(hidden)
+    assert b"geheim" not in pickled
+    monkeypatch.setenv("THE_PASSWORD", "new")
+    assert pickle.loads(pickled).ssl_key_password == Password("new")
 
 
 @pytest.mark.parametrize(
@@ -93,6 +114,16 @@ def test_an_unknown_key_suggests_the_nearest_one(name: str, nearest: str) -> Non
         ("max_batch_size", "here it is 'batch_size'"),
         ("ssl_cafile", "here it is 'ssl_truststore_location'"),
         ("ssl_certfile", "here it is 'ssl_keystore_location', one file with the key and the certificates"),
+        ("sasl_plain_username", "here it is 'sasl_username'"),
+        ("sasl_plain_password", "here it is 'sasl_password'"),
+        ("sasl.mechanisms", "here it is 'sasl.mechanism'"),
+        ("oauth_cb", "here it is 'sasl_token_provider', also for an async function"),
+        (
+            "sasl_oauth_token_provider",
+            "here it is 'sasl_token_provider', a function that returns the token and its expiry",
+        ),
+        ("sasl.oauthbearer.client.id", "here it is 'sasl.oauthbearer.client.credentials.client.id'"),
+        ("sasl.oauthbearer.method", "here it is 'sasl.oauthbearer.token.endpoint.url', which alone means OIDC"),
     ],
 )
 def test_a_key_of_another_client_is_distinguished_from_a_mistyped_one(name: str, hint: str) -> None:
@@ -237,15 +268,18 @@ def test_rack_aware_partitioning_needs_a_rack() -> None:
     assert config(partitioner_rack_aware=True, client_rack="a").partitioner_rack_aware
 
 
-@pytest.mark.parametrize("protocol", ["SASL_SSL", "sasl_plaintext"])
-def test_sasl_is_rejected_with_an_alternative(protocol: str) -> None:
-    with pytest.raises(UnsupportedSecurityProtocolError, match="SASL comes in a later release"):
-        config(security_protocol=protocol)
+def test_the_client_id_of_a_transactional_producer_names_its_id() -> None:
+    assert config(transactional_id="t").client_id == "producer-t"
+    assert config(transactional_id="t", client_id="c").client_id == "c"
 
 
-def test_transactions_are_rejected() -> None:
-    with pytest.raises(ConfigurationError, match=r"transactional\.id: transactions come in a later release"):
-        config(transactional_id="t")
+def test_transactions_need_idempotence_and_two_phase_commits_are_rejected() -> None:
+    assert config(transactional_id="t").enable_idempotence
+    for excluded in ({"enable_idempotence": False}, {"acks": 1}, {"retries": 0}):
+        with pytest.raises(ConfigurationError, match=r"transactional\.id needs idempotence: remove enable"):
+            config(transactional_id="t", **excluded)
+    with pytest.raises(ConfigurationError, match=r"transactional\.id must"):
+        config(transactional_id="")
     with pytest.raises(ConfigurationError, match=r"transaction\.two\.phase\.commit\.enable"):
         config(transaction_two_phase_commit_enable="true")
     assert config(transactional_id=None).enable_idempotence
@@ -261,9 +295,9 @@ def test_metric_reporters() -> None:
 def test_keys_without_effect_are_named_once_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "aioproducer.config"):
         made = ProducerConfig.from_mapping(
-            {"bootstrap.servers": SERVER, "ssl.provider": "SunJSSE", "sasl.mechanism": "PLAIN", "linger.ms": 1}
+            {"bootstrap.servers": SERVER, "ssl.provider": "SunJSSE", "sasl.kerberos.service.name": "kafka"}
         )
-    assert made.unused() == ["sasl.mechanism", "ssl.provider"]
+    assert made.unused() == ["sasl.kerberos.service.name", "ssl.provider"]
     assert caplog.text.count("ssl.provider has no effect: It names a mechanism of the Java virtual machine") == 1
     assert not hasattr(made, "ssl_provider")
 
@@ -343,7 +377,7 @@ def test_entry_points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("value_serializer", ":x", "cannot be loaded"),
         ("value_serializer", 5, "must have a method serialize, or be callable, not 5"),
         ("partitioner_class", 5, "must have a method partition, or be callable"),
-        ("interceptor_classes", [len], "must have a method on_send or a method on_acknowledgement, not"),
+        ("interceptor_classes", [len], "must have one of the methods on_send, on_headers, on_acknowledgement, not"),
         ("ssl_engine_factory_class", 5, "must be callable"),
     ],
 )

@@ -20,6 +20,7 @@ from aioproducer.errors import (
     ProtocolError,
     RecordTooLargeError,
     TlsError,
+    error_class,
 )
 
 ADDRESS = "kafka.example:9092"
@@ -121,15 +122,30 @@ def test_a_tls_client_on_a_plaintext_listener_is_explained(failure: OSError) -> 
     error = diagnosis.connection_failed(ADDRESS, failure, uses_tls=True)
     assert error.retriable
     assert "this listener does not speak TLS" in str(error)
-    assert "security_protocol='PLAINTEXT'" in str(error)
+    assert "security_protocol without TLS (PLAINTEXT, SASL_PLAINTEXT)" in str(error)
 
 
 def test_a_plaintext_client_on_a_tls_listener_is_explained() -> None:
-    assert "speaks TLS or requires SASL" in str(diagnosis.ended_before_first_answer(ADDRESS, uses_tls=False))
+    assert "Often this listener speaks TLS" in str(diagnosis.ended_before_first_answer(ADDRESS, uses_tls=False))
     assert "ssl.client.auth=required" in str(diagnosis.ended_before_first_answer(ADDRESS, uses_tls=True))
     alert = diagnosis.unexpected_frame(ADDRESS, b"\x15\x03\x03\x00\x02\x02\x46", 1000)
     assert type(alert) is TlsError
-    assert "set security_protocol='SSL'" in str(alert)
+    assert "set security_protocol to SSL (SASL_SSL with SASL)" in str(alert)
+
+
+@pytest.mark.parametrize(
+    ("uses_tls", "plain", "sasl"), [(False, "PLAINTEXT", "SASL_PLAINTEXT"), (True, "SSL", "SASL_SSL")]
+)
+def test_a_client_and_a_listener_that_differ_in_sasl_are_explained(uses_tls: bool, plain: str, sasl: str) -> None:
+    required = diagnosis.sasl_required(ADDRESS, ["PLAIN"], uses_tls=uses_tls)
+    assert f"security_protocol is {plain}: set it to {sasl}" in str(required)
+    refused = diagnosis.sasl_not_offered(ADDRESS, uses_tls=uses_tls)
+    assert f"security_protocol is {sasl}: set it to {plain}" in str(refused)
+    ended = diagnosis.ended_before_first_service(ADDRESS, "METADATA", uses_tls=uses_tls)
+    assert f"requires SASL, and the client's security_protocol is {plain}" in str(ended)
+    assert {type(required), type(refused)} == {error_class(34)}
+    assert (required.fatal, required.retriable) == (False, False)
+    assert ended.retriable
 
 
 def test_a_listener_that_is_not_kafka_is_explained() -> None:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
 from aioproducer.interceptors import InterceptorChain, ProducerInterceptor
-from aioproducer.producer_record import Record
-from aioproducer.record import HeaderPair, RecordMetadata
+from aioproducer.record import HeaderPair, Record, RecordHeader, RecordMetadata
 
 RECORD = Record("clicks", "v", headers=[("h", b"1")])
 METADATA = RecordMetadata("clicks", 0, 5, 1)
@@ -22,7 +21,7 @@ class Appending(ProducerInterceptor):
         self.closed = 0
 
     def on_send(self, record: Record) -> Record:
-        return dataclasses.replace(record, value=f"{record.value}{self.mark}")
+        return record.replace(value=f"{record.value}{self.mark}")
 
     def close(self) -> None:
         self.closed += 1
@@ -57,9 +56,56 @@ class HeaderWitness:
         self.seen.append(headers)
 
 
+class HeaderAppending:
+    def __init__(self, *added: Any) -> None:
+        self.added = added
+        self.seen: list[tuple[str, list[HeaderPair]]] = []
+
+    def on_headers(self, topic: str, headers: list[HeaderPair]) -> None:
+        self.seen.append((topic, list(headers)))
+        headers.extend(self.added)
+
+
+def test_headers_are_appended_in_order() -> None:
+    first, second = HeaderAppending(("a", b"1")), HeaderAppending(("b", None), RecordHeader("c", bytearray(b"3")))
+    chain = InterceptorChain([first, second])
+    assert (chain.wants_records, chain.wants_headers, chain.wants_acknowledgements) == (False, True, False)
+    headers: list[HeaderPair] = [("h", b"0")]
+    chain.on_headers("clicks", headers)
+    assert first.seen == [("clicks", [("h", b"0")])]
+    assert second.seen == [("clicks", [("h", b"0"), ("a", b"1")])]
+    assert headers == [("h", b"0"), ("a", b"1"), ("b", None), ("c", b"3")]
+    assert {type(value) for _, value in headers} == {bytes, type(None)}
+
+
+@pytest.mark.parametrize("wrong", [("traceparent", "a str"), (b"name", b"1"), ("one",), "ab", 5, None])
+def test_the_changes_of_an_interceptor_that_leaves_a_malformed_header_are_undone(
+    wrong: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    headers: list[HeaderPair] = [("h", b"0")]
+    InterceptorChain([HeaderAppending(("a", b"1"), wrong), HeaderAppending(("b", b"2"))]).on_headers("t", headers)
+    assert headers == [("h", b"0"), ("b", b"2")]
+    [line] = caplog.messages
+    assert "interceptor HeaderAppending failed in on_headers of a record for topic t; it is skipped" in line
+    assert "header" in caplog.text
+
+
+def test_the_changes_of_an_interceptor_that_raises_are_undone(caplog: pytest.LogCaptureFixture) -> None:
+    class Clearing:
+        def on_headers(self, topic: str, headers: list[HeaderPair]) -> None:
+            headers.clear()
+            headers.append(("x", b"1"))
+            raise ValueError("broken")
+
+    headers: list[HeaderPair] = [("h", b"0"), ("i", None)]
+    InterceptorChain([Clearing()]).on_headers("t", headers)
+    assert headers == [("h", b"0"), ("i", None)]
+    assert "broken" in caplog.text
+
+
 def test_an_empty_chain_changes_nothing() -> None:
     chain = InterceptorChain()
-    assert (chain.wants_records, chain.wants_acknowledgements) == (False, False)
+    assert (chain.wants_records, chain.wants_headers, chain.wants_acknowledgements) == (False, False, False)
     assert chain.on_send(RECORD) is RECORD
     chain.on_acknowledgement(METADATA, None)
     chain.close()
@@ -111,12 +157,13 @@ def test_headers_are_passed_to_interceptors_that_accept_them() -> None:
     assert without.seen == [(METADATA, None)] * 2
 
 
-@pytest.mark.parametrize(("own", "chosen", "told"), [(None, None, -1), (3, None, 3), (None, 2, 2)])
-def test_an_early_failure_is_reported_with_the_known_metadata(own: int | None, chosen: int | None, told: int) -> None:
-    witness = Witness()
+@pytest.mark.parametrize(("partition", "reported"), [(None, -1), (3, 3), ("3", -1)])
+def test_a_rejected_record_is_reported_with_the_known_metadata(partition: Any, reported: int) -> None:
+    witness, headers = Witness(), HeaderWitness()
     error = RuntimeError("no metadata")
-    InterceptorChain([witness]).on_send_error(Record("clicks", partition=own), chosen, error)
-    assert witness.seen == [(RecordMetadata("clicks", told, None, None), error)]
+    InterceptorChain([witness, headers]).on_send_error("clicks", partition, error, [("h", b"1")])
+    assert witness.seen == [(RecordMetadata("clicks", reported, None, None), error)]
+    assert headers.seen == [(("h", b"1"),)]
 
 
 def test_all_interceptors_are_closed_though_one_raises(caplog: pytest.LogCaptureFixture) -> None:
@@ -128,7 +175,7 @@ def test_all_interceptors_are_closed_though_one_raises(caplog: pytest.LogCapture
 
 def test_methods_that_are_not_overridden_are_not_called() -> None:
     chain = InterceptorChain([ProducerInterceptor()])
-    assert (chain.wants_records, chain.wants_acknowledgements) == (False, False)
+    assert (chain.wants_records, chain.wants_headers, chain.wants_acknowledgements) == (False, False, False)
     assert ProducerInterceptor().on_send(RECORD) is RECORD
 
 
@@ -136,8 +183,8 @@ def test_a_class_is_instantiated() -> None:
     assert InterceptorChain([Failing]).wants_records
 
 
-def test_an_object_with_neither_method_is_rejected() -> None:
-    with pytest.raises(TypeError, match=r"an interceptor must have on_send\(record\) or .*, but list has neither"):
+def test_an_object_with_none_of_the_methods_is_rejected() -> None:
+    with pytest.raises(TypeError, match=r"an interceptor must have on_send\(record\), .*, but list has none"):
         InterceptorChain([[]])
 
 

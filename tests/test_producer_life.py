@@ -6,6 +6,7 @@ import asyncio
 import concurrent.futures
 import copy
 import gc
+import inspect
 import logging
 import pickle
 import subprocess
@@ -32,7 +33,6 @@ from aioproducer.errors import (
     MetadataTimeoutError,
     ProducerClosedError,
     RecordTooLargeError,
-    UnsupportedSecurityProtocolError,
     WrongCallerError,
 )
 from aioproducer.testing import EmbeddedCluster, EmbeddedClusterThread
@@ -62,10 +62,10 @@ async def test_unknown_keys_are_rejected_with_the_nearest_one() -> None:
 
 
 async def test_unsupported_settings_raise_an_error_that_says_so() -> None:
-    with pytest.raises(UnsupportedSecurityProtocolError):
+    with pytest.raises(ConfigurationError, match=r"sasl\.mechanism is missing"):
         Producer(bootstrap_servers=NOWHERE, security_protocol="SASL_SSL")
-    with pytest.raises(ConfigurationError, match=r"transactional\.id"):
-        Producer(bootstrap_servers=NOWHERE, transactional_id="t")
+    with pytest.raises(ConfigurationError, match=r"transactional\.id needs idempotence"):
+        Producer(bootstrap_servers=NOWHERE, transactional_id="t", acks=1)
     with pytest.raises(ConfigurationError, match="transport 'pigeon' does not exist"):
         Producer(bootstrap_servers=NOWHERE, transport="pigeon")
 
@@ -433,6 +433,30 @@ async def test_a_loop_of_sends_does_not_starve_other_tasks(kafka_cluster: Embedd
         ticker.cancel()
         # One pass per half millisecond, and the time of the passes themselves.
         assert turns > 20
+
+
+async def test_drain_with_room_is_a_coroutine_that_ends_at_once(kafka_cluster: EmbeddedCluster) -> None:
+    async with kafka_cluster.producer() as producer:
+        # The first one lets other tasks run.
+        await producer.drain()
+        drained = producer.drain()
+        assert drained is producer.drain()
+        assert asyncio.iscoroutine(drained)
+        assert inspect.isawaitable(drained)
+        assert await drained is None
+        assert await asyncio.create_task(producer.drain()) is None
+        assert await asyncio.wait_for(producer.drain(), 1) is None
+        assert await asyncio.gather(producer.drain(), producer.drain()) == [None, None]
+        async with asyncio.TaskGroup() as group:
+            group.create_task(producer.drain())
+        with pytest.raises(StopIteration):
+            drained.send(None)
+        with pytest.raises(StopIteration):
+            next(drained.__await__())
+        for thrown in (ZeroDivisionError, ZeroDivisionError("thrown")):
+            with pytest.raises(ZeroDivisionError):
+                drained.throw(thrown)
+        drained.close()
 
 
 async def test_drain_waits_for_room_and_close_ends_the_wait() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -400,7 +399,7 @@ class Recorder:
 
     def on_send(self, record: Record) -> Record:
         assert isinstance(record.value, bytes | None)
-        return dataclasses.replace(record, value=(record.value or b"") + self.name)
+        return record.replace(value=(record.value or b"") + self.name)
 
     def on_acknowledgement(
         self, metadata: RecordMetadata, exception: BaseException | None, headers: Sequence[HeaderPair]
@@ -442,7 +441,7 @@ async def test_interceptors_run_in_order(kafka_cluster: EmbeddedCluster, topic: 
 async def test_interceptors_may_change_the_topic(kafka_cluster: EmbeddedCluster, topic: str) -> None:
     class Redirect:
         def on_send(self, record: Record) -> Record:
-            return dataclasses.replace(record, topic=topic, partition=0, timestamp_ms=5)
+            return record.replace(topic=topic, partition=0, timestamp_ms=5)
 
     async with kafka_cluster.producer(interceptor_classes=[Redirect()]) as producer:
         assert (await producer.send("elsewhere", b"v")).topic == topic
@@ -465,7 +464,7 @@ async def test_interceptors_get_every_outcome_once_with_the_known_metadata(
             await producer.send(topic, bytes(20_000))
         await asyncio.sleep(0)
         wrong: Any = 5
-        with pytest.raises(SerializationError):
+        with pytest.raises(TypeError, match="key must be bytes"):
             producer.send(topic, None, wrong)
         with pytest.raises(KafkaTimeoutError):
             await producer.send(topic, b"no such partition", partition=8)
@@ -478,7 +477,7 @@ async def test_interceptors_get_every_outcome_once_with_the_known_metadata(
         (0, 0, None),
         (0, None, TopicAuthorizationError),
         (-1, None, RecordTooLargeError),
-        (-1, None, SerializationError),
+        (-1, None, TypeError),
         (8, None, MetadataTimeoutError),
         (9, None, asyncio.CancelledError),
         (0, 1, None),
@@ -525,7 +524,7 @@ async def test_a_record_header_is_accepted_wherever_a_pair_is(
 
     class Interceptor:
         def on_send(self, record: Record) -> Record:
-            return dataclasses.replace(record, headers=[*record.headers, RecordHeader("intercepted", b"2")])
+            return record.replace(headers=[*record.headers, RecordHeader("intercepted", b"2")])
 
     interceptors = [Interceptor()] if intercepts else []
     sent = RecordHeader("sent", b"0")
@@ -549,6 +548,99 @@ async def test_interceptors_get_headers_that_serializers_add(kafka_cluster: Embe
     async with kafka_cluster.producer(interceptor_classes=[recorder], key_serializer=serializer) as producer:
         await producer.send(topic, b"v", "key", headers=[("h", b"1")])
     assert recorder.seen[0][2] == (("h", b"1"), ("by", b"serializer"))
+
+
+class Tracing:
+    """Appends a trace context, as a tracer does, and records the headers of each outcome."""
+
+    def __init__(self) -> None:
+        self.outcomes: list[tuple[int | None, BaseException | None, Sequence[HeaderPair]]] = []
+
+    def on_headers(self, topic: str, headers: list[HeaderPair]) -> None:
+        headers.append(("traceparent", topic.encode()))
+
+    def on_acknowledgement(
+        self, metadata: RecordMetadata, exception: BaseException | None, headers: Sequence[HeaderPair]
+    ) -> None:
+        self.outcomes.append((metadata.offset, exception, headers))
+
+
+@pytest.mark.parametrize("given", [(), [("h", b"1")], (("h", bytearray(b"1")),), {"h": memoryview(b"1")}.items()])
+async def test_interceptors_append_headers_without_a_record(
+    kafka_cluster: EmbeddedCluster, topic: str, given: Any
+) -> None:
+    tracing = Tracing()
+    async with kafka_cluster.producer(interceptor_classes=[tracing]) as producer:
+        await producer.send(topic, b"v", headers=given)
+        assert [offset for offset, _, _ in tracing.outcomes] == [0]
+    trace = ("traceparent", topic.encode())
+    expected = (*([("h", b"1")] if given else []), trace)
+    assert kafka_cluster.records(topic, 0)[0].headers == expected
+    assert tracing.outcomes == [(0, None, expected)]
+    if isinstance(given, list):
+        assert given == [("h", b"1")]
+
+
+async def test_headers_are_appended_after_on_send_and_before_the_serializers(
+    kafka_cluster: EmbeddedCluster, topic: str
+) -> None:
+    class Both(Tracing):
+        def on_send(self, record: Record) -> Record:
+            return record.replace(topic=topic, headers=[("sent", b"1")])
+
+    async with kafka_cluster.producer(
+        interceptor_classes=[Both()], value_serializer=AddingSerializer(later=False)
+    ) as producer:
+        await producer.send("elsewhere", b"v")
+    names = [name for name, _ in kafka_cluster.records(topic, 0)[0].headers]
+    assert names == ["sent", "traceparent", "sync"]
+
+
+@pytest.mark.parametrize("wrong", [5, "", None])
+async def test_a_wrong_topic_is_rejected_before_the_interceptors(kafka_cluster: EmbeddedCluster, wrong: Any) -> None:
+    tracing = Tracing()
+    async with kafka_cluster.producer(interceptor_classes=[tracing]) as producer:
+        with pytest.raises((TypeError, ValueError), match="topic"):
+            producer.send(wrong, b"v")
+    assert tracing.outcomes == []
+
+
+async def test_an_outcome_is_reported_before_its_awaiter_resumes(kafka_cluster: EmbeddedCluster, topic: str) -> None:
+    tracing = Tracing()
+    async with kafka_cluster.producer(interceptor_classes=[tracing], linger_ms=0) as producer:
+        for number in range(20):
+            await producer.send(topic, b"v", partition=0)
+            assert len(tracing.outcomes) == number + 1
+        await asyncio.gather(*[producer.send(topic, b"v", partition=0) for _ in range(20)])
+        assert len(tracing.outcomes) == 40
+        producer.send(topic, b"v", partition=0)
+        await producer.flush()
+        assert len(tracing.outcomes) == 41
+        await producer.send_many(topic, [b"v"] * 5, partition=0, headers=[[("n", b"1")]] * 5)
+    assert [offset for offset, _, _ in tracing.outcomes] == list(range(46))
+    assert tracing.outcomes[-1][2] == (("n", b"1"), ("traceparent", topic.encode()))
+
+
+async def test_an_interceptor_may_send(kafka_cluster: EmbeddedCluster, topic: str) -> None:
+    """A record for each outcome, as an audit trail; its own outcomes are passed over."""
+
+    class Auditing:
+        producer: Producer
+
+        def on_acknowledgement(
+            self, metadata: RecordMetadata, exception: BaseException | None, headers: Sequence[HeaderPair]
+        ) -> None:
+            if metadata.topic == topic:
+                self.producer.send("audit", str(metadata.offset).encode())
+
+    kafka_cluster.create_topic("audit")
+    auditing = Auditing()
+    async with kafka_cluster.producer(interceptor_classes=[auditing]) as producer:
+        auditing.producer = producer
+        for _ in range(100):
+            producer.send(topic, b"v")
+        await producer.flush()
+    assert _values(kafka_cluster, "audit") == [b"%d" % number for number in range(100)]
 
 
 async def test_send_record_behaves_like_send(kafka_cluster: EmbeddedCluster, topic: str) -> None:

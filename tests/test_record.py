@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ast
-import dataclasses
+import copy
 import pickle
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -14,12 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioproducer import metrics, partitioner, record
-from aioproducer.producer_record import Record
-from aioproducer.record import Node, PartitionInfo, RecordMetadata, TopicPartition, normalise_headers
+from aioproducer.record import Node, PartitionInfo, Record, RecordMetadata, TopicPartition, normalise_headers
 
 
 def test_only_the_topic_is_required() -> None:
-    assert dataclasses.astuple(Record("clicks")) == ("clicks", None, None, None, None, ())
+    assert repr(Record("clicks")) == (
+        "Record(topic='clicks', value=None, key=None, partition=None, timestamp_ms=None, headers=())"
+    )
 
 
 def test_positions_follow_the_documented_order() -> None:
@@ -31,12 +33,42 @@ def test_positions_follow_the_documented_order() -> None:
 
 def test_a_record_is_immutable_and_replace_returns_a_changed_copy() -> None:
     original = Record("clicks", b"v", headers=[("h", b"1")])
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        original.topic = "other"  # type: ignore[misc]  # what the test is about
-    changed = dataclasses.replace(original, topic="other")
-    assert (original.topic, changed.topic, changed.headers) == ("clicks", "other", (("h", b"1"),))
+    for name in Record.__match_args__:
+        with pytest.raises(AttributeError):
+            setattr(original, name, "other")
+        with pytest.raises(AttributeError):
+            delattr(original, name)
+    changed = original.replace(topic="other", headers=[*original.headers, ("i", bytearray(b"2"))])
+    assert original == Record("clicks", b"v", headers=[("h", b"1")])
+    assert changed == Record("other", b"v", headers=[("h", b"1"), ("i", b"2")])
+    assert original.replace(value=None, key=5, partition=1, timestamp_ms=2) == Record(
+        "clicks", None, 5, 1, 2, [("h", b"1")]
+    )
     with pytest.raises(ValueError, match="partition must be at least 0"):
-        dataclasses.replace(original, partition=-1)
+        original.replace(partition=-1)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'topics'"):
+        original.replace(topics="other")
+
+
+@pytest.mark.skipif(sys.version_info < (3, 13), reason="copy.replace is new in Python 3.13")
+def test_copy_replace_changes_a_record() -> None:
+    assert copy.replace(Record("clicks"), value=1) == Record("clicks", 1)  # type: ignore[attr-defined,unused-ignore]
+
+
+def test_records_are_equal_and_hashed_by_their_values_and_class() -> None:
+    class Other(Record):
+        pass
+
+    assert Record("t", 1) == Record("t", 1) != Record("t", 2)
+    assert hash(Record("t", 1)) == hash(Record("t", 1))
+    assert Record("t") != Other("t")
+    assert Record("t") != ("t", None, None, None, None, ())
+    assert type(Other("t", 1).replace(value=2)) is Other
+    match Record("t", b"v", headers=[("h", None)]):
+        case Record("t", value, headers=((name, None),)):
+            assert (value, name) == (b"v", "h")
+        case _:
+            pytest.fail("a record is matched by position and by name")
 
 
 def test_a_record_survives_pickling() -> None:

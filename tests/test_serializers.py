@@ -25,13 +25,13 @@ from aioproducer.serializers import (
     IntegerSerializer,
     JsonSerializer,
     LongSerializer,
+    ResolvedSerializer,
     Serialized,
     Serializer,
     ShortSerializer,
     StringSerializer,
     UUIDSerializer,
     VoidSerializer,
-    resolve,
 )
 
 READY_MADE = [
@@ -158,7 +158,7 @@ def test_every_serializer_class_of_kafka_has_an_equivalent() -> None:
     for name, serializer in JAVA_CLASS_NAMES.items():
         assert name.startswith(prefix)
         assert getattr(serializers, serializer.__name__) is serializer
-        assert resolve(serializer, "value")("clicks", None, []) is None
+        assert ResolvedSerializer(serializer, "value")("clicks", None, []) is None
 
 
 class Stamping:
@@ -180,27 +180,27 @@ class Asynchronous:
 class TestResolve:
     def test_a_serializer_object_gets_topic_and_headers_and_may_add_headers(self) -> None:
         headers: list[HeaderPair] = [("a", b"1")]
-        assert resolve(Stamping(), "value")("clicks", 5, headers) == b"5"
+        assert ResolvedSerializer(Stamping(), "value")("clicks", 5, headers) == b"5"
         assert headers == [("a", b"1"), ("schema", b"clicks")]
 
     def test_a_class_is_instantiated(self) -> None:
-        assert resolve(IntegerSerializer, "key")("clicks", 1, []) == b"\0\0\0\x01"
+        assert ResolvedSerializer(IntegerSerializer, "key")("clicks", 1, []) == b"\0\0\0\x01"
 
     def test_a_function_gets_only_the_value_and_is_not_called_for_none(self) -> None:
-        serialize = resolve(str.encode, "value")
+        serialize = ResolvedSerializer(str.encode, "value")
         assert serialize("clicks", "x", []) == b"x"
         assert serialize("clicks", None, []) is None
 
     def test_memoryview_is_accepted_as_a_serializer(self) -> None:
-        assert resolve(memoryview, "value")("clicks", b"x", []) == b"x"
+        assert ResolvedSerializer(memoryview, "value")("clicks", b"x", []) == b"x"
 
     def test_an_object_that_is_neither_serializer_nor_callable_is_rejected(self) -> None:
         with pytest.raises(TypeError, match=r"key_serializer must be .* serialize\(topic, .*, not str 'json'"):
-            resolve("json", "key")
+            ResolvedSerializer("json", "key")
 
     @pytest.mark.parametrize("field", ["key", "value"])
     def test_an_error_names_field_and_topic(self, field: str) -> None:
-        serialize = resolve(IntegerSerializer(), "key" if field == "key" else "value")
+        serialize = ResolvedSerializer(IntegerSerializer(), "key" if field == "key" else "value")
         text = f"the {field} of a record for topic 'clicks' cannot be serialized: IntegerSerializer takes an int"
         with pytest.raises(SerializationError, match=text):
             serialize("clicks", "x", [])
@@ -210,15 +210,15 @@ class TestResolve:
             raise KeyError("schema 7")
 
         with pytest.raises(SerializationError, match=r"fails raised KeyError\('schema 7'\)") as raised:
-            resolve(fails, "value")("clicks", 1, [])
+            ResolvedSerializer(fails, "value")("clicks", 1, [])
         assert isinstance(raised.value.__cause__, KeyError)
 
     def test_a_result_that_is_not_bytes_raises(self) -> None:
         with pytest.raises(SerializationError, match=r"str must return bytes or None, not str '5'"):
-            resolve(str, "value")("clicks", 5, [])
+            ResolvedSerializer(str, "value")("clicks", 5, [])
 
     async def test_an_awaitable_result_is_passed_through(self) -> None:
-        pending = resolve(Asynchronous(b"later"), "value")("clicks", 1, [])
+        pending = ResolvedSerializer(Asynchronous(b"later"), "value")("clicks", 1, [])
         assert inspect.isawaitable(pending)
         assert await pending == b"later"
 
@@ -226,7 +226,7 @@ class TestResolve:
         async def encode(value: object) -> bytes:
             return str(value).encode()
 
-        pending = resolve(encode, "value")("clicks", 1, [])
+        pending = ResolvedSerializer(encode, "value")("clicks", 1, [])
         assert isinstance(pending, Awaitable)
         assert await pending == b"1"
 
@@ -239,7 +239,7 @@ class TestResolve:
         ],
     )
     async def test_errors_of_an_awaitable_name_field_and_topic(self, result: object, text: str) -> None:
-        pending = resolve(Asynchronous(result), "value")("clicks", 1, [])
+        pending = ResolvedSerializer(Asynchronous(result), "value")("clicks", 1, [])
         assert isinstance(pending, Awaitable)
         with pytest.raises(SerializationError, match=f"the value of a record for topic 'clicks' .*{text}"):
             await pending

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import mmap
 from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
-from aioproducer._common.client_log import ClientLog
+from aioproducer._common.client_log import ClientLog, Log
 from aioproducer.compression import codec
 from aioproducer.core.batching.accumulator import AccumulatorSettings, RecordAccumulator
 from aioproducer.core.batching.buffer_pool import BufferPool
@@ -17,8 +18,10 @@ from aioproducer.core.metadata.cluster_metadata import ClusterMetadata
 from aioproducer.core.requests.retry import ExponentialBackoff
 from aioproducer.errors import ConfigurationError, KafkaError
 from aioproducer.hooks import Hooks
+from aioproducer.interceptors import InterceptorChain
 from aioproducer.io.dialing import NodeSettings
 from aioproducer.io.failure_reporter import FailureReporter, OnError
+from aioproducer.io.outcome_reporter import OutcomeReporter
 from aioproducer.io.sender import Sender, SenderPasses, SenderSettings
 from aioproducer.metrics import Metrics
 from aioproducer.partitioner import check_partition, resolve_partitioner
@@ -31,7 +34,11 @@ if TYPE_CHECKING:
     from random import Random
 
     from aioproducer.config import ProducerConfig
+    from aioproducer.core.transactions.manager import TransactionManager
+    from aioproducer.security import RenewedContext
     from aioproducer.transport.rdma.counters import Counters as RdmaCounters
+
+_logger = logging.getLogger("aioproducer")
 
 
 @runtime_checkable
@@ -54,10 +61,14 @@ class Parts(NamedTuple):
     sender: Sender
     metrics: Metrics
     failures: FailureReporter
+    transactions: TransactionManager | None
+    """Of a producer with a transactional id."""
 
 
-def connector_for(config: ProducerConfig, transport: str | Connector) -> Connector:
+def connector_for(config: ProducerConfig, transport: str | Connector, log: Log = _logger) -> Connector:
     """Return the connector for ``Producer(transport=...)``, which may be a name or a connector.
+
+    Certificates that expire or cannot be renewed are logged to ``log``.
 
     Raises:
         ConfigurationError: there is no such transport, it does not support this ``security_protocol``, or the TLS
@@ -75,7 +86,7 @@ def connector_for(config: ProducerConfig, transport: str | Connector) -> Connect
     if names == ("rdma",):
         return _rdma_connector(config, None)
     stream = StreamConnector(
-        _ssl_context(config),
+        _ssl_context(config, log),
         send_buffer_bytes=config.send_buffer_bytes,
         receive_buffer_bytes=config.receive_buffer_bytes,
     )
@@ -83,10 +94,10 @@ def connector_for(config: ProducerConfig, transport: str | Connector) -> Connect
 
 
 def _check_connector(config: ProducerConfig, connector: Connector) -> None:
-    """Check a user's connector. It opens the connections itself, so it would ignore a ``security_protocol``.
+    """Check a user's connector. It opens the connections itself, so it would ignore a ``security_protocol`` with TLS.
 
     Raises:
-        ConfigurationError: a method is missing, or ``security_protocol`` is not PLAINTEXT.
+        ConfigurationError: a method is missing, or ``security_protocol`` includes TLS.
     """
     missing = [f"has no {name}()" for name in ("resolve", "connect") if not callable(getattr(connector, name, None))]
     problems = ["is a class: pass an instance"] if isinstance(connector, type) else missing
@@ -95,7 +106,7 @@ def _check_connector(config: ProducerConfig, connector: Connector) -> None:
             f"transport {connector!r} {problems[0]}; use 'tcp', 'rdma', 'rdma,tcp', or a connector "
             "(aioproducer.transport.base.Connector)"
         )
-    if config.security_protocol != "PLAINTEXT":
+    if config.uses_tls:
         raise ConfigurationError(
             f"security_protocol {config.security_protocol} needs transport 'tcp': a {type(connector).__name__} opens "
             "its own connections and would not encrypt them"
@@ -107,10 +118,10 @@ def _rdma_connector(config: ProducerConfig, otherwise: StreamConnector | None) -
     from aioproducer.transport.rdma import FallbackConnector, RdmaConnector
     from aioproducer.transport.rdma.verbs import RdmaUnavailableError
 
-    if config.security_protocol != "PLAINTEXT":
+    if config.uses_tls:
         raise ConfigurationError(
-            f"transport 'rdma' needs security_protocol PLAINTEXT, not {config.security_protocol}: RDMA writes are "
-            "neither encrypted nor authenticated. Use transport 'tcp'"
+            f"transport 'rdma' needs security_protocol PLAINTEXT or SASL_PLAINTEXT, not {config.security_protocol}: "
+            "RDMA writes are not encrypted. Use transport 'tcp'"
         )
     try:
         rdma = RdmaConnector()
@@ -121,12 +132,12 @@ def _rdma_connector(config: ProducerConfig, otherwise: StreamConnector | None) -
     return rdma if otherwise is None else FallbackConnector(rdma, otherwise)
 
 
-def _ssl_context(config: ProducerConfig) -> ssl.SSLContext | None:
-    if config.security_protocol != "SSL":
+def _ssl_context(config: ProducerConfig, log: Log) -> ssl.SSLContext | RenewedContext | None:
+    if not config.uses_tls:
         return None
-    from aioproducer.security import ssl_context_from
+    from aioproducer.security import context_source_from
 
-    return ssl_context_from(config)
+    return context_source_from(config, config.ssl_certificate_poll_interval_ms / 1000, log)
 
 
 def make_parts(
@@ -134,11 +145,13 @@ def make_parts(
     loop: asyncio.AbstractEventLoop,
     connector: Connector,
     hooks: Hooks,
+    interceptors: InterceptorChain,
     on_error: OnError | None,
     random: Random,
     log: ClientLog,
 ) -> Parts:
     """Create and connect the parts of a producer, without starting any."""
+    outcomes = OutcomeReporter(loop, interceptors) if interceptors.wants_acknowledgements else None
     retry_backoff = ExponentialBackoff(config.retry_backoff_ms, config.retry_backoff_max_ms)
     metadata = ClusterMetadata(
         config.bootstrap_addresses,
@@ -153,6 +166,20 @@ def make_parts(
     producer_state = ProducerState(
         idempotent=config.enable_idempotence, max_in_flight=config.max_in_flight_requests_per_connection
     )
+    transactions = None
+    if config.transactional_id is not None:
+        # Imported late: few producers have transactions.
+        from aioproducer.core.transactions.manager import TransactionManager
+
+        transactions = TransactionManager(
+            config.transactional_id,
+            config.transaction_timeout_ms,
+            producer_state,
+            retry_backoff,
+            random,
+            topic_id=lambda name: None if (topic := metadata.topic(name)) is None else topic.topic_id,
+        )
+        producer_state.transactions = transactions
     # Kafka allows windows of length 0.
     metrics = Metrics(config.metrics_num_samples, max(config.metrics_sample_window_ms, 1))
     sender_passes = SenderPasses(loop)
@@ -173,13 +200,21 @@ def make_parts(
         random=random,
         choose_partition=partition_choice(config, metadata),
         rack_of=lambda node_id: None if (node := metadata.node(node_id)) is None else node.rack,
+        on_outcome=None if outcomes is None else outcomes.add,
     )
     failed_records = None
     if hooks.record_failed:
         from aioproducer.io.failed_records import FailedRecords
 
         failed_records = FailedRecords(loop, hooks.record_failed, accumulator.release, pool.total_memory, log)
-    failures = FailureReporter(loop, metrics, log, on_error, failed_records)
+    failures = FailureReporter(
+        loop,
+        metrics,
+        log,
+        on_error,
+        failed_records,
+        on_failure=None if transactions is None else transactions.record_failed,
+    )
     sender = Sender(
         loop,
         sender_passes,
@@ -187,7 +222,7 @@ def make_parts(
             acks=config.acks,
             request_timeout_ms=config.request_timeout_ms,
             retry_backoff=retry_backoff,
-            node=node_settings(config, log),
+            node=node_settings(config, loop, random, log),
         ),
         accumulator,
         metadata,
@@ -198,12 +233,14 @@ def make_parts(
         hooks=hooks,
         random=random,
         failures=failures,
+        outcomes=outcomes,
+        transactions=transactions,
     )
     accumulator.blocked_records.on_memory_wait = lambda seconds, now: metrics.buffer_wait.record(seconds * 1e9, now)
     _set_gauges(metrics, accumulator, metadata, sender)
     if isinstance(connector, MemoryRegistry):
         _set_rdma_gauges(metrics, connector.counters)
-    return Parts(accumulator, metadata, sender, metrics, failures)
+    return Parts(accumulator, metadata, sender, metrics, failures, transactions)
 
 
 def accumulator_settings(config: ProducerConfig, retry_backoff: ExponentialBackoff) -> AccumulatorSettings:
@@ -235,9 +272,17 @@ def accumulator_settings(config: ProducerConfig, retry_backoff: ExponentialBacko
     )
 
 
-def node_settings(config: ProducerConfig, log: ClientLog) -> NodeSettings:
+def node_settings(
+    config: ProducerConfig, loop: asyncio.AbstractEventLoop, random: Random, log: ClientLog
+) -> NodeSettings:
     """Return the settings of connections, in their units."""
     idle = config.connections_max_idle_ms
+    login = None
+    if config.uses_sasl:
+        # Imported late: most clients have no login.
+        from aioproducer.security.login import login_from
+
+        login = login_from(config, loop, random, log)
     return NodeSettings(
         client_id=config.client_id,
         log=log,
@@ -248,9 +293,10 @@ def node_settings(config: ProducerConfig, log: ClientLog) -> NodeSettings:
             config.socket_connection_setup_timeout_ms, config.socket_connection_setup_timeout_max_ms
         ),
         max_idle=float("inf") if idle < 0 else idle / 1000,
-        uses_tls=config.security_protocol == "SSL",
+        uses_tls=config.uses_tls,
         check_cluster=config.metadata_cluster_check_enable,
         canonical_bootstrap=config.client_dns_lookup == "resolve_canonical_bootstrap_servers_only",
+        login=login,
     )
 
 

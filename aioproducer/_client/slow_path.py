@@ -1,4 +1,4 @@
-"""The slow path of a send: interceptors, async serializers, and records that cannot go straight into a batch.
+"""The slow path of a send: async serializers, and records that cannot go straight into a batch.
 
 ``hot_path.py`` calls it; the records that it accepts wait in ``core/waiting/blocked_records.py``.
 """
@@ -17,16 +17,14 @@ from aioproducer.core.outcomes.delivery import Delivery, OwnCallback
 from aioproducer.core.waiting.pending import PENDING_OVERHEAD, PendingRecord, payload_size
 from aioproducer.error_codes import INVALID_TOPIC_EXCEPTION
 from aioproducer.errors import InvalidTopicError, KafkaError, SerializationError, broker_error
-from aioproducer.interceptors import InterceptorChain
 from aioproducer.io.cluster import Cluster
 from aioproducer.io.failure_reporter import FailureReporter
-from aioproducer.record import HeaderPair, RecordMetadata, normalise_headers
+from aioproducer.record import HeaderPair, normalise_headers
 from aioproducer.wire.record import MAX_RECORD_OVERHEAD
 from aioproducer.wire.record_batch import BATCH_HEADER_SIZE, Buffer, estimate_size_in_bytes_upper_bound
 
 if TYPE_CHECKING:
     from aioproducer.config import ProducerConfig
-    from aioproducer.producer_record import Record
 
 
 # Upper bound of a record's estimated size without key, value and headers: three sizes are varints of up to 5 bytes.
@@ -41,7 +39,6 @@ class SlowPath:
     """Accepts the records that the hot path cannot append.
 
     Args:
-        interceptors: see ``intercept`` and ``report_outcome``.
         failures: receives each record that fails here and each error that is raised.
     """
 
@@ -51,7 +48,6 @@ class SlowPath:
         loop: asyncio.AbstractEventLoop,
         accumulator: RecordAccumulator,
         cluster: Cluster,
-        interceptors: InterceptorChain,
         failures: FailureReporter,
     ) -> None:
         self._limits = (
@@ -62,47 +58,9 @@ class SlowPath:
         self._loop = loop
         self._accumulator = accumulator
         self._cluster = cluster
-        self._interceptors = interceptors
         self._failures = failures
         # Tasks of async serializers.
         self.serializing: set[asyncio.Task[None]] = set()
-
-    # Interceptors
-
-    def intercept(
-        self,
-        topic: str,
-        partition: int | None,
-        key: Any,
-        value: Any,
-        headers: Sequence[tuple[str, Buffer | None]],
-        timestamp_ms: int | None,
-    ) -> Record:
-        """Return the record that the interceptors make of these arguments."""
-        record_class = self._interceptors.record_class
-        assert record_class is not None
-        return self._interceptors.on_send(record_class(topic, value, key, partition, timestamp_ms, headers))  # type: ignore[arg-type]  # normalised there
-
-    def report_rejected(self, record: Record, error: BaseException) -> None:
-        """Report to the interceptors that the record was not accepted."""
-        self._interceptors.on_send_error(record, record.partition, error)
-
-    def report_outcome(self, delivery: Delivery, headers: Sequence[HeaderPair]) -> None:
-        """Report the outcome to the interceptors, once: delivered, failed or withdrawn."""
-        interceptors = self._interceptors
-        if not interceptors.wants_acknowledgements:
-            return
-
-        def report(delivery: Delivery) -> None:
-            if delivery.cancelled() and not delivery.withdrawn:
-                # Only the caller's handle is cancelled; another handle on the same record reports the outcome.
-                Delivery(delivery._group, -1 - delivery._index).add_done_callback(OwnCallback(report))
-                return
-            error = asyncio.CancelledError() if delivery.withdrawn else delivery.exception()
-            metadata = RecordMetadata(*delivery.topic_partition, None, None) if error else delivery.result()
-            interceptors.on_acknowledgement(metadata, error, tuple(headers))
-
-        delivery.add_done_callback(OwnCallback(report))
 
     # Into the queues
 
@@ -165,11 +123,11 @@ class SlowPath:
         headers: Sequence[tuple[str, Buffer | None]],
         error: KafkaError,
     ) -> None:
+        pending.headers = normalise_headers(headers)
         if self._failures.failed_records is not None:
             # The hook receives the whole record.
             pending.key = None if key is None else bytes(key)
             pending.value = None if value is None else bytes(value)
-            pending.headers = normalise_headers(headers)
             pending.charged = payload_size(key, value, headers) + PENDING_OVERHEAD
         pending.fail(error)
         self._failures.record_rejected(pending, error)

@@ -10,7 +10,9 @@ import errno
 from collections.abc import Mapping, Sequence
 
 from aioproducer._common.texts import counted, printable, were
+from aioproducer.error_codes import ILLEGAL_SASL_STATE, UNSUPPORTED_SASL_MECHANISM
 from aioproducer.errors import (
+    AuthenticationError,
     BootstrapResolutionError,
     BufferExhaustedError,
     ConnectionFailedError,
@@ -18,9 +20,11 @@ from aioproducer.errors import (
     KafkaError,
     KafkaTimeoutError,
     MetadataTimeoutError,
+    NetworkError,
     ProtocolError,
     RecordTooLargeError,
     TlsError,
+    error_class,
 )
 
 _ADVERTISED = (
@@ -50,7 +54,8 @@ _CERTIFICATE_HINTS = {
 _TLS_HINTS = (
     (
         ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST", "UNKNOWN_PROTOCOL", "PACKET_LENGTH"),
-        "The server does not speak TLS: use the broker's TLS listener, or security_protocol='PLAINTEXT'.",
+        "The server does not speak TLS: use the broker's TLS listener, or a security_protocol without TLS (PLAINTEXT, "
+        "SASL_PLAINTEXT).",
     ),
     (
         ("CERTIFICATE_REQUIRED", "BAD_CERTIFICATE", "ALERT_UNKNOWN_CA", "CERTIFICATE_UNKNOWN"),
@@ -138,25 +143,83 @@ def tls_handshake_ended(address: str) -> ConnectionFailedError:
     """Return the error for a peer that ends the TLS handshake, as Kafka does on a listener without TLS."""
     return ConnectionFailedError(
         f"{address} ended the connection during the TLS handshake. Either this listener does not speak TLS: use the "
-        "broker's TLS listener, or security_protocol='PLAINTEXT'; or the broker has just stopped."
+        "broker's TLS listener, or a security_protocol without TLS (PLAINTEXT, SASL_PLAINTEXT); or the broker has just "
+        "stopped."
     )
 
 
 def ended_before_first_answer(
     address: str, *, uses_tls: bool, exception: Exception | None = None
 ) -> ConnectionFailedError:
-    """Return the error for a peer that ends the connection before its first response, as TLS and SASL listeners do."""
+    """Return the error for a peer that ends the connection before its first response, as TLS listeners do."""
     because = f" ({exception})" if exception is not None else ""
     if uses_tls:
         return ConnectionFailedError(
-            f"{address} ended the connection before it answered the first request{because}. The listener may require "
-            "SASL or a client certificate (ssl.client.auth=required): check the broker's listeners and its log."
+            f"{address} ended the connection before it answered the first request{because}. The listener may require a "
+            "client certificate (ssl.client.auth=required): check the broker's listeners and its log."
         )
     return ConnectionFailedError(
-        f"{address} ended the connection before it answered the first request{because}. Often this listener speaks TLS "
-        "or requires SASL, and the client uses security_protocol='PLAINTEXT': check listeners in the broker's "
-        "configuration. Otherwise the broker has just stopped."
+        f"{address} ended the connection before it answered the first request{because}. Often this listener speaks "
+        "TLS, and the client's security_protocol is one without TLS (PLAINTEXT, SASL_PLAINTEXT): check listeners in "
+        "the broker's configuration. Otherwise the broker has just stopped."
     )
+
+
+def ended_before_first_service(
+    address: str, request: str, *, uses_tls: bool, exception: Exception | None = None
+) -> NetworkError:
+    """Return the error for a peer that tells its versions and ends the connection at the first ``request``."""
+    because = f" ({exception})" if exception is not None else ""
+    return NetworkError(
+        f"{address} ended the connection before it answered {request}, the first request after ApiVersions{because}. "
+        f"Often this listener requires SASL, and the client's security_protocol is {_protocol(False, uses_tls)}. "
+        "Otherwise the broker has just stopped."
+    )
+
+
+def sasl_required(address: str, mechanisms: Sequence[str], *, uses_tls: bool) -> AuthenticationError:
+    """Return the error for a listener that requires SASL, for a client that does not use it."""
+    return _authentication_error(
+        ILLEGAL_SASL_STATE,
+        f"The listener {address} requires SASL, but the client's security_protocol is {_protocol(False, uses_tls)}: "
+        f"set it to {_protocol(True, uses_tls)}, and set sasl_mechanism to one that the listener offers "
+        f"({_listed(mechanisms)}).",
+    )
+
+
+def sasl_not_offered(address: str, *, uses_tls: bool) -> AuthenticationError:
+    """Return the error for a listener without SASL, for a client that uses it."""
+    return _authentication_error(
+        ILLEGAL_SASL_STATE,
+        f"The listener {address} does not use SASL, but the client's security_protocol is {_protocol(True, uses_tls)}: "
+        f"set it to {_protocol(False, uses_tls)}, or use a listener with SASL.",
+    )
+
+
+def mechanism_not_offered(address: str, mechanism: str, mechanisms: Sequence[str]) -> AuthenticationError:
+    """Return the error for a listener that has other SASL ``mechanisms`` than the client's."""
+    return _authentication_error(
+        UNSUPPORTED_SASL_MECHANISM,
+        f"The broker {address} does not accept the SASL mechanism {mechanism}; it offers: {_listed(mechanisms)}. Set "
+        "sasl_mechanism to one of these.",
+    )
+
+
+def _authentication_error(code: int, text: str) -> AuthenticationError:
+    error = error_class(code)(text)
+    assert isinstance(error, AuthenticationError)
+    return error
+
+
+def _listed(mechanisms: Sequence[str]) -> str:
+    return printable(", ".join(mechanisms)) or "none"
+
+
+def _protocol(uses_sasl: bool, uses_tls: bool) -> str:
+    """Return the ``security_protocol``."""
+    if uses_sasl:
+        return "SASL_SSL" if uses_tls else "SASL_PLAINTEXT"
+    return "SSL" if uses_tls else "PLAINTEXT"
 
 
 def unexpected_frame(address: str, start: bytes, limit: int) -> ProtocolError | TlsError:
@@ -167,8 +230,8 @@ def unexpected_frame(address: str, start: bytes, limit: int) -> ProtocolError | 
         )
     if len(start) >= 2 and start[0] in _TLS_RECORD_TYPES and start[1] == 3:
         return TlsError(
-            f"{address} speaks TLS, but this client does not: set security_protocol='SSL', or use the broker's "
-            "plaintext listener."
+            f"{address} speaks TLS, but this client does not: set security_protocol to SSL (SASL_SSL with SASL), or "
+            "use a listener without TLS."
         )
     if start[:4] == _RDMA_HANDSHAKE:
         return ProtocolError(

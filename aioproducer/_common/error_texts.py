@@ -214,7 +214,10 @@ HINTS: dict[int, str] = {
     ),
     46: "The records are in the log; this counts as success.",
     47: "In a transaction: abort it and start again. Otherwise the producer requests a new epoch automatically.",
-    48: "Close the producer and create a new one; calls for one transactional id must not run concurrently.",
+    48: (
+        "The coordinator may have aborted it after transaction_timeout_ms: raise that, or send less in a transaction. "
+        "Close the producer and create a new one; calls for one transactional id must not run concurrently."
+    ),
     49: (
         "The transactional id has expired (transactional.id.expiration.ms) or is used elsewhere: close the "
         "producer and create a new one."

@@ -39,3 +39,15 @@ def printable(text: str, limit: int = LONGEST_FOREIGN_TEXT) -> str:
     # The text may have megabytes: only the part that is kept is escaped.
     escaped = "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text[: limit + 1])
     return escaped if len(escaped) <= limit else f"{escaped[: limit - 3]}..."
+
+
+def has_utf8_form(text: str) -> bool:
+    """Return whether ``text`` can be encoded; a lone surrogate cannot.
+
+    For secrets: an error that is raised where UnicodeEncodeError is caught has it as its context, and with it the text.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -15,6 +15,7 @@ from aioproducer.broker.handlers.requests import Requests
 from aioproducer.broker.image import (
     CLUSTER_DEFAULT,
     GROUP_METADATA_TOPIC,
+    TRANSACTION_STATE_TOPIC,
     BrokerRegistration,
     ClusterImage,
     PartitionState,
@@ -23,6 +24,7 @@ from aioproducer.broker.log import LogConfig, LogManager
 from aioproducer.broker.replicas.replica_manager import ReplicaManager
 from aioproducer.broker.server.peer import PeerClient
 from aioproducer.broker.server.server import Server
+from aioproducer.broker.transactions import TransactionCoordinator
 
 if TYPE_CHECKING:
     from aioproducer.broker.controller.controller import Controller
@@ -97,6 +99,7 @@ class Broker:
         self._stage = _Stage.DOWN
         self._servers: list[Server] = []
         self._groups: GroupCoordinator | None = None
+        self._transactions: TransactionCoordinator | None = None
         self._log_configs: dict[str, LogConfig] = {}
         self._changing = asyncio.Lock()
 
@@ -123,6 +126,17 @@ class Broker:
         if self._stage is _Stage.SERVING:
             self._groups.start()
         return self._groups
+
+    @property
+    def transactions(self) -> TransactionCoordinator:
+        """The coordinator of transactional ids; made when something first needs it."""
+        return self._transactions or self._make_transactions()
+
+    def _make_transactions(self) -> TransactionCoordinator:
+        self._transactions = TransactionCoordinator(self)
+        if self._stage is _Stage.SERVING:
+            self._transactions.start()
+        return self._transactions
 
     def log_config(self, topic: str) -> LogConfig:
         """What a topic's configurations and this node's make of its logs; this node's alone for an unknown topic."""
@@ -232,6 +246,10 @@ class Broker:
             self._groups.start()
         elif GROUP_METADATA_TOPIC in self.image.topics:
             self._make_groups()
+        if self._transactions is not None:
+            self._transactions.start()
+        elif TRANSACTION_STATE_TOPIC in self.image.topics:
+            self._make_transactions()
         for server in self._servers:
             server.serve()
 
@@ -287,12 +305,15 @@ class Broker:
         self._stage = _Stage.DOWN
         self.controller.detach(self)
         groups, self._groups = self._groups, None
+        transactions, self._transactions = self._transactions, None
         servers, self._servers = self._servers, []
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.replicas.close())
                 if groups is not None:
                     tasks.create_task(groups.close())
+                if transactions is not None:
+                    tasks.create_task(transactions.close())
                 for server in servers:
                     tasks.create_task(server.wait_closed())
         finally:
@@ -306,17 +327,19 @@ class Broker:
             self._log_configs.pop(state.topic, None)
         self.replicas.apply(changed, removed)
         for state in changed:
-            if state.topic == GROUP_METADATA_TOPIC:
-                self._coordinate(state.index, state.leader == self.node_id)
+            self._coordinate(state, state.leader == self.node_id)
         for state in removed:
-            if state.topic == GROUP_METADATA_TOPIC:
-                self._coordinate(state.index, False)
+            self._coordinate(state, False)
         if self._groups is not None and removed:
             self._groups.partitions_deleted((state.topic, state.index) for state in removed)
 
-    def _coordinate(self, index: int, is_leader: bool) -> None:
-        if self._groups is not None or (is_leader and self._stage is _Stage.SERVING):
-            self.groups.leadership(index, is_leader)
+    def _coordinate(self, state: PartitionState, is_leader: bool) -> None:
+        """Coordinate what is kept in a partition of an internal topic, or no longer."""
+        may_begin = is_leader and self._stage is _Stage.SERVING
+        if state.topic == GROUP_METADATA_TOPIC and (self._groups is not None or may_begin):
+            self.groups.shards.leadership(state.index, is_leader)
+        elif state.topic == TRANSACTION_STATE_TOPIC and (self._transactions is not None or may_begin):
+            self.transactions.shards.leadership(state.index, is_leader)
 
     def configs_changed(self, topics: Sequence[str] | None) -> None:
         """Work by the configurations that the controller has now, of these topics or (``None``) of nodes."""

@@ -70,6 +70,7 @@ class BrokerCluster:
         ssl_context: ssl.SSLContext | None = None,
         listener: Listener | None = None,
         wall_ms: Callable[[], int] = wall_clock_ms,
+        features: Mapping[str, int] | None = None,
     ) -> None:
         """
         Args:
@@ -86,6 +87,8 @@ class BrokerCluster:
             ssl_context: The servers' side of TLS; ``None`` for plain connections.
             listener: What takes the nodes' connections instead of TCP's (RDMA's, which knows its own settings).
             wall_ms: The time that records and files are stamped with, in milliseconds since the epoch.
+            features: Levels of features, such as ``{"transaction.version": 1}`` for transactions as before KIP-890. A
+                feature that is not named keeps its level; in a new cluster it has the highest.
 
         Raises:
             ConfigurationError: an argument or property is wrong.
@@ -138,6 +141,7 @@ class BrokerCluster:
         self._ssl_context = ssl_context
         self._listener = listener
         self._wall_ms = wall_ms
+        self._features = dict(features or {})
         self._ports = dict(zip(self._node_ids, ports or [], strict=False))
         self._hosts = {
             node_id: (host or "127.0.0.1")
@@ -210,7 +214,7 @@ class BrokerCluster:
         try:
             image = self._journal.load(_new_cluster_id())
             self._controller = Controller(image, self._journal, self._config)
-            self._controller.begin(len(self._node_ids))
+            self._controller.begin(len(self._node_ids), self._features)
             self.brokers = self._new_brokers(self._controller)
             for broker in self.brokers.values():
                 await broker.open()

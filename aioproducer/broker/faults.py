@@ -28,6 +28,7 @@ TOPIC_APIS: Final = frozenset(
         ApiKey.LIST_OFFSETS,
         ApiKey.METADATA,
         ApiKey.OFFSET_COMMIT,
+        ApiKey.TXN_OFFSET_COMMIT,
         ApiKey.CREATE_TOPICS,
         ApiKey.DELETE_TOPICS,
         ApiKey.DELETE_RECORDS,
@@ -98,6 +99,8 @@ class Rule:
     delay_ms: int = 0
     disconnect: str | None = None
     throttle_ms: int = 0
+    postpone_ms: int = 0
+    is_repeated: bool = False
     used: int = 0
     """How many requests met it."""
 
@@ -117,6 +120,8 @@ class Rule:
         what += [f"delay of {self.delay_ms} ms"] if self.delay_ms else []
         what += [f"disconnect {self.disconnect}"] if self.disconnect else []
         what += [f"throttle of {self.throttle_ms} ms"] if self.throttle_ms else []
+        what += [f"postponed by {self.postpone_ms} ms"] if self.postpone_ms else []
+        what += ["done twice"] if self.is_repeated else []
         where = "" if self.topic is None else f" of {self.topic}"
         where += "" if self.partition is None else f"-{self.partition}"
         where += "" if self.node is None else f" at node {self.node}"
@@ -127,12 +132,14 @@ class Rule:
 class Fault:
     """What is to happen to one request."""
 
-    __slots__ = ("_met", "_rules", "delay_ms", "disconnect", "throttle_ms")
+    __slots__ = ("_met", "_rules", "delay_ms", "disconnect", "is_repeated", "postpone_ms", "throttle_ms")
 
     def __init__(self) -> None:
         self.delay_ms = 0
         self.disconnect: str | None = None
         self.throttle_ms = 0
+        self.postpone_ms = 0
+        self.is_repeated = False
         self._rules: list[Rule] = []
         self._met: set[Rule] = set()
 
@@ -150,6 +157,8 @@ class Fault:
         self.delay_ms += rule.delay_ms
         self.disconnect = self.disconnect or rule.disconnect
         self.throttle_ms = max(self.throttle_ms, rule.throttle_ms)
+        self.postpone_ms += rule.postpone_ms
+        self.is_repeated = self.is_repeated or rule.is_repeated
 
     def error_for(self, topic: str | None = None, partition: int | None = None) -> BrokerError | None:
         """The error for a partition, or a topic, or all of the request; what was set for a part is not for the whole.
@@ -234,6 +243,22 @@ class Faults:
         """
         return self._add(Rule(find_api(api), node, _times(times), throttle_ms=_positive("ms", ms)))
 
+    def postpone(self, api: str | int, ms: int, times: int | None = 1, *, node: int | None = None) -> Rule:
+        """Hold ``times`` requests back for ``ms`` milliseconds before they are processed: they take effect late.
+
+        Raises:
+            ValueError: unknown ``api``, or ``ms`` is not positive.
+        """
+        return self._add(Rule(find_api(api), node, _times(times), postpone_ms=_positive("ms", ms)))
+
+    def repeat(self, api: str | int, times: int | None = 1, *, node: int | None = None) -> Rule:
+        """Process ``times`` requests twice and send the second answer, as if the client had missed the first.
+
+        Raises:
+            ValueError: unknown ``api``.
+        """
+        return self._add(Rule(find_api(api), node, _times(times), is_repeated=True))
+
     def take(self, node_id: int, header: RequestHeader, request: Request[Response]) -> Fault | None:
         """What is to happen to a request that ``node_id`` received; ``None`` for nothing."""
         if not self._rules:
@@ -260,7 +285,7 @@ class Faults:
         return sum(rule.used for rule in (*self._rules, *self._spent) if key is None or rule.api == key)
 
     async def hold(self, delay_ms: int) -> None:
-        """Hold an answer back for so many milliseconds, or until all are let go."""
+        """Hold a request or an answer back for this many milliseconds, or until ``let_go`` ends all waits."""
         held = asyncio.get_running_loop().create_future()
         self._held.add(held)
         try:
@@ -272,7 +297,7 @@ class Faults:
             self._held.discard(held)
 
     def let_go(self) -> None:
-        """Send the answers that are held back."""
+        """Let the requests and answers that are held back go on."""
         for held in self._held:
             if not held.done():
                 held.set_result(None)

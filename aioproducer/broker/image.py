@@ -23,6 +23,13 @@ INTERNAL_TOPICS = frozenset((GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, SHAR
 """Topics that belong to the brokers themselves (Kafka's Topic.INTERNAL_TOPICS)."""
 
 
+TRANSACTION_VERSION = "transaction.version"
+"""The feature for the kind of transactions: 2 has a new producer epoch for each transaction (KIP-890)."""
+
+SUPPORTED_FEATURES = {TRANSACTION_VERSION: range(3)}
+"""The levels of each feature that this release knows; a new cluster has the highest."""
+
+
 @dataclass(slots=True)
 class PartitionState:
     """Who holds a partition and who leads it.
@@ -93,6 +100,15 @@ class ClusterImage:
     """Configurations set while running, by node id in decimal, and ``CLUSTER_DEFAULT`` for those of all nodes."""
     next_producer_id: int = 0
     """The first producer id that no block has been taken for."""
+    features: dict[str, int] = field(default_factory=dict)
+    """The level of each feature (KIP-584); without one in a cluster that has not started yet."""
+    features_epoch: int = -1
+    """Rises with each change of ``features``."""
+
+    @property
+    def transaction_version(self) -> int:
+        """The level of ``transaction.version``, 0 where nothing has set it."""
+        return self.features.get(TRANSACTION_VERSION, 0)
 
     def topic(self, name: str) -> TopicState:
         """The topic of that name.

@@ -1,4 +1,4 @@
-"""The command line: ``aioproducer produce | consume | topics | broker | perf | config``.
+"""The command line: ``aioproducer produce | consume | topics | broker | perf | config | doctor``.
 
 What it stands on (click, rich) comes with ``pip install 'aioproducer[cli]'``.
 """

@@ -21,10 +21,12 @@ _COMMANDS = {
     "broker": "aioproducer.cli.broker",
     "config": "aioproducer.cli.config",
     "consume": "aioproducer.cli.consume",
+    "doctor": "aioproducer.cli.doctor",
     "perf": "aioproducer.cli.perf",
     "produce": "aioproducer.cli.produce",
     "rdma-gateway": "aioproducer.cli.rdma_gateway",
     "topics": "aioproducer.cli.topics",
+    "transactions": "aioproducer.cli.transactions",
 }
 
 

@@ -13,7 +13,7 @@ import click
 
 from aioproducer._common.diagnosis import nearest
 from aioproducer._common.texts import are
-from aioproducer.admin import Admin, OffsetSpec
+from aioproducer.admin import ISOLATION_LEVELS, Admin, IsolationLevel, OffsetSpec
 from aioproducer.cli.existing import describe_topic
 from aioproducer.cli.exits import EXPLANATION, SUCCEEDED, CommandError, CommandUsageError
 from aioproducer.cli.options import client_config, cluster_options, diagnosis_options
@@ -42,6 +42,7 @@ class Job:
     until: Position | None
     follow: bool
     max_records: int | None
+    isolation_level: IsolationLevel
     output: str
     format: str
     fields: tuple[str, ...]
@@ -57,6 +58,13 @@ class Job:
 @click.option("--until", metavar="POSITION", help="Stop before this position.  [default: the current end]")
 @click.option("-n", "--max-records", type=click.IntRange(min=1), metavar="N", help="Stop after N records.")
 @click.option("--follow", is_flag=True, help="Wait for new records at the end.")
+@click.option(
+    "--isolation-level",
+    type=click.Choice(tuple(ISOLATION_LEVELS)),
+    default="read_uncommitted",
+    show_default=True,
+    help="read_committed: leave out records of open and aborted transactions.",
+)
 @click.option(
     "-f",
     "--format",
@@ -80,6 +88,7 @@ def command(
     until: str | None,
     max_records: int | None,
     follow: bool,
+    isolation_level: IsolationLevel,
     format_: str | None,
     output: str,
     fields: str | None,
@@ -88,6 +97,7 @@ def command(
     quiet: bool,
     bootstrap_server: str | None,
     settings: tuple[str, ...],
+    secrets: tuple[str, ...],
     config_file: str | None,
     timeout: float,
 ) -> int:
@@ -114,11 +124,12 @@ def command(
         None if until is None else parse_position(until, "--until"),
         follow,
         max_records,
+        isolation_level,
         output,
         chosen,
         _fields(fields, key, chosen),
         separator.replace("\\t", "\t").encode(),
-        client_config(bootstrap_server, settings, config_file),
+        client_config(bootstrap_server, settings, secrets, config_file),
         timeout,
     )
     reporter = Reporter("consume", quiet=quiet or output == STDOUT)
@@ -156,8 +167,11 @@ async def _stops(job: Job) -> dict[int, Position] | Position | None:
             return job.until
         numbers = [each.partition for each in topic.partitions]
         wanted = [partition for partition in job.partitions or numbers if partition in numbers]
-        stops = await admin.list_offsets(job.topic, dict.fromkeys(wanted, "latest"))
-        end = max(stops.values(), default=0)
+        latest: dict[int, OffsetSpec] = dict.fromkeys(wanted, "latest")
+        stops = ends = await admin.list_offsets(job.topic, latest)
+        if job.isolation_level == "read_committed":
+            stops = await admin.list_offsets(job.topic, latest, isolation_level=job.isolation_level)
+        end = max(ends.values(), default=0)
         if isinstance(job.start, int) and stops and job.start > end:
             raise CommandError(
                 f"--from {job.start} is beyond the end of topic {job.topic!r}, next offset {end}: use a lower offset, "
@@ -167,7 +181,9 @@ async def _stops(job: Job) -> dict[int, Position] | Position | None:
             stops = {partition: min(stop, job.until) for partition, stop in stops.items()}
         elif job.until is not None and job.until != "end":
             spec: OffsetSpec = "earliest" if isinstance(job.until, str) else job.until
-            stops = await admin.list_offsets(job.topic, dict.fromkeys(wanted, spec))
+            stops = await admin.list_offsets(
+                job.topic, dict.fromkeys(wanted, spec), isolation_level=job.isolation_level
+            )
         return cast("dict[int, Position]", stops)
 
 
@@ -246,7 +262,15 @@ async def _consume(job: Job, reporter: Reporter, interruption: Interruption) -> 
 async def _read(job: Job, reporter: Reporter, output: Output) -> bool:
     """Write what there is to be read; True."""
     stops = await _stops(job)
-    reader = Reader.from_config(job.config, job.topic, job.partitions, start=job.start, stop=stops, timeout=job.timeout)
+    reader = Reader.from_config(
+        job.config,
+        job.topic,
+        job.partitions,
+        start=job.start,
+        stop=stops,
+        isolation_level=job.isolation_level,
+        timeout=job.timeout,
+    )
     async with reader:
         await output.open()
         async with reporter.progress(None, lambda: (output.written, 0)):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from aioproducer.cli.exits import CommandUsageError
 
@@ -74,6 +76,26 @@ def diagnosis_options(function: F) -> F:
     return function
 
 
+secret_option = click.option(
+    "--secret",
+    "secrets",
+    multiple=True,
+    metavar="NAME=SOURCE",
+    help="A client key whose value is read from env:VARIABLE or file:PATH; overrides --config.",
+)
+
+
+class FromEnvironment(str):
+    """A value of an environment variable, which files and other options override."""
+
+    __slots__ = ()
+
+
+def _mark_source(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    source = context.get_parameter_source(parameter.name or "")
+    return FromEnvironment(value) if value is not None and source is ParameterSource.ENVIRONMENT else value
+
+
 def cluster_options(function: F) -> F:
     """Which cluster, and how to speak to it."""
     for option in (
@@ -95,14 +117,16 @@ def cluster_options(function: F) -> F:
             metavar="NAME=VALUE",
             help="A client key, as -X linger.ms=20; overrides --config. 'aioproducer config' lists the keys.",
         ),
+        secret_option,
         click.option(
             "-b",
             "--bootstrap-server",
             "--bootstrap-servers",
             envvar="AIOPRODUCER_BOOTSTRAP_SERVERS",
             show_envvar=True,
+            callback=_mark_source,
             metavar="HOST:PORT,...",
-            help=f"One or more brokers.  [default: {DEFAULT_BOOTSTRAP_SERVER}]",
+            help=f"One or more brokers; -X and --config override the variable.  [default: {DEFAULT_BOOTSTRAP_SERVER}]",
         ),
     ):
         function = option(function)
@@ -124,7 +148,51 @@ def pairs(settings: Sequence[str], option: str) -> dict[str, str]:
     return found
 
 
-def client_config(bootstrap_server: str | None, settings: Sequence[str], config_file: str | None) -> dict[str, object]:
+def secret_values(secrets: Sequence[str], names: Mapping[str, str]) -> dict[str, str]:
+    """The values that ``NAME=env:VARIABLE`` and ``NAME=file:PATH`` name; of a file all but its last line end.
+
+    ``names`` translates names in snake_case.
+
+    Raises:
+        CommandUsageError: the form is another one, or there is no such value; the text shows no value, nor a source
+            that may be one.
+    """
+    found: dict[str, str] = {}
+    for secret in secrets:
+        name, _, source = secret.partition("=")
+        name = names.get(name.strip(), name.strip())
+        kind, colon, place = source.partition(":")
+        if not (name and colon and place and kind in ("env", "file")):
+            shown = f" for {name}" if source else ""
+            raise CommandUsageError(f"--secret takes NAME=env:VARIABLE or NAME=file:PATH{shown}, not the value itself")
+        if name in found:
+            raise CommandUsageError(f"--secret {name} is given twice: remove one of them")
+        found[name] = _environment_value(name, place) if kind == "env" else _file_value(name, place)
+    return found
+
+
+def _environment_value(name: str, variable: str) -> str:
+    value = os.environ.get(variable)
+    if value is None:
+        raise CommandUsageError(f"--secret {name}: the environment has no variable {variable}")
+    return value
+
+
+def _file_value(name: str, path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", newline="") as file:
+            value = file.read()
+    except OSError as error:
+        raise CommandUsageError(f"--secret {name}: {path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        # Its own text would contain bytes of the file.
+        raise CommandUsageError(f"--secret {name}: {path} is not UTF-8") from None
+    return value.removesuffix("\r\n") if value.endswith("\r\n") else value.removesuffix("\n")
+
+
+def client_config(
+    bootstrap_server: str | None, settings: Sequence[str], secrets: Sequence[str], config_file: str | None
+) -> dict[str, object]:
     """The keys given by file and options, in Kafka's spelling.
 
     Serializers are left out of the file: the command line sends bytes.
@@ -132,22 +200,31 @@ def client_config(bootstrap_server: str | None, settings: Sequence[str], config_
     Raises:
         ConfigurationError, CommandUsageError: something is wrong with them.
     """
-    from aioproducer.config.producer import CONFIG_DEF
-    from aioproducer.config.properties import load_properties
+    from aioproducer.config import CONFIG_DEF, Password, Type
+    from aioproducer.config.client_files import load_client_file
 
-    given: Mapping[str, str] = {} if config_file is None else load_properties(config_file)
+    given: Mapping[str, str] = {} if config_file is None else load_client_file(config_file, CONFIG_DEF)
     config: dict[str, object] = {
         name: value for name, value in given.items() if name not in ("key.serializer", "value.serializer")
     }
     attributes = {key.attribute: name for name, key in CONFIG_DEF.keys.items()}
-    for name, value in pairs(settings, "-X").items():
-        dotted = attributes.get(name, name)
+    options = {attributes.get(name, name): value for name, value in pairs(settings, "-X").items()}
+    for dotted, value in options.items():
         if dotted in ("key.serializer", "value.serializer"):
             raise CommandUsageError(
                 f"-X {dotted}: the command line sends bytes unchanged; remove the key, or serialize with the library"
             )
         config[dotted] = value
-    if bootstrap_server is not None:
+    for name, value in secret_values(secrets, attributes).items():
+        if name in options:
+            raise CommandUsageError(f"{name} is given by -X and by --secret: remove one of them")
+        key = CONFIG_DEF.keys.get(name)
+        # A Password is used as it is: neither blanks around it nor placeholders in it mean anything.
+        config[name] = Password(value) if key is not None and key.type is Type.PASSWORD else value
+    if isinstance(bootstrap_server, FromEnvironment):
+        # A file with credentials names the cluster that they are for.
+        config.setdefault(_BOOTSTRAP_SERVERS, bootstrap_server)
+    elif bootstrap_server is not None:
         config[_BOOTSTRAP_SERVERS] = bootstrap_server
     config.setdefault(_BOOTSTRAP_SERVERS, DEFAULT_BOOTSTRAP_SERVER)
     return config

@@ -127,6 +127,7 @@ def command(
     as_json: bool,
     bootstrap_server: str | None,
     settings: tuple[str, ...],
+    secrets: tuple[str, ...],
     config_file: str | None,
     timeout: float,
 ) -> int:
@@ -142,7 +143,7 @@ def command(
     """
     if records is None and duration is None:
         duration = DEFAULT_DURATION
-    config = client_config(bootstrap_server, settings, config_file)
+    config = client_config(bootstrap_server, settings, secrets, config_file)
     if plot is not None:
         _check_plot(plot)
     load = Load(topic, records, duration, size, rate, keys)

@@ -9,7 +9,7 @@ import stat
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import BinaryIO
+from typing import BinaryIO, Literal
 
 import click
 
@@ -29,7 +29,10 @@ from aioproducer.config import ProducerConfig
 from aioproducer.errors import KafkaError
 from aioproducer.producer import Producer
 
+Outcome = Literal["committed", "aborted"]
+
 STDIN = "-"
+_TRANSACTIONAL_ID = "transactional.id"
 # A line may be longer than the record that is made of a column of it, and no line takes all memory.
 LONGEST_LINE = 16 * 1024 * 1024
 
@@ -45,6 +48,7 @@ class Job:
     config: dict[str, object]
     timeout: float
     create: bool
+    in_transaction: bool
     rejects: BinaryIO | None
     as_json: bool
 
@@ -74,6 +78,8 @@ class Job:
 @click.option("--delimiter", metavar="CHARACTER", help="In CSV, the separator.  [default: a comma; in .tsv a tab]")
 @click.option("--partition", type=click.IntRange(min=0), help="Partition of all records.  [default: the partitioner's]")
 @click.option("--create", is_flag=True, help="Create the topic if it does not exist.")
+@click.option("--transaction", is_flag=True, help="Commit all records or none; needs --transactional-id.")
+@click.option("--transactional-id", metavar="ID", help="The producer's id in transactions; also -X transactional.id.")
 @click.option("--rejects", type=click.Path(), metavar="FILE", help="Write bad lines to FILE, unchanged.")
 @click.option("--json", "as_json", is_flag=True, help="Print the final summary as a line of JSON.")
 @click.option("-q", "--quiet", is_flag=True, help="Show no progress.")
@@ -92,11 +98,14 @@ def command(
     delimiter: str | None,
     partition: int | None,
     create: bool,
+    transaction: bool,
+    transactional_id: str | None,
     rejects: str | None,
     as_json: bool,
     quiet: bool,
     bootstrap_server: str | None,
     settings: tuple[str, ...],
+    secrets: tuple[str, ...],
     config_file: str | None,
     timeout: float,
 ) -> int:
@@ -106,12 +115,16 @@ def command(
     are read only as fast as the brokers accept records. Bad lines are counted, shown, and skipped. The first Ctrl-C
     delivers the records read so far; a second one discards them.
 
+    With --transaction, readers of committed records see all of the records at the end of the input, and none of them
+    after an error or Ctrl-C. The brokers abort what takes longer than transaction.timeout.ms, by default a minute.
+
     \b
     Examples:
       aioproducer produce flights flights.csv --key carrier
       tail -F access.log | aioproducer produce access -X compression.type=zstd
       aioproducer produce orders orders.jsonl --key id --timestamp created --rejects bad.jsonl
       aioproducer produce events events.parquet --value payload --headers headers --config client.properties
+      aioproducer produce orders orders.jsonl --transaction --transactional-id nightly
     """
     chosen = format_ or guess_format(file)
     columns = Columns(
@@ -124,7 +137,8 @@ def command(
     _check(chosen, columns, key_separator, delimiter)
     if delimiter is None:
         delimiter = "\t" if file.endswith(".tsv") else ","
-    config = client_config(bootstrap_server, settings, config_file)
+    config = client_config(bootstrap_server, settings, secrets, config_file)
+    _check_transaction(config, transaction, transactional_id)
     # What is wrong with the configuration shows before anything is opened.
     largest = ProducerConfig.from_mapping(config).max_request_size
     reading = Reading(
@@ -138,7 +152,7 @@ def command(
     with ExitStack() as files:
         opened = files.enter_context(_open(file))
         rejected = None if rejects is None else files.enter_context(_open_rejects(rejects, file))
-        job = Job(topic, opened, reading, partition, config, timeout, create, rejected, as_json)
+        job = Job(topic, opened, reading, partition, config, timeout, create, transaction, rejected, as_json)
         return run(lambda interruption: _produce(job, reporter, interruption))
 
 
@@ -159,6 +173,21 @@ def _check(format_: str, columns: Columns, key_separator: str | None, delimiter:
         raise CommandUsageError(f"--delimiter takes one character, not {delimiter!r}")
     if key_separator == "":
         raise CommandUsageError("--key-separator must not be empty")
+
+
+def _check_transaction(config: dict[str, object], transaction: bool, transactional_id: str | None) -> None:
+    """Add the transactional id to the configuration.
+
+    Raises:
+        CommandUsageError: there is an id without a transaction, or a transaction without an id.
+    """
+    if transactional_id is not None:
+        config[_TRANSACTIONAL_ID] = transactional_id
+    given = _TRANSACTIONAL_ID in config
+    if transaction and not given:
+        raise CommandUsageError("--transaction needs --transactional-id ID, or -X transactional.id=ID")
+    if given and not transaction:
+        raise CommandUsageError("a producer with a transactional id sends in a transaction: add --transaction")
 
 
 def _open(name: str) -> io.FileIO:
@@ -196,6 +225,9 @@ class Run:
         self.bad_lines = 0
         self.interrupted = False
         self.read_all = False
+        self.began_transaction = False
+        self.outcome: Outcome | None = None
+        """The end of the transaction, None without one or if it is unknown."""
 
     def look(self) -> tuple[int, int]:
         """For the line of progress."""
@@ -246,6 +278,7 @@ class Run:
             **self.tally.summary(self.stopwatch.seconds()),
             "bad_lines": self.bad_lines,
             "interrupted": self.interrupted,
+            "transaction": self.outcome,
         }
 
 
@@ -262,17 +295,15 @@ async def _produce(job: Job, reporter: Reporter, interruption: Interruption) -> 
         try:
             async with reporter.progress(job.size, run.look):
                 try:
-                    run.interrupted = await interruption.unless(run.feed(producer)) is None
+                    run.interrupted = await interruption.unless(_send_all(run, producer)) is None
                 except (CommandError, KafkaError, OSError) as error:
                     failure = error
                 if run.interrupted:
-                    left = tally.accepted - tally.acked - tally.failed
-                    accepted = f"{human_counted(tally.accepted, 'record')} {were(tally.accepted)} accepted"
-                    reporter.say(
-                        f"interrupted: {accepted}, and the last {human_count(left)} {are(left)} being delivered; "
-                        "interrupt again to discard them"
-                    )
-                await producer.flush()
+                    _say_interrupted(run)
+                if job.in_transaction:
+                    failure = await _end_transaction(run, producer, failure)
+                else:
+                    await producer.flush()
         except asyncio.CancelledError:
             # The second signal. It is dealt with here: a deadline further on must not take itself for it, as
             # asyncio.timeout of CPython 3.11.2 does while a cancellation is open.
@@ -282,6 +313,51 @@ async def _produce(job: Job, reporter: Reporter, interruption: Interruption) -> 
     if tally.accepted or failure is None or job.as_json:
         _print_summary(run)
     return _outcome(run, failure, interruption)
+
+
+async def _send_all(run: Run, producer: Producer) -> bool:
+    """Begin the transaction, if there is to be one, and send the input; True."""
+    if run.job.in_transaction:
+        await producer.begin_transaction()
+        run.began_transaction = True
+    return await run.feed(producer)
+
+
+def _say_interrupted(run: Run) -> None:
+    tally = run.tally
+    accepted = f"interrupted: {human_counted(tally.accepted, 'record')} {were(tally.accepted)} accepted"
+    if run.job.in_transaction:
+        run.reporter.say(f"{accepted}; the transaction is being aborted, interrupt again to leave that to the brokers")
+        return
+    left = tally.accepted - tally.acked - tally.failed
+    run.reporter.say(
+        f"{accepted}, and the last {human_count(left)} {are(left)} being delivered; interrupt again to discard them"
+    )
+
+
+async def _end_transaction(run: Run, producer: Producer, failure: Exception | None) -> Exception | None:
+    """Commit the transaction if the whole input was sent, else abort it; return what went wrong.
+
+    A failure that is known already is returned again.
+    """
+    if not run.began_transaction:
+        return failure
+    if failure is None and run.read_all and not run.tally.failed:
+        try:
+            await producer.commit_transaction()
+        except KafkaError as error:
+            failure = error
+        else:
+            run.outcome = "committed"
+            return None
+    try:
+        await producer.abort_transaction()
+    except KafkaError as error:
+        # The brokers abort it after its time-out, unless a commit was sent.
+        return failure or error
+    run.outcome = "aborted"
+    run.reporter.say("the transaction was aborted")
+    return failure
 
 
 def _check_partition(job: Job, topic: TopicDescription) -> None:
@@ -303,6 +379,9 @@ def _outcome(run: Run, failure: Exception | None, interruption: Interruption) ->
     tally = run.tally
     if failure is not None:
         raise failure
+    if run.interrupted and run.job.in_transaction:
+        # Records that were not sent have failed by the abort.
+        return interruption.exit_code
     if tally.failed and not (run.interrupted and tally.failed == tally.errors["ProducerClosedError"]):
         raise CommandError(_why_failed(run))
     if run.interrupted:
@@ -341,5 +420,7 @@ def _print_summary(run: Run) -> None:
         lines.append(("failed", f"{human_count(count)} {name}"))
     if run.bad_lines:
         lines.append(("bad lines", human_count(run.bad_lines)))
+    if run.job.in_transaction:
+        lines.append(("outcome", run.outcome or "unknown"))
     for title, text in lines:
         print(f"{title + ':':<12}{text}")

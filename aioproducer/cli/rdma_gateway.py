@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -11,12 +12,13 @@ import click
 
 from aioproducer.cli.broker import EVERYWHERE, GREATEST_PORT, parse_listen
 from aioproducer.cli.exits import EXPLANATION, SUCCEEDED, CommandError, CommandUsageError
-from aioproducer.cli.options import client_config, diagnosis_options, log_warnings
+from aioproducer.cli.options import client_config, diagnosis_options, log_warnings, secret_option
 from aioproducer.cli.output import note
 from aioproducer.cli.running import Interruption, run
 
 if TYPE_CHECKING:
     from aioproducer.config import ProducerConfig
+    from aioproducer.core.requests.authenticator import Login
     from aioproducer.gateway import Gateway
     from aioproducer.transport.base import Connector, Listener
 
@@ -116,8 +118,10 @@ def parse_maps(texts: Sequence[str]) -> dict[_Address, _Address]:
     "settings",
     multiple=True,
     metavar="NAME=VALUE",
-    help="A client key for the connection to the broker, as -X security.protocol=SSL; overrides --config.",
+    help="A client key for the connection to the broker, as -X security.protocol=SSL; overrides --config. With SASL, "
+    "the gateway authenticates and its clients must not; otherwise SASL is between each client and the broker.",
 )
+@secret_option
 @diagnosis_options
 def command(
     listen: str,
@@ -135,6 +139,7 @@ def command(
     gid: str | None,
     config_file: str | None,
     settings: tuple[str, ...],
+    secrets: tuple[str, ...],
 ) -> int:
     """Let RDMA clients use an Apache Kafka broker, until Ctrl-C or SIGTERM.
 
@@ -147,6 +152,8 @@ def command(
       aioproducer rdma-gateway --listen 0.0.0.0:9192 --upstream localhost:9092 --port-offset 100
       aioproducer rdma-gateway --listen 10.0.0.1:9192 --upstream 10.0.0.1:9092 \\
           --map 10.0.0.2:9092=10.0.0.2:9192 -X security.protocol=SSL
+      aioproducer rdma-gateway --listen 10.0.0.1:9192 --upstream 10.0.0.1:9092 -X security.protocol=SASL_SSL \\
+          -X sasl.mechanism=SCRAM-SHA-512 -X sasl.username=gateway --secret sasl.password=env:GATEWAY_PASSWORD
     """
     if advertised_port is not None and port_offset is not None:
         raise CommandUsageError("--advertised-port and --port-offset exclude each other")
@@ -165,7 +172,7 @@ def command(
         raise CommandUsageError(
             f"--listen {listen} needs --advertise HOST:PORT, the address at which clients reach this gateway"
         )
-    config = client_config(upstream, settings, config_file)
+    config = client_config(upstream, settings, secrets, config_file)
     log_warnings()
 
     from aioproducer.config import ProducerConfig
@@ -183,7 +190,11 @@ def command(
         GatewaySettings(
             max_connections=max_connections,
             connect_timeout=producer_config.socket_connection_setup_timeout_max_ms / 1000,
+            # Without the key a configuration has the client id of a producer.
+            client_id=str(config.get("client.id", GatewaySettings().client_id)),
+            uses_tls=producer_config.uses_tls,
         ),
+        make_login=(lambda: _login(producer_config)) if producer_config.uses_sasl else None,
     )
     is_own_address = broker not in exact and advertised is None and not by_rule
     return run(lambda interruption: _serve(interruption, gateway, host, port, drain, report, is_own_address))
@@ -200,14 +211,22 @@ def _listener(transport: str, device: str | None, gid: str | None) -> Listener:
 
 
 def _connector(config: ProducerConfig) -> Connector:
-    from aioproducer.security import ssl_context_from
+    from aioproducer.security import context_source_from
     from aioproducer.transport.stream import StreamConnector
 
     return StreamConnector(
-        ssl_context_from(config),
+        context_source_from(config, config.ssl_certificate_poll_interval_ms / 1000),
         send_buffer_bytes=config.send_buffer_bytes,
         receive_buffer_bytes=config.receive_buffer_bytes,
     )
+
+
+def _login(config: ProducerConfig) -> Login:
+    from random import Random
+
+    from aioproducer.security.login import login_from
+
+    return login_from(config, asyncio.get_running_loop(), Random(), logging.getLogger("aioproducer.gateway"))
 
 
 async def _serve(
@@ -263,6 +282,7 @@ def _passed(metrics: Mapping[str, int]) -> str:
 _TROUBLES = {
     "connections_refused": "clients refused",
     "upstream_failures": "times no connection to the broker",
+    "login_failures": "times not authenticated to the broker",
     "addresses_unmapped": "addresses without a gateway",
     "responses_shortened": "responses without leaders' addresses",
 }

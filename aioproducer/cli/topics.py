@@ -2,42 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
 from aioproducer._common.texts import counted
 from aioproducer.admin import Admin, NoSuchTopicError
-from aioproducer.cli.exits import EXPLANATION, SUCCEEDED
-from aioproducer.cli.options import client_config, cluster_options, diagnosis_options, pairs
+from aioproducer.cli.administration import administer
+from aioproducer.cli.exits import EXPLANATION
+from aioproducer.cli.options import cluster_options, diagnosis_options, pairs
 from aioproducer.cli.output import print_json, print_table
-from aioproducer.cli.running import run_briefly
 from aioproducer.errors import TopicExistsError
-
-F = TypeVar("F", bound=Callable[..., Any])  # Any: click passes options as keyword arguments of every type
 
 
 @click.group("topics", epilog=EXPLANATION)
 def command() -> None:
     """List, create, describe and delete topics."""
-
-
-def _administer(
-    bootstrap_server: str | None,
-    settings: tuple[str, ...],
-    config_file: str | None,
-    timeout: float,
-    work: Callable[[Admin], Awaitable[None]],
-) -> int:
-    config = client_config(bootstrap_server, settings, config_file)
-
-    async def body() -> int:
-        async with Admin.from_config(config, timeout=timeout) as admin:
-            await work(admin)
-        return SUCCEEDED
-
-    return run_briefly(body)
 
 
 @command.command("list", epilog=EXPLANATION)
@@ -50,6 +30,7 @@ def list_topics(
     as_json: bool,
     bootstrap_server: str | None,
     settings: tuple[str, ...],
+    secrets: tuple[str, ...],
     config_file: str | None,
     timeout: float,
 ) -> int:
@@ -63,7 +44,7 @@ def list_topics(
         for name in names:
             print(name)
 
-    return _administer(bootstrap_server, settings, config_file, timeout, work)
+    return administer(bootstrap_server, settings, secrets, config_file, timeout, work)
 
 
 @command.command("create", epilog=EXPLANATION)
@@ -84,6 +65,7 @@ def create(
     if_not_exists: bool,
     bootstrap_server: str | None,
     settings: tuple[str, ...],
+    secrets: tuple[str, ...],
     config_file: str | None,
     timeout: float,
 ) -> int:
@@ -103,7 +85,7 @@ def create(
                 if not if_not_exists:
                     raise
 
-    return _administer(bootstrap_server, settings, config_file, timeout, work)
+    return administer(bootstrap_server, settings, secrets, config_file, timeout, work)
 
 
 @command.command("describe", epilog=EXPLANATION)
@@ -116,6 +98,7 @@ def describe(
     as_json: bool,
     bootstrap_server: str | None,
     settings: tuple[str, ...],
+    secrets: tuple[str, ...],
     config_file: str | None,
     timeout: float,
 ) -> int:
@@ -149,7 +132,7 @@ def describe(
             ]
             print_table(columns, rows, numbers=[*columns[:2], *columns[4:]])
 
-    return _administer(bootstrap_server, settings, config_file, timeout, work)
+    return administer(bootstrap_server, settings, secrets, config_file, timeout, work)
 
 
 async def _describe(admin: Admin, name: str) -> dict[str, Any]:  # Any: as JSON has it
@@ -186,6 +169,7 @@ def delete(
     if_exists: bool,
     bootstrap_server: str | None,
     settings: tuple[str, ...],
+    secrets: tuple[str, ...],
     config_file: str | None,
     timeout: float,
 ) -> int:
@@ -199,4 +183,4 @@ def delete(
                 if not if_exists:
                     raise
 
-    return _administer(bootstrap_server, settings, config_file, timeout, work)
+    return administer(bootstrap_server, settings, secrets, config_file, timeout, work)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import enum
 import logging
 import re
-from collections.abc import Callable, Iterable, Mapping
-from typing import Final, TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Final, Never, Self, TypeAlias
 
 from aioproducer._common.diagnosis import nearest
 from aioproducer.errors import ConfigurationError
@@ -18,8 +18,20 @@ from aioproducer.errors import ConfigurationError
 logger = logging.getLogger("aioproducer.config")
 
 
-class Password:
-    """A secret value: ``str``, ``repr`` and logs hide it, ``value`` returns it."""
+class Immutable:
+    """Base of objects that never change: their copies are they themselves."""
+
+    __slots__ = ()
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self
+
+
+class Password(Immutable):
+    """A secret value: ``str``, ``repr`` and logs hide it, ``value`` returns it; it is copied, but not pickled."""
 
     __slots__ = ("_value",)
 
@@ -30,6 +42,9 @@ class Password:
     def value(self) -> str:
         return self._value
 
+    def __reduce__(self) -> Never:
+        raise TypeError("a Password is not pickled, as its pickle would show the secret")
+
     def __repr__(self) -> str:
         return "[hidden]"
 
@@ -38,6 +53,33 @@ class Password:
 
     def __hash__(self) -> int:
         return hash(self._value)
+
+
+class HiddenValues(Immutable, Mapping[str, str]):
+    """An immutable mapping of options, some of which are secret: ``repr`` and logs hide all of it."""
+
+    __slots__ = ("_values",)
+
+    def __init__(self, values: Mapping[str, str] | None = None) -> None:
+        self._values = dict(values or {})
+
+    def __getitem__(self, name: str) -> str:
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self._values.items()))
+
+    def __reduce__(self) -> Never:
+        raise TypeError("these options are not pickled, as their pickle would show secrets")
+
+    def __repr__(self) -> str:
+        return "[hidden]"
 
 
 class NoDefault(enum.Enum):
@@ -86,12 +128,23 @@ class Status(enum.Enum):
 class Validator:
     """A rule for a parsed value: Kafka's ``description``, the check ``accepts``, the ``demand`` for an error."""
 
-    __slots__ = ("accepts", "demand", "description")
+    __slots__ = ("accepts", "choices", "demand", "description", "ignores_case")
 
-    def __init__(self, description: str, accepts: Callable[[Value], bool], demand: str) -> None:
+    def __init__(
+        self,
+        description: str,
+        accepts: Callable[[Value], bool],
+        demand: str,
+        choices: tuple[str, ...] = (),
+        ignores_case: bool = False,
+    ) -> None:
         self.description: Final = description
         self.accepts: Final = accepts
         self.demand: Final = demand
+        self.choices: Final = choices
+        """The accepted values of an enumeration; empty for other rules."""
+        self.ignores_case: Final = ignores_case
+        """Whether the choices may be written in upper or lower case."""
 
 
 def at_least(minimum: int) -> Validator:
@@ -117,7 +170,9 @@ def between_or(minimum: int, maximum: int, extra: int) -> Validator:
 
 
 def one_of(*values: str) -> Validator:
-    return Validator(f"[{', '.join(values)}]", lambda value: value in values, f"must be one of {', '.join(values)}")
+    return Validator(
+        f"[{', '.join(values)}]", lambda value: value in values, f"must be one of {', '.join(values)}", choices=values
+    )
 
 
 def one_of_ignoring_case(*values: str) -> Validator:
@@ -125,6 +180,8 @@ def one_of_ignoring_case(*values: str) -> Validator:
         f"(case insensitive) [{', '.join(values)}]",
         lambda value: isinstance(value, str) and value.upper() in values,
         f"must be one of {', '.join(values)} (upper or lower case)",
+        choices=values,
+        ignores_case=True,
     )
 
 
@@ -152,6 +209,7 @@ class ConfigKey:
         "name",
         "reason",
         "status",
+        "takes_callables",
         "type",
         "validator",
     )
@@ -167,6 +225,7 @@ class ConfigKey:
         status: Status = Status.SUPPORTED,
         reason: str = "",
         internal: bool = False,
+        takes_callables: bool = False,
     ) -> None:
         self.name: Final = name
         """Kafka's dotted name."""
@@ -184,6 +243,8 @@ class ConfigKey:
         """Why the key is not, or only partly, supported, or how it differs from Java's."""
         self.internal: Final = internal
         """Whether Kafka declares the key internal: it may change in any release."""
+        self.takes_callables: Final = takes_callables
+        """Whether a callable may stand for the value; it is kept as it is."""
         if default is not NO_DEFAULT and default is not None:
             if self.parse(default) != default:
                 raise ConfigurationError(f"the default {default!r} of {name} is not of its type")
@@ -197,6 +258,8 @@ class ConfigKey:
         Raises:
             ConfigurationError: it cannot be converted to that type.
         """
+        if self.takes_callables and callable(value):
+            return value
         try:
             return _PARSERS[self.type](value.strip() if isinstance(value, str) else value)
         except _NotOfTypeError as error:

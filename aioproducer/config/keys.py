@@ -208,7 +208,7 @@ KEYS = (
         Type.LIST,
         (),
         Importance.LOW,
-        "Interceptors with on_send and on_acknowledgement, called in this order.",
+        "Interceptors with on_send, on_headers or on_acknowledgement, called in this order.",
         validator=list_without_empty_items(may_be_empty=True),
     ),
     ConfigKey(
@@ -482,9 +482,10 @@ KEYS = (
         Type.INT,
         60000,
         Importance.LOW,
-        "Milliseconds after which the coordinator aborts a transaction without progress.",
-        status=Status.WITHOUT_EFFECT,
-        reason="It concerns only transactions, which come in a later release.",
+        (
+            "Milliseconds after which the coordinator aborts an open transaction; at most the broker's "
+            "transaction.max.timeout.ms. Only with transactional.id."
+        ),
     ),
     ConfigKey(
         "transaction.two.phase.commit.enable",
@@ -493,17 +494,18 @@ KEYS = (
         Importance.LOW,
         "The producer takes part in a two-phase commit with an external coordinator (KIP-939).",
         status=Status.REFUSED,
-        reason="Transactions come in a later release, and Kafka 4.4 itself does not enable this key.",
+        reason="Kafka 4.4 itself does not enable two-phase commits.",
     ),
     ConfigKey(
         "transactional.id",
         Type.STRING,
         None,
         Importance.LOW,
-        "Identity of a transactional producer; a newer one of the same id fences the older.",
+        (
+            "Identity of a transactional producer, the same after a restart: all records are sent in transactions, and "
+            "a newer producer of the same id fences the older one (KIP-98)."
+        ),
         validator=non_empty_string(),
-        status=Status.REFUSED,
-        reason="Transactions come in a later release.",
     ),
     ConfigKey(
         "value.serializer",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Callable, Mapping
 from typing import Final
 
@@ -56,7 +57,9 @@ def _java_ssl_engine_factories() -> Mapping[str, object]:
 
 SERIALIZER = PluginKind("aioproducer.serializers", ("serialize",), True, _java_serializers)
 PARTITIONER = PluginKind("aioproducer.partitioners", ("partition",), True, _java_partitioners)
-INTERCEPTOR = PluginKind("aioproducer.interceptors", ("on_send", "on_acknowledgement"), False, _no_java_classes)
+INTERCEPTOR = PluginKind(
+    "aioproducer.interceptors", ("on_send", "on_headers", "on_acknowledgement"), False, _no_java_classes
+)
 SSL_ENGINE_FACTORY = PluginKind("aioproducer.ssl_engine_factories", (), True, _java_ssl_engine_factories)
 
 
@@ -76,7 +79,8 @@ def load_plugin(key: str, value: object, kind: PluginKind) -> object:
         return found
     if kind.takes_callables and callable(found):
         return found
-    wanted = " or ".join(f"a method {method}" for method in kind.methods)
+    several = len(kind.methods) > 1
+    wanted = f"{'one of the methods' if several else 'a method'} {', '.join(kind.methods)}" if kind.methods else ""
     if kind.takes_callables:
         wanted = f"{wanted}, or be callable" if wanted else "be callable"
     verb = "must have" if kind.methods else "must"
@@ -122,3 +126,20 @@ def _import(key: str, module_name: str, path: str) -> object:
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigurationError(f"{key}: {module_name}:{path} cannot be loaded: {error}") from error
     return found
+
+
+def load_token_provider(value: object) -> object:
+    """Return the callable for ``sasl.token.provider``: itself, or the attribute that ``module:attribute`` names.
+
+    Raises:
+        ConfigurationError: it is neither; the error does not show the value, which may be a token.
+    """
+    key = "sasl.token.provider"
+    if isinstance(value, str) and re.fullmatch(r"[\w.]+:[\w.]+", value.strip()):
+        module_name, _, path = value.strip().partition(":")
+        value = _import(key, module_name, path)
+    if not callable(value):
+        raise ConfigurationError(
+            f"{key} must be a function that returns a token, or its 'module:attribute', not a {type(value).__name__}"
+        )
+    return value

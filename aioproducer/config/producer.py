@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Never, Self
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, Never, Self, Unpack
 
 from aioproducer.config import rules
-from aioproducer.config.definition import ConfigDef, Password, Status, logger
+from aioproducer.config.definition import ConfigDef, HiddenValues, Immutable, Password, Status, Type, logger
 from aioproducer.config.keys import KEYS, PROVIDERS_PREFIX
-from aioproducer.config.properties import load_properties
+from aioproducer.config.own_keys import OWN_KEYS
 from aioproducer.config.security_keys import SASL_KEYS, SSL_KEYS
 
 if TYPE_CHECKING:
     import ssl
+
+    from aioproducer.config.config_dict import ProducerConfigDict
+    from aioproducer.config.jaas import JaasEntry
+    from aioproducer.config.sasl import SaslCredentials
 
 
 def _other_names() -> Mapping[str, tuple[str, str]]:
@@ -24,11 +28,11 @@ def _other_names() -> Mapping[str, tuple[str, str]]:
     return OTHER_NAMES
 
 
-CONFIG_DEF = ConfigDef.of((*KEYS, *SSL_KEYS, *SASL_KEYS), _other_names)
-"""All keys of the producer of Kafka 4.4."""
+CONFIG_DEF = ConfigDef.of((*KEYS, *SSL_KEYS, *SASL_KEYS, *OWN_KEYS), _other_names)
+"""All keys of the producer of Kafka 4.4, and those that only this client has."""
 
 SSL_CONTEXT = "ssl_context"
-"""The only key that Kafka does not have: an ``ssl.SSLContext`` that replaces all ``ssl`` keys."""
+"""The only key without a dotted name: an ``ssl.SSLContext`` that replaces all ``ssl`` keys."""
 
 # Prefixes of keys that plug-ins define; the second is for labels of metric reporters (KIP-606).
 _OPEN_PREFIXES = (PROVIDERS_PREFIX, "metrics.context.")
@@ -36,7 +40,7 @@ _OPEN_PREFIXES = (PROVIDERS_PREFIX, "metrics.context.")
 _client_numbers = itertools.count(1)
 
 
-class ProducerConfig:
+class ProducerConfig(Immutable):
     """The configuration of a producer; docs/configuration.md explains each key, with its unit.
 
     Create it by ``from_kwargs``, ``from_mapping`` or ``from_properties``, which raise ``ConfigurationError`` for any
@@ -84,10 +88,48 @@ class ProducerConfig:
     retries: int
     retry_backoff_max_ms: int
     retry_backoff_ms: int
+    sasl_client_callback_handler_class: None
+    sasl_jaas_config: Password | None
+    sasl_login_callback_handler_class: None
+    sasl_login_class: None
+    sasl_login_connect_timeout_ms: int | None
+    sasl_login_read_timeout_ms: int | None
+    sasl_login_refresh_buffer_seconds: int
+    sasl_login_refresh_min_period_seconds: int
+    sasl_login_refresh_window_factor: float
+    sasl_login_refresh_window_jitter: float
+    sasl_login_retry_backoff_max_ms: int
+    sasl_login_retry_backoff_ms: int
+    sasl_mechanism: str
+    """With ``uses_sasl`` one of PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 and OAUTHBEARER, also for AWS_MSK_IAM."""
+    sasl_oauthbearer_assertion_algorithm: str
+    sasl_oauthbearer_assertion_claim_aud: str | None
+    sasl_oauthbearer_assertion_claim_exp_seconds: int
+    sasl_oauthbearer_assertion_claim_iss: str | None
+    sasl_oauthbearer_assertion_claim_jti_include: bool
+    sasl_oauthbearer_assertion_claim_nbf_seconds: int
+    sasl_oauthbearer_assertion_claim_sub: str | None
+    sasl_oauthbearer_assertion_file: str | None
+    sasl_oauthbearer_assertion_private_key_file: str | None
+    sasl_oauthbearer_assertion_private_key_passphrase: Password | None
+    sasl_oauthbearer_assertion_template_file: str | None
+    sasl_oauthbearer_client_credentials_client_id: str | None
+    sasl_oauthbearer_client_credentials_client_secret: Password | None
+    sasl_oauthbearer_extensions: str | None
+    sasl_oauthbearer_header_urlencode: bool
+    sasl_oauthbearer_jwt_retriever_class: str
+    sasl_oauthbearer_scope: str | None
+    sasl_oauthbearer_scope_claim_name: str
+    sasl_oauthbearer_sub_claim_name: str
+    sasl_oauthbearer_token_endpoint_url: str | None
+    sasl_password: Password | Callable[[], str | Awaitable[str]] | None
+    sasl_token_provider: Callable[[], Any] | None  # Any: a tuple of two to four items, or an awaitable of one
+    sasl_username: str | None
     security_protocol: str
     send_buffer_bytes: int
     socket_connection_setup_timeout_max_ms: int
     socket_connection_setup_timeout_ms: int
+    ssl_certificate_poll_interval_ms: int
     ssl_cipher_suites: tuple[str, ...]
     ssl_enabled_protocols: tuple[str, ...]
     ssl_endpoint_identification_algorithm: str
@@ -102,10 +144,19 @@ class ProducerConfig:
     ssl_truststore_location: str | None
     ssl_truststore_password: Password | None
     ssl_truststore_type: str | None
+    transaction_abort_grace_ms: int
+    transaction_timeout_ms: int
+    transactional_id: str | None
     value_serializer: object
     ssl_context: ssl.SSLContext | None
     bootstrap_addresses: tuple[tuple[str, int], ...]
     """``bootstrap_servers`` as pairs of host and port."""
+    sasl_jaas: JaasEntry | None
+    """``sasl_jaas_config``, parsed; ``None`` without SASL."""
+    sasl_extensions: Mapping[str, str]
+    """SASL extensions for OAUTHBEARER by name."""
+    sasl_msk_iam: Mapping[str, str] | None
+    """The JAAS options for AWS_MSK_IAM (``awsProfileName``, ...), ``None`` for all other mechanisms."""
     _originals: dict[str, object]
 
     def __setattr__(self, name: str, value: object) -> Never:
@@ -117,6 +168,30 @@ class ProducerConfig:
     def _values(self) -> dict[str, object]:
         return {name: value for name, value in vars(self).items() if name != "_originals"}
 
+    def __reduce__(self) -> tuple[Callable[..., Self], tuple[dict[str, object]]]:
+        """Let ``pickle`` save the user's values, of which another process makes an equal configuration.
+
+        Raises:
+            TypeError: a value is a secret, which the pickle would show.
+        """
+        # Imported late: few configurations are pickled.
+        from aioproducer.config.providers import has_placeholder
+
+        aliases = self.config_providers
+        secrets = [
+            name
+            for name, value in self._originals.items()
+            if name in CONFIG_DEF.keys
+            and CONFIG_DEF.keys[name].type is Type.PASSWORD
+            and (isinstance(value, Password) or (isinstance(value, str) and not has_placeholder(value, aliases)))
+        ]
+        if secrets:
+            raise TypeError(
+                f"a ProducerConfig with secrets is not pickled, as its pickle would show {', '.join(sorted(secrets))}: "
+                "use placeholders of config providers (${env:NAME}), or create the configuration in the other process"
+            )
+        return type(self).from_mapping, ({**self._originals, "client.id": self.client_id},)
+
     def __eq__(self, other: object) -> bool:
         return self._values() == other._values() if type(other) is type(self) else NotImplemented
 
@@ -124,10 +199,21 @@ class ProducerConfig:
         return hash(tuple(self._values().values()))
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self._values().items())})"
+        values = self._values()
+        for name in ("sasl_password", "sasl_token_provider"):
+            if values[name] is not None:
+                # That of a partial function shows its arguments.
+                values[name] = Password("")
+        url = values["sasl_oauthbearer_token_endpoint_url"]
+        if url:
+            # Imported late: few configurations have one, and fewer are shown.
+            from aioproducer.config.urls import shown
+
+            values["sasl_oauthbearer_token_endpoint_url"] = shown(str(url))
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in values.items())})"
 
     @classmethod
-    def from_kwargs(cls, **given: object) -> Self:
+    def from_kwargs(cls, **given: Unpack[ProducerConfigDict]) -> Self:
         """Create a configuration from keys in snake_case, as in ``Producer(...)``.
 
         Raises:
@@ -139,10 +225,16 @@ class ProducerConfig:
     def from_properties(cls, path: str | os.PathLike[str]) -> Self:
         """Create a configuration from a Java properties file.
 
+        Clients share such files, so that the keys of Kafka's consumer, admin client and Streams, and those for
+        Confluent's Schema Registry, are ignored; the log names them.
+
         Raises:
             ConfigurationError: the file cannot be read, a key or value is wrong, or values contradict each other.
         """
-        return cls.from_mapping(load_properties(path))
+        # Imported late, as few producers are configured by a file.
+        from aioproducer.config.client_files import load_client_file
+
+        return cls.from_mapping(load_client_file(path, CONFIG_DEF))
 
     @classmethod
     def from_mapping(cls, given: Mapping[str, object]) -> Self:
@@ -167,6 +259,7 @@ class ProducerConfig:
         rules.resolve_security(values, explicit, context)
         rules.resolve_backoffs(values, explicit)
         rules.resolve_idempotence(values, explicit)
+        rules.require_idempotence_for_transactions(values)
         rules.resolve_delivery_timeout(values, explicit)
         rules.resolve_plugins(values)
         rules.require_memory(values)
@@ -175,8 +268,16 @@ class ProducerConfig:
         rules.require_rack(values)
         values["metadata.recovery.strategy"] = str(values["metadata.recovery.strategy"]).lower()
         addresses = tuple(rules.bootstrap_address(server) for server in rules.strings(values, "bootstrap.servers"))
+        jaas: JaasEntry | None = None
+        extensions, msk_iam = HiddenValues(), None
+        if str(values["security.protocol"]).startswith("SASL"):
+            # Imported late: most of it is text for errors.
+            from aioproducer.config.sasl import resolve_sasl
+
+            jaas, extensions, msk_iam = resolve_sasl(values, explicit, [host for host, _port in addresses])
         if "client.id" not in explicit:
-            values["client.id"] = f"producer-{next(_client_numbers)}"
+            transactional_id = values["transactional.id"]
+            values["client.id"] = f"producer-{transactional_id or next(_client_numbers)}"
 
         config = cls.__new__(cls)
         attributes = vars(config)
@@ -185,10 +286,35 @@ class ProducerConfig:
                 attributes[key.attribute] = values[name]
         attributes["ssl_context"] = context
         attributes["bootstrap_addresses"] = addresses
+        attributes["sasl_jaas"] = jaas
+        attributes["sasl_extensions"] = extensions
+        attributes["sasl_msk_iam"] = msk_iam
         attributes["_originals"] = originals
         for name in config.unused():
             logger.info("%s has no effect: %s", name, CONFIG_DEF.keys[name].reason)
         return config
+
+    @property
+    def uses_tls(self) -> bool:
+        """Whether connections are encrypted: ``SSL`` and ``SASL_SSL``."""
+        return self.security_protocol in ("SSL", "SASL_SSL")
+
+    @property
+    def uses_sasl(self) -> bool:
+        """Whether connections are authenticated by SASL: ``SASL_PLAINTEXT`` and ``SASL_SSL``."""
+        return self.security_protocol in ("SASL_PLAINTEXT", "SASL_SSL")
+
+    def sasl_credentials(self) -> SaslCredentials:
+        """Return user name and password for PLAIN or SCRAM, as config providers return them now.
+
+        It may read files. If ``sasl_password`` is a function, the caller calls it instead.
+
+        Raises:
+            ConfigurationError: there are none now, or the mechanism has none; the text contains no secret.
+        """
+        from aioproducer.config.sasl import credentials
+
+        return credentials(self)
 
     def originals(self) -> dict[str, object]:
         """Return the user's values by dotted name: unparsed, with placeholders, and with readable passwords."""

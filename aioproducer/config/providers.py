@@ -74,6 +74,11 @@ _PROVIDERS: dict[str, Callable[[Mapping[str, str]], Provider]] = {
 }
 
 
+def has_placeholder(text: str, aliases: tuple[str, ...]) -> bool:
+    """Return whether ``text`` contains a placeholder of one of these providers."""
+    return any(match[1] in aliases for match in _PLACEHOLDER.finditer(text))
+
+
 def resolve_placeholders(given: Mapping[str, object], aliases: tuple[str, ...]) -> dict[str, object]:
     """Replace the placeholders of the providers in ``aliases`` (the value of config.providers).
 

@@ -9,9 +9,18 @@ from __future__ import annotations
 import re
 from collections.abc import Container, MutableMapping
 
-from aioproducer.config.definition import Value, logger
-from aioproducer.config.plugins import INTERCEPTOR, PARTITIONER, SERIALIZER, SSL_ENGINE_FACTORY, load_plugin
-from aioproducer.errors import ConfigurationError, UnsupportedSecurityProtocolError
+from aioproducer.config.definition import Status, Value, logger
+from aioproducer.config.own_keys import OWN_KEYS
+from aioproducer.config.plugins import (
+    INTERCEPTOR,
+    PARTITIONER,
+    SERIALIZER,
+    SSL_ENGINE_FACTORY,
+    load_plugin,
+    load_token_provider,
+)
+from aioproducer.config.security_keys import SASL_KEYS
+from aioproducer.errors import ConfigurationError
 
 Values = MutableMapping[str, Value]
 
@@ -36,6 +45,12 @@ _SSL_STORE_KEYS = (
     "ssl.truststore.location",
     "ssl.truststore.password",
 )
+# Keys without effect have a line of their own in the log.
+_SASL_NAMES = tuple(
+    key.name
+    for key in (*SASL_KEYS, *OWN_KEYS)
+    if key.name.startswith("sasl.") and key.status is not Status.WITHOUT_EFFECT
+)
 
 
 def integer(values: Values, name: str) -> int:
@@ -56,15 +71,11 @@ def strings(values: Values, name: str) -> tuple[str, ...]:
 
 
 def refuse_unsupported(values: Values) -> None:
-    """Reject what Kafka's producer supports and this one does not: transactions and metric reporters."""
-    if values["transactional.id"] is not None:
-        raise ConfigurationError(
-            "transactional.id: transactions come in a later release; remove the key. enable.idempotence is on by "
-            "default, so that retries do not write a record twice"
-        )
+    """Reject what Kafka's producer supports and this one does not: two-phase commits and metric reporters."""
     if values["transaction.two.phase.commit.enable"]:
         raise ConfigurationError(
-            "transaction.two.phase.commit.enable: transactions come in a later release; remove the key"
+            "transaction.two.phase.commit.enable: two-phase commits are not supported, as Kafka 4.4 itself does not "
+            "enable them; remove the key"
         )
     others = [reporter for reporter in strings(values, "metric.reporters") if reporter != JMX_REPORTER]
     if others:
@@ -76,12 +87,6 @@ def refuse_unsupported(values: Values) -> None:
 def resolve_security(values: Values, explicit: Container[str], context: object) -> None:
     """Convert ``security.protocol`` to upper case; with an ``ssl_context`` it is SSL unless given."""
     protocol = str(values["security.protocol"]).upper()
-    if protocol.startswith("SASL_"):
-        instead = "SSL" if protocol == "SASL_SSL" else "PLAINTEXT"
-        raise UnsupportedSecurityProtocolError(
-            f"security.protocol {protocol}: SASL comes in a later release; use a listener without SASL, with "
-            f"security.protocol {instead}"
-        )
     stores = ", ".join(name for name in _SSL_STORE_KEYS if name in explicit)
     if context is not None:
         import ssl
@@ -90,16 +95,24 @@ def resolve_security(values: Values, explicit: Container[str], context: object) 
             raise ConfigurationError(f"ssl_context must be an ssl.SSLContext, not {context!r}")
         if "security.protocol" not in explicit:
             protocol = "SSL"
-        elif protocol != "SSL":
-            raise ConfigurationError(f"ssl_context needs security.protocol SSL, not {protocol}")
+        elif not protocol.endswith("SSL"):
+            raise ConfigurationError(f"ssl_context needs security.protocol SSL or SASL_SSL, not {protocol}")
         if stores:
             raise ConfigurationError(f"ssl_context replaces {stores}: set only one of them")
-    elif protocol != "SSL" and stores:
+    elif not protocol.endswith("SSL") and stores:
         # No error: a file that several clients share may have such keys.
         logger.warning(
             "security.protocol is %s: connections are not encrypted, and these keys have no effect: %s",
             protocol,
             stores,
+        )
+    logins = ", ".join(name for name in _SASL_NAMES if name in explicit and values[name] is not None)
+    if logins and not protocol.startswith("SASL"):
+        logger.warning(
+            "security.protocol is %s: connections are not authenticated by SASL, and these keys have no effect: %s. "
+            "security.protocol SASL_SSL uses them",
+            protocol,
+            logins,
         )
     values["security.protocol"] = protocol
     unknown = [version for version in strings(values, "ssl.enabled.protocols") if version not in _TLS_VERSIONS]
@@ -157,6 +170,16 @@ def resolve_idempotence(values: Values, explicit: Container[str]) -> None:
         )
 
 
+def require_idempotence_for_transactions(values: Values) -> None:
+    """Reject a transactional id without idempotence, which ``resolve_idempotence`` has decided on."""
+    if values["transactional.id"] is None or values["enable.idempotence"]:
+        return
+    raise ConfigurationError(
+        "transactional.id needs idempotence: remove enable.idempotence, acks and retries, or set them to true, all and "
+        "a number above 0"
+    )
+
+
 def resolve_delivery_timeout(values: Values, explicit: Container[str]) -> None:
     """Ensure that ``delivery.timeout.ms`` covers at least a full linger and one request (KIP-91)."""
     linger, request = integer(values, "linger.ms"), integer(values, "request.timeout.ms")
@@ -182,6 +205,8 @@ def resolve_plugins(values: Values) -> None:
     ):
         if values[name] is not None:
             values[name] = load_plugin(name, values[name], kind)
+    if values["sasl.token.provider"] is not None:
+        values["sasl.token.provider"] = load_token_provider(values["sasl.token.provider"])
     interceptors = values["interceptor.classes"]
     assert isinstance(interceptors, tuple)
     values["interceptor.classes"] = tuple(

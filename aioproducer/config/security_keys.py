@@ -14,14 +14,20 @@ from aioproducer.config.definition import (
     one_of_ignoring_case,
 )
 
-_SASL_REASON = "SASL comes in a later release; until then security.protocol SASL_PLAINTEXT and SASL_SSL are rejected."
+_KERBEROS_REASON = "Kerberos (GSSAPI) comes in a later release."
+_CLASS_REASON = "Kafka's own and MSK's classes mean what is built in; Python cannot load others."
+_VALIDATOR_REASON = "Only brokers validate tokens. The client reads nothing of a token but its expiry."
 
 
-def _sasl(
+def _kerberos(name: str, type_: Type, default: Value, importance: Importance, doc: str) -> ConfigKey:
+    return ConfigKey(name, type_, default, importance, doc, status=Status.WITHOUT_EFFECT, reason=_KERBEROS_REASON)
+
+
+def _validating(
     name: str, type_: Type, default: Value, importance: Importance, doc: str, validator: Validator | None = None
 ) -> ConfigKey:
     return ConfigKey(
-        name, type_, default, importance, doc, validator, status=Status.WITHOUT_EFFECT, reason=_SASL_REASON
+        name, type_, default, importance, doc, validator, status=Status.WITHOUT_EFFECT, reason=_VALIDATOR_REASON
     )
 
 
@@ -33,7 +39,6 @@ SSL_KEYS = (
         Importance.MEDIUM,
         "Protocol of connections to brokers: PLAINTEXT, SSL (TLS), SASL_PLAINTEXT or SASL_SSL.",
         validator=one_of_ignoring_case("SASL_SSL", "PLAINTEXT", "SSL", "SASL_PLAINTEXT"),
-        reason="PLAINTEXT and SSL; SASL comes in a later release.",
     ),
     ConfigKey(
         "security.providers",
@@ -203,151 +208,165 @@ SSL_KEYS = (
 )
 
 SASL_KEYS = (
-    _sasl(
+    ConfigKey(
         "sasl.client.callback.handler.class",
         Type.CLASS,
         None,
         Importance.MEDIUM,
-        "Custom SASL client callback handler.",
+        "Java class that answers the SASL client's questions.",
+        reason=_CLASS_REASON,
     ),
-    _sasl(
+    ConfigKey(
         "sasl.jaas.config",
         Type.PASSWORD,
         None,
         Importance.MEDIUM,
-        "JAAS login line (principal, password, ...).",
+        (
+            'Login module and its options, as LOGIN_MODULE required name="value" ...; with the semicolon. Or set '
+            "sasl.username and sasl.password."
+        ),
+        reason=(
+            "PlainLoginModule, ScramLoginModule, OAuthBearerLoginModule and MSK's IAMLoginModule, also under the names "
+            "of libraries that contain them; Kerberos comes in a later release."
+        ),
     ),
-    _sasl(
+    _kerberos(
         "sasl.kerberos.kinit.cmd",
         Type.STRING,
         "/usr/bin/kinit",
         Importance.LOW,
         "Kinit path.",
     ),
-    _sasl(
+    _kerberos(
         "sasl.kerberos.min.time.before.relogin",
         Type.LONG,
         60000,
         Importance.LOW,
         "Pause of the Kerberos login thread between refreshes.",
     ),
-    _sasl(
+    _kerberos(
         "sasl.kerberos.service.name",
         Type.STRING,
         None,
         Importance.MEDIUM,
         "Kerberos service name of the brokers.",
     ),
-    _sasl(
+    _kerberos(
         "sasl.kerberos.ticket.renew.jitter",
         Type.DOUBLE,
         0.05,
         Importance.LOW,
         "Random share added to ticket renewal time.",
     ),
-    _sasl(
+    _kerberos(
         "sasl.kerberos.ticket.renew.window.factor",
         Type.DOUBLE,
         0.8,
         Importance.LOW,
         "Fraction of ticket life before renewal.",
     ),
-    _sasl(
+    ConfigKey(
         "sasl.login.callback.handler.class",
         Type.CLASS,
         None,
         Importance.MEDIUM,
-        "Custom login callback handler.",
+        "Java class that fetches the credentials.",
+        reason=_CLASS_REASON,
     ),
-    _sasl(
+    ConfigKey(
         "sasl.login.class",
         Type.CLASS,
         None,
         Importance.MEDIUM,
-        "Custom Login implementation.",
+        "Java class that keeps the credentials.",
+        reason=_CLASS_REASON,
     ),
-    _sasl(
+    ConfigKey(
         "sasl.login.connect.timeout.ms",
         Type.INT,
         None,
         Importance.LOW,
-        "Connect timeout to an external token provider.",
+        "Milliseconds to connect to the token endpoint.",
     ),
-    _sasl(
+    ConfigKey(
         "sasl.login.read.timeout.ms",
         Type.INT,
         None,
         Importance.LOW,
-        "Read timeout to an external token provider.",
+        "Milliseconds to read from the token endpoint.",
     ),
-    _sasl(
+    ConfigKey(
         "sasl.login.refresh.buffer.seconds",
         Type.SHORT,
         300,
         Importance.LOW,
-        "Spare time kept before a token expires when refreshing.",
+        "Seconds before its expiry in which a token is refreshed at the latest.",
         validator=between(0, 3600),
     ),
-    _sasl(
+    ConfigKey(
         "sasl.login.refresh.min.period.seconds",
         Type.SHORT,
         60,
         Importance.LOW,
-        "Shortest gap between token refreshes.",
+        "Seconds between two refreshes of a token, at least.",
         validator=between(0, 900),
     ),
-    _sasl(
+    ConfigKey(
         "sasl.login.refresh.window.factor",
         Type.DOUBLE,
         0.8,
         Importance.LOW,
-        "Fraction of token life at which to refresh.",
+        "Share of its life after which a token is refreshed.",
         validator=between(0.5, 1.0),
     ),
-    _sasl(
+    ConfigKey(
         "sasl.login.refresh.window.jitter",
         Type.DOUBLE,
         0.05,
         Importance.LOW,
-        "Random share added to the refresh time.",
+        "Greatest random share of its life that is added to that.",
         validator=between(0.0, 0.25),
     ),
-    _sasl(
+    ConfigKey(
         "sasl.login.retry.backoff.max.ms",
         Type.LONG,
         10000,
         Importance.LOW,
-        "Ceiling of token-endpoint retry backoff.",
+        "Greatest pause between attempts at the token endpoint.",
     ),
-    _sasl(
+    ConfigKey(
         "sasl.login.retry.backoff.ms",
         Type.LONG,
         100,
         Importance.LOW,
-        "First token-endpoint retry backoff.",
+        "First pause between attempts at the token endpoint; it doubles.",
     ),
-    _sasl(
+    ConfigKey(
         "sasl.mechanism",
         Type.STRING,
         "GSSAPI",
         Importance.MEDIUM,
-        "GSSAPI, PLAIN, SCRAM-SHA-256/512, OAUTHBEARER or a provider's.",
+        "PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER or AWS_MSK_IAM.",
+        reason=(
+            "It must be given with SASL: GSSAPI (Kerberos) comes in a later release. AWS_MSK_IAM is OAUTHBEARER with "
+            "tokens of the package aws-msk-iam-sasl-signer-python."
+        ),
     ),
-    _sasl(
+    _validating(
         "sasl.oauthbearer.allow.unverified.audience",
         Type.BOOLEAN,
         False,
         Importance.MEDIUM,
         "Let the JWT validator pass when no expected audience is configured.",
     ),
-    _sasl(
+    _validating(
         "sasl.oauthbearer.allow.unverified.issuer",
         Type.BOOLEAN,
         False,
         Importance.MEDIUM,
         "Let the JWT validator pass when no expected issuer is configured.",
     ),
-    _sasl(
+    ConfigKey(
         "sasl.oauthbearer.assertion.algorithm",
         Type.STRING,
         "RS256",
@@ -355,14 +374,14 @@ SASL_KEYS = (
         "JWS algorithm that signs the client assertion (KIP-1139).",
         validator=one_of_ignoring_case("ES256", "RS256"),
     ),
-    _sasl(
+    ConfigKey(
         "sasl.oauthbearer.assertion.claim.aud",
         Type.STRING,
         None,
         Importance.MEDIUM,
         "Aud claim of the assertion (KIP-1139).",
     ),
-    _sasl(
+    ConfigKey(
         "sasl.oauthbearer.assertion.claim.exp.seconds",
         Type.INT,
         300,
@@ -370,21 +389,21 @@ SASL_KEYS = (
         "Seconds ahead for exp (KIP-1139).",
         validator=between(0, 86400),
     ),
-    _sasl(
+    ConfigKey(
         "sasl.oauthbearer.assertion.claim.iss",
         Type.STRING,
         None,
         Importance.MEDIUM,
         "Iss claim (KIP-1139).",
     ),
-    _sasl(
+    ConfigKey(
         "sasl.oauthbearer.assertion.claim.jti.include",
         Type.BOOLEAN,
         False,
         Importance.MEDIUM,
         "Add a unique jti (KIP-1139).",
     ),
-    _sasl(
+    ConfigKey(
         "sasl.oauthbearer.assertion.claim.nbf.seconds",
         Type.INT,
         60,
@@ -392,63 +411,63 @@ SASL_KEYS = (
         "Seconds back for nbf (KIP-1139).",
         validator=between(0, 3600),
     ),
-    _sasl(
+    ConfigKey(
         "sasl.oauthbearer.assertion.claim.sub",
         Type.STRING,
         None,
         Importance.MEDIUM,
         "Sub claim (KIP-1139).",
     ),
-    _sasl(
+    ConfigKey(
         "sasl.oauthbearer.assertion.file",
         Type.STRING,
         None,
         Importance.MEDIUM,
         "Ready-made assertion file, reloaded when it changes (KIP-1139).",
     ),
-    _sasl(
+    ConfigKey(
         "sasl.oauthbearer.assertion.private.key.file",
         Type.STRING,
         None,
         Importance.MEDIUM,
         "PEM key that signs, reloaded when it changes (KIP-1139).",
     ),
-    _sasl(
+    ConfigKey(
         "sasl.oauthbearer.assertion.private.key.passphrase",
         Type.PASSWORD,
         None,
         Importance.MEDIUM,
         "Passphrase of that key (KIP-1139).",
     ),
-    _sasl(
+    ConfigKey(
         "sasl.oauthbearer.assertion.template.file",
         Type.STRING,
         None,
         Importance.MEDIUM,
         "JSON with static header/payload claims (KIP-1139).",
     ),
-    _sasl(
+    ConfigKey(
         "sasl.oauthbearer.client.credentials.client.id",
         Type.STRING,
         None,
         Importance.MEDIUM,
-        "Client_credentials grant: client id (moved from JAAS).",
+        "Client id for the client_credentials grant; if not given: clientId in sasl.jaas.config.",
     ),
-    _sasl(
+    ConfigKey(
         "sasl.oauthbearer.client.credentials.client.secret",
         Type.PASSWORD,
         None,
         Importance.MEDIUM,
-        "Client_credentials grant: secret.",
+        "Client secret for the client_credentials grant; if not given: clientSecret in sasl.jaas.config.",
     ),
-    _sasl(
+    _validating(
         "sasl.oauthbearer.clock.skew.seconds",
         Type.INT,
         30,
         Importance.LOW,
         "Clock skew tolerated on exp/nbf.",
     ),
-    _sasl(
+    _validating(
         "sasl.oauthbearer.expected.audience",
         Type.LIST,
         (),
@@ -456,88 +475,90 @@ SASL_KEYS = (
         "Accepted aud values (validator side).",
         validator=list_without_empty_items(may_be_empty=True),
     ),
-    _sasl(
+    _validating(
         "sasl.oauthbearer.expected.issuer",
         Type.STRING,
         None,
         Importance.HIGH,
         "Accepted iss value (validator side).",
     ),
-    _sasl(
+    ConfigKey(
         "sasl.oauthbearer.header.urlencode",
         Type.BOOLEAN,
         False,
         Importance.LOW,
         "URL-encode id and secret in the Authorization header (KIP-1025).",
     ),
-    _sasl(
+    _validating(
         "sasl.oauthbearer.jwks.endpoint.refresh.ms",
         Type.LONG,
         3600000,
         Importance.LOW,
         "JWKS cache refresh.",
     ),
-    _sasl(
+    _validating(
         "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms",
         Type.LONG,
         10000,
         Importance.LOW,
         "Ceiling of JWKS retry backoff.",
     ),
-    _sasl(
+    _validating(
         "sasl.oauthbearer.jwks.endpoint.retry.backoff.ms",
         Type.LONG,
         100,
         Importance.LOW,
         "First JWKS retry backoff.",
     ),
-    _sasl(
+    _validating(
         "sasl.oauthbearer.jwks.endpoint.url",
         Type.STRING,
         None,
         Importance.MEDIUM,
         "Where signing keys are found.",
     ),
-    _sasl(
+    ConfigKey(
         "sasl.oauthbearer.jwt.retriever.class",
         Type.CLASS,
         "org.apache.kafka.common.security.oauthbearer.DefaultJwtRetriever",
         Importance.MEDIUM,
-        "JwtRetriever plug-in (client credentials, jwt-bearer, file) (KIP-1139).",
+        "How tokens are fetched: by client credentials, by an assertion (jwt-bearer), or from a file (KIP-1139).",
+        reason="Kafka's four retrievers by their class names; for others set sasl.token.provider.",
     ),
-    _sasl(
+    _validating(
         "sasl.oauthbearer.jwt.validator.class",
         Type.CLASS,
         "org.apache.kafka.common.security.oauthbearer.DefaultJwtValidator",
         Importance.MEDIUM,
         "JwtValidator plug-in (KIP-1139).",
     ),
-    _sasl(
+    ConfigKey(
         "sasl.oauthbearer.scope",
         Type.STRING,
         None,
         Importance.MEDIUM,
-        "Scope asked of the token endpoint.",
+        "Scope asked of the token endpoint; if not given: scope in sasl.jaas.config.",
     ),
-    _sasl(
+    ConfigKey(
         "sasl.oauthbearer.scope.claim.name",
         Type.STRING,
         "scope",
         Importance.LOW,
-        "Claim holding scope.",
+        "Claim of a token with the scope.",
     ),
-    _sasl(
+    ConfigKey(
         "sasl.oauthbearer.sub.claim.name",
         Type.STRING,
         "sub",
         Importance.LOW,
-        "Claim holding subject.",
+        "Claim of a token with the principal.",
     ),
-    _sasl(
+    ConfigKey(
         "sasl.oauthbearer.token.endpoint.url",
         Type.STRING,
         None,
         Importance.MEDIUM,
-        "OAuth/OIDC token endpoint (http(s) or file); must be on the allowed-URLs system property.",
+        "URL of the OAuth/OIDC token endpoint, or file: with the path of a file that contains a token.",
+        reason="https only, unless the host is this machine. Java has a system property with the allowed URLs.",
     ),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from aioproducer.admin import ISOLATION_LEVELS, IsolationLevel
 from aioproducer.core.requests.retry import Attempts
 from aioproducer.errors import ProtocolError
 from aioproducer.protocol.messages.fetch import (
@@ -14,6 +15,7 @@ from aioproducer.protocol.messages.fetch import (
     FetchTopic,
     PartitionData,
 )
+from aioproducer.wire.aborted_filter import AbortedFilter
 from aioproducer.wire.record_batch import RecordBatch, iter_batches
 
 TOPIC_IDS_FROM = 13
@@ -69,7 +71,11 @@ class FetchLimits:
 
 
 def fetch_request(
-    topic: str, topic_id: bytes | None, progresses: Sequence[Progress], limits: FetchLimits
+    topic: str,
+    topic_id: bytes | None,
+    progresses: Sequence[Progress],
+    limits: FetchLimits,
+    isolation_level: IsolationLevel = "read_uncommitted",
 ) -> tuple[FetchRequest, int]:
     """The request for these partitions, and the highest version it may be sent in."""
     partitions = [
@@ -82,6 +88,7 @@ def fetch_request(
         max_wait_ms=limits.max_wait_ms,
         min_bytes=1,
         max_bytes=limits.max_bytes,
+        isolation_level=ISOLATION_LEVELS[isolation_level],
         topics=[FetchTopic(topic=topic, topic_id=topic_id or bytes(16), partitions=partitions)],
     )
     highest = FetchRequest.schema.versions[-1] if topic_id else TOPIC_IDS_FROM - 1
@@ -104,13 +111,17 @@ def take(progress: Progress, data: PartitionData) -> Iterator[Found]:
         return
     if not isinstance(records, bytes | bytearray | memoryview):
         raise ProtocolError("records were read in parts")
+    aborted = None
+    if data.aborted_transactions:
+        aborted = AbortedFilter((each.first_offset, each.producer_id) for each in data.aborted_transactions)
     for batch in iter_batches(records):
         if progress.finished:
             return
         if batch.last_offset < progress.position:
             continue
         batch.validate()
+        is_dropped = aborted is not None and aborted.drops(batch)
         first = progress.position
         progress.position = batch.next_offset
-        if not batch.is_control:
+        if not (is_dropped or batch.is_control):
             yield Found(progress, batch, first)

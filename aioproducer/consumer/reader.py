@@ -14,10 +14,18 @@ from itertools import repeat
 from random import Random
 from time import perf_counter
 from types import TracebackType
-from typing import Literal, NamedTuple, Self, TypeAlias
+from typing import Literal, NamedTuple, Self, TypeAlias, Unpack
 
+from aioproducer import config as configuration
 from aioproducer._common.client_log import ClientLog
-from aioproducer.admin import Admin, NoSuchTopicError, OffsetSpec, partition_count
+from aioproducer.admin import (
+    ISOLATION_LEVELS,
+    Admin,
+    IsolationLevel,
+    NoSuchTopicError,
+    OffsetSpec,
+    partition_count,
+)
 from aioproducer.consumer.fetching import FetchLimits, Found, Progress, answers, fetch_request, take
 from aioproducer.core.metadata.cluster import NO_LEADER
 from aioproducer.core.requests.retry import Attempts, ExponentialBackoff
@@ -75,24 +83,26 @@ class Reader:
             async for record in reader:
                 print(record.partition, record.offset, record.value)
 
-    Records of a partition come in order. Checksums are checked, and control records are left out; records of aborted
-    transactions are not. A leader that moves, or a connection that ends, is waited out.
+    Records of a partition come in order. Checksums are checked, and control records are left out. A leader that moves,
+    or a connection that ends, is waited out.
 
     Args:
         topic: its name.
         partitions: those to read; all that there are at the start if None.
         start: where to begin, for all partitions or by partition.
         stop: where to end, before that place; None reads for ever. ``"end"`` is the end as it is at the start.
+        isolation_level: ``"read_uncommitted"`` reads every record. ``"read_committed"`` leaves out those of aborted
+            transactions, and ends where the first open transaction begins: nothing behind it is read before it ends.
         timeout: seconds that nothing may be had of the cluster, or of a partition, before that is an error.
         max_bytes: about the most bytes that one answer may bring, and of one partition ``partition_max_bytes``. A
             batch that is larger comes all the same.
         max_wait_ms: how long a broker may wait for records before it answers.
         transport: as ``Producer(transport=...)``.
-        config: a producer's keys in snake_case; those about connections matter.
+        config: as ``Admin(...)``.
 
     Raises:
         ConfigurationError: a key is unknown, or a value is wrong.
-        ValueError: ``start`` or ``stop`` is no position.
+        ValueError: ``start`` or ``stop`` is no position, or ``isolation_level`` is unknown.
     """
 
     def __init__(
@@ -102,12 +112,13 @@ class Reader:
         *,
         start: Position | Mapping[int, Position] = "beginning",
         stop: Position | Mapping[int, Position] | None = None,
+        isolation_level: IsolationLevel = "read_uncommitted",
         timeout: float = 30.0,
         max_bytes: int = MAX_BYTES,
         partition_max_bytes: int = PARTITION_MAX_BYTES,
         max_wait_ms: int = MAX_WAIT_MS,
         transport: str | Connector = "tcp",
-        **config: object,
+        **config: Unpack[configuration.ConnectionConfigDict],
     ) -> None:
         self._configure(
             Admin(timeout=timeout, transport=transport, **config),
@@ -115,6 +126,7 @@ class Reader:
             partitions,
             start,
             stop,
+            isolation_level,
             timeout,
             FetchLimits(max_wait_ms, max_bytes, partition_max_bytes),
         )
@@ -128,6 +140,7 @@ class Reader:
         *,
         start: Position | Mapping[int, Position] = "beginning",
         stop: Position | Mapping[int, Position] | None = None,
+        isolation_level: IsolationLevel = "read_uncommitted",
         timeout: float = 30.0,
         max_bytes: int = MAX_BYTES,
         partition_max_bytes: int = PARTITION_MAX_BYTES,
@@ -142,6 +155,7 @@ class Reader:
             partitions,
             start,
             stop,
+            isolation_level,
             timeout,
             FetchLimits(max_wait_ms, max_bytes, partition_max_bytes),
         )
@@ -154,6 +168,7 @@ class Reader:
         partitions: Iterable[int] | None,
         start: Position | Mapping[int, Position],
         stop: Position | Mapping[int, Position] | None,
+        isolation_level: IsolationLevel,
         timeout: float,
         limits: FetchLimits,
     ) -> None:
@@ -166,6 +181,9 @@ class Reader:
             for each in position.values() if isinstance(position, Mapping) else (position,):
                 if each is not None and not isinstance(each, int | datetime) and each not in _SPECS:
                     raise ValueError(f"{name} must be 'beginning', 'end', an offset or a datetime, not {each!r}")
+        if isolation_level not in ISOLATION_LEVELS:
+            raise ValueError(f"isolation_level must be 'read_uncommitted' or 'read_committed', not {isolation_level!r}")
+        self._isolation_level: IsolationLevel = isolation_level
         self._start_at = start
         self._stop_at = stop
         self._timeout = timeout
@@ -236,7 +254,7 @@ class Reader:
             elif isinstance(position, str):
                 specs[partition] = _SPECS[position]
         if specs:
-            found.update(await self._admin.list_offsets(self._topic, specs))
+            found.update(await self._admin.list_offsets(self._topic, specs, isolation_level=self._isolation_level))
         return found
 
     async def close(self) -> None:
@@ -383,7 +401,7 @@ class Reader:
     def _fetch(self, client: BrokerClient, leader: int, progresses: list[Progress]) -> None:
         topic = client.metadata.topic(self._topic)
         topic_id = None if topic is None else topic.topic_id
-        request, highest = fetch_request(self._topic, topic_id, progresses, self._limits)
+        request, highest = fetch_request(self._topic, topic_id, progresses, self._limits, self._isolation_level)
         timeout = self._timeout + self._limits.max_wait_ms / 1000
         coroutine = client.request(request, node_id=leader, highest=highest, timeout=timeout)
         task = asyncio.get_running_loop().create_task(coroutine, name=f"aioproducer-fetch-{leader}")

@@ -10,6 +10,8 @@ addresses are given those of the brokers' gateways, as an ``AddressMap`` says. I
   those whose addresses are known; ``plans`` says where in a response they are.
 * ``walking`` finds a place in a message that comes in pieces, by the declarations in ``aioproducer.protocol``, and
   ``rewriting`` changes what is there.
+* ``login`` authenticates a connection to the broker with the gateway's own credentials, if it has some, before a
+  client's bytes pass.
 * ``requests`` and ``responses`` are the two directions of a connection, sans-IO; ``session`` joins them to transports.
 """
 

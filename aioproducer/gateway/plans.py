@@ -113,16 +113,17 @@ class VersionsPlan(NamedTuple):
 
     version: int
 
-    def rewrite(self, memory: memoryview) -> list[Buffer]:
+    def rewrite(self, memory: memoryview, sasl_passes: bool = True) -> list[Buffer]:
         """What takes the place of ``memory``, which is the message without header.
 
+        Without ``sasl_passes``, SASL is left out.
         A broker that does not have the version asked for answers in version 0 (KIP-511).
         """
         _, behind = walk_over(walk([_INT16.size]), memory, 0)
         (error_code,) = _INT16.unpack_from(memory)
         pieces: list[Buffer] = [memory[:behind]]
         flexible = self.version >= 3 and error_code != UNSUPPORTED_VERSION
-        position = cut_versions(memory, behind, flexible, pieces)
+        position = cut_versions(memory, behind, flexible, sasl_passes, pieces)
         pieces.append(memory[position:])
         return pieces
 

@@ -10,7 +10,7 @@ from collections import deque
 from typing import Final, NamedTuple
 
 from aioproducer.errors import ProtocolError
-from aioproducer.gateway.versions import is_known
+from aioproducer.gateway.versions import SASL_APIS, is_known
 from aioproducer.gateway.walking import Walk, Walker, walk_sized, walk_tags
 from aioproducer.protocol import APIS, ApiKey, Buffer
 
@@ -37,9 +37,11 @@ class Expected(NamedTuple):
 class Exchange:
     """What both directions of a connection know."""
 
-    __slots__ = ("expected", "raw_tokens", "requests", "responses", "rewritten", "shortened")
+    __slots__ = ("expected", "raw_tokens", "requests", "responses", "rewritten", "sasl_passes", "shortened")
 
-    def __init__(self) -> None:
+    def __init__(self, *, sasl_passes: bool = True) -> None:
+        self.sasl_passes = sasl_passes
+        """Whether clients authenticate to the broker. Otherwise the gateway does, and offers them no SASL."""
         self.expected: deque[Expected] = deque()
         """The requests that are not answered yet; a broker answers in their order."""
         self.raw_tokens = False
@@ -138,6 +140,11 @@ class RequestStream:
         if not is_known(api_key, version):
             self._refuse_unknown(api_key, version)
             _INT16.pack_into(chunk, position + _VERSION_AT, _UNHEARD_OF)
+        if api_key in SASL_APIS and not self._exchange.sasl_passes:
+            raise ProtocolError(
+                "a SASL request, although this gateway authenticates to the broker itself: clients use the "
+                "security.protocol PLAINTEXT here"
+            )
         self._remaining = size - _SMALLEST_REQUEST
         self._note(Expected(correlation_id, api_key, version))
         return _HEADER.size

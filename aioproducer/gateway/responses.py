@@ -200,7 +200,7 @@ class _WholeFrame:
         held = memoryview(self._held)
         start = _HEADER.size
         if isinstance(self._plan, VersionsPlan):
-            pieces = self._plan.rewrite(held[start:])
+            pieces = self._plan.rewrite(held[start:], self._exchange.sasl_passes)
         else:
             _, start = walk_over(walk(self._plan.before), held, start)
             pieces = self._plan.rewrite_tail(held[start:], self._translate)

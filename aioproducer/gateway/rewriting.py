@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
 from aioproducer.errors import ProtocolError
-from aioproducer.gateway.versions import NEWEST_VERSIONS
+from aioproducer.gateway.versions import NEWEST_VERSIONS, SASL_APIS
 from aioproducer.gateway.walking import Step, steps_of, walk, walk_length, walk_over, walk_tags, walk_varint
 from aioproducer.protocol import Buffer, Message
 from aioproducer.wire.varint import encode_unsigned_varint
@@ -120,8 +120,11 @@ def rewrite_tags(
     return position
 
 
-def cut_versions(memory: memoryview, position: int, flexible: bool, pieces: list[Buffer]) -> int:
-    """The array of an ApiVersions response: what ``NEWEST_VERSIONS`` does not have is left out."""
+def cut_versions(memory: memoryview, position: int, flexible: bool, sasl_passes: bool, pieces: list[Buffer]) -> int:
+    """The array of an ApiVersions response: what ``NEWEST_VERSIONS`` does not have is left out.
+
+    SASL as well, unless ``sasl_passes``.
+    """
     count, position = walk_over(walk_length(None if flexible else _INT32), memory, position)
     kept: list[Buffer] = []
     left = 0
@@ -133,7 +136,7 @@ def cut_versions(memory: memoryview, position: int, flexible: bool, pieces: list
             _, position = walk_over(walk_tags(), memory, position)
         api_key, oldest, newest = _API_VERSION.unpack_from(memory, start)
         newest = min(newest, NEWEST_VERSIONS.get(api_key, -1))
-        if newest >= oldest:
+        if newest >= oldest and (sasl_passes or api_key not in SASL_APIS):
             left += 1
             kept += [_API_VERSION.pack(api_key, oldest, newest), memory[tags_at:position]]
     pieces.append(encode_unsigned_varint(left + 1) if flexible else _INT32.pack(left))

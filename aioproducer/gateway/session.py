@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable
 from typing import Final, Protocol
 
@@ -152,14 +153,21 @@ class _UpstreamHandler:
 class Session:
     """Joins a client to the broker; made when the client was accepted, before there is a connection to the broker.
 
-    ``ended`` is called once, when nothing is left of either side.
+    ``ended`` is called once, when nothing is left of either side. ``sasl_passes``: whether clients authenticate to the
+    broker themselves; otherwise the connection to the broker is authenticated when it is passed to ``connected``.
     """
 
     def __init__(
-        self, client: Transport, limits: SessionLimits, translate: Translate, ended: Callable[[Session], None]
+        self,
+        client: Transport,
+        limits: SessionLimits,
+        translate: Translate,
+        ended: Callable[[Session], None],
+        *,
+        sasl_passes: bool = True,
     ) -> None:
         loop = asyncio.get_running_loop()
-        self.exchange = Exchange()
+        self.exchange = Exchange(sasl_passes=sasl_passes)
         self.peer = client.peer
         self.client = _Side(loop, limits.stall_timeout, self._client_stalled)
         self.upstream = _Side(loop, limits.stall_timeout, self._upstream_stalled)
@@ -178,14 +186,23 @@ class Session:
         self._close_timer: asyncio.TimerHandle | None = None
         self._answer_timer: asyncio.TimerHandle | None = None
         """The broker is given up then, unless something of it comes."""
+        self._drain_timer: asyncio.TimerHandle | None = None
+        """The broker's session is about to end then."""
+        self.was_cut_short = False
+        """Whether it was drained because the broker's session was about to end."""
         self.client.transport = client
         self.client.pause(True)
 
     # The connection to the broker
 
-    def connected(self, upstream: Transport) -> None:
-        """There is a connection to the broker, whose handler is ``upstream_handler``."""
+    def connected(self, upstream: Transport, lifetime: float = math.inf) -> None:
+        """There is a connection to the broker, whose handler is ``upstream_handler``.
+
+        It may be used for ``lifetime`` seconds; then the session is drained, and the client connects again.
+        """
         self._connecting = False
+        if lifetime < math.inf:
+            self._drain_timer = self._loop.call_later(lifetime, self._cut_short)
         self.upstream.transport = upstream
         if self.client.closing:
             self.upstream.close()
@@ -195,6 +212,20 @@ class Session:
         """There is none, and there will be none."""
         self._connecting = False
         self.end()
+
+    def unusable(self, upstream: Transport) -> None:
+        """End a connection to the broker that cannot be used, whose end is reported to ``upstream_handler``.
+
+        ``not_connected`` follows.
+        """
+        self.upstream.transport = upstream
+        self.upstream.abort()
+
+    def _cut_short(self) -> None:
+        if not self.client.closing:
+            _logger.debug("The session with the broker ends; %s has to connect again", self.peer)
+            self.was_cut_short = True
+            self.drain()
 
     # From the client to the broker
 
@@ -340,6 +371,7 @@ class Session:
         elif self.client.ended and self.upstream.ended and not self._connecting:
             self._over = True
             self._expect_answers(False)
-            if self._close_timer is not None:
-                self._close_timer.cancel()
+            for timer in (self._close_timer, self._drain_timer):
+                if timer is not None:
+                    timer.cancel()
             self._ended(self)

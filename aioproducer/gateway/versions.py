@@ -106,6 +106,10 @@ NEWEST_VERSIONS: Final[dict[int, int]] = {
 }
 """API key -> the newest version of the request, those counted that Kafka 4.4 has as unstable."""
 
+SASL_APIS: Final = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
+"""What clients are not offered by a gateway that authenticates to the broker itself. In a session with an end, a broker
+would take even a question for its mechanisms as an authentication (KIP-368), and close the connection."""
+
 
 def is_known(api_key: int, version: int) -> bool:
     """Whether it is known where a response to such a request has addresses."""

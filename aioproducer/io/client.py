@@ -15,6 +15,7 @@ from aioproducer.core.metadata.cluster import MetadataChange, NodeCandidate, Nod
 from aioproducer.core.metadata.cluster_metadata import ClusterMetadata
 from aioproducer.core.requests.connection import Completed
 from aioproducer.errors import (
+    AuthenticationError,
     KafkaError,
     KafkaTimeoutError,
     NetworkError,
@@ -60,23 +61,30 @@ class BrokerClient(NodeOwner):
     # Requests
 
     async def request(
-        self, request: Request[R], *, node_id: int | None = None, highest: int = 32767, timeout: float
+        self,
+        request: Request[R],
+        *,
+        node_id: int | None = None,
+        lowest: int = 0,
+        highest: int = 32767,
+        timeout: float,
     ) -> R:
         """Return the response of a node, by default the least loaded one, within ``timeout`` seconds in total.
 
         Args:
-            highest: the highest version of the request to use.
+            lowest, highest: the versions of the request that may be used.
             node_id: a node that metadata lists. By default, attempts to connect continue until a node is ready.
 
         Raises:
             KafkaTimeoutError: there was no response in time; the text contains the cause if it is known.
+            AuthenticationError: a broker has rejected the client, and none serves it.
             NetworkError, ConnectionFailedError: the given node cannot be reached, or the connection ended.
-            UnsupportedVersionError: the node does not support the request.
+            UnsupportedVersionError: the node does not support the request in these versions; it was not sent.
         """
         try:
             async with asyncio.timeout(timeout):
                 node = await self._any_usable() if node_id is None else await self._usable(node_id)
-                completed = await self._send(node, request, highest, timeout)
+                completed = await self._send(node, request, lowest, highest, timeout)
         except TimeoutError as error:
             if isinstance(error, KafkaError):
                 raise
@@ -91,7 +99,9 @@ class BrokerClient(NodeOwner):
             return KafkaTimeoutError(f"No broker could be reached within {timeout:.3g} s. {cause}")
         return KafkaTimeoutError(f"No broker answered within {timeout:.3g} s.")
 
-    async def _send(self, node: NodeConnection, request: Request[R], highest: int, timeout: float) -> Completed:
+    async def _send(
+        self, node: NodeConnection, request: Request[R], lowest: int, highest: int, timeout: float
+    ) -> Completed:
         answer: asyncio.Future[Completed] = self._loop.create_future()
 
         def answered(completed: Completed) -> None:
@@ -104,7 +114,7 @@ class BrokerClient(NodeOwner):
 
         api_key = request.schema.api_key
         assert api_key is not None
-        version = node.negotiate(api_key, highest=highest)
+        version = node.negotiate(api_key, highest, lowest)
         node.send(request, InternalRequest(answered, failed), self._loop.time(), version=version, timeout=timeout)
         return await answer
 
@@ -118,6 +128,12 @@ class BrokerClient(NodeOwner):
         if not node.connected:
             self._pool.node_lost(node, now)
         self._wake_waiting()
+
+    def authentication_failed(self, node: NodeConnection, error: AuthenticationError, now: float) -> None:
+        """The calls that wait for the node raise the error, its ``last_error``, when they check again."""
+
+    def login_failed(self, node: NodeConnection) -> None:
+        """The calls that wait for the node try again, or raise the error, when they check again."""
 
     def _wake_waiting(self) -> None:
         changed, self._changed = self._changed, self._loop.create_future()
@@ -155,12 +171,29 @@ class BrokerClient(NodeOwner):
             await self._wait_changed([node], now)
 
     async def _any_usable(self) -> NodeConnection:
+        """Return a node once it can take a request.
+
+        Raises:
+            AuthenticationError: a broker has rejected the client, and none serves it.
+        """
+        began = self._loop.time()
         while True:
             now = self._loop.time()
             node = self._least_loaded(now)
             if node is not None:
                 return node
+            self._raise_if_rejected(began)
             await self._wait_changed(list(self._pool.nodes.values()), now)
+
+    def _raise_if_rejected(self, began: float) -> None:
+        nodes = self._pool.nodes.values()
+        for node in nodes:
+            error = node.last_error
+            is_rejected = isinstance(error, AuthenticationError) and not node.connected
+            others = any(other.is_ready or other.is_connecting for other in nodes)
+            if is_rejected and node.last_attempt >= began and not others:
+                assert error is not None
+                raise error.fresh()
 
     def _least_loaded(self, now: float) -> NodeConnection | None:
         """Return a node that can take a request now, or None and connect to one, or to the bootstrap addresses."""
@@ -222,7 +255,7 @@ class BrokerClient(NodeOwner):
         version = node.negotiate(ApiKey.METADATA)
         request = metadata.build_request(self._loop.time())
         try:
-            completed = await self._send(node, request, version, timeout)
+            completed = await self._send(node, request, 0, version, timeout)
         except BaseException as error:
             # A cancelled call leaves metadata as if it had not been requested.
             reason = error if isinstance(error, KafkaError) else KafkaTimeoutError("the caller stopped waiting")

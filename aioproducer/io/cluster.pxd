@@ -24,17 +24,23 @@ cdef class Cluster:
     cdef object _random
     cdef object _wake
     cdef InternalQueue _internal
+    cdef readonly object _transactional
     cdef bint _producer_id_requested
     cdef Attempts _producer_id_attempts
     cdef readonly dict _metadata_waiters
+    cdef bint _is_paused
     cdef object _metadata_request
     cdef public object _apply_steps
 
+    cpdef object node_ready(self, NodeConnection node)
     cpdef object node_lost(self, NodeConnection node, double now)
+    cdef bint _pauses(self) except -1
     cpdef object record_topic_use(self, object name, double now)
     cpdef bint is_due(self, double now) except -1
     cdef bint _producer_id_due(self, double now) except -1
     @cython.locals(node=NodeConnection)
     cpdef bint send_internal(self, double now) except -1
+    @cython.locals(node=NodeConnection)
+    cdef bint _send_kind(self, object kind, double now) except -1
     @cython.locals(deadline=double, delay=double)
     cpdef double send_due(self, double now) except? -1

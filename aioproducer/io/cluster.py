@@ -1,12 +1,13 @@
 """Compiled. The cluster of a producer: its nodes, and all requests other than Produce.
 
-``Cluster`` requests metadata and the producer id, before all records, from the least loaded node.
+``Cluster`` requests metadata and the producer id from the least loaded node. The requests of transactions go to their
+coordinators (``transactional_requests.py``).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
 from enum import Enum
 from functools import partial
 from itertools import chain, repeat
@@ -37,10 +38,12 @@ if TYPE_CHECKING:
     from random import Random
 
     from aioproducer.core.batching.accumulator import RecordAccumulator
+    from aioproducer.core.transactions.manager import TransactionManager
+    from aioproducer.io.transactional_requests import TransactionalRequests
 
 # Seconds for which a metadata response is applied before the loop runs other callbacks.
 MAX_SLICE_SECONDS = 0.0005
-# Partitions that are created, or change their leader, before the clock is read again.
+# Partitions that change their leader before the clock is read again.
 PARTITIONS_PER_CLOCK_CHECK = 256
 
 
@@ -49,10 +52,12 @@ class Internal(Enum):
 
     METADATA = "metadata"
     PRODUCER_ID = "producer id"
+    TRANSACTION = "transaction"
 
 
 _METADATA = Internal.METADATA
 _PRODUCER_ID = Internal.PRODUCER_ID
+_TRANSACTION = Internal.TRANSACTION
 
 
 class Cluster:
@@ -61,6 +66,7 @@ class Cluster:
     Args:
         owner: receives the notifications of the nodes: the sender.
         wake: requests a pass of the sender.
+        transactions: of a producer with a transactional id, else None.
     """
 
     def __init__(
@@ -78,6 +84,7 @@ class Cluster:
         hooks: Hooks,
         random: Random,
         wake: Callable[[], None],
+        transactions: TransactionManager | None = None,
     ) -> None:
         self.pool = NodePool(loop, metadata, owner, connector, node_settings, metrics, hooks, random)
         self.nodes = self.pool.nodes
@@ -94,20 +101,48 @@ class Cluster:
         self._random = random
         self._wake = wake
         self._internal = InternalQueue()
+        self._transactional: TransactionalRequests | None = None
+        if transactions is not None:
+            # Imported late: few producers have transactions.
+            from aioproducer.io.transactional_requests import TransactionalRequests
+
+            self._transactional = TransactionalRequests(
+                loop,
+                transactions,
+                accumulator,
+                metadata,
+                self.pool,
+                node_settings.log,
+                any_node=self._any_node,
+                wake=wake,
+            )
         self._producer_id_requested = False
         self._producer_id_attempts = Attempts(retry_backoff, random)
-        self._metadata_waiters: dict[asyncio.Future[None], None] = {}
+        self._metadata_waiters: dict[asyncio.Future[KafkaError | None], None] = {}
+        # The client cannot log in; see ``pause``.
+        self._is_paused = False
         self._metadata_request: InternalRequest | None = None
         # The remaining steps of responses, and of rebootstraps, that are being applied.
         self._apply_steps: Iterator[None] | None = None
 
     # Nodes
 
+    def node_ready(self, node: NodeConnection) -> None:
+        self._is_paused = False
+        self.pool.node_ready(node)
+        if self._transactional is not None:
+            self._transactional.node_ready(node)
+
     def node_lost(self, node: NodeConnection, now: float) -> None:
         """Prefer other nodes for metadata if an error has disconnected this one; see ``NodePool.node_lost``."""
         if node.last_error is not None:
             self.metadata.node_failed(node.id)
         self.pool.node_lost(node, now)
+        if self._transactional is not None:
+            self._transactional.node_lost(node, now)
+
+    def _any_node(self, now: float) -> NodeConnection | None:
+        return self._least_loaded(now, ())
 
     def _least_loaded(self, now: float, failed: Collection[int]) -> NodeConnection | None:
         """Return a node with a free slot for an internal request, or None.
@@ -174,18 +209,48 @@ class Cluster:
             connecting_timeout=self._setup_timeout,
         )
 
+    def is_only_hope(self, node: NodeConnection) -> bool:
+        """Return whether no other node is connected or connecting."""
+        others = [other for other in self.nodes.values() if other is not node]
+        return not any(other.is_ready or other.is_connecting for other in others)
+
+    def pause(self, error: KafkaError | None = None) -> None:
+        """Send no internal request before a record or a call needs the cluster, as the client cannot log in.
+
+        Attempts without need, again and again with a wrong password or client secret, would lock the account. With an
+        error the calls that wait for metadata fail by it.
+        """
+        self._is_paused = True
+        if error is not None:
+            self._resolve_metadata_waiters(error)
+
+    def _pauses(self) -> bool:
+        """Return whether internal requests wait until the cluster is needed."""
+        return (
+            self._is_paused
+            and not self._metadata_waiters
+            and not self._accumulator.has_undelivered()
+            and (self._transactional is None or self._transactional.manager.is_idle)
+        )
+
     # Metadata and the producer id
 
     def is_due(self, now: float) -> bool:
         """Return whether an internal request waits for a slot."""
-        return self.metadata.next_update_delay(now) <= 0 or self._producer_id_due(now)
+        if self._transactional is not None and self._transactional.is_due(now):
+            return not self._pauses()
+        return (self.metadata.next_update_delay(now) <= 0 or self._producer_id_due(now)) and not self._pauses()
 
     def _due(self, now: float) -> list[Internal]:
-        due = []
+        due: list[Internal] = []
+        if self._pauses():
+            return due
         if self.metadata.next_update_delay(now) <= 0:
             due.append(_METADATA)
         if self._producer_id_due(now):
             due.append(_PRODUCER_ID)
+        if self._transactional is not None and self._transactional.is_due(now):
+            due.append(_TRANSACTION)
         return due
 
     def _producer_id_due(self, now: float) -> bool:
@@ -198,6 +263,8 @@ class Cluster:
         """Send the internal requests that are due and may take a slot; return the time of the next check."""
         while self.is_due(now) and self.send_internal(now):
             continue
+        if self._pauses():
+            return float("inf")
         delay = self.metadata.next_update_delay(now)
         deadline = now + delay if delay > 0 else float("inf")
         if self.is_due(now):
@@ -206,16 +273,32 @@ class Cluster:
             retry = self._producer_id_attempts.retry_at
             if retry > now:
                 deadline = min(deadline, retry)
+        if self._transactional is not None:
+            retry = self._transactional.retry_at()
+            if retry > now:
+                deadline = min(deadline, retry)
         return deadline
 
     def send_internal(self, now: float) -> bool:
-        """Send the internal request that has been due longest if a node has a slot; return whether it was sent."""
+        """Send the internal request that has been due longest and has a node with a slot; return whether one was sent.
+
+        A request whose node cannot be reached does not hold up those of other kinds.
+        """
         due = self._due(now)
         if _METADATA in due:
             self.metadata.begin_attempt(now)
-        kind = self._internal.oldest(due)
-        if kind is None:
-            return False
+        for kind in self._internal.in_order(due):  # noqa: SIM110  # no generator expression in a cpdef method
+            if self._send_kind(kind, now):
+                return True
+        return False
+
+    def _send_kind(self, kind: Hashable, now: float) -> bool:
+        if kind is _TRANSACTION:
+            assert self._transactional is not None
+            if not self._transactional.send(now):
+                return False
+            self._internal.sent(kind)
+            return True
         node = self._least_loaded(now, self.metadata.failed_nodes if kind is _METADATA else ())
         if node is None:
             return False
@@ -310,27 +393,30 @@ class Cluster:
         else:
             for on_metadata_updated in self._hooks.metadata_updated:
                 on_metadata_updated(list(metadata.nodes.values()), names)
-        self._resolve_metadata_waiters()
+        self._resolve_metadata_waiters(None)
         self._wake()
 
-    def _resolve_metadata_waiters(self) -> None:
+    def _resolve_metadata_waiters(self, error: KafkaError | None) -> None:
         waiters, self._metadata_waiters = self._metadata_waiters, {}
         for waiter in waiters:
             if not waiter.done():
-                waiter.set_result(None)
+                waiter.set_result(error)
 
     def _metadata_failed(self, node: NodeConnection, error: KafkaError) -> None:
         self.metadata.node_failed(node.id)
         self.metadata.handle_failure(error, self._loop.time())
         self._wake()
 
-    def add_metadata_waiter(self) -> asyncio.Future[None]:
-        """Return a future that the next metadata response resolves, and ``close`` cancels."""
-        future: asyncio.Future[None] = self._loop.create_future()
+    def add_metadata_waiter(self) -> asyncio.Future[KafkaError | None]:
+        """Return a future that ends with the next metadata response, or with the error why there is none.
+
+        ``close`` cancels it.
+        """
+        future: asyncio.Future[KafkaError | None] = self._loop.create_future()
         self._metadata_waiters[future] = None
         return future
 
-    def remove_metadata_waiter(self, future: asyncio.Future[None]) -> None:
+    def remove_metadata_waiter(self, future: asyncio.Future[KafkaError | None]) -> None:
         """Remove a future of ``add_metadata_waiter`` that is no longer awaited."""
         self._metadata_waiters.pop(future, None)
 
@@ -362,10 +448,6 @@ class Cluster:
         self.pool.apply(change)
         grown = [added.topic for added in change.partitions_added]
         sized = [*change.new_topics, *change.recreated_topics, *grown]
-        for name in sized:
-            topic = self.metadata.topic(name)
-            while topic is not None and topics.make_partitions(name, len(topic.partitions), PARTITIONS_PER_CLOCK_CHECK):
-                yield
         for name in sized:
             topic = self.metadata.topic(name)
             if topic is not None:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from random import Random
 
     from aioproducer._common.client_log import ClientLog
+    from aioproducer.core.requests.authenticator import Login
     from aioproducer.core.requests.retry import ExponentialBackoff
     from aioproducer.record import Node
     from aioproducer.transport.base import Connector, Transport, TransportHandler
@@ -33,6 +34,8 @@ class NodeSettings(NamedTuple):
     check_cluster: bool
     # client.dns.lookup=resolve_canonical_bootstrap_servers_only
     canonical_bootstrap: bool = False
+    # None: without SASL.
+    login: Login | None = None
 
 
 class Dialer:

@@ -7,17 +7,14 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextvars import copy_context
 from time import perf_counter
-from typing import TYPE_CHECKING
 
 from aioproducer._common.client_log import Log
 from aioproducer.compression import codec
 from aioproducer.core.batching.batch import ProducerBatch
 from aioproducer.core.waiting.pending import PendingRecord
 from aioproducer.errors import KafkaError
+from aioproducer.record import Record
 from aioproducer.wire.record import decode_record
-
-if TYPE_CHECKING:
-    from aioproducer.producer_record import Record
 
 # Seconds for which records are reported before the loop runs other callbacks.
 REPORT_SLICE_SECONDS = 0.0005
@@ -25,7 +22,7 @@ REPORT_SLICE_SECONDS = 0.0005
 # batches.
 MAX_DECOMPRESSED_INLINE = 65536
 
-OnRecordFailed = Callable[["Record", KafkaError], None]
+OnRecordFailed = Callable[[Record, KafkaError], None]
 
 
 class FailedRecords:
@@ -47,9 +44,6 @@ class FailedRecords:
         size_limit: int,
         log: Log,
     ) -> None:
-        from aioproducer.producer_record import Record
-
-        self._record_class = Record
         self._loop = loop
         self._hooks = hooks
         self._release = release
@@ -164,18 +158,18 @@ class FailedRecords:
             timestamp_ms = batch.base_timestamp + each.timestamp_delta
             error = batch.error(index)
             assert error is not None
-            yield self._record_class(topic, each.value, each.key, partition, timestamp_ms, each.headers), error
+            yield Record(topic, each.value, each.key, partition, timestamp_ms, each.headers), error
 
     def _alone(self, pending: PendingRecord) -> Iterator[tuple[Record, KafkaError]]:
         assert pending.stored_error is not None
         yield (
-            self._record_class(
+            Record(
                 pending.topic,
                 pending.value,
                 pending.key,
                 pending.partition,
                 pending.timestamp_ms,
-                pending.headers,  # type: ignore[arg-type]  # copied to bytes where the record was accepted
+                pending.headers,
             ),
             pending.stored_error.fresh(),
         )

@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING
 
 from aioproducer._common.texts import counted
 from aioproducer.core.waiting.pending import PendingRecord
-from aioproducer.errors import BufferExhaustedError, KafkaError, ProducerClosedError, WrongCallerError
+from aioproducer.errors import (
+    BufferExhaustedError,
+    KafkaError,
+    ProducerClosedError,
+    WrongCallerError,
+)
 from aioproducer.record import TopicPartition
 
 if TYPE_CHECKING:
@@ -37,6 +42,7 @@ class FailureReporter:
     Args:
         on_error: called with partition (-1 if none was chosen), number of records and error; its exceptions are logged.
         failed_records: reads the records back for ``on_record_failed``; None without such a hook.
+        on_failure: called at once with the error of each failure: it concerns the transaction.
     """
 
     def __init__(
@@ -46,12 +52,14 @@ class FailureReporter:
         log: ClientLog,
         on_error: OnError | None,
         failed_records: FailedRecords | None,
+        on_failure: Callable[[KafkaError], None] | None = None,
     ) -> None:
         self.failed_records = failed_records
         self._loop = loop
         self._metrics = metrics
         self._log = log
         self._on_error = on_error
+        self._on_failure = on_failure
         self.unreported: OrderedDict[_Kind, _FailedRecords] = OrderedDict()
         """Records that failed while they waited and are not reported yet."""
         # Rejected records that are not reported yet.
@@ -59,8 +67,11 @@ class FailureReporter:
 
     def report(self, topic_partition: TopicPartition, count: int, unobserved: int, error: KafkaError) -> None:
         """Report ``count`` failed records, of which ``unobserved`` had neither an awaiter nor a callback."""
+        if self._on_failure is not None:
+            self._on_failure(error)
+        # The commit of a transaction raises the failure, and the caller of an abort knows of it.
         self._log.log(
-            logging.ERROR if unobserved else logging.DEBUG,
+            logging.ERROR if unobserved and self._on_failure is None else logging.DEBUG,
             "%s for %s failed, %d of them unobserved (no await, no callback): %s",
             counted(count, "record"),
             topic_partition,
@@ -77,6 +88,8 @@ class FailureReporter:
         """Count an error that ``send`` raises instead of accepting a record, as Kafka's ``doSend`` does."""
         if not isinstance(error, WrongCallerError | ProducerClosedError):
             self._metrics.send_raised(error, self._loop.time())
+            if self._on_failure is not None and isinstance(error, BufferExhaustedError):
+                self._on_failure(error)
 
     def record_waiting(self, records: Sequence[PendingRecord], error: KafkaError, now: float) -> None:
         """Count records that have failed with one error while they waited, for ``report_failures``."""
@@ -102,6 +115,8 @@ class FailureReporter:
         """Record the metric of a full buffer, and return the entry of ``tally`` that the record belongs to."""
         if isinstance(error, BufferExhaustedError):
             self._metrics.buffer_exhausted.record(1, now)
+        if self._on_failure is not None:
+            self._on_failure(error)
         kind = pending.where(), type(error)
         failed = tally.get(kind)
         if failed is None:

@@ -26,6 +26,8 @@ cdef class NodeOwner:
 
     cpdef object node_ready(self, NodeConnection node)
     cpdef object node_changed(self, NodeConnection node, double now)
+    cpdef object authentication_failed(self, NodeConnection node, object error, double now)
+    cpdef object login_failed(self, NodeConnection node)
     cpdef object expected_cluster_id(self)
 
 
@@ -34,6 +36,7 @@ cdef class NodeConnection:
     cdef readonly int id
     cdef readonly double last_attempt
     cdef readonly object last_error
+    cdef readonly double login_began
     cdef readonly RequestSlots slots
     cdef readonly object task
     cdef object _loop
@@ -42,6 +45,10 @@ cdef class NodeConnection:
     cdef object _log
     cdef double _request_timeout
     cdef bint _uses_tls
+    cdef object _login
+    cdef object _random
+    cdef object _session
+    cdef bint _asks_for_sasl
     cdef Metrics _metrics
     cdef readonly NodeMetrics sensors
     cdef object _hooks
@@ -71,7 +78,7 @@ cdef class NodeConnection:
     cpdef object set_state(self, int state)
     cpdef bint can_send(self, double now) except -1
     cdef bint _is_writable(self) except -1
-    cpdef object negotiate(self, long long api_key, long long highest=*)
+    cpdef object negotiate(self, long long api_key, long long highest=*, long long lowest=*)
     @cython.locals(deadline=double)
     cpdef bint send(
         self,

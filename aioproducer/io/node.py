@@ -1,6 +1,7 @@
 """Compiled. One broker: the task that maintains its connection, and the requests in flight on it.
 
-The task connects when a connection is requested, waits for its end, and backs off. Requests bypass it: ``send`` encodes
+The task connects when a connection is requested, authenticates (``authentication``), waits for its end, and backs off.
+Requests bypass it: ``send`` encodes
 and writes at once, in the caller's callback of the loop. Responses are handled in the callback that receives them. So
 no record is handed over between tasks.
 """
@@ -19,7 +20,14 @@ from aioproducer.core.requests.connection import Completed, Connection, InFlight
 from aioproducer.core.requests.connection_state import ConnectionState
 from aioproducer.core.requests.retry import Attempts
 from aioproducer.core.requests.slots import RequestSlots
-from aioproducer.errors import KafkaError, NetworkError, RequestTimedOutError
+from aioproducer.errors import (
+    AuthenticationError,
+    KafkaError,
+    NetworkError,
+    RequestTimedOutError,
+    SaslAuthenticationError,
+    TlsError,
+)
 from aioproducer.hooks import Hooks
 from aioproducer.io.dialing import Dialer, NodeSettings
 from aioproducer.metrics import Metrics
@@ -31,6 +39,9 @@ from aioproducer.transport.base import Connector, Transport
 if TYPE_CHECKING:
     from random import Random
 
+    from aioproducer.core.requests.authenticator import Authenticator
+    from aioproducer.core.requests.broker_versions import BrokerVersions
+    from aioproducer.io.authentication import Session
     from aioproducer.protocol.produce_frames import PlainProduceRequest
 
 # How a request begins: size, API key, version, correlation id.
@@ -62,6 +73,8 @@ _TRANSITIONS = sum([1 << 8 * old + new for old, states in NEXT_STATES.items() fo
 _CONNECTED, _DRAINING = CONNECTED, DRAINING
 
 _NEVER = float("inf")
+# Seconds after which an idle connection is checked again that could not be closed because its session is renewed.
+IDLE_CHECK = 1.0
 
 
 class RequestContext:
@@ -142,6 +155,14 @@ class NodeOwner:
         """Receive that the node is ready, can take more requests than before, or is disconnected."""
         raise NotImplementedError
 
+    def authentication_failed(self, node: NodeConnection, error: AuthenticationError, now: float) -> None:
+        """Receive that the broker has rejected this client; the connection has ended, and ``node_changed`` follows."""
+        raise NotImplementedError
+
+    def login_failed(self, node: NodeConnection) -> None:
+        """Receive that the node could not connect because there are no credentials now; ``node_changed`` follows."""
+        raise NotImplementedError
+
     def expected_cluster_id(self) -> str | None:
         """Return the id of the cluster that a broker must belong to, None if it is not known yet."""
         raise NotImplementedError
@@ -165,6 +186,8 @@ class NodeConnection:
         self.id = node.id
         self.last_attempt = float("-inf")
         self.last_error: KafkaError | None = None
+        # When the client began to wait for the credentials of the next connection; infinity if it does not.
+        self.login_began = _NEVER
         self.slots = RequestSlots()
         self._loop = loop
         self._owner = owner
@@ -172,6 +195,12 @@ class NodeConnection:
         self._log = settings.log
         self._request_timeout = settings.request_timeout
         self._uses_tls = settings.uses_tls
+        self._login = settings.login
+        # The authentications of the connection, with a login.
+        self._session: Session | None = None
+        # The last connection ended as on a listener that requires SASL: the next one asks.
+        self._asks_for_sasl = False
+        self._random = random
         self._metrics = metrics
         self.sensors = metrics.node(node.id)
         self._hooks = hooks
@@ -229,14 +258,16 @@ class NodeConnection:
 
     @property
     def is_ready(self) -> bool:
-        """Whether requests can be sent as soon as there is a free slot and no throttling."""
+        """Whether requests can be sent once there is a free slot, no throttling, and no renewal of the session."""
         connection = self._connection
-        return connection is not None and connection.state is _READY and self.state == CONNECTED
+        return connection is not None and self._was_ready and connection.error is None and self.state == CONNECTED
 
     @property
     def is_connecting(self) -> bool:
         """Whether a connection is being made, or is not ready yet."""
-        return self.state == CONNECTING or (self._connection is not None and self._connection.state is not _READY)
+        connection = self._connection
+        is_made = self._was_ready and connection is not None and connection.error is None
+        return self.state == CONNECTING or (connection is not None and not is_made)
 
     @property
     def in_flight(self) -> int:
@@ -267,13 +298,17 @@ class NodeConnection:
         """Return this node as a candidate for ``least_loaded_node``."""
         if self.can_send(now):
             state = NodeState.READY
-        elif self.is_connecting:
+        elif self.is_connecting or self._is_renewing():
             state = NodeState.CONNECTING
         elif self._is_ending_idle() or (self._connection is None and self._attempts.delay(now) == 0):
             state = NodeState.CAN_CONNECT
         else:
             state = NodeState.BACKING_OFF
         return NodeCandidate(self.id, state, self.in_flight, self.last_attempt)
+
+    def _is_renewing(self) -> bool:
+        """Return whether the client authenticates again; requests can be sent after that."""
+        return self._connection is not None and self._connection.state is ConnectionState.REAUTHENTICATING
 
     def _is_ending_idle(self) -> bool:
         """Return whether the client has closed the connection and no request is left on it."""
@@ -283,10 +318,16 @@ class NodeConnection:
         """Return when a node that backs off becomes usable: the end of the backoff, or of the throttling."""
         return self._attempts.retry_at if self._connection is None else self._connection.throttled_until
 
-    def negotiate(self, api_key: int, highest: int = 32767) -> int:
+    def negotiate(self, api_key: int, highest: int = 32767, lowest: int = 0) -> int:
         """Return the version of an API to use with this broker; see ``Connection.negotiate``."""
         assert self._connection is not None
-        return self._connection.negotiate(api_key, 0, highest)
+        return self._connection.negotiate(api_key, lowest, highest)
+
+    @property
+    def versions(self) -> BrokerVersions:
+        """The API versions and features of the broker, after it was ready."""
+        assert self._connection is not None
+        return self._connection.versions
 
     def request_connection(self) -> None:
         """Connect as soon as the backoff allows, unless connected."""
@@ -438,6 +479,13 @@ class NodeConnection:
                 if self.state == CONNECTING:
                     self.set_state(DISCONNECTED)
             self._connection_requested.clear()
+            if self._session is not None:
+                try:
+                    await self._session.run()
+                except asyncio.CancelledError:
+                    # Without this task the session would end, and the connection stay.
+                    self.abort()
+                    raise
             if self._transport is not None:
                 await self._ended.wait()
             self._owner.node_changed(self, self._loop.time())
@@ -454,8 +502,17 @@ class NodeConnection:
         loop = self._loop
         began = self.last_attempt = loop.time()
         node = self.node
-        self._moved.clear()
+        authenticator = None
         try:
+            if self._login is not None:
+                # Before connecting: a broker does not wait long for a client to authenticate.
+                self.login_began = began
+                try:
+                    authenticator = await self._login.authenticator()
+                finally:
+                    self.login_began = _NEVER
+                node = self.node
+            self._moved.clear()
             transport = await self._dialer.connect(self)
         except KafkaError as failure:
             # The error is kept, so it must not refer to the frames in which it was raised.
@@ -463,13 +520,17 @@ class NodeConnection:
             for on_connect in self._hooks.connect:
                 on_connect(node, (loop.time() - began) * 1000, error)
             if self.node is node:
+                if self._login is not None and authenticator is None:
+                    # Another address does not help: back off.
+                    self._dialer.forget_addresses()
+                    self._owner.login_failed(self)
                 self._failed_to_connect(error, loop.time())
             return
-        self._established(transport, began)
+        self._established(transport, began, authenticator)
         if self.node is not node:
             self._poison(_has_moved(self.node))
 
-    def _established(self, transport: Transport, began: float) -> None:
+    def _established(self, transport: Transport, began: float, authenticator: Authenticator | None) -> None:
         now = self._loop.time()
         settings = self._settings
         self._transport = transport
@@ -481,17 +542,57 @@ class NodeConnection:
             client_id=settings.client_id,
             node_id=self.id,
             cluster_id=self._owner.expected_cluster_id() if settings.check_cluster else None,
+            authenticator=authenticator,
+            asks_for_sasl=self._asks_for_sasl,
             max_in_flight=settings.max_in_flight,
             request_timeout=settings.request_timeout,
             uses_tls=settings.uses_tls,
         )
         self._metrics.connection_creation.record(1, now)
+        if authenticator is not None:
+            self._session = self._new_session(self._connection, authenticator)
+        elif settings.uses_tls:
+            # The handshake has authenticated the broker, and the client if it has a certificate.
+            self._metrics.authentication_success.record(1, now)
         for on_connect in self._hooks.connect:
             on_connect(self.node, (now - began) * 1000, None)
         self._write_own(transport, self._connection.start(now), now)
 
+    def _new_session(self, connection: Connection, authenticator: Authenticator) -> Session:
+        # Imported late: most clients have no login.
+        from aioproducer.io.authentication import Session
+
+        assert self._login is not None
+        return Session(
+            self._loop,
+            connection,
+            self._login,
+            authenticator,
+            # Functions: the methods are C functions in the compiled module.
+            proceed=lambda buffers, now: self._proceed(buffers, now),
+            poison=lambda error: self.poison(error),
+            step_timeout=self._request_timeout,
+            random=self._random,
+            log=self._log,
+        )
+
+    def _proceed(self, buffers: Sequence[Buffer], now: float) -> None:
+        """Write the buffers of an authentication whose step has run in a thread, or that begins."""
+        connection, transport = self._connection, self._transport
+        if connection is None or transport is None or self.state not in (CONNECTED, DRAINING):
+            # The connection is ending.
+            return
+        self._write_own(transport, buffers, now)
+        if connection.error is not None:
+            transport.abort()
+        elif connection.state is _READY:
+            self._became_ready(now)
+            self._owner.node_changed(self, now)
+
     def _failed_to_connect(self, error: KafkaError, now: float) -> None:
         self.last_error = error
+        if isinstance(error, TlsError):
+            self._metrics.authentication_failure.record(1, now)
         if not self._dialer.has_more:
             # All addresses of the name have failed: back off, then resolve the name again.
             self._attempts.failed(now)
@@ -507,13 +608,17 @@ class NodeConnection:
         assert transport is not None
         now = self._loop.time()
         was_ready = connection.state is _READY
-        self._last_used = now
+        if was_ready or not self._was_ready:
+            # The renewal of a session is no use of the connection.
+            self._last_used = now
         self._metrics.bytes_read(self.sensors, len(data), now)
         completed = connection.receive_data(data, now)
         if not was_ready:
             self._write_own(transport, connection.data_to_send(), now)
             if connection.state is _READY:
                 self._became_ready(now)
+            elif self._session is not None:
+                self._session.step_may_wait()
         try:
             for each in completed:
                 try:
@@ -530,6 +635,14 @@ class NodeConnection:
                 self._owner.node_changed(self, now)
 
     def _became_ready(self, now: float) -> None:
+        session = self._session
+        if session is not None:
+            session.accepted(now)
+            if session.is_renewal:
+                self._metrics.reauthentication_success.record(1, now)
+                self._metrics.reauthentication_latency.record((now - session.began) * 1000, now)
+                return
+            self._metrics.authentication_success.record(1, now)
         self._attempts.succeeded()
         self._was_ready = True
         self.last_error = None
@@ -598,6 +711,9 @@ class NodeConnection:
         was_idle = not in_flight and not self._unwritten
         had_been_ready, self._was_ready = self._was_ready, False
         closed_by_client = self.state in (ENDING, DRAINED)
+        session, self._session = self._session, None
+        served = connection.has_served
+        self._asks_for_sasl = session is None and had_been_ready and not served and not was_idle
         self.set_state(RETIRED if self.state in (DRAINING, DRAINED) else DISCONNECTED)
         self._overdue = []
         self._connection = None
@@ -618,7 +734,18 @@ class NodeConnection:
         for request in in_flight:
             context: Any = request.context
             context.failed(self, error)
+        if isinstance(error, AuthenticationError):
+            is_renewal = session is not None and session.is_renewal
+            sensor = self._metrics.reauthentication_failure if is_renewal else self._metrics.authentication_failure
+            sensor.record(1, now)
+            if session is not None and isinstance(error, SaslAuthenticationError):
+                session.rejected()
+            if not is_renewal:
+                # After a failed renewal the next connection decides, with the credentials of that time.
+                self._owner.authentication_failed(self, error, now)
         self._ended.set()
+        if session is not None:
+            session.ended()
 
     def poison(self, error: KafkaError) -> None:
         """End the connection, if there is one, because of a malformed response."""
@@ -671,6 +798,10 @@ class NodeConnection:
         if now >= self._last_used + self._settings.max_idle:
             if connection.in_flight == 0 and not self._unwritten:
                 self.close()
+                return
+            if connection.state is not _READY:
+                # Only the renewal of the session keeps it busy.
+                self._arm(now + IDLE_CHECK)
                 return
             # A connection that waits for a response is not idle.
             self._last_used = now

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from aioproducer.core.metadata.cluster_metadata import ClusterMetadata
 from aioproducer.error_codes import REBOOTSTRAP_REQUIRED
-from aioproducer.errors import BrokerError, KafkaError
+from aioproducer.errors import BrokerError, KafkaError, TokenProviderError
 from aioproducer.io.dialing import NodeSettings
 from aioproducer.io.node import NodeConnection, NodeOwner
 
@@ -117,18 +117,31 @@ class NodePool:
         """Return the latest reason why a broker could not be reached, for error messages."""
         failed = [node for node in self.nodes.values() if node.last_error is not None]
         if not failed:
-            return self._metadata.last_error
+            return self._login_delay() or self._metadata.last_error
         latest = max(failed, key=lambda node: node.last_attempt).last_error
         assert latest is not None
         return latest.fresh()
 
+    def _login_delay(self) -> KafkaError | None:
+        """Return the reason why no broker is connected if the client waits for its first credentials."""
+        waiting = [node.login_began for node in self.nodes.values() if node.login_began <= self._loop.time()]
+        if not waiting:
+            return None
+        seconds = self._loop.time() - min(waiting)
+        return TokenProviderError(
+            f"The source of the SASL credentials (sasl_token_provider or sasl_password) has returned nothing for "
+            f"{seconds:.1f} s, and no connection is made without them."
+        )
+
     async def close(self) -> None:
         """End every connection and task; none stays open, even if this is cancelled."""
         nodes = [*self.nodes.values(), *self._retired]
-        log = self._settings.log
+        log, login = self._settings.log, self._settings.login
         try:
             for node in nodes:
                 node.close()
+            if login is not None:
+                login.stop()
             await _wait_disconnected(nodes, CLOSE_TIMEOUT, log)
         finally:
             try:
@@ -141,6 +154,8 @@ class NodePool:
                 self.nodes.clear()
                 self._retired.clear()
                 await asyncio.gather(*(node.task for node in nodes), return_exceptions=True)
+                if login is not None:
+                    await login.close()
 
 
 async def _wait_disconnected(nodes: Sequence[NodeConnection], timeout: float, log: ClientLog) -> None:

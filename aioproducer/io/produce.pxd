@@ -12,10 +12,12 @@ from aioproducer.protocol.produce_frames cimport Acknowledged, PlainProduceReque
 cpdef object group_by_topic(list batches)
 
 @cython.locals(batch=ProducerBatch, queue=PartitionQueue, targets=list, records=list)
-cpdef PlainProduceRequest produce_request(list batches, ClusterMetadata metadata, object acks, object timeout_ms)
+cpdef PlainProduceRequest produce_request(
+    list batches, ClusterMetadata metadata, object acks, object timeout_ms, object transactional_id=*
+)
 
 @cython.locals(batch=ProducerBatch, target=tuple)
-cpdef object choose_version(NodeConnection node, list batches, PlainProduceRequest request)
+cpdef object choose_version(NodeConnection node, list batches, PlainProduceRequest request, int highest=*)
 
 
 cdef class ProduceOwner(NodeOwner):

@@ -16,6 +16,9 @@ from aioproducer.protocol.produce_frames import TOPIC_IDS_FROM, Acknowledged, Pl
 from aioproducer.record import Node
 
 PRODUCE = int(ApiKey.PRODUCE)
+# The last version of transactions whose partitions are added explicitly; from the next one on, the broker adds them
+# (KIP-890).
+LAST_BEFORE_TV2 = 11
 # The first version in which a broker accepts zstd (KIP-110).
 ZSTD_FROM = 7
 ZSTD = 4
@@ -42,7 +45,11 @@ def group_by_topic(batches: list[ProducerBatch]) -> None:
 
 
 def produce_request(
-    batches: list[ProducerBatch], metadata: ClusterMetadata, acks: int, timeout_ms: int
+    batches: list[ProducerBatch],
+    metadata: ClusterMetadata,
+    acks: int,
+    timeout_ms: int,
+    transactional_id: str | None = None,
 ) -> PlainProduceRequest:
     """Return the request for these batches, and sort them into its order."""
     group_by_topic(batches)
@@ -59,21 +66,23 @@ def produce_request(
             topic_id = b"" if topic is None else topic.topic_id or b""
         targets.append((queue.topic, topic_id, queue.partition))
         records.append(batch.buffers())
-    return PlainProduceRequest(acks, timeout_ms, targets, records)
+    return PlainProduceRequest(acks, timeout_ms, targets, records, transactional_id)
 
 
-def choose_version(node: NodeConnection, batches: Sequence[ProducerBatch], request: PlainProduceRequest) -> int:
-    """Return the version to produce with; versions that use topic ids need those of all topics.
+def choose_version(
+    node: NodeConnection, batches: Sequence[ProducerBatch], request: PlainProduceRequest, highest: int = TOPIC_IDS_FROM
+) -> int:
+    """Return the version to produce with, at most ``highest``; versions that use topic ids need those of all topics.
 
     Raises:
         UnsupportedVersionError: the broker and this client have no version in common.
         UnsupportedCompressionTypeError: the broker is too old for zstd.
     """
-    highest = TOPIC_IDS_FROM
-    for target in request.targets:
-        if not target[1]:
-            highest = TOPIC_IDS_FROM - 1
-            break
+    if highest >= TOPIC_IDS_FROM:
+        for target in request.targets:
+            if not target[1]:
+                highest = TOPIC_IDS_FROM - 1
+                break
     version = node.negotiate(PRODUCE, highest)
     if version < ZSTD_FROM:
         for batch in batches:

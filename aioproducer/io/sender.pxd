@@ -44,9 +44,12 @@ cdef class Sender(ProduceOwner):
     cdef tuple _on_batch_sent
     cdef tuple _on_batch_acked
     cdef object _failures
+    cdef object _transactions
+    cdef object _outcomes
     cdef object _failed_records
     cdef object _unreported
     cdef readonly object _compressor
+    cdef list _rejections
     cdef readonly SenderPasses _sender_passes
     cdef readonly object _timer
     cdef readonly double _timer_due
@@ -59,13 +62,15 @@ cdef class Sender(ProduceOwner):
 
     @cython.locals(deadline=double)
     cdef object _run_pass_at(self, double now)
-    @cython.locals(is_due=cython.bint, served=cython.bint, more_fail=cython.bint, deadline=double, ready=dict, node=NodeConnection)
+    @cython.locals(is_due=cython.bint, served=cython.bint, more_fail=cython.bint, drops_unsent=cython.bint, deadline=double, ready=dict, node=NodeConnection)
     cpdef double _run_once(self, double now) except? -1
     @cython.locals(sent=Py_ssize_t, batches=list, ready=dict, cluster=Cluster, internal=cython.bint, data_waits=cython.bint)
     cpdef object _drain(self, NodeConnection node, double now)
     cdef object _wake_after_awaiters(self)
     cpdef object node_ready(self, NodeConnection node)
     cpdef object node_changed(self, NodeConnection node, double now)
+    cpdef object authentication_failed(self, NodeConnection node, object error, double now)
+    cpdef object login_failed(self, NodeConnection node)
     cpdef object expected_cluster_id(self)
     @cython.locals(resumed=list, sender_passes=SenderPasses, requested=cython.bint)
     cpdef bint _resume_awaiters(self, NodeConnection node, double now) except -1

@@ -26,16 +26,24 @@ from aioproducer.core.requests.connection import Completed
 from aioproducer.core.requests.retry import ExponentialBackoff
 from aioproducer.core.waiting.pending import PendingRecord
 from aioproducer.error_codes import FENCED_LEADER_EPOCH, NOT_LEADER_OR_FOLLOWER
-from aioproducer.errors import KafkaError, ProducerClosedError
-from aioproducer.hooks import Hooks
+from aioproducer.errors import AuthenticationError, KafkaError, ProducerClosedError
+from aioproducer.hooks import Hooks, OnBatchAcked
 from aioproducer.io.cluster import Cluster
 from aioproducer.io.dialing import NodeSettings
 from aioproducer.io.failure_reporter import FailureReporter
 from aioproducer.io.node import NodeConnection
-from aioproducer.io.produce import ProduceOwner, choose_version, produce_in_flight, produce_request
+from aioproducer.io.outcome_reporter import OutcomeReporter
+from aioproducer.io.produce import (
+    LAST_BEFORE_TV2,
+    ProduceOwner,
+    choose_version,
+    produce_in_flight,
+    produce_request,
+)
 from aioproducer.metrics import Metrics
 from aioproducer.protocol import decode_produced
 from aioproducer.protocol.messages.produce import PartitionProduceResponse
+from aioproducer.protocol.produce_frames import TOPIC_IDS_FROM
 from aioproducer.record import Node
 from aioproducer.transport.base import Connector
 
@@ -43,7 +51,9 @@ if TYPE_CHECKING:
     from contextvars import Context
     from random import Random
 
+    from aioproducer.core.transactions.manager import TransactionManager
     from aioproducer.io.offload import Compressor
+    from aioproducer.io.rejection import Rejection
 
 # Waiting records that one pass admits. The limits of a pass keep it short.
 ADMITTED_PER_PASS = 100
@@ -132,6 +142,8 @@ class Sender(ProduceOwner):
 
     Args:
         failures: receives every failed batch and every failed waiting record.
+        outcomes: reports to the interceptors; ``None`` if none wants the outcomes.
+        transactions: of a producer with a transactional id, else ``None``.
     """
 
     def __init__(
@@ -149,6 +161,8 @@ class Sender(ProduceOwner):
         hooks: Hooks,
         random: Random,
         failures: FailureReporter,
+        outcomes: OutcomeReporter | None = None,
+        transactions: TransactionManager | None = None,
     ) -> None:
         super().__init__()
         self._loop = loop
@@ -165,6 +179,8 @@ class Sender(ProduceOwner):
         self._on_batch_sent = hooks.batch_sent
         self._on_batch_acked = hooks.batch_acked
         self._failures = failures
+        self._transactions = transactions
+        self._outcomes = outcomes
         self._failed_records = failures.failed_records
         # Read in every pass, as the reporter is not compiled.
         self._unreported = failures.unreported
@@ -176,6 +192,8 @@ class Sender(ProduceOwner):
             self._compressor = Compressor(
                 loop, codec, accumulator.settings.compression_level, self._compressed, self._log
             )
+        # Of brokers that have rejected the client, until everything has failed that must.
+        self._rejections: list[Rejection] = []
         # Passes run while the task does.
         self._sender_passes = sender_passes
         self._timer: asyncio.TimerHandle | None = None
@@ -183,7 +201,8 @@ class Sender(ProduceOwner):
         # Loop time since when expired waiting records stay, because records before them are admitted.
         self._expiry_postponed_at = _NEVER
         # A loop in debug mode logs slow callbacks: a slow task must not appear there as a callback of the sender.
-        self._resumed_at_once = 0 if loop.get_debug() else RESUMED_AT_ONCE
+        # Interceptors see an outcome before its awaiters resume, and they run in a callback of their own.
+        self._resumed_at_once = 0 if loop.get_debug() or outcomes is not None else RESUMED_AT_ONCE
         # Awaiters of the response that is being read, which resume after it, and how many more may join them.
         self._resumed: list[Awaiting] = []
         self._resumable = self._resumed_at_once
@@ -203,6 +222,7 @@ class Sender(ProduceOwner):
             hooks=hooks,
             random=random,
             wake=sender_passes.wake,
+            transactions=transactions,
         )
 
     # The task
@@ -258,16 +278,21 @@ class Sender(ProduceOwner):
         fatal_error = self._producer_state.fatal_error
         is_due = accumulator.next_deadline() <= now
         more_fail = False
+        drops_unsent = self._transactions is not None and self._transactions.drops_unsent
         if is_due:
             self._expire_batches(now)
         if fatal_error is not None:
             more_fail = self._fail_some(fatal_error, now)
             more_fail = accumulator.drain_waiters.resume_all(ADMITTED_PER_PASS) or more_fail
+        elif self._rejections:
+            more_fail = self._fail_at_rejection(now)
         elif self.cluster.rejected_topics:
             more_fail = self._fail_rejected(now)
         if is_due:
             accumulator.ready.process_deadlines(now)
-        served = fatal_error is None and accumulator.admit(now, ADMITTED_PER_PASS)
+        if drops_unsent and fatal_error is None:
+            more_fail = self._fail_unsent(now) or more_fail
+        served = fatal_error is None and not drops_unsent and accumulator.admit(now, ADMITTED_PER_PASS)
         if accumulator.drain_waiters.resume(ADMITTED_PER_PASS) or served:
             self.wake()
         if not is_due:
@@ -313,7 +338,7 @@ class Sender(ProduceOwner):
     # Notifications of the nodes; see ``NodeOwner``
 
     def node_ready(self, node: NodeConnection) -> None:
-        self.cluster.pool.node_ready(node)
+        self.cluster.node_ready(node)
 
     def node_changed(self, node: NodeConnection, now: float) -> None:
         """Resume the awaiters of its responses, and send at once the requests that wait for the node."""
@@ -326,6 +351,26 @@ class Sender(ProduceOwner):
         if not node.connected:
             self.cluster.node_lost(node, now)
         self.wake()
+
+    def authentication_failed(self, node: NodeConnection, error: AuthenticationError, now: float) -> None:
+        """Fail what depends on the broker that has rejected this client; the next send authenticates again."""
+        # Imported late: few clients are ever rejected.
+        from aioproducer.io.rejection import Rejection
+
+        is_alone = self.cluster.is_only_hope(node)
+        if is_alone:
+            self.cluster.pause(error)
+            if self._transactions is not None:
+                self._transactions.authentication_failed(error)
+        # A second rejection by the same broker covers what the first has left.
+        self._rejections = [each for each in self._rejections if each.node_id != node.id]
+        self._rejections.append(Rejection(error, self._accumulator, node.id, is_alone, now))
+        self.wake()
+
+    def login_failed(self, node: NodeConnection) -> None:
+        """Let internal requests wait for a record or a call, if no other broker serves them."""
+        if self.cluster.is_only_hope(node):
+            self.cluster.pause()
 
     def expected_cluster_id(self) -> str | None:
         return self._metadata.cluster_id
@@ -397,8 +442,19 @@ class Sender(ProduceOwner):
 
     def _send_batches(self, node: NodeConnection, batches: list[ProducerBatch], now: float) -> None:
         try:
-            request = produce_request(batches, self._metadata, self._acks, self._request_timeout_ms)
-            version = choose_version(node, batches, request)
+            if self._transactions is None:
+                request = produce_request(batches, self._metadata, self._acks, self._request_timeout_ms)
+                version = choose_version(node, batches, request)
+            else:
+                request = produce_request(
+                    batches,
+                    self._metadata,
+                    self._acks,
+                    self._request_timeout_ms,
+                    self._transactions.transactional_id,
+                )
+                highest = TOPIC_IDS_FROM if self._transactions.is_newer_generation else LAST_BEFORE_TV2
+                version = choose_version(node, batches, request, highest)
             context = produce_in_flight(self, batches, request)
             written = node.send(request, context, now, version, self._acks != 0, None, decode_produced)
             node.slots.data_sent()
@@ -495,6 +551,10 @@ class Sender(ProduceOwner):
         now = self._loop.time()
         self._report_verdict(batch, self._completion.disconnected(batch, error, now), now)
 
+    def add_acknowledgement_hook(self, hook: OnBatchAcked) -> None:
+        """Call a hook for each acknowledged batch from now on."""
+        self._on_batch_acked = (*self._on_batch_acked, hook.on_batch_acked)
+
     def _report_verdict(self, batch: ProducerBatch, verdict: Verdict, now: float) -> None:
         """Report the outcome of a batch to metrics, hooks, log and metadata."""
         topic_partition = batch.topic_partition
@@ -575,6 +635,21 @@ class Sender(ProduceOwner):
             del rejected[name]
         return bool(rejected)
 
+    def _fail_at_rejection(self, now: float) -> bool:
+        """Fail some of the records that depend on a broker that rejects the client; return whether there are more."""
+        rejection = self._rejections[0]
+        if rejection.has_batches:
+            for batch in rejection.next_batches(BATCHES_FAILED_PER_PASS):
+                self._completion.fail(batch, rejection.error, now)
+                assert batch.stored_error is not None
+                self._report_failed_batch(batch, batch.stored_error, now)
+        else:
+            records = rejection.next_records(RECORDS_FAILED_PER_PASS)
+            self._fail_waiting(records, rejection.error, now)
+            if not records:
+                del self._rejections[0]
+        return bool(self._rejections)
+
     def _expiry_error(self, pending: PendingRecord, now: float) -> KafkaError:
         """Return the error for a record that has waited for ``max_block_ms``: it names what the record waits for."""
         waited_ms = (now - pending.since) * 1000
@@ -612,6 +687,21 @@ class Sender(ProduceOwner):
         self._fail_waiting(waiting, error, now)
         return bool(waiting) and self._accumulator.has_undelivered()
 
+    def _fail_unsent(self, now: float) -> bool:
+        """Fail some records that were never sent, for a transaction to abort; return whether there are more."""
+        assert self._transactions is not None
+        error = self._transactions.unsent_error()
+        batches = self._accumulator.incomplete.unsent(BATCHES_FAILED_PER_PASS)
+        for batch in batches:
+            self._completion.fail(batch, error, now)
+            assert batch.stored_error is not None
+            self._report_failed_batch(batch, batch.stored_error, now)
+        if len(batches) == BATCHES_FAILED_PER_PASS:
+            return True
+        waiting = list(islice(self._accumulator.blocked_records.pending.records, RECORDS_FAILED_PER_PASS))
+        self._fail_waiting(waiting, error, now)
+        return len(waiting) == RECORDS_FAILED_PER_PASS
+
     def fail_everything(self, error: KafkaError, now: float) -> None:
         """Fail every record that has no outcome yet, and report all failures at once."""
         while self._fail_some(error, now):
@@ -621,6 +711,8 @@ class Sender(ProduceOwner):
         self._failures.report_failures(now)
         if self._failed_records is not None:
             self._failed_records.report_all()
+        if self._outcomes is not None:
+            self._outcomes.report_all()
 
     async def fail_rest(self, error: KafkaError) -> None:
         """Fail every record without an outcome, some in each iteration of the loop.
@@ -638,13 +730,19 @@ class Sender(ProduceOwner):
             self.fail_everything(error, self._loop.time())
 
     async def report_rest(self) -> None:
-        """Report all records that have failed, some in each iteration of the loop."""
+        """Report all records that have failed, and all outcomes, some in each iteration of the loop."""
         more = True
         while more:
             more = self._failures.report_failures(self._loop.time(), FAILURES_REPORTED_PER_PASS)
             await asyncio.sleep(0)
         if self._failed_records is not None:
             await self._failed_records.wait_reported()
+        await self.outcomes_reported()
+
+    async def outcomes_reported(self) -> None:
+        """Wait until the interceptors have seen all outcomes that are known now."""
+        if self._outcomes is not None:
+            await self._outcomes.wait_reported()
 
     # Compression
 

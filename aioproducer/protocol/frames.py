@@ -25,7 +25,8 @@ from aioproducer.protocol.produce_frames import Acknowledged, PlainProduceReques
 from aioproducer.protocol.schema import Buffer, Data, Message, Request, Response
 from aioproducer.protocol.values import LONGEST_FRAME, Output, StructCodec
 
-if TYPE_CHECKING:
+if TYPE_CHECKING and not TYPE_CHECKING:
+    # Read by Cython alone.
     import cython
 else:
     from aioproducer._common.uncompiled import cython

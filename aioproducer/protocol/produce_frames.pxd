@@ -10,6 +10,7 @@ cdef class PlainProduceRequest:
     cdef readonly object timeout_ms
     cdef readonly list targets
     cdef readonly list records
+    cdef readonly object transactional_id
 
 
 cdef class Acknowledged:
@@ -35,6 +36,7 @@ cdef class Acknowledged:
     index=cython.longlong,
     records=list,
     first=bytes,
+    transactional_id=bytes,
 )
 cdef list encode_plain_request(
     bytes head, Py_ssize_t correlation_id_at, PlainProduceRequest request, int version, long long correlation_id

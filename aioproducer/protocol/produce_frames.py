@@ -1,4 +1,4 @@
-"""Compiled. Common Produce requests and responses: outside transactions, and with every batch acknowledged.
+"""Compiled. Common Produce requests and responses: with every batch acknowledged.
 
 Small batches pay for a request and its response with every few records. So these two have a short form: tuples instead
 of messages, and frames that are written and read in C. Anything unusual (an error, a leader hint, a field that does not
@@ -18,7 +18,8 @@ from aioproducer.protocol.messages.produce import (
 )
 from aioproducer.protocol.schema import ZERO_UUID, Buffer
 
-if TYPE_CHECKING:
+if TYPE_CHECKING and not TYPE_CHECKING:
+    # Read by Cython alone.
     import cython
 else:
     from aioproducer._common.uncompiled import cython
@@ -49,24 +50,30 @@ _PARTITION_SIZE = 4 + 2 + 8 + 8 + 8 + 3
 
 
 class PlainProduceRequest:
-    """A Produce request outside any transaction.
+    """A Produce request.
 
     ``targets`` holds the target of each record batch: a topic's name, its id (``b""`` if it is not known) and the
     partition. All of a topic stand one behind the other. ``records`` are the buffers of the batches, in the same order.
-    ``acks`` and ``timeout_ms`` are those of ``ProduceRequest``.
+    ``acks``, ``timeout_ms`` and ``transactional_id`` are those of ``ProduceRequest``.
     """
 
-    __slots__ = ("acks", "records", "targets", "timeout_ms")
+    __slots__ = ("acks", "records", "targets", "timeout_ms", "transactional_id")
 
     schema = ProduceRequest.schema
 
     def __init__(
-        self, acks: int, timeout_ms: int, targets: list[tuple[str, bytes, int]], records: list[list[Buffer]]
+        self,
+        acks: int,
+        timeout_ms: int,
+        targets: list[tuple[str, bytes, int]],
+        records: list[list[Buffer]],
+        transactional_id: str | None = None,
     ) -> None:
         self.acks = acks
         self.timeout_ms = timeout_ms
         self.targets = targets
         self.records = records
+        self.transactional_id = transactional_id
 
     def message(self) -> ProduceRequest:
         """The same as a message."""
@@ -75,7 +82,9 @@ class PlainProduceRequest:
             if not topics or topics[-1].name != name:
                 topics.append(TopicProduceData(name=name, topic_id=topic_id or ZERO_UUID, partition_data=[]))
             topics[-1].partition_data.append(PartitionProduceData(index=index, records=records))
-        return ProduceRequest(acks=self.acks, timeout_ms=self.timeout_ms, topic_data=topics)
+        return ProduceRequest(
+            transactional_id=self.transactional_id, acks=self.acks, timeout_ms=self.timeout_ms, topic_data=topics
+        )
 
 
 class Acknowledged:
@@ -119,7 +128,16 @@ def encode_plain_request(
     _put_int32(place + correlation_id_at, correlation_id)
     place += PyBytes_GET_SIZE(head)
     acks: int = request.acks
-    place[0] = 0
+    if request.transactional_id is None:
+        place[0] = 0
+    else:
+        transactional_id: bytes = request.transactional_id.encode()
+        size = len(transactional_id)
+        if not 0 < size < _LARGEST_SHORT:
+            return None
+        place[0] = size + 1
+        memcpy(place + 1, PyBytes_AS_STRING(transactional_id), size)
+        place += size
     place[1] = (acks >> 8) & 0xFF
     place[2] = acks & 0xFF
     place = _put_int32(place + 3, request.timeout_ms)

@@ -84,6 +84,7 @@ class Scalar(Generic[T]):
 BOOLEAN: Final = Scalar[bool]("bool", "?")
 INT8: Final = Scalar[int]("int8", "b")
 INT16: Final = Scalar[int]("int16", "h")
+UINT16: Final = Scalar[int]("uint16", "H")
 INT32: Final = Scalar[int]("int32", "i")
 INT64: Final = Scalar[int]("int64", "q")
 UUID: Final = Scalar[bytes]("uuid", "16s")
@@ -312,6 +313,11 @@ def int8(versions: str, *, default: int = 0, ignorable: bool = False, tag: int |
 def int16(versions: str, *, default: int = 0, ignorable: bool = False, tag: int | None = None) -> int:
     """A signed integer of 16 bits."""
     return _declare(INT16, versions, default=default, ignorable=ignorable, tag=tag)
+
+
+def uint16(versions: str, *, default: int = 0, ignorable: bool = False, tag: int | None = None) -> int:
+    """An unsigned integer of 16 bits."""
+    return _declare(UINT16, versions, default=default, ignorable=ignorable, tag=tag)
 
 
 def int32(versions: str, *, default: int = 0, ignorable: bool = False, tag: int | None = None) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import ssl
@@ -29,18 +30,50 @@ _TLS_VERSIONS = {
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class _KeyMaterial:
-    """What a client certificate consists of; PEM bytes."""
+class StoreFiles:
+    """Contents of the files in ``ssl.keystore.location`` and ``ssl.truststore.location``; ``None`` if not given."""
+
+    keystore: bytes | None
+    truststore: bytes | None
+
+    def digest(self) -> bytes:
+        """Return a hash that differs if a content does, and that does not reveal the private key."""
+        contents = (self.keystore, self.truststore)
+        return b"|".join([b"" if content is None else hashlib.sha256(content).digest() for content in contents])
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class TrustedCertificates:
+    """Trusted certificates; PEM bytes."""
 
     source: str
-    """The keys it came from, for messages."""
+    """The key that they came from, for messages."""
+    pem: bytes
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class ClientCertificate:
+    """A client's certificate with its issuers, and its private key; PEM bytes."""
+
+    source: str
+    """The keys that it came from, for messages."""
     chain: bytes
     key: bytes
     password: str | None
 
 
+@dataclass(frozen=True, slots=True, repr=False)
+class TlsStores:
+    """Contents of the key store and the trust store, read from their files or given inline."""
+
+    trusted: TrustedCertificates | None
+    """``None``: the system's are trusted."""
+    client: ClientCertificate | None
+    """``None``: the client has no certificate."""
+
+
 def ssl_context_from(config: ProducerConfig) -> ssl.SSLContext | None:
-    """The context for connections of ``config``; ``None`` where ``security_protocol`` is not SSL.
+    """The context for connections of ``config``; ``None`` where ``security_protocol`` is without TLS.
 
     It is the one in ``ssl_context``, else what ``ssl_engine_factory_class`` makes, else made of the other ``ssl`` keys.
     Reads files, so it may block for as long as these take.
@@ -48,7 +81,7 @@ def ssl_context_from(config: ProducerConfig) -> ssl.SSLContext | None:
     Raises:
         ConfigurationError: the ``ssl`` keys are wrong, or what they name is.
     """
-    if config.security_protocol != "SSL":
+    if not config.uses_tls:
         return None
     if config.ssl_context is not None:
         return config.ssl_context
@@ -60,8 +93,8 @@ def ssl_context_from(config: ProducerConfig) -> ssl.SSLContext | None:
     return context
 
 
-def client_context(config: ProducerConfig) -> ssl.SSLContext:
-    """A client's context out of the ``ssl`` keys of ``config``.
+def client_context(config: ProducerConfig, stores: TlsStores | None = None) -> ssl.SSLContext:
+    """A client's context out of the ``ssl`` keys of ``config``, with ``stores`` if these were read already.
 
     Reads files, so it may block for as long as these take.
 
@@ -75,11 +108,35 @@ def client_context(config: ProducerConfig) -> ssl.SSLContext:
     context.check_hostname = config.ssl_endpoint_identification_algorithm == "https"
     _set_versions(context, config.ssl_enabled_protocols)
     _set_cipher_suites(context, config.ssl_cipher_suites)
-    _load_trust(context, config)
-    material = _key_material(config)
-    if material is not None:
-        _load_key(context, material)
+    if stores is None:
+        stores = open_stores(config, read_store_files(config))
+    if stores.trusted is None:
+        context.load_default_certs(ssl.Purpose.SERVER_AUTH)
+    else:
+        _load_trusted(context, stores.trusted)
+    if stores.client is not None:
+        _load_key(context, stores.client)
     return context
+
+
+def read_store_files(config: ProducerConfig) -> StoreFiles:
+    """Read the files in ``ssl.keystore.location`` and ``ssl.truststore.location``.
+
+    Raises:
+        ConfigurationError: one of them cannot be read.
+    """
+    trust, key = config.ssl_truststore_location, config.ssl_keystore_location
+    truststore = None if trust is None else _read(trust, "ssl.truststore.location")
+    return StoreFiles(None if key is None else _read(key, "ssl.keystore.location"), truststore)
+
+
+def open_stores(config: ProducerConfig, files: StoreFiles) -> TlsStores:
+    """Find the certificates and the key in ``files``, or in the keys that hold them inline.
+
+    Raises:
+        ConfigurationError: a file is not what it should be, a password is wrong, or keys contradict each other.
+    """
+    return TlsStores(_trusted_certificates(config, files.truststore), _client_certificate(config, files.keystore))
 
 
 def _set_versions(context: ssl.SSLContext, names: tuple[str, ...]) -> None:
@@ -126,25 +183,22 @@ def _openssl_name(name: str) -> str:
     return (prefix + cipher).replace("_", "-")
 
 
-def _load_trust(context: ssl.SSLContext, config: ProducerConfig) -> None:
+def _trusted_certificates(config: ProducerConfig, content: bytes | None) -> TrustedCertificates | None:
     inline, location = config.ssl_truststore_certificates, config.ssl_truststore_location
-    if inline is not None and location is not None:
-        raise ConfigurationError("give ssl.truststore.certificates or ssl.truststore.location, not both")
     if inline is not None:
+        if location is not None:
+            raise ConfigurationError("give ssl.truststore.certificates or ssl.truststore.location, not both")
         _check_type("ssl.truststore.type", config.ssl_truststore_type, "PEM", "ssl.truststore.certificates")
-        _load_trusted_pem(context, _inline_pem(inline.value), "ssl.truststore.certificates")
-    elif location is not None:
-        content = _read(location, "ssl.truststore.location")
-        source = f"ssl.truststore.location {location}"
-        if _store_type(content, config.ssl_truststore_type, "ssl.truststore.type", location) == "PEM":
-            _load_trusted_pem(context, content, source)
-        else:
-            _, _, others = _open_pkcs12(content, config.ssl_truststore_password, source, "ssl.truststore.password")
-            if not others:
-                raise ConfigurationError(f"{source} holds no trusted certificates")
-            _load_trusted_pem(context, b"".join(others), source)
-    else:
-        context.load_default_certs(ssl.Purpose.SERVER_AUTH)
+        return TrustedCertificates("ssl.truststore.certificates", _inline_pem(inline.value))
+    if location is None or content is None:
+        return None
+    source = f"ssl.truststore.location {location}"
+    if _store_type(content, config.ssl_truststore_type, "ssl.truststore.type", location) == "PEM":
+        return TrustedCertificates(source, content)
+    _, _, others = _open_pkcs12(content, config.ssl_truststore_password, source, "ssl.truststore.password")
+    if not others:
+        raise ConfigurationError(f"{source} holds no trusted certificates")
+    return TrustedCertificates(source, b"".join(others))
 
 
 def _inline_pem(text: str) -> bytes:
@@ -157,15 +211,20 @@ def _inline_pem(text: str) -> bytes:
     )
 
 
-def _load_trusted_pem(context: ssl.SSLContext, pem: bytes, source: str) -> None:
+def _load_trusted(context: ssl.SSLContext, trusted: TrustedCertificates) -> None:
+    """Trust the certificates, from a file: parsing a hundred takes 50 ms, in which ``cadata`` would hold the GIL."""
     try:
-        context.load_verify_locations(cadata=pem.decode("ascii", "ignore"))
-    except (ssl.SSLError, ValueError) as error:
-        raise ConfigurationError(f"{source} holds no readable PEM certificates: {error}") from error
+        with _private_file(trusted.pem) as path:
+            context.load_verify_locations(path)
+    except ssl.SSLError as error:
+        raise ConfigurationError(f"{trusted.source} holds no readable PEM certificates: {error}") from error
+    # OpenSSL also accepts a file that holds nothing but a revocation list.
+    if b"CERTIFICATE-----" not in trusted.pem:
+        raise ConfigurationError(f"{trusted.source} holds no certificates")
 
 
-def _key_material(config: ProducerConfig) -> _KeyMaterial | None:
-    """The client's certificate and key, wherever they stand; ``None`` where there are none."""
+def _client_certificate(config: ProducerConfig, content: bytes | None) -> ClientCertificate | None:
+    """The client's certificate and key, from ``content`` of the key store or inline; ``None`` if there are none."""
     chain, key, location = (
         config.ssl_keystore_certificate_chain,
         config.ssl_keystore_key,
@@ -180,22 +239,21 @@ def _key_material(config: ProducerConfig) -> _KeyMaterial | None:
             raise ConfigurationError(f"{missing} is missing: a client certificate needs its chain and its key")
         source = "ssl.keystore.key and ssl.keystore.certificate.chain"
         _check_type("ssl.keystore.type", config.ssl_keystore_type, "PEM", source)
-        return _KeyMaterial(source, _inline_pem(chain.value), _inline_pem(key.value), key_password)
-    if location is None:
+        return ClientCertificate(source, _inline_pem(chain.value), _inline_pem(key.value), key_password)
+    if location is None or content is None:
         return None
-    content = _read(location, "ssl.keystore.location")
     source = f"ssl.keystore.location {location}"
     if _store_type(content, config.ssl_keystore_type, "ssl.keystore.type", location) == "PEM":
-        return _KeyMaterial(source, content, content, key_password)
+        return ClientCertificate(source, content, content, key_password)
     private_key, certificate, others = _open_pkcs12(
         content, config.ssl_keystore_password, source, "ssl.keystore.password"
     )
     if private_key is None or certificate is None:
         raise ConfigurationError(f"{source} holds no private key with its certificate")
-    return _KeyMaterial(source, b"".join([certificate, *others]), private_key, None)
+    return ClientCertificate(source, b"".join([certificate, *others]), private_key, None)
 
 
-def _load_key(context: ssl.SSLContext, material: _KeyMaterial) -> None:
+def _load_key(context: ssl.SSLContext, material: ClientCertificate) -> None:
     """Give the key to ``context``, which takes it from files only: these live in memory where the system can do it."""
 
     def password() -> str:
@@ -210,7 +268,7 @@ def _load_key(context: ssl.SSLContext, material: _KeyMaterial) -> None:
         raise ConfigurationError(f"{material.source}: {_key_problem(error, material)}") from error
 
 
-def _key_problem(error: ssl.SSLError, material: _KeyMaterial) -> str:
+def _key_problem(error: ssl.SSLError, material: ClientCertificate) -> str:
     reason = error.reason or ""
     if "MISMATCH" in reason:
         return "the private key does not belong to the certificate"

@@ -5,8 +5,8 @@
     from aioproducer.spark import executor_producer, register
 
     register(spark)  # not needed where the package is installed on the driver
-    df.write.format("aioproducer").option("kafka.bootstrap.servers", "host:9092").option("topic", "clicks") \\
-        .mode("append").save()
+    options = {"kafka.bootstrap.servers": "host:9092", "topic": "clicks"}
+    df.write.format("aioproducer").options(**options).mode("append").save()
 
     def send(rows):
         with executor_producer({"bootstrap.servers": "host:9092"}) as producer:

@@ -8,6 +8,7 @@ from typing import Final, Self
 
 from aioproducer._common.diagnosis import nearest
 from aioproducer.config import CONFIG_DEF, Password, ProducerConfig, Type
+from aioproducer.config.client_files import CONSUMER_KEYS
 from aioproducer.errors import ConfigurationError
 from aioproducer.spark.formats import FORMATS
 from aioproducer.spark.intake import FLUSH_MARGIN_MS
@@ -57,37 +58,6 @@ _SOURCE_ONLY: Final = frozenset(
         "startingtimestamp",
         "subscribe",
         "subscribepattern",
-    )
-)
-
-# Keys of Kafka's consumer that its producer has not.
-_CONSUMERS: Final = frozenset(
-    (
-        "allow.auto.create.topics",
-        "auto.commit.interval.ms",
-        "auto.offset.reset",
-        "check.crcs",
-        "default.api.timeout.ms",
-        "enable.auto.commit",
-        "exclude.internal.topics",
-        "fetch.max.bytes",
-        "fetch.max.wait.ms",
-        "fetch.min.bytes",
-        "group.id",
-        "group.instance.id",
-        "group.protocol",
-        "group.remote.assignor",
-        "heartbeat.interval.ms",
-        "isolation.level",
-        "key.deserializer",
-        "max.partition.fetch.bytes",
-        "max.poll.interval.ms",
-        "max.poll.records",
-        "partition.assignment.strategy",
-        "session.timeout.ms",
-        "share.acknowledgement.mode",
-        "share.acquire.mode",
-        "value.deserializer",
     )
 )
 
@@ -225,7 +195,7 @@ def _refuse_key(key: str) -> None:
         return
     if key in OPTIONS:
         raise ConfigurationError(f"the option is {key!r}, not {KAFKA + key!r}: it is the sink's, not Kafka's")
-    if key in _CONSUMERS:
+    if key in CONSUMER_KEYS:
         raise ConfigurationError(
             f"the option {KAFKA + key!r} is one of Kafka's consumer; to write there is no such thing: drop it"
         )

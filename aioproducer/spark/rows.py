@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from aioproducer._client import validation
 from aioproducer._client.arrow import encoded, header_pairs, in_milliseconds, is_arrow, items
 from aioproducer._common.texts import counted
-from aioproducer.errors import KafkaError, KafkaTimeoutError, ProducerClosedError
+from aioproducer.errors import ConfigurationError, KafkaError, KafkaTimeoutError, ProducerClosedError
 from aioproducer.record import HeaderPair, normalise_headers
 from aioproducer.spark.executor import Executor
 from aioproducer.spark.figures import Figures
@@ -218,12 +218,14 @@ class ExecutorProducer:
             ProducerClosedError, WrongCallerError: as ``send``.
         """
         intake = self._running_intake()
+        if intake.acked == intake.rows_in:
+            return
         if timeout is None:
             timeout = self._flush_timeout
         if timeout is None:
             timeout = (intake.producer.config.delivery_timeout_ms + FLUSH_MARGIN_MS) / 1000
         try:
-            # With no time at all the loop would not come to say that nothing is left to wait for.
+            # With no time at all the loop could not count the responses that it has received already.
             self._executor.run(intake.flush(), max(timeout, SHORTEST_FLUSH))
         except KafkaError:
             raise
@@ -315,11 +317,16 @@ def executor_producer(
         flush_timeout: how long leaving may take, in seconds; else ``delivery.timeout.ms`` and ten seconds.
 
     Raises:
-        ConfigurationError: the configuration is wrong.
+        ConfigurationError: the configuration is wrong, or has a transactional id.
         RowsFailedError: a row could not be delivered.
         KafkaTimeoutError: not all were acknowledged in time.
         WrongCallerError: this is the executor's own event loop.
     """
+    if config.get("transactional.id", config.get("transactional_id")) is not None:
+        raise ConfigurationError(
+            "transactional.id: executor_producer sends outside transactions; remove the key, or use the executor's "
+            "producer() in a coroutine that begins and ends its transactions"
+        )
     executor = Executor.current()
     producer = ExecutorProducer(executor, config, flush_timeout)
     try:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar, Unpack
 
 from aioproducer.broker import BrokerCluster
 from aioproducer.testing.control import ClusterControl
@@ -15,6 +15,8 @@ from aioproducer.transport.base import Connector, Listener
 from aioproducer.transport.memory import MemoryNetwork
 
 if TYPE_CHECKING:
+    from aioproducer.config import ProducerConfigDict
+    from aioproducer.io.failure_reporter import OnError
     from aioproducer.producer import Producer
     from aioproducer.transport.rdma.verbs import Verbs
 
@@ -25,13 +27,15 @@ T = TypeVar("T")
 def cluster_properties(brokers: int, properties: Mapping[str, object] | None) -> dict[str, object]:
     """What a cluster of tests is configured with: replicas on up to three nodes, and groups that start at once.
 
-    Kafka waits 3 s for further members of a new group, and spreads their offsets over 50 partitions.
+    Kafka waits 3 s for further members of a new group, and spreads offsets and transactions over 50 partitions each.
     """
     replicas = min(brokers, 3)
     return {
         "default.replication.factor": replicas,
         "offsets.topic.replication.factor": replicas,
         "offsets.topic.num.partitions": 1,
+        "transaction.state.log.replication.factor": replicas,
+        "transaction.state.log.num.partitions": 1,
         "group.initial.rebalance.delay.ms": 0,
         **{name.replace("_", "."): value for name, value in (properties or {}).items()},
     }
@@ -43,6 +47,8 @@ class EmbeddedCluster(ClusterControl):
     Its records are kept in memory, or in ``data_dir`` where one is given: there it goes on with what it left.
     ``properties`` are Kafka's server properties (``{"auto.create.topics.enable": "false"}``). Topics have a replica on
     every node, on three of more than three, unless told otherwise.
+
+    ``features`` are levels of Kafka's features: ``{"transaction.version": 1}`` for transactions as before KIP-890.
 
     With ``transport="tcp"`` it listens on free ports of the loopback interface. With ``transport="memory"`` there are
     no sockets at all: a producer reaches it by ``Producer(..., transport=cluster.transport)``, other clients cannot; a
@@ -61,6 +67,7 @@ class EmbeddedCluster(ClusterControl):
         data_dir: str | Path | None = None,
         transport: str = "tcp",
         verbs: Verbs | None = None,
+        features: Mapping[str, int] | None = None,
     ) -> None:
         if transport not in ("tcp", "memory", "rdma"):
             raise ValueError(f'transport must be "tcp", "memory" or "rdma", not {transport!r}')
@@ -80,6 +87,7 @@ class EmbeddedCluster(ClusterControl):
             data_dir=None if data_dir is None else Path(data_dir),
             network=self._network,
             listener=listener,
+            features=features,
         )
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = 0
@@ -114,11 +122,20 @@ class EmbeddedCluster(ClusterControl):
         """What ``Producer(transport=...)`` takes to reach this cluster."""
         return self._transport
 
-    def producer(self, **configuration: Any) -> Producer:
+    def producer(
+        self,
+        *,
+        transport: str | Connector | None = None,
+        on_error: OnError | None = None,
+        hooks: Sequence[object] = (),
+        **configuration: Unpack[ProducerConfigDict],
+    ) -> Producer:
         """A ``Producer`` for this cluster, not yet started: ``async with cluster.producer(acks=1) as producer``."""
         from aioproducer.producer import Producer
 
-        return Producer(**{"bootstrap_servers": self.bootstrap_servers, "transport": self.transport, **configuration})
+        configuration.setdefault("bootstrap_servers", self.bootstrap_servers)
+        chosen = self.transport if transport is None else transport
+        return Producer(transport=chosen, on_error=on_error, hooks=hooks, **configuration)
 
     async def start(self) -> None:
         """Start every node; ``async with`` does."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from aioproducer.broker.controller.controller import TopicSpec
-from aioproducer.broker.image import GROUP_METADATA_TOPIC, PartitionState
+from aioproducer.broker.image import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, PartitionState
 from aioproducer.errors import KafkaError
 from aioproducer.record import HeaderPair
+from aioproducer.wire.aborted_filter import AbortedFilter
 from aioproducer.wire.record_batch import iter_batches
 
 if TYPE_CHECKING:
@@ -69,8 +70,9 @@ class ClusterControl(ABC):
         """Create a topic; -1 stands for ``num.partitions`` and ``default.replication.factor`` of the cluster.
 
         Raises:
-            TopicExistsError, InvalidTopicError, InvalidPartitionsError, InvalidReplicationFactorError,
-            InvalidConfigurationError: as the cluster refuses it to a client.
+            TopicExistsError: there is a topic of this name.
+            InvalidTopicError, InvalidPartitionsError, InvalidReplicationFactorError: an argument is wrong.
+            InvalidConfigurationError: a key or value in ``configs`` is wrong.
         """
         spec = TopicSpec(name, partitions, replication_factor, None, dict(configs or {}))
         self._call(lambda cluster: cluster.controller.create_topic(spec))
@@ -128,12 +130,7 @@ class ClusterControl(ABC):
     def coordinator(self, group_id: str) -> int:
         """The node that coordinates a consumer group, -1 when there is none."""
 
-        def find(cluster: BrokerCluster) -> int:
-            if GROUP_METADATA_TOPIC not in cluster.image.topics:
-                return -1
-            return _group_partition(cluster, group_id).leader
-
-        return self._call(find)
+        return self._call(lambda cluster: _coordinator(cluster, GROUP_METADATA_TOPIC, group_id))
 
     def drop_coordinator(self, group_id: str) -> None:
         """Let a consumer group lose its coordinator: another node takes over what the log says of the group, or, where
@@ -143,17 +140,22 @@ class ClusterControl(ABC):
             UnknownTopicOrPartitionError: there has never been a coordinator in this cluster.
         """
 
-        def drop(cluster: BrokerCluster) -> None:
-            state = _group_partition(cluster, group_id)
-            others = [node for node in state.isr if node != state.leader and cluster.image.is_alive(node)]
-            if others:
-                cluster.controller.elect_leader(GROUP_METADATA_TOPIC, state.index, others[0])
-            elif state.leader in cluster.brokers:
-                groups = cluster.brokers[state.leader].groups
-                groups.leadership(state.index, False)
-                groups.leadership(state.index, True)
+        self._call(lambda cluster: _drop_coordinator(cluster, GROUP_METADATA_TOPIC, group_id))
 
-        self._call(drop)
+    def transaction_coordinator(self, transactional_id: str) -> int:
+        """The node that coordinates a transactional id, -1 when there is none."""
+
+        return self._call(lambda cluster: _coordinator(cluster, TRANSACTION_STATE_TOPIC, transactional_id))
+
+    def drop_transaction_coordinator(self, transactional_id: str) -> None:
+        """Let a transactional id lose its coordinator: another node takes over what the log has of it, or, where no
+        other node is in sync, the same one loads it again. Requests that wait are answered with NOT_COORDINATOR.
+
+        Raises:
+            UnknownTopicOrPartitionError: there has never been a coordinator in this cluster.
+        """
+
+        self._call(lambda cluster: _drop_coordinator(cluster, TRANSACTION_STATE_TOPIC, transactional_id))
 
     def in_sync_replicas(self, topic: str, partition: int) -> list[int]:
         """The nodes that hold everything acknowledged of a partition."""
@@ -195,6 +197,16 @@ class ClusterControl(ABC):
         """Tell clients that they are over their quota, and read nothing of theirs for as long (KIP-219)."""
         self._call(lambda cluster: cluster.faults.throttle(api, throttle_time_ms, times=times, node=node))
 
+    def postpone(self, api: str, postpone_ms: int, *, times: int | None = 1, node: int | None = None) -> None:
+        """Do what requests ask later; the connection's later requests wait behind them. ``WriteTxnMarkers`` has the
+        markers of transactions come late."""
+        self._call(lambda cluster: cluster.faults.postpone(api, postpone_ms, times=times, node=node))
+
+    def repeat(self, api: str, *, times: int | None = 1, node: int | None = None) -> None:
+        """Do what requests ask twice and send the second answer, as if a client repeated a request whose answer it did
+        not receive."""
+        self._call(lambda cluster: cluster.faults.repeat(api, times=times, node=node))
+
     def clear_faults(self) -> None:
         """Forget the faults that have not happened yet."""
         self._call(lambda cluster: cluster.faults.clear())
@@ -205,8 +217,11 @@ class ClusterControl(ABC):
 
     # Records
 
-    def records(self, topic: str, partition: int | None = None) -> list[StoredRecord]:
+    def records(self, topic: str, partition: int | None = None, *, committed: bool = False) -> list[StoredRecord]:
         """What a consumer would read: every record below the high watermark, by partition and offset.
+
+        With ``committed`` only what a consumer with ``isolation.level=read_committed`` would read: no record of an
+        aborted transaction, and none from where the first open transaction begins.
 
         Reads where the leader of each partition keeps it; a partition without a leader has no records to read.
 
@@ -221,29 +236,62 @@ class ClusterControl(ABC):
             for state in wanted:
                 broker = cluster.brokers.get(state.leader)
                 if broker is not None:
-                    found += _read(broker.replicas.leader(topic, state.index))
+                    found += _read(broker.replicas.leader(topic, state.index), committed)
             return found
 
         return self._call(read)
 
 
-def _group_partition(cluster: BrokerCluster, group_id: str) -> PartitionState:
-    """The partition of ``__consumer_offsets`` that a group's offsets are in."""
-    broker = cluster.brokers[cluster.image.alive_nodes()[0].node_id]
-    return cluster.image.partition(GROUP_METADATA_TOPIC, broker.groups.partition_for(group_id))
+class _Shards(Protocol):
+    """What this module calls of a coordinator, that of groups or of transactions."""
+
+    def partition_for(self, key: str, /) -> int: ...
+
+    def leadership(self, index: int, is_leader: bool, /) -> None: ...
 
 
-def _read(partition: Partition) -> list[StoredRecord]:
+def _shards(cluster: BrokerCluster, node: int, topic: str) -> _Shards:
+    """The coordinator of a node that keeps its state in an internal topic."""
+    broker = cluster.brokers[node]
+    return broker.groups.shards if topic == GROUP_METADATA_TOPIC else broker.transactions.shards
+
+
+def _coordinating_partition(cluster: BrokerCluster, topic: str, key: str) -> PartitionState:
+    """The partition of an internal topic that a group or a transactional id is in."""
+    node = cluster.image.alive_nodes()[0].node_id
+    return cluster.image.partition(topic, _shards(cluster, node, topic).partition_for(key))
+
+
+def _coordinator(cluster: BrokerCluster, topic: str, key: str) -> int:
+    """The node that coordinates a group or a transactional id, -1 when there is none."""
+    return _coordinating_partition(cluster, topic, key).leader if topic in cluster.image.topics else -1
+
+
+def _drop_coordinator(cluster: BrokerCluster, topic: str, key: str) -> None:
+    """Let another node coordinate a group or a transactional id, or the same one load it again."""
+    state = _coordinating_partition(cluster, topic, key)
+    others = [node for node in state.isr if node != state.leader and cluster.image.is_alive(node)]
+    if others:
+        cluster.controller.elect_leader(topic, state.index, others[0])
+    elif state.leader in cluster.brokers:
+        shards = _shards(cluster, state.leader, topic)
+        shards.leadership(state.index, False)
+        shards.leadership(state.index, True)
+
+
+def _read(partition: Partition, committed: bool) -> list[StoredRecord]:
     found = []
     offset = partition.log_start_offset
-    while offset < partition.high_watermark:
+    end = partition.last_stable_offset if committed else partition.high_watermark
+    while offset < end:
         buffers: Sequence[bytes | bytearray | memoryview]
-        buffers = partition.log.read(offset, _READ_BYTES, up_to=partition.high_watermark, min_one_batch=True)
+        buffers, aborted = partition.log.read_committed(offset, _READ_BYTES, up_to=end, min_one_batch=True)
+        aborted_filter = AbortedFilter((each.first_offset, each.producer_id) for each in aborted if committed)
         batches = [batch for buffer in buffers for batch in iter_batches(buffer)]
         if not batches:
             raise KafkaError(f"{partition.topic}-{partition.index} cannot be read from offset {offset} on")
         for batch in batches:
-            if not batch.is_control:
+            if not (aborted_filter.drops(batch) or batch.is_control):
                 found += [
                     StoredRecord(
                         partition.topic,

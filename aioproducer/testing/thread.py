@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from aioproducer.testing.cluster import EmbeddedCluster
 from aioproducer.testing.control import ClusterControl
 
 if TYPE_CHECKING:
     from aioproducer.broker import BrokerCluster
+    from aioproducer.config import ProducerConfigDict
+    from aioproducer.io.failure_reporter import OnError
     from aioproducer.producer import Producer
+    from aioproducer.transport.base import Connector
 
 T = TypeVar("T")
 
@@ -33,8 +36,9 @@ class EmbeddedClusterThread(ClusterControl):
         *,
         properties: Mapping[str, object] | None = None,
         data_dir: str | Path | None = None,
+        features: Mapping[str, int] | None = None,
     ) -> None:
-        self._inner = EmbeddedCluster(brokers, properties=properties, data_dir=data_dir)
+        self._inner = EmbeddedCluster(brokers, properties=properties, data_dir=data_dir, features=features)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
 
@@ -54,11 +58,19 @@ class EmbeddedClusterThread(ClusterControl):
 
         return self._run(call())
 
-    def producer(self, **configuration: Any) -> Producer:
+    def producer(
+        self,
+        *,
+        transport: str | Connector = "tcp",
+        on_error: OnError | None = None,
+        hooks: Sequence[object] = (),
+        **configuration: Unpack[ProducerConfigDict],
+    ) -> Producer:
         """A ``Producer`` for this cluster that belongs to the caller's loop: ``async with cluster.producer() as p``."""
         from aioproducer.producer import Producer
 
-        return Producer(**{"bootstrap_servers": self.bootstrap_servers, **configuration})
+        configuration.setdefault("bootstrap_servers", self.bootstrap_servers)
+        return Producer(transport=transport, on_error=on_error, hooks=hooks, **configuration)
 
     def start(self) -> None:
         """Start every node; ``with`` does.

@@ -19,7 +19,7 @@ from collections.abc import Callable
 
 from aioproducer.transport.addresses import Address, check_loop, peer_name, resolve
 from aioproducer.transport.base import Buffer, Transport, TransportHandler
-from aioproducer.transport.socket_transport import RECEIVE_SIZE, StreamTransport
+from aioproducer.transport.socket_transport import StreamTransport
 from aioproducer.transport.tls_session import TlsSession
 from aioproducer.transport.tls_transport import TlsTransport
 
@@ -180,7 +180,6 @@ class ListeningSockets:
         self._listener = listener
         self._sockets = sockets
         self._accept = accept
-        self._receive_buffer = memoryview(bytearray(RECEIVE_SIZE))
         self._handshakes: dict[asyncio.Task[None], float] = {}
         """Handshakes in progress, oldest first, with their start times."""
         self._resume_timer: asyncio.TimerHandle | None = None
@@ -260,7 +259,7 @@ class ListeningSockets:
             return
         if self._listener.ssl_context is None:
             linger_timeout = self._listener.linger_timeout
-            self._hand_over(StreamTransport(self._loop, sock, _NO_HANDLER, peer, linger_timeout, self._receive_buffer))
+            self._hand_over(StreamTransport(self._loop, sock, _NO_HANDLER, peer, linger_timeout))
             return
         task = self._loop.create_task(self._shake_hands(self._listener.ssl_context, sock, peer))
         self._handshakes[task] = self._loop.time()
@@ -290,9 +289,7 @@ class ListeningSockets:
             sock.close()
         else:
             linger_timeout = self._listener.linger_timeout
-            self._hand_over(
-                TlsTransport(self._loop, sock, _NO_HANDLER, peer, linger_timeout, session, self._receive_buffer)
-            )
+            self._hand_over(TlsTransport(self._loop, sock, _NO_HANDLER, peer, linger_timeout, session))
 
     def _handshake_ended(self, sock: socket.socket, task: asyncio.Task[None]) -> None:
         del self._handshakes[task]

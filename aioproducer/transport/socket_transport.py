@@ -23,13 +23,15 @@ import sys
 from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 from aioproducer._common.views import part_of
 from aioproducer.transport.addresses import with_peer
 from aioproducer.transport.base import Buffer, TransportHandler
 from aioproducer.transport.buffers import advance, bytes_of, first_bytes, views_of
 
-if TYPE_CHECKING:
+if TYPE_CHECKING and not TYPE_CHECKING:
+    # Read by Cython alone.
     import cython
 else:
     from aioproducer._common.uncompiled import cython
@@ -64,6 +66,21 @@ class State(enum.Enum):
 _OPEN, _FAILED, _ENDED = State.OPEN, State.FAILED, State.ENDED
 
 
+_receive_buffers: WeakKeyDictionary[asyncio.AbstractEventLoop, memoryview] = WeakKeyDictionary()
+
+
+def receive_buffer(loop: asyncio.AbstractEventLoop) -> memoryview:
+    """Return the memory that all connections of a loop receive into; its bytes are valid during one callback only.
+
+    A buffer for each connection would be most of the memory of an idle producer. Another loop may run in another
+    thread, and receive at the same time.
+    """
+    buffer = _receive_buffers.get(loop)
+    if buffer is None:
+        buffer = _receive_buffers[loop] = memoryview(bytearray(RECEIVE_SIZE))
+    return buffer
+
+
 class StreamTransport:
     """A TCP connection; a ``Transport``. Made by ``StreamConnector.connect`` and ``StreamListener.listen``."""
 
@@ -74,7 +91,6 @@ class StreamTransport:
         handler: TransportHandler,
         peer: str,
         linger_timeout: float,
-        receive_buffer: memoryview | None = None,
     ) -> None:
         self._loop = loop
         self._socket = sock
@@ -94,8 +110,7 @@ class StreamTransport:
         self._sent_since_receive = False
         """Since data was last received: the socket accepted data then, so it had no error."""
         self._reading_paused = False
-        self._receive_buffer = memoryview(bytearray(RECEIVE_SIZE)) if receive_buffer is None else receive_buffer
-        """Valid only during one callback of the loop, so many connections may share it."""
+        self._receive_buffer = receive_buffer(loop)
 
     def start(self) -> None:
         """Start reading, unless the handler has already ended or paused the connection."""

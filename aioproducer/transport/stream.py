@@ -8,16 +8,25 @@ import ipaddress
 import os
 import socket
 import ssl
+from typing import Protocol
 
 from aioproducer.transport.addresses import Address, check_loop, not_a_host_name, peer_name, resolve
 from aioproducer.transport.base import TransportHandler
 from aioproducer.transport.socket_transport import StreamTransport
 
 
+class SslContextSource(Protocol):
+    """Supplies the SSL context of each new connection."""
+
+    async def current(self) -> ssl.SSLContext:
+        """Return the context for a connection that is opened now. Does not fail, and returns within seconds."""
+
+
 class StreamConnector:
     """Makes TCP connections, or TLS connections if an ``ssl_context`` is given; a ``Connector``.
 
-    ``ssl_context.check_hostname`` decides whether the certificate must name the host. ``send_buffer_bytes`` and
+    ``ssl_context`` may also be an object that is asked for the context of each connection. The context's
+    ``check_hostname`` decides whether the certificate must name the host. ``send_buffer_bytes`` and
     ``receive_buffer_bytes`` are the sizes of the socket's buffers (``send.buffer.bytes``, ``receive.buffer.bytes``), -1
     for the system's default. ``linger_timeout``: seconds that a closed connection waits, after everything was sent, for
     the peer to end its side.
@@ -25,7 +34,7 @@ class StreamConnector:
 
     def __init__(
         self,
-        ssl_context: ssl.SSLContext | None = None,
+        ssl_context: ssl.SSLContext | SslContextSource | None = None,
         *,
         send_buffer_bytes: int = -1,
         receive_buffer_bytes: int = -1,
@@ -68,15 +77,18 @@ class StreamConnector:
         """
         loop = asyncio.get_running_loop()
         peer = peer_name(host, port)
+        context = self._ssl_context
+        if context is not None and not isinstance(context, ssl.SSLContext):
+            context = await context.current()
         sock = await self._connect_socket(loop, host, port, peer)
         try:
-            if self._ssl_context is None:
+            if context is None:
                 transport = StreamTransport(loop, sock, handler, peer, self._linger_timeout)
             else:
                 from aioproducer.transport.tls_session import TlsSession
                 from aioproducer.transport.tls_transport import TlsTransport
 
-                session = TlsSession(self._ssl_context, server_hostname or host, peer)
+                session = TlsSession(context, server_hostname or host, peer)
                 await session.handshake(loop, sock)
                 transport = TlsTransport(loop, sock, handler, peer, self._linger_timeout, session)
             transport.start()

@@ -36,9 +36,8 @@ class TlsTransport(StreamTransport):
         peer: str,
         linger_timeout: float,
         session: TlsSession,
-        receive_buffer: memoryview | None = None,
     ) -> None:
-        super().__init__(loop, sock, handler, peer, linger_timeout, receive_buffer)
+        super().__init__(loop, sock, handler, peer, linger_timeout)
         self._session = session
         self._plaintext: deque[memoryview] = deque()
         self._must_read_first = False

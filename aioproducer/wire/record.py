@@ -24,7 +24,8 @@ from aioproducer.wire.varint import (
     size_of_varint,
 )
 
-if TYPE_CHECKING:
+if TYPE_CHECKING and not TYPE_CHECKING:
+    # Read by Cython alone.
     import cython
 else:
     from aioproducer._common.uncompiled import cython

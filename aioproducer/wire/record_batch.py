@@ -29,13 +29,15 @@ from aioproducer.wire.record import encode_record as encode_record
 from aioproducer.wire.record import record_size_upper_bound as record_size_upper_bound
 from aioproducer.wire.varint import INT32_MAX, INT64_MAX, INT64_MIN
 
-if TYPE_CHECKING:
+if TYPE_CHECKING and not TYPE_CHECKING:
+    # Read by Cython alone.
     import cython
-
-    # The checksum of each byte; the .pxd file has it.
-    _CHECKSUMS = [0] * 256
 else:
     from aioproducer._common.uncompiled import cython
+
+if TYPE_CHECKING:
+    # The checksum of each byte; the .pxd file has it.
+    _CHECKSUMS = [0] * 256
 
 if cython.compiled:
     from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize

@@ -11,7 +11,8 @@ from aioproducer.compression.base import Buffer
 from aioproducer.errors import ProtocolError
 from aioproducer.wire.record import decode_record
 
-if TYPE_CHECKING:
+if TYPE_CHECKING and not TYPE_CHECKING:
+    # Read by Cython alone.
     import cython
 else:
     from aioproducer._common.uncompiled import cython

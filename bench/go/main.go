@@ -13,15 +13,17 @@ import (
 	"fmt"
 	"os"
 	"sort"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
+	"unsafe"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
 var (
-	work        = flag.String("work", "kept", "kept, unkept or alone")
+	work        = flag.String("work", "kept", "kept, unkept, alone, paced or transactions")
 	bootstrap   = flag.String("bootstrap", "", "address of a broker")
 	topic       = flag.String("topic", "", "where to")
 	records     = flag.Int("records", 0, "records that are measured")
@@ -29,7 +31,9 @@ var (
 	linger      = flag.Int("linger-ms", 5, "")
 	batchSize   = flag.Int("batch-size", 128*1024, "")
 	compression = flag.String("compression", "none", "none, gzip, lz4 or zstd")
-	valuesFile  = flag.String("values-file", "", "one value a line; else 100 bytes")
+	valuesFile  = flag.String("values-file", "", "one value a line; else all alike")
+	valueSize   = flag.Int("value-size", 100, "bytes of each value, without a file")
+	rate        = flag.Int("rate", 0, "records a second, paced")
 )
 
 func fail(err error) {
@@ -51,7 +55,7 @@ func codec() kgo.CompressionCodec {
 
 func values() [][]byte {
 	if *valuesFile == "" {
-		value := make([]byte, 100)
+		value := make([]byte, *valueSize)
 		for i := range value {
 			value[i] = 'x'
 		}
@@ -81,20 +85,66 @@ func cpu() (user, system float64) {
 	return float64(usage.Utime.Sec) + float64(usage.Utime.Usec)/1e6, float64(usage.Stime.Sec) + float64(usage.Stime.Usec)/1e6
 }
 
-func main() {
-	flag.Parse()
-	client, err := kgo.NewClient(
-		kgo.SeedBrokers(*bootstrap),
+// A timer of the kernel: Go rounds its own timers up to milliseconds while it waits for the network. Latency counts from
+// the scheduled time, as in bench/pacing.py.
+func atRate(count int, send func(number int, scheduled time.Time)) {
+	interval := time.Second / time.Duration(*rate)
+	const monotonicClock = 1
+	descriptor, _, failure := syscall.Syscall(syscall.SYS_TIMERFD_CREATE, monotonicClock, syscall.O_CLOEXEC, 0)
+	if failure != 0 {
+		fail(failure)
+	}
+	defer syscall.Close(int(descriptor))
+	began := time.Now()
+	each := syscall.NsecToTimespec(interval.Nanoseconds())
+	setting := struct{ every, first syscall.Timespec }{each, each}
+	_, _, failure = syscall.Syscall6(
+		syscall.SYS_TIMERFD_SETTIME, descriptor, 0, uintptr(unsafe.Pointer(&setting)), 0, 0, 0)
+	if failure != 0 {
+		fail(failure)
+	}
+	for number := 0; number < count; {
+		var expirations [8]byte
+		if _, err := syscall.Read(int(descriptor), expirations[:]); err != nil {
+			if err == syscall.EINTR {
+				continue
+			}
+			fail(err)
+		}
+		for number < count {
+			scheduled := began.Add(time.Duration(number+1) * interval)
+			if time.Since(scheduled) < 0 {
+				break
+			}
+			send(number, scheduled)
+			number++
+		}
+	}
+}
+
+func newClient(more ...kgo.Opt) *kgo.Client {
+	client, err := kgo.NewClient(append([]kgo.Opt{
+		kgo.SeedBrokers(strings.Split(*bootstrap, ",")...),
 		kgo.DefaultProduceTopic(*topic),
 		kgo.RequiredAcks(kgo.AllISRAcks()),
-		kgo.ProducerLinger(time.Duration(*linger)*time.Millisecond),
+		kgo.ProducerLinger(time.Duration(*linger) * time.Millisecond),
 		kgo.ProducerBatchMaxBytes(int32(*batchSize)),
 		kgo.ProducerBatchCompression(codec()),
 		kgo.RecordPartitioner(kgo.UniformBytesPartitioner(*batchSize, true, true, nil)),
-	)
+	}, more...)...)
 	if err != nil {
 		fail(err)
 	}
+	return client
+}
+
+func main() {
+	flag.Parse()
+	if *work == "transactions" {
+		transactions()
+		return
+	}
+	client := newClient()
 	defer client.Close()
 	ctx := context.Background()
 	all := values()
@@ -125,6 +175,14 @@ func main() {
 				taken = append(taken, time.Since(began).Nanoseconds())
 			}
 			return
+		case "paced":
+			taken = make([]int64, count)
+			atRate(count, func(number int, scheduled time.Time) {
+				client.Produce(ctx, kgo.SliceRecord(all[number%len(all)]), func(_ *kgo.Record, err error) {
+					taken[number] = time.Since(scheduled).Nanoseconds()
+					failuresOnly(nil, err)
+				})
+			})
 		case "unkept":
 			for i, at := 0, 0; i < count; i++ {
 				client.Produce(ctx, kgo.SliceRecord(all[at]), failuresOnly)
@@ -165,8 +223,9 @@ func main() {
 	}
 	if len(taken) > 0 {
 		sort.Slice(taken, func(a, b int) bool { return taken[a] < taken[b] })
-		rank := func(percent int) float64 { return float64(taken[(len(taken)*percent+99)/100-1]) / 1000 }
-		result["p50_us"], result["p99_us"], result["max_us"] = rank(50), rank(99), rank(100)
+		rank := func(permille int) float64 { return float64(taken[(len(taken)*permille+999)/1000-1]) / 1000 }
+		result["p50_us"], result["p99_us"] = rank(500), rank(990)
+		result["p99.9_us"], result["max_us"] = rank(999), rank(1000)
 	}
 	if err := json.NewEncoder(os.Stdout).Encode(result); err != nil {
 		fail(err)

@@ -42,8 +42,8 @@ def _undisturbed() -> Iterator[None]:
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
-        for number in came:
-            signal.raise_signal(number)
+        for signalled in came:
+            signal.raise_signal(signalled)
 
 
 def _end(process: subprocess.Popen[str]) -> None:

@@ -89,11 +89,13 @@ class Reader:
                 error = message.error()
                 if error is not None:
                     raise ReadBackError(f"topic {self._topic}: {error.str()}")
-                if message.offset() >= ends[message.partition()]:
+                partition, offset = partition_of(message), message.offset()
+                assert offset is not None
+                if offset >= ends[partition]:
                     continue
                 yield message
-                if message.offset() + 1 >= ends[message.partition()]:
-                    left.discard(message.partition())
+                if offset + 1 >= ends[partition]:
+                    left.discard(partition)
 
     def read(self) -> ReadBack:
         """The flights among ``messages``, which is what they have to be.
@@ -106,15 +108,17 @@ class Reader:
         for message in self.messages():
             key, value = message.key(), message.value()
             try:
+                if value is None:
+                    raise TypeError
                 row = json.loads(value)
                 carrier = row[KEY]
                 line = line_of(row)
             except (TypeError, ValueError, KeyError, AttributeError) as wrong:
                 raise ReadBackError(f"{place(message)} holds no flight: {value!r}") from wrong
-            if key != carrier.encode():
+            if key is None or key != carrier.encode():
                 raise ReadBackError(f"{place(message)} has the key {key!r} but the carrier {carrier}")
             found.digests.setdefault(carrier, Digest()).add(line)
-            found.partitions.setdefault(carrier, set()).add(message.partition())
+            found.partitions.setdefault(carrier, set()).add(partition_of(message))
             found.records += 1
             found.size += len(key) + len(value)
         found.seconds = time.perf_counter() - began
@@ -122,6 +126,13 @@ class Reader:
 
     def close(self) -> None:
         self._consumer.close()
+
+
+def partition_of(message: Message) -> int:
+    """The partition that a record was read from."""
+    partition = message.partition()
+    assert partition is not None
+    return partition
 
 
 def place(message: Message) -> str:

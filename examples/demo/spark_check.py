@@ -9,12 +9,15 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
+from confluent_kafka import Message
 from flights import KEY, MISSING, csv_lines, package, row_of
-from readback import Message, ReadBackError, Reader, place
+from readback import ReadBackError, Reader, partition_of, place
 
 Value = int | float | str | None
-Row = dict[str, Value]
+# Any: a column has values of one type, each column of another.
+Row = dict[str, Any]
 
 WEATHER = ("temp", "wind_speed", "precip", "visib")
 
@@ -127,7 +130,7 @@ def expected() -> tuple[Topic, Topic]:
     lines = csv_lines()
     header = next(lines).split(",")
     for line in lines:
-        flight = row_of(header, line)
+        flight: Row = row_of(header, line)
         row: Row = {
             **flight,
             **weather.get((flight["origin"], flight["time_hour"]), no_weather),
@@ -153,7 +156,7 @@ def read(reader: Reader, *, keep: bool) -> Topic:
     for message in reader.messages():
         key, row = _record(message)
         found.digests[key].add(row)
-        found.partitions[key].add(message.partition())
+        found.partitions[key].add(partition_of(message))
         found.size += len(message)
         if keep:
             found.rows.append(row)
@@ -164,6 +167,8 @@ def read(reader: Reader, *, keep: bool) -> Topic:
 def _record(message: Message) -> tuple[str, Row]:
     key, value = message.key(), message.value()
     try:
+        if key is None or value is None:
+            raise TypeError
         row = json.loads(value)
         if not isinstance(row, dict):
             raise TypeError

@@ -1,25 +1,34 @@
 """The service's own tests, with the fixtures that come with aioproducer: a cluster of its own for each test."""
 
+from collections.abc import AsyncIterator
+
 import httpx
 import pytest
 from service import make_app
 
+from aioproducer import Producer
+from aioproducer.testing import EmbeddedCluster
+
 
 @pytest.fixture
-async def client(producer):
+async def client(producer: Producer) -> AsyncIterator[httpx.AsyncClient]:
     transport = httpx.ASGITransport(make_app(producer, request_seconds=1.0))
     async with httpx.AsyncClient(transport=transport, base_url="http://service") as client:
         yield client
 
 
-async def test_an_event_is_stored_before_it_is_answered(client, kafka_cluster):
+async def test_an_event_is_stored_before_it_is_answered(
+    client: httpx.AsyncClient, kafka_cluster: EmbeddedCluster
+) -> None:
     answer = await client.post("/events/signups", content=b'{"user": "ada"}', headers={"x-key": "ada"})
     assert (answer.status_code, answer.json()) == (201, {"partition": 0, "offset": 0})
     (stored,) = kafka_cluster.records("signups")
     assert (stored.key, stored.value) == (b"ada", b'{"user": "ada"}')
 
 
-async def test_an_answer_that_got_lost_stores_nothing_twice(client, kafka_cluster):
+async def test_an_answer_that_got_lost_stores_nothing_twice(
+    client: httpx.AsyncClient, kafka_cluster: EmbeddedCluster
+) -> None:
     kafka_cluster.create_topic("signups")
     kafka_cluster.disconnect("Produce", "after")
     answer = await client.post("/events/signups", content=b"ada")
@@ -28,19 +37,19 @@ async def test_an_answer_that_got_lost_stores_nothing_twice(client, kafka_cluste
     assert kafka_cluster.pending_faults() == []
 
 
-async def test_what_can_never_be_stored_is_the_callers_mistake(client):
+async def test_what_can_never_be_stored_is_the_callers_mistake(client: httpx.AsyncClient) -> None:
     answer = await client.post("/events/no such topic", content=b"ada")
     assert answer.status_code == 400
     assert "no such topic" in answer.json()["error"]
 
 
-async def test_no_answer_from_kafka(client, kafka_cluster):
+async def test_no_answer_from_kafka(client: httpx.AsyncClient, kafka_cluster: EmbeddedCluster) -> None:
     kafka_cluster.create_topic("signups")
     kafka_cluster.delay("Produce", 1500)
     answer = await client.post("/events/signups", content=b"ada")
     assert (answer.status_code, answer.json()) == (503, {"error": "no answer from Kafka within 1 s"})
 
 
-async def test_health(client):
+async def test_health(client: httpx.AsyncClient) -> None:
     answer = await client.get("/health")
     assert (answer.status_code, answer.json()) == (200, {"buffer_free": 1.0, "requests_waiting": 0})

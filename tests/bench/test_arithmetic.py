@@ -6,6 +6,7 @@ import asyncio
 import math
 import socket
 import threading
+from contextlib import ExitStack
 
 import pytest
 from hypothesis import given, settings
@@ -36,7 +37,7 @@ def test_a_percentile_is_the_smallest_that_so_many_do_not_exceed(values: list[in
 
 def test_latencies_are_microseconds() -> None:
     found = latencies([number * 1000 for number in range(100, 0, -1)])
-    assert found == {"p50_us": 50, "p99_us": 99, "max_us": 100}
+    assert found == {"p50_us": 50, "p99_us": 99, "p99.9_us": 100, "max_us": 100}
 
 
 def test_a_rate_and_cpu_time_of_each_record() -> None:
@@ -188,5 +189,35 @@ def test_frames_of_the_raw_socket_are_put_together_again() -> None:
 
 def test_the_raw_sockets_batch_is_as_large_as_allowed() -> None:
     for size in (16 * 1024, 128 * 1024):
-        count = raw_socket.fitting(size)
-        assert size - 1024 < len(raw_socket.batch_of(count)) <= size
+        for value in (VALUE, b"x" * 1000, b"x" * 10_000):
+            count = raw_socket.fitting(size, value)
+            assert size - 1024 - len(value) < len(raw_socket.batch_of(count, value)) <= size
+
+
+@pytest.mark.parametrize("count", [1, 7, 9, 40])
+def test_the_raw_socket_sends_to_brokers_in_turn_and_reads_every_response(count: int) -> None:
+    with ExitStack() as stack:
+        links, threads = [], []
+        for number in range(3):
+            ours, theirs = map(stack.enter_context, socket.socketpair())
+            frames = [len(body).to_bytes(4) + body for body in (b"a%d" % number, b"b%d" % number)]
+            links.append((ours, frames))
+            threads.append(threading.Thread(target=_echo, args=(theirs,)))
+        for thread in threads:
+            thread.start()
+        found = raw_socket.replay_to(links, count, in_flight=3)
+        for ours, _ in links:
+            ours.shutdown(socket.SHUT_WR)
+        for thread in threads:
+            thread.join()
+    assert found == [b"%c%d" % ("ab"[number // 3 % 2].encode(), number % 3) for number in range(count)]
+
+
+def _echo(sock: socket.socket) -> None:
+    while data := sock.recv(65536):
+        sock.sendall(data)
+
+
+def test_values_have_the_size_of_the_job() -> None:
+    sent = [value for chunk in Job("unkept", value_size=500).chunks(250) for value in chunk]
+    assert (len(sent), {len(value) for value in sent}) == (250, {500})

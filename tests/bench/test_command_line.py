@@ -8,8 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from bench import clients, report
+from bench import clients, ours, report
 from bench.__main__ import main, parser
+from bench.job import Job
 from bench.plots import draw
 from bench.runner import Outcome, codecs, job_of, order
 from bench.scenarios import SCENARIOS, rows, select
@@ -30,11 +31,13 @@ def test_everything_by_default_and_less_when_quick() -> None:
 
 
 def test_scenarios_are_chosen_by_how_their_names_begin() -> None:
-    assert _chosen("--scenarios", "1,5-z") == {"1a", "1b", "1c", "5-zstd"}
+    assert _chosen("--scenarios", "1,5-z") == {"1a", "1b", "1c", "1d-100", "1d-1000", "5-zstd"}
+    # A number is whole.
+    assert _chosen("--scenarios", "3-1000,1d-100") == {"3-1000", "1d-100"}
     # What is asked for is run, however slow.
     assert _chosen("--quick", "--scenarios", "6") == {"6"}
-    with pytest.raises(ValueError, match="no such scenario: '9'; there are: 1a, 1b, 1c"):
-        select("1,9", quick=False)
+    with pytest.raises(ValueError, match="no such scenario: '0'; there are: 1a, 1b, 1c"):
+        select("1,0", quick=False)
 
 
 def test_clients_are_chosen_by_a_part_of_their_names() -> None:
@@ -132,21 +135,31 @@ def test_verdicts_are_written_and_said() -> None:
     assert "4  uvloop: p50 to the raw socket's" in said
     assert "DOES NOT HOLD" in said
     assert f"{len(REQUIREMENTS) - 2} of {len(REQUIREMENTS)} requirements were not measured" in said
-    written = report.document({"quick": False}, {"cpus": 2}, report.scenarios([outcome]))
+    written = report.document({"quick": False}, {"cpus": 2}, report.scenarios([outcome], {"cpus": 2}))
     document = json.loads(json.dumps(written))
     assert document["scenarios"]["4"]["results"] == outcome.results
+    assert document["scenarios"]["4"]["environment"] == {"cpus": 2}
     assert {one["holds"] for one in document["verdicts"]} == {True, False, None}
+    assert all(one["scenarios"] == ([] if one["measured"] is None else ["4"]) for one in document["verdicts"])
+
+
+def test_the_results_name_the_build() -> None:
+    kind = "compiled" if ours.build() == "compiled" else "uncompiled"
+    assert report.environment()["build"].rpartition(", ")[2] in (kind, "profile-guided")
 
 
 def test_scenarios_of_an_earlier_run_stay_where_others_are_written(tmp_path) -> None:
     """A scenario measured anew took the place of all that had been recorded."""
     path = tmp_path / "results.json"
     assert report.recorded(path) == {}
-    earlier = report.scenarios([_outcome()])
+    earlier = report.scenarios([_outcome()], {"cpus": 8})
     path.write_text(json.dumps(report.document({}, {}, earlier)))
-    other = report.scenarios([replace(_outcome(), scenario=BY_NAME["2"], results={})])
-    document = report.document({}, {}, report.recorded(path) | other)
-    assert document["scenarios"].keys() == {"4", "2"}
+    other = report.scenarios([replace(_outcome(), scenario=BY_NAME["2"], results={})], {"cpus": 2})
+    document = report.document({}, {"cpus": 2}, report.recorded(path) | other)
+    assert {name: one["environment"] for name, one in document["scenarios"].items()} == {
+        "4": {"cpus": 8},
+        "2": {"cpus": 2},
+    }
     assert {one["requirement"] for one in document["verdicts"] if one["measured"] is not None} == {"4"}
 
 
@@ -169,3 +182,17 @@ def test_the_broker_is_warmed_in_each_codec_that_is_measured_with_text() -> None
     assert codecs([BY_NAME["5-lz4"]]) == ["lz4"]
     # Without text nothing is to be warmed.
     assert codecs([BY_NAME["1a"], BY_NAME["spark-lz4"]]) == []
+
+
+def test_every_plugin_of_a_job_is_an_interceptor() -> None:
+    from aioproducer.interceptors import InterceptorChain
+
+    asked = {row.options["plugin"] for one in SCENARIOS for row in one.rows if "plugin" in row.options}
+    assert asked == ours.PLUGINS.keys()
+    for plugin in asked:
+        (interceptor,) = ours.interceptors(Job("events", plugin=plugin))
+        method, _, _ = plugin.partition(" ")
+        chain = InterceptorChain([interceptor])
+        assert [chain.wants_records, chain.wants_headers, chain.wants_acknowledgements] == [
+            method == one for one in ("on_send", "on_headers", "on_acknowledgement")
+        ]

@@ -159,3 +159,16 @@ def test_a_rule_says_what_it_is() -> None:
     assert str(faults.delay("ListOffsets", 5, None)) == "ListOffsets: delay of 5 ms, always, met 0 times"
     assert str(faults.disconnect("Fetch", "after")) == "Fetch: disconnect after, 1 more times, met 0 times"
     assert str(faults.throttle("Fetch", 9)) == "Fetch: throttle of 9 ms, 1 more times, met 0 times"
+    assert str(faults.postpone("EndTxn", 9)) == "EndTxn: postponed by 9 ms, 1 more times, met 0 times"
+    assert str(faults.repeat("EndTxn", node=2)) == "EndTxn at node 2: done twice, 1 more times, met 0 times"
+
+
+def test_a_request_is_postponed_and_repeated() -> None:
+    faults = Faults()
+    faults.postpone("Produce", 5)
+    faults.postpone("Produce", 6)
+    faults.repeat("Produce")
+    fault = take(faults)
+    assert fault is not None
+    assert (fault.postpone_ms, fault.is_repeated, fault.delay_ms) == (11, True, 0)
+    assert take(faults) is None

@@ -10,6 +10,7 @@ import pyarrow.parquet
 import pytest
 
 from aioproducer.cli.exits import FAILED, SUCCEEDED, USAGE
+from aioproducer.wire.record_batch import SimpleRecord, encode_batch
 
 pytestmark = pytest.mark.usefixtures("environment")
 
@@ -59,6 +60,31 @@ def test_from_where_to_where_and_what(call, filled, arguments, expected):
     ended = call("consume", filled, *arguments)
     assert ended.code == SUCCEEDED
     assert ended.out == (f'{filled} 0 0 0 [["n","x"]]\n' if expected is None else expected)
+
+
+def test_records_of_open_transactions_are_read_unless_only_committed_ones_are_wanted(call, cluster, filled):
+    records = bytearray().join(
+        encode_batch(
+            [SimpleRecord(0, None, b"open")],
+            producer_id=99,
+            producer_epoch=0,
+            base_sequence=0,
+            transactional=True,
+        )
+    )
+
+    def begin(inner):
+        partition = inner.brokers[1].replicas.leader(filled, 1)
+        guard = partition.begin_verification(99, 0, 0, supports_epoch_bump=False)
+        partition.append(records, acks=-1, guard=guard)
+
+    cluster._call(begin)
+    committed = ["-p", 1, "--isolation-level", "read_committed"]
+    assert call("consume", filled, "-p", 1).out == "alone\nopen\n"
+    assert call("consume", filled, *committed).out == "alone\n"
+    assert call("consume", filled, *committed, "--from", 2).out == ""
+    assert call("consume", filled, *committed, "--from", 3).code == FAILED
+    assert call("consume", filled, "-p", 1, "--isolation-level", "all").code == USAGE
 
 
 def test_json_lines_are_taken_back_by_produce(call, cluster, filled, tmp_path):

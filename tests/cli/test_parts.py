@@ -18,7 +18,7 @@ from aioproducer.cli.broker import parse_listen
 from aioproducer.cli.columns import Outgoing
 from aioproducer.cli.exits import CommandError, CommandUsageError
 from aioproducer.cli.feeding import PIECES_AHEAD, Feeder
-from aioproducer.cli.options import OneLine, client_config, pairs
+from aioproducer.cli.options import FromEnvironment, OneLine, client_config, pairs
 from aioproducer.cli.positions import parse_position
 from aioproducer.cli.progress import Reporter, human_bytes, human_count
 from aioproducer.cli.reading import BadLine
@@ -126,13 +126,19 @@ def test_addresses_to_listen_at():
 def test_client_config_prefers_options_over_the_file_and_knows_both_spellings(tmp_path):
     file = tmp_path / "client.properties"
     file.write_text("bootstrap.servers=file:1\nlinger.ms=1\nacks=1\nvalue.serializer=x\n")
-    assert client_config(None, ["linger_ms=2", "batch.size=3"], str(file)) == {
+    assert client_config(None, ["linger_ms=2", "batch.size=3"], [], str(file)) == {
         "bootstrap.servers": "file:1", "linger.ms": "2", "batch.size": "3", "acks": "1"
     }  # fmt: skip
-    assert client_config("given:2", [], str(file))["bootstrap.servers"] == "given:2"
-    assert client_config(None, [], None) == {"bootstrap.servers": "localhost:9092"}
+    assert client_config("given:2", [], [], str(file))["bootstrap.servers"] == "given:2"
+    assert client_config(None, [], [], None) == {"bootstrap.servers": "localhost:9092"}
+    from_environment = FromEnvironment("environment:3")
+    assert client_config(from_environment, [], [], None)["bootstrap.servers"] == "environment:3"
+    assert client_config(from_environment, [], [], str(file))["bootstrap.servers"] == "file:1"
+    settings = ["bootstrap.servers=setting:4"]
+    assert client_config(from_environment, settings, [], None)["bootstrap.servers"] == "setting:4"
+    assert client_config("given:2", settings, [], str(file))["bootstrap.servers"] == "given:2"
     with pytest.raises(ConfigurationError, match="cannot be read"):
-        client_config(None, [], str(tmp_path / "nope"))
+        client_config(None, [], [], str(tmp_path / "nope"))
 
 
 def test_pairs_take_everything_behind_the_first_equals_sign():

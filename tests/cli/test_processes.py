@@ -19,6 +19,8 @@ import pytest
 
 from aioproducer.cli.exits import FAILED, SIGNALLED, SUCCEEDED
 
+pytestmark = pytest.mark.programs
+
 
 def wait_for(condition, timeout=20.0):
     """Until the condition holds, at most so many seconds."""

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import signal
 import socket
 
 import pytest
 
+from aioproducer import Producer
 from aioproducer.cli.exits import FAILED, SUCCEEDED, USAGE, CommandUsageError
 from aioproducer.cli.rdma_gateway import parse_address, parse_maps
+from aioproducer.errors import KafkaError
+from aioproducer.transport.listening import StreamListener
+from tests.gateway.gated import SecureBroker
 
 LISTEN = ("--listen", "127.0.0.1:0")
 UPSTREAM = ("--upstream", "127.0.0.1:1")
+SASL = ("-X", "security.protocol=SASL_PLAINTEXT")
 
 
 @pytest.mark.parametrize(
@@ -61,7 +67,11 @@ def test_maps():
             "needs --advertise HOST:PORT, the address at which clients reach this gateway",
         ),
         (("--listen", "h:1", "--upstream", "h:1"), "the gateway would connect to itself"),
-        ((*LISTEN, *UPSTREAM, "-X", "security.protocol=SASL_SSL"), "security.protocol"),
+        ((*LISTEN, *UPSTREAM, "-X", "security.protocol=SASL_SSL"), "sasl.mechanism is missing"),
+        (
+            (*LISTEN, *UPSTREAM, "--transport", "tcp", *SASL, "-X", "sasl.mechanism=OAUTHBEARER"),
+            "sasl.mechanism OAUTHBEARER has no source of tokens",
+        ),
         ((*LISTEN, *UPSTREAM, "-X", "lingerms=1"), "did you mean"),
     ],
 )
@@ -148,3 +158,44 @@ def test_a_broker_without_a_gateway(commands, call, cluster, topic, unmapped):
         f"No gateway is known for the broker at {cluster.bootstrap_servers}: clients are told {told}." in err.decode()
     )
     assert re.search(r", \d+ addresses without a gateway$", err.decode().strip())
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])
+async def test_a_gateway_that_authenticates_to_its_broker(commands, monkeypatch, tmp_path, mechanism):
+    """Its password is read again for each connection."""
+    broker = SecureBroker()
+    listening = await StreamListener().listen("127.0.0.1", 0, broker.accept)
+    password = tmp_path / "password"
+    password.write_text("wr0ng-passw0rd\n")
+    properties = tmp_path / "client.properties"
+    properties.write_text(
+        f"security.protocol=SASL_PLAINTEXT\nsasl.mechanism={mechanism}\nsasl.username=alice\n"
+        "config.providers=dir\n"
+        "config.providers.dir.class=org.apache.kafka.common.config.provider.DirectoryConfigProvider\n"
+        f"sasl.password=${{dir:{tmp_path}:password}}\n"
+    )
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        listen = f"127.0.0.1:{free.getsockname()[1]}"
+    gateway = commands.start(
+        "rdma-gateway", "--transport", "tcp", "--listen", listen, "--upstream", f"127.0.0.1:{listening.port}",
+        "--map", f"broker1:9092={listen}", "--config", properties,
+    )  # fmt: skip
+    assert (await asyncio.to_thread(gateway.stdout.readline)).decode().strip() == listen
+    async with Producer(bootstrap_servers=listen, max_block_ms=1000) as producer:
+        with pytest.raises(KafkaError):
+            await producer.send("clicks", b"value")
+        password.write_text("right")
+        await producer.wait_ready(30)
+        await producer.send("clicks", b"value")
+    gateway.send_signal(signal.SIGTERM)
+    out, err = await asyncio.to_thread(gateway.communicate, timeout=20)
+    listening.close()
+    await listening.wait_closed()
+    assert (gateway.returncode, out) == (0, b"")
+    assert broker.world.cluster.values("clicks") == [b"value"]
+    lines = err.decode().splitlines()
+    (warning,) = [line for line in lines if "cannot authenticate" in line]
+    assert "Check user name" in warning
+    assert re.search(r", \d+ times not authenticated to the broker$", lines[-1])
+    assert "passw0rd" not in err.decode()

@@ -103,7 +103,7 @@ def test_help_of_every_command(call):
     top = call("--help")
     assert top.code == SUCCEEDED
     assert "Exit codes: 0 done; 1 failed; 2 wrong usage" in " ".join(top.out.split())
-    for command in ("broker", "config", "consume", "perf", "produce", "rdma-gateway", "topics"):
+    for command in ("broker", "config", "consume", "doctor", "perf", "produce", "rdma-gateway", "topics"):
         assert f"\n  {command} " in top.out
         help_ = call(command, "--help")
         assert help_.code == SUCCEEDED

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
+import pickle
 import subprocess
 from itertools import product
 from pathlib import Path
@@ -23,7 +25,8 @@ from aioproducer.config import (
     Status,
     Type,
 )
-from aioproducer.config.definition import at_least
+from aioproducer.config.definition import HiddenValues, at_least
+from aioproducer.config.own_keys import OWN_KEYS
 from aioproducer.config.properties import load_properties
 from aioproducer.errors import ConfigurationError
 from tests.kafka import jars
@@ -70,9 +73,12 @@ def test_every_key_has_the_type_default_validator_and_importance_of_kafka(fact: 
         assert description == fact["validator"]
 
 
-def test_there_are_no_keys_unknown_to_kafka() -> None:
-    assert CONFIG_DEF.keys.keys() == {str(fact["name"]) for fact in facts()}
-    assert len(CONFIG_DEF.keys) == 120
+def test_there_are_no_keys_unknown_to_kafka_except_the_own_ones() -> None:
+    kafkas = {str(fact["name"]) for fact in facts()}
+    own = {key.name for key in OWN_KEYS}
+    assert len(kafkas) == 120
+    assert CONFIG_DEF.keys.keys() == kafkas | own
+    assert not kafkas & own
     assert list(CONFIG_DEF.keys) == sorted(CONFIG_DEF.keys)
 
 
@@ -185,6 +191,33 @@ def test_a_password_that_cannot_be_parsed_is_not_shown() -> None:
     with pytest.raises(ConfigurationError) as caught:
         ConfigKey("k", Type.PASSWORD, None, Importance.LOW, "K.").parse(b"geheim")
     assert str(caught.value) == "k must be a string, not [hidden]"
+
+
+def test_hidden_values_are_a_mapping_that_does_not_show() -> None:
+    values = HiddenValues({"a": "geheim", "b": "too"})
+    assert dict(values) == {"a": "geheim", "b": "too"}
+    assert (len(values), values.get("c")) == (2, None)
+    assert values == HiddenValues({"b": "too", "a": "geheim"}) != HiddenValues()
+    assert hash(values) == hash(HiddenValues({"b": "too", "a": "geheim"}))
+    assert repr(values) == f"{values}" == "[hidden]"
+    assert copy.deepcopy(values) is values
+    with pytest.raises(TypeError, match="would show secrets"):
+        pickle.dumps(values)
+
+
+def test_a_password_is_copied_but_not_pickled() -> None:
+    password = Password("geheim")
+    assert copy.copy(password) is copy.deepcopy(password) is password
+    with pytest.raises(TypeError, match="would show the secret"):
+        pickle.dumps(password)
+
+
+def test_a_callable_stands_for_a_value_only_where_the_key_takes_one() -> None:
+    taking = ConfigKey("k", Type.PASSWORD, None, Importance.LOW, "K.", takes_callables=True)
+    assert taking.parse(str) is str
+    assert taking.parse("a") == Password("a")
+    with pytest.raises(ConfigurationError, match=r"k must be a string, not \[hidden\]"):
+        ConfigKey("k", Type.PASSWORD, None, Importance.LOW, "K.").parse(str)
 
 
 def test_passwords_compare_and_hash_by_value() -> None:

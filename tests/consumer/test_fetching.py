@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import permutations
 from random import Random
 
 import pytest
@@ -9,7 +10,8 @@ import pytest
 from aioproducer.consumer.fetching import FetchLimits, Progress, fetch_request, take
 from aioproducer.core.requests.retry import Attempts, ExponentialBackoff
 from aioproducer.errors import ProtocolError
-from aioproducer.protocol.messages.fetch import PartitionData
+from aioproducer.protocol.messages.fetch import AbortedTransaction, PartitionData
+from aioproducer.wire.control_batch import ControlRecordType, encode_control_batch
 from aioproducer.wire.record_batch import SimpleRecord, encode_batch
 
 
@@ -50,6 +52,57 @@ def test_control_batches_and_gaps_of_compaction_only_move_the_position():
     progress = progress_at(0)
     assert found(progress, batch(0, 1, control=True), batch(40)) == [(40, 1)]
     assert progress.position == 45
+
+
+def of(producer_id, base_offset, count=2):
+    return batch(base_offset, count, producer_id=producer_id, producer_epoch=0, base_sequence=0, transactional=True)
+
+
+def marker(producer_id, offset, control_type):
+    return encode_control_batch(
+        control_type, coordinator_epoch=0, producer_id=producer_id, producer_epoch=0, timestamp=0, base_offset=offset
+    )
+
+
+LOG = (
+    of(1, 0),
+    of(2, 2),
+    batch(4, 1),
+    marker(1, 5, ControlRecordType.ABORT),
+    of(1, 6),
+    of(2, 8, 1),
+    marker(1, 9, ControlRecordType.COMMIT),
+    marker(2, 10, ControlRecordType.ABORT),
+    of(1, 11),
+    marker(1, 13, ControlRecordType.ABORT),
+    of(1, 14),
+)
+
+
+@pytest.mark.parametrize("order", list(permutations([(1, 0), (2, 2), (1, 11)])))
+@pytest.mark.parametrize("start", [0, 1, 3, 4])
+def test_batches_of_aborted_transactions_are_dropped_however_the_broker_lists_them(order, start):
+    progress = progress_at(start)
+    data = answer(*LOG)
+    data.aborted_transactions = [
+        AbortedTransaction(producer_id=producer_id, first_offset=first) for producer_id, first in order
+    ]
+    assert [each.batch.base_offset for each in take(progress, data)] == [4, 6, 14]
+    assert progress.position == 16
+
+
+@pytest.mark.parametrize("aborted", [None, []])
+def test_without_aborted_transactions_every_batch_is_read(aborted):
+    progress = progress_at(0)
+    data = answer(*LOG)
+    data.aborted_transactions = aborted
+    assert [each.batch.base_offset for each in take(progress, data)] == [0, 2, 4, 6, 8, 11, 14]
+
+
+@pytest.mark.parametrize(("level", "number"), [("read_uncommitted", 0), ("read_committed", 1)])
+def test_the_isolation_level_is_sent(level, number):
+    request, _ = fetch_request("a", None, [progress_at(0)], FetchLimits(1, 2, 3), level)
+    assert request.isolation_level == number
 
 
 def test_empty_data_gives_no_records():

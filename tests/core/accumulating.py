@@ -17,7 +17,7 @@ from aioproducer.core.batching.buffer_pool import BufferPool
 from aioproducer.core.batching.completion import Completion
 from aioproducer.core.batching.partition_queue import PartitionChoice, PartitionQueue
 from aioproducer.core.batching.producer_state import PartitionSequences, ProducerState
-from aioproducer.core.outcomes.delivery import Delivery
+from aioproducer.core.outcomes.delivery import Delivery, OnOutcome
 from aioproducer.core.requests.retry import ExponentialBackoff
 from aioproducer.errors import KafkaError
 from aioproducer.record import TopicPartition
@@ -63,6 +63,7 @@ class Bench:
         max_in_flight: int = 5,
         retries: int = 2**31 - 1,
         choose_partition: PartitionChoice | None = None,
+        on_outcome: OnOutcome | None = None,
         seed: int = 0,
         **settings: Any,
     ) -> None:
@@ -82,6 +83,7 @@ class Bench:
             wake=self._wake,
             random=Random(seed),
             choose_partition=choose_partition,
+            on_outcome=on_outcome,
         )
         self.completion = Completion(self.accumulator, self.state, retries=retries)
         for name, count in ({"t": 1} if topics is None else topics).items():
@@ -93,7 +95,9 @@ class Bench:
         self.wakes += 1
 
     def queue(self, topic: str = "t", partition: int = 0) -> PartitionQueue:
-        return self.accumulator.topics[topic].partitions[partition]
+        """The queue of a partition, as if a record had been sent to it."""
+        topics = self.accumulator.topics
+        return topics.queue(topics[topic], partition)
 
     def sequences(self, topic: str = "t", partition: int = 0) -> PartitionSequences:
         return self.state.sequences(TopicPartition(topic, partition))

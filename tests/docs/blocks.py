@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from aioproducer.testing import EmbeddedClusterThread
-from tests.kafka.cluster import free_ports
+from tests.kafka.cluster import KafkaCluster, free_ports
 
 ROOT = Path(__file__).parents[2]
 ADDRESS = "localhost:9092"
@@ -80,7 +80,7 @@ def starts_a_broker(blocks: list[Block]) -> bool:
 class Page:
     """Runs one document's blocks in their order, in one folder; what they leave running ends with it."""
 
-    def __init__(self, folder: Path, cluster: EmbeddedClusterThread | None) -> None:
+    def __init__(self, folder: Path, cluster: EmbeddedClusterThread | KafkaCluster | None) -> None:
         """Without a ``cluster`` the document starts its own at the address."""
         self._folder = folder
         self.address = f"127.0.0.1:{free_ports(1)[0]}" if cluster is None else cluster.bootstrap_servers

@@ -24,6 +24,8 @@ SCENARIOS = {
     "2": (("cpu_us", "CPU µs a record", ".3f"), ("rate", "records/s", ",.0f")),
     "3-1000": (("cpu_us", "CPU µs a record", ".2f"), ("rate", "records/s", ",.0f")),
     "3-10000": (("cpu_us", "CPU µs a record", ".2f"), ("rate", "records/s", ",.0f")),
+    "3-service-200": (("cpu_us", "CPU µs a record", ".2f"), ("rate", "records/s", ",.0f")),
+    "3-service-1000": (("cpu_us", "CPU µs a record", ".2f"), ("rate", "records/s", ",.0f")),
     "4": (("p50_us", "p50 µs", ".0f"), ("p99_us", "p99 µs", ".0f"), ("cpu_us", "CPU µs a send", ".0f")),
     **dict.fromkeys(
         ("5-none", "5-lz4", "5-zstd", "5-gzip"), (("cpu_us", "CPU µs a record", ".2f"), ("rate", "records/s", ",.0f"))
@@ -37,6 +39,14 @@ SCENARIOS = {
         ("callback_p99.9_us", "p99.9 µs", ",.0f"),
         ("callback_max_us", "longest µs", ",.0f"),
         ("caller_step_max_us", "longest step of the caller µs", ",.0f"),
+    ),
+    **dict.fromkeys(
+        ("11-1", "11-100", "11-pool-1", "11-pool-100"),
+        (
+            ("transaction_rate", "transactions/s", ",.0f"),
+            ("transaction_cpu_ms", "CPU ms a transaction", ".2f"),
+            ("held_share", "first batch held back", ".0%"),
+        ),
     ),
     "spark-plain": (("rate", "rows/s", ",.0f"), ("cpu_us", "CPU µs a row", ".2f")),
     "spark-lz4": (("rate", "rows/s", ",.0f"), ("cpu_us", "CPU µs a row", ".2f")),
@@ -53,6 +63,24 @@ def median(results: list[dict[str, float]], key: str) -> float:
     return statistics.median(run[key] for run in results)
 
 
+def machines() -> list[dict[str, Any]]:
+    """Where the scenarios ran, that of the latest run first: machine, versions and build, without the load."""
+    document = recorded()
+    found = []
+    for surroundings in (document["environment"], *(each["environment"] for each in document["scenarios"].values())):
+        alike = {key: value for key, value in surroundings.items() if key != "load_before"}
+        if alike not in found:
+            found.append(alike)
+    return found
+
+
+def machine_of(scenario: str) -> str:
+    """The letter that the page gives to the machine of a scenario."""
+    surroundings = recorded()["scenarios"][scenario]["environment"]
+    alike = {key: value for key, value in surroundings.items() if key != "load_before"}
+    return chr(ord("A") + machines().index(alike))
+
+
 def tables() -> dict[str, str]:
     """By the name of their place in the page: a table a scenario, and the verdicts."""
     document = recorded()
@@ -66,26 +94,57 @@ def tables() -> dict[str, str]:
                 for key, _, form in columns
             ]
             lines.append(f"| {client} | " + " | ".join(cells) + " |")
+        lines += ["", f"Scenario `{name}`, machine {machine_of(name)}, {_rounds(scenario['rounds'])}."]
         made[name] = "\n".join(lines)
-    lines = ["| requirement | limit | measured | |", "|---|---|---|---|"]
+    lines = ["| requirement | limit | measured | | machine |", "|---|---|---|---|---|"]
     for verdict in document["verdicts"]:
         if verdict["measured"] is not None:
             sign = "≥" if verdict["at_least"] else "≤"
+            # Figures of two machines do not compare.
+            (machine,) = {machine_of(scenario) for scenario in verdict["scenarios"]}
             lines.append(
-                f"| {verdict['requirement']}, {verdict['text']} | {sign} {verdict['limit']:g} {verdict['unit']} | "
+                f"| {verdict['requirement']}, {verdict['text']} | {sign} {verdict['limit']:.3g} {verdict['unit']} | "
                 f"{verdict['measured']:.3g} ({verdict['least']:.3g} to {verdict['most']:.3g}) | "
-                f"{'holds' if verdict['holds'] else '**does not hold**'} |"
+                f"{'holds' if verdict['holds'] else '**does not hold**'} | {machine} |"
             )
     made["verdicts"] = "\n".join(lines)
-    surroundings = document["environment"]
-    made["machine"] = (
-        f"{surroundings['processor']}, {surroundings['cpus']} processors, {surroundings['memory_gib']} GiB, a virtual "
-        f"machine; CPython {surroundings['python']}, {surroundings['machine']}; aiokafka {surroundings['aiokafka']}, "
-        f"confluent-kafka {surroundings['confluent-kafka']}, kafka-python {surroundings['kafka-python']}, uvloop "
-        f"{surroundings['uvloop']}. Apache Kafka 4.4.0 runs on the same processors. Median of "
-        f"{document['settings']['rounds']} rounds."
+    made["service"] = _service(document["scenarios"])
+    made["machine"] = "\n".join(
+        f"- **{chr(ord('A') + number)}**: {each['processor']}, {each['cpus']} processors, {each['memory_gib']} GiB, a "
+        f"virtual machine; CPython {each['python']}, {each['machine']}; aiokafka {each['aiokafka']}, confluent-kafka "
+        f"{each['confluent-kafka']}, kafka-python {each['kafka-python']}, uvloop {each['uvloop']}. Measured: "
+        f"{each['build']}."
+        for number, each in enumerate(machines())
     )
     return made
+
+
+def _rounds(count: int) -> str:
+    return "one round" if count == 1 else f"median of {count} rounds"
+
+
+def _service(scenarios: dict[str, Any]) -> str:
+    """What a service pays: CPU time for each record, and in units of confluent-kafka's."""
+    sizes, ours = ("1d-100", "1d-1000"), "aioproducer (uvloop)"
+    lines = [
+        "| | JSON of about 100 bytes: CPU µs | confluent-kafka = 1 | 1,000 bytes: CPU µs | confluent-kafka = 1 |",
+        "|---|---|---|---|---|",
+    ]
+    for client in scenarios[sizes[0]]["results"]:
+        cells = []
+        for size in sizes:
+            results = scenarios[size]["results"]
+            cpu = median(results[client], "cpu_us")
+            cells += [f"{cpu:.2f}", f"{cpu / median(results['confluent-kafka'], 'cpu_us'):.2f}"]
+        lines.append(f"| {client} | " + " | ".join(cells) + " |")
+    bare = {client: median(scenarios["1b"]["results"][client], "cpu_us") for client in (ours, "confluent-kafka")}
+    (machine,) = {machine_of(name) for name in (*sizes, "1b")}
+    lines += [
+        "",
+        f"Scenarios `1d-100` and `1d-1000`, machine {machine}. There a bare send of 100 bytes (`1b`) takes "
+        f"{bare[ours]:.2f} µs, and {bare['confluent-kafka']:.2f} with confluent-kafka.",
+    ]
+    return "\n".join(lines)
 
 
 def filled(page: str) -> str:
@@ -99,9 +158,14 @@ def filled(page: str) -> str:
 
 def compared() -> dict[str, tuple[str, ...]]:
     """The README's rows that the bench shows, by their first cell: ours, aiokafka's and confluent-kafka's figures."""
-    results = recorded()["scenarios"]["1a"]["results"]
+    scenarios = recorded()["scenarios"]
+    results, events, large = (scenarios[name]["results"] for name in ("1a", "1d-100", "1d-1000"))
     names = ("aioproducer (uvloop)", "aiokafka (uvloop)", "confluent-kafka")
     return {
+        "CPU µs/record, JSON of 100 bytes, key, two headers": tuple(
+            f"{median(events[name], 'cpu_us'):.1f}" for name in names
+        ),
+        "the same, JSON of 1,000 bytes": tuple(f"{median(large[name], 'cpu_us'):.1f}" for name in names),
         "records/s": tuple(f"{median(results[name], 'rate'):,.0f}" for name in names),
         "CPU µs/record": tuple(f"{median(results[name], 'cpu_us'):.2f}" for name in names),
     }

@@ -1,14 +1,32 @@
-"""What a browser finds in a page of the built site: what it loads, and how wide the tables are at least."""
+"""The site as ``make docs`` builds it, and what a browser finds in a page: what it loads, how wide the tables are."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from pathlib import Path
 
+from tests.docs.blocks import ROOT
+
 # Of these a browser follows the address without being asked; other links it only shows.
 _LOADING_LINKS = {"stylesheet", "icon", "preload", "modulepreload", "prefetch", "preconnect", "dns-prefetch"}
 _LOADING = {"script": "src", "img": "src", "iframe": "src", "source": "src", "video": "src", "audio": "src"}
+
+
+def build(site: Path, configuration: Path = ROOT / "mkdocs.yml") -> subprocess.CompletedProcess[str]:
+    """Build the pages into the folder ``site``."""
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(site)]
+    return subprocess.run(
+        [*command, "--config-file", str(configuration)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
+    )
 
 
 @dataclass
@@ -27,6 +45,7 @@ class Page(HTMLParser):
     Attributes:
         loads: the addresses that a browser fetches to show it.
         diagrams: how many there are for Mermaid to draw.
+        anchors: what a link to a part of the page can name.
     """
 
     def __init__(self, path: Path) -> None:
@@ -34,6 +53,7 @@ class Page(HTMLParser):
         self.path = path
         self.loads: list[str] = []
         self.diagrams = 0
+        self.anchors: set[str] = set()
         self.tables: list[Table] = []
         self._column = -1
         self._cell: str | None = None
@@ -47,6 +67,8 @@ class Page(HTMLParser):
             self.loads.append(given[_LOADING[tag]])
         elif tag == "link" and _LOADING_LINKS & set(given.get("rel", "").split()):
             self.loads.append(given["href"])
+        if "id" in given:
+            self.anchors.add(given["id"])
         if "mermaid" in given.get("class", "").split():
             self.diagrams += 1
         if tag == "table":
@@ -58,12 +80,13 @@ class Page(HTMLParser):
             self._cell = ""
         elif tag == "code":
             self._is_code = True
-        elif tag in ("wbr", "br") and self._cell is not None:
+        elif self._cell is not None and (tag == "br" or (tag == "wbr" and self._column > 0)):
+            # The first cell's names break on phones alone: docs/stylesheets/site.css.
             self._cell += " "
 
     def handle_data(self, data: str) -> None:
         if self._cell is not None:
-            # The first cell's names do not break at blanks either: docs/stylesheets/site.css.
+            # The first cell's names do not break at blanks either.
             self._cell += data.replace(" ", "\N{NO-BREAK SPACE}") if self._is_code and self._column == 0 else data
 
     def handle_endtag(self, tag: str) -> None:

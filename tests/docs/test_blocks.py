@@ -20,7 +20,11 @@ RUN = {"python", "sh"}
 SHOWN = {"text": "what the block before printed", "mermaid": "checked by test_house.py"}
 
 # Documents whose blocks another test runs.
-ELSEWHERE = {"docs/testing.md": "tests/testing/test_plugin.py", "docs/spark.md": "tests/examples/test_spark_docs.py"}
+ELSEWHERE = {
+    "docs/security.md": "tests/interop/security/test_docs.py",
+    "docs/spark.md": "tests/examples/test_spark_docs.py",
+    "docs/testing.md": "tests/testing/test_plugin.py",
+}
 
 # Commands that cannot be run from within the suite, and what does run them.
 COMMANDS = {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -12,41 +11,23 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from queue import Queue
 
 import httpx
 import pytest
 
 from aioproducer.testing import EmbeddedClusterThread
+from tests.examples.logged_service import LoggedService
 
 FOLDER = Path(__file__).parents[2] / "examples" / "http_service"
 DEADLINE = 10.0
 
 
-class Service:
+class Service(LoggedService):
     """``service.py`` in a process of its own."""
 
     def __init__(self, bootstrap_servers: str, request_seconds: float) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, str(FOLDER / "service.py"), "--port", "0", "--request-seconds", str(request_seconds)],
-            env={**os.environ, "BOOTSTRAP_SERVERS": bootstrap_servers},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        self.log: list[str] = []
-        self._addresses: Queue[str] = Queue()
-        self._listener = threading.Thread(target=self._listen)
-        self._listener.start()
-        self.url = self._addresses.get(timeout=30)
-
-    def _listen(self) -> None:
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
-            self.log.append(line)
-            address = re.search(r"running on (http://127\.0\.0\.1:\d+)", line)
-            if address:
-                self._addresses.put(address[1])
+        command = [sys.executable, str(FOLDER / "service.py"), "--port", "0", "--request-seconds", str(request_seconds)]
+        super().__init__(command, bootstrap_servers, r"running on (http://127\.0\.0\.1:\d+)")
 
     def terminate(self) -> float:
         """The time at which it was told."""
@@ -55,13 +36,6 @@ class Service:
 
     def wait_for_log(self, text: str) -> None:
         wait_until(lambda: any(text in line for line in self.log))
-
-    def close(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        self._listener.join()
-        assert self.process.stderr is not None
-        self.process.stderr.close()
 
 
 def wait_until(happened: Callable[[], bool]) -> None:

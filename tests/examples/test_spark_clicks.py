@@ -17,11 +17,12 @@ import pytest
 
 from aioproducer.testing import EmbeddedClusterThread
 from aioproducer.wire.murmur2 import partition_for_key
+from tests.kafka import jars
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "spark" / "clicks.py"
 SUBMIT = (
     "--master local[2] --driver-memory 512m --conf spark.ui.enabled=false --conf spark.sql.shuffle.partitions=2 "
-    "pyspark-shell"
+    f"--driver-java-options '{' '.join(jars.SHORT_LIVED)}' pyspark-shell"
 )
 LINES = 200
 """In each file."""

@@ -274,7 +274,7 @@ class BenchSender(RecordSender):
     def __init__(self, bench: Bench) -> None:
         self.bench = bench
         self._accumulator = bench.accumulator
-        self._owner_thread = get_ident()
+        self._owner_thread = self._sending_thread = get_ident()
         self._plain = True
         self._intercepts = False
         self._owner_loop: Any = SimpleNamespace(time=lambda: bench.now)

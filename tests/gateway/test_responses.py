@@ -246,6 +246,17 @@ def test_versions_are_cut(apis, version, unsupported, cuts):
     assert passing.exchange.rewritten == (expected != keys)
 
 
+@pytest.mark.parametrize("version", range(6))
+@pytest.mark.parametrize("sasl_passes", [True, False])
+def test_sasl_is_offered_unless_the_gateway_authenticates_itself(version, sasl_passes):
+    keys = [ApiVersion(api_key=key, min_version=0, max_version=1) for key in (0, 17, 18, 36)]
+    passing = Passing(None, Expected(7, ApiKey.API_VERSIONS, version))
+    passing.exchange.sasl_passes = sasl_passes
+    (got,) = sized(passing.feed([response_frame(ApiVersionsResponse(api_keys=keys), version)]))
+    _, decoded = decode_api_versions_response(version, got)
+    assert [api.api_key for api in decoded.api_keys] == ([0, 17, 18, 36] if sasl_passes else [0, 18])
+
+
 @pytest.mark.parametrize(
     ("expected", "data", "text"),
     [

@@ -49,6 +49,13 @@ def one_node() -> Iterator[KafkaCluster]:
 
 
 @pytest.fixture(scope="session")
+def one_node_with_old_transactions() -> Iterator[KafkaCluster]:
+    """One broker of a cluster whose transactions are as before KIP-890."""
+    with KafkaCluster(1, features={"transaction.version": 1}) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
 def three_nodes() -> Iterator[KafkaCluster]:
     """Three brokers, topics on all of them with min.insync.replicas=2; no topic is created on demand."""
     properties = {"auto.create.topics.enable": "false", "min.insync.replicas": "2"}
@@ -60,6 +67,13 @@ def three_nodes() -> Iterator[KafkaCluster]:
 def one_embedded() -> Iterator[InProcessCluster]:
     """One embedded broker that creates topics on demand."""
     with InProcessCluster(1) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def one_embedded_with_old_transactions() -> Iterator[InProcessCluster]:
+    """One embedded broker whose transactions are as before KIP-890."""
+    with InProcessCluster(1, features={"transaction.version": 1}) as cluster:
         yield cluster
 
 

@@ -52,6 +52,25 @@ def test_a_file_goes_in_and_comes_out(brokers, topic, tmp_path, monkeypatch, cap
     assert (code, "There is no topic" in error) == (1, True)
 
 
+def test_the_doctor_passes_every_check(brokers, capfd):
+    code = main(["doctor", "--bootstrap-server", brokers.bootstrap_servers, "--json"])
+    sections = json.loads(capfd.readouterr().out)["sections"]
+    cluster = {check["name"]: check for check in sections["cluster"]}
+    assert code == 0, sections
+    addresses = brokers.bootstrap_servers.split(",")
+    assert cluster["brokers"]["text"] == str(len(addresses))
+    assert all(f"bootstrap {address}" in sections for address in addresses)
+    assert all(cluster[f"broker {number + 1}"]["status"] == "ok" for number in range(len(addresses)))
+    if isinstance(brokers, KafkaCluster):
+        assert "metadata.version " in cluster["features"]["text"]
+        # The brokers have the clock of this machine; their answer needs less than a second even on a busy one.
+        assert cluster["clock"]["status"] == "ok"
+        assert "the controller is 0." in cluster["clock"]["text"]
+    else:
+        assert cluster["features"]["text"] == "transaction.version 2"
+        assert cluster["clock"]["status"] == "unknown"
+
+
 async def test_a_reader_waits_for_what_is_not_there_yet(brokers, topic):
     from aioproducer import Producer
 

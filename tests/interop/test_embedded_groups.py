@@ -370,9 +370,9 @@ def decoded_by_kafka(data_dir: Path) -> list[dict[str, Any]]:
     """The values in the log of __consumer_offsets as DumpLogSegments reads them."""
     (segment,) = data_dir.rglob("__consumer_offsets-0/*.log")
     tools = jars.resolve(jars.TOOLS)
-    command = [jars.java(), "-cp", f"{tools}/*", "org.apache.kafka.tools.DumpLogSegments", "--offsets-decoder"]
+    command = [jars.java(), *jars.SHORT_LIVED, "-cp", f"{tools}/*", "org.apache.kafka.tools.DumpLogSegments"]
     dumped = subprocess.run(
-        [*command, "--deep-iteration", "--print-data-log", "--files", str(segment)],
+        [*command, "--offsets-decoder", "--deep-iteration", "--print-data-log", "--files", str(segment)],
         capture_output=True,
         text=True,
         timeout=120,

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,23 +18,6 @@ from tests.kafka.ledger import verify
 from tests.kafka.load import Load
 from tests.kafka.mock import MockCluster
 from tests.waiting import until
-
-
-@pytest.fixture
-def closed_port() -> Iterator[int]:
-    """A port on which nothing listens."""
-    with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
-        yield bound.getsockname()[1]
-
-
-@pytest.fixture
-def silent_port() -> Iterator[int]:
-    """A port that takes connections and says nothing."""
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        listening.listen()
-        yield listening.getsockname()[1]
 
 
 async def test_nobody_listens(closed_port: int) -> None:

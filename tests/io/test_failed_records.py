@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import itertools
 import logging
 from collections import Counter
@@ -263,7 +262,7 @@ def test_the_hook_gets_every_record_of_a_failed_batch_as_it_was_sent(records, co
         return errors
 
     errors, _ = run(scenario)
-    assert letters.records == [dataclasses.replace(record, partition=0) for record in records]
+    assert letters.records == [record.replace(partition=0) for record in records]
     assert [(type(error), str(error)) for error in letters.errors] == [(type(error), str(error)) for error in errors]
 
 

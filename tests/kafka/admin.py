@@ -21,6 +21,8 @@ _NOT_SERVED_YET = (
     ck.KafkaError.UNKNOWN_TOPIC_OR_PART,
     ck.KafkaError.LEADER_NOT_AVAILABLE,
     ck.KafkaError.OFFSET_NOT_AVAILABLE,
+    # The replica manager has not heard of the leader's epoch yet.
+    ck.KafkaError.UNKNOWN_LEADER_EPOCH,
 )
 
 

@@ -61,7 +61,7 @@ _DEFAULTS = {
     "controller.quorum.request.timeout.ms": "1000",
 }
 
-_TLS_LISTENERS = ("SSL", "MUTUAL")
+_TLS_LISTENERS = {"SSL": "SSL", "MUTUAL": "SSL"}
 
 
 class ClusterError(Exception):
@@ -92,9 +92,11 @@ def free_ports(count: int) -> list[int]:
     """Ports that no outgoing connection is given: one might take a port while its broker is down.
 
     Nor does another process of pytest-xdist choose them meanwhile: each has a range of its own, and a process of
-    no pytest-xdist has the last.
+    no pytest-xdist has the last. AIOPRODUCER_PORT_RANGE is the first process's range where two pytest-xdist run.
     """
-    process = int(os.environ.get("PYTEST_XDIST_WORKER", "gw7").removeprefix("gw")) % 8
+    worker = os.environ.get("PYTEST_XDIST_WORKER")
+    first = int(os.environ.get("AIOPRODUCER_PORT_RANGE", "0"))
+    process = 7 if worker is None else (first + int(worker.removeprefix("gw"))) % 8
     found: list[int] = []
     with ExitStack() as held:
         while len(found) < count:
@@ -118,7 +120,9 @@ class KafkaCluster(Startable):
     """A cluster of ``nodes`` Apache Kafka brokers; a context manager.
 
     ``properties`` are set on every broker, over the defaults here. With ``tls`` each broker also has a TLS listener and
-    one that wants the client's certificate, see ``tls_bootstrap_servers``.
+    one that wants the client's certificate, see ``tls_bootstrap_servers``. ``listeners`` are further ones: names and
+    their security protocols; see ``listener_bootstrap_servers``. ``features`` are levels to format with, such as
+    ``{"transaction.version": 1}``; the others have the newest.
 
     Raises ``jars.HarnessUnavailableError`` from ``start`` where Java or the jars are missing.
     """
@@ -130,6 +134,8 @@ class KafkaCluster(Startable):
         version: str = jars.NEWEST,
         properties: Mapping[str, str] | None = None,
         tls: bool = False,
+        listeners: Mapping[str, str] | None = None,
+        features: Mapping[str, int] | None = None,
         jvm_options: Sequence[str] = QUICK_JVM,
     ) -> None:
         self.version = version
@@ -137,13 +143,18 @@ class KafkaCluster(Startable):
         self.folder = Path(tempfile.mkdtemp(prefix="aioproducer-kafka-"))
         self._properties = dict(properties or {})
         self._jvm_options = tuple(jvm_options)
-        listeners = ["PLAINTEXT", "CONTROLLER"]
-        if tls:
+        self._features = dict(features or {})
+        self._protocols = {
+            "PLAINTEXT": "PLAINTEXT",
+            "CONTROLLER": "PLAINTEXT",
+            **(_TLS_LISTENERS if tls else {}),
+            **(listeners or {}),
+        }
+        if any(protocol.endswith("SSL") for protocol in self._protocols.values()):
             self.certificates = Certificates.make(self.folder / "certificates")
-            listeners.extend(_TLS_LISTENERS)
-        ports = iter(free_ports(nodes * len(listeners)))
+        ports = iter(free_ports(nodes * len(self._protocols)))
         self.nodes = {
-            number: Node(number, self.folder / f"node-{number}", {name: next(ports) for name in listeners})
+            number: Node(number, self.folder / f"node-{number}", {name: next(ports) for name in self._protocols})
             for number in range(1, nodes + 1)
         }
 
@@ -159,6 +170,8 @@ class KafkaCluster(Startable):
             node.folder.mkdir(parents=True)
             node.properties_path.write_text(self._server_properties(node))
             arguments = ["format", "-t", cluster_id, "-c", str(node.properties_path)]
+            for name, level in self._features.items():
+                arguments += ["--feature", f"{name}={level}"]
             formatting.append((node, self._java(classpath, node, "kafka.tools.StorageTool", arguments)))
         try:
             for node, process in formatting:
@@ -231,7 +244,7 @@ class KafkaCluster(Startable):
 
     def _sharing(self) -> tuple[str, ...]:
         """Class sharing options for the version that most tests start, with the JVM options of tests."""
-        if self.version != jars.NEWEST or self._jvm_options != QUICK_JVM:
+        if self.version != jars.NEWEST or self._jvm_options[: len(QUICK_JVM)] != QUICK_JVM:
             return ()
         return class_archive.options(jars.resolve(jars.BROKER[self.version]), _record_classes)
 
@@ -252,9 +265,7 @@ class KafkaCluster(Startable):
             "controller.quorum.voters": voters,
             "listeners": ",".join(f"{name}://127.0.0.1:{port}" for name, port in node.port.items()),
             "advertised.listeners": ",".join(f"{name}://{self._address(node, name)}" for name in client_listeners),
-            "listener.security.protocol.map": ",".join(
-                f"{name}:{'SSL' if name in _TLS_LISTENERS else 'PLAINTEXT'}" for name in node.port
-            ),
+            "listener.security.protocol.map": ",".join(f"{name}:{self._protocols[name]}" for name in node.port),
             "offsets.topic.replication.factor": replication,
             "transaction.state.log.replication.factor": replication,
             "transaction.state.log.min.isr": str(min(2, len(self.nodes))),
@@ -280,28 +291,29 @@ class KafkaCluster(Startable):
 
     # Addresses and logs
 
-    @staticmethod
-    def _address(node: Node, listener: str) -> str:
-        host = "localhost" if listener in _TLS_LISTENERS else "127.0.0.1"
+    def _address(self, node: Node, listener: str) -> str:
+        # The certificate is for localhost alone.
+        host = "localhost" if self._protocols[listener].endswith("SSL") else "127.0.0.1"
         return f"{host}:{node.port[listener]}"
 
-    def _bootstrap(self, listener: str) -> str:
+    def listener_bootstrap_servers(self, listener: str) -> str:
+        """The listeners of this name."""
         return ",".join(self._address(node, listener) for node in self.nodes.values())
 
     @property
     def bootstrap_servers(self) -> str:
         """The plaintext listeners."""
-        return self._bootstrap("PLAINTEXT")
+        return self.listener_bootstrap_servers("PLAINTEXT")
 
     @property
     def tls_bootstrap_servers(self) -> str:
         """The listeners that speak TLS and ask for no client certificate."""
-        return self._bootstrap("SSL")
+        return self.listener_bootstrap_servers("SSL")
 
     @property
     def mutual_tls_bootstrap_servers(self) -> str:
         """The listeners that speak TLS with a certificate on both sides."""
-        return self._bootstrap("MUTUAL")
+        return self.listener_bootstrap_servers("MUTUAL")
 
     def server_log(self, node_id: int, characters: int = 3000) -> str:
         """The end of a node's log."""
@@ -367,10 +379,12 @@ class KafkaCluster(Startable):
         admin.set_producer_quota(self.bootstrap_servers, client_id, bytes_per_second)
 
     def read_back(
-        self, topic: str, *, at_least: int = 0, timeout: float = 60
+        self, topic: str, *, at_least: int = 0, committed: bool = False, timeout: float = 60
     ) -> dict[int, list[consuming.StoredRecord]]:
-        """Every record of every partition, up to its high watermark, as confluent-kafka reads it."""
-        return consuming.read_back(self.bootstrap_servers, topic, at_least=at_least, timeout=timeout)
+        """Every record, or every committed one, of every partition, as confluent-kafka reads it."""
+        return consuming.read_back(
+            self.bootstrap_servers, topic, at_least=at_least, committed=committed, timeout=timeout
+        )
 
     def dump_log(self, topic: str, partition: int) -> list[dump.StoredBatch]:
         """The batches in the leader's log, as Kafka's own DumpLogSegments sees them."""

@@ -21,20 +21,28 @@ class StoredRecord(NamedTuple):
 
 
 def read_back(
-    bootstrap_servers: str, topic: str, *, at_least: int = 0, timeout: float = 60
+    bootstrap_servers: str, topic: str, *, at_least: int = 0, committed: bool = False, timeout: float = 60
 ) -> dict[int, list[StoredRecord]]:
-    """Partition -> its records from the first to the high watermark of now, uncommitted ones included.
+    """Partition -> its records from the first to the high watermark of now, with ``committed`` only those.
+
+    With ``committed`` without those: it waits until no transaction is open below the high watermark.
 
     Below the high watermark are the records that every in-sync replica has: with acks=0 and 1 they may come to be so
     after the producer was done. ``at_least`` waits for that many, for ten seconds at most.
 
     Raises ``TimeoutError`` when not everything could be read in time, ``KafkaException`` for what the broker refuses.
     """
-    return read_back_topics(bootstrap_servers, [topic], at_least=at_least, timeout=timeout)[topic]
+    topics = read_back_topics(bootstrap_servers, [topic], at_least=at_least, committed=committed, timeout=timeout)
+    return topics[topic]
 
 
 def read_back_topics(
-    bootstrap_servers: str, topics: Sequence[str], *, at_least: int = 0, timeout: float = 60
+    bootstrap_servers: str,
+    topics: Sequence[str],
+    *,
+    at_least: int = 0,
+    committed: bool = False,
+    timeout: float = 60,
 ) -> dict[str, dict[int, list[StoredRecord]]]:
     """As ``read_back``, for several topics by one consumer."""
     deadline = time.monotonic() + timeout
@@ -43,7 +51,7 @@ def read_back_topics(
             "bootstrap.servers": bootstrap_servers,
             "group.id": "aioproducer-tests",
             "enable.auto.commit": False,
-            "isolation.level": "read_uncommitted",
+            "isolation.level": "read_committed" if committed else "read_uncommitted",
             "auto.offset.reset": "earliest",
             "check.crcs": True,
             "fetch.wait.max.ms": 50,

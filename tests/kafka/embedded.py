@@ -29,11 +29,19 @@ class EmbeddedProcess(Startable):
     On disk where ``on_disk`` says so, under ``data``: what it had is there again after ``kill`` and ``start``.
     """
 
-    def __init__(self, nodes: int = 1, *, on_disk: bool = False, properties: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        nodes: int = 1,
+        *,
+        on_disk: bool = False,
+        properties: Mapping[str, str] | None = None,
+        features: Mapping[str, int] | None = None,
+    ) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="aioproducer-embedded-"))
         self.data = self.folder / "data" if on_disk else None
         self.ports = free_ports(nodes)
         self.properties = {**KEEP_RECORDS, **(properties or {})}
+        self.features = dict(features or {})
         self._process: Process | None = None
 
     @property
@@ -50,6 +58,8 @@ class EmbeddedProcess(Startable):
             command += ["--data", str(self.data)]
         for key, value in self.properties.items():
             command += ["--property", f"{key}={value}"]
+        for name, level in self.features.items():
+            command += ["--feature", f"{name}={level}"]
         self._process = Process(command, log, {"PYTHONPATH": str(_ROOT)})
         deadline = time.monotonic() + timeout
         while not any(line.startswith("ready ") for line in self._output(offset).splitlines()):
@@ -105,15 +115,18 @@ class EmbeddedProcess(Startable):
         admin.wait_for_leaders(self.bootstrap_servers, name, partitions)
         return name
 
-    def read_back(self, topic: str, *, at_least: int = 0) -> dict[int, list[consuming.StoredRecord]]:
+    def read_back(
+        self, topic: str, *, at_least: int = 0, committed: bool = False
+    ) -> dict[int, list[consuming.StoredRecord]]:
         """Every record of every partition, up to its high watermark, as confluent-kafka reads it.
 
+        With ``committed`` those of committed transactions alone.
         Just after a restart the high watermark may not be known yet: then it is waited for.
         """
         deadline = time.monotonic() + 30
         while True:
             try:
-                return consuming.read_back(self.bootstrap_servers, topic, at_least=at_least)
+                return consuming.read_back(self.bootstrap_servers, topic, at_least=at_least, committed=committed)
             except KafkaException as error:
                 if error.args[0].code() != KafkaError.OFFSET_NOT_AVAILABLE or time.monotonic() > deadline:
                     raise

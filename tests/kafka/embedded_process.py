@@ -17,12 +17,20 @@ from pathlib import Path
 from aioproducer.broker import BrokerCluster
 
 
-async def serve(nodes: int, ports: Sequence[int] | None, data_dir: Path | None, properties: Mapping[str, str]) -> None:
+async def serve(
+    nodes: int,
+    ports: Sequence[int] | None,
+    data_dir: Path | None,
+    properties: Mapping[str, str],
+    features: Mapping[str, int],
+) -> None:
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
-    async with BrokerCluster(nodes, ports=ports, data_dir=data_dir, properties=properties) as cluster:
+    async with BrokerCluster(
+        nodes, ports=ports, data_dir=data_dir, properties=properties, features=features
+    ) as cluster:
         print(f"process {os.getpid()}")
         print(f"ready {cluster.bootstrap_servers}", flush=True)
         await stopped.wait()
@@ -34,9 +42,11 @@ def main() -> None:
     parser.add_argument("--ports", type=int, nargs="+", help="one for each node; free ones if not given")
     parser.add_argument("--data", type=Path, help="where the nodes keep their logs; in memory if not given")
     parser.add_argument("--property", action="append", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--feature", action="append", default=[], metavar="NAME=LEVEL")
     arguments = parser.parse_args()
     properties = dict(setting.split("=", 1) for setting in arguments.property)
-    asyncio.run(serve(arguments.nodes, arguments.ports, arguments.data, properties))
+    features = {name: int(level) for name, level in (setting.split("=", 1) for setting in arguments.feature)}
+    asyncio.run(serve(arguments.nodes, arguments.ports, arguments.data, properties, features))
 
 
 if __name__ == "__main__":

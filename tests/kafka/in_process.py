@@ -25,10 +25,16 @@ _NAMES = {
 class InProcessCluster:
     """``nodes`` embedded brokers in a thread of this process, with their logs on disk; a context manager."""
 
-    def __init__(self, nodes: int = 1, *, properties: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        nodes: int = 1,
+        *,
+        properties: Mapping[str, str] | None = None,
+        features: Mapping[str, int] | None = None,
+    ) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="aioproducer-embedded-"))
         self.embedded = EmbeddedClusterThread(
-            nodes, properties={**KEEP_RECORDS, **(properties or {})}, data_dir=self.folder
+            nodes, properties={**KEEP_RECORDS, **(properties or {})}, data_dir=self.folder, features=features
         )
 
     def __enter__(self) -> Self:
@@ -83,9 +89,11 @@ class InProcessCluster:
         self.embedded.restart(node_id)
 
     def read_back(
-        self, topic: str, *, at_least: int = 0, timeout: float = 60
+        self, topic: str, *, at_least: int = 0, committed: bool = False, timeout: float = 60
     ) -> dict[int, list[consuming.StoredRecord]]:
-        return consuming.read_back(self.bootstrap_servers, topic, at_least=at_least, timeout=timeout)
+        return consuming.read_back(
+            self.bootstrap_servers, topic, at_least=at_least, committed=committed, timeout=timeout
+        )
 
     def dump_log(self, topic: str, partition: int) -> list[dump.StoredBatch]:
         """The batches in the leader's log, as Kafka's own DumpLogSegments sees them."""

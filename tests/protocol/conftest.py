@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 
-from aioproducer.protocol.schema import BOOLEAN, BYTES, RECORDS, STRING, UUID, Field, Message, Scalar
+from aioproducer.protocol.schema import BOOLEAN, BYTES, RECORDS, STRING, UINT16, UUID, Field, Message, Scalar
 from tests.protocol.instances import instances
 
 
@@ -58,6 +58,8 @@ def extreme_instances(message_class: type[Message], version: int) -> list[Messag
         if kind in (BYTES, RECORDS):
             return b"\xff" * 5 if greatest else b""
         bits = 8 * struct.calcsize(kind.struct_format)
+        if kind is UINT16:
+            return 2**bits - 1 if greatest else 0
         return 2 ** (bits - 1) - 1 if greatest else -(2 ** (bits - 1))
 
     def value(field: Field, greatest: bool) -> object:

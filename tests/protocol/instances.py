@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from aioproducer.protocol.schema import BOOLEAN, BYTES, RECORDS, STRING, UUID, Field, Message, Scalar
+from aioproducer.protocol.schema import BOOLEAN, BYTES, RECORDS, STRING, UINT16, UUID, Field, Message, Scalar
 
 _texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
 
@@ -24,6 +24,8 @@ def _elements(element: object, version: int) -> st.SearchStrategy[Any]:
     if element in (BYTES, RECORDS):
         # Also such as have a length of two bytes.
         return st.binary(max_size=5) | st.just(bytes(200))
+    if element is UINT16:
+        return st.integers(0, 2**16 - 1)
     bits = {"b": 8, "h": 16, "i": 32, "q": 64}[element.struct_format]
     return st.integers(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
 

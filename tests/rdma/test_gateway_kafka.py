@@ -19,10 +19,10 @@ from tests.rdma import gateway_load
 from tests.rdma.guest import machine
 
 # How many records over all codecs; more of them in a soak.
-RECORDS = int(os.environ.get("AIOPRODUCER_RDMA_RECORDS", "20000"))
+RECORDS = int(os.environ.get("AIOPRODUCER_RDMA_RECORDS", "10000"))
 
-# Of an emulated machine among others, at a thousand records in two seconds.
-_LIMIT_SECONDS = 180 + RECORDS / 500
+# An emulated machine takes a minute, and three times as long where other work leaves it a part of a processor.
+_LIMIT_SECONDS = 420 + RECORDS / 500
 
 pytestmark = pytest.mark.timeout(_LIMIT_SECONDS + 240)
 

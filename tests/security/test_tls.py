@@ -8,11 +8,14 @@ import ssl
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 import trustme
 from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import (
     BestAvailableEncryption,
     Encoding,
@@ -26,8 +29,8 @@ from aioproducer._common import diagnosis
 from aioproducer.config import ProducerConfig
 from aioproducer.errors import ConfigurationError
 from aioproducer.security import ssl_context_from
+from tests.security.authority import HOST, handshake
 
-HOST = "kafka.example"
 PASSWORD = b"geheim"
 
 
@@ -65,6 +68,7 @@ class Files:
             ("trust.p12", trust_store),
             ("trust.jks", b"\xfe\xed\xfe\xed\x00\x00\x00\x02"),
             ("noise", b"noise"),
+            ("list.pem", self._revocation_list()),
             (
                 "damaged.p12",
                 b"0damaged",
@@ -73,6 +77,13 @@ class Files:
             path = folder / name
             path.write_bytes(content)
             self.paths[name] = str(path)
+
+    def _revocation_list(self) -> bytes:
+        key = load_pem_private_key(self.authority.private_key_pem.bytes(), None)
+        assert isinstance(key, ec.EllipticCurvePrivateKey)
+        now = datetime(2020, 1, 1, tzinfo=UTC)
+        builder = x509.CertificateRevocationListBuilder(x509.Name([]), now, now)
+        return builder.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM)
 
     def broker_context(self, *, client_certificate: bool = False) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -94,31 +105,6 @@ def context_of(**given: object) -> ssl.SSLContext:
     )
     assert context is not None
     return context
-
-
-def handshake(client: ssl.SSLContext, server: ssl.SSLContext, host: str = HOST) -> tuple[ssl.SSLObject, ssl.SSLObject]:
-    """Both ends after a handshake through memory and one message each way, so that refusals in TLS 1.3 show."""
-    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
-    ends = (
-        client.wrap_bio(to_client, to_server, server_hostname=host),
-        server.wrap_bio(to_server, to_client, server_side=True),
-    )
-
-    def run(steps: list[Callable[[], object]]) -> None:
-        for _ in range(10):
-            for step in tuple(steps):
-                try:
-                    step()
-                except ssl.SSLWantReadError:
-                    continue
-                steps.remove(step)
-        assert not steps
-
-    run([end.do_handshake for end in ends])
-    ends[0].write(b"ping")
-    ends[1].write(b"pong")
-    run([lambda end=end: end.read(4) for end in ends])
-    return ends
 
 
 def test_plaintext_has_no_context() -> None:
@@ -385,6 +371,7 @@ def test_pem_can_span_continued_lines_of_a_properties_file(files: Files) -> None
         ({"ssl_truststore_location": "damaged.p12"}, "or the file is damaged"),
         ({"ssl_keystore_location": "trust.p12", "ssl_keystore_password": "geheim"}, "holds no private key"),
         ({"ssl_truststore_certificates": "nothing"}, r"ssl\.truststore\.certificates holds no readable PEM"),
+        ({"ssl_truststore_location": "list.pem"}, r"list\.pem holds no certificates"),
         ({"ssl_truststore_certificates": "x", "ssl_truststore_type": "PKCS12"}, "is always PEM, but"),
         ({"ssl_truststore_certificates": "x", "ssl_truststore_location": "trust.pem"}, "not both"),
         ({"ssl_keystore_key": "x"}, r"ssl\.keystore\.certificate\.chain is missing"),

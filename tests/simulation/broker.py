@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections import deque
 from typing import NamedTuple, Protocol
 
@@ -22,6 +23,7 @@ from aioproducer.protocol.messages.producer_ids import InitProducerIdRequest, In
 from aioproducer.transport.memory import MemoryTransport
 from tests.simulation.cluster import Node, SimulatedCluster
 from tests.simulation.faults import Fault
+from tests.simulation.sasl import SaslSide
 
 UNSUPPORTED_VERSION = 35
 REBOOTSTRAP_REQUIRED = 129
@@ -65,6 +67,7 @@ class BrokerConnection:
         self._buffer = bytearray()
         self._waiting: deque[bytes] = deque()
         self._busy = False
+        self._sasl = None if node.sasl is None else SaslSide(node.sasl)
         server.connections[self] = None
         self._note("connected")
 
@@ -126,7 +129,17 @@ class BrokerConnection:
         if fault.disconnect == "before":
             self.transport.abort()
             return
-        response = self._response(header, request, fault)
+        response: Response | None = None
+        if self._sasl is not None:
+            response, ends = self._sasl.answer(request, self._server.loop.time())
+            if ends and response is None:
+                self._note("not authenticated", header)
+                self.transport.abort()
+                return
+            if ends:
+                fault = dataclasses.replace(fault, disconnect="answered")
+        if response is None:
+            response = self._response(header, request, fault)
         self._note("did", header)
         if fault.disconnect == "after":
             self.transport.abort()

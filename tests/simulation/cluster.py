@@ -27,6 +27,7 @@ from aioproducer.protocol.messages.produce import (
 )
 from aioproducer.wire.record_batch import BatchRecord, RecordBatch
 from tests.simulation.faults import Fault
+from tests.simulation.sasl import SASL_APIS, SaslRules
 
 UNKNOWN_TOPIC_OR_PARTITION = 3
 LEADER_NOT_AVAILABLE = 5
@@ -87,6 +88,8 @@ class Node:
     port: int
     rack: str | None
     versions: dict[ApiKey, tuple[int, int]]
+    sasl: SaslRules | None = None
+    """Its listener requires SASL."""
     up: bool = True
 
 
@@ -128,6 +131,12 @@ class SimulatedCluster:
         rack = f"rack{node_id % 3}"
         node = self.nodes[node_id] = Node(node_id, host or f"broker{node_id}", 9092, rack, versions)
         return node
+
+    def require_sasl(self, rules: SaslRules) -> None:
+        """Let the listeners of all brokers require SASL, for connections from now on."""
+        for node in self.nodes.values():
+            node.sasl = rules
+            node.versions.update(SASL_APIS)
 
     def create_topic(self, name: str, partitions: int = 1, *, leaders: list[int] | None = None) -> Topic:
         """Make a topic, or make it anew under another id."""

@@ -850,6 +850,28 @@ def test_a_flush_without_any_time_tells_whether_all_is_acknowledged(
         producer.flush(10)
 
 
+def test_a_transactional_id_is_rejected(config: dict[str, object]) -> None:
+    with (
+        pytest.raises(ConfigurationError, match=r"transactional\.id: executor_producer sends outside"),
+        executor_producer({**config, "transactional.id": "t"}),
+    ):
+        pass
+
+
+def test_a_flush_with_nothing_to_wait_for_does_not_wait_for_a_loop_that_is_busy(
+    cluster: EmbeddedClusterThread, config: dict[str, object], topic: str
+) -> None:
+    let_go = threading.Event()
+    with executor_producer(config) as producer:
+        producer.send(topic, b"1", partition=0)
+        producer.flush(10)
+        Executor.current().loop.call_soon_threadsafe(let_go.wait, 10)
+        try:
+            producer.flush(0)
+        finally:
+            let_go.set()
+
+
 def test_the_flush_has_a_deadline(cluster: EmbeddedClusterThread, config: dict[str, object], topic: str) -> None:
     with executor_producer(config) as producer:
         producer.send(topic, b"1", partition=0)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from aioproducer.config import CONFIG_DEF, Type
-from aioproducer.errors import ConfigurationError, UnsupportedSecurityProtocolError
+from aioproducer.errors import ConfigurationError
 from aioproducer.spark.options import SinkOptions
 
 BOOTSTRAP = {"kafka.bootstrap.servers": "host:9092"}
@@ -170,9 +170,7 @@ def test_values_are_checked_on_the_driver(options: dict[str, str], text: str) ->
 
 def test_an_error_without_a_key_in_front_says_that_it_is_about_kafkas_options() -> None:
     options = {"kafka.security.protocol": "SASL_SSL"}
-    with pytest.raises(
-        UnsupportedSecurityProtocolError, match=r"option kafka\.security\.protocol SASL_SSL: SASL comes"
-    ):
+    with pytest.raises(ConfigurationError, match=r"option kafka\.sasl\.mechanism is missing: set it to PLAIN"):
         SinkOptions.parse({**BOOTSTRAP, **options})
     broken = {"kafka.config.providers": "env", "kafka.client.id": "${env:}"}
     assert "kafka" in refusal(broken)
@@ -221,7 +219,14 @@ def test_secrets_do_not_show(name: str) -> None:
 
 
 def test_the_sasl_configuration_is_among_the_secrets() -> None:
-    assert {"sasl.jaas.config", "ssl.key.password", "ssl.truststore.password"} <= set(PASSWORDS)
+    assert {
+        "sasl.jaas.config",
+        "sasl.oauthbearer.assertion.private.key.passphrase",
+        "sasl.oauthbearer.client.credentials.client.secret",
+        "sasl.password",
+        "ssl.key.password",
+        "ssl.truststore.password",
+    } <= set(PASSWORDS)
 
 
 def test_repr_names_the_rest() -> None:

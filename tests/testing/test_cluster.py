@@ -15,6 +15,8 @@ from aiokafka import AIOKafkaConsumer
 
 from aioproducer import Producer
 from aioproducer.errors import (
+    CoordinatorLoadInProgressError,
+    CoordinatorNotAvailableError,
     KafkaError,
     NotEnoughReplicasError,
     TopicExistsError,
@@ -186,6 +188,37 @@ async def test_a_node_can_be_killed_and_restarted(three: EmbeddedCluster) -> Non
         three.move_leader("clicks", 0, victim)
         await producer.send("clicks", b"3")
     assert _values(three, "clicks") == [b"1", b"2", b"3"]
+
+
+@pytest.mark.parametrize("brokers", [1, 3])
+async def test_a_transactional_id_survives_when_its_coordinator_is_dropped(brokers: int) -> None:
+    async with EmbeddedCluster(brokers) as cluster:
+        with pytest.raises(UnknownTopicOrPartitionError):
+            cluster.drop_transaction_coordinator("id")
+        assert cluster.transaction_coordinator("id") == -1
+        with pytest.raises(CoordinatorNotAvailableError):
+            cluster.broker_cluster.brokers[1].transactions.shards.find("id")
+        epochs = []
+        for _ in range(3):
+            await cluster.wait_in_sync()
+            before = cluster.transaction_coordinator("id")
+            coordinator = cluster.broker_cluster.brokers[before].transactions
+            while (answer := await coordinator.init_producer_id("id", 1000, None)).code:
+                assert answer.code == CoordinatorLoadInProgressError.code
+                await asyncio.sleep(0)
+            epochs.append(answer.producer.epoch)
+            cluster.drop_transaction_coordinator("id")
+            assert (cluster.transaction_coordinator("id") != before) == (brokers > 1)
+        assert epochs == [0, 1, 2]
+
+
+async def test_features_have_the_levels_that_are_given() -> None:
+    async with EmbeddedCluster() as cluster:
+        assert cluster.broker_cluster.image.transaction_version == 2
+    async with EmbeddedCluster(features={"transaction.version": 1}) as cluster:
+        assert cluster.broker_cluster.image.transaction_version == 1
+    with EmbeddedClusterThread(features={"transaction.version": 0}) as thread:
+        assert thread._call(lambda cluster: cluster.image.transaction_version) == 0
 
 
 @pytest.mark.parametrize("brokers", [1, 3])

@@ -36,6 +36,8 @@ from aioproducer.transport.rdma.verbs import VerbsError
 from aioproducer.transport.stream import StreamConnector
 from tests.transport.rdma_server import HELLO, QUEUE_PAIR, RING, read_messages
 
+SASL = {"sasl_mechanism": "PLAIN", "sasl_username": "alice", "sasl_password": "secret"}
+
 
 class TestStrangersAtAListener:
     @pytest.mark.parametrize(
@@ -595,9 +597,15 @@ class TestTransportArgument:
         with pytest.raises(ConfigurationError, match="gid must be the IP address of an RDMA port, not 'broker-1'"):
             make(SimulatedFabric(), gid="broker-1")
 
-    def test_tls_is_not_for_rdma(self):
-        with pytest.raises(ConfigurationError, match="RDMA writes are neither encrypted nor authenticated"):
-            connector_for(self.config(security_protocol="SSL"), "rdma,tcp")
+    @pytest.mark.parametrize("keys", [{"security_protocol": "SSL"}, {**SASL, "security_protocol": "SASL_SSL"}])
+    def test_tls_is_not_for_rdma(self, keys):
+        with pytest.raises(ConfigurationError, match="RDMA writes are not encrypted"):
+            connector_for(self.config(**keys), "rdma,tcp")
+
+    def test_sasl_without_tls_is_for_rdma(self, monkeypatch):
+        monkeypatch.setattr("aioproducer.transport.rdma.connecting.default_verbs", SimulatedFabric)
+        config = self.config(security_protocol="SASL_PLAINTEXT", **SASL)
+        assert isinstance(connector_for(config, "rdma"), RdmaConnector)
 
     @pytest.mark.parametrize("connector", [RdmaConnector(SimulatedFabric()), MemoryNetwork(), StreamConnector()])
     def test_tls_together_with_a_connector_is_refused(self, connector):

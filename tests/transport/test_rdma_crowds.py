@@ -62,16 +62,17 @@ class TestCrowdsAtAListener:
         """Each of them got one before the first was closed: the thread obeys in order."""
         counted = Counted(rdma_server.fabric)
         await rdma_server.listen(max_handshakes=3, handshake_timeout=0.1)
-        strangers = [await rdma_server.stranger() for _ in range(12)]
-        for _, writer in strangers:
-            writer.write(encode(HELLO))
         async with asyncio.timeout(20):
-            for reader, _ in strangers:
-                *_, refusal = await read_messages(reader)
-                assert isinstance(refusal, Refusal)
-        for _, writer in strangers:
-            writer.close()
-        assert counted.made > 3
+            # On a busy machine the first three may hold theirs until all others are refused.
+            while counted.made <= 3:
+                strangers = [await rdma_server.stranger() for _ in range(12)]
+                for _, writer in strangers:
+                    writer.write(encode(HELLO))
+                for reader, _ in strangers:
+                    *_, refusal = await read_messages(reader)
+                    assert isinstance(refusal, Refusal)
+                for _, writer in strangers:
+                    writer.close()
         assert counted.most == 3
         await rdma_server.still_serves()
 

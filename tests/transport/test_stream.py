@@ -8,11 +8,14 @@ import errno
 import gc
 import socket
 import struct
+import threading
+import tracemalloc
 import weakref
 
 import psutil
 import pytest
 
+from aioproducer.transport.socket_transport import RECEIVE_SIZE, receive_buffer
 from aioproducer.transport.stream import StreamConnector
 from tests.transport.counted_socket import CountedSocket
 from tests.transport.numbered import numbered
@@ -380,3 +383,44 @@ async def test_descriptors_are_used_again_without_confusion(listening, recorder)
         if number % 2:
             client.abort()
         assert await client.until_lost() is None
+
+
+async def test_connections_of_a_loop_receive_into_the_same_memory(listening, recorder):
+    sides = [await accepted(listening, recorder)]
+    tracemalloc.start()
+    try:
+        sides += [await accepted(listening, recorder) for _ in range(10)]
+        assert tracemalloc.get_traced_memory()[0] < RECEIVE_SIZE
+    finally:
+        tracemalloc.stop()
+    for number, (client, server) in enumerate(sides):
+        server.sendall(bytes([number]) * 1000)
+        assert await client.until_received(1000) == bytes([number]) * 1000
+        client.abort()
+        await client.until_lost()
+        server.close()
+
+
+def test_each_loop_has_a_receive_buffer_of_its_own():
+    """Two loops may receive at the same time, each in its thread."""
+    loops = [asyncio.new_event_loop() for _ in range(2)]
+    buffers = [receive_buffer(loop) for loop in loops]
+    found = []
+    thread = threading.Thread(target=lambda: found.append(receive_buffer(loops[1])))
+    thread.start()
+    thread.join(20)
+    assert buffers[0].obj is not buffers[1].obj
+    assert receive_buffer(loops[0]) is buffers[0]
+    assert found[0] is buffers[1]
+    for loop in loops:
+        loop.close()
+
+
+def test_a_receive_buffer_ends_with_its_loop():
+    loop = asyncio.new_event_loop()
+    # A bytearray has no weak references, but the view of one has.
+    buffer = weakref.ref(receive_buffer(loop))
+    loop.close()
+    del loop
+    gc.collect()
+    assert buffer() is None

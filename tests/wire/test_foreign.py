@@ -116,7 +116,8 @@ class Java:
     """Kafka's own classes behind ``RecordBatches.java``."""
 
     def __init__(self, java: str, classpath: str) -> None:
-        self._command = [java, "-Xmx512m", "-cp", classpath, str(Path(__file__).with_name("RecordBatches.java"))]
+        source = Path(__file__).with_name("RecordBatches.java")
+        self._command = [java, "-Xmx512m", *jars.SHORT_LIVED, "-cp", classpath, str(source)]
 
     def ask(self, *commands: str) -> list[str]:
         """The answers to ``commands``, given to one virtual machine."""

@@ -32,6 +32,8 @@ class BrokerConfig:
             together.
     """
 
+    add_partitions_to_txn_retry_backoff_max_ms: int
+    add_partitions_to_txn_retry_backoff_ms: int
     aioproducer_validate_records: bool
     auto_create_topics_enable: bool
     broker_rack: str | None
@@ -72,6 +74,15 @@ class BrokerConfig:
     replica_lag_time_max_ms: int
     replica_socket_timeout_ms: int
     socket_request_max_bytes: int
+    transaction_abort_timed_out_transaction_cleanup_interval_ms: int
+    transaction_max_timeout_ms: int
+    transaction_partition_verification_enable: bool
+    transaction_remove_expired_transaction_cleanup_interval_ms: int
+    transaction_state_log_min_isr: int
+    transaction_state_log_num_partitions: int
+    transaction_state_log_replication_factor: int
+    transaction_state_log_segment_bytes: int
+    transactional_id_expiration_ms: int
     unclean_leader_election_enable: bool
 
     topic_defaults: Mapping[str, Value]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from aioproducer.broker.config.topic_keys import TOPIC_KEYS
+from aioproducer.broker.config.transaction_keys import TRANSACTION_KEYS
 from aioproducer.broker.config.values import INT_MAX, at_least
 from aioproducer.config import ConfigDef, ConfigKey, Importance, Type, Validator
 from aioproducer.config.definition import Value
@@ -46,7 +47,29 @@ def _defaults_of_topics() -> Iterator[ConfigKey]:
 
 
 _KEYS = (
+    _key(
+        "add.partitions.to.txn.retry.backoff.max.ms",
+        Type.INT,
+        100,
+        at_least(0),
+        "For how many milliseconds a partition is tried to be added to a transaction while the one before is ending.",
+    ),
+    _key(
+        "add.partitions.to.txn.retry.backoff.ms",
+        Type.INT,
+        20,
+        at_least(1),
+        "How many milliseconds pass before a partition is tried to be added to a transaction again.",
+    ),
     *_defaults_of_topics(),
+    *TRANSACTION_KEYS,
+    _key(
+        "transaction.partition.verification.enable",
+        Type.BOOLEAN,
+        True,
+        None,
+        "Whether a transaction is verified with its coordinator before its first batch is written to a partition.",
+    ),
     _key(
         VALIDATE_RECORDS,
         Type.BOOLEAN,
@@ -291,6 +314,7 @@ DYNAMIC_KEYS = frozenset(
     {
         *(entry.synonyms[0] for entry in TOPIC_KEYS.values() if entry.synonyms),
         "producer.id.expiration.ms",
+        "transaction.partition.verification.enable",
         VALIDATE_RECORDS,
     }
 )
@@ -302,7 +326,7 @@ _NO_RAFT = "the controller is one object that all nodes of the process share: th
 _NO_SECURITY = "TLS is configured by an ssl.SSLContext, and there is no SASL and no authorization"
 _NO_QUOTAS = "there are no quotas and no metrics reporters"
 _CLASSIC_ONLY = "groups have the classic protocol only, without pools and batches of a coordinator"
-_NO_TRANSACTIONS = "there are no transactions"
+_NO_TWO_PHASE_COMMIT = "two-phase commit with an external coordinator (KIP-939) is not stable in Apache Kafka 4.4"
 _NO_TIERS = "there is no tiered storage"
 _NO_COMPACTION = "logs are not compacted"
 _NO_ELECTIONS = "leadership moves only where a node goes or somebody moves it"
@@ -313,7 +337,6 @@ _NO_ZOOKEEPER = "Apache Kafka 4 has no ZooKeeper either"
 
 # The longest prefix that fits decides; a whole name is its own longest prefix.
 _MEANINGLESS: dict[str, str] = {
-    "add.partitions.to.txn.": _NO_TRANSACTIONS,
     "advertised.": _CLUSTER_GIVES,
     "alter.config.policy.": "there are no policies",
     "alter.log.dirs.": "a node has one folder",
@@ -387,8 +410,8 @@ _MEANINGLESS: dict[str, str] = {
     "socket.send.": _LOOP_SOCKETS,
     "ssl.": _NO_SECURITY,
     "telemetry.": _NO_QUOTAS,
-    "transaction.": _NO_TRANSACTIONS,
-    "transactional.": _NO_TRANSACTIONS,
+    "transaction.state.log.load.buffer.size": "__transaction_state is loaded a batch at a time",
+    "transaction.two.phase.commit.enable": _NO_TWO_PHASE_COMMIT,
     "unclean.leader.election.interval.ms": _NO_ELECTIONS,
     "unstable.": "what is served is what Apache Kafka 4.4 has as stable",
     "zookeeper.": _NO_ZOOKEEPER,

@@ -77,5 +77,6 @@ def log_config(config: BrokerConfig, overrides: Mapping[str, str]) -> LogConfig:
         unclean_leader_election_enable=values["unclean.leader.election.enable"] is True,
         delete_retention_ms=number("delete.retention.ms"),
         producer_id_expiration_ms=config.producer_id_expiration_ms,
+        transaction_partition_verification_enable=config.transaction_partition_verification_enable,
         validate_records=config.aioproducer_validate_records,
     )

@@ -22,6 +22,14 @@ class ProducerIds:
 
 
 @dataclass(frozen=True, slots=True)
+class Features:
+    """The levels of all features, and the number of this change."""
+
+    levels: dict[str, int]
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
 class NodeConfigs:
     """The configurations set for a node (its id in decimal) or for all (``CLUSTER_DEFAULT``)."""
 
@@ -44,7 +52,16 @@ class TopicRemoval:
     topic_id: bytes
 
 
-Change = TopicState | PartitionState | BrokerRegistration | TopicConfigs | TopicRemoval | NodeConfigs | ProducerIds
+Change = (
+    TopicState
+    | PartitionState
+    | BrokerRegistration
+    | TopicConfigs
+    | TopicRemoval
+    | NodeConfigs
+    | ProducerIds
+    | Features
+)
 """What an event consists of. A ``TopicState`` is a new topic, a ``PartitionState`` one that is new or different."""
 
 
@@ -70,6 +87,8 @@ class ChangeLine(TypedDict, total=False):
     node: dict[str, int | str | bool | None]
     configs_of_node: str
     next_producer_id: int
+    features: dict[str, int]
+    features_epoch: int
 
 
 @dataclass(slots=True)
@@ -129,6 +148,8 @@ def to_json(change: Change) -> ChangeLine:
             return {"configs_of_node": change.node, "configs": change.configs}
         case ProducerIds():
             return {"next_producer_id": change.next_producer_id}
+        case Features():
+            return {"features": change.levels, "features_epoch": change.epoch}
 
 
 def from_json(line: ChangeLine) -> Change:
@@ -151,6 +172,8 @@ def from_json(line: ChangeLine) -> Change:
         return NodeConfigs(line["configs_of_node"], line["configs"])
     if "next_producer_id" in line:
         return ProducerIds(line["next_producer_id"])
+    if "features" in line:
+        return Features(line["features"], line["features_epoch"])
     return TopicConfigs(_topic_id(line["topic_id"]), line["configs"])
 
 
@@ -187,6 +210,9 @@ def apply(image: ClusterImage, changes: Iterable[Change]) -> Told:
                 told.node_configs = True
             case ProducerIds():
                 image.next_producer_id = change.next_producer_id
+            case Features():
+                image.features = change.levels
+                image.features_epoch = change.epoch
     return told
 
 
@@ -199,6 +225,8 @@ def _choose_controller(image: ClusterImage) -> None:
 def snapshot(image: ClusterImage) -> list[Change]:
     """The changes that make an empty image equal to this one."""
     changes: list[Change] = [ProducerIds(image.next_producer_id)]
+    if image.features:
+        changes.append(Features(image.features, image.features_epoch))
     # The node that clients know as the controller comes first, so that it is chosen again.
     nodes = sorted(image.nodes.values(), key=lambda node: (node.node_id != image.controller_id, node.node_id))
     changes += nodes

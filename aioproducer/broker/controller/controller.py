@@ -19,6 +19,7 @@ from aioproducer.broker.config import BrokerConfig, log_config, validate_topic_c
 from aioproducer.broker.controller import topic_rules
 from aioproducer.broker.controller.changes import (
     Change,
+    Features,
     NodeConfigs,
     ProducerIds,
     Told,
@@ -32,6 +33,7 @@ from aioproducer.broker.controller.placement import place
 from aioproducer.broker.image import (
     CLUSTER_DEFAULT,
     NO_LEADER,
+    SUPPORTED_FEATURES,
     BrokerRegistration,
     ClusterImage,
     PartitionState,
@@ -104,10 +106,11 @@ class Controller:
 
     # Life
 
-    def begin(self, num_nodes: int) -> None:
+    def begin(self, num_nodes: int, features: Mapping[str, int] | None = None) -> None:
         """After the image was loaded: nodes 1 to ``num_nodes`` are going to be there, and none of them is yet.
 
-        Partitions have no leader until their nodes come. The journal is compacted.
+        Partitions have no leader until their nodes come. Features keep the levels that the image has, or get those in
+        ``features``; a feature without a level gets its highest. The journal is compacted.
 
         Raises:
             ConfigurationError: partitions are on other nodes.
@@ -130,8 +133,27 @@ class Controller:
             del self.image.nodes[node_id]
         nodes = [replace(node, is_alive=False, is_stopping=False) for node in self.image.nodes.values()]
         led = [partition for partition in self.image.partitions() if partition.leader != NO_LEADER]
-        apply(self.image, [*nodes, *(moved(partition, leader=NO_LEADER) for partition in led)])
+        newest = {name: levels[-1] for name, levels in SUPPORTED_FEATURES.items()}
+        chosen = self._feature_changes({**newest, **self.image.features, **(features or {})})
+        apply(self.image, [*nodes, *(moved(partition, leader=NO_LEADER) for partition in led), *chosen])
         self._journal.compact(self.image)
+
+    def update_features(self, levels: Mapping[str, int]) -> None:
+        """Set the levels of features (Kafka's UpdateFeatures); those not named keep theirs.
+
+        Raises:
+            ConfigurationError: there is no such feature or level.
+        """
+        self._commit(self._feature_changes({**self.image.features, **levels}))
+
+    def _feature_changes(self, levels: dict[str, int]) -> list[Change]:
+        for name, level in levels.items():
+            known = SUPPORTED_FEATURES.get(name)
+            if known is None:
+                raise ConfigurationError(f"there is no feature {name!r}; there are {', '.join(SUPPORTED_FEATURES)}")
+            if level not in known:
+                raise ConfigurationError(f"{name} has levels from {known[0]} to {known[-1]}, not {level}")
+        return [] if levels == self.image.features else [Features(levels, self.image.features_epoch + 1)]
 
     def attach(self, listener: Listener) -> None:
         """Tell ``listener`` of every event that comes after."""

@@ -2,7 +2,8 @@
 
 * ``group`` decides what a request changes of one group, and never waits; ``classic_group`` is the state that it
   changes and ``rebalance`` has JoinGroup, with ``member``, ``roster``, ``states`` and ``timers``;
-* ``records`` and ``offsets`` are what is kept of groups, ``shard`` keeps it in one partition's log;
+* ``records`` and ``offsets`` are what is kept of groups, pending offsets of transactions included; ``commits`` makes
+  records of what is committed, and ``shard`` keeps them in one partition's log;
 * ``coordinator`` is what a node asks.
 """
 

@@ -132,8 +132,14 @@ class ClassicGroup:
             return bool(protocol_type and protocols)
         return protocol_type == self.protocol_type and self.roster.have_in_common(protocols)
 
-    def validate_offset_commit(self, member_id: str, instance_id: str | None, generation_id: int) -> int:
-        """0 where such a member may commit offsets, else the error code."""
+    def validate_offset_commit(
+        self, member_id: str, instance_id: str | None, generation_id: int, *, in_transaction: bool = False
+    ) -> int:
+        """0 where such a member may commit offsets, else the error code.
+
+        In a transaction a commit that states no member is allowed beside members, since TxnOffsetCommit had no field
+        for one before KIP-447, and the group may be completing a rebalance.
+        """
         if self.state is GroupState.DEAD:
             return Code.COORDINATOR_NOT_AVAILABLE
         if generation_id < 0 and self.state is GroupState.EMPTY:
@@ -143,9 +149,11 @@ class ClassicGroup:
                 return code
             if generation_id != self.generation_id:
                 return Code.ILLEGAL_GENERATION
-        elif self.state is not GroupState.EMPTY:
+        elif not in_transaction and self.state is not GroupState.EMPTY:
             return Code.UNKNOWN_MEMBER_ID
-        return Code.REBALANCE_IN_PROGRESS if self.state is GroupState.COMPLETING_REBALANCE else Code.NONE
+        if not in_transaction and self.state is GroupState.COMPLETING_REBALANCE:
+            return Code.REBALANCE_IN_PROGRESS
+        return Code.NONE
 
     def validate_delete(self) -> int:
         """0 where the group may be deleted, else the error code."""

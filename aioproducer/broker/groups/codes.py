@@ -5,7 +5,10 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Final
 
-from aioproducer.errors import KafkaError
+from aioproducer.broker.coordination.codes import coordinator_code
+
+FIRST_VERSION_WITH_TRANSACTION_ABORTABLE: Final = 4
+"""Of TxnOffsetCommit."""
 
 
 class Code(IntEnum):
@@ -16,12 +19,11 @@ class Code(IntEnum):
     UNKNOWN_TOPIC_OR_PARTITION = 3
     NOT_LEADER_OR_FOLLOWER = 6
     REQUEST_TIMED_OUT = 7
-    MESSAGE_TOO_LARGE = 10
     OFFSET_METADATA_TOO_LARGE = 12
+    NETWORK_EXCEPTION = 13
     COORDINATOR_LOAD_IN_PROGRESS = 14
     COORDINATOR_NOT_AVAILABLE = 15
     NOT_COORDINATOR = 16
-    RECORD_LIST_TOO_LARGE = 18
     NOT_ENOUGH_REPLICAS = 19
     ILLEGAL_GENERATION = 22
     INCONSISTENT_GROUP_PROTOCOL = 23
@@ -30,6 +32,8 @@ class Code(IntEnum):
     INVALID_SESSION_TIMEOUT = 26
     REBALANCE_IN_PROGRESS = 27
     INVALID_REQUEST = 42
+    INVALID_PRODUCER_EPOCH = 47
+    INVALID_TXN_STATE = 48
     KAFKA_STORAGE_ERROR = 56
     NON_EMPTY_GROUP = 68
     GROUP_ID_NOT_FOUND = 69
@@ -37,25 +41,35 @@ class Code(IntEnum):
     GROUP_MAX_SIZE_REACHED = 81
     FENCED_INSTANCE_ID = 82
     GROUP_SUBSCRIBED_TO_TOPIC = 86
+    UNSTABLE_OFFSET_COMMIT = 88
+    PRODUCER_FENCED = 90
     UNKNOWN_TOPIC_ID = 100
+    TRANSACTION_ABORTABLE = 120
 
 
-_OF_APPENDING: Final = {
-    Code.UNKNOWN_TOPIC_OR_PARTITION: Code.COORDINATOR_NOT_AVAILABLE,
-    Code.NOT_ENOUGH_REPLICAS: Code.COORDINATOR_NOT_AVAILABLE,
-    Code.REQUEST_TIMED_OUT: Code.COORDINATOR_NOT_AVAILABLE,
-    Code.NOT_LEADER_OR_FOLLOWER: Code.NOT_COORDINATOR,
-    Code.KAFKA_STORAGE_ERROR: Code.NOT_COORDINATOR,
-    Code.MESSAGE_TOO_LARGE: Code.UNKNOWN_SERVER_ERROR,
-    Code.RECORD_LIST_TOO_LARGE: Code.UNKNOWN_SERVER_ERROR,
-}
+_COORDINATOR_UNREADY: Final[frozenset[int]] = frozenset(
+    {Code.COORDINATOR_LOAD_IN_PROGRESS, Code.COORDINATOR_NOT_AVAILABLE, Code.NOT_COORDINATOR}
+)
 
 
-def code_of_append(error: KafkaError) -> int:
-    """What a client is told where the coordinator's own write failed with ``error``.
+def marker_code(code: int) -> int:
+    """The code that a transaction coordinator receives where a marker failed with ``code``.
 
-    Clients know what to do with a coordinator's errors, not with those of a log they never asked to write to (Kafka's
-    ``CoordinatorOperationExceptionHelper``).
+    It does not know the errors of a group coordinator. With NOT_LEADER_OR_FOLLOWER it sends the marker again.
     """
-    code = int(getattr(error, "code", Code.UNKNOWN_SERVER_ERROR))
-    return next((told for appended, told in _OF_APPENDING.items() if appended == code), code)
+    return Code.NOT_LEADER_OR_FOLLOWER if code in _COORDINATOR_UNREADY else code
+
+
+def verification_code(code: int, version: int) -> int:
+    """The code that TxnOffsetCommit of ``version`` answers where the transaction's verification failed with ``code``.
+
+    TRANSACTION_ABORTABLE is known to clients from version 4 on (KIP-890).
+    """
+    if code == Code.PRODUCER_FENCED:
+        return Code.INVALID_PRODUCER_EPOCH
+    if code == Code.NETWORK_EXCEPTION:
+        # Clients send the request again without looking for another coordinator.
+        return Code.COORDINATOR_LOAD_IN_PROGRESS
+    if code == Code.TRANSACTION_ABORTABLE and version < FIRST_VERSION_WITH_TRANSACTION_ABORTABLE:
+        return Code.INVALID_TXN_STATE
+    return coordinator_code(code)

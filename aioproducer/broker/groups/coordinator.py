@@ -1,41 +1,41 @@
-"""The group coordinator of one node: finds the partition that a group belongs to, and has it serve the request."""
+"""The group coordinator of one node: checks a request, and has the shard of its group serve it."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
+from collections.abc import Container, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aioproducer.broker.controller.controller import TopicSpec
-from aioproducer.broker.groups import partitioning, telling
-from aioproducer.broker.groups.codes import Code
-from aioproducer.broker.groups.group import Group
-from aioproducer.broker.groups.records import (
-    NO_TIMESTAMP,
-    OffsetCommitValue,
-    OffsetRecord,
-    Record,
-    group_record,
-    offset_record,
+from aioproducer.broker.coordination.answers import awaited, outcome
+from aioproducer.broker.coordination.host import CoordinatorHost
+from aioproducer.broker.coordination.periodic import periodically
+from aioproducer.broker.coordination.shards import Shards
+from aioproducer.broker.groups import telling
+from aioproducer.broker.groups.codes import Code, marker_code, verification_code
+from aioproducer.broker.groups.commits import (
+    CommittedOffset,
+    Committer,
+    OpenTransaction,
+    PreparedCommit,
+    prepare,
 )
+from aioproducer.broker.groups.group import Group
+from aioproducer.broker.groups.offsets import KeptOffset
+from aioproducer.broker.groups.records import Record, group_record, offset_record
 from aioproducer.broker.groups.roster import refused_join
-from aioproducer.broker.groups.shard import Shard
+from aioproducer.broker.groups.shard import Marker, Shard
 from aioproducer.broker.groups.states import GroupSettings
-from aioproducer.broker.groups.timers import MILLISECOND, Moment
-from aioproducer.broker.image import GROUP_METADATA_TOPIC, BrokerRegistration
+from aioproducer.broker.groups.timers import Moment
+from aioproducer.broker.image import GROUP_METADATA_TOPIC
 from aioproducer.compression import codec
 from aioproducer.errors import (
     BrokerError,
     CoordinatorLoadInProgressError,
-    CoordinatorNotAvailableError,
     GroupIdNotFoundError,
     IllegalGenerationError,
     InvalidGroupIdError,
     InvalidSessionTimeoutError,
-    KafkaError,
-    NotCoordinatorError,
-    TopicExistsError,
     broker_error,
 )
 from aioproducer.protocol.messages.groups import (
@@ -54,38 +54,23 @@ from aioproducer.protocol.messages.groups import (
 
 if TYPE_CHECKING:
     from aioproducer.broker.config import BrokerConfig
-    from aioproducer.broker.controller.controller import Controller
     from aioproducer.broker.image import ClusterImage
-    from aioproducer.broker.replicas.replica_manager import ReplicaManager
-
-logger = logging.getLogger(__name__)
-
-T = TypeVar("T")
+    from aioproducer.broker.log.open_transactions import VerificationGuard
+    from aioproducer.broker.replicas.partition import Partition
+    from aioproducer.broker.replicas.verification import TransactionVerifier
 
 FIRST_COMMIT_VERSION_WITH_GROUP_ID_NOT_FOUND: Final = 9
+FIRST_TXN_COMMIT_VERSION_THAT_ADDS: Final = 5
+FIRST_TXN_COMMIT_VERSION_WITH_GROUP_ID_NOT_FOUND: Final = 6
 _MINUTE_MS: Final = 60_000
-_NO_COORDINATOR: Final = "The coordinator is not available."
 
 
-class CommittedOffset(NamedTuple):
-    """An offset that a group commits; ``retention_ms`` -1 leaves it to the broker how long it is kept."""
+class GroupOffsets(NamedTuple):
+    """The offsets of a group by topic and partition."""
 
-    topic: str
-    topic_id: bytes
-    partition: int
-    offset: int
-    leader_epoch: int
-    metadata: str | None
-    retention_ms: int = NO_TIMESTAMP
-
-
-class Committer(NamedTuple):
-    """Who commits offsets: a member of a generation, or with -1 and no member id a consumer of its own."""
-
-    group_id: str
-    member_id: str = ""
-    group_instance_id: str | None = None
-    generation_id: int = -1
+    kept: Mapping[str, Mapping[int, KeptOffset]]
+    unstable: Mapping[str, Container[int]]
+    """The partitions with a pending offset, where the caller asked for stable offsets; else empty."""
 
 
 def offsets_topic_spec(config: BrokerConfig, image: ClusterImage) -> TopicSpec:
@@ -106,122 +91,44 @@ def offsets_topic_spec(config: BrokerConfig, image: ClusterImage) -> TopicSpec:
     )
 
 
-class CoordinatorHost(Protocol):
-    """What a coordinator needs of the node it is on."""
-
-    node_id: int
-    config: BrokerConfig
-    """The configuration at this moment; a later read may return another object."""
-    controller: Controller
-    replicas: ReplicaManager
-
-    @property
-    def image(self) -> ClusterImage: ...
-
-    def wall_ms(self) -> int:
-        """Milliseconds since the epoch."""
-
-
 class GroupCoordinator:
     """Serves the groups whose partition of ``__consumer_offsets`` this node leads."""
 
     def __init__(self, broker: CoordinatorHost) -> None:
         self._broker = broker
-        self._shards: dict[int, Shard] = {}
-        self._loads: dict[int, asyncio.Task[None]] = {}
-        self._cleaning: asyncio.Task[None] | None = None
-        self._partition_count: int | None = None
-        self._is_active = False
+        self.shards = Shards(broker, GROUP_METADATA_TOPIC, self._topic_spec, self._make_shard)
+        self._periodic: list[asyncio.Task[None]] = []
+
+    def _topic_spec(self) -> TopicSpec:
+        return offsets_topic_spec(self._broker.config, self._broker.image)
+
+    def _make_shard(self, partition: Partition) -> Shard:
+        config = self._broker.config
+        return Shard(
+            partition,
+            GroupSettings(config.group_initial_rebalance_delay_ms, config.group_max_size),
+            self._moment,
+            commit_timeout_ms=config.offsets_commit_timeout_ms,
+            compression_type=codec(config.offsets_topic_compression_codec).name,
+        )
 
     def start(self) -> None:
         """Begin to serve; needs a running loop. Partitions that are led already are loaded."""
-        self._is_active = True
-        self._cleaning = asyncio.create_task(self._clean_up(), name=f"group clean-up of {self._broker.node_id}")
-        topic = self._broker.image.topics.get(GROUP_METADATA_TOPIC)
-        for partition in topic.partitions if topic is not None else ():
-            self.leadership(partition.index, partition.leader == self._broker.node_id)
+        cleaning = periodically(lambda: self._broker.config.offsets_retention_check_interval_ms, self._clean_up)
+        self._periodic = [asyncio.create_task(cleaning, name=f"group clean-up of {self._broker.node_id}")]
+        self.shards.start()
 
     async def close(self) -> None:
-        """Stop serving: who waits is told that the coordinator is not available."""
-        self._is_active = False
-        tasks = list(self._loads.values())
-        if self._cleaning is not None:
-            tasks.append(self._cleaning)
-            self._cleaning = None
-        for task in tasks:
+        """Stop serving: requests that wait are answered with COORDINATOR_NOT_AVAILABLE."""
+        for task in self._periodic:
             task.cancel()
-        for shard in self._shards.values():
-            shard.close(Code.COORDINATOR_NOT_AVAILABLE)
-        self._shards.clear()
-        self._loads.clear()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-    def leadership(self, index: int, is_leader: bool) -> None:
-        """This node leads the partition of ``__consumer_offsets`` now, or does not lead it any more.
-
-        Call it once ``broker.replicas`` knows. A partition that is led already stays loaded.
-        """
-        if not self._is_active:
-            return
-        partition = self._broker.replicas.partitions.get((GROUP_METADATA_TOPIC, index))
-        held = self._shards.get(index)
-        if held is not None and (not is_leader or partition is not held.partition):
-            self._unload(index)
-        if is_leader and index not in self._shards and partition is not None and partition.is_leader:
-            config = self._broker.config
-            self._shards[index] = shard = Shard(
-                partition,
-                GroupSettings(config.group_initial_rebalance_delay_ms, config.group_max_size),
-                self._moment,
-                commit_timeout_ms=config.offsets_commit_timeout_ms,
-                compression_type=codec(config.offsets_topic_compression_codec).name,
-            )
-            self._loads[index] = asyncio.create_task(self._load(index, shard), name=f"load of {shard!r}")
+        await asyncio.gather(*self.shards.close(), *self._periodic, return_exceptions=True)
 
     def partitions_deleted(self, partitions: Iterable[tuple[str, int]]) -> None:
         """Forget the offsets of partitions that are no more."""
         deleted = frozenset(partitions)
-        for shard in self._shards.values():
-            if shard.is_loaded:
-                shard.forget_partitions(deleted)
-
-    def partition_for(self, group_id: str) -> int:
-        """The partition of ``__consumer_offsets`` that a group belongs to.
-
-        How many there are is settled when the topic is first seen, as in Kafka: otherwise adding partitions would move
-        groups away from what they have committed.
-        """
-        count = self._partition_count
-        if count is None:
-            topic = self._broker.image.topics.get(GROUP_METADATA_TOPIC)
-            if topic is None:
-                count = self._broker.config.offsets_topic_num_partitions
-            else:
-                count = self._partition_count = len(topic.partitions)
-        return partitioning.partition_for(group_id, count)
-
-    def find(self, group_id: str) -> BrokerRegistration:
-        """The node that coordinates a group; creates ``__consumer_offsets`` where there is none yet.
-
-        Raises:
-            CoordinatorNotAvailableError: there is none at present, or the topic was only just created.
-        """
-        image = self._broker.image
-        index = self.partition_for(group_id)
-        topic = image.topics.get(GROUP_METADATA_TOPIC)
-        if topic is None:
-            try:
-                self._broker.controller.create_topic(offsets_topic_spec(self._broker.config, image))
-            except TopicExistsError:
-                pass
-            except KafkaError as error:
-                logger.warning("%s cannot be created: %s", GROUP_METADATA_TOPIC, error)
-            raise CoordinatorNotAvailableError(_NO_COORDINATOR)
-        leader = topic.partitions[index].leader if index < len(topic.partitions) else None
-        node = None if leader is None else image.nodes.get(leader)
-        if node is None or not node.is_alive:
-            raise CoordinatorNotAvailableError(_NO_COORDINATOR)
-        return node
+        for shard in self.shards.loaded():
+            shard.forget_partitions(deleted)
 
     async def join(
         self, request: JoinGroupRequest, *, version: int, client_id: str = "", client_host: str = ""
@@ -239,7 +146,7 @@ class GroupCoordinator:
             if request.member_id:
                 return refused_join(request.member_id, Code.UNKNOWN_MEMBER_ID)
             group = shard.create_group(request.group_id)
-        answer, give = _awaited(JoinGroupResponse)
+        answer, give = awaited(JoinGroupResponse)
         group.join(request, give, self._moment(), version=version, client_id=client_id, client_host=client_host)
         if is_new and not group.writes:
             shard.write_new(group)
@@ -255,7 +162,7 @@ class GroupCoordinator:
         group = shard.groups.get(request.group_id)
         if group is None:
             return SyncGroupResponse(error_code=Code.UNKNOWN_MEMBER_ID)
-        answer, give = _awaited(SyncGroupResponse)
+        answer, give = awaited(SyncGroupResponse)
         group.sync(request, give, self._moment())
         shard.serve(group)
         return await answer
@@ -312,33 +219,98 @@ class GroupCoordinator:
             if version >= FIRST_COMMIT_VERSION_WITH_GROUP_ID_NOT_FOUND:
                 raise GroupIdNotFoundError()
             raise IllegalGenerationError()
-        longest = self._broker.config.offset_metadata_max_bytes
-        codes: dict[tuple[str, int], int] = {}
-        records: list[OffsetRecord] = []
-        for offset in offsets:
-            metadata = offset.metadata or ""
-            if partitioning.java_string_length(metadata) > longest:
-                codes[offset.topic, offset.partition] = Code.OFFSET_METADATA_TOO_LARGE
-                continue
-            codes[offset.topic, offset.partition] = Code.NONE
-            expires = NO_TIMESTAMP if offset.retention_ms == NO_TIMESTAMP else at.wall_ms + offset.retention_ms
-            value = OffsetCommitValue(
-                offset=offset.offset,
-                leader_epoch=offset.leader_epoch,
-                metadata=metadata,
-                commit_timestamp=at.wall_ms,
-                expire_timestamp=expires,
-                topic_id=offset.topic_id,
-            )
-            records.append(offset_record(committer.group_id, offset.topic, offset.partition, value))
-        if code := await _written(shard, records):
+        prepared = self._prepare(committer.group_id, offsets, at)
+        if code := await _written(shard, prepared.records):
             raise broker_error(code)
-        return codes
+        return prepared.codes
 
-    async def offsets(
-        self, group_id: str, *, require_stable: bool = False
-    ) -> Mapping[str, Mapping[int, OffsetCommitValue]]:
-        """The offsets of a group by topic and partition; with ``require_stable`` what is being committed as well.
+    async def commit_in_transaction(
+        self,
+        committer: Committer,
+        transaction: OpenTransaction,
+        offsets: Sequence[CommittedOffset],
+        *,
+        version: int,
+        verifier: TransactionVerifier,
+    ) -> dict[tuple[str, int], int]:
+        """TxnOffsetCommit: the code of each partition; answered when the pending offsets are in the log.
+
+        The transaction coordinator first adds this group's partition to the transaction, or below version 5 verifies
+        that it belongs to it (KIP-890).
+
+        Raises:
+            BrokerError: none of them can be kept.
+        """
+        group_id = committer.group_id
+        guard = await self._verify(transaction, group_id, version, verifier)
+        # Leadership may have moved meanwhile.
+        shard = self._shard(group_id)
+        group = shard.groups.get(group_id)
+        if group is not None:
+            code = group.validate_offset_commit(
+                committer.member_id, committer.group_instance_id, committer.generation_id, in_transaction=True
+            )
+            if code:
+                raise broker_error(code)
+        elif committer.generation_id >= 0:
+            if version >= FIRST_TXN_COMMIT_VERSION_WITH_GROUP_ID_NOT_FOUND:
+                raise GroupIdNotFoundError()
+            raise IllegalGenerationError()
+        prepared = self._prepare(group_id, offsets, self._moment())
+        code = await outcome(
+            lambda done: shard.append_in_transaction(
+                prepared.records, transaction.producer_id, transaction.producer_epoch, guard, done
+            )
+        )
+        if code:
+            raise broker_error(code)
+        return prepared.codes
+
+    async def _verify(
+        self, transaction: OpenTransaction, group_id: str, version: int, verifier: TransactionVerifier
+    ) -> VerificationGuard | None:
+        """Have a group's partition added to a transaction or found in it; return what the append needs.
+
+        Raises:
+            BrokerError: the transaction is another one, or it cannot be verified.
+        """
+        adds = version >= FIRST_TXN_COMMIT_VERSION_THAT_ADDS
+        shard = self._shard(group_id)
+        guard = shard.begin_verification(transaction.producer_id, transaction.producer_epoch, adds=adds)
+        if guard is not None and (adds or self._broker.config.transaction_partition_verification_enable):
+            place = GROUP_METADATA_TOPIC, shard.partition.index
+            code = (await verifier.add_or_verify(*transaction, [place], verify_only=not adds))[place]
+            if code:
+                raise broker_error(verification_code(code, version))
+        return guard
+
+    def _prepare(self, group_id: str, offsets: Sequence[CommittedOffset], at: Moment) -> PreparedCommit:
+        longest = self._broker.config.offset_metadata_max_bytes
+        return prepare(group_id, offsets, wall_ms=at.wall_ms, max_metadata_length=longest)
+
+    async def complete_transaction(
+        self,
+        partition_index: int,
+        producer_id: int,
+        producer_epoch: int,
+        *,
+        committed: bool,
+        coordinator_epoch: int,
+        transaction_version: int,
+    ) -> int:
+        """WriteTxnMarkers of a partition of ``__consumer_offsets``: the error code of its answer.
+
+        Answered when the marker is replicated, and the producer's pending offsets are visible or dropped.
+        """
+        marker = Marker(producer_id, producer_epoch, committed, coordinator_epoch, transaction_version)
+        try:
+            shard = self.shards.at(partition_index)
+        except BrokerError as error:
+            return marker_code(error.code)
+        return marker_code(await outcome(lambda done: shard.append_marker(marker, done)))
+
+    async def offsets(self, group_id: str, *, require_stable: bool = False) -> GroupOffsets:
+        """The offsets of a group; with ``require_stable`` what is being committed as well.
 
         Raises:
             BrokerError: this node does not coordinate the group, or not yet.
@@ -347,7 +319,8 @@ class GroupCoordinator:
         if require_stable and (code := await _written(shard)):
             # Consumers before 3.9 do not know what to do when told that the coordinator is not available.
             raise broker_error(Code.NOT_COORDINATOR if code == Code.COORDINATOR_NOT_AVAILABLE else code)
-        return shard.offsets.of_group(group_id)
+        unstable = shard.offsets.pending_of(group_id) if require_stable else {}
+        return GroupOffsets(shard.offsets.of_group(group_id), unstable)
 
     async def delete(self, group_id: str) -> int:
         """DeleteGroups of one: the code of its answer; given when the log says that it is gone."""
@@ -371,7 +344,6 @@ class GroupCoordinator:
         code = group.validate_offset_delete()
         if code:
             raise broker_error(code)
-        kept = shard.offsets.of_group(group_id)
         codes: dict[tuple[str, int], int] = {}
         records: list[Record] = []
         for topic, index in partitions:
@@ -379,7 +351,7 @@ class GroupCoordinator:
                 codes[topic, index] = Code.GROUP_SUBSCRIBED_TO_TOPIC
                 continue
             codes[topic, index] = Code.NONE
-            if index in kept.get(topic, {}):
+            if shard.offsets.has(group_id, topic, index):
                 records.append(offset_record(group_id, topic, index, None))
         if code := await _written(shard, records):
             raise broker_error(code)
@@ -415,24 +387,20 @@ class GroupCoordinator:
             CoordinatorLoadInProgressError: not all of them are known yet.
             CoordinatorNotAvailableError: the broker is stopping.
         """
-        if not self._is_active:
-            raise CoordinatorNotAvailableError()
-        if not all(shard.is_loaded for shard in self._shards.values()):
-            raise CoordinatorLoadInProgressError()
+        shards = self.shards.all()
         wanted = {state.strip().lower() for state in states}
         if types and telling.GROUP_TYPE not in {kind.strip().lower() for kind in types}:
             return []
-        groups = (group for shard in self._shards.values() for group in shard.groups.values())
+        groups = (group for shard in shards for group in shard.groups.values())
         return [telling.listed(group) for group in groups if not wanted or group.state.value.lower() in wanted]
 
     def group(self, group_id: str) -> Group | None:
-        """A group that this node coordinates, for who wants to look at it."""
-        shard = self._shards.get(self.partition_for(group_id))
+        """A group that this node coordinates, for tests to look at."""
+        shard = self.shards.held(group_id)
         return None if shard is None else shard.groups.get(group_id)
 
     def _check(self, group_id: str, *, may_be_empty: bool = False) -> None:
-        if not self._is_active:
-            raise CoordinatorNotAvailableError()
+        self.shards.check_active()
         if not group_id.strip() and not may_be_empty:
             raise InvalidGroupIdError()
 
@@ -444,39 +412,14 @@ class GroupCoordinator:
     def _shard(self, group_id: str, *, may_be_empty: bool = False) -> Shard:
         """Where a group is served. An empty id is none that can be joined, but offsets may be kept under it."""
         self._check(group_id, may_be_empty=may_be_empty)
-        shard = self._shards.get(self.partition_for(group_id))
-        if shard is None or not shard.partition.is_leader:
-            raise NotCoordinatorError()
-        if not shard.is_loaded:
-            raise CoordinatorLoadInProgressError()
-        return shard
+        return self.shards.serving(group_id)
 
     def _moment(self) -> Moment:
         return Moment(asyncio.get_running_loop().time(), self._broker.wall_ms())
 
-    async def _load(self, index: int, shard: Shard) -> None:
-        try:
-            await shard.load()
-        except Exception:
-            logger.exception("%r cannot be loaded; its groups are not served", shard)
-            self._shards.pop(index, None)
-        finally:
-            if self._loads.get(index) is asyncio.current_task():
-                del self._loads[index]
-
-    def _unload(self, index: int) -> None:
-        self._shards.pop(index).close(Code.NOT_COORDINATOR)
-        load = self._loads.pop(index, None)
-        if load is not None:
-            load.cancel()
-
     async def _clean_up(self) -> None:
-        config = self._broker.config
-        while True:
-            await asyncio.sleep(config.offsets_retention_check_interval_ms * MILLISECOND)
-            for shard in list(self._shards.values()):
-                if shard.is_loaded:
-                    await shard.clean_up(config.offsets_retention_minutes * _MINUTE_MS)
+        for shard in self.shards.loaded():
+            await shard.clean_up(self._broker.config.offsets_retention_minutes * _MINUTE_MS)
 
 
 def _unknown_member(identity: MemberIdentity) -> MemberResponse:
@@ -489,17 +432,4 @@ def _unknown_member(identity: MemberIdentity) -> MemberResponse:
 
 async def _written(shard: Shard, records: Sequence[Record] = ()) -> int:
     """The code with which a write ended; without records, 0 or an error once all writes before it have ended."""
-    answer, give = _awaited(int)
-    shard.append(records, give)
-    return await answer
-
-
-def _awaited(of: type[T]) -> tuple[Awaitable[T], Callable[[T], None]]:
-    """Something to wait for, and what gives it. Who waited may have gone when it is given."""
-    future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-
-    def give(value: T) -> None:
-        if not future.done():
-            future.set_result(value)
-
-    return future, give
+    return await outcome(lambda done: shard.append(records, done))

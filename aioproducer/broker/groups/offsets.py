@@ -1,10 +1,14 @@
-"""The offsets that the groups of one partition of ``__consumer_offsets`` keep, and when they are forgotten."""
+"""The offsets that the groups of one partition of ``__consumer_offsets`` keep, and when they are forgotten.
+
+An offset that is committed in a transaction is pending until the transaction's marker makes it visible or drops it
+(Kafka's ``OffsetMetadataManager``).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from types import MappingProxyType
-from typing import Final
+from typing import Final, NamedTuple, TypeAlias
 
 from aioproducer.broker.groups.classic_group import CONSUMER_PROTOCOL_TYPE, ClassicGroup
 from aioproducer.broker.groups.records import (
@@ -15,73 +19,158 @@ from aioproducer.broker.groups.records import (
     offset_record,
 )
 from aioproducer.broker.groups.states import GroupState
+from aioproducer.wire.record_batch import NO_PRODUCER_ID
 
-_NONE: Final[Mapping[str, Mapping[int, OffsetCommitValue]]] = MappingProxyType({})
+
+class KeptOffset(NamedTuple):
+    """A group's offset of one partition, and the offset of its record in ``__consumer_offsets``."""
+
+    value: OffsetCommitValue
+    record_offset: int
+
+
+Place: TypeAlias = tuple[str, str, int]
+"""Group, topic and partition."""
+
+_NONE: Final[Mapping[str, Mapping[int, KeptOffset]]] = MappingProxyType({})
+_NOTHING_PENDING: Final[Mapping[str, Mapping[int, Collection[int]]]] = MappingProxyType({})
 
 
 class Offsets:
-    """Offsets by group, topic and partition."""
+    """Offsets by group, topic and partition, and those of open transactions by producer id."""
 
     def __init__(self) -> None:
-        self._by_group: dict[str, dict[str, dict[int, OffsetCommitValue]]] = {}
+        self._by_group: dict[str, dict[str, dict[int, KeptOffset]]] = {}
+        self._pending: dict[int, dict[Place, KeptOffset]] = {}
+        self._open: dict[str, dict[str, dict[int, set[int]]]] = {}
+        """The producer ids with a pending offset, by group, topic and partition; no level is ever empty."""
 
-    def apply(self, key: OffsetCommitKey, value: OffsetCommitValue | None) -> None:
-        """Take over what a record says; ``None`` is a tombstone."""
-        if value is not None:
-            self._by_group.setdefault(key.group, {}).setdefault(key.topic, {})[key.partition] = value
-            return
-        topics = self._by_group.get(key.group, {})
-        partitions = topics.get(key.topic, {})
-        if partitions.pop(key.partition, None) is not None and not partitions:
-            del topics[key.topic]
+    def apply(
+        self,
+        key: OffsetCommitKey,
+        value: OffsetCommitValue | None,
+        record_offset: int,
+        producer_id: int = NO_PRODUCER_ID,
+    ) -> None:
+        """Apply a record of the log. ``None`` is a tombstone, which drops pending offsets of the partition as well."""
+        place = key.group, key.topic, key.partition
+        if value is None:
+            self._drop(place)
+        elif producer_id == NO_PRODUCER_ID:
+            self._keep(place, KeptOffset(value, record_offset))
+        else:
+            self._pending.setdefault(producer_id, {})[place] = KeptOffset(value, record_offset)
+            topics = self._open.setdefault(key.group, {})
+            topics.setdefault(key.topic, {}).setdefault(key.partition, set()).add(producer_id)
+
+    def end_transaction(self, producer_id: int, *, committed: bool) -> None:
+        """Apply a marker of the log: make the producer's pending offsets visible, or drop them.
+
+        The record with the higher offset wins. Otherwise compaction, which keeps the last record of a key, could
+        change what a load results in.
+        """
+        for place, pending in self._pending.pop(producer_id, {}).items():
+            self._close(place, producer_id)
+            group_id, topic, index = place
+            kept = self.of_group(group_id).get(topic, {}).get(index)
+            if committed and (kept is None or pending.record_offset > kept.record_offset):
+                self._keep(place, pending)
+
+    def _keep(self, place: Place, kept: KeptOffset) -> None:
+        group_id, topic, index = place
+        self._by_group.setdefault(group_id, {}).setdefault(topic, {})[index] = kept
+
+    def _drop(self, place: Place) -> None:
+        group_id, topic, index = place
+        topics = self._by_group.get(group_id, {})
+        partitions = topics.get(topic, {})
+        if partitions.pop(index, None) is not None and not partitions:
+            del topics[topic]
             if not topics:
-                del self._by_group[key.group]
+                del self._by_group[group_id]
+        for producer_id in tuple(self.pending_of(group_id).get(topic, {}).get(index, ())):
+            self._close(place, producer_id)
+            pending = self._pending[producer_id]
+            del pending[place]
+            if not pending:
+                del self._pending[producer_id]
 
-    def of_group(self, group_id: str) -> Mapping[str, Mapping[int, OffsetCommitValue]]:
-        """A group's offsets by topic and partition."""
+    def _close(self, place: Place, producer_id: int) -> None:
+        """Remove a producer id from the open transactions of a partition."""
+        group_id, topic, index = place
+        topics = self._open[group_id]
+        partitions = topics[topic]
+        partitions[index].remove(producer_id)
+        if not partitions[index]:
+            del partitions[index]
+            if not partitions:
+                del topics[topic]
+                if not topics:
+                    del self._open[group_id]
+
+    def of_group(self, group_id: str) -> Mapping[str, Mapping[int, KeptOffset]]:
+        """A group's visible offsets by topic and partition."""
         return self._by_group.get(group_id, _NONE)
 
+    def pending_of(self, group_id: str) -> Mapping[str, Mapping[int, Collection[int]]]:
+        """The producer ids with a pending offset of the group, by topic and partition."""
+        return self._open.get(group_id, _NOTHING_PENDING)
+
     @property
-    def group_ids(self) -> Iterable[str]:
-        """The groups that keep offsets."""
-        return self._by_group.keys()
+    def pending(self) -> Mapping[int, Mapping[Place, KeptOffset]]:
+        """The pending offsets of each producer id that has some."""
+        return self._pending
 
     def of_partitions(self, partitions: Container[tuple[str, int]]) -> list[OffsetRecord]:
         """Tombstones for all offsets of ``partitions``, which are no more."""
-        return [
-            offset_record(group_id, topic, index, None)
-            for group_id, topics in self._by_group.items()
+        places = {
+            (group_id, topic, index)
+            for by_group in (self._by_group, self._open)
+            for group_id, topics in by_group.items()
             for topic, indexes in topics.items()
             for index in indexes
             if (topic, index) in partitions
-        ]
+        }
+        return _tombstones(sorted(places))
 
     def forgotten(self, group_id: str) -> list[OffsetRecord]:
         """Tombstones for all offsets of a group."""
-        return [
-            offset_record(group_id, topic, index, None)
-            for topic, partitions in self.of_group(group_id).items()
-            for index in partitions
-        ]
+        places = {
+            (group_id, topic, index)
+            for topics in (self.of_group(group_id), self.pending_of(group_id))
+            for topic, indexes in topics.items()
+            for index in indexes
+        }
+        return _tombstones(sorted(places))
+
+    def has(self, group_id: str, topic: str, index: int) -> bool:
+        """Whether the group has an offset of the partition, a visible or a pending one."""
+        return index in self.of_group(group_id).get(topic, {}) or index in self.pending_of(group_id).get(topic, {})
 
     def expired(self, group: ClassicGroup, wall_ms: int, retention_ms: int) -> Iterator[OffsetRecord]:
         """Tombstones for the offsets of ``group`` that nobody needs any more (KIP-211).
 
         A group's time begins when its last member leaves; that of a consumer that is in no group, and that of a topic
-        that no member reads any more, with the commit.
+        that no member reads any more, with the commit. An offset beside a pending one stays: its tombstone would drop
+        the pending one too.
         """
         since_state = group.protocol_type is not None and group.state is GroupState.EMPTY
         knows_topics = group.protocol_type == CONSUMER_PROTOCOL_TYPE and group.subscribed_topics is not None
         may_expire = group.protocol_type is None or since_state or (knows_topics and group.state is GroupState.STABLE)
         if not may_expire:
             return
+        pending = self.pending_of(group.group_id)
         for topic, partitions in self.of_group(group.group_id).items():
             if group.is_subscribed_to(topic):
                 continue
-            for index, value in partitions.items():
+            for index, (value, _) in partitions.items():
                 begun = value.commit_timestamp
                 if since_state and group.state_since_ms != NO_TIMESTAMP:
                     begun = group.state_since_ms
                 expires = value.expire_timestamp if value.expire_timestamp != NO_TIMESTAMP else begun + retention_ms
-                if wall_ms >= expires:
+                if wall_ms >= expires and index not in pending.get(topic, {}):
                     yield offset_record(group.group_id, topic, index, None)
+
+
+def _tombstones(places: Iterable[Place]) -> list[OffsetRecord]:
+    return [offset_record(group_id, topic, index, None) for group_id, topic, index in places]

@@ -23,6 +23,9 @@ GROUP_METADATA_VALUE_VERSION: Final = 3
 NO_TIMESTAMP: Final = -1
 
 _INT16: Final = struct.Struct(">h")
+_MARKER_KEY: Final = struct.Struct(">hh")
+_OUTCOMES: Final = {0: False, 1: True}
+"""Whether a marker of this type commits (Kafka's ``ControlRecordType``)."""
 
 
 class OffsetCommitKey(Data, versions="0-1"):
@@ -138,6 +141,18 @@ def decode_record(key: bytes | None, value: bytes | None) -> Record | None:
     return None
 
 
+def decode_marker(key: bytes | None) -> bool | None:
+    """Whether a control record commits its transaction; None where it is no marker of a transaction.
+
+    Raises:
+        ProtocolError: the key is none of a control record.
+    """
+    if key is None or len(key) < _MARKER_KEY.size:
+        raise ProtocolError(f"a control record of __consumer_offsets has the key {key!r}, which states no type")
+    _, kind = _MARKER_KEY.unpack_from(key)
+    return _OUTCOMES.get(kind)
+
+
 __all__ = [
     "NO_TIMESTAMP",
     "ZERO_UUID",
@@ -149,6 +164,7 @@ __all__ = [
     "OffsetCommitValue",
     "OffsetRecord",
     "Record",
+    "decode_marker",
     "decode_record",
     "encode_record",
     "group_record",

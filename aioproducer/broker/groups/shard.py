@@ -9,13 +9,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Container, Sequence
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Callable, Container, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 from uuid import uuid4
 
+from aioproducer.broker.coordination.codes import coordinator_code
+from aioproducer.broker.coordination.replicated_writes import NOWHERE, Done, ReplicatedWrites
+from aioproducer.broker.coordination.stored_records import stored_records
 from aioproducer.broker.groups.classic_group import GroupWrite
-from aioproducer.broker.groups.codes import Code, code_of_append
+from aioproducer.broker.groups.codes import Code
 from aioproducer.broker.groups.group import Group
 from aioproducer.broker.groups.offsets import Offsets
 from aioproducer.broker.groups.records import (
@@ -23,6 +25,7 @@ from aioproducer.broker.groups.records import (
     GroupRecord,
     OffsetRecord,
     Record,
+    decode_marker,
     decode_record,
     encode_record,
     group_record,
@@ -30,44 +33,32 @@ from aioproducer.broker.groups.records import (
 from aioproducer.broker.groups.states import GroupSettings, GroupState
 from aioproducer.broker.groups.timers import MILLISECOND, Moment
 from aioproducer.broker.replicas.partition import Partition
-from aioproducer.errors import KafkaError, NotEnoughReplicasAfterAppendError, ProtocolError
+from aioproducer.broker.turns import Turns
+from aioproducer.errors import ProtocolError
 from aioproducer.wire.record import SimpleRecord
-from aioproducer.wire.record_batch import BatchRecord, encode_batch, iter_batches
+from aioproducer.wire.record_batch import (
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    BatchRecord,
+    RecordBatch,
+    encode_batch,
+)
+
+if TYPE_CHECKING:
+    from aioproducer.broker.log import AppendInfo, VerificationGuard
 
 logger = logging.getLogger(__name__)
 
-LONGEST_TURN: Final = 0.002
-"""For how many seconds the loop is held while loading or cleaning up, before others get a turn."""
 
-_LOAD_BYTES: Final = 64 * 1024
+class Marker(NamedTuple):
+    """The end of a producer's transaction."""
 
-Done = Callable[[int], None]
-"""Takes the code with which a write ended, 0 where it is in the log and replicated. Called once."""
-
-
-@dataclass(slots=True)
-class _Pending:
-    """A write that is in the log and not replicated yet."""
-
-    end_offset: int
-    records: Sequence[Record]
-    done: Done | None
-    """None where its time was up: who waited was told so, the records may be replicated yet."""
-    give_up_at: float
-
-
-class Turns:
-    """Lets others have the loop when a long piece of work has held it for a while."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._began = self._loop.time()
-
-    async def over(self) -> None:
-        """Call it after each small step."""
-        if self._loop.time() - self._began > LONGEST_TURN:
-            await asyncio.sleep(0)
-            self._began = self._loop.time()
+    producer_id: int
+    producer_epoch: int
+    committed: bool
+    coordinator_epoch: int
+    transaction_version: int
 
 
 class Shard:
@@ -86,12 +77,15 @@ class Shard:
         self.groups: dict[str, Group] = {}
         self.offsets = Offsets()
         self.is_loaded = False
+        self.is_current = True
+        """A new leader epoch changes nothing here."""
         self._settings = settings
         self._moment = moment
         self._commit_timeout = commit_timeout_ms * MILLISECOND
         self._compression_type = compression_type
-        self._pending: deque[_Pending] = deque()
-        self._give_up: asyncio.TimerHandle | None = None
+        self._writes = ReplicatedWrites(partition)
+        self._undecided: deque[frozenset[str]] = deque()
+        """The groups of each write whose fate is not known yet."""
         self._wakes: dict[str, tuple[float, asyncio.TimerHandle]] = {}
         self._is_closed = False
 
@@ -106,61 +100,55 @@ class Shard:
         Raises:
             KafkaError: the log cannot be read.
         """
-        turns = Turns()
-        metadata: dict[str, GroupMetadataValue] = {}
-        async for stored in self._stored(turns):
+        metadata: dict[str, GroupMetadataValue | None] = {}
+        async for batch, stored in stored_records(self.partition):
             try:
-                record = decode_record(stored.key, stored.value)
+                self._replay(batch, stored, metadata)
             except ProtocolError as error:
                 logger.error("%r: the record at offset %d is left out: %s", self, stored.offset, error)
-                continue
-            if isinstance(record, OffsetRecord):
-                self.offsets.apply(record.key, record.value)
-            elif isinstance(record, GroupRecord):
-                metadata.pop(record.key.group, None)
-                if record.value is not None:
-                    metadata[record.key.group] = record.value
+        turns = Turns()
         for group_id, value in metadata.items():
-            self.groups[group_id] = Group.load(group_id, value, self._settings, _unique)
-            await turns.over()
-        for group_id in self.offsets.group_ids:
-            self._simple_group(group_id)
-        self.partition.add_watcher(self._settle)
+            if value is None:
+                self._simple_group(group_id)
+            else:
+                self.groups[group_id] = Group.load(group_id, value, self._settings, _unique)
+            await turns.pause()
         self.is_loaded = True
         for group in self.groups.values():
             group.resume(self._moment())
             self.serve(group)
 
-    async def _stored(self, turns: Turns) -> AsyncIterator[BatchRecord]:
-        log = self.partition.log
-        offset = log.log_start_offset
-        while offset < log.log_end_offset:
-            # The log may be cut at its start meanwhile.
-            offset = max(offset, log.log_start_offset)
-            for buffer in log.read(offset, _LOAD_BYTES, up_to=log.log_end_offset, min_one_batch=True):
-                for batch in iter_batches(buffer):
-                    if not batch.is_control:
-                        for record in batch.records():
-                            if record.offset >= offset:
-                                yield record
-                            await turns.over()
-                    offset = max(offset, batch.next_offset)
-            await turns.over()
+    def _replay(self, batch: RecordBatch, stored: BatchRecord, metadata: dict[str, GroupMetadataValue | None]) -> None:
+        """Apply a record of the log. ``metadata`` is that of each group, None of one that only keeps offsets.
+
+        Raises:
+            ProtocolError: the record cannot be read.
+        """
+        if batch.is_control:
+            committed = decode_marker(stored.key)
+            if committed is not None:
+                self.offsets.end_transaction(batch.producer_id, committed=committed)
+            return
+        record = decode_record(stored.key, stored.value)
+        if isinstance(record, OffsetRecord):
+            self.offsets.apply(record.key, record.value, stored.offset, batch.producer_id)
+            if record.value is not None:
+                metadata.setdefault(record.key.group, None)
+        elif isinstance(record, GroupRecord):
+            metadata.pop(record.key.group, None)
+            if record.value is not None:
+                metadata[record.key.group] = record.value
 
     def close(self, code: int) -> None:
-        """Serve no more. Who waits is told ``code``."""
+        """Serve no more; requests that wait are answered with ``code``."""
         self._is_closed = True
         self.is_loaded = False
-        self.partition.remove_watcher(self._settle)
-        if self._give_up is not None:
-            self._give_up.cancel()
         for _, handle in self._wakes.values():
             handle.cancel()
         self._wakes.clear()
         for group in self.groups.values():
             group.close(code)
-        while self._pending:
-            self._finish(self._pending.popleft(), code)
+        self._writes.close(code)
 
     # Groups
 
@@ -225,54 +213,101 @@ class Shard:
 
     # Writing
 
-    def append(self, records: Sequence[Record], done: Done) -> None:
+    def append(
+        self,
+        records: Sequence[Record],
+        done: Done,
+        producer_id: int = NO_PRODUCER_ID,
+        producer_epoch: int = NO_PRODUCER_EPOCH,
+        guard: VerificationGuard | None = None,
+    ) -> None:
         """Write ``records`` as one batch; they are true, and ``done`` is called, when they are replicated.
 
-        Without records ``done`` is called when all writes before have ended.
+        Without records ``done`` is called when all writes before have ended. The others are of a transaction, see
+        ``append_in_transaction``.
         """
-        if self._is_closed:
-            done(Code.NOT_COORDINATOR)
+
+        def finish(code: int) -> None:
+            done(coordinator_code(code))
+
+        if not records:
+            self._writes.wait(self._commit_timeout, finish)
             return
-        at = self._moment()
-        end_offset = self._pending[-1].end_offset if self._pending else 0
-        if records:
-            try:
-                kept = [SimpleRecord(at.wall_ms, *encode_record(record)) for record in records]
-                batch = b"".join(encode_batch(kept, compression_type=self._compression_type))
-                info = self.partition.append(bytearray(batch), acks=-1, origin="coordinator")
-            except KafkaError as error:
-                logger.debug("%r: a write failed: %s", self, error)
-                done(code_of_append(error))
-                return
-            end_offset = info.last_offset + 1
-        self._pending.append(_Pending(end_offset, records, done, at.now + self._commit_timeout))
-        self._settle()
+        is_transactional = producer_id != NO_PRODUCER_ID
+        groups = frozenset(record.key.group for record in records)
 
-    def _settle(self) -> None:
-        """End those writes that are replicated, or never will be as far as this leader can tell."""
-        while self._pending:
-            try:
-                if not self.partition.replicated(self._pending[0].end_offset):
-                    self._watch_time()
-                    return
-                code = int(Code.NONE)
-            except NotEnoughReplicasAfterAppendError:
-                # It is committed all the same.
-                code = Code.NONE
-            except KafkaError as error:
-                code = code_of_append(error)
-            self._finish(self._pending.popleft(), code)
+        def append() -> AppendInfo:
+            kept = [SimpleRecord(self._moment().wall_ms, *encode_record(record)) for record in records]
+            batch = encode_batch(
+                kept,
+                compression_type=self._compression_type,
+                producer_id=producer_id,
+                producer_epoch=producer_epoch,
+                base_sequence=0 if is_transactional else NO_SEQUENCE,
+                transactional=is_transactional,
+            )
+            info = self.partition.append(bytearray().join(batch), acks=-1, origin="coordinator", guard=guard)
+            self._undecided.append(groups)
+            return info
 
-    def _finish(self, pending: _Pending, code: int) -> None:
-        if code == Code.NONE:
-            for record in pending.records:
-                self._apply(record)
-        if pending.done is not None:
-            pending.done(code)
+        def decided(code: int, end_offset: int) -> None:
+            if end_offset != NOWHERE:
+                self._undecided.remove(groups)
+            if code == Code.NONE:
+                for record_offset, record in enumerate(records, end_offset - len(records)):
+                    self._apply(record, record_offset, producer_id)
 
-    def _apply(self, record: Record) -> None:
+        self._writes.write(append, self._commit_timeout, decided, finish)
+
+    def begin_verification(self, producer_id: int, producer_epoch: int, *, adds: bool) -> VerificationGuard | None:
+        """What ``append_in_transaction`` needs once the transaction coordinator has verified the transaction.
+
+        None where the transaction has written to this partition before and is still open. ``adds`` is whether the
+        transaction coordinator adds the partition, as it does for producers that get an epoch for each transaction.
+
+        Raises:
+            InvalidProducerEpochError: a newer epoch is known.
+        """
+        return self.partition.begin_verification(producer_id, NO_SEQUENCE, producer_epoch, supports_epoch_bump=adds)
+
+    def append_in_transaction(
+        self,
+        records: Sequence[OffsetRecord],
+        producer_id: int,
+        producer_epoch: int,
+        guard: VerificationGuard | None,
+        done: Done,
+    ) -> None:
+        """Write offsets as one batch of a transaction; they are pending, and ``done`` is called, when replicated.
+
+        The batch has the sequence number 0, as Kafka's coordinator writes it: neither checks that of its own batches.
+        """
+        self.append(records, done, producer_id, producer_epoch, guard)
+
+    def append_marker(self, marker: Marker, done: Done) -> None:
+        """Write the end of a transaction; it has its effect, and ``done`` is called, when it is replicated.
+
+        ``done`` receives the code of the partition, not the coordinator's.
+        """
+
+        def append() -> AppendInfo:
+            return self.partition.append_marker(
+                marker.producer_id,
+                marker.producer_epoch,
+                committed=marker.committed,
+                coordinator_epoch=marker.coordinator_epoch,
+                transaction_version=marker.transaction_version,
+            )
+
+        def decided(code: int, end_offset: int) -> None:
+            if code == Code.NONE:
+                self.offsets.end_transaction(marker.producer_id, committed=marker.committed)
+
+        self._writes.write(append, self._commit_timeout, decided, done)
+
+    def _apply(self, record: Record, record_offset: int, producer_id: int) -> None:
         if isinstance(record, OffsetRecord):
-            self.offsets.apply(record.key, record.value)
+            self.offsets.apply(record.key, record.value, record_offset, producer_id)
             if record.value is not None:
                 self._simple_group(record.key.group)
         elif record.value is None:
@@ -281,41 +316,26 @@ class Shard:
             if group is not None and group.state is GroupState.EMPTY and not group.pending_members:
                 self._drop(group, Code.COORDINATOR_NOT_AVAILABLE)
 
-    def _watch_time(self) -> None:
-        """Writes are told that their time is up even when nothing moves."""
-        if self._give_up is None and not self._is_closed:
-            waiting = next((pending.give_up_at for pending in self._pending if pending.done is not None), None)
-            if waiting is not None:
-                self._give_up = asyncio.get_running_loop().call_at(waiting, self._time_is_up)
-
-    def _time_is_up(self) -> None:
-        self._give_up = None
-        now = self._moment().now
-        late = [pending for pending in self._pending if pending.done is not None and pending.give_up_at <= now]
-        for pending in late:
-            done, pending.done = pending.done, None
-            if done is not None:
-                done(Code.COORDINATOR_NOT_AVAILABLE)
-        self._watch_time()
-
     # Cleaning up
 
     async def clean_up(self, retention_ms: int) -> None:
-        """Forget offsets that have expired, and groups that have neither members nor offsets."""
+        """Forget offsets that have expired, and groups that have neither members nor offsets, pending ones included."""
         turns = Turns()
         for group in list(self.groups.values()):
             if self._is_closed:
                 return
-            if any(record.key.group == group.group_id for pending in self._pending for record in pending.records):
+            if any(group.group_id in groups for groups in self._undecided):
                 # What is on its way may be newer than what is known here.
                 continue
             records: list[Record] = list(self.offsets.expired(group, self._moment().wall_ms, retention_ms))
             kept = sum(len(partitions) for partitions in self.offsets.of_group(group.group_id).values())
-            if len(records) == kept and group.state is GroupState.EMPTY and not group.pending_members:
+            has_pending = bool(self.offsets.pending_of(group.group_id))
+            is_unused = group.state is GroupState.EMPTY and not group.pending_members and not has_pending
+            if len(records) == kept and is_unused:
                 records.append(group_record(group.group_id, None))
             if records:
                 self.append(records, lambda code: None)
-            await turns.over()
+            await turns.pause()
 
     def forget_partitions(self, partitions: Container[tuple[str, int]]) -> None:
         """Forget the offsets of partitions that were deleted, also those that are being committed now."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 from typing import Final
 
 from aioproducer.broker.handlers import (
+    add_offsets_to_txn,
+    add_partitions_to_txn,
     alter_configs,
     api_versions,
     create_partitions,
@@ -19,7 +21,10 @@ from aioproducer.broker.handlers import (
     describe_cluster,
     describe_configs,
     describe_groups,
+    describe_producers,
     describe_topic_partitions,
+    describe_transactions,
+    end_txn,
     fetch,
     find_coordinator,
     heartbeat,
@@ -29,6 +34,7 @@ from aioproducer.broker.handlers import (
     leave_group,
     list_groups,
     list_offsets,
+    list_transactions,
     metadata,
     offset_commit,
     offset_delete,
@@ -36,6 +42,8 @@ from aioproducer.broker.handlers import (
     offset_for_leader_epoch,
     produce,
     sync_group,
+    txn_offset_commit,
+    write_txn_markers,
 )
 from aioproducer.broker.handlers.context import Handler
 from aioproducer.protocol import ApiKey
@@ -60,6 +68,11 @@ HANDLERS: Final[dict[ApiKey, Handler]] = {
     ApiKey.DELETE_RECORDS: Handler(delete_records.VERSIONS, delete_records.handle),
     ApiKey.INIT_PRODUCER_ID: Handler(init_producer_id.VERSIONS, init_producer_id.handle),
     ApiKey.OFFSET_FOR_LEADER_EPOCH: Handler(offset_for_leader_epoch.VERSIONS, offset_for_leader_epoch.handle),
+    ApiKey.TXN_OFFSET_COMMIT: Handler(txn_offset_commit.VERSIONS, txn_offset_commit.handle),
+    ApiKey.ADD_PARTITIONS_TO_TXN: Handler(add_partitions_to_txn.VERSIONS, add_partitions_to_txn.handle),
+    ApiKey.ADD_OFFSETS_TO_TXN: Handler(add_offsets_to_txn.VERSIONS, add_offsets_to_txn.handle),
+    ApiKey.END_TXN: Handler(end_txn.VERSIONS, end_txn.handle),
+    ApiKey.WRITE_TXN_MARKERS: Handler(write_txn_markers.VERSIONS, write_txn_markers.handle),
     ApiKey.DESCRIBE_CONFIGS: Handler(describe_configs.VERSIONS, describe_configs.handle),
     ApiKey.ALTER_CONFIGS: Handler(alter_configs.VERSIONS, alter_configs.handle),
     ApiKey.CREATE_PARTITIONS: Handler(create_partitions.VERSIONS, create_partitions.handle),
@@ -67,6 +80,9 @@ HANDLERS: Final[dict[ApiKey, Handler]] = {
     ApiKey.INCREMENTAL_ALTER_CONFIGS: Handler(incremental_alter_configs.VERSIONS, incremental_alter_configs.handle),
     ApiKey.OFFSET_DELETE: Handler(offset_delete.VERSIONS, offset_delete.handle),
     ApiKey.DESCRIBE_CLUSTER: Handler(describe_cluster.VERSIONS, describe_cluster.handle),
+    ApiKey.DESCRIBE_PRODUCERS: Handler(describe_producers.VERSIONS, describe_producers.handle),
+    ApiKey.DESCRIBE_TRANSACTIONS: Handler(describe_transactions.VERSIONS, describe_transactions.handle),
+    ApiKey.LIST_TRANSACTIONS: Handler(list_transactions.VERSIONS, list_transactions.handle),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: Handler(describe_topic_partitions.VERSIONS, describe_topic_partitions.handle),
 }
 """Everything that the broker serves."""

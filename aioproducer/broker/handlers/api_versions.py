@@ -1,8 +1,8 @@
 """ApiVersions, versions 0-5: what this broker serves.
 
 * 0: error code and versions. 1: ``throttle_time_ms``. 2: as 1.
-* 3: the client says its software's name and version; features of the cluster (KIP-511, KIP-584). Of these none are
-  served, so none are said: a client then keeps to the protocols that need none.
+* 3: the client says its software's name and version; features of the cluster (KIP-511, KIP-584). As in Kafka a feature
+  whose levels begin with 0 is supported only from version 4 on, and level 0 is not finalized.
 * 4: feature levels may begin with 0 (KIP-1022). 5: the client says which cluster and node it expects (KIP-1242).
 
 An unknown version is answered in version 0 with UNSUPPORTED_VERSION and the versions of ApiVersions itself; that is the
@@ -14,13 +14,22 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from aioproducer.broker.image import SUPPORTED_FEATURES
 from aioproducer.errors import InvalidRequestError, RebootstrapRequiredError
-from aioproducer.protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+from aioproducer.protocol.messages.api_versions import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    FinalizedFeatureKey,
+    SupportedFeatureKey,
+)
 
 if TYPE_CHECKING:
     from aioproducer.broker.handlers.context import RequestContext
 
 VERSIONS = range(6)
+
+_FIRST_WITH_LEVEL_0 = 4
 
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
@@ -51,4 +60,18 @@ async def handle(context: RequestContext, request: ApiVersionsRequest) -> ApiVer
     for key, handler in sorted(broker.requests.handlers.items()):
         oldest, newest = handler.advertised
         api_keys.append(ApiVersion(api_key=key, min_version=oldest, max_version=newest))
-    return ApiVersionsResponse(api_keys=api_keys)
+    image = broker.image
+    return ApiVersionsResponse(
+        api_keys=api_keys,
+        supported_features=[
+            SupportedFeatureKey(name=name, min_version=levels[0], max_version=levels[-1])
+            for name, levels in SUPPORTED_FEATURES.items()
+            if levels[0] > 0 or context.version >= _FIRST_WITH_LEVEL_0
+        ],
+        finalized_features_epoch=image.features_epoch,
+        finalized_features=[
+            FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
+            for name, level in image.features.items()
+            if level > 0
+        ],
+    )

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from aioproducer.broker.image import ClusterImage
     from aioproducer.broker.replicas.replica_manager import ReplicaManager
     from aioproducer.broker.server.connection import ServerConnection
+    from aioproducer.broker.transactions import TransactionCoordinator
     from aioproducer.errors import BrokerError
     from aioproducer.protocol import ApiKey, RequestHeader, Response
 
@@ -38,6 +39,9 @@ class BrokerNode(Protocol):
 
     @property
     def groups(self) -> GroupCoordinator: ...
+
+    @property
+    def transactions(self) -> TransactionCoordinator: ...
 
     @property
     def requests(self) -> ServedRequests: ...

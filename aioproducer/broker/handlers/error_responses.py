@@ -13,6 +13,8 @@ from aioproducer._common.error_texts import broker_text
 from aioproducer.errors import BrokerError, KafkaError, UnknownServerError, UnsupportedVersionError
 from aioproducer.protocol import ZERO_UUID, ApiKey, Request, Response
 from aioproducer.protocol.messages import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
     AlterConfigsResponse,
     ApiVersionsRequest,
     ApiVersionsResponse,
@@ -26,8 +28,12 @@ from aioproducer.protocol.messages import (
     DescribeConfigsResponse,
     DescribeGroupsRequest,
     DescribeGroupsResponse,
+    DescribeProducersRequest,
+    DescribeProducersResponse,
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse,
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
     FetchRequest,
     FetchResponse,
     FindCoordinatorRequest,
@@ -45,9 +51,13 @@ from aioproducer.protocol.messages import (
     OffsetForLeaderEpochResponse,
     ProduceRequest,
     ProduceResponse,
+    TxnOffsetCommitResponse,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
 )
 from aioproducer.protocol.messages.api_versions import ApiVersion
 from aioproducer.protocol.messages.configs import AlterConfigsResourceResponse, DescribeConfigsResult
+from aioproducer.protocol.messages.described_transactions import TransactionState
 from aioproducer.protocol.messages.fetch import FetchableTopicResponse, PartitionData
 from aioproducer.protocol.messages.group_offsets import (
     OffsetCommitResponsePartition,
@@ -68,6 +78,17 @@ from aioproducer.protocol.messages.offsets import (
 )
 from aioproducer.protocol.messages.produce import PartitionProduceResponse, TopicProduceResponse
 from aioproducer.protocol.messages.topics import CreatableTopicResult, CreatePartitionsTopicResult, DeletableTopicResult
+from aioproducer.protocol.messages.transactions import (
+    AddPartitionsToTxnPartitionResult,
+    AddPartitionsToTxnTopicResult,
+    PartitionResponse,
+    TopicResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+    WritableTxnMarkerPartitionResult,
+    WritableTxnMarkerResult,
+    WritableTxnMarkerTopicResult,
+)
 from aioproducer.protocol.schema import Struct
 
 # A topic of a request, one of its partitions, a response: which class, the caller's table knows.
@@ -234,10 +255,79 @@ def _delete_groups(request: DeleteGroupsRequest, version: int, code: int, messag
     )
 
 
+def _describe_producers(
+    request: DescribeProducersRequest, version: int, code: int, message: str | None
+) -> DescribeProducersResponse:
+    return DescribeProducersResponse(
+        topics=[
+            TopicResponse(
+                name=topic.name,
+                partitions=[
+                    PartitionResponse(partition_index=index, error_code=code) for index in topic.partition_indexes
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
 def _init_producer_id(
     request: Request[Response], version: int, code: int, message: str | None
 ) -> InitProducerIdResponse:
     return InitProducerIdResponse(error_code=code, producer_id=-1, producer_epoch=-1)
+
+
+def _add_partitions_to_txn(
+    request: AddPartitionsToTxnRequest, version: int, code: int, message: str | None
+) -> AddPartitionsToTxnResponse:
+    if version >= 4:
+        return AddPartitionsToTxnResponse(error_code=code)
+    return AddPartitionsToTxnResponse(
+        results_by_topic_v3_and_below=[
+            AddPartitionsToTxnTopicResult(
+                name=topic.name,
+                results_by_partition=[
+                    AddPartitionsToTxnPartitionResult(partition_index=index, partition_error_code=code)
+                    for index in topic.partitions
+                ],
+            )
+            for topic in request.v3_and_below_topics
+        ]
+    )
+
+
+def _write_txn_markers(
+    request: WriteTxnMarkersRequest, version: int, code: int, message: str | None
+) -> WriteTxnMarkersResponse:
+    return WriteTxnMarkersResponse(
+        markers=[
+            WritableTxnMarkerResult(
+                producer_id=marker.producer_id,
+                topics=[
+                    WritableTxnMarkerTopicResult(
+                        name=topic.name,
+                        partitions=[
+                            WritableTxnMarkerPartitionResult(partition_index=index, error_code=code)
+                            for index in topic.partition_indexes
+                        ],
+                    )
+                    for topic in marker.topics
+                ],
+            )
+            for marker in request.markers
+        ]
+    )
+
+
+def _describe_transactions(
+    request: DescribeTransactionsRequest, version: int, code: int, message: str | None
+) -> DescribeTransactionsResponse:
+    return DescribeTransactionsResponse(
+        transaction_states=[
+            TransactionState(transactional_id=transactional_id, error_code=code)
+            for transactional_id in request.transactional_ids
+        ]
+    )
 
 
 def _create_topics(request: Part, version: int, code: int, message: str | None) -> CreateTopicsResponse:
@@ -319,7 +409,11 @@ _ERROR_RESPONSES: Final[dict[int, Callable[[Part, int, int, str | None], Respons
     ApiKey.JOIN_GROUP: _join_group,
     ApiKey.DESCRIBE_GROUPS: _describe_groups,
     ApiKey.DELETE_GROUPS: _delete_groups,
+    ApiKey.DESCRIBE_PRODUCERS: _describe_producers,
     ApiKey.INIT_PRODUCER_ID: _init_producer_id,
+    ApiKey.ADD_PARTITIONS_TO_TXN: _add_partitions_to_txn,
+    ApiKey.WRITE_TXN_MARKERS: _write_txn_markers,
+    ApiKey.DESCRIBE_TRANSACTIONS: _describe_transactions,
     ApiKey.DESCRIBE_CONFIGS: _of_resources(DescribeConfigsResponse, "results", DescribeConfigsResult),
     ApiKey.ALTER_CONFIGS: _of_resources(AlterConfigsResponse, "responses", AlterConfigsResourceResponse),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: _of_resources(
@@ -332,6 +426,9 @@ _ERROR_RESPONSES: Final[dict[int, Callable[[Part, int, int, str | None], Respons
     ApiKey.LIST_OFFSETS: _of_partitions(ListOffsetsResponse, ListOffsetsTopicResponse, ListOffsetsPartitionResponse),
     ApiKey.OFFSET_COMMIT: _of_partitions(
         OffsetCommitResponse, OffsetCommitResponseTopic, OffsetCommitResponsePartition
+    ),
+    ApiKey.TXN_OFFSET_COMMIT: _of_partitions(
+        TxnOffsetCommitResponse, TxnOffsetCommitResponseTopic, TxnOffsetCommitResponsePartition
     ),
     ApiKey.DELETE_RECORDS: _of_partitions(
         DeleteRecordsResponse, DeleteRecordsTopicResult, DeleteRecordsPartitionResult, low_watermark=-1
@@ -361,6 +458,7 @@ TOPIC_LISTS: Final[dict[int, tuple[TopicList, ...]]] = {
     ApiKey.PRODUCE: (TopicList("topic_data", "responses", "partition_data", "partition_responses", "index"),),
     ApiKey.LIST_OFFSETS: (TopicList("topics", "topics", "partitions"),),
     ApiKey.OFFSET_COMMIT: (TopicList("topics", "topics", "partitions"),),
+    ApiKey.TXN_OFFSET_COMMIT: (TopicList("topics", "topics", "partitions"),),
     ApiKey.DELETE_RECORDS: (TopicList("topics", "topics", "partitions"),),
     ApiKey.OFFSET_FOR_LEADER_EPOCH: (TopicList("topics", "topics", "partitions", index="partition", name="topic"),),
     ApiKey.CREATE_TOPICS: (TopicList("topics", "topics"),),

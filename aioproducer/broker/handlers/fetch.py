@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 from aioproducer.broker.handlers.error_responses import error_code
 from aioproducer.broker.handlers.fetch_session import FIRST_VERSION_WITH_IDS, WantedPartition
 from aioproducer.broker.handlers.leaders import LEADER_MOVED, LeaderFinder
-from aioproducer.broker.handlers.turns import Turns
+from aioproducer.broker.turns import Turns
 from aioproducer.errors import (
     FetchSessionIdNotFoundError,
     FetchSessionTopicIdError,
@@ -34,7 +34,13 @@ from aioproducer.errors import (
     UnknownTopicOrPartitionError,
     UnsupportedCompressionTypeError,
 )
-from aioproducer.protocol.messages.fetch import EpochEndOffset, FetchRequest, FetchResponse, PartitionData
+from aioproducer.protocol.messages.fetch import (
+    AbortedTransaction,
+    EpochEndOffset,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,6 +48,7 @@ if TYPE_CHECKING:
     from aioproducer.broker.handlers.context import BrokerNode, RequestContext
     from aioproducer.broker.handlers.fetch_moves import Key
     from aioproducer.broker.handlers.fetch_session import FetchContext
+    from aioproducer.broker.log import AbortedTransaction as StoredAbort
     from aioproducer.broker.replicas.partition import Partition
     from aioproducer.protocol import Buffer
 
@@ -125,7 +132,11 @@ class _Reading:
             data.diverging_epoch = EpochEndOffset(epoch=diverging[0], end_offset=diverging[1])
             data.aborted_transactions = None
             return _Read(wanted, data)
-        records = self._records(partition, request.fetch_offset, min(request.partition_max_bytes, room), first)
+        records, aborted = self._records(partition, request.fetch_offset, min(request.partition_max_bytes, room), first)
+        if data.aborted_transactions is not None:
+            data.aborted_transactions = [
+                AbortedTransaction(producer_id=each.producer_id, first_offset=each.first_offset) for each in aborted
+            ]
         if self.is_follower and not is_repeated:
             partition.follower_fetched(
                 self.replica_id,
@@ -154,7 +165,10 @@ class _Reading:
             )
         partition.follower(self.replica_id)
 
-    def _records(self, partition: Partition, offset: int, max_bytes: int, first: bool) -> Sequence[Buffer]:
+    def _records(
+        self, partition: Partition, offset: int, max_bytes: int, first: bool
+    ) -> tuple[Sequence[Buffer], Sequence[StoredAbort]]:
+        """The batches that the reader gets, and the aborted transactions that some of them may belong to."""
         start, end = partition.log_start_offset, partition.log_end_offset
         if not start <= offset <= end:
             raise OffsetOutOfRangeError(
@@ -163,11 +177,14 @@ class _Reading:
             )
         up_to = self.end_offset(partition)
         if offset >= up_to:
-            return ()
+            return (), ()
         if max_bytes < 0:
             # Kafka has no other answer to that.
             raise UnknownServerError(f"Invalid max size {max_bytes} for log read")
-        return partition.log.read(offset, min(max_bytes, LONGEST_READ), up_to=up_to, min_one_batch=first)
+        limit = min(max_bytes, LONGEST_READ)
+        if self.is_read_committed and not self.is_follower:
+            return partition.log.read_committed(offset, limit, up_to=up_to, min_one_batch=first)
+        return partition.log.read(offset, limit, up_to=up_to, min_one_batch=first), ()
 
 
 @dataclass(slots=True)

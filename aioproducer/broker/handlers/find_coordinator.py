@@ -1,11 +1,11 @@
-"""FindCoordinator, versions 0-6: the node that coordinates a group.
+"""FindCoordinator, versions 0-6: the node that coordinates a group or a transactional id.
 
 * 0: one group. 1: ``key_type``, ``throttle_time_ms``, ``error_message``. 2: as 1. 3: flexible.
 * 4: several keys at once (KIP-699). 5: a client may be told that aborting its transaction cures an error (KIP-890).
 * 6: share groups (KIP-932).
 
-Of the key types only groups are served: for transactional ids and share groups the answer is INVALID_REQUEST, as
-Kafka's for a kind of coordinator that a broker does not have; clients take it as final.
+Of the key types groups and transactional ids are served: for share groups the answer is INVALID_REQUEST, as Kafka's
+for a kind of coordinator that a broker does not have; clients take it as final.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ _FIRST_WITH_SEVERAL_KEYS: Final = 4
 _GROUP: Final = 0
 _TRANSACTION: Final = 1
 _SHARE: Final = 2
-_NO_TRANSACTIONS: Final = "This broker does not serve transactions yet: it has no coordinator of transactional ids."
 _MALFORMED: Final = (
     "This most likely occurs because of a request being malformed by the client library or the message was sent to an "
     "incompatible broker. See the broker logs for more details."
@@ -32,7 +31,7 @@ _MALFORMED: Final = (
 
 
 async def handle(context: RequestContext, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
-    """The coordinator of each key. Asking for a group's creates ``__consumer_offsets`` where there is none yet."""
+    """The coordinator of each key; its topic is created if there is none yet."""
     if context.version >= _FIRST_WITH_SEVERAL_KEYS:
         found = [_find(context, request.key_type, key) for key in request.coordinator_keys]
         for one in found:
@@ -53,9 +52,12 @@ async def handle(context: RequestContext, request: FindCoordinatorRequest) -> Fi
 
 def _find(context: RequestContext, key_type: int, key: str) -> Coordinator:
     try:
-        if key_type != _GROUP:
-            raise InvalidRequestError(_NO_TRANSACTIONS if key_type == _TRANSACTION else _MALFORMED)
-        node = context.broker.groups.find(key)
+        if key_type == _GROUP:
+            node = context.broker.groups.shards.find(key)
+        elif key_type == _TRANSACTION:
+            node = context.broker.transactions.shards.find(key)
+        else:
+            raise InvalidRequestError(_MALFORMED)
     except BrokerError as error:
         return Coordinator(key=key, node_id=-1, host="", port=-1, error_code=error.code, error_message=str(error))
     return Coordinator(key=key, node_id=node.node_id, host=node.host, port=node.port)

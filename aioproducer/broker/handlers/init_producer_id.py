@@ -1,17 +1,16 @@
-"""InitProducerId, versions 0-5: a producer id for an idempotent producer (KIP-98).
+"""InitProducerId, versions 0-5: a producer id for an idempotent or a transactional producer (KIP-98).
 
 * 0, 1: the base. 2: flexible. 3: a producer that has an id says it and its epoch (KIP-360); as in Kafka one without a
-  transactional id gets a new id all the same. 4, 5: errors that concern transactions.
-
-Transactions are not served: a transactional id is refused with TRANSACTIONAL_ID_AUTHORIZATION_FAILED, see ``produce``.
+  transactional id gets a new id all the same. 4: PRODUCER_FENCED, before INVALID_PRODUCER_EPOCH.
+* 5: a client may be told that aborting its transaction cures an error (KIP-890).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from aioproducer.broker.handlers.produce import TRANSACTIONS_NOT_SERVED
-from aioproducer.errors import InvalidRequestError, TransactionalIdAuthorizationError
+from aioproducer.broker.transactions.states import NO_EPOCH, NO_PRODUCER_ID, ProducerIdAndEpoch
+from aioproducer.errors import InvalidProducerEpochError, InvalidRequestError, ProducerFencedError
 from aioproducer.protocol.messages.producer_ids import InitProducerIdRequest, InitProducerIdResponse
 
 if TYPE_CHECKING:
@@ -19,16 +18,25 @@ if TYPE_CHECKING:
 
 VERSIONS = range(6)
 
+_FIRST_WITH_PRODUCER_FENCED: Final = 4
+
 
 async def handle(context: RequestContext, request: InitProducerIdRequest) -> InitProducerIdResponse:
-    """An id that no other producer has, with the epoch 0.
+    """Without a transactional id, an id that no other producer has; with one, its id with a new epoch.
 
     Raises:
-        TransactionalIdAuthorizationError: there is a transactional id.
-        InvalidRequestError: an empty transactional id, or an id without epoch or the reverse.
+        InvalidRequestError: a producer id without epoch or the reverse.
     """
-    if request.transactional_id:
-        raise TransactionalIdAuthorizationError(TRANSACTIONS_NOT_SERVED)
-    if request.transactional_id is not None or (request.producer_id == -1) != (request.producer_epoch == -1):
+    if (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == NO_EPOCH):
         raise InvalidRequestError()
-    return InitProducerIdResponse(producer_id=context.broker.controller.allocate_producer_id(), producer_epoch=0)
+    if request.transactional_id is None:
+        return InitProducerIdResponse(producer_id=context.broker.controller.allocate_producer_id(), producer_epoch=0)
+    expected = ProducerIdAndEpoch(request.producer_id, request.producer_epoch)
+    code, producer = await context.broker.transactions.init_producer_id(
+        request.transactional_id,
+        request.transaction_timeout_ms,
+        None if request.producer_id == NO_PRODUCER_ID else expected,
+    )
+    if code == ProducerFencedError.code and context.version < _FIRST_WITH_PRODUCER_FENCED:
+        code = InvalidProducerEpochError.code
+    return InitProducerIdResponse(error_code=code, producer_id=producer.producer_id, producer_epoch=producer.epoch)

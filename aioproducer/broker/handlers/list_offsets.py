@@ -12,7 +12,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from aioproducer.broker.handlers.error_responses import error_code
-from aioproducer.broker.handlers.turns import Turns
+from aioproducer.broker.turns import Turns
 from aioproducer.errors import (
     InvalidRequestError,
     KafkaError,

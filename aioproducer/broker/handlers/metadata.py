@@ -17,15 +17,17 @@ from aioproducer.broker.controller.controller import TopicSpec
 from aioproducer.broker.controller.topic_rules import check_name
 from aioproducer.broker.groups import offsets_topic_spec
 from aioproducer.broker.handlers.leaders import CLUSTER_OPERATIONS, TOPIC_OPERATIONS, has_live_leader
-from aioproducer.broker.handlers.turns import Turns
 from aioproducer.broker.image import (
     GROUP_METADATA_TOPIC,
     INTERNAL_TOPICS,
     NO_LEADER,
+    TRANSACTION_STATE_TOPIC,
     ClusterImage,
     PartitionState,
     TopicState,
 )
+from aioproducer.broker.transactions import transactions_topic_spec
+from aioproducer.broker.turns import Turns
 from aioproducer.errors import (
     InvalidRequestError,
     InvalidTopicError,
@@ -153,8 +155,12 @@ def create_on_demand(broker: BrokerNode, name: str) -> None:
     AutoTopicCreationManager).
     """
     try:
-        internal = name == GROUP_METADATA_TOPIC
-        spec = offsets_topic_spec(broker.config, broker.image) if internal else TopicSpec(name)
+        if name == GROUP_METADATA_TOPIC:
+            spec = offsets_topic_spec(broker.config, broker.image)
+        elif name == TRANSACTION_STATE_TOPIC:
+            spec = transactions_topic_spec(broker.config, broker.image)
+        else:
+            spec = TopicSpec(name)
         broker.controller.create_topic(spec)
     except KafkaError as error:
         _logger.warning("the topic %r was asked for and cannot be created: %s", name, error)

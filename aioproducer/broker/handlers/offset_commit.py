@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from aioproducer.broker.groups.coordinator import CommittedOffset, Committer
-from aioproducer.errors import BrokerError, UnknownTopicIdError, UnknownTopicOrPartitionError
+from aioproducer.broker.groups.commits import Committer
+from aioproducer.broker.handlers.committing import CommitAnswer, known_offsets
+from aioproducer.errors import BrokerError
 from aioproducer.protocol.messages.group_offsets import (
     OffsetCommitRequest,
-    OffsetCommitRequestTopic,
     OffsetCommitResponse,
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
@@ -21,7 +21,6 @@ from aioproducer.protocol.messages.group_offsets import (
 
 if TYPE_CHECKING:
     from aioproducer.broker.handlers.context import RequestContext
-    from aioproducer.broker.image import ClusterImage
 
 VERSIONS = range(2, 11)
 
@@ -31,26 +30,10 @@ _FIRST_WITH_TOPIC_IDS: Final = 10
 async def handle(context: RequestContext, request: OffsetCommitRequest) -> OffsetCommitResponse:
     """Answered when the offsets are in the log; those of unknown partitions are refused one by one."""
     by_id = context.version >= _FIRST_WITH_TOPIC_IDS
-    answer = _Answer(by_id)
-    offsets: list[CommittedOffset] = []
-    for topic in request.topics:
-        name, partition_count, code = _look_up(context.broker.image, topic, by_id)
-        for partition in topic.partitions:
-            index = partition.partition_index
-            if code or not 0 <= index < partition_count:
-                answer.add(topic.name, topic.topic_id, index, code or UnknownTopicOrPartitionError.code)
-                continue
-            offsets.append(
-                CommittedOffset(
-                    name,
-                    topic.topic_id,
-                    index,
-                    partition.committed_offset,
-                    partition.committed_leader_epoch,
-                    partition.committed_metadata,
-                    request.retention_time_ms,
-                )
-            )
+    answer = CommitAnswer(by_id=by_id)
+    offsets = known_offsets(
+        context.broker.image, request.topics, answer, by_id=by_id, retention_ms=request.retention_time_ms
+    )
     if offsets:
         committer = Committer(
             request.group_id, request.member_id, request.group_instance_id, request.generation_id_or_member_epoch
@@ -58,32 +41,18 @@ async def handle(context: RequestContext, request: OffsetCommitRequest) -> Offse
         try:
             codes = await context.broker.groups.commit(committer, offsets, version=context.version)
         except BrokerError as error:
-            codes = {(offset.topic, offset.partition): error.code for offset in offsets}
-        for offset in offsets:
-            answer.add(offset.topic, offset.topic_id, offset.partition, codes[offset.topic, offset.partition])
-    return OffsetCommitResponse(topics=answer.topics)
-
-
-def _look_up(image: ClusterImage, topic: OffsetCommitRequestTopic, by_id: bool) -> tuple[str, int, int]:
-    """The topic's name and number of partitions, and the error code where it is unknown."""
-    known = image.topics_by_id.get(topic.topic_id) if by_id else image.topics.get(topic.name)
-    if known is None:
-        return "", 0, (UnknownTopicIdError if by_id else UnknownTopicOrPartitionError).code
-    return known.name, len(known.partitions), 0
-
-
-class _Answer:
-    """Gathers partitions under their topics."""
-
-    def __init__(self, by_id: bool) -> None:
-        self.topics: list[OffsetCommitResponseTopic] = []
-        self._by_id = by_id
-        self._known: dict[str | bytes, OffsetCommitResponseTopic] = {}
-
-    def add(self, name: str, topic_id: bytes, index: int, code: int) -> None:
-        key = topic_id if self._by_id else name
-        topic = self._known.get(key)
-        if topic is None:
-            topic = self._known[key] = OffsetCommitResponseTopic(name=name, topic_id=topic_id)
-            self.topics.append(topic)
-        topic.partitions.append(OffsetCommitResponsePartition(partition_index=index, error_code=code))
+            answer.add_all(offsets, error.code)
+        else:
+            answer.add_all(offsets, codes)
+    return OffsetCommitResponse(
+        topics=[
+            OffsetCommitResponseTopic(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                partitions=[
+                    OffsetCommitResponsePartition(partition_index=index, error_code=code) for index, code in topic.codes
+                ],
+            )
+            for topic in answer.topics
+        ]
+    )

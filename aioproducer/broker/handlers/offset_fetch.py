@@ -2,18 +2,19 @@
 
 * 1: one group; its errors stand at each partition. 2: null ``topics`` asks for all; the error is the response's.
 * 3: ``throttle_time_ms``. 4: as 3. 5: leader epochs (KIP-320). 6: flexible. 7: ``require_stable`` (KIP-447): what is
-  being committed is waited for. 8: several groups (KIP-709). 9: as 8 for classic groups (KIP-848). 10: topics by id.
+  being committed is waited for, and a partition with an offset of an open transaction has UNSTABLE_OFFSET_COMMIT.
+* 8: several groups (KIP-709). 9: as 8 for classic groups (KIP-848). 10: topics by id.
 
 A partition without an offset has -1 and no error, also where there is no such group or partition.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from aioproducer.broker.groups.records import OffsetCommitValue
-from aioproducer.errors import BrokerError, UnknownTopicIdError
+from aioproducer.broker.groups.offsets import KeptOffset
+from aioproducer.errors import BrokerError, UnknownTopicIdError, UnstableOffsetCommitError
 from aioproducer.protocol import ZERO_UUID
 from aioproducer.protocol.messages.group_offsets import (
     OffsetFetchRequest,
@@ -37,7 +38,7 @@ _FIRST_WITH_ERROR_OF_RESPONSE: Final = 2
 _FIRST_WITH_SEVERAL_GROUPS: Final = 8
 _FIRST_WITH_TOPIC_IDS: Final = 10
 
-_NO_OFFSETS: Final[Mapping[int, OffsetCommitValue]] = {}
+_NO_OFFSETS: Final[Mapping[int, KeptOffset]] = {}
 
 
 class _Wanted(NamedTuple):
@@ -69,7 +70,7 @@ async def _fetch(
     image, by_id = context.broker.image, context.version >= _FIRST_WITH_TOPIC_IDS
     response = OffsetFetchResponseGroup(group_id=asked.group_id)
     try:
-        offsets = await context.broker.groups.offsets(asked.group_id, require_stable=require_stable)
+        offsets, unstable = await context.broker.groups.offsets(asked.group_id, require_stable=require_stable)
     except BrokerError as error:
         response.error_code = error.code
         return response
@@ -79,7 +80,8 @@ async def _fetch(
             # Who goes by ids cannot be told of a topic that has none any more.
             if topic is not None or not by_id:
                 topic_id = ZERO_UUID if topic is None else topic.topic_id
-                response.topics.append(_topic(_Wanted(name, topic_id, list(partitions)), partitions, check_id=False))
+                wanted_topic = _Wanted(name, topic_id, list(partitions))
+                response.topics.append(_topic(wanted_topic, partitions, unstable.get(name, ()), check_id=False))
         return response
     wanted = [_wanted(image, topic, by_id) for topic in asked.topics]
     # As Kafka has it, topics of unknown ids come last.
@@ -88,7 +90,8 @@ async def _fetch(
             response.topics.append(_unknown(topic_wanted))
         else:
             kept = offsets.get(topic_wanted.name, _NO_OFFSETS)
-            response.topics.append(_topic(topic_wanted, kept, check_id=by_id))
+            pending = unstable.get(topic_wanted.name, ())
+            response.topics.append(_topic(topic_wanted, kept, pending, check_id=by_id))
     return response
 
 
@@ -111,15 +114,20 @@ def _unknown(wanted: _Wanted) -> OffsetFetchResponseTopics:
     )
 
 
-def _topic(wanted: _Wanted, kept: Mapping[int, OffsetCommitValue], *, check_id: bool) -> OffsetFetchResponseTopics:
+def _topic(
+    wanted: _Wanted, kept: Mapping[int, KeptOffset], unstable: Container[int], *, check_id: bool
+) -> OffsetFetchResponseTopics:
     topic = OffsetFetchResponseTopics(name=wanted.name or "", topic_id=wanted.topic_id)
     for index in wanted.indexes:
-        value = kept.get(index)
+        found = kept.get(index)
+        value = None if found is None else found.value
         if value is not None and check_id and value.topic_id not in (ZERO_UUID, wanted.topic_id):
             # Committed for a topic of the same name that was deleted since.
             value = None
         partition = OffsetFetchResponsePartitions(partition_index=index, committed_offset=-1, metadata="")
-        if value is not None:
+        if index in unstable:
+            partition.error_code = UnstableOffsetCommitError.code
+        elif value is not None:
             partition.committed_offset = value.offset
             partition.committed_leader_epoch = value.leader_epoch
             partition.metadata = value.metadata

@@ -1,11 +1,12 @@
 """Produce, versions 3-13: append a record batch to each of some partitions.
 
 * 3, 4: the base. 5: log start offset in the response. 7: zstd. 8: errors of single records, and texts.
-* 9: flexible. 10: where the leader has gone (KIP-951). 11, 12: matters of transactions. 13: topics by id (KIP-516).
+* 9: flexible. 10: where the leader has gone (KIP-951). 11: TRANSACTION_ABORTABLE. 12: the first batch of a transaction
+  adds its partition to it (KIP-890). 13: topics by id (KIP-516).
 
 ApiVersions says 0-13, because librdkafka does not compress where it does not find version 0 (KAFKA-18659), but versions
-below 3 are refused. Transactions are not served: a request with transactional records fails as a whole with
-TRANSACTIONAL_ID_AUTHORIZATION_FAILED, which every client takes as final and as being about its transactional id.
+below 3 are refused. A request with transactional records and no transactional id fails as a whole with
+TRANSACTIONAL_ID_AUTHORIZATION_FAILED.
 """
 
 from __future__ import annotations
@@ -14,12 +15,14 @@ import logging
 import struct
 from typing import TYPE_CHECKING, Final
 
-from aioproducer.broker.handlers.error_responses import error_code
+from aioproducer.broker.handlers.error_responses import error_code, error_message
 from aioproducer.broker.handlers.leaders import LEADER_MOVED, LeaderFinder
 from aioproducer.broker.image import INTERNAL_TOPICS
 from aioproducer.broker.log import record_errors
+from aioproducer.broker.replicas.verification import Support, Verified, verify
 from aioproducer.errors import (
     CorruptRecordError,
+    InvalidPidMappingError,
     InvalidRecordError,
     InvalidRequiredAcksError,
     InvalidTopicError,
@@ -51,7 +54,7 @@ from aioproducer.wire.record_batch import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from aioproducer.broker.handlers.context import BrokerNode, RequestContext
     from aioproducer.broker.log import AppendInfo
@@ -59,7 +62,6 @@ if TYPE_CHECKING:
 VERSIONS = range(3, 14)
 ADVERTISED_MIN_VERSION = 0
 
-TRANSACTIONS_NOT_SERVED: Final = "Transactions are not served by this broker: use no transactional id."
 
 _logger = logging.getLogger(__name__)
 
@@ -68,6 +70,7 @@ _ADMIN_CLIENT_ID: Final = "__admin_client"
 
 _LENGTH: Final = struct.Struct(">8xi")
 _ATTRIBUTES: Final = struct.Struct(">21xh")
+_PRODUCER: Final = struct.Struct(">43xqhi")
 _MAGIC: Final = struct.Struct(">16xb")
 _SMALLEST_LENGTH: Final = 14
 _ZSTD: Final = 4
@@ -91,7 +94,8 @@ async def handle(context: RequestContext, request: ProduceRequest) -> ProduceRes
     With ``acks`` 0 there is no response; the connection ends where something failed.
 
     Raises:
-        TransactionalIdAuthorizationError: a batch is of a transaction.
+        TransactionalIdAuthorizationError: a batch is of a transaction, and the request names none.
+        InvalidPidMappingError: batches are of transactions of several producers.
         CorruptRecordError: a batch has a length or format that none can have.
     """
     version = context.version
@@ -121,8 +125,16 @@ async def handle(context: RequestContext, request: ProduceRequest) -> ProduceRes
             else:
                 _fill_error(answer, error, log_start_offset=-1)
                 failed = True
+    guards = None
+    if batches and request.transactional_id is not None:
+        guards, errors = await _verified(broker, request.transactional_id, batches, version)
+        for key, error in errors.items():
+            del batches[key]
+            _fill_error(places[key], error, log_start_offset=-1)
+            places[key].error_message = error_message(error)
+            failed = True
     if batches:
-        outcomes = await broker.replicas.append(batches, acks=acks, timeout_ms=request.timeout_ms)
+        outcomes = await broker.replicas.append(batches, acks=acks, timeout_ms=request.timeout_ms, guards=guards)
         for key, outcome in outcomes.items():
             written = outcomes.unacknowledged.get(key)
             if isinstance(outcome, KafkaError):
@@ -166,7 +178,7 @@ def _by_topic(request: ProduceRequest, version: int) -> Iterable[tuple[TopicProd
 
     Raises:
         CorruptRecordError: a batch has a length or format that none can have.
-        TransactionalIdAuthorizationError: a batch is of a transaction.
+        TransactionalIdAuthorizationError: a batch is of a transaction, and the request names none.
         UnknownServerError: there are no records at all, which Kafka has no other answer to.
     """
     topics: dict[str | bytes, tuple[TopicProduceData, dict[int, memoryview]]] = {}
@@ -176,10 +188,35 @@ def _by_topic(request: ProduceRequest, version: int) -> Iterable[tuple[TopicProd
             records = data.records
             if not isinstance(records, memoryview):
                 raise UnknownServerError()
-            if _attributes(records, _batch_end(records)) & TRANSACTIONAL_FLAG:
-                raise TransactionalIdAuthorizationError(TRANSACTIONS_NOT_SERVED)
+            is_transactional = _attributes(records, _batch_end(records)) & TRANSACTIONAL_FLAG
+            if is_transactional and request.transactional_id is None:
+                raise TransactionalIdAuthorizationError()
             wanted[data.index] = records
     return topics.values()
+
+
+async def _verified(
+    broker: BrokerNode, transactional_id: str, batches: Mapping[tuple[str, int], memoryview], version: int
+) -> Verified:
+    """Verify the transaction that batches belong to, where there are such.
+
+    Raises:
+        InvalidPidMappingError: they are of several producers.
+    """
+    producers: set[tuple[int, int]] = set()
+    sequences: dict[tuple[str, int], int] = {}
+    for key, records in batches.items():
+        producer_id, epoch, sequence = _PRODUCER.unpack_from(records)
+        if producer_id >= 0 and _attributes(records, len(records)) & TRANSACTIONAL_FLAG:
+            producers.add((producer_id, epoch))
+            sequences[key] = sequence
+    if not producers:
+        return Verified({}, {})
+    if len(producers) > 1:
+        raise InvalidPidMappingError("Transactional records contained more than one producer ID")
+    [(producer_id, epoch)] = producers
+    support = Support.ADD if version >= 12 else Support.VERIFY_ABORTABLE if version == 11 else Support.VERIFY
+    return await verify(broker.replicas, broker.transactions, transactional_id, producer_id, epoch, sequences, support)
 
 
 def _batch_end(records: memoryview, position: int = 0) -> int:

@@ -77,6 +77,10 @@ class Requests:
             if response is None:
                 return Reply((), close=context.must_close)
             return self._reply(context, request, response)
+        if fault.postpone_ms:
+            await broker.faults.hold(fault.postpone_ms)
+        if fault.is_repeated and fault.disconnect != "before":
+            await self._respond(handler, context, _read(_REQUESTS[api_key], version, body), fault)
         return await self._answer_faulty(handler, context, request, fault)
 
     async def _handle(self, handler: Handler, context: RequestContext, request: Request[Response]) -> Response | None:

@@ -8,11 +8,13 @@ from aioproducer.broker.log.leader_epochs import EpochEntry as EpochEntry
 from aioproducer.broker.log.leader_epochs import LeaderEpochCache as LeaderEpochCache
 from aioproducer.broker.log.log import Log as Log
 from aioproducer.broker.log.manager import LogManager as LogManager
+from aioproducer.broker.log.open_transactions import VerificationGuard as VerificationGuard
 from aioproducer.broker.log.producer_state import ProducerStateManager as ProducerStateManager
 from aioproducer.broker.log.reading import TimestampOffset as TimestampOffset
 from aioproducer.broker.log.storage import DirectoryStorage as DirectoryStorage
 from aioproducer.broker.log.storage import MemoryStorage as MemoryStorage
 from aioproducer.broker.log.storage import Storage as Storage
+from aioproducer.broker.log.transaction_index import AbortedTransaction as AbortedTransaction
 from aioproducer.broker.log.validation import OffsetsOutOfOrderError as OffsetsOutOfOrderError
 from aioproducer.broker.log.validation import RecordError as RecordError
 from aioproducer.broker.log.validation import UnexpectedAppendOffsetError as UnexpectedAppendOffsetError

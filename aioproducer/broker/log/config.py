@@ -38,6 +38,8 @@ class LogConfig:
     unclean_leader_election_enable: bool = False
     delete_retention_ms: int = _DAY_MS
     producer_id_expiration_ms: int = _DAY_MS
+    transaction_partition_verification_enable: bool = True
+    """Have each transaction verified with its coordinator before its first batch is written (KIP-890)."""
     validate_records: bool = IS_COMPILED
     """Check every record of a batch that is appended, as Kafka does, not the header alone. Not a key of Kafka."""
 

@@ -31,7 +31,7 @@ class TimestampEntry(NamedTuple):
     offset: int
 
 
-class _Index:
+class Index:
     """Entries of a fixed size, rising in their first field."""
 
     __slots__ = ("_data", "_entry", "_is_retired", "_lock", "_name", "_storage", "_written", "base_offset")
@@ -96,7 +96,7 @@ class _Index:
             self._written += len(data)
 
 
-class OffsetIndex(_Index):
+class OffsetIndex(Index):
     """Offsets to file positions: 8 bytes an entry, relative offset and position (``OffsetIndex``)."""
 
     __slots__ = ()
@@ -155,7 +155,7 @@ class OffsetIndex(_Index):
         return bool(0 <= first <= relative and 0 <= first_position <= position < log_size)
 
 
-class TimeIndex(_Index):
+class TimeIndex(Index):
     """Timestamps to offsets: 12 bytes an entry, timestamp and relative offset (``TimeIndex``)."""
 
     __slots__ = ()

@@ -12,63 +12,49 @@ Everything but :meth:`Log.flush` belongs to one thread.
 from __future__ import annotations
 
 import random
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from struct import Struct
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from aioproducer.broker.log.append_info import AppendInfo
 from aioproducer.broker.log.config import LogConfig
-from aioproducer.broker.log.leader_epochs import LeaderEpochCache
-from aioproducer.broker.log.producer_state import ProducerStateManager
-from aioproducer.broker.log.reading import TimestampOffset, find_max_timestamp, find_timestamp, read_batches
-from aioproducer.broker.log.recovery import load_segments, rebuild_producer_state
+from aioproducer.broker.log.open_transactions import VerificationGuard
+from aioproducer.broker.log.recovery import load_segments
 from aioproducer.broker.log.retention import count_old_segments
 from aioproducer.broker.log.segment import Segment, StoredBatch
 from aioproducer.broker.log.storage import Storage
+from aioproducer.broker.log.stored_log import StoredLog
 from aioproducer.broker.log.validation import (
     BatchHeader,
+    read_marker,
     validate_for_follower,
     validate_for_leader,
 )
 from aioproducer.compression.base import Buffer
 from aioproducer.errors import KafkaStorageError, OffsetOutOfRangeError, RecordBatchTooLargeError
-from aioproducer.wire.record_batch import NO_TIMESTAMP
+from aioproducer.wire.control_batch import ControlRecord, ControlRecordType, encode_control_batch
+from aioproducer.wire.record_batch import CONTROL_FLAG, NO_TIMESTAMP
 
 _INT32 = Struct(">i")
 _INT64 = Struct(">q")
 _LEADER_EPOCH_OFFSET = 12
 
 
-class Log:
+class _Incoming(NamedTuple):
+    """A batch that is to be written."""
+
+    header: BatchHeader
+    stored: StoredBatch
+    marker: ControlRecord | None
+    """What the batch says of a transaction's end."""
+
+
+class Log(StoredLog):
     """The batches of one partition, made by :meth:`open`.
 
     Compaction is not built: with ``cleanup.policy=compact`` every record must have a key, and all are kept.
     """
-
-    def __init__(
-        self, storage: Storage, config: LogConfig, topic: str, partition: int, wall_ms: Callable[[], int]
-    ) -> None:
-        self.config = config
-        self.topic = topic
-        self.partition = partition
-        self.topic_partition = f"{topic}-{partition}"
-        self.before_truncation: Callable[[int], None] | None = None
-        """Called with the new end before the log is cut below its recovery point, so that no file claims more."""
-        self._storage = storage
-        self._wall_ms = wall_ms
-        self.leader_epochs = LeaderEpochCache(storage)
-        self.producer_state = ProducerStateManager(storage, self.topic_partition)
-        self._segments: list[Segment] = []
-        self._bases: list[int] = []
-        self._size = 0
-        self.log_start_offset = 0
-        self.log_end_offset = 0
-        self.recovery_point = 0
-        self._lock = threading.Lock()
-        self._truncations = 0
-        self._unusable = ""
 
     @classmethod
     def open(
@@ -98,7 +84,13 @@ class Log:
         now_ms = wall_ms()
         with log._disk("open"):
             storage.make()
-            log._segments, log.log_start_offset, log.log_end_offset, log.recovery_point = load_segments(
+            (
+                log._segments,
+                log.log_start_offset,
+                log.log_end_offset,
+                log.recovery_point,
+                recovered_from,
+            ) = load_segments(
                 storage,
                 config,
                 log.leader_epochs,
@@ -111,39 +103,8 @@ class Log:
             log.producer_state.load_names()
             log.producer_state.remove_snapshots_after(log.log_end_offset)
             log.producer_state.remove_strays(set(log._bases))
-            log._rebuild_producer_state()
+            log._rebuild_producer_state(recovered_from)
         return log
-
-    def _rebuild_producer_state(self) -> None:
-        rebuild_producer_state(
-            self.producer_state,
-            self._segments,
-            self.log_end_offset,
-            self._wall_ms(),
-            self.config.producer_id_expiration_ms,
-        )
-
-    def _segments_changed(self) -> None:
-        self._bases = [segment.base_offset for segment in self._segments]
-        self._size = sum(segment.size for segment in self._segments)
-
-    @contextmanager
-    def _disk(self, what: str) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise self._storage_error(what, error) from error
-
-    def _storage_error(self, what: str, error: OSError) -> KafkaStorageError:
-        return KafkaStorageError(
-            f"cannot {what} the log of {self.topic_partition} in {self._storage.description}: {error}"
-        )
-
-    def _ensure_usable(self) -> None:
-        if self._unusable:
-            raise KafkaStorageError(
-                f"the log of {self.topic_partition} in {self._storage.description} {self._unusable}"
-            )
 
     @contextmanager
     def _truncating(self) -> Iterator[None]:
@@ -156,35 +117,31 @@ class Log:
             self._unusable = "could not be truncated, and must be opened anew"
             raise
 
-    @property
-    def size(self) -> int:
-        """Bytes of all segments."""
-        return self._size
-
-    @property
-    def segment_base_offsets(self) -> list[int]:
-        """Where the segments begin."""
-        return list(self._bases)
-
-    @property
-    def active_base_offset(self) -> int:
-        """Where the segment begins that takes the next batches."""
-        return self._bases[-1]
-
     # Appending
 
     def append_as_leader(
-        self, records: Buffer, leader_epoch: int, *, origin: Literal["client", "coordinator"] = "client"
+        self,
+        records: Buffer,
+        leader_epoch: int,
+        *,
+        origin: Literal["client", "coordinator"] = "client",
+        guard: VerificationGuard | None = None,
+        transaction_version: int = 0,
     ) -> AppendInfo:
         """Check one batch, give it the next offsets and ``leader_epoch``, and write it.
 
         ``records`` belongs to the log from now on: writable memory is stamped in place and may be kept without a copy.
         Batches of the coordinator are spared the checks of sequence numbers, and may be control batches.
 
+        Args:
+            guard: what ``begin_verification`` returned, for a batch that begins a transaction.
+            transaction_version: by whose rules the epoch of a control batch is checked.
+
         Raises:
-            CorruptRecordError, InvalidRecordError, InvalidTimestampError, InvalidTxnStateError, RecordTooLargeError,
+            CorruptRecordError, InvalidRecordError, InvalidTimestampError, RecordTooLargeError,
             UnsupportedCompressionTypeError: see :func:`validate_for_leader`.
-            InvalidProducerEpochError, OutOfOrderSequenceError: the producer's state forbids it.
+            InvalidProducerEpochError, InvalidTxnStateError, OutOfOrderSequenceError, TransactionCoordinatorFencedError:
+                the producer's state forbids it, see :class:`ProducerStateManager`.
             RecordBatchTooLargeError: the batch is larger than a segment.
             KafkaStorageError: the disk did not take it; the log is as it was.
         """
@@ -201,8 +158,17 @@ class Log:
             )
         first_offset = self.log_end_offset
         last_offset = first_offset + header.last_offset_delta
-        if header.producer_id >= 0:
-            duplicate = self.producer_state.check(header, first_offset, is_client=is_client)
+        marker = read_marker(header, view, f"in {self.topic_partition}")
+        if marker is not None:
+            self.producer_state.check_marker(header, marker, first_offset, transaction_version=transaction_version)
+        elif header.producer_id >= 0 and not header.attributes & CONTROL_FLAG:
+            duplicate = self.producer_state.check(
+                header,
+                first_offset,
+                is_client=is_client,
+                guard=guard,
+                is_verified=self.config.transaction_partition_verification_enable,
+            )
             if duplicate is not None:
                 return AppendInfo(
                     duplicate.first_offset,
@@ -216,9 +182,44 @@ class Log:
         _INT64.pack_into(view, 0, first_offset)
         _INT32.pack_into(view, _LEADER_EPOCH_OFFSET, leader_epoch)
         stored = StoredBatch(view, last_offset, header.max_timestamp)
-        self._write([(header, stored)], [(leader_epoch, first_offset)], first_offset, size, now_ms)
+        self._write([_Incoming(header, stored, marker)], [(leader_epoch, first_offset)], first_offset, size, now_ms)
         return AppendInfo(
             first_offset, last_offset, header.max_timestamp, log_append_time_ms, self.log_start_offset, False, size
+        )
+
+    def append_marker(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        leader_epoch: int,
+        *,
+        committed: bool,
+        coordinator_epoch: int,
+        transaction_version: int,
+    ) -> AppendInfo:
+        """Write the marker that ends a producer's transaction.
+
+        Raises:
+            InvalidProducerEpochError, TransactionCoordinatorFencedError: see ``ProducerStateManager.check_marker``.
+            KafkaStorageError: the disk did not take it; the log is as it was.
+        """
+        batch = encode_control_batch(
+            ControlRecordType.COMMIT if committed else ControlRecordType.ABORT,
+            coordinator_epoch=coordinator_epoch,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            timestamp=self._wall_ms(),
+        )
+        return self.append_as_leader(
+            bytearray(batch), leader_epoch, origin="coordinator", transaction_version=transaction_version
+        )
+
+    def begin_verification(
+        self, producer_id: int, sequence: int, epoch: int, *, supports_epoch_bump: bool
+    ) -> VerificationGuard | None:
+        """See ``ProducerStateManager.begin_verification``."""
+        return self.producer_state.begin_verification(
+            producer_id, sequence, epoch, self._wall_ms(), supports_epoch_bump=supports_epoch_bump
         )
 
     def assign_leader_epoch(self, epoch: int) -> None:
@@ -245,7 +246,11 @@ class Log:
             KafkaStorageError: the disk did not take them.
         """
         batches = [
-            (header, StoredBatch(view, header.last_offset, header.max_timestamp))
+            _Incoming(
+                header,
+                StoredBatch(view, header.last_offset, header.max_timestamp),
+                read_marker(header, view, f"in {self.topic_partition}"),
+            )
             for header, view in validate_for_follower(
                 records, self.log_end_offset, self.log_start_offset, self.topic_partition
             )
@@ -254,23 +259,23 @@ class Log:
             return AppendInfo(
                 self.log_end_offset, self.log_end_offset - 1, NO_TIMESTAMP, -1, self.log_start_offset, False, 0
             )
-        first_offset, last_offset = batches[0][0].base_offset, batches[-1][0].last_offset
+        first_offset, last_offset = batches[0].header.base_offset, batches[-1].header.last_offset
         now_ms = self._wall_ms()
         for part in self._parts(batches):
             epochs = [
-                (header.partition_leader_epoch, header.base_offset)
-                for header, _ in part
-                if header.partition_leader_epoch >= 0
+                (batch.header.partition_leader_epoch, batch.header.base_offset)
+                for batch in part
+                if batch.header.partition_leader_epoch >= 0
             ]
-            self._write(part, epochs, part[0][0].base_offset, sum(header.size for header, _ in part), now_ms)
-        max_timestamp = max(stored.max_timestamp for _, stored in batches)
-        size = sum(header.size for header, _ in batches)
+            self._write(part, epochs, part[0].header.base_offset, sum(batch.header.size for batch in part), now_ms)
+        max_timestamp = max(batch.stored.max_timestamp for batch in batches)
+        size = sum(batch.header.size for batch in batches)
         return AppendInfo(first_offset, last_offset, max_timestamp, -1, self.log_start_offset, False, size)
 
-    def _parts(self, batches: list[tuple[BatchHeader, StoredBatch]]) -> Iterator[list[tuple[BatchHeader, StoredBatch]]]:
+    def _parts(self, batches: list[_Incoming]) -> Iterator[list[_Incoming]]:
         """``batches`` in runs that fit a segment each; one that is larger than a segment is a run of its own."""
         start, size = 0, 0
-        for index, (header, _) in enumerate(batches):
+        for index, (header, _, _) in enumerate(batches):
             if size and size + header.size > self.config.segment_bytes:
                 yield batches[start:index]
                 start, size = index, 0
@@ -279,7 +284,7 @@ class Log:
 
     def _write(
         self,
-        batches: list[tuple[BatchHeader, StoredBatch]],
+        batches: list[_Incoming],
         epochs: list[tuple[int, int]],
         first_offset: int,
         size: int,
@@ -287,7 +292,7 @@ class Log:
     ) -> None:
         """Epochs, roll, log, and only when all that went well what others see: end offset and producer state."""
         self._ensure_usable()
-        stored = [batch for _, batch in batches]
+        stored = [batch.stored for batch in batches]
         max_timestamp = max([batch.max_timestamp for batch in stored])
         epochs = [entry for entry in epochs if entry[0] >= 0 and self.leader_epochs.needs(*entry)]
         before = self.leader_epochs.entries if epochs else None
@@ -306,9 +311,11 @@ class Log:
             raise self._storage_error("append to", error) from error
         self._size += size
         self.log_end_offset = stored[-1].last_offset + 1
-        for header, batch in batches:
+        for header, batch, marker in batches:
             if header.producer_id >= 0:
-                self.producer_state.update(header, batch.last_offset)
+                aborted = self.producer_state.update(header, batch.last_offset, marker)
+                if aborted is not None:
+                    segment.transaction_index.append(aborted)
         self.producer_state.map_end_offset = self.log_end_offset
 
     def _take_back_roll(self) -> Segment:
@@ -349,70 +356,6 @@ class Log:
         self._bases.append(base_offset)
         segment.save_indexes()
         return segment
-
-    # Reading
-
-    def read(self, offset: int, max_bytes: int, *, up_to: int, min_one_batch: bool) -> list[Buffer]:
-        """Whole batches as they are stored, from the one that holds ``offset`` on.
-
-        In memory these are views of what is stored. They come from one segment, so fewer bytes than are there.
-
-        Args:
-            max_bytes: how many bytes at most; never more than 8 MiB (``MAX_READ_BYTES``), but for the one batch.
-            up_to: only batches that end before this offset, e.g. the high watermark.
-            min_one_batch: take the first batch even if it is larger than ``max_bytes``.
-
-        Raises:
-            OffsetOutOfRangeError: ``offset`` is before the log's start or behind its end.
-            KafkaStorageError: the disk does not give it.
-        """
-        self._ensure_usable()
-        if not self.log_start_offset <= offset <= self.log_end_offset:
-            raise OffsetOutOfRangeError(
-                f"Received request for offset {offset} for partition {self.topic_partition}, but we only have log "
-                f"segments from offset {self.log_start_offset} up to {self.log_end_offset}."
-            )
-        up_to = min(up_to, self.log_end_offset)
-        if offset >= up_to:
-            return []
-        with self._disk("read"):
-            return read_batches(
-                self._segments,
-                self._bases,
-                offset,
-                max_bytes,
-                up_to=up_to,
-                log_end_offset=self.log_end_offset,
-                min_one_batch=min_one_batch,
-            )
-
-    def offset_for_timestamp(self, timestamp: int) -> TimestampOffset | None:
-        """The first record that is not older than ``timestamp`` (milliseconds); None if all are.
-
-        Raises:
-            KafkaStorageError: the disk does not give it.
-            ProtocolError: a batch on the way holds something else than records.
-        """
-        with self._disk("read"):
-            return find_timestamp(self._segments, timestamp, self.log_start_offset)
-
-    def max_timestamp_offset(self) -> TimestampOffset | None:
-        """The first record with the greatest timestamp; None if the log has no record with one.
-
-        Raises:
-            KafkaStorageError: the disk does not give it.
-            ProtocolError: the batch holds something else than records.
-        """
-        with self._disk("read"):
-            return find_max_timestamp(self._segments)
-
-    def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
-        """The greatest epoch up to ``epoch`` and where it ends; see :meth:`LeaderEpochCache.end_offset_for`."""
-        return self.leader_epochs.end_offset_for(epoch, self.log_end_offset)
-
-    def last_stable_offset(self, high_watermark: int) -> int:
-        """Up to where all transactions have ended. None can begin here yet, so the high watermark."""
-        return high_watermark
 
     # Cutting
 

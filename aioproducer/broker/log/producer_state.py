@@ -1,86 +1,38 @@
-"""What a partition remembers of idempotent producers, and its snapshot files (``ProducerStateManager``)."""
+"""What a partition remembers of producers and transactions, and its snapshots (``ProducerStateManager``)."""
 
 from __future__ import annotations
 
 import logging
-import struct
-from struct import Struct
-from typing import NamedTuple
 
 from aioproducer.broker.log.checkpoints import CorruptFileError
+from aioproducer.broker.log.open_transactions import OpenTransactions, VerificationGuard, VerificationState
+from aioproducer.broker.log.producers import (
+    NO_TRANSACTION,
+    BatchMetadata,
+    ProducerState,
+    decode_snapshot,
+    encode_snapshot,
+)
 from aioproducer.broker.log.storage import Storage
+from aioproducer.broker.log.transaction_index import AbortedTransaction
 from aioproducer.broker.log.validation import BatchHeader
-from aioproducer.errors import InvalidProducerEpochError, OutOfOrderSequenceError
-from aioproducer.wire.crc32c import crc32c
-from aioproducer.wire.record_batch import CONTROL_FLAG, decrement_sequence, increment_sequence
+from aioproducer.errors import (
+    InvalidProducerEpochError,
+    InvalidTxnStateError,
+    OutOfOrderSequenceError,
+    TransactionCoordinatorFencedError,
+)
+from aioproducer.wire.control_batch import ControlRecord, ControlRecordType
+from aioproducer.wire.record_batch import CONTROL_FLAG, TRANSACTIONAL_FLAG, increment_sequence
 
 logger = logging.getLogger(__name__)
 
 SNAPSHOT_SUFFIX = ".snapshot"
 BATCHES_TO_RETAIN = 5
 
-_SNAPSHOT_VERSION = 1
-_SNAPSHOT_HEADER = Struct(">hIi")
-_SNAPSHOT_ENTRY = Struct(">qhiqiqiq")
-_CRC_END = 6
-
-
-class BatchMetadata(NamedTuple):
-    """One of a producer's last batches."""
-
-    last_sequence: int
-    last_offset: int
-    offset_delta: int
-    timestamp: int
-
-    @property
-    def first_sequence(self) -> int:
-        """The sequence number of its first record."""
-        return decrement_sequence(self.last_sequence, self.offset_delta)
-
-    @property
-    def first_offset(self) -> int:
-        """The offset of its first record."""
-        return self.last_offset - self.offset_delta
-
-
-class ProducerState:
-    """One producer id: its epoch, its last batches (oldest first), and when it last wrote (ms)."""
-
-    __slots__ = ("batches", "coordinator_epoch", "current_transaction_first_offset", "last_timestamp", "producer_epoch")
-
-    def __init__(self, producer_epoch: int, last_timestamp: int) -> None:
-        self.producer_epoch = producer_epoch
-        self.last_timestamp = last_timestamp
-        self.batches: list[BatchMetadata] = []
-        self.coordinator_epoch = -1
-        self.current_transaction_first_offset = -1
-
-    @property
-    def last_sequence(self) -> int:
-        """The newest sequence number, -1 if none is known of this epoch."""
-        return self.batches[-1].last_sequence if self.batches else -1
-
-    def find_duplicate(self, header: BatchHeader) -> BatchMetadata | None:
-        """The batch that ``header`` repeats, among those remembered."""
-        if header.producer_epoch != self.producer_epoch:
-            return None
-        first_sequence = header.base_sequence
-        last_sequence = increment_sequence(first_sequence, header.last_offset_delta)
-        for batch in self.batches:
-            if batch.last_sequence == last_sequence and batch.first_sequence == first_sequence:
-                return batch
-        return None
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, ProducerState) and all(
-            getattr(self, name) == getattr(other, name) for name in self.__slots__
-        )
-
-    __hash__ = None  # type: ignore[assignment]  # it is changed in place
-
-    def __repr__(self) -> str:
-        return f"<ProducerState epoch {self.producer_epoch}, batches {self.batches}>"
+_GREATEST_EPOCH = 2**15 - 1
+_EPOCH_BUMPED = 2
+"""The transaction version from which on a marker has a greater epoch than its transaction's records (KIP-890)."""
 
 
 class ProducerStateManager:
@@ -95,31 +47,71 @@ class ProducerStateManager:
         self._topic_partition = topic_partition
         self.producers: dict[int, ProducerState] = {}
         self.map_end_offset = 0
+        self._transactions = OpenTransactions()
+        self._verifications: dict[int, VerificationState] = {}
         self._snapshots: set[int] = set()
         self._last_snapshot_offset = 0
 
-    def check(self, header: BatchHeader, offset: int, *, is_client: bool) -> BatchMetadata | None:
-        """Whether a batch may be appended at ``offset``; the batch it repeats, if it is a duplicate.
+    def check(
+        self,
+        header: BatchHeader,
+        offset: int,
+        *,
+        is_client: bool,
+        guard: VerificationGuard | None = None,
+        is_verified: bool = True,
+    ) -> BatchMetadata | None:
+        """Whether a batch of data may be appended at ``offset``; the batch it repeats, if it is a duplicate.
+
+        Args:
+            guard: what ``begin_verification`` returned, where the transaction was verified since.
+            is_verified: the batch needs a guard where it begins a transaction.
 
         Raises:
             InvalidProducerEpochError: a newer epoch is known.
+            InvalidTxnStateError: the batch would begin a transaction that was not verified, or one that ended since;
+                or it is of no transaction while the producer has one open.
             OutOfOrderSequenceError: sequence numbers before are missing, or were written longer ago than is remembered.
         """
-        state = self.producers.get(header.producer_id)
-        if state is None:
-            return None
+        producer_id, epoch = header.producer_id, header.producer_epoch
+        state = self.producers.get(producer_id)
+        where = f"producer {producer_id} at offset {offset} in partition {self._topic_partition}"
+        if state is not None:
+            if is_client:
+                duplicate = state.find_duplicate(header)
+                if duplicate is not None:
+                    return duplicate
+            if epoch < state.producer_epoch:
+                raise InvalidProducerEpochError(
+                    f"Epoch of {where} is {epoch}, which is smaller than the last seen epoch {state.producer_epoch}"
+                )
+        is_transactional = header.attributes & TRANSACTIONAL_FLAG
+        if is_transactional and is_verified and not self.has_transaction(producer_id, epoch):
+            verification = self._verifications.get(producer_id)
+            if guard is None or verification is None or verification.guard is not guard:
+                raise InvalidTxnStateError("Record was not part of an ongoing transaction")
         if is_client:
-            duplicate = state.find_duplicate(header)
-            if duplicate is not None:
-                return duplicate
+            self._check_sequence(header, state, where)
+        if state is not None and state.has_transaction and not is_transactional:
+            raise InvalidTxnStateError(f"Expected transactional write from {where}")
+        return None
+
+    def _check_sequence(self, header: BatchHeader, state: ProducerState | None, where: str) -> None:
         epoch, sequence = header.producer_epoch, header.base_sequence
-        where = f"producer {header.producer_id} at offset {offset} in partition {self._topic_partition}"
-        if epoch < state.producer_epoch:
-            raise InvalidProducerEpochError(
-                f"Epoch of {where} is {epoch}, which is smaller than the last seen epoch {state.producer_epoch}"
-            )
-        if not is_client or header.attributes & CONTROL_FLAG:
-            return None
+        verification = self._verifications.get(header.producer_id)
+        if verification is not None:
+            if verification.supports_epoch_bump and sequence != 0 and (state is None or not state.batches):
+                raise OutOfOrderSequenceError(
+                    f"Invalid sequence number for {where}: {sequence} (incoming seq. number). Expected sequence 0 for "
+                    f"transactions v2 idempotent producer with no existing state."
+                )
+            if sequence > verification.lowest_sequence:
+                raise OutOfOrderSequenceError(
+                    f"Out of order sequence number for {where}: {sequence} (incoming seq. number), "
+                    f"{verification.lowest_sequence} (earliest seen sequence)"
+                )
+        if state is None:
+            return
         if epoch != state.producer_epoch:
             if sequence != 0 and state.producer_epoch != -1:
                 raise OutOfOrderSequenceError(
@@ -131,11 +123,50 @@ class ProducerStateManager:
                 f"Out of order sequence number for {where}: {sequence} (incoming seq. number), "
                 f"{state.last_sequence} (current end sequence number)"
             )
-        return None
 
-    def update(self, header: BatchHeader, last_offset: int) -> None:
-        """Remember a batch that was appended, whoever wrote it."""
+    def check_marker(
+        self, header: BatchHeader, marker: ControlRecord, offset: int, *, transaction_version: int
+    ) -> None:
+        """Whether a marker may be appended at ``offset`` (``ProducerAppendInfo.checkProducerEpoch``).
+
+        From transaction version 2 on each transaction has an epoch of its own and its marker a greater one, so a marker
+        of the epoch of an open transaction is a late one. A marker of the current epoch where no transaction is open
+        repeats one that was written, and is accepted (KAFKA-19999).
+
+        Raises:
+            InvalidProducerEpochError: the marker is of an older epoch, or of a transaction that ended before.
+            TransactionCoordinatorFencedError: another coordinator has ended a transaction of the producer since.
+        """
+        state = self.producers.get(header.producer_id)
+        if state is None:
+            return
+        epoch, current = header.producer_epoch, state.producer_epoch
+        is_bumped = transaction_version >= _EPOCH_BUMPED
+        where = f"producer {header.producer_id} at offset {offset} in {self._topic_partition}"
+        is_repeated = is_bumped and epoch == current and (not state.has_transaction or epoch == _GREATEST_EPOCH)
+        if (epoch <= current if is_bumped else epoch < current) and not is_repeated:
+            raise InvalidProducerEpochError(
+                f"Epoch of {where} is {epoch}, which is {'<=' if is_bumped else '<'} the last seen epoch {current} "
+                f"(TV{transaction_version})"
+            )
+        if marker.coordinator_epoch is not None and marker.coordinator_epoch < state.coordinator_epoch:
+            raise TransactionCoordinatorFencedError(
+                f"Invalid coordinator epoch for {where}: {marker.coordinator_epoch} (zombie), "
+                f"{state.coordinator_epoch} (current)"
+            )
+
+    def update(
+        self, header: BatchHeader, last_offset: int, marker: ControlRecord | None = None
+    ) -> AbortedTransaction | None:
+        """Remember an appended batch of a client, coordinator or leader; ``marker`` is the record of a control batch.
+
+        Returns the transaction that the batch has aborted.
+        """
         producer_id, epoch = header.producer_id, header.producer_epoch
+        is_control = header.attributes & CONTROL_FLAG
+        if is_control and marker is None:
+            # Of a transaction that was cleaned from the log, or of a kind that came later.
+            return None
         state = self.producers.get(producer_id)
         if state is None:
             state = self.producers[producer_id] = ProducerState(epoch, header.max_timestamp)
@@ -151,22 +182,92 @@ class ProducerStateManager:
             state.producer_epoch = epoch
             state.batches = []
         state.last_timestamp = header.max_timestamp
-        if not header.attributes & CONTROL_FLAG:
-            delta = header.last_offset_delta
-            last_sequence = increment_sequence(header.base_sequence, delta)
-            if len(state.batches) == BATCHES_TO_RETAIN:
-                del state.batches[0]
-            state.batches.append(BatchMetadata(last_sequence, last_offset, delta, header.max_timestamp))
+        if header.attributes & TRANSACTIONAL_FLAG and self._verifications:
+            self._end_verification(producer_id, epoch, is_marker=marker is not None)
+        if marker is not None:
+            return self._end_transaction(producer_id, state, marker, last_offset)
+        delta = header.last_offset_delta
+        last_sequence = increment_sequence(header.base_sequence, delta)
+        if len(state.batches) == BATCHES_TO_RETAIN:
+            del state.batches[0]
+        state.batches.append(BatchMetadata(last_sequence, last_offset, delta, header.max_timestamp))
+        if header.attributes & TRANSACTIONAL_FLAG and not state.has_transaction:
+            state.current_transaction_first_offset = last_offset - delta
+            self._transactions.begin(producer_id, last_offset - delta)
+        return None
+
+    def _end_transaction(
+        self, producer_id: int, state: ProducerState, marker: ControlRecord, offset: int
+    ) -> AbortedTransaction | None:
+        """Note a marker; one without records before it holds back no reader and is in no index."""
+        if marker.coordinator_epoch is not None:
+            state.coordinator_epoch = marker.coordinator_epoch
+        if not state.has_transaction:
+            return None
+        first_offset, state.current_transaction_first_offset = state.current_transaction_first_offset, NO_TRANSACTION
+        last_stable_offset = self._transactions.end(first_offset, offset)
+        if marker.type is not ControlRecordType.ABORT:
+            return None
+        return AbortedTransaction(producer_id, first_offset, offset, last_stable_offset)
+
+    # Transactions
+
+    def has_transaction(self, producer_id: int, epoch: int) -> bool:
+        """Whether the producer has a transaction open; of an older epoch it may have ended elsewhere already."""
+        state = self.producers.get(producer_id)
+        return state is not None and state.has_transaction and state.producer_epoch == epoch
+
+    def first_unstable_offset(self, high_watermark: int) -> int | None:
+        """Where the first transaction begins that is open or whose marker is not below ``high_watermark``."""
+        return self._transactions.first_unstable_offset(high_watermark)
+
+    def begin_verification(
+        self, producer_id: int, sequence: int, epoch: int, now_ms: int, *, supports_epoch_bump: bool
+    ) -> VerificationGuard | None:
+        """What the next batch of the producer needs to begin a transaction; None where one is open.
+
+        The caller asks the transaction's coordinator before it appends. The guard is good until a batch or a marker of
+        the producer is written: one that was verified before a marker begins no transaction after it.
+
+        Raises:
+            InvalidProducerEpochError: a newer epoch is known.
+        """
+        state = self.producers.get(producer_id)
+        if state is not None and epoch < state.producer_epoch:
+            raise InvalidProducerEpochError(
+                f"Epoch of producer {producer_id} is {epoch}, which is smaller than the last seen epoch "
+                f"{state.producer_epoch}"
+            )
+        if self.has_transaction(producer_id, epoch):
+            return None
+        verification = self._verifications.get(producer_id)
+        if verification is None:
+            verification = self._verifications[producer_id] = VerificationState(
+                now_ms, sequence, epoch, supports_epoch_bump=supports_epoch_bump
+            )
+        verification.note(sequence, epoch)
+        return verification.guard
+
+    def _end_verification(self, producer_id: int, epoch: int, *, is_marker: bool) -> None:
+        verification = self._verifications.get(producer_id)
+        # A marker of the epoch that is verified ends the transaction before, as each has an epoch of its own.
+        if verification is not None and not (
+            is_marker and verification.supports_epoch_bump and verification.epoch == epoch
+        ):
+            del self._verifications[producer_id]
 
     def remove_expired(self, now_ms: int, expiration_ms: int) -> int:
-        """Forget producers that wrote nothing for ``expiration_ms``; returns how many."""
+        """Forget producers that wrote nothing for ``expiration_ms`` and have no open transaction; returns how many."""
         expired = [
             producer_id
             for producer_id, state in self.producers.items()
-            if now_ms - state.last_timestamp >= expiration_ms
+            if now_ms - state.last_timestamp >= expiration_ms and not state.has_transaction
         ]
         for producer_id in expired:
             del self.producers[producer_id]
+        for producer_id, verification in tuple(self._verifications.items()):
+            if now_ms - verification.created_ms >= expiration_ms:
+                del self._verifications[producer_id]
         return len(expired)
 
     # Snapshots
@@ -196,8 +297,10 @@ class ProducerStateManager:
             if stem != name and stem.isdigit():
                 self._snapshots.add(int(stem))
 
-    def load(self, first_offset: int, log_end_offset: int, now_ms: int, expiration_ms: int) -> None:
-        """Become what the newest readable snapshot says; ``map_end_offset`` is how far that is.
+    def load(
+        self, first_offset: int, log_end_offset: int, now_ms: int, expiration_ms: int, *, at_most: int | None = None
+    ) -> None:
+        """Become what the newest readable snapshot says, of those up to ``at_most``; ``map_end_offset`` is its offset.
 
         Without one the log's bytes must be read from ``first_offset`` on, where they begin. Snapshots of offsets behind
         the log's end are deleted, and those that cannot be read. Other than in Kafka one at the log's start counts: who
@@ -207,8 +310,11 @@ class ProducerStateManager:
             if offset > log_end_offset:
                 self.remove_snapshot(offset)
         self.producers = {}
+        self._transactions.reset()
         self.map_end_offset = self._last_snapshot_offset = first_offset
         for offset in reversed(self.snapshots):
+            if at_most is not None and offset > at_most:
+                continue
             try:
                 self.producers = decode_snapshot(self._storage.read(_snapshot_name(offset)) or b"")
             except CorruptFileError as corrupt:
@@ -217,6 +323,11 @@ class ProducerStateManager:
                 continue
             self.map_end_offset = self._last_snapshot_offset = offset
             self.remove_expired(now_ms, expiration_ms)
+            self._transactions.reset(
+                (state.current_transaction_first_offset, producer_id)
+                for producer_id, state in self.producers.items()
+                if state.has_transaction
+            )
             return
 
     def remove_snapshot(self, offset: int) -> None:
@@ -241,58 +352,10 @@ class ProducerStateManager:
         """Forget everything: the log begins anew at ``offset``."""
         self.remove_snapshots_after(-1)
         self.producers = {}
+        self._transactions.reset()
         self.map_end_offset = offset
         self._last_snapshot_offset = 0
 
 
 def _snapshot_name(offset: int) -> str:
     return f"{offset:020d}{SNAPSHOT_SUFFIX}"
-
-
-def encode_snapshot(producers: dict[int, ProducerState]) -> bytes:
-    """A snapshot file: version, CRC-32C of what follows, and an entry for each producer."""
-    entries = []
-    for producer_id, state in producers.items():
-        last = state.batches[-1] if state.batches else BatchMetadata(-1, -1, 0, -1)
-        entries.append(
-            _SNAPSHOT_ENTRY.pack(
-                producer_id,
-                state.producer_epoch,
-                last.last_sequence,
-                last.last_offset,
-                last.offset_delta,
-                state.last_timestamp,
-                state.coordinator_epoch,
-                state.current_transaction_first_offset,
-            )
-        )
-    data = bytearray(_SNAPSHOT_HEADER.pack(_SNAPSHOT_VERSION, 0, len(entries)))
-    data += b"".join(entries)
-    checksum = crc32c((memoryview(data)[_CRC_END:],))
-    return _SNAPSHOT_HEADER.pack(_SNAPSHOT_VERSION, checksum, len(entries)) + data[_SNAPSHOT_HEADER.size :]
-
-
-def decode_snapshot(data: bytes) -> dict[int, ProducerState]:
-    """What a snapshot file holds.
-
-    Raises:
-        CorruptFileError: the file is torn or of another version.
-    """
-    try:
-        version, checksum, count = _SNAPSHOT_HEADER.unpack_from(data)
-    except struct.error:
-        raise CorruptFileError(f"{len(data)} bytes are no snapshot") from None
-    if version != _SNAPSHOT_VERSION:
-        raise CorruptFileError(f"it is of version {version}, version {_SNAPSHOT_VERSION} can be read")
-    if crc32c((data[_CRC_END:],)) != checksum or len(data) != _SNAPSHOT_HEADER.size + count * _SNAPSHOT_ENTRY.size:
-        raise CorruptFileError("its checksum does not match")
-    producers = {}
-    for fields in _SNAPSHOT_ENTRY.iter_unpack(data[_SNAPSHOT_HEADER.size :]):
-        producer_id, epoch, last_sequence, last_offset, offset_delta, timestamp, coordinator_epoch, transaction = fields
-        state = ProducerState(epoch, timestamp)
-        state.coordinator_epoch = coordinator_epoch
-        state.current_transaction_first_offset = transaction
-        if last_offset >= 0:
-            state.batches.append(BatchMetadata(last_sequence, last_offset, offset_delta, timestamp))
-        producers[producer_id] = state
-    return producers

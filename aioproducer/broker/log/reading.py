@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from aioproducer.broker.log.segment import Segment
+from aioproducer.broker.log.transaction_index import AbortedTransaction
 from aioproducer.broker.log.validation import MAX_DECOMPRESSED_BYTES
 from aioproducer.compression.base import Buffer
 
@@ -32,15 +33,26 @@ def read_batches(
     up_to: int,
     log_end_offset: int,
     min_one_batch: bool,
-) -> list[Buffer]:
-    """Whole batches of the first segment that has any from ``offset`` on; see ``Log.read``."""
+) -> tuple[list[Buffer], int]:
+    """Whole batches of the first segment that has any from ``offset`` on, and up to where; see ``Log.read``."""
     max_bytes = min(max_bytes, MAX_READ_BYTES)
     for index in range(max(0, bisect_right(bases, offset) - 1), len(segments)):
         end = bases[index + 1] if index + 1 < len(bases) else log_end_offset
         found = segments[index].read(offset, max_bytes, up_to, end, min_one_batch)
         if found is not None:
             return found
-    return []
+    return [], offset
+
+
+def find_aborted(
+    segments: Sequence[Segment], bases: Sequence[int], offset: int, up_to: int
+) -> list[AbortedTransaction]:
+    """The aborted transactions with records from ``offset`` on and below ``up_to``, in the order of their markers."""
+    found: list[AbortedTransaction] = []
+    for index in range(max(0, bisect_right(bases, offset) - 1), len(segments)):
+        if segments[index].transaction_index.collect(offset, up_to, found):
+            break
+    return found
 
 
 def find_timestamp(segments: Sequence[Segment], timestamp: int, from_offset: int) -> TimestampOffset | None:

@@ -7,10 +7,9 @@ from typing import NamedTuple
 
 from aioproducer.broker.log.checkpoints import CorruptFileError
 from aioproducer.broker.log.config import LogConfig
-from aioproducer.broker.log.indexes import OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX
 from aioproducer.broker.log.leader_epochs import LeaderEpochCache
 from aioproducer.broker.log.producer_state import ProducerStateManager
-from aioproducer.broker.log.segment import LOG_SUFFIX, Segment, segment_name
+from aioproducer.broker.log.segment import LOG_SUFFIX, SUFFIXES, Segment, segment_name
 from aioproducer.broker.log.storage import REMOVED_SUFFIX, Storage
 from aioproducer.broker.log.validation import BatchHeader
 
@@ -26,6 +25,8 @@ class LoadedLog(NamedTuple):
     log_start_offset: int
     log_end_offset: int
     recovery_point: int
+    recovered_from: int | None
+    """The start of the first segment whose indexes were rebuilt."""
 
 
 def load_segments(
@@ -43,16 +44,17 @@ def load_segments(
     Every segment that holds offsets from ``recovery_point`` on is read whole and cut at the first batch that is short,
     has a wrong checksum or goes back in offsets; segments behind a cut go. Its indexes are made anew, as are those of
     any segment whose index files are missing or cannot be right. Leader epochs are made anew where their file is
-    unreadable. After a clean end nothing is read but the headers behind the last index entry.
+    unreadable. The index of aborted transactions is left to ``rebuild_producer_state``. After a clean end nothing is
+    read but the headers behind the last index entry.
     """
     names = set(storage.files())
     for name in sorted(names):
         if name.endswith(_LEFT_OVER):
             storage.remove(name)
     bases = sorted(int(name.removesuffix(LOG_SUFFIX)) for name in names if name.endswith(LOG_SUFFIX))
-    for suffix in (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+    for suffix in SUFFIXES:
         for name in names:
-            if name.endswith(suffix) and name.removesuffix(suffix) + LOG_SUFFIX not in names:
+            if suffix != LOG_SUFFIX and name.endswith(suffix) and name.removesuffix(suffix) + LOG_SUFFIX not in names:
                 storage.remove(name)
     epochs_are_lost = False
     try:
@@ -67,6 +69,7 @@ def load_segments(
             epochs.note(header.partition_leader_epoch, header.base_offset)
 
     segments: list[Segment] = []
+    recovered_from: int | None = None
     next_offset = 0
     for index, base in enumerate(bases):
         segment = Segment(storage, base, config, now_ms, 0)
@@ -76,11 +79,12 @@ def load_segments(
             continue
         is_last = index == len(bases) - 1
         cut = 0
-        if not clean and (is_last or bases[index + 1] > recovery_point):
+        is_unsafe = not clean and (is_last or bases[index + 1] > recovery_point)
+        if is_unsafe or not segment.load():
+            if not is_unsafe:
+                logger.warning("%s: the indexes of segment %d are made anew", storage.description, base)
             cut = segment.recover(next_offset, see)
-        elif not segment.load():
-            logger.warning("%s: the indexes of segment %d are made anew", storage.description, base)
-            cut = segment.recover(next_offset, see)
+            recovered_from = base if recovered_from is None else recovered_from
         elif epochs_are_lost:
             for located in segment.batches():
                 see(located.header)
@@ -91,10 +95,11 @@ def load_segments(
                 "%s: cut %d bytes off segment %d, which ends at %d", storage.description, cut, base, next_offset
             )
             for later in reversed(bases[index + 1 :]):
-                for suffix in (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+                for suffix in SUFFIXES:
                     storage.remove(segment_name(later, suffix))
             break
-    return _fit(storage, config, epochs, now_ms, segments, next_offset, recovery_point, log_start_offset, clean)
+    fitted = _fit(storage, config, epochs, now_ms, segments, next_offset, recovery_point, log_start_offset, clean)
+    return fitted if fitted.segments is not segments else fitted._replace(recovered_from=recovered_from)
 
 
 def _fit(
@@ -123,7 +128,7 @@ def _fit(
     epochs.truncate_from_start(log_start_offset)
     epochs.save()
     recovery_point = log_end_offset if clean else min(recovery_point, log_end_offset)
-    return LoadedLog(segments, log_start_offset, log_end_offset, recovery_point)
+    return LoadedLog(segments, log_start_offset, log_end_offset, recovery_point, None)
 
 
 def rebuild_producer_state(
@@ -132,16 +137,28 @@ def rebuild_producer_state(
     log_end_offset: int,
     now_ms: int,
     expiration_ms: int,
+    *,
+    recovered_from: int | None = None,
 ) -> None:
-    """Make ``state`` what the newest snapshot and the batches behind it say."""
-    state.load(segments[0].base_offset, log_end_offset, now_ms, expiration_ms)
+    """Make ``state`` what the newest snapshot and the batches behind it say.
+
+    It also rebuilds the indexes of aborted transactions from the segment that begins at ``recovered_from``.
+    """
+    state.load(segments[0].base_offset, log_end_offset, now_ms, expiration_ms, at_most=recovered_from)
     start = state.map_end_offset
     for index, segment in enumerate(segments):
         if index + 1 < len(segments) and segments[index + 1].base_offset <= start:
             continue
+        is_recovered = recovered_from is not None and segment.base_offset >= recovered_from
+        if is_recovered:
+            segment.transaction_index.clear()
         for located in segment.batches(segment.offset_index.lookup(start).position):
             header = located.header
             if header.last_offset >= start and header.producer_id >= 0:
-                state.update(header, header.last_offset)
+                aborted = state.update(header, header.last_offset, segment.marker(located))
+                if aborted is not None and is_recovered:
+                    segment.transaction_index.append(aborted)
+        if is_recovered:
+            segment.transaction_index.save()
     state.map_end_offset = log_end_offset
     state.remove_expired(now_ms, expiration_ms)

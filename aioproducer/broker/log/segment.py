@@ -1,4 +1,4 @@
-"""One segment: a log file and its two indexes (``LogSegment``)."""
+"""One segment: a log file and its indexes (``LogSegment``)."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ from typing import NamedTuple
 from aioproducer.broker.log.config import LogConfig
 from aioproducer.broker.log.indexes import OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, OffsetIndex, TimeIndex
 from aioproducer.broker.log.storage import Storage
-from aioproducer.broker.log.validation import BatchHeader, read_header
+from aioproducer.broker.log.transaction_index import TRANSACTION_INDEX_SUFFIX, TransactionIndex
+from aioproducer.broker.log.validation import BatchHeader, read_header, read_marker
 from aioproducer.compression.base import Buffer
-from aioproducer.errors import KafkaStorageError
+from aioproducer.errors import CorruptRecordError, KafkaStorageError
+from aioproducer.wire.control_batch import ControlRecord
 from aioproducer.wire.crc32c import crc32c
 from aioproducer.wire.record_batch import (
     ATTRIBUTES_OFFSET,
     BATCH_HEADER_SIZE,
+    CONTROL_FLAG,
     MAGIC_VALUE,
     NO_TIMESTAMP,
     BatchRecord,
@@ -26,6 +29,8 @@ from aioproducer.wire.varint import INT32_MAX
 logger = logging.getLogger(__name__)
 
 LOG_SUFFIX = ".log"
+SUFFIXES = (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
+"""Of all files of a segment."""
 
 _HEADER_WINDOW = 4096
 _RECOVERY_WINDOW = 1024 * 1024
@@ -71,6 +76,8 @@ class Segment:
         self._time_index_name = segment_name(base_offset, TIME_INDEX_SUFFIX)
         self.offset_index = OffsetIndex(storage, self._index_name, base_offset)
         self.time_index = TimeIndex(storage, self._time_index_name, base_offset)
+        self._transaction_index_name = segment_name(base_offset, TRANSACTION_INDEX_SUFFIX)
+        self.transaction_index = TransactionIndex(storage, self._transaction_index_name, base_offset)
 
     @property
     def size(self) -> int:
@@ -133,6 +140,7 @@ class Segment:
             self.time_index.maybe_append(self.max_timestamp, self.offset_of_max_timestamp)
         self.offset_index.save(sync=sync)
         self.time_index.save(sync=sync)
+        self.transaction_index.save(sync=sync)
 
     def sync(self) -> None:
         """Make log and indexes survive a power loss. May run in another thread while others append."""
@@ -143,20 +151,21 @@ class Segment:
         """Let go of the files."""
         self.offset_index.retire()
         self.time_index.retire()
+        self.transaction_index.retire()
         self.file.close()
 
     def remove(self) -> None:
         """Delete the files."""
         self.close()
-        self._storage.remove(segment_name(self.base_offset, LOG_SUFFIX))
-        self._storage.remove(self._index_name)
-        self._storage.remove(self._time_index_name)
+        for suffix in SUFFIXES:
+            self._storage.remove(segment_name(self.base_offset, suffix))
 
     def truncate_to(self, offset: int) -> None:
         """Drop the batch that holds ``offset`` and all behind it."""
         located = self.locate(offset)
         self.offset_index.truncate_to(offset)
         self.time_index.truncate_to(offset)
+        self.transaction_index.truncate_to(offset)
         if located is not None:
             self.file.truncate(located.position)
         if not self.size:
@@ -194,6 +203,21 @@ class Segment:
             yield Located(position, header)
             position = end
 
+    def marker(self, located: Located) -> ControlRecord | None:
+        """The marker in a batch that ends a transaction; None in any other batch.
+
+        Raises:
+            KafkaStorageError: the batch is a control batch, and its record cannot be read.
+        """
+        header = located.header
+        if not header.attributes & CONTROL_FLAG:
+            return None
+        try:
+            view = self.file.peek(located.position, header.size)
+            return read_marker(header, view, f"in {self._storage.description}")
+        except CorruptRecordError as corrupt:
+            raise KafkaStorageError(str(corrupt)) from None
+
     def locate(self, offset: int) -> Located | None:
         """The first batch that ends at ``offset`` or later."""
         for located in self.batches(self.offset_index.lookup(offset).position):
@@ -210,8 +234,10 @@ class Segment:
 
     def read(
         self, offset: int, max_bytes: int, up_to: int, end_offset: int, min_one_batch: bool
-    ) -> list[Buffer] | None:
-        """Whole batches from the one that holds ``offset`` on; None if the segment ends before it.
+    ) -> tuple[list[Buffer], int] | None:
+        """Whole batches from the one that holds ``offset`` on, and the offset up to which they reach.
+
+        None if the segment ends before ``offset``.
 
         Args:
             up_to: only batches that end before this offset.
@@ -221,29 +247,30 @@ class Segment:
         if start is None:
             return None
         if start.header.last_offset >= up_to:
-            return []
-        stop = self.file.size
+            return [], offset
+        stop, end = self.file.size, end_offset
         if up_to < end_offset:
             last = self.locate(up_to)
-            stop = stop if last is None else last.position
+            stop, end = stop if last is None else last.position, up_to
         position = start.position
         if stop - position > max_bytes:
-            stop = self._boundary(position, max_bytes)
+            stop, end = self._boundary(position, max_bytes)
             if stop == position:
                 if not min_one_batch:
-                    return []
-                stop = position + start.header.size
-        return self.file.read(position, stop - position)
+                    return [], offset
+                stop, end = position + start.header.size, start.header.last_offset + 1
+        return self.file.read(position, stop - position), end
 
-    def _boundary(self, position: int, max_bytes: int) -> int:
-        """The last end of a batch that is at most ``max_bytes`` behind ``position``."""
+    def _boundary(self, position: int, max_bytes: int) -> tuple[int, int]:
+        """The last end of a batch that is at most ``max_bytes`` behind ``position``, and the next batch's offset."""
         limit = position + max_bytes
         boundary = max(position, self.offset_index.lookup_position(limit))
+        next_offset = self.base_offset
         for located in self.batches(boundary):
-            boundary = located.position
+            boundary, next_offset = located.position, located.header.base_offset
             if boundary + located.header.size > limit:
                 break
-        return boundary
+        return boundary, next_offset
 
     def find_timestamp(self, timestamp: int, from_offset: int, max_size: int) -> tuple[BatchRecord, int] | None:
         """The first record at ``from_offset`` or later that is not older than ``timestamp``, and its leader epoch.
@@ -289,7 +316,10 @@ class Segment:
             return False
         self.offset_index = OffsetIndex(self._storage, self._index_name, self.base_offset, index)
         self.time_index = TimeIndex(self._storage, self._time_index_name, self.base_offset, time_index)
-        if not self.offset_index.is_sane(self.size) or not self.time_index.is_sane():
+        self.transaction_index = self._stored_transaction_index()
+        if not (
+            self.offset_index.is_sane(self.size) and self.time_index.is_sane() and self.transaction_index.is_sane()
+        ):
             return False
         try:
             self.max_timestamp, self.offset_of_max_timestamp = self._find_max_timestamp()
@@ -299,8 +329,15 @@ class Segment:
             return False
         return True
 
+    def _stored_transaction_index(self) -> TransactionIndex:
+        data = self._storage.read(self._transaction_index_name)
+        return TransactionIndex(self._storage, self._transaction_index_name, self.base_offset, data)
+
     def recover(self, next_offset: int, see: Callable[[BatchHeader], None]) -> int:
         """Read everything, cut the file at the first batch that is not whole and valid, and make the indexes anew.
+
+        The index of aborted transactions is empty afterwards, and its file as it was: its entries need to know of the
+        transactions that began before this segment. See ``rebuild_producer_state``.
 
         Args:
             next_offset: where the segment before ends; a batch that begins below is not valid.
@@ -311,6 +348,8 @@ class Segment:
         """
         self.offset_index = OffsetIndex(self._storage, self._index_name, self.base_offset)
         self.time_index = TimeIndex(self._storage, self._time_index_name, self.base_offset)
+        self.transaction_index = self._stored_transaction_index()
+        self.transaction_index.clear()
         self.max_timestamp, self.offset_of_max_timestamp = NO_TIMESTAMP, self.base_offset
         self._bytes_since_index = 0
         next_offset = max(next_offset, self.base_offset)
@@ -325,7 +364,10 @@ class Segment:
             valid = position + header.size
         cut = self.size - valid
         self.file.truncate(valid)
-        self.save_indexes(final=True)
+        if self.max_timestamp >= 0:
+            self.time_index.maybe_append(self.max_timestamp, self.offset_of_max_timestamp)
+        self.offset_index.save()
+        self.time_index.save()
         return cut
 
     def _valid_batches(self) -> Iterator[Located]:

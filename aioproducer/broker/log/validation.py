@@ -13,12 +13,12 @@ from aioproducer.errors import (
     CorruptRecordError,
     InvalidRecordError,
     InvalidTimestampError,
-    InvalidTxnStateError,
     KafkaError,
     ProtocolError,
     RecordTooLargeError,
     UnsupportedCompressionTypeError,
 )
+from aioproducer.wire.control_batch import ControlRecord, ControlRecordType, read_control_record
 from aioproducer.wire.crc32c import crc32c
 from aioproducer.wire.record import decode_record
 from aioproducer.wire.record_batch import (
@@ -36,6 +36,7 @@ from aioproducer.wire.record_batch import (
     NO_TIMESTAMP,
     TIMESTAMP_TYPE_FLAG,
     TRANSACTIONAL_FLAG,
+    RecordBatch,
     SimpleRecord,
     encode_batch,
 )
@@ -199,6 +200,21 @@ def validate_for_follower(
     return batches
 
 
+def read_marker(header: BatchHeader, view: Buffer, where: str) -> ControlRecord | None:
+    """The marker that ends a transaction in a batch that was checked; None in any other batch.
+
+    Raises:
+        CorruptRecordError: the batch is a control batch, and its record cannot be read.
+    """
+    if not header.attributes & CONTROL_FLAG or header.producer_id < 0 or not header.record_count:
+        return None
+    try:
+        record = read_control_record(RecordBatch(view))
+    except ProtocolError as malformed:
+        raise CorruptRecordError(f"The control batch at offset {header.base_offset} {where}: {malformed}") from None
+    return record if record.type in (ControlRecordType.ABORT, ControlRecordType.COMMIT) else None
+
+
 class Validated(NamedTuple):
     """A batch that may be appended, its header as it will be stored but for offset and epoch."""
 
@@ -222,7 +238,6 @@ def validate_for_leader(
         CorruptRecordError: checksum or lengths are wrong.
         InvalidRecordError: there is not exactly one batch, or it breaks a rule of the format.
         InvalidTimestampError: a timestamp is too far from ``now_ms``.
-        InvalidTxnStateError: the batch claims a transaction that was never begun.
         RecordTooLargeError: the batch is larger than ``max.message.bytes``.
         UnsupportedCompressionTypeError: there is no such codec.
     """
@@ -304,8 +319,6 @@ def _check_header(header: BatchHeader, topic_partition: str, *, is_client: bool)
                 f"Invalid producer epoch {header.producer_epoch} in record batch "
                 f"with producerId {header.producer_id} {where}"
             )
-    if header.attributes & TRANSACTIONAL_FLAG:
-        raise InvalidTxnStateError(f"Record was not part of an ongoing transaction {where}")
 
 
 def _check_timestamps(header: BatchHeader, config: LogConfig, now_ms: int, topic_partition: str) -> None:
@@ -481,6 +494,7 @@ def _write_anew(
         producer_id=header.producer_id,
         producer_epoch=header.producer_epoch,
         base_sequence=header.base_sequence,
+        transactional=bool(header.attributes & TRANSACTIONAL_FLAG),
     )
     view = memoryview(bytearray().join(batch))
     if len(view) > config.max_message_bytes:

@@ -1,4 +1,4 @@
-"""The node that holds replicas, as the room of the replicas uses it."""
+"""The node that holds replicas, as the room of the replicas and each partition use it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 if TYPE_CHECKING:
     from aioproducer.broker.config import BrokerConfig
     from aioproducer.broker.controller.controller import Controller
-    from aioproducer.broker.image import BrokerRegistration, ClusterImage
+    from aioproducer.broker.image import BrokerRegistration, ClusterImage, PartitionState
     from aioproducer.broker.log import LogConfig, LogManager
+    from aioproducer.broker.replicas.partition import Partition
     from aioproducer.broker.server.peer import PeerClient
 
 PartitionKey: TypeAlias = tuple[str, int]
@@ -35,3 +36,29 @@ class ReplicaHost(Protocol):
 
     def wall_ms(self) -> int:
         """Milliseconds since the epoch."""
+
+
+class PartitionHost(Protocol):
+    """What a partition needs of the node it is on."""
+
+    @property
+    def node_id(self) -> int: ...
+
+    @property
+    def lag_time_max(self) -> float:
+        """After how many seconds without having caught up a follower leaves the ISR (replica.lag.time.max.ms)."""
+
+    def now(self) -> float:
+        """Seconds on a clock that never goes back."""
+
+    def eligible_epoch(self, node_id: int) -> int | None:
+        """The broker epoch of a node that may be in an ISR; ``None`` where it is fenced, stopping or unknown."""
+
+    def alter_isr(self, state: PartitionState, isr: list[int]) -> PartitionState:
+        """Ask the controller for another ISR of a partition led here; ``KafkaError`` where it refuses (KIP-497)."""
+
+    def flush_soon(self, partition: Partition) -> None:
+        """Bring the partition's log to disk without holding the loop, then call ``flushed`` or ``flush_failed``.
+
+        Unless flush.messages requires more, this flushes only the segments that take no more batches, without a call.
+        """

@@ -9,11 +9,12 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from aioproducer.broker.image import PartitionState
 from aioproducer.broker.log import UnexpectedAppendOffsetError
+from aioproducer.broker.replicas.follower import UNKNOWN_OFFSET, Follower
+from aioproducer.broker.replicas.host import PartitionHost
 from aioproducer.errors import (
     FencedLeaderEpochError,
     KafkaError,
@@ -26,12 +27,11 @@ from aioproducer.errors import (
 )
 
 if TYPE_CHECKING:
-    from aioproducer.broker.log import AppendInfo, Log
+    from aioproducer.broker.log import AppendInfo, Log, VerificationGuard
     from aioproducer.protocol import Buffer
 
 logger = logging.getLogger(__name__)
 
-UNKNOWN_OFFSET = -1
 NO_EPOCH = -1
 
 Origin: TypeAlias = Literal["client", "coordinator"]
@@ -39,68 +39,6 @@ Origin: TypeAlias = Literal["client", "coordinator"]
 
 Watcher: TypeAlias = Callable[[], None]
 """Called after a partition has moved; it must not raise."""
-
-
-class PartitionHost(Protocol):
-    """What a partition needs of the node it is on."""
-
-    @property
-    def node_id(self) -> int: ...
-
-    @property
-    def lag_time_max(self) -> float:
-        """After how many seconds without having caught up a follower leaves the ISR (replica.lag.time.max.ms)."""
-
-    def now(self) -> float:
-        """Seconds on a clock that never goes back."""
-
-    def eligible_epoch(self, node_id: int) -> int | None:
-        """The broker epoch of a node that may be in an ISR; ``None`` where it is fenced, stopping or unknown."""
-
-    def alter_isr(self, state: PartitionState, isr: list[int]) -> PartitionState:
-        """Ask the controller for another ISR of a partition led here; ``KafkaError`` where it refuses (KIP-497)."""
-
-    def flush_soon(self, partition: Partition) -> None:
-        """Bring the partition's log to disk without holding the loop, then call ``flushed`` or ``flush_failed``.
-
-        Where flush.messages does not ask for it, only the segments that take no more batches; nobody is told of that.
-        """
-
-
-@dataclass(slots=True)
-class Follower:
-    """What the leader knows of one of its followers. Times are those of ``PartitionHost.now``."""
-
-    log_end_offset: int = UNKNOWN_OFFSET
-    log_start_offset: int = UNKNOWN_OFFSET
-    last_fetch_leader_end: int = UNKNOWN_OFFSET
-    """Where the leader's log ended when the follower last fetched."""
-    last_fetch_time: float = -math.inf
-    last_caught_up_time: float = -math.inf
-    """The latest time at which the follower had everything that the leader had then."""
-    broker_epoch: int | None = None
-    """The broker epoch in its last Fetch (KIP-903); -1 where that had none, ``None`` before the first Fetch."""
-
-    def fetched(self, offset: int, log_start_offset: int, now: float, leader_end: int, broker_epoch: int) -> None:
-        """A Fetch from ``offset`` on came while the leader's log ended at ``leader_end``.
-
-        Who fetches from the leader's end has caught up now; who fetches from where the leader's end was at the Fetch
-        before had caught up then. Without the second rule a follower of a partition that is written to all the time
-        would never count as caught up.
-        """
-        if offset >= leader_end:
-            self.last_caught_up_time = max(self.last_caught_up_time, now)
-        elif offset >= self.last_fetch_leader_end:
-            self.last_caught_up_time = max(self.last_caught_up_time, self.last_fetch_time)
-        self.log_end_offset = offset
-        self.log_start_offset = log_start_offset
-        self.last_fetch_leader_end = max(leader_end, self.last_fetch_leader_end)
-        self.last_fetch_time = now
-        self.broker_epoch = broker_epoch
-
-    def is_caught_up(self, leader_end: int, now: float, lag_time_max: float) -> bool:
-        """Whether it has everything, or had within the last ``lag_time_max`` seconds."""
-        return self.log_end_offset == leader_end or now - self.last_caught_up_time <= lag_time_max
 
 
 class Partition:
@@ -288,11 +226,13 @@ class Partition:
         self.wake()
         self._watchers.clear()
 
-    def append(self, records: Buffer, *, acks: int, origin: Origin = "client") -> AppendInfo:
+    def append(
+        self, records: Buffer, *, acks: int, origin: Origin = "client", guard: VerificationGuard | None = None
+    ) -> AppendInfo:
         """Write batches to the log of the leader.
 
         With ``acks`` -1 nothing is written where the ISR is too small already. Whether and when it is committed, see
-        ``replicated``.
+        ``replicated``. A batch that begins a transaction needs the ``guard`` of ``begin_verification``.
 
         Raises:
             NotLeaderOrFollowerError: this node does not lead the partition.
@@ -300,25 +240,77 @@ class Partition:
             KafkaError: what ``Log.append_as_leader`` raises.
         """
         self._check_leader()
-        if acks == -1 and len(self.state.isr) < self.effective_min_isr:
+        if acks == -1:
+            self._check_min_isr()
+        end_before = self.log.log_end_offset
+        info = self.log.append_as_leader(records, self.leader_epoch, origin=origin, guard=guard)
+        if not info.is_duplicate:
+            self._appended(end_before)
+        return info
+
+    def append_marker(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        *,
+        committed: bool,
+        coordinator_epoch: int,
+        transaction_version: int,
+    ) -> AppendInfo:
+        """Write the marker that ends a producer's transaction. Whether it is committed, see ``replicated``.
+
+        Raises:
+            NotLeaderOrFollowerError: this node does not lead the partition.
+            NotEnoughReplicasError: the ISR is smaller than min.insync.replicas.
+            InvalidProducerEpochError: the marker is of an older epoch, or of a transaction that ended before.
+            TransactionCoordinatorFencedError: another coordinator has ended a transaction of the producer since.
+            KafkaStorageError: the disk did not take it.
+        """
+        self._check_leader()
+        self._check_min_isr()
+        end_before = self.log.log_end_offset
+        info = self.log.append_marker(
+            producer_id,
+            producer_epoch,
+            self.leader_epoch,
+            committed=committed,
+            coordinator_epoch=coordinator_epoch,
+            transaction_version=transaction_version,
+        )
+        self._appended(end_before)
+        return info
+
+    def begin_verification(
+        self, producer_id: int, sequence: int, epoch: int, *, supports_epoch_bump: bool
+    ) -> VerificationGuard | None:
+        """What a batch needs to begin a transaction, to be used once its coordinator agrees; None where one is open.
+
+        Raises:
+            NotLeaderOrFollowerError: this node does not lead the partition.
+            InvalidProducerEpochError: a newer epoch of the producer is known.
+        """
+        self._check_leader()
+        return self.log.begin_verification(producer_id, sequence, epoch, supports_epoch_bump=supports_epoch_bump)
+
+    def _check_min_isr(self) -> None:
+        if len(self.state.isr) < self.effective_min_isr:
             raise NotEnoughReplicasError(
                 f"The size of the current ISR {sorted(self.state.isr)} is insufficient to satisfy the min.isr "
                 f"requirement of {self.effective_min_isr} for partition {self.topic}-{self.index}"
             )
-        end_before = self.log.log_end_offset
-        info = self.log.append_as_leader(records, self.leader_epoch, origin=origin)
-        if not info.is_duplicate:
-            for follower in self.followers.values():
-                if follower.log_end_offset == end_before:
-                    # It had everything up to now, however long ago it last asked for more.
-                    follower.last_caught_up_time = self._host.now()
-            if self.log.flush_due:
-                self._host.flush_soon(self)
-            else:
-                self._flush_rolled()
-            self._advance_high_watermark()
-            self.wake()
-        return info
+
+    def _appended(self, end_before: int) -> None:
+        """The log, which ended at ``end_before``, has grown."""
+        for follower in self.followers.values():
+            if follower.log_end_offset == end_before:
+                # It had everything up to now, however long ago it last asked for more.
+                follower.last_caught_up_time = self._host.now()
+        if self.log.flush_due:
+            self._host.flush_soon(self)
+        else:
+            self._flush_rolled()
+        self._advance_high_watermark()
+        self.wake()
 
     def replicated(self, end_offset: int) -> bool:
         """Whether a batch that was written with acks -1 and whose last offset is ``end_offset`` - 1 is committed.

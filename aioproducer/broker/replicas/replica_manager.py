@@ -7,7 +7,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from aioproducer.broker.image import GROUP_METADATA_TOPIC, NO_LEADER, PartitionState
+from aioproducer.broker.image import GROUP_METADATA_TOPIC, NO_LEADER, TRANSACTION_STATE_TOPIC, PartitionState
 from aioproducer.broker.replicas.host import PartitionKey, ReplicaHost
 from aioproducer.broker.replicas.partition import Origin, Partition, Watcher
 from aioproducer.broker.replicas.replica_fetcher import ReplicaFetcher
@@ -22,7 +22,7 @@ from aioproducer.errors import (
 )
 
 if TYPE_CHECKING:
-    from aioproducer.broker.log import AppendInfo
+    from aioproducer.broker.log import AppendInfo, VerificationGuard
     from aioproducer.protocol import Buffer
 
 logger = logging.getLogger(__name__)
@@ -221,13 +221,13 @@ class ReplicaManager:
             self._opening = asyncio.get_running_loop().call_soon(self._open_some)
 
     def _is_new(self, state: PartitionState) -> bool:
-        """Whether a log is to be made that may be left for later, as those of the group coordinator may not."""
+        """Whether a log is to be made that may be left for later, as those of coordinators may not."""
         key = (state.topic, state.index)
         return (
             self.node_id in state.replicas
             and key not in self.partitions
             and key not in self.broker.logs.logs
-            and state.topic != GROUP_METADATA_TOPIC
+            and state.topic not in (GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC)
         )
 
     def _open_some(self) -> None:
@@ -380,13 +380,15 @@ class ReplicaManager:
         acks: int,
         timeout_ms: int,
         origin: Origin = "client",
+        guards: Mapping[PartitionKey, VerificationGuard] | None = None,
     ) -> Outcomes:
         """Write batches to partitions led here, and wait until they are acknowledged as ``acks`` says.
 
         With -1 a partition's outcome is there when its batch is committed, at the latest after ``timeout_ms``: then
         the outcome is ``RequestTimedOutError`` and the batch may be committed later. A topic that wants so
         (flush.messages) is on disk before it is acknowledged with 1 or -1. Each partition has its own outcome; an error
-        of one stops none of the others. Where nothing has to be waited for, nothing is.
+        of one stops none of the others. Where nothing has to be waited for, nothing is. ``guards`` are those of the
+        transactions that were verified (``verify``).
 
         Raises:
             InvalidRequiredAcksError: ``acks`` is none of -1, 0 and 1.
@@ -400,7 +402,8 @@ class ReplicaManager:
             for key, records in records_by_partition.items():
                 try:
                     partition = self.leader(*key)
-                    outcomes[key] = info = partition.append(records, acks=acks, origin=origin)
+                    guard = None if guards is None else guards.get(key)
+                    outcomes[key] = info = partition.append(records, acks=acks, origin=origin, guard=guard)
                     if acks:
                         waiting = waiting or _Acknowledgements(self, acks, outcomes)
                         waiting.expect(key, partition, info)

@@ -38,6 +38,7 @@ cdef class RecordAccumulator(BatchFinisher):
     cdef object _pending_records
     cdef FlushWaiters _flush_waiters
     cdef readonly DrainWaiters drain_waiters
+    cdef public Py_ssize_t on_wire
     cdef public Py_ssize_t flushing
     cdef public bint closing
     cdef readonly Topics topics
@@ -46,6 +47,7 @@ cdef class RecordAccumulator(BatchFinisher):
     cdef bint _appending
     cdef list _sent_meanwhile
     cdef readonly list refused
+    cdef object _on_outcome
     cdef bint _ignore_keys
     cdef Py_ssize_t _max_request_size
     cdef bint _one_in_flight

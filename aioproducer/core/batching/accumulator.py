@@ -21,7 +21,7 @@ from aioproducer.core.batching.partition_queue import PartitionChoice, Partition
 from aioproducer.core.batching.producer_state import ProducerState
 from aioproducer.core.batching.ready import BatchFinisher, ReadyPartitions
 from aioproducer.core.batching.topics import Topics
-from aioproducer.core.outcomes.delivery import Delivery, FutureFactory, new_delivery
+from aioproducer.core.outcomes.delivery import Delivery, FutureFactory, OnOutcome, new_delivery
 from aioproducer.core.requests.retry import ExponentialBackoff
 from aioproducer.core.waiting.blocked_records import BlockedRecords
 from aioproducer.core.waiting.pending import PendingRecord, payload_size
@@ -79,6 +79,7 @@ class RecordAccumulator(BatchFinisher):
         wake: called when something is ready or a deadline has come nearer; cheap, and may be called often.
         choose_partition: a user's partitioner, or ``None`` for Kafka's own rule.
         rack_of: see ``Topics``.
+        on_outcome: called with each batch, and each waiting record, whose outcome is known; ``None`` costs nothing.
     """
 
     def __init__(
@@ -92,6 +93,7 @@ class RecordAccumulator(BatchFinisher):
         random: Random,
         choose_partition: PartitionChoice | None = None,
         rack_of: Callable[[int], str | None] = lambda node_id: None,
+        on_outcome: OnOutcome | None = None,
     ) -> None:
         self.loop = loop
         self.pool = pool
@@ -100,6 +102,7 @@ class RecordAccumulator(BatchFinisher):
         self.wake = wake
         self.random = random
         self.choose_partition = choose_partition
+        self._on_outcome = on_outcome
         self._ignore_keys = settings.ignore_keys
         self._max_request_size = settings.max_request_size
         self._one_in_flight = settings.one_in_flight_per_partition
@@ -126,6 +129,8 @@ class RecordAccumulator(BatchFinisher):
         self.incomplete = IncompleteBatches()
         # Batches that still take records.
         self._open_batches = 0
+        # Batches that a request in flight carries, those included that have failed meanwhile.
+        self.on_wire = 0
         self.compression: BatchCompression | None = None
         if settings.codec is not None:
             self.compression = BatchCompression(settings.codec, settings.compression_level, pool, wake)
@@ -138,6 +143,7 @@ class RecordAccumulator(BatchFinisher):
             wake=wake,
             end_lingering=self.ready.end_lingering,
             on_removed=self.check_flush_waiters,
+            on_outcome=on_outcome,
         )
         # Read for each record.
         self._memory_waiters = self.blocked_records.memory_waiters
@@ -199,6 +205,8 @@ class RecordAccumulator(BatchFinisher):
             if not 0 <= number < len(partitions):
                 return None
         queue = partitions[number]
+        if queue is None:
+            return None
         batch = queue.open_batch
         if batch is None:
             return None
@@ -451,7 +459,7 @@ class RecordAccumulator(BatchFinisher):
                 sticky = topic.sticky
                 assert sticky is not None
                 partition = sticky.partition
-        queue = topic.partitions[partition]
+        queue = self.topics.queue(topic, partition)
         batch = queue.open_batch
         while batch is not None:
             index = batch.append(key, value, headers, timestamp_ms)
@@ -473,7 +481,7 @@ class RecordAccumulator(BatchFinisher):
             self._close_batch(queue, batch, now, True)
             if sticky is None:
                 break
-            queue = topic.partitions[sticky.partition]
+            queue = self.topics.queue(topic, sticky.partition)
             batch = queue.open_batch
         if not first:
             return None
@@ -514,6 +522,8 @@ class RecordAccumulator(BatchFinisher):
         number = self.incomplete.next_number()
         batch = new_batch(self.loop, queue, queue.topic_partition, number, now, limit)
         batch.base_timestamp = timestamp_ms
+        if self._on_outcome is not None:
+            batch.report_to(self._on_outcome)
         batch.add_slab(slab)
         return batch
 
@@ -522,6 +532,10 @@ class RecordAccumulator(BatchFinisher):
         self._open_batches += 1
         queue.own_batches().append(batch)
         self.incomplete.add(batch)
+        state = self.producer_state
+        if queue.sequences.transaction != state.transaction:
+            assert state.transactions is not None
+            state.transactions.partition_used(queue.topic_partition, queue.sequences)
         self.ready.batch_opened(queue, batch, now, self.flushing > 0 or self.closing or bool(self._memory_waiters))
         if self.incomplete.count == 1:
             self.wake()
@@ -589,7 +603,9 @@ class RecordAccumulator(BatchFinisher):
         """
         self._appending = True
         try:
-            return self.ready.drain(node_id, now, self._max_request_size, self._one_in_flight, self)
+            drained = self.ready.drain(node_id, now, self._max_request_size, self._one_in_flight, self)
+            self.on_wire += len(drained)
+            return drained
         finally:
             self.end_append()
 
@@ -622,6 +638,7 @@ class RecordAccumulator(BatchFinisher):
         assert batch.queue is not None
         batch.on_wire = False
         batch.queue.on_wire -= 1
+        self.on_wire -= 1
         self.ready.unmute(batch.queue)
 
     def completed(self, batch: ProducerBatch, now: float) -> None:
@@ -690,6 +707,7 @@ class RecordAccumulator(BatchFinisher):
             self.compression.discard(batch)
         if not batch.on_wire:
             queue.remove(batch)
+            self.ready.batch_withdrawn(queue)
 
     def expired(self, now: float, limit: int | None = None) -> list[ProducerBatch]:
         """Return the batches that have exceeded ``delivery_timeout``, oldest first; the caller fails them.

@@ -7,7 +7,7 @@ from aioproducer.record cimport new_record_metadata
 from aioproducer.wire.record cimport plain_headers_size, write_headers, write_plain_record, write_run
 from aioproducer.wire.record_batch cimport pack_header, write_header
 
-cdef int _DUE, _CLOSED, _SUCCEEDED, _FAILED, _SPLIT
+cdef int _DUE, _CLOSED, _SUCCEEDED, _FAILED, _SPLIT, _TRANSACTIONAL
 cdef long long _TRANSITIONS
 cdef Py_ssize_t _HEADER_SIZE, _LARGEST_COPIED
 cdef tuple _NO_HEADERS
@@ -63,6 +63,8 @@ cdef class ProducerBatch(DeliveryGroup):
     cdef public ProducerBatch parent
     cdef public list children
     cdef public Py_ssize_t undone_children
+    cdef public object on_outcome
+    cdef public dict kept_headers
 
     cpdef object begin(
         self,
@@ -118,6 +120,7 @@ cdef class ProducerBatch(DeliveryGroup):
     cpdef Py_ssize_t uncompressed_size(self) except -1
     cpdef bint is_finished(self) except -1
     cpdef bint succeed(self, long long base_offset, long long log_append_time, bint acknowledged=*) except -1
+    @cython.locals(attributes=cython.int)
     cpdef list buffers(self)
     cpdef object set_sequence(self, long long producer_id, int producer_epoch, int base_sequence)
     cpdef object release_memory(self, BufferPool pool)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from aioproducer._common.texts import counted
 from aioproducer.core.batching.buffer_pool import SMALLEST_SLAB, BufferPool, Slab
-from aioproducer.core.outcomes.delivery import DeliveryGroup, FutureFactory, Waiter
+from aioproducer.core.outcomes.delivery import DeliveryGroup, FutureFactory, OnOutcome, Waiter
 from aioproducer.errors import KafkaError
 from aioproducer.record import RecordMetadata, TopicPartition, new_record_metadata
 from aioproducer.wire.record import encode_record
@@ -22,11 +22,13 @@ from aioproducer.wire.record_batch import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
     NO_SEQUENCE,
+    TRANSACTIONAL_FLAG,
     Buffer,
     pack_header,
 )
 
-if TYPE_CHECKING:
+if TYPE_CHECKING and not TYPE_CHECKING:
+    # Read by Cython alone.
     import cython
 else:
     from aioproducer._common.uncompiled import cython
@@ -73,6 +75,7 @@ NEXT_STATES: Mapping[int, tuple[int, ...]] = {
 _TRANSITIONS = sum([1 << 8 * old + new for old, states in NEXT_STATES.items() for new in states])
 _DUE, _CLOSED, _SUCCEEDED, _FAILED, _SPLIT = DUE, CLOSED, SUCCEEDED, FAILED, SPLIT
 _HEADER_SIZE = BATCH_HEADER_SIZE
+_TRANSACTIONAL = TRANSACTIONAL_FLAG
 
 Header = tuple[str, Buffer | None]
 
@@ -111,6 +114,7 @@ class ProducerBatch(DeliveryGroup):
         "first_timestamp",
         "has_unknown_attempt",
         "header",
+        "kept_headers",
         "last_error",
         "last_timestamp",
         "log_append_time",
@@ -119,6 +123,7 @@ class ProducerBatch(DeliveryGroup):
         "newer",
         "number",
         "older",
+        "on_outcome",
         "on_wire",
         "order",
         "parent",
@@ -221,6 +226,13 @@ class ProducerBatch(DeliveryGroup):
         self.parent: ProducerBatch | None = None
         self.children: list[tuple[int, ProducerBatch]] | None = None
         self.undone_children = 0
+        self.on_outcome: OnOutcome | None = None
+        self.kept_headers: dict[int, Sequence[Header]] | None = None
+
+    def report_to(self, on_outcome: OnOutcome) -> None:
+        """Call ``on_outcome`` with the batch when it has succeeded or failed, and keep the headers of its records."""
+        self.on_outcome = on_outcome
+        self.kept_headers = {}
 
     # Appending
 
@@ -247,6 +259,8 @@ class ProducerBatch(DeliveryGroup):
             index = self.append_at(key_address, key_size, value_address, value_size, headers_size, timestamp_ms)
             if index >= 0:
                 write_headers(self.address + self.position - headers_size, headers)
+                if self.kept_headers is not None:
+                    self.kept_headers[index] = headers
             return index
         while True:
             index = self.record_count
@@ -261,6 +275,8 @@ class ProducerBatch(DeliveryGroup):
         if position + size > self.room_end:
             return -size
         self.slabs[-1].memory[position : position + size] = record
+        if self.kept_headers is not None and headers:
+            self.kept_headers[index] = headers
         return self._appended(timestamp_ms, size)
 
     def _appended(self, timestamp_ms: int, size: int) -> int:
@@ -398,6 +414,10 @@ class ProducerBatch(DeliveryGroup):
     def buffers(self) -> list[Buffer]:
         """Return the batch as it goes on the wire: header, then body. The header is encoded again if it has changed."""
         assert self.body is not None
+        attributes = self.codec_id
+        assert self.queue is not None
+        if self.queue.sequences.transaction:
+            attributes |= _TRANSACTIONAL
         if cython.compiled and self.header is None:
             self.header = write_header(
                 self.body,
@@ -405,7 +425,7 @@ class ProducerBatch(DeliveryGroup):
                 self.record_count,
                 self.base_timestamp,
                 self.max_timestamp,
-                self.codec_id,
+                attributes,
                 self.producer_id,
                 self.producer_epoch,
                 self.base_sequence,
@@ -417,7 +437,7 @@ class ProducerBatch(DeliveryGroup):
                 self.record_count,
                 self.base_timestamp,
                 self.max_timestamp,
-                self.codec_id,
+                attributes,
                 self.producer_id,
                 self.producer_epoch,
                 self.base_sequence,
@@ -437,6 +457,8 @@ class ProducerBatch(DeliveryGroup):
         self.base_offset = base_offset
         self.log_append_time = log_append_time
         self.acknowledged = acknowledged
+        if self.on_outcome is not None:
+            self.on_outcome(self)
         self.notify()
         return True
 
@@ -451,6 +473,8 @@ class ProducerBatch(DeliveryGroup):
         self.stored_error = error
         self.record_errors = record_errors
         self.unobserved = self.record_count - self.observed_count()
+        if self.on_outcome is not None:
+            self.on_outcome(self)
         self.notify()
         return True
 

@@ -14,9 +14,11 @@ No Python form: ``_address_of`` returns the address of a buffer.
 from __future__ import annotations
 
 import mmap
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
+if TYPE_CHECKING and not TYPE_CHECKING:
+    # Read by Cython alone.
     import cython
 else:
     from aioproducer._common.uncompiled import cython
@@ -80,6 +82,11 @@ class BufferPool:
         self._view: memoryview | None = None
         if units:
             self._arena = mmap.mmap(-1, units * SMALLEST_SLAB, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            if hasattr(mmap, "MADV_NOHUGEPAGE"):
+                # Where the system uses huge pages unasked, a producer's first record would take one of 2 MiB. Kernels
+                # built without huge pages reject the call.
+                with suppress(OSError):
+                    self._arena.madvise(mmap.MADV_NOHUGEPAGE)
             self._view = memoryview(self._arena)
         # Free blocks by order: _free[k] holds the first units of free blocks of 2**k units. In a dict the last freed
         # block is last: warm memory is used again first. And a dict finds a neighbour at once.

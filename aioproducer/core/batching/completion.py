@@ -197,6 +197,9 @@ class Completion:
         if sequence_error:
             # The broker returns the same error for a part that it has already as for a batch after a gap.
             retriable = not _whole_may_be_stored(batch)
+            if state.transactions is not None and state.is_first_in_flight(batch, sequences):
+                # Only the coordinator gives a new epoch: the transaction fails.
+                retriable = False
         if pending and state.fatal_error is None and retriable and self._can_retry(batch, now):
             if sequence_error:
                 state.out_of_order(batch, sequences)

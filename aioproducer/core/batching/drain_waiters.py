@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 # Hysteresis: ``drain`` resumes only when 1/8 of the memory is free, or its callers would block again at once.
 AMPLE_SHARE = 8
+# ``drain`` leaves at most this share of the memory unused, and at most a request.
+RESERVE_SHARE = 32
 
 
 class DrainWaiter:
@@ -65,7 +67,12 @@ class DrainWaiters:
         self._blocked_records = blocked_records
         self._memory_waiters = blocked_records.memory_waiters
         self._pending = blocked_records.pending
+        # Read by each ``drain``.
+        self._pending_records = self._pending.records
         self._max_request_size = max_request_size
+        # With less free memory ``drain`` waits. Its callers may send several records between two calls: those that find
+        # no memory take the slow path, which costs as much as ten others.
+        self._reserve = min(max_request_size, pool.total_memory // RESERVE_SHARE)
         self._wake = wake
 
     def add(self) -> Future[None]:
@@ -89,7 +96,10 @@ class DrainWaiters:
 
     def has_room(self) -> bool:
         """Return whether ``drain`` may return at once: no record waits for memory, and there is room for more."""
-        if self._memory_waiters or self._pool.available_memory <= 0 or not self._pending_have_room():
+        available = self._pool.available_memory
+        if self._memory_waiters or available <= 0 or (available < self._reserve and self._incomplete.count):
+            return False
+        if self._pending_records and not self._pending_have_room():
             return False
         return not self.waiters or self._has_ample_memory()
 

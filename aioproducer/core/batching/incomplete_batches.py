@@ -81,6 +81,32 @@ class IncompleteBatches:
         """Return every batch, or its unfinished parts if it was split; of at most ``limit`` batches, oldest first."""
         return [part for batch in islice(self, limit) for part in _unfinished_parts(batch)]
 
+    def unsent(self, limit: int) -> list[ProducerBatch]:
+        """Return at most ``limit`` batches, oldest first, that have no sequence: they were never sent."""
+        return list(islice((batch for batch in self if batch.base_sequence < 0 and batch.state < SUCCEEDED), limit))
+
+    def between(
+        self, first: int, last: int, limit: int, start: ProducerBatch | None = None
+    ) -> tuple[list[ProducerBatch], ProducerBatch | None]:
+        """Return the unfinished parts of at most ``limit`` batches numbered from ``first`` to ``last``, oldest first.
+
+        The second value is the batch to continue with, None at the end. It is the ``start`` of the next call, with its
+        number as ``first``: the list is searched from its beginning only if that batch has left it since.
+        """
+        batch = start
+        if batch is None or (batch.older is None and self.oldest is not batch):
+            batch = self.oldest
+            while batch is not None and batch.number < first:
+                batch = batch.newer
+        found: list[ProducerBatch] = []
+        while batch is not None and batch.number <= last:
+            if limit == 0:
+                return found, batch
+            limit -= 1
+            found += _unfinished_parts(batch)
+            batch = batch.newer
+        return found, None
+
     def __iter__(self) -> Iterator[ProducerBatch]:
         batch = self.oldest
         while batch is not None:

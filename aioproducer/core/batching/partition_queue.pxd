@@ -34,12 +34,12 @@ cdef class PartitionQueue:
 cdef class TopicQueues:
     cdef readonly str name
     cdef readonly list partitions
-    cdef readonly list spare
+    cdef readonly list leaders
+    cdef readonly dict spare
     cdef public StickyPartitioner sticky
     cdef public double load_at
     cdef public double use_recorded_at
     cdef public double sized_at
-    cdef list _led
     cdef object _available
     cdef readonly object metadata_waiters
     cdef readonly object unknown_partition_waiters

@@ -19,8 +19,7 @@ PartitionChoice = Callable[[str, Buffer | None, Buffer | None], int | None]
 
 # The batches of all partitions that have none: a deque is most of the memory that a partition takes.
 NO_BATCHES: deque[ProducerBatch] = deque(maxlen=0)
-# Shared by topics, read only: no spare partitions, and no waiting records.
-_NO_SPARE: list[PartitionQueue] = []
+# Shared by topics, read only: no waiting records.
 NO_WAITERS: Final[OrderedDict[PendingRecord, None]] = OrderedDict()
 
 
@@ -165,8 +164,8 @@ class TopicQueues:
 
     __slots__ = (
         "_available",
-        "_led",
         "blocked_count",
+        "leaders",
         "load_at",
         "metadata_waiters",
         "name",
@@ -180,19 +179,21 @@ class TopicQueues:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        # Empty until metadata arrives.
-        self.partitions: list[PartitionQueue] = []
-        # The partitions after them that the topic does not have yet, or no longer if it was re-created with fewer.
-        self.spare = _NO_SPARE
+        # By partition, empty until metadata arrives. A partition has no queue before its first record: most of very
+        # many partitions never have one. ``Topics.queue`` creates it.
+        self.partitions: list[PartitionQueue | None] = []
+        # By partition: the queue of its leader, None without one.
+        self.leaders: list[NodeQueue | None] = []
+        # Queues by number of partitions that the topic no longer has: it was re-created with fewer.
+        self.spare: dict[int, PartitionQueue] = {}
         self.sticky: StickyPartitioner | None = None
         self.load_at = 0.0
         # Loop time when metadata last contained the number of partitions.
         self.sized_at = 0.0
         # Loop time when the topic's use was last recorded in the metadata.
         self.use_recorded_at = float("-inf")
-        # The partitions that have a leader, and their numbers; None if they have to be determined again.
-        self._led: list[PartitionQueue] | None = None
-        self._available: Sequence[int] = ()
+        # The numbers of the partitions that have a leader; None if they have to be determined again.
+        self._available: Sequence[int] | None = None
         # Records that wait for metadata or an async serializer; blocked_count also counts those that wait for memory.
         # While there is one, later records of the topic wait behind it.
         self.metadata_waiters = NO_WAITERS
@@ -220,75 +221,66 @@ class TopicQueues:
         """Return whether metadata contains the topic with this partition, or with any for ``None``."""
         return bool(self.partitions) and (partition is None or partition < len(self.partitions))
 
-    def make_partitions(
-        self, partition_count: int, sequences: Callable[[TopicPartition], PartitionSequences], limit: int
-    ) -> bool:
-        """Create at most ``limit`` partitions for ``resize``; return whether it needs more."""
-        first = len(self.partitions) + len(self.spare)
-        if not self.spare:
-            self.spare = []
-        for number in range(first, min(partition_count, first + limit)):
-            self.spare.append(self._new_partition(number, sequences))
-        return first + limit < partition_count
-
-    def _new_partition(self, number: int, sequences: Callable[[TopicPartition], PartitionSequences]) -> PartitionQueue:
-        topic_partition = TopicPartition(self.name, number)
-        return PartitionQueue(topic_partition, sequences(topic_partition))
-
-    def resize(self, partition_count: int, sequences: Callable[[TopicPartition], PartitionSequences]) -> None:
-        """Set the number of partitions."""
+    def resize(self, partition_count: int) -> None:
+        """Set the number of partitions; the queues of those that disappear are kept in case they return."""
         self.leaders_changed()
         partitions = self.partitions
-        spare = partitions[partition_count:] + self.spare
+        for queue in partitions[partition_count:]:
+            if queue is not None:
+                self.spare[queue.partition] = queue
         del partitions[partition_count:]
+        del self.leaders[partition_count:]
         missing = partition_count - len(partitions)
-        partitions += spare[:missing]
-        self.spare = spare[missing:] or _NO_SPARE
-        for number in range(len(partitions), partition_count):
-            partitions.append(self._new_partition(number, sequences))
+        partitions += [None] * missing
+        self.leaders += [None] * missing
+        for number in [number for number in self.spare if number < partition_count]:
+            queue = self.spare.pop(number)
+            partitions[number] = queue
+            self.leaders[number] = queue.node
+
+    def queues(self) -> list[PartitionQueue]:
+        """Return the queues that exist, those of partitions that the topic no longer has included."""
+        return [queue for queue in (*self.partitions, *self.spare.values()) if queue is not None]
 
     def is_idle(self) -> bool:
         """Return whether no record or batch of the topic waits, in this producer or at a broker."""
         return not (self.blocked_count or self.unknown_partition_waiters) and not any(
-            queue.batches or queue.on_wire or queue.sequences.in_flight for queue in (*self.partitions, *self.spare)
+            queue.batches or queue.on_wire or queue.sequences.in_flight for queue in self.queues()
         )
 
     def leaders_changed(self) -> None:
         """Determine the partitions with a leader again: a leader was elected, has changed or is gone."""
-        self._led = None
+        self._available = None
         self.load_at = 0.0
 
     def load(
         self, now: float, *, adaptive: bool, availability_timeout: float, rack_of: Callable[[int], str | None] | None
     ) -> PartitionLoad:
         """Return the input of the partitioner (KIP-794, KIP-1123)."""
-        led = self._led
-        if led is None:
-            led = [queue for queue in self.partitions if queue.node is not None]
-            if len(led) == len(self.partitions):
-                # The usual case. No further objects for the garbage collector to traverse.
-                led, self._available = self.partitions, range(len(led))
-            else:
-                self._available = tuple([queue.topic_partition.partition for queue in led])
-            self._led = led
+        partitions, leaders = self.partitions, self.leaders
+        available = self._available
+        if available is None:
+            # Nearly always all partitions have a leader.
+            available = range(len(leaders))
+            if None in leaders:
+                available = tuple([number for number in available if leaders[number] is not None])
+            self._available = available
         queue_sizes: list[int] | None = None
         slow: set[int] = set()
-        if adaptive and led:
-            queue_sizes = [len(queue.batches) for queue in led]
+        if adaptive and available:
+            queues = [partitions[number] for number in available]
+            queue_sizes = [0 if queue is None else len(queue.batches) for queue in queues]
             if min(queue_sizes) == max(queue_sizes):
                 queue_sizes = None
             if availability_timeout > 0:
                 slow = {
-                    queue.topic_partition.partition
-                    for queue in led
-                    if queue.node is not None
-                    and queue.node.waiting_since is not None
-                    and now - queue.node.waiting_since > availability_timeout
+                    number
+                    for number in available
+                    if (node := leaders[number]) is not None
+                    and node.waiting_since is not None
+                    and now - node.waiting_since > availability_timeout
                 }
-        return PartitionLoad(
-            len(self.partitions),
-            self._available,
-            queue_sizes,
-            None if rack_of is None else [None if queue.node is None else rack_of(queue.node.node_id) for queue in led],
-            slow,
-        )
+        racks: list[str | None] | None = None
+        if rack_of is not None:
+            racks = [None if (node := leaders[number]) is None else rack_of(node.node_id) for number in available]
+        return PartitionLoad(len(partitions), available, queue_sizes, racks, slow)

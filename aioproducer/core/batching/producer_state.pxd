@@ -17,6 +17,7 @@ cdef class PartitionSequences:
     cdef public bint bump_wanted
     cdef public bint log_is_new
     cdef public tuple sent_to_old_log
+    cdef public Py_ssize_t transaction
 
 
 cdef class ProducerState:
@@ -25,6 +26,8 @@ cdef class ProducerState:
     cdef public long long producer_id
     cdef public int producer_epoch
     cdef public object fatal_error
+    cdef public Py_ssize_t transaction
+    cdef public object transactions
     cdef dict _sequences
 
     cpdef bint needs_producer_id(self) except -1

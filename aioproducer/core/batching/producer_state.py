@@ -20,11 +20,15 @@ The rules for each partition follow KIP-98, KIP-360 and Kafka's ``TransactionMan
    including those that were acknowledged before it, as happens when the leader moves. (Kafka counts those in flight.)
 7. Partitions are independent: a partition without a gap keeps the old epoch until it has no batch in flight.
 8. Sequences are modulo 2**31. After epoch 32767 a new producer id is requested.
+
+A transactional producer gets its epochs from the transaction coordinator. A gap in the sequences of a partition then
+fails the transaction, and the epoch that follows its abort starts all partitions again at sequence 0. A partition sends
+nothing before it has joined the transaction.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Protocol
 
 from aioproducer.errors import KafkaError
@@ -64,6 +68,14 @@ class SequencedBatch(Protocol):
     def set_sequence(self, producer_id: int, producer_epoch: int, base_sequence: int) -> None: ...
 
 
+class TransactionPartitions:
+    """Receives the partitions that a transaction needs: ``TransactionManager``."""
+
+    def partition_used(self, topic_partition: TopicPartition, sequences: PartitionSequences) -> None:
+        """Receive that the partition has a new batch, and has not joined the transaction yet."""
+        raise NotImplementedError
+
+
 class PartitionSequences:
     """The sequences of one partition.
 
@@ -81,6 +93,7 @@ class PartitionSequences:
         "producer_epoch",
         "producer_id",
         "sent_to_old_log",
+        "transaction",
         "unresolved",
     )
 
@@ -96,6 +109,8 @@ class PartitionSequences:
         self.bump_wanted = False
         # The topic was re-created, and no batch sent since is acknowledged.
         self.log_is_new = False
+        # Number of the last transaction that the partition has joined.
+        self.transaction = 0
         # The batches on the wire at that time: their acknowledgements imply nothing about the new log.
         self.sent_to_old_log: tuple[SequencedBatch, ...] = ()
 
@@ -114,23 +129,48 @@ class ProducerState:
         self.producer_id = NO_PRODUCER_ID
         self.producer_epoch = NO_PRODUCER_EPOCH
         self.fatal_error: KafkaError | None = None
-        self._sequences: dict[TopicPartition, PartitionSequences] = {}
+        # Number of the current transaction, or of the last one; 0 without a transactional id.
+        self.transaction = 0
+        self.transactions: TransactionPartitions | None = None
+        # By topic and partition, of partitions that records were sent to.
+        self._sequences: dict[str, dict[int, PartitionSequences]] = {}
 
     def sequences(self, topic_partition: TopicPartition) -> PartitionSequences:
         """Return the partition's sequences. They outlive its queue: a forgotten topic that returns continues them."""
-        sequences = self._sequences.get(topic_partition)
+        topic, partition = topic_partition
+        of_topic = self._sequences.get(topic)
+        if of_topic is None:
+            of_topic = self._sequences[topic] = {}
+        sequences = of_topic.get(partition)
         if sequences is None:
-            sequences = self._sequences[topic_partition] = PartitionSequences()
+            sequences = of_topic[partition] = PartitionSequences()
         return sequences
+
+    def sequences_of(self, topic: str) -> Collection[PartitionSequences]:
+        """Return the sequences of the topic's partitions that records were sent to."""
+        return self._sequences.get(topic, {}).values()
 
     def needs_producer_id(self) -> bool:
         """Return whether a producer id has to be requested."""
-        return self.idempotent and self.producer_id == NO_PRODUCER_ID and self.fatal_error is None
+        return (
+            self.idempotent
+            and self.producer_id == NO_PRODUCER_ID
+            and self.fatal_error is None
+            and self.transactions is None
+        )
 
     def set_producer_id(self, producer_id: int, producer_epoch: int) -> None:
         """Set the producer id and epoch from the response to InitProducerId."""
         self.producer_id = producer_id
         self.producer_epoch = producer_epoch
+
+    def begin_transaction(self) -> None:
+        """Begin the next transaction, which no partition has joined."""
+        self.transaction += 1
+
+    def join_transaction(self, sequences: PartitionSequences) -> None:
+        """Let the partition send: it has joined the transaction."""
+        sequences.transaction = self.transaction
 
     def may_send(self, batch: SequencedBatch, sequences: PartitionSequences) -> bool:
         """Return whether the oldest batch of a partition may be drained now."""
@@ -143,7 +183,7 @@ class ProducerState:
         in_flight = sequences.in_flight
         if batch.base_sequence != _NO_SEQUENCE:
             return in_flight[0] is batch
-        if self.producer_id == NO_PRODUCER_ID or sequences.unresolved:
+        if self.producer_id == NO_PRODUCER_ID or sequences.unresolved or sequences.transaction != self.transaction:
             return False
         if in_flight:
             # A broker without any state of this producer accepts any sequence: the first batch has to be in its log
@@ -253,6 +293,8 @@ class ProducerState:
             if batch.on_wire:
                 return False
         if self._is_current(sequences):
+            if self.transactions is not None:
+                return False
             self._bump()
         if self.producer_id == NO_PRODUCER_ID:
             return False

@@ -33,6 +33,7 @@ cdef class ReadyPartitions:
     @cython.locals(old=cython.int, node=NodeQueue)
     cdef object _leave(self, PartitionQueue queue, int state)
     cdef object _nothing_ready(self, NodeQueue node)
+    cpdef object batch_withdrawn(self, PartitionQueue queue)
     cpdef object unmute(self, PartitionQueue queue)
     @cython.locals(first=ProducerBatch, head=cython.int, state=cython.int, node=NodeQueue)
     cpdef object update(self, PartitionQueue queue, double now)

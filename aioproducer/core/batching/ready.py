@@ -141,18 +141,23 @@ class ReadyPartitions:
             if queue.state != _BACKING_OFF:
                 self._leave(queue, _BACKING_OFF)
 
-    def set_leader(self, queue: PartitionQueue, node_id: int, now: float) -> bool:
-        """Set the partition's leader, -1 for none; return False if that is not new."""
-        node = None if node_id < 0 else self._node(node_id)
-        if queue.node is node:
-            return False
+    def leader(self, node_id: int) -> NodeQueue | None:
+        """Return the queue of a node, ``None`` for a negative id."""
+        if node_id < 0:
+            return None
+        node = self.nodes.get(node_id)
+        if node is None:
+            node = self.nodes[node_id] = NodeQueue(node_id)
+        return node
+
+    def set_leader(self, queue: PartitionQueue, node: NodeQueue | None, now: float) -> None:
+        """Set the partition's leader to another one, ``None`` for none."""
         if queue.state != _MUTED:
             self._leave(queue, _IDLE)
         queue.node = node
         # A retry need not wait for a broker that is not asked again (KIP-951).
         queue.backoff_until = 0.0
         self.update(queue, now)
-        return True
 
     def forget(self, queue: PartitionQueue) -> None:
         """Remove the partition of a topic that metadata no longer follows."""
@@ -181,12 +186,6 @@ class ReadyPartitions:
         self.ready_nodes.pop(node.node_id, None)
         node.waiting_since = None
 
-    def _node(self, node_id: int) -> NodeQueue:
-        node = self.nodes.get(node_id)
-        if node is None:
-            node = self.nodes[node_id] = NodeQueue(node_id)
-        return node
-
     def update(self, queue: PartitionQueue, now: float) -> None:
         """Make the partition ready if its oldest batch may be sent; to be called when that may have changed."""
         state = queue.state
@@ -210,6 +209,13 @@ class ReadyPartitions:
                 node.waiting_since = now
             self.ready_nodes[node.node_id] = node
         self.wake()
+
+    def batch_withdrawn(self, queue: PartitionQueue) -> None:
+        """Let a partition be idle whose oldest batch was taken out, if it has no other one to send."""
+        if queue.state in (_READY, _LEADERLESS):
+            head = queue.batches[0].state if queue.batches else None
+            if head != _DUE and head != _CLOSED:
+                self._leave(queue, _IDLE)
 
     def unmute(self, queue: PartitionQueue) -> None:
         """Let the partition send again: the request that carried its batch has ended."""

@@ -51,4 +51,7 @@ def _part(batch: ProducerBatch, records: list[BatchRecord], encoded: list[bytes]
         records[0].timestamp,
         max(len(data) for data in encoded),
     )
+    if batch.on_outcome is not None:
+        part.report_to(batch.on_outcome)
+        part.kept_headers = {index: record.headers for index, record in enumerate(records) if record.headers}
     return part

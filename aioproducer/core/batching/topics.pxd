@@ -18,6 +18,7 @@ cdef class Topics:
     cdef dict _queues
 
     cpdef TopicQueues get(self, object name)
+    cpdef PartitionQueue queue(self, TopicQueues topic, Py_ssize_t number)
     @cython.locals(topic=TopicQueues, sticky=StickyPartitioner)
     cpdef object batch_closed(self, PartitionQueue queue, double fullness, double now)
     @cython.locals(sticky=StickyPartitioner)

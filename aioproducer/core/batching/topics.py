@@ -75,20 +75,26 @@ class Topics:
             return True
         if not topic.is_idle():
             return False
-        for queue in (*topic.partitions, *topic.spare):
+        for queue in topic.queues():
             self._ready.forget(queue)
         del self._queues[name]
         return True
 
     # Partitions and leaders
 
-    def make_partitions(self, name: str, partition_count: int, limit: int) -> bool:
-        """Create at most ``limit`` partitions for ``resize``; return whether it needs more."""
-        return self.ensure(name).make_partitions(partition_count, self._producer_state.sequences, limit)
+    def queue(self, topic: TopicQueues, number: int) -> PartitionQueue:
+        """Return the queue of a partition that the topic has, creating it for the partition's first record."""
+        queue = topic.partitions[number]
+        if queue is None:
+            topic_partition = TopicPartition(topic.name, number)
+            queue = PartitionQueue(topic_partition, self._producer_state.sequences(topic_partition))
+            queue.node = topic.leaders[number]
+            topic.partitions[number] = queue
+        return queue
 
     def resize(self, topic: TopicQueues, partition_count: int, now: float) -> None:
         """Set the number of partitions: fewer than before if the topic was re-created, none if it was deleted."""
-        topic.resize(partition_count, self._producer_state.sequences)
+        topic.resize(partition_count)
         if partition_count:
             self._refresh_load(topic, now)
 
@@ -99,18 +105,24 @@ class Topics:
 
     def recreated(self, name: str) -> None:
         """Restart the sequence checks: the topic was deleted and re-created, and its logs have no earlier batch."""
-        for queue in self.ensure(name).partitions:
-            self._producer_state.topic_recreated(queue.sequences)
+        for sequences in self._producer_state.sequences_of(name):
+            self._producer_state.topic_recreated(sequences)
 
     def set_leader(self, name: str, partition: int, node_id: int, now: float) -> None:
         """Set the partition's leader to ``node_id``, -1 for none; a new partition receives it when it is created."""
         topic = self.ensure(name)
         if partition >= len(topic.partitions):
             return
-        if self._ready.set_leader(topic.partitions[partition], node_id, now):
-            topic.leaders_changed()
-            if node_id < 0:
-                self.switch_sticky(topic, partition, now)
+        node = self._ready.leader(node_id)
+        if topic.leaders[partition] is node:
+            return
+        topic.leaders[partition] = node
+        queue = topic.partitions[partition]
+        if queue is not None:
+            self._ready.set_leader(queue, node, now)
+        topic.leaders_changed()
+        if node is None:
+            self.switch_sticky(topic, partition, now)
 
     def leaders_known(self, name: str, now: float) -> None:
         """Choose the sticky partition again if it has no record yet: the leaders of new partitions have been set."""
@@ -119,7 +131,8 @@ class Topics:
         if sticky is None or now < topic.load_at:
             return
         self._refresh_load(topic, now)
-        if not sticky.produced_bytes and not topic.partitions[sticky.partition].batches:
+        queue = topic.partitions[sticky.partition]
+        if not sticky.produced_bytes and (queue is None or not queue.batches):
             sticky.switch()
 
     # The sticky partition: records without a key go there

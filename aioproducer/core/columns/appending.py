@@ -20,7 +20,8 @@ from aioproducer.core.columns.record_columns import HeaderColumn, TimestampColum
 from aioproducer.wire.murmur2 import partition_for_key
 from aioproducer.wire.record_batch import Buffer
 
-if TYPE_CHECKING:
+if TYPE_CHECKING and not TYPE_CHECKING:
+    # Read by Cython alone.
     import cython
 else:
     from aioproducer._common.uncompiled import cython
@@ -76,7 +77,8 @@ def append_rows(
     key = None
     while row < stop and room > 0:
         if cython.compiled and keys is None and type(values) is list:
-            batch = partitions[number].open_batch
+            queue = partitions[number]
+            batch = None if queue is None else queue.open_batch
             if batch is not None:
                 before = batch.position
                 index = batch.record_count
@@ -97,7 +99,7 @@ def append_rows(
                 else:
                     number = partition_for_key(key, len(partitions))
         queue = partitions[number]
-        batch = queue.open_batch
+        batch = None if queue is None else queue.open_batch
         if batch is not None:
             before = batch.position
         if batch is None or (index := batch.append(key, value, (), timestamp_ms)) < 0:
@@ -149,6 +151,7 @@ def append_arrow_rows(
     sticky = number
     room = COLUMN_BYTES
     row = first
+    before = index = 0
     key = cython.NULL
     key_size = -1
     timestamp_ms = default_ms
@@ -181,7 +184,7 @@ def append_arrow_rows(
             if not headers_size:
                 break
         queue = partitions[number]
-        batch = queue.open_batch
+        batch = None if queue is None else queue.open_batch
         if batch is not None:
             before = batch.position
         if (

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from aioproducer.core.columns.binary_column import BinaryColumn
 
-if TYPE_CHECKING:
+if TYPE_CHECKING and not TYPE_CHECKING:
+    # Read by Cython alone.
     import cython
 else:
     from aioproducer._common.uncompiled import cython

@@ -61,7 +61,7 @@ class MetadataMerger:
         change: receives the changes.
     """
 
-    __slots__ = ("_nodes", "_other_cluster", "_request_again", "_version", "change")
+    __slots__ = ("_nodes", "_other_cluster", "_request_again", "_shared_node_ids", "_version", "change")
 
     def __init__(
         self,
@@ -77,6 +77,7 @@ class MetadataMerger:
         self._version: Final = version
         self._other_cluster: Final = other_cluster
         self._request_again: Final = request_again
+        self._shared_node_ids: Final[dict[tuple[int, ...], tuple[int, ...]]] = {}
 
     def pop_change(self) -> MetadataChange:
         """Return the changes since the last call."""
@@ -137,6 +138,11 @@ class MetadataMerger:
                 change.partitions_added.append(PartitionsAdded(name, old_count, new_count))
         yield in_step
 
+    def _node_ids(self, node_ids: Sequence[int]) -> tuple[int, ...]:
+        """Return the same tuple for partitions with the same replicas: thousands of partitions have few of them."""
+        given = tuple(node_ids)
+        return self._shared_node_ids.setdefault(given, given)
+
     def _mark_deleted(self, in_use: TopicInUse) -> None:
         """Drop the partitions of a topic that the cluster no longer has."""
         known = in_use.metadata
@@ -175,9 +181,9 @@ class MetadataMerger:
             index,
             leader,
             epoch if old is None else max(epoch, old.leader_epoch),
-            tuple(data.replica_nodes),
-            tuple(data.isr_nodes),
-            tuple(data.offline_replicas),
+            self._node_ids(data.replica_nodes),
+            self._node_ids(data.isr_nodes),
+            self._node_ids(data.offline_replicas),
         )
         # Most responses contain no change: an equal object must not replace one that the garbage collector has aged.
         if new != old:

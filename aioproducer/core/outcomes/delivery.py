@@ -18,7 +18,8 @@ from aioproducer.core.outcomes.loops import may_nest
 from aioproducer.errors import KafkaError
 from aioproducer.record import RecordMetadata, TopicPartition
 
-if TYPE_CHECKING:
+if TYPE_CHECKING and not TYPE_CHECKING:
+    # Read by Cython alone.
     import cython
 else:
     from aioproducer._common.uncompiled import cython
@@ -59,6 +60,9 @@ class OwnCallback:
     def __call__(self, delivery: Any) -> None:
         self._function(delivery)
 
+
+# Called with a group whose records have their outcomes now, before any of their waiters runs.
+OnOutcome = Callable[["DeliveryGroup"], None]
 
 # One callback of the loop resumes at most this many awaiting tasks.
 AWAITERS_PER_CALLBACK = 64

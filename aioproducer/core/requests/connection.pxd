@@ -39,10 +39,14 @@ cdef class Connection:
     cdef readonly object error
     cdef readonly double throttled_until
     cdef readonly object versions
-    cdef readonly object session_lifetime_ms
+    cdef readonly bint has_served
     cdef object _client_id
     cdef object _expected
     cdef object _authenticator
+    cdef bint _asks_for_sasl
+    cdef object _exchange
+    cdef double _session_end
+    cdef double _own_sent_at
     cdef Py_ssize_t _max_in_flight
     cdef double _request_timeout
     cdef Py_ssize_t _max_frame_bytes

@@ -6,8 +6,8 @@ it calls `Connection.eof`. The time is passed in, in monotonic seconds.
 
 The rules:
 
-* A connection passes through its states in one direction. First it requests the broker's versions, then the client
-  authenticates if required, and only then may requests be sent.
+* First the connection requests the broker's versions, then the client authenticates if required, and only then may
+  requests be sent. `reauthenticate` authenticates again behind the requests in flight; none is sent until that ends.
 * A broker answers the requests of a connection in their order. So the next response belongs to the oldest request in
   flight. If its correlation id differs, nothing on this connection can be trusted any longer. A request that expects no
   response (acks=0) should get none; a response that arrives nevertheless is ignored.
@@ -26,19 +26,22 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from aioproducer._build import __version__
-from aioproducer._common.diagnosis import ended_before_first_answer, unexpected_frame
-from aioproducer._common.texts import counted, printable
+from aioproducer._common.diagnosis import (
+    ended_before_first_answer,
+    ended_before_first_service,
+    unexpected_frame,
+)
+from aioproducer._common.texts import counted
 from aioproducer._common.views import is_of_bytes
 from aioproducer.core.requests.broker_versions import BrokerVersions, VersionRange, client_must_wait
 from aioproducer.core.requests.connection_state import NEXT_STATE, ConnectionEvent, ConnectionState
-from aioproducer.error_codes import UNSUPPORTED_SASL_MECHANISM, UNSUPPORTED_VERSION
+from aioproducer.error_codes import UNSUPPORTED_VERSION
 from aioproducer.errors import (
     KafkaError,
     NetworkError,
     ProtocolError,
     RequestTimedOutError,
     broker_error,
-    error_class,
 )
 from aioproducer.protocol import (
     APIS,
@@ -49,18 +52,20 @@ from aioproducer.protocol import (
     decode_api_versions_response,
     decode_response,
     encode_request,
-    messages,
 )
 from aioproducer.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 
-if TYPE_CHECKING:
+if TYPE_CHECKING and not TYPE_CHECKING:
+    # Read by Cython alone.
     import cython
-
-    from aioproducer.core.requests.authenticator import Authenticator
-    from aioproducer.protocol.parts import ResponseInParts
-    from aioproducer.protocol.produce_frames import Acknowledged, PlainProduceRequest
 else:
     from aioproducer._common.uncompiled import cython
+
+if TYPE_CHECKING:
+    from aioproducer.core.requests.authenticator import Authenticator
+    from aioproducer.core.requests.sasl_exchange import SaslExchange
+    from aioproducer.protocol.parts import ResponseInParts
+    from aioproducer.protocol.produce_frames import Acknowledged, PlainProduceRequest
 
 if cython.compiled:
     from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize
@@ -75,6 +80,10 @@ DEFAULT_MAX_FRAME_BYTES = 100 * 1024 * 1024
 """The largest accepted response: a broker accepts requests of the same size (``socket.request.max.bytes``)."""
 
 LARGEST_CORRELATION_ID = 2**31 - 1
+
+# Nothing is sent in this last part of a session, as it could reach the broker after the end: a share, at most seconds.
+SESSION_MARGIN = 0.05
+MAX_SESSION_MARGIN = 0.05
 
 _API_VERSIONS = int(ApiKey.API_VERSIONS)
 
@@ -157,6 +166,8 @@ class Connection:
         Both or neither: None for bootstrap addresses, or without ``metadata_cluster_check_enable``.
     authenticator
         The SASL mechanism that runs before the connection is READY, or None.
+    asks_for_sasl
+        Without an authenticator: ask the listener whether it requires SASL, before the connection is READY.
     max_in_flight
         ``max_in_flight_requests_per_connection``.
     request_timeout
@@ -177,6 +188,7 @@ class Connection:
         node_id: int | None = None,
         cluster_id: str | None = None,
         authenticator: Authenticator | None = None,
+        asks_for_sasl: bool = False,
         max_in_flight: int = 5,
         request_timeout: float = 30.0,
         max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES,
@@ -191,14 +203,20 @@ class Connection:
         """Nothing may be sent before this time; it never decreases."""
         self.versions: BrokerVersions = BrokerVersions(peer)
         """The broker's API versions, known after the state CHECKING_API_VERSIONS."""
-        self.session_lifetime_ms: int = 0
-        """How long the authentication is valid (KIP-368), in milliseconds; 0: without limit."""
+        self.has_served: bool = False
+        """Whether the broker has answered a request of a caller: it requires no authentication that is missing."""
 
         self._client_id: str | None = client_id
         self._expected: tuple[str, int] | None = None
         if cluster_id is not None and node_id is not None and node_id >= 0:
             self._expected = (cluster_id, node_id)
         self._authenticator: Authenticator | None = authenticator
+        self._asks_for_sasl: bool = asks_for_sasl
+        self._exchange: SaslExchange | None = None
+        # When nothing more may be sent in this session.
+        self._session_end: float = math.inf
+        # When the connection sent its last own request.
+        self._own_sent_at: float = 0.0
         self._max_in_flight: int = max_in_flight
         self._request_timeout: float = request_timeout
         self._max_frame_bytes: int = max_frame_bytes
@@ -220,9 +238,18 @@ class Connection:
         """Number of requests that await a response."""
         return len(self._in_flight)
 
+    @property
+    def has_partial_response(self) -> bool:
+        """Whether a part of a response has arrived."""
+        return self._frame is not None or bool(self._frame_start)
+
     def can_send(self, now: float) -> bool:
-        """Return whether `send` may be called: READY, fewer in flight than allowed, not throttled."""
-        return self.state is _READY and len(self._in_flight) < self._max_in_flight and now >= self.throttled_until
+        """Return whether `send` may be called: READY, fewer in flight than allowed, not throttled, session not over."""
+        return (
+            self.state is _READY
+            and len(self._in_flight) < self._max_in_flight
+            and self.throttled_until <= now < self._session_end
+        )
 
     def next_deadline(self) -> float:
         """Return when the first of the requests in flight times out; infinity without any."""
@@ -253,10 +280,55 @@ class Connection:
     def data_to_send(self) -> list[Buffer]:
         """Return the connection's own requests since the last call; write them after each `receive_data`.
 
-        Empty once the connection is READY or CLOSED: from then on only `send` returns buffers.
+        Empty while the connection is READY or CLOSED: then only `send` and `reauthenticate` return buffers.
         """
         output, self._output = self._output, []
         return output
+
+    @property
+    def session_lifetime_ms(self) -> int:
+        """How long the last authentication is valid (KIP-368), in milliseconds; 0: without limit."""
+        return 0 if self._exchange is None else self._exchange.session_lifetime_ms
+
+    @property
+    def session_end(self) -> float:
+        """When nothing more may be sent in this session; infinity if it has no end."""
+        return self._session_end
+
+    @property
+    def authentication_begun_at(self) -> float:
+        """When the broker had begun the last authentication."""
+        return 0.0 if self._exchange is None else self._exchange.begun_at
+
+    @property
+    def blocking_step(self) -> Callable[[], bytes | None] | None:
+        """The step of the authentication that the driver has to run in a thread, or None.
+
+        `step_ended` receives its result. A step that raises a KafkaError poisons the connection.
+        """
+        return None if self._exchange is None else self._exchange.blocking_step
+
+    def step_ended(self, message: bytes | None, now: float) -> list[Buffer]:
+        """Continue the authentication with the result of `blocking_step`, and return the buffers to write."""
+        assert self._exchange is not None
+        if self.error is None:
+            try:
+                self._continue_exchange(self._exchange.step_ended(message), now)
+            except KafkaError as error:
+                self._fail(error)
+        return self.data_to_send()
+
+    def reauthenticate(self, authenticator: Authenticator, now: float) -> list[Buffer]:
+        """Authenticate again behind the requests in flight (KIP-368), and return the buffers to write.
+
+        Until the connection is READY again, `can_send` is false. A rejection poisons the connection.
+
+        Raises:
+            RuntimeError: the connection is not READY.
+        """
+        self._advance(ConnectionEvent.SESSION_ENDING)
+        self._begin_exchange(authenticator, now, True)
+        return self.data_to_send()
 
     def negotiate(self, api_key: int, lowest: int = 0, highest: int = 32767) -> int:
         """Return the highest version of an API that broker and client support, within ``lowest`` and ``highest``.
@@ -301,6 +373,7 @@ class Connection:
             raise RuntimeError(
                 f"cannot send to {self.peer} now: it is {self.state.value}, {len(self._in_flight)} of "
                 f"{self._max_in_flight} requests are in flight, throttled for {max(0.0, self.throttled_until - now)} s"
+                + (", the session has ended" if now >= self._session_end else "")
             )
         if version is None:
             version = self.negotiate(request.schema.api_key)
@@ -337,6 +410,7 @@ class Connection:
 
     def _send_own(self, request: Request[Response], version: int, now: float) -> None:
         self._output.extend(self._send(request, version, now, _OWN, None, True))
+        self._own_sent_at = now
 
     def _refuse_if_closed(self) -> None:
         if self.error is not None:
@@ -442,6 +516,7 @@ class Connection:
         if request.context is _OWN:
             self._handle_own(request, response, now)
             return
+        self.has_served = True
         completed.append(_completed(request, response, now, len(frame) + _SIZE_OF_SIZE))
 
     def _ignore_unexpected(self, correlation_id: int, next_in_flight: int) -> bool:
@@ -478,10 +553,9 @@ class Connection:
         try:
             if isinstance(response, ApiVersionsResponse):
                 self._handle_versions(request, response, now)
-            elif isinstance(response, messages.SaslHandshakeResponse):
-                self._handle_handshake(response, now)
-            elif isinstance(response, messages.SaslAuthenticateResponse):
-                self._handle_authentication(response, now)
+            else:
+                assert self._exchange is not None
+                self._continue_exchange(self._exchange.receive(response, now), now)
         except KafkaError as error:
             self._fail(error)
 
@@ -497,40 +571,34 @@ class Connection:
             raise broker_error(response.error_code)
         self.versions = versions
         self._negotiated.clear()
-        if self._authenticator is None:
+        authenticator, self._authenticator = self._authenticator, None
+        if authenticator is None and not (self._asks_for_sasl and ApiKey.SASL_HANDSHAKE in versions.apis):
             self._advance(ConnectionEvent.VERSIONS_KNOWN)
             return
         self._advance(ConnectionEvent.AUTHENTICATION_REQUIRED)
-        # From version 1 on the tokens travel in SaslAuthenticate requests (KIP-152); before, as bare frames.
-        version = self.negotiate(ApiKey.SASL_HANDSHAKE, lowest=1)
-        self._send_own(messages.SaslHandshakeRequest(mechanism=self._authenticator.mechanism), version, now)
+        self._begin_exchange(authenticator, now, False)
 
-    def _handle_handshake(self, response: messages.SaslHandshakeResponse, now: float) -> None:
-        assert self._authenticator is not None
-        if response.error_code == UNSUPPORTED_SASL_MECHANISM:
-            offered = printable(", ".join(response.mechanisms)) or "none"
-            raise error_class(response.error_code)(
-                f"The broker {self.peer} does not accept the SASL mechanism {self._authenticator.mechanism}; "
-                f"it offers: {offered}. Set sasl_mechanism to one of these."
-            )
-        if response.error_code:
-            raise broker_error(response.error_code)
-        self._step(None, now)
+    def _begin_exchange(self, authenticator: Authenticator | None, now: float, is_renewal: bool) -> None:
+        # Imported late: most listeners require no SASL.
+        from aioproducer.core.requests.sasl_exchange import SaslExchange
 
-    def _handle_authentication(self, response: messages.SaslAuthenticateResponse, now: float) -> None:
-        if response.error_code:
-            raise broker_error(response.error_code, response.error_message)
-        self.session_lifetime_ms = response.session_lifetime_ms
-        self._step(bytes(response.auth_bytes), now)
+        self._exchange = SaslExchange(
+            self.peer, authenticator, self.versions, uses_tls=self._uses_tls, is_renewal=is_renewal
+        )
+        self._continue_exchange(self._exchange.begin(), now)
 
-    def _step(self, challenge: bytes | None, now: float) -> None:
-        assert self._authenticator is not None
-        token = self._authenticator.step(challenge)
-        if token is None:
+    def _continue_exchange(self, request: Request[Response] | None, now: float) -> None:
+        exchange = self._exchange
+        assert exchange is not None
+        if request is not None:
+            self._send_own(request, exchange.version(request), now)
+        elif exchange.is_finished:
+            self._session_end = math.inf
+            if exchange.session_lifetime_ms > 0:
+                lifetime = exchange.session_lifetime_ms / 1000
+                # The broker's session has not begun before this request was sent.
+                self._session_end = self._own_sent_at + lifetime - min(lifetime * SESSION_MARGIN, MAX_SESSION_MARGIN)
             self._advance(ConnectionEvent.AUTHENTICATED)
-            return
-        version = self.negotiate(ApiKey.SASL_AUTHENTICATE)
-        self._send_own(messages.SaslAuthenticateRequest(auth_bytes=token), version, now)
 
     def _fail(self, error: KafkaError) -> None:
         """Close with ``error`` unless closed; the requests in flight stay until `poison`."""
@@ -575,14 +643,22 @@ class Connection:
         if not self._answered and self.state is ConnectionState.CHECKING_API_VERSIONS:
             return ended_before_first_answer(self.peer, uses_tls=self._uses_tls, exception=exception)
         because = f" ({exception})" if exception is not None else ""
+        if self.state is ConnectionState.REAUTHENTICATING:
+            return NetworkError(
+                f"{self.peer} ended the connection{because} while the client renewed its session: a request may have "
+                "reached the broker after the session's end (connections.max.reauth.ms)."
+            )
         if self.state is ConnectionState.AUTHENTICATING:
             return NetworkError(
                 f"{self.peer} ended the connection while authenticating{because}: usually the SASL mechanism or the "
                 "listener is wrong. Check the broker's log."
             )
-        if self._frame is not None or self._frame_start:
+        if self.has_partial_response:
             got = counted(len(self._frame_start) + len(self._frame or b""), "byte")
             return NetworkError(f"{self.peer} ended the connection{because} in a response, after {got} of it.")
+        if self.state is _READY and not self.has_served and self._exchange is None and self._in_flight:
+            name = ApiKey(self._in_flight[0].api_key).name
+            return ended_before_first_service(self.peer, name, uses_tls=self._uses_tls, exception=exception)
         return NetworkError(f"{self.peer} ended the connection{because}.")
 
 

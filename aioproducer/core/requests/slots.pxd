@@ -9,5 +9,5 @@ cdef class RequestSlots:
 cdef class InternalQueue:
     cdef dict _due
 
-    cpdef object oldest(self, object due)
+    cpdef list in_order(self, object due)
     cpdef object sent(self, object kind)

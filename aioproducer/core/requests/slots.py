@@ -4,7 +4,8 @@ A node has ``max_in_flight_requests_per_connection`` slots; a response frees one
 internal requests, which the producer makes for itself (metadata, producer id), and data, the drained batches. Always
 serving one kind first would starve the other. Coroutines that await each send fill every slot that their response
 frees. Metadata for a topic that does not exist can be due again with each of its responses. So the two alternate while
-both wait. Before either a connection authenticates: until then it is not ready, and has no slots.
+both wait. Authentication goes before both and takes no slot: a connection has none before it is authenticated. When it
+authenticates again, it does so at once, behind the requests in flight, and has no free slots until that has ended.
 """
 
 from __future__ import annotations
@@ -48,13 +49,13 @@ class InternalQueue:
     def __init__(self) -> None:
         self._due: dict[Hashable, None] = {}
 
-    def oldest(self, due: Iterable[Hashable]) -> Hashable | None:
-        """Return the kind that has been due longest, or None; ``due`` are those due now, in any order."""
+    def in_order(self, due: Iterable[Hashable]) -> list[Hashable]:
+        """Return the kinds in the order in which they became due; ``due`` are those due now, in any order."""
         now_due = dict.fromkeys(due)
         waiting = {kind: None for kind in self._due if kind in now_due}
         waiting.update(now_due)
         self._due = waiting
-        return next(iter(waiting), None)
+        return list(waiting)
 
     def sent(self, kind: Hashable) -> None:
         """Remove a kind that has been sent; if it is due again at once, it goes to the end."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from itertools import chain, dropwhile, islice, takewhile
 from typing import Protocol
 
-from aioproducer.core.outcomes.delivery import FutureFactory
+from aioproducer.core.outcomes.delivery import FutureFactory, OnOutcome
 from aioproducer.core.waiting.pending import Header, PendingRecord, PendingRecords
 from aioproducer.wire.record_batch import Buffer
 
@@ -62,6 +62,7 @@ class BlockedRecords:
         wake: called when a record begins or ends to wait.
         end_lingering: called when a record is the first to wait for memory: no batch may linger then.
         on_removed: called when a record no longer waits.
+        on_outcome: called with each record that fails, or is withdrawn, while it waits.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class BlockedRecords:
         wake: Callable[[], None],
         end_lingering: Callable[[float], None],
         on_removed: Callable[[], None],
+        on_outcome: OnOutcome | None = None,
     ) -> None:
         self.pending = PendingRecords(size_limit)
         """All waiting records."""
@@ -95,6 +97,7 @@ class BlockedRecords:
         self._wake = wake
         self._end_lingering = end_lingering
         self._on_removed = on_removed
+        self._on_outcome = on_outcome
 
     def make_record(
         self,
@@ -118,6 +121,7 @@ class BlockedRecords:
             since=now,
             deadline=now + self._max_block,
             on_withdraw=self.remove,
+            on_outcome=self._on_outcome,
         )
 
     def add(self, pending: PendingRecord, size: int) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from itertools import islice, takewhile
 
 from aioproducer._common.diagnosis import line_full
-from aioproducer.core.outcomes.delivery import Delivery, FutureFactory, Withdrawable
+from aioproducer.core.outcomes.delivery import Delivery, FutureFactory, OnOutcome, Withdrawable
 from aioproducer.errors import KafkaError
 from aioproducer.record import RecordMetadata, TopicPartition
 from aioproducer.wire.record_batch import Buffer
@@ -37,6 +37,7 @@ class PendingRecord(Withdrawable):
         "memory_number",
         "number",
         "observed",
+        "on_outcome",
         "on_withdraw",
         "partition",
         "serialized",
@@ -60,6 +61,7 @@ class PendingRecord(Withdrawable):
         since: float,
         deadline: float,
         on_withdraw: Callable[[PendingRecord], None],
+        on_outcome: OnOutcome | None = None,
     ) -> None:
         super().__init__(loop)
         self.topic = topic
@@ -71,6 +73,7 @@ class PendingRecord(Withdrawable):
         self.since = since
         self.deadline = deadline
         self.on_withdraw = on_withdraw
+        self.on_outcome = on_outcome
         self.serialized = True
         # Whether it waits for memory only.
         self.awaits_memory = False
@@ -112,12 +115,16 @@ class PendingRecord(Withdrawable):
         self.withdrawn = True
         self._delivery = None
         self.on_withdraw(self)
+        if self.on_outcome is not None:
+            self.on_outcome(self)
 
     def fail(self, error: KafkaError) -> None:
         """Fail the record; ``BlockedRecords`` must have removed it."""
         self.stored_error = error
         self.observed = self.observed_count() > 0
         self._delivery = None
+        if self.on_outcome is not None:
+            self.on_outcome(self)
         self.notify()
 
     def hand_over(self, delivery: Delivery) -> None:

@@ -1,4 +1,7 @@
 cimport cython
+from cpython.object cimport PyObject
+
+from aioproducer.core.outcomes.delivery cimport set_send_slot
 
 
 cdef class WaiterQueue
@@ -23,3 +26,10 @@ cdef class WaiterQueue:
     cpdef object add(self, Py_ssize_t number, object future)
     @cython.locals(left=Py_ssize_t)
     cpdef bint resolve(self, Py_ssize_t oldest) except -1
+
+
+cdef class NoWait:
+    pass
+
+
+cdef int _send_no_wait(NoWait wait, object value, PyObject **result) except -1

@@ -1,12 +1,26 @@
-"""Compiled. Futures of ``flush`` and ``close``, which wait for many records."""
+"""Compiled. Futures of ``flush`` and ``close``, which wait for many records, and the wait that is none.
+
+No Python form: ``_send_no_wait`` fills the ``send`` slot of its type.
+"""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from aioproducer.core.outcomes.delivery import FutureFactory
+
+if TYPE_CHECKING and not TYPE_CHECKING:
+    # Read by Cython alone.
+    import cython
+else:
+    from aioproducer._common.uncompiled import cython
+
+if cython.compiled:
+    from cython.cimports.aioproducer.core.outcomes.delivery import set_send_slot
+    from cython.cimports.cpython.object import PyObject
+    from cython.cimports.cpython.ref import Py_INCREF
 
 if TYPE_CHECKING:
     from asyncio import Future
@@ -104,3 +118,51 @@ class WaiterQueue:
                 future.set_result(None)
             waiting.popleft()
         return False
+
+
+@cython.final
+@cython.cclass
+class NoWait:
+    """A coroutine that has nothing to wait for: ``drain`` returns it while there is room.
+
+    It has no state, so that one object serves all calls. ``asyncio.create_task`` and its like accept it, as it has the
+    methods of ``collections.abc.Coroutine``.
+    """
+
+    __slots__ = ()
+
+    def __await__(self) -> NoWait:
+        return self
+
+    def __iter__(self) -> NoWait:
+        return self
+
+    def __next__(self) -> None:
+        raise StopIteration
+
+    def send(self, value: object) -> None:
+        raise StopIteration
+
+    def throw(self, kind: Any, value: Any = None, traceback: Any = None) -> None:
+        raise value if value is not None else kind() if isinstance(kind, type) else kind
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+NO_WAIT = NoWait()
+
+
+# Compiled only
+
+
+def _send_no_wait(wait: NoWait, value: object, result: Any) -> int:
+    """Fill the slot ``am_send`` of ``NoWait``, which the interpreter calls instead of ``send``."""
+    outcome: object = None
+    Py_INCREF(outcome)
+    result[0] = cython.cast(cython.pointer(PyObject), outcome)
+    return 0
+
+
+if cython.compiled:
+    set_send_slot(NoWait, cython.cast(cython.p_void, _send_no_wait))

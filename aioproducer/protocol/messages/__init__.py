@@ -24,6 +24,10 @@ if TYPE_CHECKING:
         ConsumerProtocolAssignment,
         ConsumerProtocolSubscription,
     )
+    from aioproducer.protocol.messages.described_transactions import (
+        DescribeTransactionsRequest,
+        DescribeTransactionsResponse,
+    )
     from aioproducer.protocol.messages.fetch import (
         FetchRequest,
         FetchResponse,
@@ -62,6 +66,10 @@ if TYPE_CHECKING:
         AlterConfigsRequest,
         AlterConfigsResponse,
     )
+    from aioproducer.protocol.messages.listed_transactions import (
+        ListTransactionsRequest,
+        ListTransactionsResponse,
+    )
     from aioproducer.protocol.messages.metadata import (
         DescribeTopicPartitionsRequest,
         DescribeTopicPartitionsResponse,
@@ -84,6 +92,8 @@ if TYPE_CHECKING:
         InitProducerIdRequest,
         InitProducerIdResponse,
     )
+    from aioproducer.protocol.messages.quorum import DescribeQuorumResponse
+    from aioproducer.protocol.messages.quorum_request import DescribeQuorumRequest
     from aioproducer.protocol.messages.sasl import (
         SaslAuthenticateRequest,
         SaslAuthenticateResponse,
@@ -148,8 +158,12 @@ __all__ = [
     "DescribeGroupsResponse",
     "DescribeProducersRequest",
     "DescribeProducersResponse",
+    "DescribeQuorumRequest",
+    "DescribeQuorumResponse",
     "DescribeTopicPartitionsRequest",
     "DescribeTopicPartitionsResponse",
+    "DescribeTransactionsRequest",
+    "DescribeTransactionsResponse",
     "EndTxnRequest",
     "EndTxnResponse",
     "FetchRequest",
@@ -172,6 +186,8 @@ __all__ = [
     "ListGroupsResponse",
     "ListOffsetsRequest",
     "ListOffsetsResponse",
+    "ListTransactionsRequest",
+    "ListTransactionsResponse",
     "MetadataRequest",
     "MetadataResponse",
     "OffsetCommitRequest",
@@ -231,8 +247,12 @@ _HOMES = {
     "DescribeGroupsResponse": "groups",
     "DescribeProducersRequest": "transactions",
     "DescribeProducersResponse": "transactions",
+    "DescribeQuorumRequest": "quorum_request",
+    "DescribeQuorumResponse": "quorum",
     "DescribeTopicPartitionsRequest": "metadata",
     "DescribeTopicPartitionsResponse": "metadata",
+    "DescribeTransactionsRequest": "described_transactions",
+    "DescribeTransactionsResponse": "described_transactions",
     "EndTxnRequest": "transactions",
     "EndTxnResponse": "transactions",
     "FetchRequest": "fetch",
@@ -255,6 +275,8 @@ _HOMES = {
     "ListGroupsResponse": "groups",
     "ListOffsetsRequest": "offsets",
     "ListOffsetsResponse": "offsets",
+    "ListTransactionsRequest": "listed_transactions",
+    "ListTransactionsResponse": "listed_transactions",
     "MetadataRequest": "metadata",
     "MetadataResponse": "metadata",
     "OffsetCommitRequest": "group_offsets",

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from aioproducer._common.texts import printable
 from aioproducer.errors import SaslAuthenticationError
+from aioproducer.security.redaction import without_secrets
 
 MECHANISM = "OAUTHBEARER"
 
@@ -18,6 +18,7 @@ _ERROR_ACKNOWLEDGED = b"\x01"
 _TOKEN = re.compile(r"[-A-Za-z0-9._~+/]+=*")
 _EXTENSION_NAME = re.compile(r"[A-Za-z]+")
 _EXTENSION_VALUE = re.compile(r"[\x20-\x7e\t\r\n]*")
+_STATUS = re.compile(r'"status"\s*:\s*"([a-z_]{1,50})"')
 _MESSAGE = re.compile(
     r"n,(?:a=(?P<authorization>[^,\x01]*))?,\x01(?P<pairs>(?:[A-Za-z]+=[^\x01]*\x01)+)\x01", re.DOTALL
 )
@@ -70,15 +71,26 @@ class BearerToken(NamedTuple):
 class OAuthBearerClient:
     """Authenticates one connection by a token.
 
+    Args:
+        validity: returns until when the token is valid, as part of a sentence for errors.
+
     Raises:
         ValueError: the token or an extension has characters that are not allowed.
     """
 
     mechanism = MECHANISM
+    step_blocks = False
 
-    def __init__(self, token: str, extensions: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        token: str,
+        extensions: Mapping[str, str] | None = None,
+        validity: Callable[[], str] | None = None,
+    ) -> None:
         self._message: bytes | None = BearerToken(token, extensions or {}).encode()
-        self._error = ""
+        self._token = token
+        self._validity = validity
+        self._error: str | None = None
 
     def step(self, challenge: bytes | None) -> bytes | None:
         """Return the token first, then None; or the acknowledgement of the broker's error, which follows by its code.
@@ -89,9 +101,41 @@ class OAuthBearerClient:
         message, self._message = self._message, None
         if message is not None:
             return message
-        if self._error:
-            raise SaslAuthenticationError(f"The broker rejected the bearer token: {self._error}")
+        if self._error is not None:
+            raise self.rejection()
         if challenge:
-            self._error = printable(challenge.decode(errors="replace"))
+            self._error = challenge.decode(errors="replace")
             return _ERROR_ACKNOWLEDGED
         return None
+
+    def hidden(self, text: str | None) -> str | None:
+        """Return a broker's text in printable form, without the token and parts of it; None for None."""
+        return None if text is None else without_secrets(text, (self._token,))
+
+    def rejection(self, message: str | None = None) -> SaslAuthenticationError:
+        """Return the error for a broker that rejected the token (error code 58), with what to check.
+
+        Args:
+            message: the broker's text beside the error code, if any. Its error in the exchange is known already.
+        """
+        reported = self._error or message or ""
+        status = _status(reported)
+        shown = self.hidden(status or reported)
+        reason = f" ({shown})" if shown else ""
+        validity = f"; {self._validity()}" if self._validity is not None else ""
+        if status == "insufficient_scope":
+            advice = "Set sasl.oauthbearer.scope to the scope that the broker requires"
+        else:
+            advice = (
+                "Check that issuer and audience of the token are those that the broker expects, that it has not "
+                "expired, and the clocks of both machines"
+            )
+        return SaslAuthenticationError(
+            f"The broker rejected the bearer token{reason}{validity}. {advice}; the broker's log has the reason."
+        )
+
+
+def _status(reported: str) -> str:
+    """Return the status of a broker's error: ``invalid_token`` in ``{"status":"invalid_token"}`` (RFC 7628)."""
+    found = _STATUS.search(reported)
+    return found[1] if found else ""

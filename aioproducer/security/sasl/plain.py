@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from aioproducer.errors import SaslAuthenticationError
-from aioproducer.security.sasl.credentials import check_credentials, check_utf8
+from aioproducer.security.sasl.credentials import PasswordClient, check_utf8
 
 MECHANISM = "PLAIN"
 
@@ -40,23 +40,26 @@ class PlainCredentials(NamedTuple):
         try:
             parts = data.decode().split("\0")
         except UnicodeDecodeError:
-            raise ValueError("a SASL PLAIN message must be UTF-8") from None
+            # Raised in here, the error would have this one, which contains the message, as its context.
+            parts = None
+        if parts is None:
+            raise ValueError("a SASL PLAIN message must be UTF-8")
         if len(parts) != 3 or not parts[1] or not parts[2]:
             raise ValueError("a SASL PLAIN message must have three parts: authorization id, user name and password")
         return cls(*parts)
 
 
-class PlainClient:
+class PlainClient(PasswordClient):
     """Authenticates one connection by user name and password.
 
     Raises:
         ValueError: user name or password is empty, contains NUL or has no UTF-8 form.
     """
 
-    mechanism = MECHANISM
+    step_blocks = False
 
     def __init__(self, username: str, password: str) -> None:
-        check_credentials(MECHANISM, username, password)
+        super().__init__(MECHANISM, username, password)
         self._message: bytes | None = PlainCredentials("", username, password).encode()
 
     def step(self, challenge: bytes | None) -> bytes | None:

@@ -18,9 +18,9 @@ from base64 import b64decode, b64encode
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from aioproducer._common.texts import printable
 from aioproducer.errors import SaslAuthenticationError
-from aioproducer.security.sasl.credentials import check_credentials
+from aioproducer.security.redaction import described
+from aioproducer.security.sasl.credentials import PasswordClient
 
 # By mechanism: hashlib's name of the hash.
 MECHANISMS: Final = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
@@ -180,7 +180,7 @@ def is_proof_valid(mechanism: str, stored_key: bytes, proof: bytes, signed: byte
     return hmac.compare_digest(hashlib.new(name, client_key).digest(), stored_key)
 
 
-class ScramClient:
+class ScramClient(PasswordClient):
     """Authenticates one connection by user name and password, or by a delegation token's id and its HMAC.
 
     Args:
@@ -202,9 +202,7 @@ class ScramClient:
     ) -> None:
         if mechanism not in MECHANISMS:
             raise ValueError(f"unknown SCRAM mechanism {mechanism!r}: use one of {', '.join(MECHANISMS)}")
-        check_credentials(mechanism, username, password)
-        self.mechanism = mechanism
-        self._password = password
+        super().__init__(mechanism, username, password)
         self._first = ClientFirst(username, make_nonce(), is_token)
         self._step: Callable[[bytes], bytes | None] = self._begin
         self._expected_signature = b""
@@ -218,7 +216,8 @@ class ScramClient:
         """Return the next message to the broker, or None when both sides are authenticated.
 
         Raises:
-            SaslAuthenticationError: the broker's message is malformed, or does not fit the exchange.
+            SaslAuthenticationError: the broker's message is malformed, or does not fit the exchange; or this machine
+                cannot compute the keys.
         """
         try:
             return self._step(challenge or b"")
@@ -237,6 +236,19 @@ class ScramClient:
             raise MalformedMessageError(
                 f"it demands {server_first.iterations} iterations (allowed: {MIN_ITERATIONS} to {MAX_ITERATIONS})"
             )
+        try:
+            return self._proof(server_first, challenge)
+        # hashlib and hmac raise errors of several classes, e.g. in OpenSSL's FIPS mode.
+        except Exception as error:
+            reason = described(error, (self._password,))
+        # Raised here, its traceback and context have no frame with the password or a key among its variables.
+        raise SaslAuthenticationError(
+            f"This machine cannot compute the keys of SASL {self.mechanism} ({reason}): check whether its OpenSSL has "
+            "this hash and allows passwords and salts of this length (FIPS mode does not allow all), or choose another "
+            "sasl_mechanism."
+        )
+
+    def _proof(self, server_first: ServerFirst, challenge: bytes) -> bytes:
         keys = ScramKeys.derive(self.mechanism, self._password, server_first.salt, server_first.iterations)
         without_proof = f"c={_CHANNEL_BINDING},r={server_first.nonce}"
         signed = b",".join([self._first.bare.encode(), challenge, without_proof.encode()])
@@ -247,10 +259,7 @@ class ScramClient:
     def _verify(self, challenge: bytes) -> None:
         server_final = ServerFinal.decode(challenge)
         if server_final.error:
-            raise SaslAuthenticationError(
-                f"The broker rejected the SASL {self.mechanism} credentials ({printable(server_final.error)}): "
-                "check user name and password."
-            )
+            raise self.rejection(server_final.error)
         if not hmac.compare_digest(server_final.signature, self._expected_signature):
             raise SaslAuthenticationError(
                 f"The broker's SASL {self.mechanism} signature is wrong: it does not know this password, and may be "

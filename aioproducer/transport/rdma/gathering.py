@@ -19,7 +19,8 @@ from aioproducer.transport.rdma.registration import RegisteredMemory
 from aioproducer.transport.rdma.ring import SendQueue
 from aioproducer.transport.rdma.work_requests import Write
 
-if TYPE_CHECKING:
+if TYPE_CHECKING and not TYPE_CHECKING:
+    # Read by Cython alone.
     import cython
 else:
     from aioproducer._common.uncompiled import cython

@@ -651,7 +651,7 @@ async def test_groups_have_their_topic_when_they_first_need_it() -> None:
         topic = cluster.image.topic(GROUP_METADATA_TOPIC)
         assert topic.is_internal
         assert topic.configs["cleanup.policy"] == "compact"
-        index = cluster.brokers[1].groups.partition_for("group")
+        index = cluster.brokers[1].groups.shards.partition_for("group")
         assert await coordinator() == topic.partitions[index].leader
         await cluster.kill(await coordinator())
         survivor = cluster.image.alive_nodes()[0].node_id

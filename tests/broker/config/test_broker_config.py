@@ -100,7 +100,8 @@ def test_unknown_key_names_the_nearest(name: str, text: str) -> None:
         ("controller.quota.window.num", "no quotas"),
         ("num.io.threads", "one asyncio loop"),
         ("log.cleaner.enable", "not compacted"),
-        ("transaction.max.timeout.ms", "no transactions"),
+        ("transaction.two.phase.commit.enable", "KIP-939"),
+        ("transaction.state.log.load.buffer.size", "a batch at a time"),
         ("remote.log.storage.system.enable", "no tiered storage"),
     ],
 )

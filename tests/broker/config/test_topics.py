@@ -170,7 +170,13 @@ def test_log_config_takes_every_field_from_its_key() -> None:
         "unclean.leader.election.enable": "true",
         "delete.retention.ms": "14",
     }
-    config = BrokerConfig({"producer.id.expiration.ms": 15, "aioproducer.validate.records": not IS_COMPILED})
+    config = BrokerConfig(
+        {
+            "producer.id.expiration.ms": 15,
+            "transaction.partition.verification.enable": False,
+            "aioproducer.validate.records": not IS_COMPILED,
+        }
+    )
     made = log_config(config, overrides)
     assert made == LogConfig(
         segment_bytes=1048576,
@@ -192,6 +198,7 @@ def test_log_config_takes_every_field_from_its_key() -> None:
         unclean_leader_election_enable=True,
         delete_retention_ms=14,
         producer_id_expiration_ms=15,
+        transaction_partition_verification_enable=False,
         validate_records=not IS_COMPILED,
     )
     defaults = dataclasses.asdict(LogConfig())

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from typing import TypeVar
 
 import pytest
 
-from aioproducer.broker import BrokerCluster
 from aioproducer.broker.controller.controller import TopicSpec
 from aioproducer.broker.groups.codes import Code
-from aioproducer.broker.groups.coordinator import CommittedOffset, Committer
+from aioproducer.broker.groups.commits import CommittedOffset, Committer
 from aioproducer.broker.groups.states import GroupState
 from aioproducer.broker.handlers import describe_groups, list_groups
 from aioproducer.broker.handlers.context import RequestContext
-from aioproducer.broker.server.peer import PeerClient
 from aioproducer.errors import CoordinatorNotAvailableError, PolicyViolationError
 from aioproducer.protocol import APIS, ApiKey, Request, RequestHeader, Response
 from aioproducer.protocol.messages import (
@@ -26,15 +20,13 @@ from aioproducer.protocol.messages import (
     FindCoordinatorRequest,
     HeartbeatRequest,
     JoinGroupRequest,
-    JoinGroupResponse,
     LeaveGroupRequest,
     ListGroupsRequest,
     OffsetCommitRequest,
-    OffsetCommitResponse,
     OffsetDeleteRequest,
     OffsetFetchRequest,
     SyncGroupRequest,
-    SyncGroupResponse,
+    TxnOffsetCommitRequest,
 )
 from aioproducer.protocol.messages.group_offsets import (
     OffsetCommitRequestPartition,
@@ -45,123 +37,9 @@ from aioproducer.protocol.messages.group_offsets import (
     OffsetFetchRequestTopic,
     OffsetFetchRequestTopics,
 )
-from aioproducer.protocol.messages.groups import JoinGroupRequestProtocol, MemberIdentity, SyncGroupRequestAssignment
-from aioproducer.transport.memory import MemoryNetwork
+from aioproducer.protocol.messages.groups import MemberIdentity
 
-from .driving import subscription
-
-TIMEOUT = 20.0
-PROPERTIES: dict[str, object] = {"group.initial.rebalance.delay.ms": 0, "offsets.topic.num.partitions": 1}
-
-ResponseT = TypeVar("ResponseT", bound=Response)
-
-
-class World:
-    """A cluster in memory, and clients of it."""
-
-    def __init__(self, cluster: BrokerCluster, network: MemoryNetwork) -> None:
-        self.cluster = cluster
-        self._network = network
-        self._clients: list[PeerClient] = []
-
-    def client(self, node_id: int = 1) -> PeerClient:
-        node = self.cluster.image.nodes[node_id]
-        self._clients.append(PeerClient(self._network, node.host, node.port, client_id="client"))
-        return self._clients[-1]
-
-    async def ask(self, request: Request[ResponseT], version: int, node_id: int = 1) -> ResponseT:
-        return await self.client(node_id).request(request, version, TIMEOUT)
-
-    async def coordinator(self, group_id: str = "group") -> int:
-        """The node that coordinates a group, once there is one and it has loaded what there is of it."""
-        nodes = sorted(node.node_id for node in self.cluster.image.alive_nodes())
-        async with asyncio.timeout(TIMEOUT):
-            while True:
-                found = await self.ask(FindCoordinatorRequest(key=group_id), 3, nodes[0])
-                if found.error_code == Code.NONE:
-                    fetch = OffsetFetchRequest(group_id=group_id, topics=None)
-                    if not (await self.ask(fetch, 7, found.node_id)).error_code:
-                        return found.node_id
-                await asyncio.sleep(0.01)
-
-    async def commit(self, offset: int, version: int = 8, node_id: int = 1, **changes: object) -> int:
-        partition = OffsetCommitRequestPartition(partition_index=0, committed_offset=offset, committed_metadata="m")
-        topic = OffsetCommitRequestTopic(name="orders", partitions=[partition])
-        fields: dict[str, object] = {"group_id": "group", "topics": [topic], **changes}
-        response: OffsetCommitResponse = await self.ask(
-            OffsetCommitRequest(**fields),  # type: ignore[arg-type]  # the fields by name
-            version,
-            node_id,
-        )
-        return response.topics[0].partitions[0].error_code
-
-    async def committed(self, node_id: int = 1, **changes: object) -> int:
-        topic = OffsetFetchRequestTopic(name="orders", partition_indexes=[0])
-        fields: dict[str, object] = {"group_id": "group", "topics": [topic], **changes}
-        response = await self.ask(OffsetFetchRequest(**fields), 7, node_id)  # type: ignore[arg-type]  # as above
-        assert response.error_code == Code.NONE
-        return response.topics[0].partitions[0].committed_offset
-
-    def close(self) -> None:
-        for client in self._clients:
-            client.close()
-
-
-@asynccontextmanager
-async def world(nodes: int = 1, **properties: object) -> AsyncIterator[World]:
-    network = MemoryNetwork()
-    before = asyncio.all_tasks()
-    async with BrokerCluster(nodes, network=network, properties={**PROPERTIES, **properties}) as cluster:
-        cluster.create_topic("orders", 2, nodes)
-        made = World(cluster, network)
-        try:
-            yield made
-        finally:
-            made.close()
-    await until(lambda: asyncio.all_tasks() == before)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait for what the broker does by itself."""
-    deadline = time.monotonic() + TIMEOUT
-    while not condition():
-        assert time.monotonic() < deadline, asyncio.all_tasks()
-        await asyncio.sleep(0.01)
-
-
-def join(member_id: str = "", group_id: str = "group", **changes: object) -> JoinGroupRequest:
-    fields: dict[str, object] = {
-        "group_id": group_id,
-        "member_id": member_id,
-        "session_timeout_ms": 10_000,
-        "rebalance_timeout_ms": 10_000,
-        "protocol_type": "consumer",
-        "protocols": [JoinGroupRequestProtocol(name="range", metadata=subscription("orders"))],
-    }
-    return JoinGroupRequest(**{**fields, **changes})  # type: ignore[arg-type]  # the fields by name
-
-
-async def member_of(made: World, node_id: int = 1) -> JoinGroupResponse:
-    """The only member of a stable group."""
-    required = await made.ask(join(), 9, node_id)
-    assert required.error_code == Code.MEMBER_ID_REQUIRED
-    joined = await made.ask(join(required.member_id), 9, node_id)
-    assert joined.error_code == Code.NONE
-    assignment = SyncGroupRequestAssignment(member_id=joined.member_id, assignment=b"all")
-    synced: SyncGroupResponse = await made.ask(
-        SyncGroupRequest(
-            group_id="group",
-            generation_id=joined.generation_id,
-            member_id=joined.member_id,
-            protocol_type="consumer",
-            protocol_name="range",
-            assignments=[assignment],
-        ),
-        5,
-        node_id,
-    )
-    assert synced.assignment == b"all"
-    return joined
+from .world import World, join, member_of, until, world
 
 
 async def test_the_offsets_topic_is_created_when_it_is_first_needed() -> None:
@@ -186,7 +64,7 @@ async def test_an_offsets_topic_that_cannot_be_created_leaves_no_coordinator(
 
         monkeypatch.setattr(made.cluster.controller, "create_topic", refuse)
         with pytest.raises(CoordinatorNotAvailableError):
-            made.cluster.brokers[1].groups.find("group")
+            made.cluster.brokers[1].groups.shards.find("group")
         assert "__consumer_offsets cannot be created: no more topics" in caplog.text
 
 
@@ -195,15 +73,12 @@ async def test_a_partition_without_a_leader_has_no_coordinator() -> None:
         coordinator = await made.coordinator()
         await made.cluster.kill(coordinator)
         with pytest.raises(CoordinatorNotAvailableError):
-            made.cluster.brokers[3 - coordinator].groups.find("group")
+            made.cluster.brokers[3 - coordinator].groups.shards.find("group")
 
 
 async def test_what_is_no_group_has_no_coordinator_here() -> None:
     async with world() as made:
         await made.coordinator()
-        batched = await made.ask(FindCoordinatorRequest(key_type=1, coordinator_keys=["a", "b"]), 6)
-        assert [found.error_code for found in batched.coordinators] == [Code.INVALID_REQUEST] * 2
-        assert "transactions" in (batched.coordinators[0].error_message or "")
         shared = await made.ask(FindCoordinatorRequest(key_type=2, coordinator_keys=["a"]), 6)
         assert (shared.coordinators[0].error_code, shared.coordinators[0].error_message) == (42, "")
         unknown = await made.ask(FindCoordinatorRequest(key_type=9, key="a"), 2)
@@ -271,7 +146,7 @@ async def test_who_waits_when_the_broker_stops_is_told() -> None:
         assert (await made.ask(join(), 9)).error_code == Code.COORDINATOR_NOT_AVAILABLE
         with pytest.raises(CoordinatorNotAvailableError):
             groups.list_groups()
-        groups.leadership(0, True)
+        groups.shards.leadership(0, True)
         assert groups.group("group") is None
 
 
@@ -295,15 +170,15 @@ async def test_nobody_is_served_while_groups_are_loaded() -> None:
         await made.coordinator()
         member = await member_of(made)
         groups = made.cluster.brokers[1].groups
-        groups.leadership(0, False)
-        groups.leadership(0, True)
+        groups.shards.leadership(0, False)
+        groups.shards.leadership(0, True)
         # The loading task has had no turn yet.
         beat = HeartbeatRequest(group_id="group", generation_id=9, member_id=member.member_id)
         assert groups.heartbeat(beat) == Code.NONE
         assert (await groups.join(join(), version=9)).error_code == Code.COORDINATOR_LOAD_IN_PROGRESS
         assert groups.describe("group", version=6).error_code == Code.COORDINATOR_LOAD_IN_PROGRESS
-        groups.leadership(0, False)
-        groups.leadership(0, True)
+        groups.shards.leadership(0, False)
+        groups.shards.leadership(0, True)
         await made.coordinator()
         assert groups.heartbeat(beat) == Code.ILLEGAL_GENERATION
 
@@ -320,8 +195,8 @@ async def test_a_log_that_cannot_be_loaded_is_not_served(
             raise OSError("the disk is gone")
 
         monkeypatch.setattr(broker.replicas.partition("__consumer_offsets", 0).log, "read", broken)
-        broker.groups.leadership(0, False)
-        broker.groups.leadership(0, True)
+        broker.groups.shards.leadership(0, False)
+        broker.groups.shards.leadership(0, True)
         await until(lambda: "cannot be loaded" in caplog.text)
         assert await made.commit(2) == Code.NOT_COORDINATOR
 
@@ -542,6 +417,7 @@ SERVED: list[tuple[ApiKey, Request[Response]]] = [
     (ApiKey.LEAVE_GROUP, LeaveGroupRequest(group_id="group")),
     (ApiKey.OFFSET_COMMIT, OffsetCommitRequest(group_id="group")),
     (ApiKey.OFFSET_FETCH, OffsetFetchRequest()),
+    (ApiKey.TXN_OFFSET_COMMIT, TxnOffsetCommitRequest(transactional_id="id", group_id="group")),
     (ApiKey.DELETE_GROUPS, DeleteGroupsRequest(groups_names=["group"])),
     (ApiKey.OFFSET_DELETE, OffsetDeleteRequest(group_id="group")),
 ]

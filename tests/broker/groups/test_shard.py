@@ -5,17 +5,13 @@ from __future__ import annotations
 import asyncio
 import gc
 import time
-from dataclasses import dataclass
-from typing import cast
 
 import pytest
 
 from aioproducer.broker.groups.codes import Code
-from aioproducer.broker.groups.records import OffsetCommitValue, Record, encode_record, group_record, offset_record
-from aioproducer.broker.groups.shard import LONGEST_TURN, Shard
-from aioproducer.broker.groups.states import GroupSettings, GroupState
-from aioproducer.broker.groups.timers import Moment
-from aioproducer.broker.replicas.partition import Partition, Watcher
+from aioproducer.broker.groups.records import OffsetCommitValue, group_record, offset_record
+from aioproducer.broker.groups.states import GroupState
+from aioproducer.broker.turns import LONGEST_TURN
 from aioproducer.errors import (
     KafkaError,
     KafkaStorageError,
@@ -24,117 +20,11 @@ from aioproducer.errors import (
     NotLeaderOrFollowerError,
     RecordTooLargeError,
 )
-from aioproducer.wire.record import SimpleRecord
-from aioproducer.wire.record_batch import RecordBatch, encode_batch
 
 from .driving import WALL_MS, Driver
+from .replica import Clock, Replica, offset, offsets_of, serving
 
 MINUTE_MS = 60_000
-
-
-@dataclass
-class Appended:
-    last_offset: int
-
-
-class Replica:
-    """A partition whose high watermark a test moves."""
-
-    topic = "__consumer_offsets"
-    index = 0
-    is_leader = True
-
-    def __init__(self, *, replicates: bool = True) -> None:
-        self.log = self
-        self.log_start_offset = 0
-        self.batches: list[RecordBatch] = []
-        self.high_watermark = 0
-        self.replicates = replicates
-        self.append_error: KafkaError | None = None
-        self.replication_error: KafkaError | None = None
-        self.watchers: list[Watcher] = []
-
-    @property
-    def log_end_offset(self) -> int:
-        return self.batches[-1].next_offset if self.batches else 0
-
-    def append(self, records: bytearray, *, acks: int, origin: str) -> Appended:
-        assert (acks, origin) == (-1, "coordinator")
-        if self.append_error is not None:
-            raise self.append_error
-        batch = RecordBatch(records)
-        batch.restamp(base_offset=self.log_end_offset)
-        self.batches.append(batch)
-        if self.replicates:
-            self.replicate()
-        return Appended(batch.last_offset)
-
-    def keep(self, *records: Record, key: bytes | None = None) -> None:
-        """Put records into the log as somebody before has done."""
-        kept = [SimpleRecord(1, *encode_record(record)) for record in records]
-        if key is not None:
-            kept.append(SimpleRecord(1, key, b""))
-        self.append(bytearray(b"".join(encode_batch(kept))), acks=-1, origin="coordinator")
-
-    def replicate(self) -> None:
-        self.high_watermark = self.log_end_offset
-        for watcher in tuple(self.watchers):
-            watcher()
-
-    def fail(self, error: KafkaError) -> None:
-        self.replication_error = error
-        for watcher in tuple(self.watchers):
-            watcher()
-
-    def replicated(self, end_offset: int) -> bool:
-        if self.replication_error is not None:
-            raise self.replication_error
-        return self.high_watermark >= end_offset
-
-    def add_watcher(self, watcher: Watcher) -> None:
-        self.watchers.append(watcher)
-
-    def remove_watcher(self, watcher: Watcher) -> None:
-        if watcher in self.watchers:
-            self.watchers.remove(watcher)
-
-    def read(self, offset: int, max_bytes: int, *, up_to: int, min_one_batch: bool) -> list[memoryview]:
-        assert min_one_batch
-        return [batch.buffer for batch in self.batches if batch.next_offset > offset][:2]
-
-
-class Clock:
-    """The wall clock that a test moves; the other one is the loop's."""
-
-    def __init__(self) -> None:
-        self.wall_ms = WALL_MS
-
-    def moment(self) -> Moment:
-        return Moment(asyncio.get_running_loop().time(), self.wall_ms)
-
-
-async def serving(replica: Replica, clock: Clock | None = None, *, timeout_ms: int = 5000) -> Shard:
-    shard = Shard(
-        cast("Partition", replica),
-        GroupSettings(initial_rebalance_delay_ms=0),
-        (clock or Clock()).moment,
-        commit_timeout_ms=timeout_ms,
-    )
-    await shard.load()
-    return shard
-
-
-def offset(index: int, value: int | None, group_id: str = "group", topic: str = "orders") -> Record:
-    kept = None if value is None else OffsetCommitValue(offset=value, commit_timestamp=WALL_MS)
-    return offset_record(group_id, topic, index, kept)
-
-
-def offsets_of(shard: Shard, group_id: str = "group") -> dict[tuple[str, int], int]:
-    return {
-        (topic, index): value.offset
-        for topic, partitions in shard.offsets.of_group(group_id).items()
-        for index, value in partitions.items()
-    }
 
 
 async def test_what_was_written_is_loaded() -> None:

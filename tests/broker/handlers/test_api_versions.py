@@ -30,10 +30,26 @@ async def test_what_has_a_handler_is_listed_and_nothing_else(scene: Scene, versi
     assert listed[ApiKey.INIT_PRODUCER_ID] == (0, 5)
 
 
-async def test_no_feature_that_is_not_served_is_said(scene: Scene) -> None:
+async def test_features_are_supported_and_finalized(scene: Scene) -> None:
     response = await scene.ask(asking(), 4)
-    assert (response.supported_features, response.finalized_features) == ([], [])
-    assert response.finalized_features_epoch == -1
+    [supported], [finalized] = response.supported_features, response.finalized_features
+    assert (supported.name, supported.min_version, supported.max_version) == ("transaction.version", 0, 2)
+    assert (finalized.name, finalized.min_version_level, finalized.max_version_level) == ("transaction.version", 2, 2)
+    assert response.finalized_features_epoch == 0
+
+
+async def test_version_3_has_no_feature_with_a_level_0(scene: Scene) -> None:
+    response = await scene.ask(asking(), 3)
+    assert (response.supported_features, len(response.finalized_features)) == ([], 1)
+
+
+async def test_a_change_of_a_feature_is_seen_at_once(scene: Scene) -> None:
+    scene.cluster.controller.update_features({"transaction.version": 1})
+    response = await scene.ask(asking(), 4)
+    assert (response.finalized_features[0].max_version_level, response.finalized_features_epoch) == (1, 1)
+    scene.cluster.controller.update_features({"transaction.version": 0})
+    response = await scene.ask(asking(), 4)
+    assert (response.finalized_features, response.finalized_features_epoch) == ([], 2)
 
 
 async def test_the_connection_remembers_the_software(scene: Scene) -> None:

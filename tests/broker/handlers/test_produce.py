@@ -228,20 +228,6 @@ async def test_a_request_without_topics(scene: Scene) -> None:
 # Transactions and idempotence
 
 
-@pytest.mark.parametrize("transactional_id", [None, "id"])
-async def test_transactions_are_refused_clearly(scene: Scene, transactional_id: str | None) -> None:
-    request = produce_request(
-        "t",
-        {0: batch(b"a", producer_id=1, producer_epoch=0, base_sequence=0, transactional=True), 1: GOOD},
-        transactional_id=transactional_id,
-    )
-    for answer in answers(await scene.ask(request, 9)).values():
-        assert answer.error_code == 53
-        assert answer.error_message == "Transactions are not served by this broker: use no transactional id."
-    assert scene.partition(1).log_end_offset == 0
-    assert (await scene.ask(InitProducerIdRequest(transactional_id="id"), 4)).error_code == 53
-
-
 @pytest.mark.parametrize("version", range(6))
 async def test_every_idempotent_producer_gets_an_id_of_its_own(version: int) -> None:
     async with a_scene(2) as scene:

@@ -401,7 +401,7 @@ def _blank(field: Field) -> object:
 def _error_codes(message: Message) -> Iterator[int]:
     for field in message.schema.fields:
         value = getattr(message, field.name)
-        if field.name == "error_code":
+        if field.name in ("error_code", "partition_error_code"):
             yield value
         for part in value if isinstance(value, list) else [value]:
             if isinstance(part, Message):

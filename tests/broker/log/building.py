@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from aioproducer.broker.log import Log, LogConfig, MemoryStorage, Storage
+from aioproducer.broker.log import AbortedTransaction, Log, LogConfig, MemoryStorage, Storage
 from aioproducer.broker.log.storage import LogFile
 from aioproducer.compression.base import Buffer
 from aioproducer.wire.record_batch import RecordBatch, SimpleRecord, encode_batch, iter_batches
@@ -54,18 +54,71 @@ def content(log: Log) -> bytes:
     return b"".join(bytes(each.buffer) for each in stored(log))
 
 
-def producers(log: Log) -> dict[int, tuple[int, tuple[Any, ...]]]:
-    """What is known of each producer that must be known after any restart: its epoch and its last batch."""
+def producers(log: Log) -> dict[int, tuple[Any, ...]]:
+    """What is known of each producer that must be known after any restart: epochs, last batch, transaction."""
     return {
-        producer_id: (state.producer_epoch, tuple(state.batches[-1:]))
+        producer_id: (
+            state.producer_epoch,
+            tuple(state.batches[-1:]),
+            state.coordinator_epoch,
+            state.current_transaction_first_offset,
+        )
         for producer_id, state in log.producer_state.producers.items()
+    }
+
+
+def transactional(sequence: int, count: int = 1, **fields: Any) -> bytearray:
+    return sequenced(sequence, count, transactional=True, **fields)
+
+
+def begin(
+    log: Log, sequence: int, count: int = 1, *, producer_id: int = PRODUCER, epoch: int = 0, **fields: Any
+) -> int:
+    """Append a batch of a transaction, verified if that is due; returns its first offset."""
+    guard = log.begin_verification(producer_id, sequence, epoch, supports_epoch_bump=False)
+    records = transactional(sequence, count, producer_id=producer_id, epoch=epoch, **fields)
+    return log.append_as_leader(records, 0, guard=guard).first_offset
+
+
+def end(
+    log: Log,
+    *,
+    committed: bool = True,
+    producer_id: int = PRODUCER,
+    epoch: int = 0,
+    coordinator_epoch: int = 0,
+    version: int = 1,
+) -> int:
+    """Append a marker; returns its offset."""
+    return log.append_marker(
+        producer_id, epoch, 0, committed=committed, coordinator_epoch=coordinator_epoch, transaction_version=version
+    ).first_offset
+
+
+def aborted(log: Log) -> list[AbortedTransaction]:
+    """All entries of all indexes of aborted transactions."""
+    return [each for segment in log._segments for each in segment.transaction_index]
+
+
+def open_transactions(log: Log) -> dict[int, tuple[int, int]]:
+    """The first offset and epoch of each open transaction, by producer id."""
+    return {
+        producer_id: (state.current_transaction_first_offset, state.producer_epoch)
+        for producer_id, state in log.producer_state.producers.items()
+        if state.has_transaction
     }
 
 
 def visible(log: Log) -> tuple[Any, ...]:
     """All that a caller can see of a log."""
     memory = {
-        producer_id: (state.producer_epoch, tuple(state.batches), state.last_timestamp)
+        producer_id: (
+            state.producer_epoch,
+            tuple(state.batches),
+            state.last_timestamp,
+            state.coordinator_epoch,
+            state.current_transaction_first_offset,
+        )
         for producer_id, state in log.producer_state.producers.items()
     }
     return (
@@ -76,6 +129,8 @@ def visible(log: Log) -> tuple[Any, ...]:
         log.leader_epochs.entries,
         memory,
         content(log),
+        aborted(log),
+        log.last_stable_offset(log.log_end_offset),
         log.max_timestamp_offset(),
     )
 

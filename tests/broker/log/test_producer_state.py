@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from aioproducer.broker.log import LogConfig, MemoryStorage
 from aioproducer.broker.log.checkpoints import CorruptFileError
-from aioproducer.broker.log.producer_state import decode_snapshot, encode_snapshot
+from aioproducer.broker.log.producers import decode_snapshot, encode_snapshot
 from aioproducer.errors import InvalidProducerEpochError, KafkaError, OutOfOrderSequenceError
 from aioproducer.wire.control_batch import ControlRecordType, encode_control_batch
 from aioproducer.wire.record_batch import increment_sequence

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -237,3 +239,25 @@ def test_a_request_does_not_merge_thousands_of_cached_slabs() -> None:
     large = pool.take(2 * 1024 * 1024, 2 * 1024 * 1024)
     assert large.size == 2 * 1024 * 1024
     assert sum(map(len, blocks_of(pool))) <= 2 * 256
+
+
+@pytest.mark.skipif(
+    not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="the kernel has no transparent huge pages"
+)
+def test_the_arena_takes_no_huge_pages() -> None:
+    """Where they are used unasked, a thousand producers that had sent one record each took 2 GiB."""
+    pool = BufferPool(1 << 25)
+    assert pool.arena is not None
+    pin = ctypes.c_char.from_buffer(pool.arena)
+    address = ctypes.addressof(pin)
+    flags = []
+    inside = False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        first, *rest = line.split()
+        if "-" in first and not first.endswith(":"):
+            begin, end = (int(bound, 16) for bound in first.split("-"))
+            inside = begin <= address < end
+        elif inside and first == "VmFlags:":
+            flags = rest
+    assert "nh" in flags
+    del pin

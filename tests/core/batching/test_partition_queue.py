@@ -12,7 +12,6 @@ from aioproducer.core.batching.partition_queue import (
     NO_BATCHES,
     NO_WAITERS,
     PartitionQueue,
-    TopicQueues,
 )
 from aioproducer.core.batching.producer_state import PartitionSequences
 from aioproducer.record import TopicPartition
@@ -66,49 +65,63 @@ def test_topics_without_blocked_records_share_one_empty_queue() -> None:
     assert not waiting.cancelled()
 
 
-def test_partitions_that_disappear_and_return_are_the_same_objects_in_order() -> None:
-    topic = TopicQueues("t")
-    made: list[int] = []
-
-    def sequences(topic_partition: object) -> PartitionSequences:
-        made.append(len(made))
-        return PartitionSequences()
-
-    assert topic.make_partitions(5, sequences, 3)
-    assert not topic.make_partitions(5, sequences, 3)
-    topic.resize(5, sequences)
-    queues = list(topic.partitions)
-    assert [queue.partition for queue in queues] == [0, 1, 2, 3, 4]
-    topic.resize(2, sequences)
-    topic.resize(1, sequences)
-    assert list(topic.spare) == queues[1:]
-    topic.resize(4, sequences)
-    assert (list(topic.partitions), list(topic.spare)) == (queues[:4], queues[4:])
-    topic.resize(6, sequences)
-    assert topic.partitions[:5] == queues
-    assert len(made) == 6
+def test_partitions_that_disappear_and_return_have_the_same_queues_and_leaders() -> None:
+    bench = Bench(topics={"t": 5})
+    topic = bench.accumulator.topics["t"]
+    queues = [bench.queue("t", partition) for partition in (0, 1, 3)]
+    bench.accumulator.topics.set_leader("t", 3, 2, 0)
+    topic.resize(2)
+    assert topic.partitions == queues[:2]
+    topic.resize(1)
+    assert topic.partitions == queues[:1]
+    assert topic.spare == {1: queues[1], 3: queues[2]}
+    assert topic.queues() == [queues[0], queues[2], queues[1]]
+    topic.resize(3)
+    assert topic.partitions == [queues[0], queues[1], None]
+    topic.resize(6)
+    assert topic.partitions == [queues[0], queues[1], None, queues[2], None, None]
+    assert not topic.spare
+    assert [None if node is None else node.node_id for node in topic.leaders] == [1, 1, None, 2, None, None]
 
 
-def test_an_idle_partition_has_few_objects_for_the_garbage_collector() -> None:
+def test_a_partition_has_no_queue_before_its_first_record() -> None:
+    bench = Bench(topics={"t": 1000})
+    topic = bench.accumulator.topics["t"]
+    assert topic.partitions == [None] * 1000
+    bench.send(topic="t", partition=7)
+    bench.send(topic="t", partition=None)
+    assert [queue.partition for queue in topic.queues()] == sorted({7, topic.sticky.partition})
+    bench.accumulator.topics.set_leader("t", 8, -1, 0)
+    bench.accumulator.topics.leaders_known("t", 0)
+    bench.accumulator.topics.recreated("t")
+    assert len(topic.queues()) == len({7, topic.sticky.partition})
+    assert bench.queue("t", 8).node is None
+    assert bench.queue("t", 9).node.node_id == 1
+
+
+def test_idle_partitions_have_few_objects_for_the_garbage_collector() -> None:
     """The collector traverses them repeatedly: 20,000 idle partitions took a seventh of the CPU of those in use."""
-    topics = 50
-    bench = Bench(topics={f"t{number}": 4 for number in range(2 * topics)})
 
-    def use(first: int) -> int:
-        for number in range(first, first + topics):
-            for partition in range(4):
-                bench.send(topic=f"t{number}", partition=partition)
-        bench.later(1.0)
-        while batches := bench.drain(1):
-            for batch in batches:
-                bench.ack(batch)
-        del batch, batches
+    def objects() -> int:
         gc.collect()
         return len(gc.get_objects())
 
-    before = use(0)
-    # Those that were used have nothing that those have not that are only known.
-    assert use(topics) - before < topics
+    bench = Bench(topics={"t": 1, "u": 1})
+    bench.send(topic="t")
+    before = objects()
+    for name, count in (("t", 1000), ("u", 1000)):
+        bench.accumulator.set_partition_count(name, count, bench.now)
+        for partition in range(count):
+            bench.accumulator.topics.set_leader(name, partition, 1, bench.now)
+    known = objects()
+    assert known - before < 20
+    for partition in range(1000):
+        bench.send(topic="u", partition=partition)
+        bench.later(1.0)
+        for batch in bench.drain(1):
+            bench.ack(batch)
+    # The name and number of the partition, its queue and its sequences.
+    assert objects() - known < 3 * 1000 + 20
 
 
 @pytest.mark.parametrize("new", NEXT_STATES)

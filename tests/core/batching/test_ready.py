@@ -231,6 +231,8 @@ def test_a_partition_whose_batch_has_failed_is_skipped() -> None:
     bench.send_batch()
     assert is_ready(bench)
     bench.completion.expire(1.0)
+    # No connection is needed for it any more.
+    assert not bench.accumulator.ready.ready_nodes
     assert bench.drain() == []
 
 
@@ -302,15 +304,6 @@ def test_batches_keep_their_order_when_the_leader_is_lost_and_returns() -> None:
     bench.ack(bench.drain_one(), 0)
     bench.ack(bench.drain_one(), 1)
     assert [delivery.result().offset for delivery in first + second] == [0, 1]
-
-
-def test_set_leader_returns_whether_the_leader_changed() -> None:
-    bench = Bench()
-    ready, queue = bench.accumulator.ready, bench.queue()
-    assert not ready.set_leader(queue, NODE, 0)
-    assert ready.set_leader(queue, 2, 0)
-    assert ready.set_leader(queue, -1, 0)
-    assert not ready.set_leader(queue, -1, 0)
 
 
 # Backing off

@@ -31,6 +31,21 @@ def test_a_topic_with_a_batch_in_flight_is_not_forgotten() -> None:
     assert bench.drain_one() is batch
 
 
+def test_a_topic_that_was_forgotten_and_recreated_starts_its_sequence_checks_again() -> None:
+    """The sequences outlive the queues, and the logs of the new topic have none of their batches."""
+    bench = Bench(topics={"t": 2, "u": 1})
+    for topic in ("t", "u"):
+        bench.send_batch(topic=topic)
+    for batch in bench.drain():
+        bench.ack(batch)
+    assert bench.accumulator.forget_topic("t")
+    bench.accumulator.set_partition_count("t", 2, bench.now)
+    bench.accumulator.topics.recreated("t")
+    assert bench.sequences("t", 0).log_is_new
+    assert not bench.sequences("u", 0).log_is_new
+    assert bench.queue("t", 0).sequences is bench.sequences("t", 0)
+
+
 def test_a_slow_broker_gets_fewer_records_without_key() -> None:
     """KIP-794: its queue grows, and with a limit on availability it gets none."""
     bench = Bench(
@@ -90,5 +105,5 @@ def test_newly_known_leaders_do_not_end_the_current_sticky_turn() -> None:
         bench.accumulator.topics.set_leader("t", partition, 1 if partition == begun else 2, 0)
     bench.accumulator.topics.leaders_known("t", 0)
     bench.send(b"y", partition=None)
-    assert [len(queue.batches) for queue in bench.accumulator.topics["t"].partitions].count(1) == 1
+    assert [len(queue.batches) for queue in bench.accumulator.topics["t"].queues()].count(1) == 1
     assert bench.queue("t", begun).batches[0].record_count == 2

@@ -389,6 +389,15 @@ def test_an_older_leader_epoch_is_ignored() -> None:
     assert change.leaders == [LeaderChange("clicks", 0, 1, 2, 6)]
 
 
+def test_partitions_with_the_same_replicas_share_them() -> None:
+    """Of 20,000 partitions each had three tuples of its own, more than everything else that is known of it."""
+    metadata = known(clicks(partition(0, 1), partition(1, 1), partition(2, 2)))
+    first, second, third = metadata.topic("clicks").partitions
+    assert first.replicas is second.replicas
+    assert first.in_sync_replicas is third.in_sync_replicas
+    assert (third.replicas, third.in_sync_replicas, third.offline_replicas) == ((1, 2), (1,), (2,))
+
+
 def test_a_new_epoch_of_the_same_leader_is_reported() -> None:
     metadata = known(clicks(partition(0, 1, 5)))
     assert answer(metadata, response(clicks(partition(0, 1, 6))), 1.0).leaders == [LeaderChange("clicks", 0, 1, 1, 6)]

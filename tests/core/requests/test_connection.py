@@ -21,6 +21,7 @@ from aioproducer.core.requests.connection import (
 )
 from aioproducer.core.requests.connection_state import ConnectionState
 from aioproducer.errors import (
+    AuthenticationError,
     ConnectionFailedError,
     KafkaError,
     NetworkError,
@@ -225,6 +226,7 @@ class Script:
     """A mechanism that says what it is told to say and remembers what it heard."""
 
     mechanism = "SCRIPT"
+    step_blocks = False
 
     def __init__(self, *answers: bytes | KafkaError | None) -> None:
         self.answers = list(answers)
@@ -236,6 +238,12 @@ class Script:
         if isinstance(answer, KafkaError):
             raise answer
         return answer
+
+    def rejection(self, message: str | None) -> AuthenticationError:
+        return SaslAuthenticationError(f"rejected: {message}")
+
+    def hidden(self, text: str | None) -> str | None:
+        return text and text.replace("secret", "[hidden]")
 
 
 def start_authentication(script: Script, offered: dict[ApiKey, tuple[int, int]] = OFFERED) -> Connection:
@@ -293,7 +301,7 @@ def test_wrong_credentials_poison_the_connection_with_the_brokers_message() -> N
     answer_own(connection, SaslHandshakeResponse(mechanisms=["SCRIPT"]))
     answer_own(connection, SaslAuthenticateResponse(error_code=58, error_message="Authentication failed: no such user"))
     assert isinstance(connection.error, SaslAuthenticationError)
-    assert "no such user" in str(connection.error)
+    assert str(connection.error) == "rejected: Authentication failed: no such user"
     assert connection.data_to_send() == []
 
 
@@ -305,9 +313,192 @@ def test_a_broker_that_the_mechanism_rejects_poisons_the_connection() -> None:
     assert connection.error is disbelief
 
 
-def test_a_broker_without_sasl_poisons_the_connection() -> None:
-    connection = start_authentication(Script(), offered={ApiKey.SASL_HANDSHAKE: (0, 0)})
-    assert isinstance(connection.error, UnsupportedVersionError)
+@pytest.mark.parametrize(
+    ("offered", "error", "text"),
+    [
+        ({ApiKey.SASL_HANDSHAKE: (0, 0)}, UnsupportedVersionError, "version 1 is needed"),
+        ({ApiKey.METADATA: (0, 12)}, AuthenticationError, "does not use SASL"),
+        ({ApiKey.SASL_HANDSHAKE: (0, 1)}, UnsupportedVersionError, "does not offer SASL_AUTHENTICATE"),
+    ],
+    ids=["before Kafka 1.0", "no SASL", "contradicts itself"],
+)
+def test_a_broker_without_the_requests_of_sasl_poisons_the_connection(
+    offered: dict[ApiKey, tuple[int, int]], error: type[KafkaError], text: str
+) -> None:
+    connection = start_authentication(Script(b"first"), offered=offered)
+    if connection.error is None:
+        answer_own(connection, SaslHandshakeResponse(mechanisms=["SCRIPT"]))
+    assert isinstance(connection.error, error)
+    assert text in str(connection.error)
+    assert connection.data_to_send() == []
+
+
+class Blocking(Script):
+    """Every step but the first belongs into a thread."""
+
+    @property
+    def step_blocks(self) -> bool:  # type: ignore[override]
+        return bool(self.heard)
+
+
+def test_a_step_that_blocks_waits_for_the_driver() -> None:
+    script = Blocking(b"first", b"final", None)
+    connection = start_authentication(script)
+    answer_own(connection, SaslHandshakeResponse())
+    answer_own(connection, SaslAuthenticateResponse(auth_bytes=b"challenge"))
+    assert connection.data_to_send() == []
+    assert script.heard == [None]
+    step = connection.blocking_step
+    assert step is not None
+    message = step()
+    assert script.heard == [None, b"challenge"]
+    header, request = sent(connection.step_ended(message, 1.0))
+    assert request == SaslAuthenticateRequest(auth_bytes=b"final")
+    assert connection.blocking_step is None
+    connection.receive_data(
+        frame(SaslAuthenticateResponse(auth_bytes=b"proof"), header.request_api_version, header.correlation_id), 1.0
+    )
+    last = connection.blocking_step
+    assert last is not None
+    assert connection.state is ConnectionState.AUTHENTICATING
+    assert connection.step_ended(last(), 1.0) == []
+    assert connection.state is ConnectionState.READY
+
+
+def test_the_result_of_a_step_that_ends_after_the_connection_is_ignored() -> None:
+    connection = start_authentication(Blocking(b"first", b"final"))
+    answer_own(connection, SaslHandshakeResponse())
+    answer_own(connection, SaslAuthenticateResponse(auth_bytes=b"challenge"))
+    step = connection.blocking_step
+    assert step is not None
+    connection.eof()
+    assert connection.step_ended(step(), 1.0) == []
+    assert connection.state is ConnectionState.CLOSED
+
+
+def test_a_connection_authenticates_again_behind_the_requests_in_flight() -> None:
+    connection = make_ready()
+    first = send(connection, "first")
+    again = Script(b"credentials", None)
+    header, request = sent(connection.reauthenticate(again, 1.0))
+    assert request == SaslHandshakeRequest(mechanism="SCRIPT")
+    assert connection.state is ConnectionState.REAUTHENTICATING
+    assert not connection.can_send(1.0)
+    with pytest.raises(RuntimeError, match="authenticating again"):
+        send(connection, "later")
+    completed = connection.receive_data(frame(metadata_response(1), 12, first), 2.0)
+    assert [each.context for each in completed] == ["first"]
+    assert connection.receive_data(frame(SaslHandshakeResponse(), 1, header.correlation_id), 2.0) == []
+    answer_own(connection, SaslAuthenticateResponse(session_lifetime_ms=700))
+    assert connection.state is ConnectionState.READY
+    assert connection.session_lifetime_ms == 700
+    assert connection.can_send(2.0)
+    second = send(connection, "second")
+    completed = connection.receive_data(frame(metadata_response(2), 12, second), 3.0)
+    assert [each.context for each in completed] == ["second"]
+
+
+def test_a_renewal_that_the_broker_refuses_is_no_rejection_of_the_client() -> None:
+    connection = make_ready()
+    header, _ = sent(connection.reauthenticate(Script(b"credentials"), 1.0))
+    connection.receive_data(frame(SaslHandshakeResponse(error_code=34), 1, header.correlation_id), 1.0)
+    assert type(connection.error) is NetworkError
+    assert "refused to renew the session" in str(connection.error)
+
+
+def test_the_message_beside_any_error_code_hides_secrets() -> None:
+    connection = start_authentication(Script(b"first"))
+    answer_own(connection, SaslHandshakeResponse())
+    answer_own(connection, SaslAuthenticateResponse(error_code=34, error_message="no state for secret"))
+    assert "no state for [hidden]" in str(connection.error)
+
+
+def test_an_unexpected_error_of_a_step_poisons_the_connection_and_its_text_is_not_shown() -> None:
+    class Faulty(Script):
+        def step(self, challenge: bytes | None) -> bytes | None:
+            raise ValueError("secret")
+
+    connection = start_authentication(Faulty())
+    answer_own(connection, SaslHandshakeResponse())
+    assert str(connection.error) == "A step of SASL SCRIPT with broker:9092 failed: ValueError"
+    assert connection.error is not None
+    assert connection.error.__context__ is None or connection.error.__suppress_context__
+
+
+def test_nothing_is_sent_after_the_end_of_a_session() -> None:
+    connection = start_authentication(Script(b"credentials", None))
+    answer_own(connection, SaslHandshakeResponse())
+    answer_own(connection, SaslAuthenticateResponse(session_lifetime_ms=10_000))
+    assert connection.session_end == pytest.approx(10.95)
+    assert connection.can_send(10.9)
+    assert not connection.can_send(10.96)
+    with pytest.raises(RuntimeError, match="the session has ended"):
+        send(connection, "late", 10.96)
+
+
+def test_a_rejected_reauthentication_poisons_the_connection() -> None:
+    connection = make_ready()
+    header, _ = sent(connection.reauthenticate(Script(b"credentials"), 1.0))
+    connection.receive_data(frame(SaslHandshakeResponse(), 1, header.correlation_id), 1.0)
+    answer_own(connection, SaslAuthenticateResponse(error_code=58))
+    assert isinstance(connection.error, SaslAuthenticationError)
+    assert connection.poison(NetworkError("later")) == []
+
+
+@pytest.mark.parametrize("state", ["connecting", "authenticating", "authenticating again", "closed"])
+def test_only_a_ready_connection_authenticates_again(state: str) -> None:
+    connection = make_connection() if state == "connecting" else start_authentication(Script())
+    if state == "authenticating again":
+        connection = make_ready()
+        connection.reauthenticate(Script(), 1.0)
+    elif state == "closed":
+        connection.eof()
+    assert connection.state.value == state
+    with pytest.raises(RuntimeError, match=f"is {state}: it cannot be session ending now"):
+        connection.reauthenticate(Script(), 1.0)
+
+
+def ask_for_sasl(offered: dict[ApiKey, tuple[int, int]] = OFFERED) -> Connection:
+    connection = Connection(peer="broker:9092", client_id="test", asks_for_sasl=True)
+    header, _ = sent(connection.start(0.0))
+    connection.receive_data(frame(versions_response(offered=offered), 5, header.correlation_id), 0.0)
+    return connection
+
+
+def test_a_listener_that_requires_sasl_says_so_when_asked() -> None:
+    connection = ask_for_sasl()
+    asked = answer_own(connection, SaslHandshakeResponse(error_code=33, mechanisms=["PLAIN", "OAUTHBEARER"]))
+    assert asked == SaslHandshakeRequest(mechanism="")
+    assert isinstance(connection.error, AuthenticationError)
+    assert str(connection.error) == (
+        "The listener broker:9092 requires SASL, but the client's security_protocol is PLAINTEXT: set it to "
+        "SASL_PLAINTEXT, and set sasl_mechanism to one that the listener offers (PLAIN, OAUTHBEARER)."
+    )
+
+
+@pytest.mark.parametrize("code", [34, 42, 0])
+def test_a_listener_that_does_not_require_sasl_serves_the_client_that_asked(code: int) -> None:
+    connection = ask_for_sasl()
+    answer_own(connection, SaslHandshakeResponse(error_code=code))
+    assert connection.state is ConnectionState.READY
+
+
+def test_a_broker_without_sasl_is_not_asked() -> None:
+    connection = ask_for_sasl({ApiKey.METADATA: (0, 12)})
+    assert connection.state is ConnectionState.READY
+
+
+def test_the_end_before_the_first_answer_after_api_versions_is_reported_as_probably_sasl() -> None:
+    connection = make_ready()
+    send(connection, "first")
+    connection.eof()
+    assert "requires SASL" in str(connection.error)
+    assert "METADATA" in str(connection.error)
+    served = make_ready()
+    served.receive_data(frame(metadata_response(1), 12, send(served, "first")), 1.0)
+    send(served, "second")
+    served.eof()
+    assert "SASL" not in str(served.error)
 
 
 def test_a_connection_lost_during_authentication_is_reported_as_such() -> None:
@@ -583,7 +774,7 @@ def test_a_tls_alert_or_http_instead_of_a_response_is_reported() -> None:
     connection.start(0.0)
     connection.receive_data(bytes.fromhex("15030300020228"), 0.0)
     assert isinstance(connection.error, TlsError)
-    assert "security_protocol='SSL'" in str(connection.error)
+    assert "security_protocol to SSL" in str(connection.error)
     connection = make_connection()
     connection.start(0.0)
     connection.receive_data(b"HTTP/1.1 400 Bad Request\r\n", 0.0)
@@ -748,6 +939,7 @@ def test_a_connection_closed_before_the_first_response_hints_at_no_kafka_listene
 
 def test_the_connection_can_end_between_or_inside_frames() -> None:
     connection = make_ready()
+    connection.receive_data(frame(metadata_response(1), 12, send(connection, "served")), 0.0)
     send(connection, "a")
     assert contexts(connection.eof()) == ["a"]
     assert isinstance(connection.error, NetworkError)

@@ -59,10 +59,10 @@ def test_each_kind_gets_at_least_every_second_slot_while_both_wait(waiting: list
 
 def test_the_kind_that_has_been_due_longest_is_first() -> None:
     queue = InternalQueue()
-    assert queue.oldest(["metadata"]) == "metadata"
-    assert queue.oldest(["producer id", "metadata"]) == "metadata"
+    assert queue.in_order(["metadata"])[0] == "metadata"
+    assert queue.in_order(["producer id", "metadata"])[0] == "metadata"
     queue.sent("metadata")
-    assert queue.oldest(["metadata", "producer id"]) == "producer id"
+    assert queue.in_order(["metadata", "producer id"])[0] == "producer id"
 
 
 def test_a_kind_that_is_due_again_at_once_is_last() -> None:
@@ -71,7 +71,7 @@ def test_a_kind_that_is_due_again_at_once_is_last() -> None:
     kinds = ["metadata", "producer id"]
     order = []
     for _ in range(4):
-        kind = queue.oldest(kinds)
+        kind = queue.in_order(kinds)[0]
         queue.sent(kind)
         order.append(kind)
     assert order == kinds * 2
@@ -79,7 +79,7 @@ def test_a_kind_that_is_due_again_at_once_is_last() -> None:
 
 def test_a_kind_that_is_no_longer_due_loses_its_place() -> None:
     queue = InternalQueue()
-    queue.oldest(["metadata"])
-    assert queue.oldest(["producer id"]) == "producer id"
-    assert queue.oldest(["metadata", "producer id"]) == "producer id"
-    assert queue.oldest([]) is None
+    queue.in_order(["metadata"])
+    assert queue.in_order(["producer id"])[0] == "producer id"
+    assert queue.in_order(["metadata", "producer id"])[0] == "producer id"
+    assert queue.in_order([]) == []

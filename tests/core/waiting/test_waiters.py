@@ -261,3 +261,22 @@ def test_drain_returns_once_the_records_before_it_have_left_though_others_fill_t
     bench.turn()
     assert not bench.accumulator.drain_waiters.has_room()
     assert drain.done()
+
+
+def test_drain_leaves_memory_for_the_records_between_two_calls() -> None:
+    """Records that find no memory take the slow path: a third did when each ``drain`` followed a megabyte of them."""
+    bench = Bench(memory=1 << 20, batch_size=16_384)
+    waiters, reserve = bench.accumulator.drain_waiters, (1 << 20) // 32
+    while bench.pool.available_memory >= reserve:
+        assert waiters.has_room()
+        bench.send(bytes(5000))
+    assert bench.pool.available_memory > 0
+    assert not waiters.has_room()
+
+
+def test_drain_does_not_wait_for_memory_that_no_batch_can_free() -> None:
+    bench = Bench(memory=1 << 20)
+    bench.pool.charge((1 << 20) - 1000)
+    assert bench.accumulator.drain_waiters.has_room()
+    bench.pool.charge(1000)
+    assert not bench.accumulator.drain_waiters.has_room()

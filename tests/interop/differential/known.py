@@ -16,10 +16,11 @@ class Difference(NamedTuple):
     reason: str
 
 
-_NO_TRANSACTIONS = "transactions are not served"
 _NO_SASL = "SASL is not served"
-_NO_FEATURES = "there are no features to agree on (KIP-584): all nodes are of one release"
+_NO_FEATURES = "transaction.version is the only feature here: all nodes are of one release"
+_NO_KRAFT = "the controller is an object of the process, not a quorum"
 _NO_ELR = "there are no eligible leader replicas (KIP-966): a last replica that dies stays in sync"
+_ABORTED = "a commit that races the coordinator's abort is fenced, as in Kafka after 4.4 (KAFKA-20785)"
 _FAILED = "Kafka answers as if it had failed itself"
 _LENGTHS = "a record's length is checked here too; Kafka ignores it in a compressed batch, which nobody can read then"
 _LAST_COUNTS = "of two batches for a partition the last one counts; Kafka may write one and answer for the other"
@@ -28,9 +29,8 @@ _WHOLE = "whole batches are returned; Kafka adds a part of the next one, which c
 
 KNOWN: tuple[Difference, ...] = (
     Difference("api_versions", "version *.api_keys[17].*", _NO_SASL),
-    *(Difference("api_versions", f"version *.api_keys[{key}].*", _NO_TRANSACTIONS) for key in (24, 25, 26, 27, 28)),
     Difference("api_versions", "version *.api_keys[36].*", _NO_SASL),
-    Difference("api_versions", "version *.api_keys[61].*", _NO_TRANSACTIONS),
+    Difference("api_versions", "version *.api_keys[55].*", _NO_KRAFT),
     Difference("api_versions", "version *.supported_features*", _NO_FEATURES),
     Difference("api_versions", "version *.finalized_features*", _NO_FEATURES),
     Difference("a_node_dies_and_returns", "metadata version *-alone].partitions[0].isr_nodes*", _NO_ELR),
@@ -55,10 +55,9 @@ KNOWN: tuple[Difference, ...] = (
     Difference("produce_several_batches", "version * bad, then good.responses*", _LAST_COUNTS),
     Difference("produce_several_batches", "version * good, then bad, in the log.*", _LAST_COUNTS),
     Difference("produce_codecs", "codec *.error_code", _FAILED),
-    Difference("produce_bad_batches", "version * transactional without producer id.*.error_message", _NO_TRANSACTIONS),
+    Difference("end_transactions", "version 5 abort then True epoch 2.error_code", _ABORTED),
+    Difference("transactions_that_the_coordinator_aborts", "version 5 known * commit*.error_code", _ABORTED),
     Difference("produce_bad_records", "version * of garbage.*.error_code", _FAILED),
     Difference("produce_bad_records", "version * compressed, offset deltas not in order.*.error_code", _FAILED),
     Difference("produce_bad_records", "*compressed, a record *", _LENGTHS),
-    Difference("transactional_produce", "version * never initialised.*", _NO_TRANSACTIONS),
-    Difference("transactional_produce", "version * without transactional id.*.error_message", _NO_TRANSACTIONS),
 )

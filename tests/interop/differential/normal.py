@@ -27,6 +27,7 @@ _KEYS = (
     "topic_name",
     "key",
     "group_id",
+    "transactional_id",
     "resource_name",
     "topic_id",
     "partition_index",

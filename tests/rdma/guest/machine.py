@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from tests.kafka import jars
 from tests.rdma.guest import cpio
 from tests.rdma.guest.packages import Parts, resolve
 
@@ -75,15 +76,27 @@ def run(
 
 
 def starts_on_kvm(parts: Parts) -> bool:
-    """Whether a guest starts on the real processor: that /dev/kvm is there does not mean that it does."""
+    """Whether a guest starts on the real processor: that /dev/kvm is there does not mean that it does.
+
+    A guest that does not start is waited for once each time that this machine boots: the file ``no-kvm`` in the cache
+    has the boot's id.
+    """
     if not os.access("/dev/kvm", os.R_OK | os.W_OK):
+        return False
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text()
+    hanging = jars.cache() / "no-kvm"
+    if hanging.exists() and hanging.read_text() == boot:
         return False
     with tempfile.TemporaryDirectory(prefix="aioproducer-guest-") as folder:
         job = Path(folder)
         arguments = [*_qemu(parts, job, "kvm", 512), "-append", "console=ttyS0 quiet panic=-1 aioproducer.probe"]
         _watch(arguments, _libraries(parts), lambda _: None, _PROBE_SECONDS)
         console = job / "console.log"
-        return console.exists() and b"GUEST starts" in console.read_bytes()
+        if console.exists() and b"GUEST starts" in console.read_bytes():
+            return True
+    hanging.parent.mkdir(parents=True, exist_ok=True)
+    hanging.write_text(boot)
+    return False
 
 
 def _script(parts: Parts, command: Sequence[str], limit: float, environment: Mapping[str, str]) -> str:

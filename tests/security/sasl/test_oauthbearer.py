@@ -31,6 +31,60 @@ def test_the_brokers_error_is_acknowledged() -> None:
         client.step(b"")
 
 
+@pytest.mark.parametrize(
+    ("reported", "text"),
+    [
+        (
+            b'{"status":"invalid_token"}',
+            "The broker rejected the bearer token (invalid_token); it is valid until noon.",
+        ),
+        (
+            b'{"status":"insufficient_scope","scope":"x"}',
+            "(insufficient_scope); it is valid until noon. Set sasl.oauthb",
+        ),
+        (b"no JSON \xff", "(no JSON \N{REPLACEMENT CHARACTER}); it is valid until noon."),
+        (b'{"status": 7, "token": "abc.d3f.ghi"}', '({"status": 7, "token": "[hidden]"})'),
+    ],
+)
+def test_a_rejection_names_reason_validity_and_what_to_check(reported: bytes, text: str) -> None:
+    client = OAuthBearerClient("abc.d3f.ghi", validity=lambda: "it is valid until noon")
+    client.step(None)
+    client.step(reported)
+    # Kafka's message beside the error code repeats the status.
+    error = client.rejection("ignored")
+    assert isinstance(error, SaslAuthenticationError)
+    assert text in str(error)
+    if b"scope" not in reported:
+        assert "Check that issuer and audience" in str(error)
+        assert "the clocks of both machines" in str(error)
+    assert "abc" not in str(error)
+
+
+@pytest.mark.parametrize(
+    ("message", "text"),
+    [
+        (None, "The broker rejected the bearer token. Check that"),
+        ("Authentication failed", "The broker rejected the bearer token (Authentication failed). Check that"),
+        ("x" * 500, "x..."),
+        ("bad token abc.d3f.ghi", "(bad token [hidden])"),
+        ("bad token bc.d3f.ghi", "(bad token [hidden])"),
+        ("bad token abc.d3f.gh...", "(bad token [hidden]...)"),
+        ("bad bearer token: expired", "(bad bearer token: expired)"),
+    ],
+)
+def test_a_rejection_by_error_code_alone_is_reported_with_its_message(message: str | None, text: str) -> None:
+    client = OAuthBearerClient("abc.d3f.ghi")
+    client.step(None)
+    assert text in str(client.rejection(message))
+
+
+def test_a_text_for_the_user_has_no_part_of_the_token() -> None:
+    client = OAuthBearerClient("abc.d3f.ghi")
+    assert client.hidden(None) is None
+    assert client.hidden("") == ""
+    assert client.hidden("illegal state after abc.d3f.gh\n") == "illegal state after [hidden]\\n"
+
+
 @given(
     st.from_regex(r"[-A-Za-z0-9._~+/]{1,40}={0,2}", fullmatch=True),
     st.dictionaries(

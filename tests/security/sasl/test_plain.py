@@ -48,3 +48,32 @@ def test_a_password_that_cannot_be_sent_is_rejected_without_its_text(wrong: str)
         PlainClient("tim", wrong)
     assert "cret" not in str(caught.value)
     assert "secret" not in repr(PlainCredentials("", "tim", "secret"))
+
+
+def test_a_text_for_the_user_has_no_part_of_the_password() -> None:
+    client = PlainClient("tim", "hunter2-hunter2")
+    assert client.hidden(None) is None
+    assert client.hidden("bad login tim/hunter2-hunter") == "bad login tim/[hidden]"
+    text = str(client.rejection("bad login tim/hunter2-hunter2"))
+    assert text.startswith(
+        'The broker rejected user tim with SASL PLAIN. The broker\'s message: "bad login tim/[hidden]". Check user'
+    )
+    assert "message" not in str(client.rejection(None)) + str(client.rejection(""))
+
+
+def test_a_short_password_hides_the_whole_message_that_contains_it() -> None:
+    """``us[hidden]r`` would tell it."""
+    text = str(PlainClient("alice", "e").rejection("the user is unknown here"))
+    assert 'The broker\'s message: "[hidden]".' in text
+
+
+@pytest.mark.parametrize("part", ["se\ud800cret", "\ud800"])
+def test_no_exception_in_the_chain_contains_a_password_that_cannot_be_encoded(part: str) -> None:
+    """A UnicodeEncodeError has the text as an attribute, and ``from None`` leaves it as the context."""
+    for username, password in (("tim", part), (part, "secret")):
+        with pytest.raises(ValueError, match="has no UTF-8 form") as caught:
+            PlainClient(username, password)
+        assert caught.value.__context__ is None
+    with pytest.raises(ValueError, match="must be UTF-8") as caught:
+        PlainCredentials.decode(b"\0tim\0secret\xff")
+    assert caught.value.__context__ is None

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
+import traceback
 from base64 import b64decode
+from types import ModuleType
 
 import pytest
 from hypothesis import given, settings
@@ -91,7 +95,7 @@ def test_client_and_server_authenticate_each_other(
 def test_a_wrong_password_is_an_error_that_says_what_to_check() -> None:
     client, server = ScramClient("SCRAM-SHA-256", "user", "wrong"), Server("SCRAM-SHA-256", "pencil")
     final = server.finish(client.step(server.challenge(client.step(None) or b"")) or b"")
-    with pytest.raises(SaslAuthenticationError, match=r"credentials \(invalid-proof\): check user name and password"):
+    with pytest.raises(SaslAuthenticationError, match=r"rejected user user with SASL SCRAM.*invalid-proof.*Check user"):
         client.step(final)
 
 
@@ -123,6 +127,41 @@ def test_a_hostile_first_message_is_rejected_before_keys_are_derived(server_firs
     client.step(None)
     with pytest.raises(SaslAuthenticationError, match=error) as caught:
         client.step(server_first)
+    assert "pencil" not in str(caught.value)
+
+
+@pytest.mark.parametrize("module", [hashlib, hmac])
+def test_a_failure_to_compute_keys_leaves_no_secret_in_the_variables_of_its_frames(
+    module: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in OpenSSL's FIPS mode, which allows neither all hashes nor short passwords."""
+
+    def fail(*_: object) -> bytes:
+        raise ValueError("[digital envelope routines] unsupported: 'pencil-and-rubber'")
+
+    client = ScramClient("SCRAM-SHA-256", "user", "pencil-and-rubber", make_nonce=lambda: "nonce")
+    client.step(None)
+    monkeypatch.setattr(module, "pbkdf2_hmac" if module is hashlib else "digest", fail)
+    with pytest.raises(SaslAuthenticationError, match="cannot compute the keys of SASL SCRAM-SHA-256") as caught:
+        client.step(b"r=nonce1,s=c2FsdA==,i=4096")
+    assert "(ValueError: [hidden])" in str(caught.value)
+    assert caught.value.__context__ is None
+    _of_this_test, *frames = [frame for frame, _ in traceback.walk_tb(caught.value.__traceback__)]
+    assert [frame.f_code.co_name for frame in frames] == ["step", "_prove"]
+    for frame in frames:
+        assert "pencil" not in repr(frame.f_locals)
+        assert not any(isinstance(value, ScramKeys) for value in frame.f_locals.values())
+
+
+def test_a_text_for_the_user_has_no_part_of_the_password() -> None:
+    client = ScramClient("SCRAM-SHA-256", "user", "pencil-7-rubber")
+    assert client.hidden(None) is None
+    assert client.hidden("other-error: pencil-7-rubbe") == "other-error: [hidden]"
+    client = ScramClient("SCRAM-SHA-256", "user", "pencil-7-rubber", make_nonce=lambda: "nonce")
+    for challenge in (None, b"r=nonce1,s=c2FsdA==,i=4096"):
+        client.step(challenge)
+    with pytest.raises(SaslAuthenticationError, match=r'message: "not .hidden."') as caught:
+        client.step(b"e=not pencil-7-rubber")
     assert "pencil" not in str(caught.value)
 
 

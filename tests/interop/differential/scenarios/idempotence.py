@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from aioproducer.protocol.messages import DeleteRecordsRequest, InitProducerIdRequest
+from aioproducer.protocol.messages import DeleteRecordsRequest, DescribeProducersRequest, InitProducerIdRequest
 from aioproducer.protocol.messages.offsets import DeleteRecordsPartition, DeleteRecordsTopic
+from aioproducer.protocol.messages.transactions import TopicRequest
 from tests.interop.differential.batches import batch
 from tests.interop.differential.scenario import Run, Topic, fetch, partition_data, produce, scenario, versions
 
@@ -169,3 +170,25 @@ async def producers_after_delete_records(run: Run) -> None:
     await sender.append(3)
     await sender.append(5)
     await _log(run, topic)
+
+
+@scenario()
+async def describe_producers(run: Run) -> None:
+    topic = await run.create()
+    sender = _Sender(run, topic, await _producer(run))
+
+    async def describe(where: str, name: str, *indexes: int) -> None:
+        request = DescribeProducersRequest(topics=[TopicRequest(name=name, partition_indexes=list(indexes))])
+        await run.ask(where, request)
+
+    await describe("before anything was written", topic.name, 0)
+    await sender.append(0, records=3)
+    await describe("after a batch", topic.name, 0)
+    await sender.append(0, epoch=1)
+    await describe("after a batch of another epoch", topic.name, 0)
+    await describe("unknown partitions", topic.name, 0, 7, -1)
+    await describe("twice", topic.name, 0, 0)
+    await describe("unknown topic", run.name("absent"), 0, 1)
+    for name in ("", ".", "not/valid", "x" * 250):
+        await describe(f"topic {name[:20]!r}", name, 0)
+    await run.ask("nothing", DescribeProducersRequest())

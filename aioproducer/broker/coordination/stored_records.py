@@ -1,0 +1,34 @@
+"""The records of a partition, read while the loop serves others."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Final
+
+from aioproducer.broker.replicas.partition import Partition
+from aioproducer.broker.turns import Turns
+from aioproducer.wire.record_batch import BatchRecord, RecordBatch, iter_batches
+
+_READ_BYTES: Final = 64 * 1024
+
+
+async def stored_records(partition: Partition) -> AsyncIterator[tuple[RecordBatch, BatchRecord]]:
+    """Every record of the partition's log up to its end, control records included, with the batch that it is in.
+
+    Raises:
+        KafkaError: the log cannot be read.
+    """
+    log = partition.log
+    turns = Turns()
+    offset = log.log_start_offset
+    while offset < log.log_end_offset:
+        # The log may be cut at its start meanwhile.
+        offset = max(offset, log.log_start_offset)
+        for buffer in log.read(offset, _READ_BYTES, up_to=log.log_end_offset, min_one_batch=True):
+            for batch in iter_batches(buffer):
+                for record in batch.records():
+                    if record.offset >= offset:
+                        yield batch, record
+                    await turns.pause()
+                offset = max(offset, batch.next_offset)
+        await turns.pause()

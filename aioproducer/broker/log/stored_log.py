@@ -1,0 +1,180 @@
+"""The segments of a partition's log, and how they are read."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from aioproducer.broker.log.config import LogConfig
+from aioproducer.broker.log.leader_epochs import LeaderEpochCache
+from aioproducer.broker.log.producer_state import ProducerStateManager
+from aioproducer.broker.log.reading import (
+    TimestampOffset,
+    find_aborted,
+    find_max_timestamp,
+    find_timestamp,
+    read_batches,
+)
+from aioproducer.broker.log.recovery import rebuild_producer_state
+from aioproducer.broker.log.segment import Segment
+from aioproducer.broker.log.storage import Storage
+from aioproducer.broker.log.transaction_index import AbortedTransaction
+from aioproducer.compression.base import Buffer
+from aioproducer.errors import KafkaStorageError, OffsetOutOfRangeError
+
+
+class StoredLog:
+    """What is in a log. ``Log`` makes it grow and cuts it."""
+
+    def __init__(
+        self, storage: Storage, config: LogConfig, topic: str, partition: int, wall_ms: Callable[[], int]
+    ) -> None:
+        self.config = config
+        self.topic = topic
+        self.partition = partition
+        self.topic_partition = f"{topic}-{partition}"
+        self.before_truncation: Callable[[int], None] | None = None
+        """Called with the new end before the log is cut below its recovery point, so that no file claims more."""
+        self._storage = storage
+        self._wall_ms = wall_ms
+        self.leader_epochs = LeaderEpochCache(storage)
+        self.producer_state = ProducerStateManager(storage, self.topic_partition)
+        self._segments: list[Segment] = []
+        self._bases: list[int] = []
+        self._size = 0
+        self.log_start_offset = 0
+        self.log_end_offset = 0
+        self.recovery_point = 0
+        self._lock = threading.Lock()
+        self._truncations = 0
+        self._unusable = ""
+
+    @property
+    def size(self) -> int:
+        """Bytes of all segments."""
+        return self._size
+
+    @property
+    def segment_base_offsets(self) -> list[int]:
+        """Where the segments begin."""
+        return list(self._bases)
+
+    @property
+    def active_base_offset(self) -> int:
+        """Where the segment begins that takes the next batches."""
+        return self._bases[-1]
+
+    # Reading
+
+    def read(self, offset: int, max_bytes: int, *, up_to: int, min_one_batch: bool) -> list[Buffer]:
+        """Whole batches as they are stored, from the one that holds ``offset`` on.
+
+        In memory these are views of what is stored. They come from one segment, so fewer bytes than are there.
+
+        Args:
+            max_bytes: how many bytes at most; never more than 8 MiB (``MAX_READ_BYTES``), but for the one batch.
+            up_to: only batches that end before this offset, e.g. the high watermark.
+            min_one_batch: take the first batch even if it is larger than ``max_bytes``.
+
+        Raises:
+            OffsetOutOfRangeError: ``offset`` is before the log's start or behind its end.
+            KafkaStorageError: the disk does not give it.
+        """
+        return self._read(offset, max_bytes, up_to, min_one_batch)[0]
+
+    def read_committed(
+        self, offset: int, max_bytes: int, *, up_to: int, min_one_batch: bool
+    ) -> tuple[list[Buffer], list[AbortedTransaction]]:
+        """As ``read``, with the aborted transactions that some of what was read may belong to.
+
+        ``up_to`` is the last stable offset. Raises as ``read``.
+        """
+        found, end = self._read(offset, max_bytes, up_to, min_one_batch)
+        return found, find_aborted(self._segments, self._bases, offset, end) if found else []
+
+    def _read(self, offset: int, max_bytes: int, up_to: int, min_one_batch: bool) -> tuple[list[Buffer], int]:
+        self._ensure_usable()
+        if not self.log_start_offset <= offset <= self.log_end_offset:
+            raise OffsetOutOfRangeError(
+                f"Received request for offset {offset} for partition {self.topic_partition}, but we only have log "
+                f"segments from offset {self.log_start_offset} up to {self.log_end_offset}."
+            )
+        up_to = min(up_to, self.log_end_offset)
+        if offset >= up_to:
+            return [], offset
+        with self._disk("read"):
+            return read_batches(
+                self._segments,
+                self._bases,
+                offset,
+                max_bytes,
+                up_to=up_to,
+                log_end_offset=self.log_end_offset,
+                min_one_batch=min_one_batch,
+            )
+
+    def offset_for_timestamp(self, timestamp: int) -> TimestampOffset | None:
+        """The first record that is not older than ``timestamp`` (milliseconds); None if all are.
+
+        Raises:
+            KafkaStorageError: the disk does not give it.
+            ProtocolError: a batch on the way holds something else than records.
+        """
+        with self._disk("read"):
+            return find_timestamp(self._segments, timestamp, self.log_start_offset)
+
+    def max_timestamp_offset(self) -> TimestampOffset | None:
+        """The first record with the greatest timestamp; None if the log has no record with one.
+
+        Raises:
+            KafkaStorageError: the disk does not give it.
+            ProtocolError: the batch holds something else than records.
+        """
+        with self._disk("read"):
+            return find_max_timestamp(self._segments)
+
+    def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
+        """The greatest epoch up to ``epoch`` and where it ends; see :meth:`LeaderEpochCache.end_offset_for`."""
+        return self.leader_epochs.end_offset_for(epoch, self.log_end_offset)
+
+    def last_stable_offset(self, high_watermark: int) -> int:
+        """Up to where all transactions have ended, and their markers are below ``high_watermark``."""
+        unstable = self.producer_state.first_unstable_offset(high_watermark)
+        if unstable is None or unstable >= high_watermark:
+            return high_watermark
+        return max(unstable, self.log_start_offset)
+
+    # For what makes it grow and cuts it
+
+    def _rebuild_producer_state(self, recovered_from: int | None = None) -> None:
+        rebuild_producer_state(
+            self.producer_state,
+            self._segments,
+            self.log_end_offset,
+            self._wall_ms(),
+            self.config.producer_id_expiration_ms,
+            recovered_from=recovered_from,
+        )
+
+    def _segments_changed(self) -> None:
+        self._bases = [segment.base_offset for segment in self._segments]
+        self._size = sum(segment.size for segment in self._segments)
+
+    @contextmanager
+    def _disk(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise self._storage_error(what, error) from error
+
+    def _storage_error(self, what: str, error: OSError) -> KafkaStorageError:
+        return KafkaStorageError(
+            f"cannot {what} the log of {self.topic_partition} in {self._storage.description}: {error}"
+        )
+
+    def _ensure_usable(self) -> None:
+        if self._unusable:
+            raise KafkaStorageError(
+                f"the log of {self.topic_partition} in {self._storage.description} {self._unusable}"
+            )

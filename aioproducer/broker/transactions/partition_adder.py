@@ -1,0 +1,167 @@
+"""A leader's questions to coordinators: whether a partition is in a transaction, or to add it (KIP-890).
+
+Each node gets one AddPartitionsToTxn request at a time, with all transactions that wait for it (Kafka's
+``AddPartitionsToTxnManager``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
+
+from aioproducer.broker.image import BrokerRegistration
+from aioproducer.broker.transactions.codes import Code
+from aioproducer.broker.transactions.states import ProducerIdAndEpoch, TopicPartition
+from aioproducer.errors import KafkaError
+from aioproducer.protocol.messages.transactions import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnResult,
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTransaction,
+)
+
+if TYPE_CHECKING:
+    from aioproducer.broker.server.peer import PeerClient
+
+VERSION: Final = 5
+REQUEST_TIMEOUT: Final = 30.0
+"""Seconds that a coordinator may take to answer (Kafka's ``request.timeout.ms``)."""
+
+Codes: TypeAlias = dict[TopicPartition, int]
+
+
+class AdderHost(Protocol):
+    """What the adder needs of its node."""
+
+    def peer_client(self, node: BrokerRegistration) -> PeerClient:
+        """Return a new connection to a node; it connects when it is first used."""
+
+
+@dataclass(slots=True, eq=False)
+class _Question:
+    producer: ProducerIdAndEpoch
+    partitions: Sequence[TopicPartition]
+    verify_only: bool
+    answer: asyncio.Future[Codes]
+
+    def fail(self, code: int) -> None:
+        self.give(dict.fromkeys(self.partitions, code))
+
+    def give(self, codes: Codes) -> None:
+        if not self.answer.done():
+            self.answer.set_result(codes)
+
+    def encoded(self, transactional_id: str) -> AddPartitionsToTxnTransaction:
+        topics: defaultdict[str, list[int]] = defaultdict(list)
+        for topic, index in self.partitions:
+            topics[topic].append(index)
+        return AddPartitionsToTxnTransaction(
+            transactional_id=transactional_id,
+            producer_id=self.producer.producer_id,
+            producer_epoch=self.producer.epoch,
+            verify_only=self.verify_only,
+            topics=[AddPartitionsToTxnTopic(name=name, partitions=indexes) for name, indexes in topics.items()],
+        )
+
+
+class PartitionAdder:
+    """Asks the coordinators of transactional ids on behalf of one node."""
+
+    def __init__(self, host: AdderHost) -> None:
+        self._host = host
+        self._waiting: dict[int, dict[str, _Question]] = {}
+        """By node id and transactional id: what waits for the request before it to be answered."""
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._clients: dict[int, PeerClient] = {}
+        self._is_closed = False
+
+    async def ask(
+        self,
+        node: BrokerRegistration | None,
+        transactional_id: str,
+        producer: ProducerIdAndEpoch,
+        partitions: Sequence[TopicPartition],
+        *,
+        verify_only: bool,
+    ) -> Codes:
+        """The code of each partition. ``node`` coordinates the transactional id, None where no node does at present.
+
+        Of two questions about one transactional id the older one is answered at once while it waits: with
+        INVALID_PRODUCER_EPOCH where its epoch is older, else with NETWORK_EXCEPTION, since its producer repeats it.
+        """
+        if node is None or self._is_closed:
+            return dict.fromkeys(partitions, Code.COORDINATOR_NOT_AVAILABLE)
+        waiting = self._waiting.setdefault(node.node_id, {})
+        before = waiting.get(transactional_id)
+        if before is not None:
+            if before.producer.epoch > producer.epoch:
+                return dict.fromkeys(partitions, Code.INVALID_PRODUCER_EPOCH)
+            is_older = before.producer.epoch < producer.epoch
+            before.fail(Code.INVALID_PRODUCER_EPOCH if is_older else Code.NETWORK_EXCEPTION)
+        answer: asyncio.Future[Codes] = asyncio.get_running_loop().create_future()
+        waiting[transactional_id] = _Question(producer, partitions, verify_only, answer)
+        if node.node_id not in self._tasks:
+            self._tasks[node.node_id] = asyncio.create_task(
+                self._serve(node), name=f"partitions for transactions at {node.node_id}"
+            )
+        return await answer
+
+    async def close(self) -> None:
+        """Ask no more: what waits is answered with COORDINATOR_NOT_AVAILABLE."""
+        self._is_closed = True
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        for client in self._clients.values():
+            client.close()
+        self._clients.clear()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _serve(self, node: BrokerRegistration) -> None:
+        asked: dict[str, _Question] = {}
+        try:
+            while asked := self._waiting.pop(node.node_id, {}):
+                await self._send(node, asked)
+        finally:
+            self._tasks.pop(node.node_id, None)
+            for question in (*asked.values(), *self._waiting.pop(node.node_id, {}).values()):
+                question.fail(Code.COORDINATOR_NOT_AVAILABLE)
+
+    async def _send(self, node: BrokerRegistration, asked: Mapping[str, _Question]) -> None:
+        transactions = [question.encoded(transactional_id) for transactional_id, question in asked.items()]
+        client = self._clients.get(node.node_id)
+        if client is None:
+            client = self._clients[node.node_id] = self._host.peer_client(node)
+        try:
+            request = AddPartitionsToTxnRequest(transactions=transactions)
+            response = await client.request(request, VERSION, REQUEST_TIMEOUT)
+        except (OSError, KafkaError):
+            for question in asked.values():
+                question.fail(Code.NETWORK_EXCEPTION)
+            return
+        _answer(asked, response)
+
+
+def _answer(asked: Mapping[str, _Question], response: AddPartitionsToTxnResponse) -> None:
+    results = {result.transactional_id: _codes(result) for result in response.results_by_transaction}
+    for transactional_id, question in asked.items():
+        if response.error_code:
+            question.fail(response.error_code)
+            continue
+        found = results.get(transactional_id, {})
+        question.give({partition: found.get(partition, Code.UNKNOWN_SERVER_ERROR) for partition in question.partitions})
+
+
+def _codes(result: AddPartitionsToTxnResult) -> Codes:
+    """The code of each partition; a producer expects INVALID_PRODUCER_EPOCH where it is fenced."""
+    return {
+        (topic.name, partition.partition_index): Code.INVALID_PRODUCER_EPOCH
+        if partition.partition_error_code == Code.PRODUCER_FENCED
+        else partition.partition_error_code
+        for topic in result.topic_results
+        for partition in topic.results_by_partition
+    }

@@ -1,0 +1,1 @@
+"""Transactions of a producer: its states, its transactional requests, and what each response changes."""

@@ -1,0 +1,1 @@
+"""The built-in providers of tokens for OAUTHBEARER, one file each."""

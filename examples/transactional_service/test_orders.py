@@ -1,0 +1,75 @@
+"""The service's own tests, with the fixtures that come with aioproducer: a cluster of its own for each test."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+from orders import make_app
+
+from aioproducer import TransactionPool
+from aioproducer.testing import EmbeddedCluster
+
+ORDER = {"id": "o-1", "lines": [{"item": "tea", "count": 2}, {"item": "milk", "count": 1}]}
+
+
+@pytest.fixture
+async def client(kafka_cluster: EmbeddedCluster) -> AsyncIterator[httpx.AsyncClient]:
+    pool = TransactionPool(
+        transactional_id_prefix="orders-test",
+        max_producers=1,
+        acquire_timeout_ms=100,
+        bootstrap_servers=kafka_cluster.bootstrap_servers,
+    )
+    async with pool:
+        transport = httpx.ASGITransport(make_app(pool, request_seconds=1.0))
+        async with httpx.AsyncClient(transport=transport, base_url="http://service") as client:
+            yield client
+
+
+async def committed(cluster: EmbeddedCluster, topic: str, count: int) -> list[object]:
+    """The committed records: a commit returns some milliseconds before readers see them."""
+    async with asyncio.timeout(5):
+        while len(records := cluster.records(topic, committed=True)) < count:  # noqa: ASYNC110  # no event tells it
+            await asyncio.sleep(0.01)
+    return [json.loads(record.value or b"") for record in records]
+
+
+async def test_an_order_is_stored_with_its_stock_movements(
+    client: httpx.AsyncClient, kafka_cluster: EmbeddedCluster
+) -> None:
+    answer = await client.post("/orders", json=ORDER)
+    assert (answer.status_code, answer.json()) == (201, {"stored": 3})
+    assert await committed(kafka_cluster, "orders", 1) == [ORDER]
+    assert await committed(kafka_cluster, "stock", 2) == [
+        {"order": "o-1", "change": -2},
+        {"order": "o-1", "change": -1},
+    ]
+
+
+async def test_nothing_of_a_wrong_order_is_stored(client: httpx.AsyncClient, kafka_cluster: EmbeddedCluster) -> None:
+    await client.post("/orders", json=ORDER)
+    wrong = {"id": "o-2", "lines": [{"item": "tea", "count": 2}, {"item": "milk", "count": 0}]}
+    answer = await client.post("/orders", json=wrong)
+    assert (answer.status_code, answer.json()) == (422, {"error": "count of 'milk' must be at least 1, not 0"})
+    assert await committed(kafka_cluster, "orders", 1) == [ORDER]
+
+
+async def test_kafka_that_does_not_answer_is_503_or_504(
+    client: httpx.AsyncClient, kafka_cluster: EmbeddedCluster
+) -> None:
+    await client.post("/orders", json=ORDER)
+    kafka_cluster.delay("EndTxn", 3000)
+    answer = await client.post("/orders", json={**ORDER, "id": "o-2"})
+    assert (answer.status_code, answer.json()) == (504, {"error": "no answer from Kafka within 1 s"})
+    # The commit goes on, and its producer is busy until it has ended.
+    answer = await client.post("/orders", json={**ORDER, "id": "o-3"})
+    assert answer.status_code == 503
+    assert "No producer became free within 100 ms" in answer.json()["error"]
+
+
+async def test_health(client: httpx.AsyncClient) -> None:
+    answer = await client.get("/health")
+    expected = {"usable": True, "producers_busy": 0, "requests_waiting": 0}
+    assert (answer.status_code, answer.json()) == (200, expected)

@@ -1,0 +1,47 @@
+"""The client files of managed Kafka, as their consoles and documentation give them, with made-up secrets."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+FOLDER = Path(__file__).parents[2] / "data" / "security"
+
+# In the value of sasl.jaas.config, in either kind of quotes, or as a key of its own.
+_OPTION = r"""(?:^|\s)(?:sasl\.)?{name}\s*=\s*(?:"(?P<double>[^"]*)"|'(?P<single>[^']*)'|(?P<bare>[^\s"';][^\n]*))"""
+
+
+class Credentials(NamedTuple):
+    """A name and its password."""
+
+    name: str
+    password: str
+
+
+DOCUMENTED = Credentials("orders-service", "made up for docs/security.md")
+"""The user in the blocks of that page."""
+
+
+def read_credentials(file: str, name: str = "username", password: str = "password") -> Credentials:
+    """What a file says; read by a regular expression, not by what is tested."""
+    text = (FOLDER / file).read_text()
+    return Credentials(_option(text, name), _option(text, password))
+
+
+def _option(text: str, name: str) -> str:
+    found = re.search(_OPTION.format(name=name), text, re.MULTILINE)
+    assert found is not None, name
+    return found["double"] or found["single"] or found["bare"]
+
+
+def adapted(file: str, into: Path, **changes: str) -> Path:
+    """The file in folder ``into``, for another address and trust store, with the keys in ``changes`` replaced."""
+    lines = (FOLDER / file).read_text().splitlines()
+    keys = {name.replace("_", "."): value for name, value in changes.items()}
+    # The trust store is another one, of another type, without a password.
+    removed = (*keys, "ssl.truststore.")
+    kept = [line for line in lines if not line.startswith(removed)]
+    path = into / file
+    path.write_text("\n".join([*kept, *(f"{name}={value}" for name, value in keys.items()), ""]))
+    return path
