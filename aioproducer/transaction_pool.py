@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from threading import get_ident
 from types import TracebackType
 from typing import Any, NoReturn, Self, Unpack
@@ -15,7 +15,7 @@ from aioproducer._client.pool_queue import PoolQueue
 from aioproducer._client.transactions import Transaction, TransactionContext
 from aioproducer._common.client_log import ClientLog
 from aioproducer._common.texts import are, counted
-from aioproducer.config import ProducerConfig
+from aioproducer.config import CONFIG_DEF, ProducerConfig
 from aioproducer.core.transactions.states import READY
 from aioproducer.errors import (
     ConfigurationError,
@@ -121,8 +121,67 @@ class TransactionPool:
         hooks: Sequence[object] = (),
         **config: Unpack[configuration.ProducerConfigDict],
     ) -> None:
+        settings = transactional_id_prefix, max_producers, acquire_timeout_ms
+        self._configure(config, settings, transport, on_error, hooks)
+
+    @classmethod
+    def from_config(
+        cls,
+        config: Mapping[str, object],
+        *,
+        transactional_id_prefix: str,
+        max_producers: int,
+        acquire_timeout_ms: float,
+        transport: str | Connector = "tcp",
+        on_error: OnError | None = None,
+        hooks: Sequence[object] = (),
+    ) -> Self:
+        """Create a pool from Kafka's dotted names: ``{"bootstrap.servers": ...}``; arguments as ``TransactionPool``.
+
+        Raises:
+            ConfigurationError, TypeError, ValueError: as ``TransactionPool(...)``.
+        """
+        pool = cls.__new__(cls)
+        settings = transactional_id_prefix, max_producers, acquire_timeout_ms
+        pool._configure(config, settings, transport, on_error, hooks)
+        return pool
+
+    @classmethod
+    def from_properties(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        transactional_id_prefix: str,
+        max_producers: int,
+        acquire_timeout_ms: float,
+        transport: str | Connector = "tcp",
+        on_error: OnError | None = None,
+        hooks: Sequence[object] = (),
+    ) -> Self:
+        """Create a pool from a Java properties file; arguments as ``TransactionPool``.
+
+        Raises:
+            ConfigurationError, TypeError, ValueError: as ``TransactionPool(...)``; also if the file cannot be read.
+        """
+        # Imported late, as few pools are configured by a file.
+        from aioproducer.config.client_files import load_client_file
+
+        pool = cls.__new__(cls)
+        settings = transactional_id_prefix, max_producers, acquire_timeout_ms
+        pool._configure(load_client_file(path, CONFIG_DEF), settings, transport, on_error, hooks)
+        return pool
+
+    def _configure(
+        self,
+        config: Mapping[str, object],
+        settings: tuple[str, int, float],
+        transport: str | Connector,
+        on_error: OnError | None,
+        hooks: Sequence[object],
+    ) -> None:
+        transactional_id_prefix, max_producers, acquire_timeout_ms = settings
         _check_arguments(transactional_id_prefix, max_producers, acquire_timeout_ms)
-        if config.get("transactional_id") is not None:
+        if any(config.get(name) is not None for name in ("transactional_id", "transactional.id")):
             raise ConfigurationError(
                 "transactional_id: a pool makes the ids of its producers; pass transactional_id_prefix alone"
             )
@@ -133,9 +192,10 @@ class TransactionPool:
         self._on_error = on_error
         self._hooks = hooks
         self._slots = [_Slot(transactional_id_prefix, number) for number in range(max_producers)]
-        self._config = config
-        whole = ProducerConfig.from_kwargs(**self._config_of(self._slots[0]))
-        self._config["buffer_memory"] = _share(whole, max_producers)
+        given = {name: value for name, value in config.items() if name not in ("transactional_id", "transactional.id")}
+        whole = ProducerConfig.from_mapping({**given, "transactional.id": self._slots[0].transactional_id})
+        given.pop("buffer_memory", None)
+        self._config = {**given, "buffer.memory": _share(whole, max_producers)}
         self._transaction_timeout = whole.transaction_timeout_ms / 1000
         # Wrong arguments are found now and not at the first transaction.
         self._slots[0].producer = self._new_producer(self._slots[0])
@@ -154,13 +214,9 @@ class TransactionPool:
         for slot in self._slots:
             self._queue.give_back(slot)
 
-    def _config_of(self, slot: _Slot) -> configuration.ProducerConfigDict:
-        config = self._config.copy()
-        config["transactional_id"] = slot.transactional_id
-        return config
-
     def _new_producer(self, slot: _Slot) -> Producer:
-        return Producer(transport=self._transport, on_error=self._on_error, hooks=self._hooks, **self._config_of(slot))
+        config = {**self._config, "transactional.id": slot.transactional_id}
+        return Producer.from_config(config, transport=self._transport, on_error=self._on_error, hooks=self._hooks)
 
     # Life
 

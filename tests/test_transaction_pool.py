@@ -8,6 +8,7 @@ import pickle
 import re
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -237,6 +238,24 @@ def test_producers_have_kafka_s_client_id_unless_one_is_given() -> None:
         pool = TransactionPool(**ARGUMENTS, **config)
         producer = pool._new_producer(pool._slots[1])
         assert (producer.config.client_id, producer.config.transactional_id) == (expected, "orders-1")
+
+
+def test_a_pool_is_made_from_dotted_names_and_from_a_properties_file(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"transactional_id_prefix": "orders", "max_producers": 2, "acquire_timeout_ms": 1}
+    path = tmp_path / "client.properties"
+    path.write_text("bootstrap.servers = broker:1\nbuffer.memory = 4194304\nlinger.ms = 7\n")
+    mapping = {"bootstrap.servers": "broker:1", "buffer.memory": 4_194_304, "linger_ms": 7}
+    for pool in (
+        TransactionPool.from_config(mapping, **settings),
+        TransactionPool.from_properties(path, **settings),
+    ):
+        config = pool._new_producer(pool._slots[1]).config
+        assert (config.bootstrap_servers, config.linger_ms) == (("broker:1",), 7)
+        assert (config.transactional_id, config.buffer_memory) == ("orders-1", 2_097_152)
+    with pytest.raises(ConfigurationError, match="pass transactional_id_prefix alone"):
+        TransactionPool.from_config({**mapping, "transactional.id": "mine"}, **settings)
+    with pytest.raises(ConfigurationError, match="buffer"):
+        TransactionPool.from_config({**mapping, "buffer_memory": 4_194_304}, **settings)
 
 
 # The owner
