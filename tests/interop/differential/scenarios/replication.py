@@ -44,7 +44,6 @@ async def more_in_sync_wanted_than_there_are(run: Run) -> None:
     await run.ask("a single replica, two wanted", produce(alone, batch()), node=2)
     await run.ask("a single replica, acks 1", produce(alone, batch(), acks=1), node=2)
     await run.ask("fetch it", fetch(alone), node=2)
-    await run.ask("no time at all", produce(topic, batch(), acks=-1, timeout_ms=0))
     good = await run.create("good", replicas=[[1, 2, 3]])
     await run.append(good, batch(2))
     await run.ask("fetch replicated", fetch(good))
