@@ -27,7 +27,12 @@ public class Transactions {
         this.topic = topic;
         this.partitions = partitions;
         this.recordsATransaction = recordsATransaction;
-        this.threads = Executors.newFixedThreadPool(producers);
+        // An exception in one ends the program: the others must not keep it alive.
+        this.threads = Executors.newFixedThreadPool(producers, run -> {
+            var thread = new Thread(run);
+            thread.setDaemon(true);
+            return thread;
+        });
         this.value = new byte[valueSize];
         Arrays.fill(value, (byte) 'x');
     }
