@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from aioproducer._client.bulk import Column, SendManyResult
     from aioproducer._client.threadsafe import ThreadsafeProducer
     from aioproducer._client.transactions import Transaction, TransactionContext, Transactions
+    from aioproducer.core.metadata.shared_metadata import SharedMetadata
     from aioproducer.offsets import ConsumerGroupMetadata, OffsetAndMetadata
     from aioproducer.record import TopicPartition
 
@@ -155,6 +156,8 @@ class Producer(RecordSender):
         if on_error is not None and (not callable(on_error) or inspect.iscoroutinefunction(on_error)):
             raise TypeError(f"on_error must be a plain function, not a coroutine function; got {on_error!r}")
         self.config = config
+        # Of the producers of a pool, which sets it before the start.
+        self._shared_metadata: SharedMetadata | None = None
         self._log = ClientLog("Producer", config.client_id)
         self._warn_of_uncompiled()
         self._connector = connector_for(config, transport, self._log)
@@ -210,6 +213,7 @@ class Producer(RecordSender):
             self.config, loop, self._connector, self._hooks, self._interceptors, self._on_error, Random(), self._log
         )
         cluster = parts.sender.cluster
+        cluster.shared_metadata = self._shared_metadata
         self._loop = self._owner_loop = loop
         self._parts = parts
         self._accumulator = parts.accumulator

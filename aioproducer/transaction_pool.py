@@ -16,6 +16,7 @@ from aioproducer._client.transactions import Transaction, TransactionContext
 from aioproducer._common.client_log import ClientLog
 from aioproducer._common.texts import are, counted
 from aioproducer.config import CONFIG_DEF, ProducerConfig
+from aioproducer.core.metadata.shared_metadata import SharedMetadata
 from aioproducer.core.transactions.states import READY
 from aioproducer.errors import (
     ConfigurationError,
@@ -86,7 +87,8 @@ class TransactionPool:
             async with pool.transaction() as transaction:
                 transaction.send("orders", b"value")
 
-    A producer has one transaction at a time. The pool starts its producers when they are first needed. Their
+    A producer has one transaction at a time. The pool starts its producers when they are first needed, and they share
+    metadata: a response to one producer answers equal requests of the others. Their
     transactional ids are ``<prefix>-0`` to ``<prefix>-<max_producers - 1>``. Callers that find all producers busy wait,
     first come, first served.
 
@@ -197,6 +199,7 @@ class TransactionPool:
         given.pop("buffer_memory", None)
         self._config = {**given, "buffer.memory": _share(whole, max_producers)}
         self._transaction_timeout = whole.transaction_timeout_ms / 1000
+        self._metadata = SharedMetadata(whole.metadata_max_age_ms / 1000)
         # Wrong arguments are found now and not at the first transaction.
         self._slots[0].producer = self._new_producer(self._slots[0])
         self._log = ClientLog("TransactionPool", transactional_id_prefix)
@@ -216,7 +219,9 @@ class TransactionPool:
 
     def _new_producer(self, slot: _Slot) -> Producer:
         config = {**self._config, "transactional.id": slot.transactional_id}
-        return Producer.from_config(config, transport=self._transport, on_error=self._on_error, hooks=self._hooks)
+        producer = Producer.from_config(config, transport=self._transport, on_error=self._on_error, hooks=self._hooks)
+        producer._shared_metadata = self._metadata
+        return producer
 
     # Life
 

@@ -121,6 +121,7 @@ ARROWS: dict[str, set[str]] = {
     "transaction_pool": _ERRORS
     | {
         "config",
+        "core.metadata",
         "core.transactions",
         "io",
         "metrics",

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import threading
 from contextlib import suppress
+from typing import Any
 
 import pytest
 
-from aioproducer import Producer, Record
+from aioproducer import Node, Producer, Record, TransactionPool
 from aioproducer.core.transactions import manager
 from aioproducer.errors import (
     KafkaError,
@@ -21,6 +22,7 @@ from aioproducer.errors import (
     TransactionStateError,
     WrongCallerError,
 )
+from aioproducer.protocol import ApiKey
 from aioproducer.testing import EmbeddedCluster
 from tests.waiting import until
 
@@ -322,6 +324,40 @@ async def test_calls_outside_a_transaction_say_what_to_do(kafka_cluster: Embedde
             async with context:
                 pass
     assert committed(kafka_cluster) == [b"1"]
+
+
+class _MetadataRequests:
+    """A hook that counts the Metadata requests of all producers."""
+
+    count = 0
+
+    def on_request_written(self, node: Node, api_key: int, api_version: int, correlation_id: int, size: int) -> None:
+        self.count += api_key == ApiKey.METADATA
+
+
+async def test_producers_of_a_pool_share_metadata(kafka_cluster: EmbeddedCluster, topic: str) -> None:
+    """One producer requests the brokers and the topic for all."""
+    requests, all_open = _MetadataRequests(), asyncio.Barrier(4)
+    settings: dict[str, Any] = {"linger_ms": 0, "transport": kafka_cluster.transport, "hooks": [requests]}
+    async with TransactionPool(
+        transactional_id_prefix="t",
+        max_producers=4,
+        acquire_timeout_ms=10_000,
+        bootstrap_servers=kafka_cluster.bootstrap_servers,
+        **settings,
+    ) as pool:
+
+        async def commit(number: int) -> None:
+            async with pool.transaction() as transaction:
+                await transaction.send(TOPIC, b"%d" % number, partition=number % 2)
+                await all_open.wait()
+
+        async with pool.transaction() as transaction:
+            await transaction.send(TOPIC, b"first")
+        assert requests.count == 2
+        await asyncio.gather(*map(commit, range(4)))
+        assert requests.count == 2
+    assert len(committed(kafka_cluster)) == 5
 
 
 async def test_a_producer_without_a_transactional_id_has_no_transactions(

@@ -30,6 +30,8 @@ cdef class Cluster:
     cdef readonly dict _metadata_waiters
     cdef bint _is_paused
     cdef object _metadata_request
+    cdef double _metadata_requested_at
+    cdef public object shared_metadata
     cdef public object _apply_steps
 
     cpdef object node_ready(self, NodeConnection node)

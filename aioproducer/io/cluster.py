@@ -7,7 +7,7 @@ coordinators (``transactional_requests.py``).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
+from collections.abc import Callable, Collection, Generator, Hashable, Iterable, Iterator
 from enum import Enum
 from functools import partial
 from itertools import chain, repeat
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from random import Random
 
     from aioproducer.core.batching.accumulator import RecordAccumulator
+    from aioproducer.core.metadata.shared_metadata import SharedAnswer, SharedMetadata
     from aioproducer.core.transactions.manager import TransactionManager
     from aioproducer.io.transactional_requests import TransactionalRequests
 
@@ -122,6 +123,9 @@ class Cluster:
         # The client cannot log in; see ``pause``.
         self._is_paused = False
         self._metadata_request: InternalRequest | None = None
+        self._metadata_requested_at = 0.0
+        # Of the producers of a ``TransactionPool``.
+        self.shared_metadata: SharedMetadata | None = None
         # The remaining steps of responses, and of rebootstraps, that are being applied.
         self._apply_steps: Iterator[None] | None = None
 
@@ -299,11 +303,15 @@ class Cluster:
                 return False
             self._internal.sent(kind)
             return True
+        if kind is _METADATA and self.shared_metadata is not None and self._apply_shared(self.shared_metadata, now):
+            self._internal.sent(kind)
+            return True
         node = self._least_loaded(now, self.metadata.failed_nodes if kind is _METADATA else ())
         if node is None:
             return False
         self._internal.sent(kind)
         if kind is _METADATA:
+            self._metadata_requested_at = now
             self._metadata_request = InternalRequest(
                 partial(self._metadata_answered, node), partial(self._metadata_failed, node)
             )
@@ -337,6 +345,16 @@ class Cluster:
         ]
         return max(min((wait for wait in waits if wait > now), default=float("inf")), now)
 
+    def _apply_shared(self, shared: SharedMetadata, now: float) -> bool:
+        """Answer the request that is due with another producer's response; return whether there is one."""
+        answer = shared.answer(list(self.metadata.topics_in_use), self.metadata.accepts_since(now))
+        if answer is None:
+            return False
+        self._log.debug("another producer of the pool has requested metadata %.1f s ago", now - answer.requested_at)
+        self.metadata.build_request(now)
+        self._begin_apply(self._apply_answer(answer))
+        return True
+
     def _metadata_answered(self, node: NodeConnection, completed: Completed) -> None:
         assert isinstance(completed.response, ResponseInParts)
         self._begin_apply(self._apply_response(node, completed.response, completed.version))
@@ -362,23 +380,58 @@ class Cluster:
         self, node: NodeConnection, response: ResponseInParts[MetadataResponse, MetadataResponseTopic], version: int
     ) -> Iterator[None]:
         """Apply a metadata response in steps."""
-        metadata = self.metadata
         now = self._loop.time()
         names: list[str] = []
-        requested = metadata.topics_in_flight
+        stored: list[MetadataResponseTopic] = []
+        topics = response.elements()
+        if self._hooks.metadata_updated:
+            topics = _collect_names(topics, names)
+        if self.shared_metadata is not None:
+            topics = _collect_topics(topics, stored)
+        requested = self.metadata.topics_in_flight
         failure: KafkaError | None = None
         try:
-            topics = _collect_names(response.elements(), names) if self._hooks.metadata_updated else response.elements()
-            for change in metadata.apply_response(response.head, topics, now, version=version):
-                failure = change.failure
-                yield from self._apply_change(change, now)
+            failure = yield from self._merge(response.head, topics, now, version)
         except ProtocolError as error:
             failure = ProtocolError(
                 f"Broker {node.node} sent a malformed response to METADATA version {version}: {error}"
             )
             self._log.warning("%s", failure)
-            metadata.handle_failure(failure, now)
+            self.metadata.handle_failure(failure, now)
             node.poison(failure)
+        if failure is not None:
+            self.metadata.node_failed(node.id)
+        elif self.shared_metadata is not None and self.metadata.last_update == now:
+            # It was not dropped by a rebootstrap in between.
+            self.shared_metadata.store(response.head, stored, version, self._metadata_requested_at)
+        yield from self._finish_update(requested, failure, names, now)
+
+    def _apply_answer(self, answer: SharedAnswer) -> Iterator[None]:
+        """Apply another producer's response in steps."""
+        assert self.shared_metadata is not None
+        now = self._loop.time()
+        requested = self.metadata.topics_in_flight
+        failure = yield from self._merge(answer.response, answer.topics, now, answer.version)
+        if failure is None:
+            self.metadata.limit_age(answer.requested_at)
+        else:
+            # The next attempt asks a broker.
+            self.shared_metadata.clear()
+        yield from self._finish_update(requested, failure, [topic.name or "" for topic in answer.topics], now)
+
+    def _merge(
+        self, response: MetadataResponse, topics: Iterable[MetadataResponseTopic | None], now: float, version: int
+    ) -> Generator[None, None, KafkaError | None]:
+        failure: KafkaError | None = None
+        for change in self.metadata.apply_response(response, topics, now, version=version):
+            failure = change.failure
+            yield from self._apply_change(change, now)
+        return failure
+
+    def _finish_update(
+        self, requested: Collection[str], failure: KafkaError | None, names: list[str], now: float
+    ) -> Iterator[None]:
+        metadata = self.metadata
         # Only the topics of this response: of a hundred thousand topics, each is in some request.
         for name in requested:
             queues = self._accumulator.blocked_records.topics.get(name)
@@ -388,9 +441,7 @@ class Cluster:
                 if topic is not None and queues.unknown_partition_waiters:
                     metadata.request_update(now, f"topic {name} lacks a partition that records wait for")
                 yield
-        if failure is not None:
-            metadata.node_failed(node.id)
-        else:
+        if failure is None:
             for on_metadata_updated in self._hooks.metadata_updated:
                 on_metadata_updated(list(metadata.nodes.values()), names)
         self._resolve_metadata_waiters(None)
@@ -547,6 +598,15 @@ class Cluster:
 
 def _read_metadata(version: int, frame: Buffer) -> ResponseInParts[MetadataResponse, MetadataResponseTopic]:
     return ResponseInParts(MetadataResponse, MetadataResponseTopic, version, frame)
+
+
+def _collect_topics(
+    topics: Iterator[MetadataResponseTopic | None], collected: list[MetadataResponseTopic]
+) -> Iterator[MetadataResponseTopic | None]:
+    for topic in topics:
+        if topic is not None:
+            collected.append(topic)
+        yield topic
 
 
 def _collect_names(

@@ -217,8 +217,8 @@ async def test_offsets_are_committed_with_their_transaction(kafka: Cluster, topi
         async with pool.transaction() as transaction:
             send(transaction, topic, 1)
             await transaction.send_offsets({(topic, 0): 7}, topic)  # type: ignore[dict-item]  # any pair
-        # Kafka 3.3 acknowledges a marker before its group coordinator has applied it. If offsets of the next transaction
-        # come first, the late commit takes these for its own.
+        # Kafka 3.3 acknowledges a marker before its group coordinator has applied it. If offsets of the next
+        # transaction come first, the late commit takes these for its own.
         await _until_committed(kafka, topic, 7)
         with pytest.raises(ValueError, match="aborted"):
             await _offsets_aborted(pool, topic)

@@ -246,6 +246,23 @@ class ClusterMetadata:
         """Whether a request was built and is neither answered nor failed."""
         return self._in_flight is not None
 
+    def accepts_since(self, now: float) -> float:
+        """Return from which time on another producer's request has the same answer as the one that is due.
+
+        Infinity if only a request of this producer's own will do: by age, or for a topic that was requested before.
+        """
+        if any(self._topics[name].was_requested for name in self._new_topics):
+            return math.inf
+        if self._full_update_requested and self.update_requested_at is not None:
+            return self.update_requested_at
+        if self.last_update is not None and now >= self._last_full_update + self._max_age:
+            return math.inf
+        return now - self._max_age
+
+    def limit_age(self, requested_at: float) -> None:
+        """Let the age of metadata that was just applied count from ``requested_at``, when it was requested."""
+        self._last_full_update = min(self._last_full_update, requested_at)
+
     def next_update_delay(self, now: float) -> float:
         """Return the seconds until a request is due: 0 for now, infinity while one is in flight.
 
