@@ -102,13 +102,18 @@ class MemoryNetwork:
         listener = self.listeners.get((host, port))
         if listener is None:
             raise ConnectionRefusedError(errno.ECONNREFUSED, f"cannot connect to {host}:{port}: nothing listens there")
-        loop = asyncio.get_running_loop()
-        client = MemoryTransport(loop, f"{host}:{port}", self._send_buffer_bytes)
-        server = MemoryTransport(loop, f"client:{next(self._client_ports)}", self._send_buffer_bytes)
+        client, server = self._make_pair(host, port)
         client._other, server._other = server, client
         client._handler = handler
         server._handler = listener.accept(server)
         return client
+
+    def _make_pair(self, host: str, port: int) -> tuple[MemoryTransport, MemoryTransport]:
+        """Return the client's and the server's side of a new connection; a simulation overrides it."""
+        loop = asyncio.get_running_loop()
+        client = MemoryTransport(loop, f"{host}:{port}", self._send_buffer_bytes)
+        server = MemoryTransport(loop, f"client:{next(self._client_ports)}", self._send_buffer_bytes)
+        return client, server
 
 
 class MemoryTransport:
@@ -198,7 +203,14 @@ class MemoryTransport:
     def _schedule_transfer(self) -> None:
         if not self._transfer_scheduled and self._state is not _State.ENDED:
             self._transfer_scheduled = True
-            self._loop.call_soon(self._transfer)
+            self._reach_other(self._transfer)
+
+    def _reach_other(self, callback: Callable[[], None]) -> None:
+        """Run ``callback``, which changes the other side, one loop iteration later.
+
+        All that one side causes at the other passes here, in order; a simulation overrides it to add latency.
+        """
+        self._loop.call_soon(callback)
 
     def _transfer(self) -> None:
         """Deliver as much unsent data as the other side accepts."""
@@ -218,7 +230,7 @@ class MemoryTransport:
                 self._handler_failed(error, "write_completed")
         if self._state is _State.FLUSHING and not self._copied and not self._unread:
             self._state = _State.LINGERING
-            self._loop.call_soon(self._other._end_of_stream)
+            self._reach_other(self._other._end_of_stream)
             if self._other_shut:
                 self._end(None, reset=False)
 
@@ -278,7 +290,7 @@ class MemoryTransport:
         self._copied.clear()
         self._unread.clear()
         self._loop.call_soon(self._report_lost, exception)
-        self._loop.call_soon(self._other._connection_reset if reset else self._other._end_of_stream)
+        self._reach_other(self._other._connection_reset if reset else self._other._end_of_stream)
 
     def _report_lost(self, exception: Exception | None) -> None:
         handler = self._handler

@@ -29,7 +29,8 @@ class _VirtualSelector(selectors.DefaultSelector):
         self.turns = 0
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        ready = super().select(0)
+        # Nothing outside the loop makes a file ready: no call of the kernel is needed.
+        ready: list[tuple[selectors.SelectorKey, int]] = []
         self.turns += 1
         if self.turns > LONGEST_TURN_COUNT:
             raise Stalled(f"the loop has turned {self.turns} times")

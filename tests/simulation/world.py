@@ -4,15 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import functools
-import sys
-import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Awaitable, Callable, Sequence
 from random import Random
-from types import ModuleType
 from typing import Any, TypeVar
-from unittest import mock
 
 from aioproducer import Producer
 from aioproducer.protocol import ApiKey
@@ -21,12 +15,10 @@ from aioproducer.transport.base import Buffer, TransportHandler
 from aioproducer.transport.memory import MemoryListener, MemoryNetwork, MemoryTransport
 from tests.simulation.broker import BrokerConnection, Event
 from tests.simulation.cluster import SimulatedCluster, until
+from tests.simulation.determinism import reproducible
 from tests.simulation.loop import VirtualLoop
 
 T = TypeVar("T")
-
-WALL_CLOCK = 1_700_000_000.0
-"""Seconds since 1970 at the loop's time 0."""
 
 
 class World:
@@ -153,44 +145,6 @@ class World:
         timers = [handle for handle in pending if "aioproducer" in handle and "run_in_executor" not in handle]
         assert not timers, timers
         assert not self.cluster.violations, self.cluster.violations
-
-
-_CLOCKS = (time.time, time.time_ns, time.perf_counter, time.perf_counter_ns, time.monotonic)
-
-
-@functools.cache
-def _clocks_of(module: ModuleType) -> list[tuple[str, Callable[[], float]]]:
-    """The names under which a module has a clock, with the clock."""
-    return [
-        (name, value)
-        for name, value in vars(module).items()
-        if callable(value) and any(value is clock for clock in _CLOCKS)
-    ]
-
-
-@contextmanager
-def reproducible(loop: VirtualLoop, random: Random) -> Iterator[None]:
-    """Let producers draw from ``random`` and read all their clocks from ``loop``.
-
-    The core takes its time as an argument; the facade around it looks at clocks, under whatever names it has them.
-    """
-
-    def make_random() -> Random:
-        return Random(random.random())
-
-    clocks: dict[Callable[[], float], Callable[[], float]] = {
-        time.time: lambda: WALL_CLOCK + loop.time(),
-        time.time_ns: lambda: int((WALL_CLOCK + loop.time()) * 1e9),
-        time.perf_counter: loop.time,
-        time.perf_counter_ns: lambda: int(loop.time() * 1e9),
-        time.monotonic: loop.time,
-    }
-    with ExitStack() as patches:
-        patches.enter_context(mock.patch("aioproducer.producer.Random", make_random))
-        for module in [module for name, module in sys.modules.items() if name.startswith("aioproducer.")]:
-            for name, clock in _clocks_of(module):
-                patches.enter_context(mock.patch.object(module, name, clocks[clock]))
-        yield
 
 
 def run(

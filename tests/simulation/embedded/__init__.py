@@ -1,0 +1,35 @@
+"""Whole clusters of the embedded broker, with producers and readers, in one thread and on virtual time.
+
+``tests.simulation`` plays producers against a hand-written, hostile model of a broker. This package plays them against
+the real one: the brokers' own connections, logs, replication, elections and coordinators run in it, memory is their
+disk, and one seed draws all of it.
+
+==============  ======================================================================================================
+module          task
+==============  ======================================================================================================
+``trace``       one line for each event, and the digest of all lines: a seed replays exactly if the digests are equal
+``network``     connections with latency, and with faults: cuts at any byte, half-open connections, stopped nodes
+``world``       the loop, the network, the cluster, and the rules that were broken; plays a scenario from a seed
+``story``       what a seed draws: the cluster, the clients' configurations, their tasks, and what goes wrong
+``trouble``     lets it go wrong, and heals it: kills, leader moves, faults of the broker, faults of the network
+``history``     what the clients did and were told, with times
+``senders``     closed-loop and open-loop senders, plain and idempotent
+``transactions`` the same with transactions, by one producer or by a pool
+``readers``     readers of committed and of all records
+``checkers``    compare the history with the logs; each check is one rule, and has a name
+``play``        plays a seed: story, trouble, clients, healing, checks
+``planted``     the planted bugs that prove the checkers: each replaces one method of the producer or the broker
+``__main__``    ``make simulate`` and ``make planted-bugs``: many seeds on all processors
+==============  ======================================================================================================
+
+Who calls whom: ``play`` makes a ``World`` and calls all others; clients write to ``History`` and report a wait beyond
+its bound to the world; ``checkers`` read the history and the final logs.
+
+The states of a play: **starting** (cluster and topics), **troubled** (faults come; clients work), **healing** (no new
+fault; nodes are restarted; every topic must take a record within a bound), **closing** (clients are closed within their
+bounds), **checked** (readers have read everything, transactions have ended, logs are compared with the history).
+
+Determinism: ``tests.simulation.determinism`` replaces clocks and randomness; the loop has no threads and no sockets;
+nothing here or in the project may depend on the order of a set. ``test_replay`` compares digests of fresh processes
+with different hash seeds.
+"""

@@ -1,0 +1,207 @@
+"""A network in memory with latency and faults, for clients and for the brokers among themselves.
+
+Every connection is a ``Link``. All that one side causes at the other passes its link in order, each time after a
+latency. A frozen link holds it back; an endpoint that is stopped freezes all its links.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from aioproducer.transport.base import TransportHandler
+from aioproducer.transport.memory import MemoryListener, MemoryNetwork, MemoryTransport
+from tests.simulation.embedded.trace import Trace
+
+_TICK = 1e-7
+"""Seconds between two events of one direction, at least: timers of equal times have no order."""
+
+
+class SimulatedTransport(MemoryTransport):
+    """One side of a link."""
+
+    link: Link
+    last_arrival = 0.0
+
+    def _reach_other(self, callback: Callable[[], None]) -> None:
+        self.link.carry(self, callback)
+
+    def _deliver(self, data: memoryview) -> None:
+        self.link.delivered(self, len(data))
+        budget = self.link.bytes_until_cut
+        if budget is None:
+            super()._deliver(data)
+            return
+        self.link.bytes_until_cut = max(0, budget - len(data))
+        if len(data) >= budget:
+            with data:
+                super()._deliver(data[:budget])
+            self.link.cut()
+        else:
+            super()._deliver(data)
+
+
+class Link:
+    """A connection from one endpoint to another."""
+
+    def __init__(self, network: SimulatedNetwork, name: str, client: SimulatedTransport, server: SimulatedTransport):
+        self.name = name
+        self.client = client
+        self.server = server
+        client.link = server.link = self
+        self.bytes_until_cut: int | None = None
+        """The link is cut behind this many more bytes, of both directions; ``None`` for never."""
+        self.is_frozen = False
+        self._network = network
+        self._held: list[tuple[SimulatedTransport, Callable[[], None]]] = []
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether both sides have ended."""
+        return self.client._has_ended() and self.server._has_ended()
+
+    def carry(self, side: SimulatedTransport, callback: Callable[[], None]) -> None:
+        """Run ``callback`` after the latency of the network, behind all that came before it."""
+        if self.is_frozen:
+            self._held.append((side, callback))
+            return
+        network = self._network
+        side.last_arrival = max(side.last_arrival + _TICK, network.loop.time() + network.latency())
+        network.loop.call_at(side.last_arrival, self._arrived, side, callback)
+
+    def _arrived(self, side: SimulatedTransport, callback: Callable[[], None]) -> None:
+        if self.is_frozen:
+            self._held.append((side, callback))
+        else:
+            callback()
+
+    def delivered(self, side: SimulatedTransport, size: int) -> None:
+        """Note that one side receives ``size`` bytes."""
+        arrow = "<" if side is self.client else ">"
+        self._network.note(f"{self.name} {arrow}{size}")
+
+    def freeze(self) -> None:
+        """Carry nothing until ``thaw``."""
+        self.is_frozen = True
+
+    def thaw(self) -> None:
+        """Carry what was held back, and all that comes."""
+        self.is_frozen = False
+        held, self._held = self._held, []
+        for side, callback in held:
+            self.carry(side, callback)
+
+    def cut(self) -> None:
+        """Reset both sides at once."""
+        self._network.note(f"{self.name} cut")
+        self._held.clear()
+        self.client._connection_reset()
+        self.server._connection_reset()
+
+    def abandon(self) -> None:
+        """Reset the server's side only: the client does not notice, as after a loss of power of the server's host."""
+        self._network.note(f"{self.name} half-open")
+        self.freeze()
+        self.server._connection_reset()
+
+
+class Endpoint(MemoryNetwork):
+    """The network as one client or node has it; a ``Connector`` and a ``Listener``."""
+
+    def __init__(self, network: SimulatedNetwork, name: str) -> None:
+        super().__init__(send_buffer_bytes=network.send_buffer_bytes)
+        self.name = name
+        self.listeners = network.listeners
+        self._network = network
+
+    def listen(self, host: str, port: int, accept: Callable[[MemoryTransport], TransportHandler]) -> MemoryListener:
+        self._network.owners[host] = self.name
+        return super().listen(host, port, accept)
+
+    async def connect(
+        self, host: str, port: int, handler: TransportHandler, *, server_hostname: str | None = None
+    ) -> MemoryTransport:
+        """Connect after the latency of the network; while one of both ends is stopped, no connection is made."""
+        network = self._network
+        await asyncio.sleep(network.connect_latency())
+        while waits := [network.stopped[name] for name in self._ends(host) if name in network.stopped]:
+            await waits[0].wait()
+        return await super().connect(host, port, handler, server_hostname=server_hostname)
+
+    def _ends(self, host: str) -> tuple[str, str]:
+        return self.name, self._network.owners.get(host, host)
+
+    def _make_pair(self, host: str, port: int) -> tuple[MemoryTransport, MemoryTransport]:
+        return self._network.make_link(*self._ends(host), f"{host}:{port}")
+
+
+class SimulatedNetwork:
+    """All endpoints and links.
+
+    ``send_buffer_bytes``: as for ``MemoryNetwork``.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, trace: Trace, *, send_buffer_bytes: int = 0) -> None:
+        self.loop = loop
+        self.send_buffer_bytes = send_buffer_bytes
+        self.latency: Callable[[], float] = lambda: 0.0001
+        """Seconds that a piece of data, or the end of a connection, takes to the other side."""
+        self.connect_latency: Callable[[], float] = lambda: 0.0001
+        """Seconds that connecting takes."""
+        self.listeners: dict[tuple[str, int], MemoryListener] = {}
+        self.owners: dict[str, str] = {}
+        """By host: the endpoint that has listened there."""
+        self.stopped: dict[str, asyncio.Event] = {}
+        """Endpoints that neither send nor receive, with the event of their resumption."""
+        self._trace = trace
+        self._links: list[tuple[str, str, Link]] = []
+        self._count = 0
+
+    def note(self, text: str) -> None:
+        """Add an event to the trace."""
+        self._trace.note(self.loop.time(), text)
+
+    def endpoint(self, name: str) -> Endpoint:
+        """The network as the client or node ``name`` has it."""
+        return Endpoint(self, name)
+
+    def make_link(self, source: str, target: str, peer: str) -> tuple[SimulatedTransport, SimulatedTransport]:
+        """Make a link, and return its client's and its server's side."""
+        self._count += 1
+        client = SimulatedTransport(self.loop, peer, self.send_buffer_bytes)
+        server = SimulatedTransport(self.loop, f"{source}:{self._count}", self.send_buffer_bytes)
+        link = Link(self, f"{source}>{target}#{self._count}", client, server)
+        self.note(f"{link.name} connected")
+        self._links.append((source, target, link))
+        return client, server
+
+    def links(self, endpoint: str | None = None) -> list[Link]:
+        """Links with a side that has not ended, oldest first; with ``endpoint`` only its own."""
+        self._links = [each for each in self._links if not each[2].has_ended]
+        return [link for source, target, link in self._links if endpoint in (None, source, target)]
+
+    def stop(self, endpoint: str) -> None:
+        """Let an endpoint neither send nor receive, as a process that gets SIGSTOP."""
+        if endpoint not in self.stopped:
+            self.note(f"{endpoint} stops")
+            self.stopped[endpoint] = asyncio.Event()
+            for link in self.links(endpoint):
+                link.freeze()
+
+    def resume(self, endpoint: str) -> None:
+        """Let a stopped endpoint continue with what was held back."""
+        event = self.stopped.pop(endpoint, None)
+        if event is not None:
+            self.note(f"{endpoint} resumes")
+            event.set()
+            for source, target, link in self._links:
+                if endpoint in (source, target) and not {source, target} & self.stopped.keys():
+                    link.thaw()
+
+    def heal(self) -> None:
+        """Resume every endpoint, and reset the links that are half-open or about to be cut."""
+        for endpoint in list(self.stopped):
+            self.resume(endpoint)
+        for link in self.links():
+            if link.is_frozen or link.bytes_until_cut is not None:
+                link.cut()

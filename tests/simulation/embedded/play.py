@@ -1,0 +1,238 @@
+"""Plays a seed: the story, the trouble, the clients, the healing and the checks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from contextlib import AsyncExitStack
+from random import Random
+from typing import Any
+
+from aioproducer import Producer, TransactionPool
+from aioproducer.errors import KafkaError
+from tests.simulation.embedded import checkers
+from tests.simulation.embedded.readers import TopicReader
+from tests.simulation.embedded.senders import Recorder, send_records
+from tests.simulation.embedded.story import ClientPlan, Kind, Story, draw_story
+from tests.simulation.embedded.transactions import send_by_pool, send_transactions, settle_blocks
+from tests.simulation.embedded.trouble import Trouble, healing_bound
+from tests.simulation.embedded.world import ClusterWorld, Overdue, Violation, run
+
+KINDS: tuple[Kind, ...] = ("plain", "idempotent", "transactional", "pool")
+
+_CLOSE_GRACE = 2.0
+"""Seconds that a close may take beyond the end of its records: connections and tasks."""
+
+
+class Client:
+    """One producer or pool of the story, and its tasks."""
+
+    def __init__(self, world: ClusterWorld, plan: ClientPlan, topics: dict[str, int]) -> None:
+        self.plan = plan
+        self._world = world
+        self._topics = topics
+        self.producer: Producer | None = None
+        self.pool: TransactionPool | None = None
+        transport = world.network.endpoint(plan.name)
+        config = {**plan.config, "bootstrap_servers": world.bootstrap_servers}
+        if plan.kind == "pool":
+            self.pool = TransactionPool(
+                transactional_id_prefix=plan.name,
+                max_producers=2,
+                acquire_timeout_ms=2000,
+                transport=transport,
+                **{**config, "buffer_memory": 2 * config["buffer_memory"]},
+            )
+        else:
+            if plan.kind == "transactional":
+                config["transactional_id"] = plan.name
+            self.producer = Producer(transport=transport, **config)
+
+    async def start(self) -> None:
+        """Start the producer or pool."""
+        await (self.producer or self.pool).start()  # type: ignore[union-attr]  # there is one of both
+
+    def tasks(self, random: Random, until: float) -> list[Coroutine[Any, Any, None]]:
+        """What sends until a loop time."""
+        found: list[Coroutine[Any, Any, None]] = []
+        for number, loop in enumerate(self.plan.loops):
+            recorder = Recorder(self._world, self.plan, f"{self.plan.name}.{number}", self._topics)
+            own = Random(random.random())
+            if self.pool is not None:
+                found.append(send_by_pool(recorder, self.pool, own, until))
+            elif self.producer is not None and self.plan.kind == "transactional":
+                found.append(send_transactions(recorder, self.producer, own, until))
+            elif self.producer is not None:
+                found.append(send_records(recorder, self.producer, loop, own, until))
+        return found
+
+    async def close(self) -> None:
+        """Close within the bound, and check that memory has returned."""
+        world, plan = self._world, self.plan
+        bound = plan.longest_send + _CLOSE_GRACE
+        if plan.kind in ("transactional", "pool"):
+            bound += plan.longest_end + plan.config["transaction_timeout_ms"] / 1000
+        try:
+            async with world.within(bound, f"close of {plan.name}"):
+                await (self.producer or self.pool).close()  # type: ignore[union-attr]
+        except Overdue:
+            return
+        if self.producer is not None and self.producer._parts is not None:
+            pool = self.producer._parts.accumulator.pool
+            if pool.available_memory != pool.total_memory:
+                world.violated("memory returns", f"{plan.name}: {pool.available_memory} of {pool.total_memory} bytes")
+
+    async def probe(self, topic: str, bound: float) -> None:
+        """Send one record to a topic, again after errors, within ``bound`` seconds."""
+        world, producer = self._world, self.producer
+        if producer is None or self.plan.kind == "transactional" or not producer.is_usable:
+            return
+        recorder = Recorder(world, self.plan, f"{self.plan.name}.probe-{topic}", self._topics)
+        try:
+            async with world.within(bound, f"a record of {self.plan.name} to {topic} after the faults"):
+                while True:
+                    sent = recorder.send(producer, world.random, topic)
+                    try:
+                        if sent is not None:
+                            await sent.delivery
+                            return
+                    except KafkaError as error:
+                        world.note(f"probe of {self.plan.name}: {type(error).__name__}")
+                    await asyncio.sleep(0.01)
+        except Overdue:
+            return
+
+
+async def play(world: ClusterWorld, story: Story) -> None:
+    """Play a story; broken rules are noted in the world."""
+    random = world.random
+    network = world.network
+    network.latency = lambda: random.expovariate(1 / story.latency)
+    network.connect_latency = lambda: random.expovariate(1 / (3 * story.latency))
+    for name, partitions in story.topics.items():
+        world.create_topic(name, partitions)
+    readers = [
+        TopicReader(world, topic, committed=committed, number=number)
+        for topic in story.topics
+        for committed in (True, False)
+        for number in range(story.readers)
+    ]
+    clients = [Client(world, plan, story.topics) for plan in story.clients]
+    async with AsyncExitStack() as stack:
+        for client in clients:
+            await client.start()
+        for reader in readers:
+            reader.start()
+            stack.push_async_callback(reader.stop)
+        until = world.loop.time() + story.seconds_of_trouble + 1
+        tasks = [asyncio.ensure_future(task) for client in clients for task in client.tasks(random, until)]
+        sampler = asyncio.ensure_future(_sample(world))
+        trouble = Trouble(world, story, Random(random.random()))
+        await trouble.run()
+        await trouble.heal()
+        bound = healing_bound(story)
+        await asyncio.gather(*(client.probe(topic, bound) for client in clients for topic in story.topics))
+        if tasks:
+            await asyncio.wait(tasks)
+        for client in clients:
+            await client.close()
+        await world.expected()
+        for task in tasks:
+            task.result()
+        await settle_blocks(world)
+        await _settle_transactions(world, story)
+        evidence = _evidence(world, story)
+        await _catch_up(world, readers, evidence)
+        sampler.cancel()
+        await asyncio.wait([sampler])
+    for check in checkers.ALL:
+        for what in list(check(evidence))[:3]:
+            world.violated(check.__name__, what)
+
+
+async def _settle_transactions(world: ClusterWorld, story: Story) -> None:
+    """Wait until no transaction is open: the coordinator aborts those that were left."""
+    timeouts = [client.config.get("transaction_timeout_ms", 0) for client in story.clients]
+    try:
+        async with world.within(max(timeouts) / 1000 + 5, "the end of all transactions"):
+            while not all(partition.last_stable_offset == partition.log_end_offset for partition in _leaders(world)):
+                await asyncio.sleep(0.02)
+    except Overdue:
+        return
+
+
+async def _catch_up(world: ClusterWorld, readers: list[TopicReader], evidence: checkers.Evidence) -> None:
+    """Let each reader read to the end, within a bound."""
+    for reader in readers:
+        logs = evidence.committed if reader.history.committed else evidence.records
+        ends = {
+            index: records[-1].offset + 1
+            for (topic, index), records in logs.items()
+            if topic == reader.history.topic and records
+        }
+        try:
+            async with world.within(10, f"{reader.history.name} to the end of {ends}"):
+                while not reader.has_read_up_to(ends):
+                    await asyncio.sleep(0.02)
+        except Overdue:
+            continue
+
+
+def _leaders(world: ClusterWorld) -> list[Any]:
+    """The leading replica of each partition of a user's topic that has a leader."""
+    cluster = world.cluster
+    return [
+        cluster.brokers[state.leader].replicas.leader(state.topic, state.index)
+        for state in cluster.image.partitions()
+        if state.leader in cluster.brokers and not state.topic.startswith("__")
+    ]
+
+
+async def _sample(world: ClusterWorld) -> None:
+    """Check the offsets of each leader again and again: LSO <= high watermark <= log end offset."""
+    while True:
+        for partition in _leaders(world):
+            stable, high, end = partition.last_stable_offset, partition.high_watermark, partition.log_end_offset
+            if not stable <= high <= end:
+                where = f"{partition.topic}-{partition.index}"
+                world.violated("LSO <= HW <= LEO", f"{where}: {stable}, {high}, {end}")
+        await asyncio.sleep(0.05)
+
+
+def _evidence(world: ClusterWorld, story: Story) -> checkers.Evidence:
+    places = [(topic, index) for topic, partitions in story.topics.items() for index in range(partitions)]
+    return checkers.Evidence(
+        world.history,
+        {place: world.records(*place) for place in places},
+        {place: world.records(*place, committed=True) for place in places},
+    )
+
+
+def play_seed(
+    seed: int, *, kinds: tuple[Kind, ...] = KINDS, version: int = 2, keep_trace: bool = False
+) -> ClusterWorld:
+    """Play a seed, and return its world: ``violations`` is empty if every rule holds."""
+    story = draw_story(Random(seed), kinds=kinds, version=version)
+    return play_story(story, seed, keep_trace=keep_trace)
+
+
+def play_story(story: Story, seed: int, *, keep_trace: bool = False) -> ClusterWorld:
+    """Play a story that was drawn, or written by hand."""
+    _, world = run(
+        lambda world: play(world, story),
+        seed=seed,
+        nodes=story.nodes,
+        properties=story.properties,
+        features={"transaction.version": story.transaction_version},
+        send_buffer_bytes=story.send_buffer_bytes,
+        keep_trace=keep_trace,
+    )
+    return world
+
+
+def violations_of(seed: int, **options: Any) -> list[Violation]:
+    """The rules that a seed breaks; an exception of the play counts as one."""
+    try:
+        return play_seed(seed, **options).violations
+    except Exception as error:
+        return [Violation("the play ends", repr(error))]

@@ -1,0 +1,128 @@
+"""What a seed draws: the cluster, the clients and their configurations, and what goes wrong."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, Literal
+
+Kind = Literal["plain", "idempotent", "transactional", "pool"]
+Loop = Literal["closed", "open"]
+
+NETWORK_FAULTS = ("cut", "cut within", "half-open", "stop")
+CLUSTER_FAULTS = ("kill", "move leader", "move coordinator", "error", "delay", "postpone", "repeat", "disconnect")
+FAULTS = (*NETWORK_FAULTS, *CLUSTER_FAULTS, "throttle")
+
+
+@dataclass(slots=True, kw_only=True)
+class ClientPlan:
+    """One producer or pool, and the tasks that send by it."""
+
+    name: str
+    kind: Kind
+    config: dict[str, Any]
+    loops: list[Loop]
+    pause: float
+    """Mean seconds between two rounds of a task."""
+
+    @property
+    def longest_send(self) -> float:
+        """Seconds within which each record has its outcome."""
+        return float(self.config["max_block_ms"] + self.config["delivery_timeout_ms"]) / 1000
+
+    @property
+    def max_block(self) -> float:
+        """``max_block_ms`` in seconds."""
+        return float(self.config["max_block_ms"]) / 1000
+
+    @property
+    def longest_end(self) -> float:
+        """Seconds within which each call that ends a transaction returns: its records, then the coordinator."""
+        return self.longest_send + self.max_block
+
+
+@dataclass(slots=True, kw_only=True)
+class Story:
+    """Everything that a seed draws before its play."""
+
+    nodes: int
+    transaction_version: int
+    properties: dict[str, object]
+    topics: dict[str, int]
+    """Number of partitions by name."""
+    send_buffer_bytes: int
+    latency: float
+    """Mean latency in seconds."""
+    seconds_of_trouble: float
+    fault_rate: float
+    """Faults in a second, on average."""
+    faults: tuple[str, ...]
+    """The kinds of faults that come."""
+    clients: list[ClientPlan] = field(default_factory=list)
+    readers: int = 1
+    """Readers of each topic and isolation level."""
+
+
+def draw_story(
+    random: Random, *, kinds: tuple[Kind, ...] = ("plain", "idempotent", "transactional", "pool"), version: int = 2
+) -> Story:
+    """Draw a story with clients of these kinds, on a cluster with this ``transaction.version``."""
+    nodes = random.choice([1, 2, 3, 3])
+    lag_ms = random.choice([1000, 3000])
+    story = Story(
+        nodes=nodes,
+        transaction_version=version,
+        properties={
+            "min.insync.replicas": str(random.choice([1, min(2, nodes)])),
+            "replica.lag.time.max.ms": str(lag_ms),
+            "replica.fetch.wait.max.ms": str(min(500, lag_ms // 2)),
+            "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
+            "auto.create.topics.enable": "false",
+        },
+        topics={f"topic{index}": random.randint(1, 3) for index in range(random.randint(1, 2))},
+        send_buffer_bytes=random.choice([0, 0, 1000, 65536]),
+        latency=random.choice([0.0002, 0.001, 0.005]),
+        seconds_of_trouble=random.choice([1.0, 2.0, 3.0]),
+        fault_rate=random.choice([0.0, 2.0, 5.0, 8.0]),
+        faults=tuple(fault for fault in FAULTS if random.random() < 0.6),
+    )
+    for index in range(random.choice([1, 1, 2])):
+        story.clients.append(draw_client(random, f"client{index}", random.choice(kinds)))
+    return story
+
+
+def draw_client(random: Random, name: str, kind: Kind) -> ClientPlan:
+    """Draw the configuration of a client, from tiny to huge, and its tasks."""
+    request_timeout_ms = random.choice([300, 1000, 3000])
+    linger_ms = random.choice([0, 0, 5, 50])
+    acks = random.choice(["all", "all", "1"]) if kind == "plain" else "all"
+    config: dict[str, Any] = {
+        "client_id": name,
+        "acks": acks,
+        "enable_idempotence": kind != "plain",
+        "max_in_flight_requests_per_connection": random.choice([1, 2, 5, 5]),
+        "compression_type": random.choice(["none", "none", "none", "gzip", "lz4"]),
+        "linger_ms": linger_ms,
+        "batch_size": random.choice([0, 200, 1000, 16384]),
+        "buffer_memory": random.choice([4096, 65536, 1 << 20]),
+        "request_timeout_ms": request_timeout_ms,
+        "delivery_timeout_ms": linger_ms + request_timeout_ms + random.choice([0, 1000, 8000]),
+        "max_block_ms": random.choice([1000, 5000, 20_000]),
+        "retries": 2**31 - 1,
+        "retry_backoff_ms": random.choice([10, 100]),
+        "reconnect_backoff_ms": random.choice([0, 50]),
+        "socket_connection_setup_timeout_ms": 500,
+        "socket_connection_setup_timeout_max_ms": 1000,
+        "connections_max_idle_ms": random.choice([200, 540_000, 540_000]),
+        "metadata_max_age_ms": random.choice([500, 300_000]),
+        "metadata_recovery_rebootstrap_trigger_ms": random.choice([1000, 300_000]),
+    }
+    if kind in ("transactional", "pool"):
+        config["transaction_timeout_ms"] = random.choice([3000, 10_000])
+        config["max_request_size"] = 2048
+        config["buffer_memory"] = random.choice([16384, 1 << 20])
+    loops: list[Loop] = [random.choice(["closed", "open"]) for _ in range(random.randint(1, 3))]
+    if kind == "transactional":
+        del loops[1:]
+    pause = random.choice([0.01, 0.03, 0.1])
+    return ClientPlan(name=name, kind=kind, config=config, loops=loops, pause=pause)

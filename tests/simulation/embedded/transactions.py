@@ -1,0 +1,166 @@
+"""Transactions: one after another by a producer, or several at once by a pool."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from random import Random
+
+from aioproducer import Producer, TransactionPool
+from aioproducer.errors import (
+    KafkaError,
+    KafkaTimeoutError,
+    ProducerClosedError,
+    TransactionOutcomeUnknownError,
+)
+from tests.simulation.embedded.history import TransactionHistory
+from tests.simulation.embedded.senders import Recorder
+from tests.simulation.embedded.world import ClusterWorld, Overdue
+
+_GIVE_UP = 60.0
+"""Seconds of time-outs after which a transaction is left to the coordinator."""
+
+
+class ApplicationError(Exception):
+    """The application's own reason to abort."""
+
+
+def begin_history(recorder: Recorder) -> TransactionHistory:
+    """Write a new transaction to the history."""
+    transactions = recorder.world.history.transactions
+    transaction = TransactionHistory(recorder.name, len(transactions))
+    transactions.append(transaction)
+    return transaction
+
+
+async def fill(recorder: Recorder, producer: Producer, random: Random, transaction: TransactionHistory) -> None:
+    """Send some records of a transaction, some of them awaited."""
+    for _ in range(random.choice([1, 2, 5, 20])):
+        sent = recorder.send(producer, random, random.choice(list(recorder.topics)), transaction)
+        match random.randrange(8):
+            case 0 if sent is not None:
+                await sent.delivery
+            case 1:
+                await asyncio.sleep(random.expovariate(50))
+            case 2:
+                async with recorder.world.within(recorder.plan.max_block, "drain in a transaction"):
+                    await producer.drain()
+
+
+async def send_transactions(recorder: Recorder, producer: Producer, random: Random, until: float) -> None:
+    """Make one transaction after another, by Kafka's calls or by the context manager, until a loop time."""
+    world = recorder.world
+    try:
+        while world.loop.time() < until and producer.is_usable:
+            if random.random() < 0.5:
+                await _by_calls(recorder, producer, random)
+            else:
+                await _by_context(recorder, producer, random)
+            await asyncio.sleep(random.expovariate(1 / recorder.plan.pause))
+    except (Overdue, ProducerClosedError):
+        return
+
+
+async def _by_calls(recorder: Recorder, producer: Producer, random: Random) -> None:
+    world, plan = recorder.world, recorder.plan
+    try:
+        async with world.within(plan.longest_end, "begin_transaction"):
+            await producer.begin_transaction()
+    except KafkaError:
+        await asyncio.sleep(0.05)
+        return
+    transaction = begin_history(recorder)
+    commits = random.random() < 0.75
+    try:
+        await fill(recorder, producer, random, transaction)
+        if commits:
+            await _repeated(world, plan.longest_end, producer.commit_transaction, "commit_transaction")
+            transaction.outcome = "committed"
+            return
+    except TransactionOutcomeUnknownError:
+        transaction.outcome = "unknown"
+        return
+    except KafkaError:
+        pass
+    try:
+        await _repeated(world, plan.longest_end, producer.abort_transaction, "abort_transaction")
+        transaction.outcome = "aborted"
+    except KafkaError:
+        # The producer has failed: the coordinator decides.
+        transaction.outcome = "unknown"
+
+
+async def _repeated(world: ClusterWorld, bound: float, call: Callable[[], Awaitable[None]], what: str) -> None:
+    """Make a call again after each time-out, as its documentation asks for."""
+    gives_up = world.loop.time() + _GIVE_UP
+    while True:
+        try:
+            async with world.within(bound, what):
+                await call()
+        except KafkaTimeoutError:
+            if world.loop.time() > gives_up:
+                raise
+        else:
+            return
+
+
+async def _by_context(recorder: Recorder, producer: Producer, random: Random) -> None:
+    """One transaction as a block; its outcome is what ``Transaction.outcome`` returns."""
+    history: TransactionHistory | None = None
+    try:
+        async with producer.transaction() as transaction:
+            history = begin_history(recorder)
+            recorder.world.history.blocks.append((history, transaction))
+            await fill(recorder, producer, random, history)
+            if random.random() < 0.25:
+                raise ApplicationError
+        history.outcome = "committed"
+    except (KafkaError, ApplicationError):
+        await asyncio.sleep(0.05)
+
+
+async def send_by_pool(recorder: Recorder, pool: TransactionPool, random: Random, until: float) -> None:
+    """Make one transaction after another by a pool until a loop time; some callers are cancelled."""
+    world, plan = recorder.world, recorder.plan
+    try:
+        while world.loop.time() < until and pool.is_usable:
+            task = asyncio.ensure_future(_pooled(recorder, pool, random))
+            if random.random() < 0.1:
+                await asyncio.sleep(random.expovariate(20))
+                task.cancel()
+            # A producer of the pool, its transaction and its end, each within its own limit.
+            async with world.within(_GIVE_UP + plan.longest_end * 4, "a transaction of the pool"):
+                await asyncio.wait([task])
+            if not task.cancelled():
+                task.result()
+            await asyncio.sleep(random.expovariate(1 / plan.pause))
+    except (Overdue, ProducerClosedError):
+        return
+
+
+async def _pooled(recorder: Recorder, pool: TransactionPool, random: Random) -> None:
+    try:
+        async with pool.transaction() as transaction:
+            history = begin_history(recorder)
+            recorder.world.history.blocks.append((history, transaction))
+            for _ in range(random.choice([1, 2, 5, 20])):
+                recorder.send(transaction, random, random.choice(list(recorder.topics)), history)
+                if random.random() < 0.1:
+                    await asyncio.sleep(random.expovariate(50))
+            if random.random() < 0.25:
+                raise ApplicationError
+        history.outcome = "committed"
+    except (KafkaError, ApplicationError):
+        await asyncio.sleep(0.05)
+
+
+async def settle_blocks(world: ClusterWorld) -> None:
+    """Take over the outcome of each transaction of a block, once every client is closed."""
+    for history, transaction in world.history.blocks:
+        if history.outcome == "committed":
+            continue
+        try:
+            async with asyncio.timeout(0.001):
+                history.outcome = await transaction.outcome()
+        except (KafkaError, TimeoutError):
+            history.outcome = "unknown"
