@@ -96,6 +96,18 @@ async def test_disconnected_requests_are_sent_again_and_stored_once(cluster: Emb
     assert cluster.pending_faults() == []
 
 
+async def test_a_repeated_produce_request_is_stored_once_and_acknowledged(cluster: EmbeddedCluster) -> None:
+    """The first pass writes offsets into the records of its request: the second one must read the original."""
+    cluster.create_topic("clicks", 1)
+    async with cluster.producer() as producer:
+        await producer.send("clicks", b"a")
+        cluster.repeat("Produce")
+        metadata = await producer.send("clicks", b"b")
+    assert metadata.offset == 1
+    assert _values(cluster, "clicks") == [b"a", b"b"]
+    assert cluster.pending_faults() == []
+
+
 async def test_failed_requests_are_sent_again(cluster: EmbeddedCluster) -> None:
     cluster.create_topic("clicks", 2)
     cluster.fail("Produce", "NOT_ENOUGH_REPLICAS", times=2, topic="clicks", partition=1)

@@ -80,7 +80,9 @@ class Requests:
         if fault.postpone_ms:
             await broker.faults.hold(fault.postpone_ms)
         if fault.is_repeated and fault.disconnect != "before":
-            await self._respond(handler, context, _read(_REQUESTS[api_key], version, body), fault)
+            # With memory of its own: a handler writes offsets into the records.
+            copy = memoryview(bytearray(body))
+            await self._respond(handler, context, _read(_REQUESTS[api_key], version, copy), fault)
         return await self._answer_faulty(handler, context, request, fault)
 
     async def _handle(self, handler: Handler, context: RequestContext, request: Request[Response]) -> Response | None:
