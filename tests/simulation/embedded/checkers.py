@@ -23,6 +23,8 @@ class Evidence:
     """Every record of each partition, in order."""
     committed: dict[Place, list[StoredRecord]]
     """The records that a reader of committed records is given."""
+    replicas: dict[Place, dict[int, bytes]]
+    """What each node has of a partition below the high watermark."""
 
     def stored(self) -> Iterator[StoredRecord]:
         """Every record."""
@@ -104,9 +106,8 @@ def every_delivery_ends(evidence: Evidence) -> Iterator[str]:
     for sent in evidence.history.sent:
         if not sent.delivery.done():
             yield f"{_name(sent)} has no outcome"
-        elif not sent.delivery.cancelled() and (error := sent.delivery.exception()) is not None:
-            if not isinstance(error, KafkaError):
-                yield f"{_name(sent)} failed with {error!r}"
+        elif not sent.delivery.cancelled() and not isinstance(sent.delivery.exception(), KafkaError | None):
+            yield f"{_name(sent)} failed with {sent.delivery.exception()!r}"
 
 
 def no_aborted_read(evidence: Evidence) -> Iterator[str]:
@@ -140,6 +141,15 @@ def no_torn_transaction(evidence: Evidence) -> Iterator[str]:
             yield f"transaction {transaction.number} ({transaction.outcome}): {parts}"
 
 
+def replicas_agree(evidence: Evidence) -> Iterator[str]:
+    """All replicas of a partition have the same batches below the high watermark."""
+    for place, replicas in evidence.replicas.items():
+        leader, *others = replicas
+        for other in others:
+            if replicas[other] != replicas[leader]:
+                yield f"{place}: node {other} has other batches than its leader {leader}"
+
+
 def readers_read_the_log(evidence: Evidence) -> Iterator[str]:
     """A reader is given the records of the log in order: none twice, none left out, none that is not there."""
     for reader in evidence.history.readers:
@@ -152,8 +162,9 @@ def _compare(reader: ReaderHistory, logs: dict[Place, list[StoredRecord]]) -> It
         read[record.topic, record.partition].append((record.offset, record.value))
     for place, found in read.items():
         stored = [(record.offset, record.value) for record in logs[place]]
-        wrong = next((index for index, pair in enumerate(itertools.zip_longest(found, stored)) if pair[0] != pair[1]), -1)
-        if 0 <= wrong < len(found):
+        pairs = enumerate(itertools.zip_longest(found, stored))
+        wrong = next((index for index, (given, kept) in pairs if given != kept), len(found))
+        if wrong < len(found):
             expected = stored[wrong] if wrong < len(stored) else None
             yield f"{reader.name} was given {found[wrong]} in {place}, where the log has {expected}"
 
@@ -172,5 +183,6 @@ ALL: tuple[Callable[[Evidence], Iterator[str]], ...] = (
     no_aborted_read,
     no_lost_write,
     no_torn_transaction,
+    replicas_agree,
     readers_read_the_log,
 )

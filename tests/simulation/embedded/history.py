@@ -17,6 +17,7 @@ class Sent:
     """A record that a producer accepted."""
 
     sender: str
+    """Task that has sent it; of a pool also the transaction, as each one may have another producer."""
     number: int
     topic: str
     value: bytes

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Coroutine
 from contextlib import AsyncExitStack
 from random import Random
 from typing import Any
 
 from aioproducer import Producer, TransactionPool
+from aioproducer.broker.replicas.partition import Partition
 from aioproducer.errors import KafkaError
+from aioproducer.wire.record_batch import iter_batches
 from tests.simulation.embedded import checkers
 from tests.simulation.embedded.readers import TopicReader
 from tests.simulation.embedded.senders import Recorder, send_records
 from tests.simulation.embedded.story import ClientPlan, Kind, Story, draw_story
 from tests.simulation.embedded.transactions import send_by_pool, send_transactions, settle_blocks
 from tests.simulation.embedded.trouble import Trouble, healing_bound
-from tests.simulation.embedded.world import ClusterWorld, Overdue, Violation, run
+from tests.simulation.embedded.world import ClusterWorld, Overdue, run
 
 KINDS: tuple[Kind, ...] = ("plain", "idempotent", "transactional", "pool")
 
@@ -141,6 +144,7 @@ async def play(world: ClusterWorld, story: Story) -> None:
             task.result()
         await settle_blocks(world)
         await _settle_transactions(world, story)
+        await world.until(5, lambda: _have_equal_ends(world), "followers to the end of their leaders' logs")
         evidence = _evidence(world, story)
         await _catch_up(world, readers, evidence)
         sampler.cancel()
@@ -153,12 +157,20 @@ async def play(world: ClusterWorld, story: Story) -> None:
 async def _settle_transactions(world: ClusterWorld, story: Story) -> None:
     """Wait until no transaction is open: the coordinator aborts those that were left."""
     timeouts = [client.config.get("transaction_timeout_ms", 0) for client in story.clients]
-    try:
-        async with world.within(max(timeouts) / 1000 + 5, "the end of all transactions"):
-            while not all(partition.last_stable_offset == partition.log_end_offset for partition in _leaders(world)):
-                await asyncio.sleep(0.02)
-    except Overdue:
-        return
+
+    def have_ended() -> bool:
+        return all(each.last_stable_offset == each.log_end_offset for each in _leaders(world))
+
+    await world.until(max(timeouts) / 1000 + 5, have_ended, "the end of all transactions")
+
+
+def _have_equal_ends(world: ClusterWorld) -> bool:
+    """Whether all replicas of each partition have the same end and high watermark."""
+    return all(
+        len({(each.log_end_offset, each.high_watermark) for each in world.replicas(topic, state.index).values()}) == 1
+        for topic in world.topics()
+        for state in world.cluster.image.topic(topic).partitions
+    )
 
 
 async def _catch_up(world: ClusterWorld, readers: list[TopicReader], evidence: checkers.Evidence) -> None:
@@ -170,21 +182,18 @@ async def _catch_up(world: ClusterWorld, readers: list[TopicReader], evidence: c
             for (topic, index), records in logs.items()
             if topic == reader.history.topic and records
         }
-        try:
-            async with world.within(10, f"{reader.history.name} to the end of {ends}"):
-                while not reader.has_read_up_to(ends):
-                    await asyncio.sleep(0.02)
-        except Overdue:
-            continue
+        read_all = functools.partial(reader.has_read_up_to, ends)
+        await world.until(10, read_all, f"{reader.history.name} to the end of {ends}")
 
 
-def _leaders(world: ClusterWorld) -> list[Any]:
+def _leaders(world: ClusterWorld) -> list[Partition]:
     """The leading replica of each partition of a user's topic that has a leader."""
-    cluster = world.cluster
     return [
-        cluster.brokers[state.leader].replicas.leader(state.topic, state.index)
-        for state in cluster.image.partitions()
-        if state.leader in cluster.brokers and not state.topic.startswith("__")
+        replica
+        for topic in world.topics()
+        for state in world.cluster.image.topic(topic).partitions
+        for node_id, replica in world.replicas(topic, state.index).items()
+        if node_id == state.leader
     ]
 
 
@@ -205,7 +214,23 @@ def _evidence(world: ClusterWorld, story: Story) -> checkers.Evidence:
         world.history,
         {place: world.records(*place) for place in places},
         {place: world.records(*place, committed=True) for place in places},
+        {place: {node: _log_of(replica) for node, replica in world.replicas(*place).items()} for place in places},
     )
+
+
+def _log_of(replica: Partition) -> bytes:
+    """The bytes of a replica below its high watermark."""
+    log, end = replica.log, replica.high_watermark
+    found = bytearray()
+    offset = log.log_start_offset
+    while offset < end:
+        batches = list(iter_batches(b"".join(log.read(offset, 1 << 20, up_to=end, min_one_batch=True))))
+        if not batches:
+            break
+        for batch in batches:
+            found += b"%d-%d:%d " % (batch.base_offset, batch.last_offset, batch.checksum)
+        offset = batches[-1].next_offset
+    return bytes(found)
 
 
 def play_seed(
@@ -228,11 +253,3 @@ def play_story(story: Story, seed: int, *, keep_trace: bool = False) -> ClusterW
         keep_trace=keep_trace,
     )
     return world
-
-
-def violations_of(seed: int, **options: Any) -> list[Violation]:
-    """The rules that a seed breaks; an exception of the play counts as one."""
-    try:
-        return play_seed(seed, **options).violations
-    except Exception as error:
-        return [Violation("the play ends", repr(error))]

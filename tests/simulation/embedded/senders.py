@@ -48,8 +48,11 @@ class Recorder:
             delivery = producer.send(topic, value, key, partition=partition)
         except BufferExhaustedError:
             return None
+        sender = self.name
+        if self.plan.kind == "pool" and transaction is not None:
+            sender += f".{transaction.number}"
         sent = Sent(
-            self.name,
+            sender,
             self._count,
             topic,
             value,
@@ -76,9 +79,7 @@ def outcome_of(sent: Sent) -> str:
     return "acknowledged" if error is None else type(error).__name__
 
 
-async def send_records(
-    recorder: Recorder, producer: Producer, loop: Loop, random: Random, until: float
-) -> None:
+async def send_records(recorder: Recorder, producer: Producer, loop: Loop, random: Random, until: float) -> None:
     """Send to the topics of the world until ``until``, a loop time."""
     world = recorder.world
     try:

@@ -55,9 +55,7 @@ class Trouble:
             await world.cluster.restart(node_id)
         self._down.clear()
         lag = int(str(self._story.properties["replica.lag.time.max.ms"])) / 1000
-        async with world.within(10 * lag + 5, "replication after the faults"):
-            while not world.is_in_sync:
-                await asyncio.sleep(0.01)
+        await world.until(10 * lag + 5, world.is_in_sync, "replication after the faults")
 
     async def _do(self, kind: str) -> None:
         world, random = self._world, self._random
@@ -136,6 +134,8 @@ class Trouble:
                     return
                 request = random.choice([request, "WriteTxnMarkers"])
                 faults.postpone(request, random.choice([10, 500, 1500, 4000]), 1)
+            case "late end":
+                faults.postpone("EndTxn", random.choice([400, 700, 1500]), 1)
             case "repeat":
                 faults.repeat(random.choice(_REPEATABLE), times)
             case "disconnect":

@@ -10,10 +10,12 @@ from contextlib import asynccontextmanager, contextmanager
 from random import Random
 from typing import Any, NamedTuple, TypeVar
 
+from aioproducer import Producer
 from aioproducer.broker import BrokerCluster
 from aioproducer.broker.broker import Broker
 from aioproducer.broker.controller.controller import Controller
 from aioproducer.broker.log import Storage
+from aioproducer.broker.replicas.partition import Partition
 from aioproducer.testing.cluster import cluster_properties, out_of_sync
 from aioproducer.testing.control import ClusterControl
 from tests.simulation.determinism import WALL_CLOCK, reproducible
@@ -25,7 +27,7 @@ from tests.simulation.loop import VirtualLoop
 T = TypeVar("T")
 
 SLACK = 0.6
-"""Seconds by which a wait may exceed its limit: latencies, and the 0.5 s that a queue may be served before an expiry."""
+"""Seconds by which a wait may exceed its limit: latencies, and 0.5 s while a queue is served before an expiry."""
 
 LONGEST_PLAY = 3600.0
 """Seconds of virtual time that no play takes."""
@@ -97,7 +99,7 @@ class ClusterWorld(ClusterControl):
         self.history = History()
         self.violations: list[Violation] = []
         self.loop_errors: list[str] = []
-        self._watches: set[asyncio.TimerHandle] = set()
+        self._watches: dict[asyncio.TimerHandle, Callable[[], bool]] = {}
 
     def _call(self, function: Callable[[BrokerCluster], T]) -> T:
         return function(self.cluster)
@@ -115,10 +117,25 @@ class ClusterWorld(ClusterControl):
         self.note(f"violated {rule}: {what}")
         self.violations.append(Violation(rule, what))
 
-    @property
     def is_in_sync(self) -> bool:
         """Whether each replica on a node that is up is in the ISR."""
         return not out_of_sync(self.cluster)
+
+    def replicas(self, topic: str, index: int) -> dict[int, Partition]:
+        """The replicas of a partition on the nodes that are up, by node id, the leader's first."""
+        leader = self.leader(topic, index)
+        found = {
+            node_id: broker.replicas.partitions[topic, index]
+            for node_id, broker in self.cluster.brokers.items()
+            if broker.is_running and (topic, index) in broker.replicas.partitions
+        }
+        return {leader: found.pop(leader), **found} if leader in found else found
+
+    def producer(self, name: str, **config: Any) -> Producer:
+        """A producer with its own endpoint, not started."""
+        config.setdefault("client_id", name)
+        config.setdefault("bootstrap_servers", self.bootstrap_servers)
+        return Producer(transport=self.network.endpoint(name), **config)
 
     # Bounds
 
@@ -139,21 +156,36 @@ class ClusterWorld(ClusterControl):
             self.violated("progress", f"{what} took longer than {bound:g} s")
             raise Overdue(what) from None
 
+    async def until(self, bound: float, condition: Callable[[], bool], what: str) -> bool:
+        """Wait until ``condition`` is true, at most ``bound`` seconds; return whether it is."""
+        try:
+            async with self.within(bound, what):
+                while not condition():  # noqa: ASYNC110 - the state of the cluster sets no event
+                    await asyncio.sleep(0.02)
+        except Overdue:
+            return False
+        return True
+
     def expect(self, bound: float, condition: Callable[[], bool], what: Callable[[], str]) -> None:
         """Have ``condition`` be true after ``bound`` seconds; otherwise a violation of "progress" is noted."""
 
         def look() -> None:
-            self._watches.discard(handle)
+            del self._watches[handle]
             if not condition():
                 self.violated("progress", f"{what()} after {bound:g} s")
 
         handle = self.loop.call_later(bound + SLACK, look)
-        self._watches.add(handle)
+        self._watches[handle] = condition
 
     async def expected(self) -> None:
-        """Wait until every condition has been looked at."""
+        """Wait until every condition is true, or was looked at too late."""
+        for handle, condition in list(self._watches.items()):
+            if condition():
+                handle.cancel()
+                del self._watches[handle]
         while self._watches:
-            await asyncio.sleep(max(0.0, max(handle.when() for handle in self._watches) - self.loop.time()) + 0.001)
+            last = max(handle.when() for handle in self._watches)
+            await asyncio.sleep(max(0.0, last - self.loop.time()) + 0.001)
 
     # The end
 
@@ -170,9 +202,7 @@ class ClusterWorld(ClusterControl):
             self.violated("nothing is left", f"connection {link.name}")
 
 
-def run(
-    scenario: Callable[[ClusterWorld], Awaitable[T]], *, seed: int = 0, **options: Any
-) -> tuple[T, ClusterWorld]:
+def run(scenario: Callable[[ClusterWorld], Awaitable[T]], *, seed: int = 0, **options: Any) -> tuple[T, ClusterWorld]:
     """Start a cluster, play a scenario on virtual time, stop the cluster, and look for what is left.
 
     ``options`` are those of ``ClusterWorld``.

@@ -1,0 +1,67 @@
+"""``make simulate SEEDS=0-999`` and ``make planted-bugs``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+
+from tests.simulation.embedded.planted import BUGS
+from tests.simulation.embedded.sweep import MAX_SEEDS, Played, find_all, sweep
+
+_TEST = """
+def test_seed_{seed}() -> None:
+    assert play_seed({seed}, kinds=({kind!r},)).violations == []
+"""
+
+
+def _simulate(seeds: range) -> int:
+    began = time.monotonic()
+    failed: list[Played] = []
+    for count, played in enumerate(sweep(seeds), 1):
+        if played.violations:
+            failed.append(played)
+            print(f"\rseed {played.seed} ({played.kind}):", *played.violations[:5], sep="\n  ")
+        rate = 60 * count / (time.monotonic() - began)
+        print(f"\r{count} of {len(seeds)} seeds, {rate:.0f} a minute, {len(failed)} failed ", end="", flush=True)
+    print()
+    for played in failed:
+        print(f"\nmake simulate SEEDS={played.seed}-{played.seed}, or in tests/simulation/embedded/test_seeds.py:")
+        print(_TEST.format(seed=played.seed, kind=played.kind))
+    return 1 if failed else 0
+
+
+def _plant(names: list[str]) -> int:
+    unknown = [name for name in names if name not in BUGS]
+    if unknown:
+        print(f"no such bug: {', '.join(unknown)}; there are {', '.join(BUGS)}", file=sys.stderr)
+        return 2
+    missed = 0
+    for name, found in find_all(names or list(BUGS)):
+        if found is None:
+            missed += 1
+            print(f"{name:55} NOT FOUND in {MAX_SEEDS} seeds", flush=True)
+        else:
+            print(f"{name:55} {found.seeds:3} seeds  {str(found.violation)[:110]}", flush=True)
+    return 1 if missed else 0
+
+
+def _range(text: str) -> range:
+    first, _, last = text.partition("-")
+    return range(int(first), int(last or first) + 1)
+
+
+def main() -> int:
+    """Run the command."""
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation.embedded")
+    commands = parser.add_subparsers(dest="command", required=True)
+    simulate = commands.add_parser("simulate", help="play seeds on all processors")
+    simulate.add_argument("seeds", type=_range, help="first-last")
+    plant = commands.add_parser("planted-bugs", help="how many seeds each planted bug needs")
+    plant.add_argument("names", nargs="*")
+    arguments = parser.parse_args()
+    return _simulate(arguments.seeds) if arguments.command == "simulate" else _plant(arguments.names)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

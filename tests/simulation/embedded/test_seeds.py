@@ -1,0 +1,40 @@
+"""Every rule holds for every seed. ``make simulate SEEDS=0-999`` plays many."""
+
+from __future__ import annotations
+
+import pytest
+
+from aioproducer import RecordMetadata
+from tests.simulation.embedded import checkers
+from tests.simulation.embedded.play import KINDS, play_seed
+from tests.simulation.embedded.story import Kind
+from tests.simulation.embedded.world import ClusterWorld, run
+
+_SEEDS_OF_A_KIND = 6
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("seed", range(_SEEDS_OF_A_KIND))
+def test_every_rule_holds_for_a_seed(seed: int, kind: Kind) -> None:
+    assert play_seed(seed, kinds=(kind,)).violations == []
+
+
+def test_brokers_and_clients_share_one_network() -> None:
+    """Faults of the network reach the connections of brokers among themselves, too."""
+
+    async def scenario(world: ClusterWorld) -> RecordMetadata:
+        world.create_topic("clicks", 1)
+        async with world.producer("p") as producer:
+            return await producer.send("clicks", b"value")
+
+    metadata, world = run(scenario, nodes=2, keep_trace=True)
+    assert (metadata.topic, metadata.partition, metadata.offset) == ("clicks", 0, 0)
+    lines = "".join(world.trace.lines)
+    assert "p>node" in lines
+    assert "node1>node2" in lines or "node2>node1" in lines
+    assert world.violations == []
+
+
+def test_rules_have_distinct_names() -> None:
+    names = [check.__name__ for check in checkers.ALL]
+    assert len(set(names)) == len(names)
