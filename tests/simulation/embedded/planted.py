@@ -151,7 +151,7 @@ def a_follower_keeps_what_its_leader_lacks(original: Any, *args: Any) -> None:
     """The tail of an earlier leader epoch is not cut off."""
 
 
-@_plant("aioproducer.broker.handlers.fetch:_Reading.end_offset")
+@_plant("aioproducer.broker.handlers.fetch:_Reading.end_offset", _TRANSACTIONS)
 def readers_see_what_is_not_committed(original: Any, self: Any, partition: Any) -> Any:
     """A Fetch is answered up to the end of the log."""
     return partition.log_end_offset
@@ -189,7 +189,7 @@ def a_late_end_of_a_transaction_is_accepted(original: Any, transaction: Any, *ar
     return True
 
 
-@_plant("aioproducer.broker.transactions.coordinator:TransactionCoordinator.abort_timed_out", _TRANSACTIONS)
+@_plant("aioproducer.broker.transactions.coordinator:TransactionCoordinator.abort_timed_out", ("transactional",))
 def abandoned_transactions_stay_open(original: Any, self: Any) -> None:
     """No transaction times out."""
 
@@ -217,9 +217,10 @@ def a_waiting_caller_of_the_pool_is_not_woken(original: Any, self: Any, slot: An
     self._waiters = waiters
 
 
-@_plant("aioproducer.core.waiting.blocked_records:BlockedRecords.resume_topics")
-def records_that_waited_are_not_resumed(original: Any, *args: Any) -> None:
-    """A wake-up is forgotten: the queue behind a topic stands still."""
+@_plant("aioproducer.core.waiting.blocked_records:BlockedRecords.partitions_changed")
+def records_that_wait_for_metadata_are_not_resumed(original: Any, self: Any, topic: Any, now: float) -> None:
+    """A wake-up is forgotten: the queue of a topic stands still when its partitions are known."""
+    topic.sized_at = now
 
 
 @_plant("aioproducer.core.batching.drain_waiters:DrainWaiters.resume")

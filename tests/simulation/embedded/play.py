@@ -23,6 +23,9 @@ from tests.simulation.embedded.world import ClusterWorld, Overdue, run
 
 KINDS: tuple[Kind, ...] = ("plain", "idempotent", "transactional", "pool")
 
+_PRODUCERS = 2
+"""Producers of a pool."""
+
 _CLOSE_GRACE = 2.0
 """Seconds that a close may take beyond the end of its records: connections and tasks."""
 
@@ -30,21 +33,22 @@ _CLOSE_GRACE = 2.0
 class Client:
     """One producer or pool of the story, and its tasks."""
 
-    def __init__(self, world: ClusterWorld, plan: ClientPlan, topics: dict[str, int]) -> None:
+    def __init__(self, world: ClusterWorld, plan: ClientPlan, topics: dict[str, int], name: str = "") -> None:
         self.plan = plan
+        self.name = name or plan.name
         self._world = world
         self._topics = topics
         self.producer: Producer | None = None
         self.pool: TransactionPool | None = None
-        transport = world.network.endpoint(plan.name)
+        transport = world.network.endpoint(self.name)
         config = {**plan.config, "bootstrap_servers": world.bootstrap_servers}
         if plan.kind == "pool":
             self.pool = TransactionPool(
                 transactional_id_prefix=plan.name,
-                max_producers=2,
+                max_producers=_PRODUCERS,
                 acquire_timeout_ms=2000,
                 transport=transport,
-                **{**config, "buffer_memory": 2 * config["buffer_memory"]},
+                **{**config, "buffer_memory": _PRODUCERS * config["buffer_memory"]},
             )
         else:
             if plan.kind == "transactional":
@@ -59,7 +63,7 @@ class Client:
         """What sends until a loop time."""
         found: list[Coroutine[Any, Any, None]] = []
         for number, loop in enumerate(self.plan.loops):
-            recorder = Recorder(self._world, self.plan, f"{self.plan.name}.{number}", self._topics)
+            recorder = Recorder(self._world, self.plan, f"{self.name}.{number}", self._topics)
             own = Random(random.random())
             if self.pool is not None:
                 found.append(send_by_pool(recorder, self.pool, own, until))
@@ -68,6 +72,12 @@ class Client:
             elif self.producer is not None:
                 found.append(send_records(recorder, self.producer, loop, own, until))
         return found
+
+    async def crash(self) -> None:
+        """End at once; the coordinator is not told."""
+        assert self.producer is not None
+        async with self._world.within(_CLOSE_GRACE, f"close(0) of {self.name}"):
+            await self.producer.close(0)
 
     async def close(self) -> None:
         """Close within the bound, and check that memory has returned."""
@@ -121,6 +131,7 @@ async def play(world: ClusterWorld, story: Story) -> None:
         for number in range(story.readers)
     ]
     clients = [Client(world, plan, story.topics) for plan in story.clients]
+    crashing: list[asyncio.Future[None]] = []
     async with AsyncExitStack() as stack:
         for client in clients:
             await client.start()
@@ -129,10 +140,16 @@ async def play(world: ClusterWorld, story: Story) -> None:
             stack.push_async_callback(reader.stop)
         until = world.loop.time() + story.seconds_of_trouble + 1
         tasks = [asyncio.ensure_future(task) for client in clients for task in client.tasks(random, until)]
-        sampler = asyncio.ensure_future(_sample(world))
+        sampler = asyncio.ensure_future(_sample(world, clients))
+        for client in list(clients):
+            if client.plan.crashes:
+                after = random.uniform(0, story.seconds_of_trouble)
+                crashing.append(asyncio.ensure_future(_crash(world, story, client, after, clients, tasks)))
         trouble = Trouble(world, story, Random(random.random()))
         await trouble.run()
         await trouble.heal()
+        if crashing:
+            await asyncio.wait(crashing)
         bound = healing_bound(story)
         await asyncio.gather(*(client.probe(topic, bound) for client in clients for topic in story.topics))
         if tasks:
@@ -140,7 +157,7 @@ async def play(world: ClusterWorld, story: Story) -> None:
         for client in clients:
             await client.close()
         await world.expected()
-        for task in tasks:
+        for task in (*tasks, *crashing):
             task.result()
         await settle_blocks(world)
         await _settle_transactions(world, story)
@@ -152,6 +169,26 @@ async def play(world: ClusterWorld, story: Story) -> None:
     for check in checkers.ALL:
         for what in list(check(evidence))[:3]:
             world.violated(check.__name__, what)
+
+
+async def _crash(
+    world: ClusterWorld,
+    story: Story,
+    client: Client,
+    after: float,
+    clients: list[Client],
+    tasks: list[asyncio.Future[None]],
+) -> None:
+    """Let a client end suddenly; where it has a successor, that one works on with the same transactional id."""
+    await asyncio.sleep(after)
+    world.note(f"crash of {client.name}")
+    await client.crash()
+    if client.plan.has_successor:
+        successor = Client(world, client.plan, story.topics, f"{client.name}-successor")
+        clients.append(successor)
+        await successor.start()
+        until = world.loop.time() + 1
+        tasks += [asyncio.ensure_future(task) for task in successor.tasks(world.random, until)]
 
 
 async def _settle_transactions(world: ClusterWorld, story: Story) -> None:
@@ -197,9 +234,13 @@ def _leaders(world: ClusterWorld) -> list[Partition]:
     ]
 
 
-async def _sample(world: ClusterWorld) -> None:
-    """Check the offsets of each leader again and again: LSO <= high watermark <= log end offset."""
+async def _sample(world: ClusterWorld, clients: list[Client]) -> None:
+    """Check again and again: of each leader LSO <= high watermark <= log end offset, of each pool its queue."""
     while True:
+        for client in clients:
+            pool = client.pool
+            if pool is not None and pool.waiting and pool.busy < _PRODUCERS:
+                world.violated("no caller waits for a free producer", f"{client.name}: {pool!r}, {pool.waiting} wait")
         for partition in _leaders(world):
             stable, high, end = partition.last_stable_offset, partition.high_watermark, partition.log_end_offset
             if not stable <= high <= end:

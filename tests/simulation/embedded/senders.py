@@ -29,6 +29,9 @@ class Recorder:
         self.plan = plan
         self.name = name
         self.topics = topics
+        self.sent: list[Sent] = []
+        self.is_alone = len(plan.loops) == 1
+        """Whether no other task sends by the same producer."""
         self._count = 0
 
     def next_value(self, random: Random) -> bytes:
@@ -63,6 +66,7 @@ class Recorder:
             transaction=transaction,
         )
         world.history.sent.append(sent)
+        self.sent.append(sent)
         if transaction is not None:
             transaction.sent.append(sent)
         if random.random() < 0.5:
@@ -123,8 +127,7 @@ async def _send_some(recorder: Recorder, producer: Producer, random: Random, top
             async with world.within(plan.longest_send, "flush"):
                 await producer.flush()
         case 2 | 3:
-            async with world.within(plan.max_block, "drain"):
-                await producer.drain()
+            await drain(recorder, producer)
         case 4:
             await _send_column(recorder, producer, random, topic)
         case 5:
@@ -135,6 +138,23 @@ async def _send_some(recorder: Recorder, producer: Producer, random: Random, top
             await asyncio.wait([task])
         case _:
             await asyncio.sleep(random.expovariate(0.5 / plan.pause))
+
+
+async def drain(recorder: Recorder, producer: Producer) -> None:
+    """Call ``drain``: it returns within its limit, and at once when all earlier records have ended."""
+    world = recorder.world
+    earlier = [sent.delivery for sent in recorder.sent[-200:] if not sent.delivery.done()]
+    async with world.within(recorder.plan.max_block, "drain"):
+        draining = asyncio.ensure_future(producer.drain())
+        if earlier and recorder.is_alone:
+            have_ended = asyncio.ensure_future(asyncio.wait(earlier))
+            await asyncio.wait([draining, have_ended], return_when=asyncio.FIRST_COMPLETED)
+            if not draining.done():
+                async with world.within(0.0, "drain after the end of all earlier records"):
+                    await asyncio.wait([draining])
+            have_ended.cancel()
+            await asyncio.wait([have_ended])
+        await draining
 
 
 async def _send_column(recorder: Recorder, producer: Producer, random: Random, topic: str) -> None:

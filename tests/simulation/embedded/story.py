@@ -10,8 +10,9 @@ Kind = Literal["plain", "idempotent", "transactional", "pool"]
 Loop = Literal["closed", "open"]
 
 NETWORK_FAULTS = ("cut", "cut within", "half-open", "stop")
-CLUSTER_FAULTS = ("kill", "move leader", "move coordinator", "error", "delay", "postpone", "repeat", "disconnect")
-FAULTS = (*NETWORK_FAULTS, *CLUSTER_FAULTS, "throttle")
+CLUSTER_FAULTS = ("kill", "move leader", "move coordinator", "late marker", "late end")
+REQUEST_FAULTS = ("error", "delay", "postpone", "repeat", "disconnect", "throttle")
+FAULTS = (*NETWORK_FAULTS, *CLUSTER_FAULTS, *REQUEST_FAULTS)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -24,6 +25,10 @@ class ClientPlan:
     loops: list[Loop]
     pause: float
     """Mean seconds between two rounds of a task."""
+    crashes: bool = False
+    """Whether the client ends during the faults, without closing its transaction."""
+    has_successor: bool = False
+    """Whether another one with the same transactional id takes over after the crash."""
 
     @property
     def longest_send(self) -> float:
@@ -125,4 +130,13 @@ def draw_client(random: Random, name: str, kind: Kind) -> ClientPlan:
     if kind == "transactional":
         del loops[1:]
     pause = random.choice([0.01, 0.03, 0.1])
-    return ClientPlan(name=name, kind=kind, config=config, loops=loops, pause=pause)
+    crashes = kind in ("transactional", "idempotent") and random.random() < 0.3
+    return ClientPlan(
+        name=name,
+        kind=kind,
+        config=config,
+        loops=loops,
+        pause=pause,
+        crashes=crashes,
+        has_successor=crashes and random.random() < 0.6,
+    )

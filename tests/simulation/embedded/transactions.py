@@ -11,10 +11,11 @@ from aioproducer.errors import (
     KafkaError,
     KafkaTimeoutError,
     ProducerClosedError,
+    ProducerFencedError,
     TransactionOutcomeUnknownError,
 )
 from tests.simulation.embedded.history import TransactionHistory
-from tests.simulation.embedded.senders import Recorder
+from tests.simulation.embedded.senders import Recorder, drain
 from tests.simulation.embedded.world import ClusterWorld, Overdue
 
 _GIVE_UP = 60.0
@@ -40,11 +41,10 @@ async def fill(recorder: Recorder, producer: Producer, random: Random, transacti
         match random.randrange(8):
             case 0 if sent is not None:
                 await sent.delivery
-            case 1:
-                await asyncio.sleep(random.expovariate(50))
-            case 2:
-                async with recorder.world.within(recorder.plan.max_block, "drain in a transaction"):
-                    await producer.drain()
+            case 1 | 2:
+                await asyncio.sleep(random.expovariate(1 / recorder.plan.pause))
+            case 3:
+                await drain(recorder, producer)
 
 
 async def send_transactions(recorder: Recorder, producer: Producer, random: Random, until: float) -> None:
@@ -70,6 +70,7 @@ async def _by_calls(recorder: Recorder, producer: Producer, random: Random) -> N
         await asyncio.sleep(0.05)
         return
     transaction = begin_history(recorder)
+    began = world.loop.time()
     commits = random.random() < 0.75
     try:
         await fill(recorder, producer, random, transaction)
@@ -85,9 +86,18 @@ async def _by_calls(recorder: Recorder, producer: Producer, random: Random) -> N
     try:
         await _repeated(world, plan.longest_end, producer.abort_transaction, "abort_transaction")
         transaction.outcome = "aborted"
-    except KafkaError:
+    except KafkaError as error:
         # The producer has failed: the coordinator decides.
         transaction.outcome = "unknown"
+        _check_fence(recorder, began, error)
+
+
+def _check_fence(recorder: Recorder, began: float, error: KafkaError) -> None:
+    """A producer whose id has no other user is fenced for the time-out of its transaction only."""
+    plan, now = recorder.plan, recorder.world.loop.time()
+    if isinstance(error, ProducerFencedError) and not plan.crashes:
+        if now - began < plan.config["transaction_timeout_ms"] / 1000:
+            recorder.world.violated("no undeserved fence", f"{recorder.name} after {now - began:.1f} s: {error!r}")
 
 
 async def _repeated(world: ClusterWorld, bound: float, call: Callable[[], Awaitable[None]], what: str) -> None:
@@ -110,6 +120,7 @@ async def _repeated(world: ClusterWorld, bound: float, call: Callable[[], Awaita
 async def _by_context(recorder: Recorder, producer: Producer, random: Random) -> None:
     """One transaction as a block; its outcome is what ``Transaction.outcome`` returns."""
     history: TransactionHistory | None = None
+    began = recorder.world.loop.time()
     try:
         async with producer.transaction() as transaction:
             history = begin_history(recorder)
@@ -118,7 +129,9 @@ async def _by_context(recorder: Recorder, producer: Producer, random: Random) ->
             if random.random() < 0.25:
                 raise ApplicationError
         history.outcome = "committed"
-    except (KafkaError, ApplicationError):
+    except (KafkaError, ApplicationError) as error:
+        if isinstance(error, KafkaError):
+            _check_fence(recorder, began, error)
         await asyncio.sleep(0.05)
 
 
@@ -149,7 +162,7 @@ async def _pooled(recorder: Recorder, pool: TransactionPool, random: Random) -> 
             for _ in range(random.choice([1, 2, 5, 20])):
                 recorder.send(transaction, random, random.choice(list(recorder.topics)), history)
                 if random.random() < 0.1:
-                    await asyncio.sleep(random.expovariate(50))
+                    await asyncio.sleep(random.expovariate(1 / recorder.plan.pause))
             if random.random() < 0.25:
                 raise ApplicationError
         history.outcome = "committed"

@@ -85,6 +85,11 @@ class Trouble:
                 self._move_leader()
             case "move coordinator":
                 self._move_coordinator()
+            case "late marker":
+                # The next coordinator writes the marker again, and the late one comes in a later transaction.
+                world.cluster.faults.postpone("WriteTxnMarkers", random.choice([300, 1000, 2000]), 1)
+                await asyncio.sleep(random.expovariate(10))
+                self._move_coordinator()
             case _:
                 self._set_fault(kind)
 
@@ -134,8 +139,8 @@ class Trouble:
                     return
                 request = random.choice([request, "WriteTxnMarkers"])
                 faults.postpone(request, random.choice([10, 500, 1500, 4000]), 1)
-            case "late end":
-                faults.postpone("EndTxn", random.choice([400, 700, 1500]), 1)
+            case "late end" if self._story.transaction_version >= 2:
+                faults.postpone("EndTxn", random.choice([400, 1100, 1500, 3100]), times)
             case "repeat":
                 faults.repeat(random.choice(_REPEATABLE), times)
             case "disconnect":
