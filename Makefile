@@ -23,6 +23,8 @@ SPARK_VERSION ?= 4.1
 SANS_IO := core wire protocol
 COVERED ?= all
 SOAK_ROUNDS ?= 10
+# Of `make simulate`: the first and the last one.
+SEEDS ?= 0-199
 # What is tested: the modules in COMPILED_MODULES of aioproducer/_build.py compiled, or their sources: BUILD=pure.
 BUILD ?= $(if $(shell sh -c 'command -v $(CC)'),compiled,pure)
 OF_BUILD = AIOPRODUCER_BUILD=$(BUILD) AIOPRODUCER_PURE=$(if $(filter pure,$(BUILD)),1,0)
@@ -51,7 +53,7 @@ SANITIZERS := -fsanitize=address,undefined -fno-sanitize-recover=undefined
 SANITIZER_TESTS ?= tests
 
 .PHONY: help demo demo-venv demo-spark-venv docs venv compiled optimized check test test-unit test-programs test-interop test-rdma coverage coverage-report \
-	test-versions test-spark-versions test-spark test-sanitizers sanitized build-under-test bench wheels wheel test-wheels soak clean
+	test-versions test-spark-versions test-spark test-sanitizers sanitized build-under-test simulate planted-bugs bench wheels wheel test-wheels soak clean
 
 help:
 	@echo "make demo           real data into the embedded broker and back, then through Spark (SPARK=no: without that);"
@@ -66,6 +68,8 @@ help:
 	@echo "make test-interop   against Apache Kafka and librdkafka's mock cluster alone"
 	@echo "make test-rdma      over RDMA, in a guest that QEMU boots with soft-RoCE; installs nothing on this machine"
 	@echo "                    each on the compiled modules where there is a C compiler; BUILD=pure: on the sources"
+	@echo "make simulate       whole clusters on virtual time: SEEDS=$(SEEDS) on all processors; prints how to repeat a failed one"
+	@echo "make planted-bugs   how many seeds each planted bug needs until a checker of the simulation finds it"
 	@echo "make coverage       the unit tests on the sources with branch coverage; fails below 95 % of $(SANS_IO)"
 	@echo "make test-sanitizers  the unit tests on modules that find wrong accesses to memory and undefined operations"
 	@echo "make test-spark-versions  the Spark tests with pyspark $(SPARK_VERSIONS)"
@@ -191,6 +195,13 @@ test-rdma: build-under-test
 		$(RDMA_PYTEST) tests/rdma --ignore tests/rdma/test_guest.py --ignore tests/rdma/test_gateway_kafka.py $(PYTEST_ARGS) && \
 		$(RDMA_PYTEST) -p tests.rdma.on_device -k "rdma and not ($(RDMA_LEFT_OUT))" $(RDMA_CONTRACT) $(PYTEST_ARGS)'
 
+# Bugs in compiled classes cannot be planted.
+simulate: build-under-test
+	@$(OF_BUILD) $(BIN)/python -m tests.simulation.embedded simulate $(SEEDS)
+
+planted-bugs: venv
+	@AIOPRODUCER_PURE=1 $(BIN)/python -m tests.simulation.embedded planted-bugs $(BUGS)
+
 # Coverage does not see what compiled modules do. COVERED=rooms runs the same tests, and traces the own tests of the rooms
 # that have to reach 95 %: less than half the CPU time.
 coverage:
@@ -299,6 +310,8 @@ endif
 
 soak: build-under-test
 	$(OF_BUILD) AIOPRODUCER_SEEDS=0-999 $(BIN)/pytest -q tests/simulation/test_seeds.py $(PYTEST_ARGS)
+	$(MAKE) simulate SEEDS=0-4999
+	$(MAKE) planted-bugs
 	$(OF_BUILD) AIOPRODUCER_SOAK_ROUNDS=$(SOAK_ROUNDS) $(BIN)/pytest -q tests/interop/test_faults.py tests/interop/test_embedded_sigkill.py \
 		tests/interop/test_embedded_sigkill_transactions.py --timeout=3600 $(PYTEST_ARGS)
 	$(MAKE) test-sanitizers PYTEST_ARGS="--timeout=3600 $(PYTEST_ARGS)"

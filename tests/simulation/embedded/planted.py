@@ -14,10 +14,11 @@ import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from random import Random
 from typing import Any
 from unittest import mock
 
-from tests.simulation.embedded.story import Kind
+from tests.simulation.embedded.story import Kind, Story, draw_story, late_end_story
 
 _TRANSACTIONS: tuple[Kind, ...] = ("transactional", "pool")
 _RECORDS: tuple[Kind, ...] = ("idempotent",)
@@ -29,8 +30,8 @@ class PlantedBug:
 
     function: Callable[..., Any]
     target: str
-    kinds: tuple[Kind, ...]
-    version: int
+    draw: Callable[[Random], Story]
+    """Draws the stories that may find it."""
 
     @property
     def name(self) -> str:
@@ -76,10 +77,10 @@ BUGS: dict[str, PlantedBug] = {}
 
 
 def _plant(
-    target: str, kinds: tuple[Kind, ...] = _RECORDS, version: int = 2
+    target: str, kinds: tuple[Kind, ...] = _RECORDS, draw: Callable[[Random], Story] | None = None
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
-        bug = PlantedBug(function, target, kinds, version)
+        bug = PlantedBug(function, target, draw or functools.partial(draw_story, kinds=kinds))
         BUGS[bug.name] = bug
         return function
 
@@ -183,7 +184,7 @@ def partitions_of_a_transaction_are_forgotten(original: Any, self: Any, *args: A
     return decision
 
 
-@_plant("aioproducer.broker.transactions.ending:_has_valid_epoch", _TRANSACTIONS)
+@_plant("aioproducer.broker.transactions.ending:_has_valid_epoch", draw=functools.partial(late_end_story, version=2))
 def a_late_end_of_a_transaction_is_accepted(original: Any, transaction: Any, *args: Any, **options: Any) -> bool:
     """The epoch of an EndTxn is not compared: a late one ends the next transaction."""
     return True

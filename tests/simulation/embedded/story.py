@@ -89,10 +89,25 @@ def draw_story(
         latency=random.choice([0.0002, 0.001, 0.005]),
         seconds_of_trouble=random.choice([1.0, 2.0, 3.0]),
         fault_rate=random.choice([0.0, 2.0, 5.0, 8.0]),
-        faults=tuple(fault for fault in FAULTS if random.random() < 0.6),
+        # Without KIP-890 a late EndTxn ends a later transaction: test_transaction_versions.
+        faults=tuple(each for each in FAULTS if random.random() < 0.6 and (version >= 2 or each != "late end")),
     )
     for index in range(random.choice([1, 1, 2])):
         story.clients.append(draw_client(random, f"client{index}", random.choice(kinds)))
+    return story
+
+
+def late_end_story(random: Random, version: int) -> Story:
+    """A story in which nothing goes wrong but that EndTxn requests come late, when the client has sent them again."""
+    story = draw_story(random, kinds=("transactional",), version=version)
+    story.faults = ("late end",)
+    story.fault_rate = 5.0
+    story.seconds_of_trouble = 3.0
+    story.topics = {"topic0": 3, "topic1": 2}
+    for client in story.clients:
+        client.config["request_timeout_ms"] = 300
+        client.config["delivery_timeout_ms"] = client.config["linger_ms"] + 5000
+        client.crashes = False
     return story
 
 

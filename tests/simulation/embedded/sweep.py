@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from random import Random
 from types import FrameType
 from typing import NamedTuple
 
 from tests.simulation.embedded.planted import BUGS, PlantedBug
-from tests.simulation.embedded.play import KINDS, play_seed
-from tests.simulation.embedded.story import Kind
+from tests.simulation.embedded.play import KINDS, play_story
+from tests.simulation.embedded.story import Kind, Story, draw_story
 from tests.simulation.embedded.world import Violation
 
 LONGEST_SEED = 60
@@ -37,12 +38,12 @@ def _too_long(signal_number: int, frame: FrameType | None) -> None:
     raise SeedTooLongError(f"{LONGEST_SEED} s of real time")
 
 
-def violations_of(seed: int, kinds: tuple[Kind, ...] = KINDS, version: int = 2) -> list[Violation]:
-    """The rules that a seed breaks; an exception of the play counts as one. In the main thread only."""
+def violations_of(story: Story, seed: int) -> list[Violation]:
+    """The rules that a play breaks; an exception of the play counts as one. In the main thread only."""
     previous = signal.signal(signal.SIGALRM, _too_long)
     signal.alarm(LONGEST_SEED)
     try:
-        return play_seed(seed, kinds=kinds, version=version).violations
+        return play_story(story, seed).violations
     except Exception as error:
         return [Violation("the play ends", repr(error))]
     finally:
@@ -57,7 +58,7 @@ def kind_of(seed: int) -> Kind:
 
 def _play(seed: int) -> Played:
     kind = kind_of(seed)
-    return Played(seed, kind, violations_of(seed, (kind,)))
+    return Played(seed, kind, violations_of(draw_story(Random(seed), kinds=(kind,)), seed))
 
 
 def sweep(seeds: Iterable[int]) -> Iterator[Played]:
@@ -78,7 +79,7 @@ def find(bug: PlantedBug, seeds: Iterable[int] = range(MAX_SEEDS)) -> Found | No
     """Play seeds with the bug until one breaks a rule; ``None`` if none does."""
     with bug.planted():
         for count, seed in enumerate(seeds, 1):
-            violations = violations_of(seed, bug.kinds, bug.version)
+            violations = violations_of(bug.draw(Random(seed)), seed)
             if violations:
                 return Found(count, violations[0])
     return None
@@ -92,11 +93,3 @@ def find_all(names: Iterable[str]) -> Iterator[tuple[str, Found | None]]:
     """Find planted bugs on all processors; yield them in order, with how each was found."""
     with ProcessPoolExecutor(os.cpu_count()) as processes:
         yield from processes.map(_find, names)
-
-
-def find_first(matches: Callable[[list[Violation]], bool], seeds: Iterable[int], **options: int) -> int | None:
-    """The first seed of transactions whose violations match; ``None`` if there is none."""
-    for seed in seeds:
-        if matches(violations_of(seed, ("transactional",), **options)):
-            return seed
-    return None

@@ -10,7 +10,7 @@ from tests.simulation.embedded.play import KINDS, play_seed
 from tests.simulation.embedded.story import Kind
 from tests.simulation.embedded.world import ClusterWorld, run
 
-_SEEDS_OF_A_KIND = 6
+_SEEDS_OF_A_KIND = 4
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -11,7 +11,6 @@ from aioproducer.errors import (
     KafkaError,
     KafkaTimeoutError,
     ProducerClosedError,
-    ProducerFencedError,
     TransactionOutcomeUnknownError,
 )
 from tests.simulation.embedded.history import TransactionHistory
@@ -89,15 +88,15 @@ async def _by_calls(recorder: Recorder, producer: Producer, random: Random) -> N
     except KafkaError as error:
         # The producer has failed: the coordinator decides.
         transaction.outcome = "unknown"
-        _check_fence(recorder, began, error)
+        _check_usable(recorder, producer, began, error)
 
 
-def _check_fence(recorder: Recorder, began: float, error: KafkaError) -> None:
-    """A producer whose id has no other user is fenced for the time-out of its transaction only."""
+def _check_usable(recorder: Recorder, producer: Producer, began: float, error: KafkaError) -> None:
+    """A producer whose id has no other user fails for good by the time-out of its transaction only."""
     plan, now = recorder.plan, recorder.world.loop.time()
-    if isinstance(error, ProducerFencedError) and not plan.crashes:
-        if now - began < plan.config["transaction_timeout_ms"] / 1000:
-            recorder.world.violated("no undeserved fence", f"{recorder.name} after {now - began:.1f} s: {error!r}")
+    timeout = plan.config["transaction_timeout_ms"] / 1000
+    if not producer.is_usable and not plan.crashes and now - began < timeout:
+        recorder.world.violated("no failure without a cause", f"{recorder.name} after {now - began:.1f} s: {error!r}")
 
 
 async def _repeated(world: ClusterWorld, bound: float, call: Callable[[], Awaitable[None]], what: str) -> None:
@@ -131,7 +130,7 @@ async def _by_context(recorder: Recorder, producer: Producer, random: Random) ->
         history.outcome = "committed"
     except (KafkaError, ApplicationError) as error:
         if isinstance(error, KafkaError):
-            _check_fence(recorder, began, error)
+            _check_usable(recorder, producer, began, error)
         await asyncio.sleep(0.05)
 
 

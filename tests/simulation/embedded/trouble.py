@@ -139,7 +139,7 @@ class Trouble:
                     return
                 request = random.choice([request, "WriteTxnMarkers"])
                 faults.postpone(request, random.choice([10, 500, 1500, 4000]), 1)
-            case "late end" if self._story.transaction_version >= 2:
+            case "late end":
                 faults.postpone("EndTxn", random.choice([400, 1100, 1500, 3100]), times)
             case "repeat":
                 faults.repeat(random.choice(_REPEATABLE), times)
