@@ -25,6 +25,7 @@ COVERED ?= all
 SOAK_ROUNDS ?= 10
 # Of `make simulate`: the first and the last one.
 SEEDS ?= 0-199
+TRANSACTION_VERSION ?= 2
 # What is tested: the modules in COMPILED_MODULES of aioproducer/_build.py compiled, or their sources: BUILD=pure.
 BUILD ?= $(if $(shell sh -c 'command -v $(CC)'),compiled,pure)
 OF_BUILD = AIOPRODUCER_BUILD=$(BUILD) AIOPRODUCER_PURE=$(if $(filter pure,$(BUILD)),1,0)
@@ -197,7 +198,8 @@ test-rdma: build-under-test
 
 # Bugs in compiled classes cannot be planted.
 simulate: build-under-test
-	@$(OF_BUILD) $(BIN)/python -m tests.simulation.embedded simulate $(SEEDS)
+	@$(OF_BUILD) $(BIN)/python -m tests.simulation.embedded simulate $(SEEDS) \
+		--transaction-version $(TRANSACTION_VERSION)
 
 planted-bugs: venv
 	@AIOPRODUCER_PURE=1 $(BIN)/python -m tests.simulation.embedded planted-bugs $(BUGS)

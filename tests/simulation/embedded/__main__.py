@@ -9,16 +9,17 @@ import time
 from tests.simulation.embedded.planted import BUGS
 from tests.simulation.embedded.sweep import MAX_SEEDS, Played, find_all, sweep
 
+_TESTS = "tests/simulation/embedded/test_seeds.py"
 _TEST = """
 def test_seed_{seed}() -> None:
-    assert play_seed({seed}, kinds=({kind!r},)).violations == []
+    assert play_seed({seed}, kinds=({kind!r},), version={version}).violations == []
 """
 
 
-def _simulate(seeds: range) -> int:
+def _simulate(seeds: range, version: int) -> int:
     began = time.monotonic()
     failed: list[Played] = []
-    for count, played in enumerate(sweep(seeds), 1):
+    for count, played in enumerate(sweep(seeds, version), 1):
         if played.violations:
             failed.append(played)
             print(f"\rseed {played.seed} ({played.kind}):", *played.violations[:5], sep="\n  ")
@@ -26,8 +27,8 @@ def _simulate(seeds: range) -> int:
         print(f"\r{count} of {len(seeds)} seeds, {rate:.0f} a minute, {len(failed)} failed ", end="", flush=True)
     print()
     for played in failed:
-        print(f"\nmake simulate SEEDS={played.seed}-{played.seed}, or in tests/simulation/embedded/test_seeds.py:")
-        print(_TEST.format(seed=played.seed, kind=played.kind))
+        print(f"\nmake simulate SEEDS={played.seed} TRANSACTION_VERSION={version}, or in {_TESTS}:")
+        print(_TEST.format(seed=played.seed, kind=played.kind, version=version))
     return 1 if failed else 0
 
 
@@ -57,10 +58,13 @@ def main() -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     simulate = commands.add_parser("simulate", help="play seeds on all processors")
     simulate.add_argument("seeds", type=_range, help="first-last")
+    simulate.add_argument("--transaction-version", type=int, choices=(1, 2), default=2)
     plant = commands.add_parser("planted-bugs", help="how many seeds each planted bug needs")
     plant.add_argument("names", nargs="*")
     arguments = parser.parse_args()
-    return _simulate(arguments.seeds) if arguments.command == "simulate" else _plant(arguments.names)
+    if arguments.command == "simulate":
+        return _simulate(arguments.seeds, arguments.transaction_version)
+    return _plant(arguments.names)
 
 
 if __name__ == "__main__":

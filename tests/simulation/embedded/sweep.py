@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 from collections.abc import Iterable, Iterator
@@ -56,15 +57,15 @@ def kind_of(seed: int) -> Kind:
     return KINDS[seed % len(KINDS)]
 
 
-def _play(seed: int) -> Played:
+def _play(version: int, seed: int) -> Played:
     kind = kind_of(seed)
-    return Played(seed, kind, violations_of(draw_story(Random(seed), kinds=(kind,)), seed))
+    return Played(seed, kind, violations_of(draw_story(Random(seed), kinds=(kind,), version=version), seed))
 
 
-def sweep(seeds: Iterable[int]) -> Iterator[Played]:
-    """Play seeds on all processors; yield their results in order."""
+def sweep(seeds: Iterable[int], version: int = 2) -> Iterator[Played]:
+    """Play seeds on all processors, with this ``transaction.version``; yield their results in order."""
     with ProcessPoolExecutor(os.cpu_count()) as processes:
-        yield from processes.map(_play, seeds, chunksize=2)
+        yield from processes.map(functools.partial(_play, version), seeds, chunksize=2)
 
 
 class Found(NamedTuple):
