@@ -1,14 +1,15 @@
 """Whole clusters of the embedded broker, with producers and readers, in one thread and on virtual time.
 
 ``tests.simulation`` plays producers against a hand-written, hostile model of a broker. This package plays them against
-the real one: the brokers' own connections, logs, replication, elections and coordinators run in it, memory is their
-disk, and one seed draws all of it.
+the real one: the brokers' own connections, logs, replication, elections and coordinators run in it on a simulated disk,
+and one seed draws all of it.
 
 ==============  ======================================================================================================
 module          task
 ==============  ======================================================================================================
 ``trace``       one line for each event, and the digest of all lines: a seed replays exactly if the digests are equal
 ``network``     connections with latency, and with faults: cuts at any byte, half-open connections, stopped nodes
+``disk``        the nodes' disk: what is not synced is lost with power, up to any byte
 ``world``       the loop, the network, the cluster, and the rules that were broken; plays a scenario from a seed
 ``story``       what a seed draws: the cluster, the clients' configurations, their tasks, and what goes wrong
 ``trouble``     lets it go wrong, and heals it: kills, leader moves, faults of the broker, faults of the network
@@ -19,6 +20,7 @@ module          task
 ``checkers``    compare the history with the logs; each check is one rule, and has a name
 ``play``        plays a seed: story, trouble, clients, healing, checks
 ``planted``     the planted bugs that prove the checkers: each replaces one method of the producer or the broker
+``sweep``       many seeds on all processors; how many seeds a planted bug needs
 ``__main__``    ``make simulate`` and ``make planted-bugs``: many seeds on all processors
 ==============  ======================================================================================================
 

@@ -122,6 +122,16 @@ def a_late_marker_is_written(original: Any, *args: Any, **options: Any) -> None:
     """A marker of an earlier transaction ends the current one in a partition."""
 
 
+@_plant("aioproducer.broker.log.segment:Segment.recover", _RECORDS)
+def a_torn_tail_is_kept(original: Any, self: Any, *args: Any) -> int:
+    """After a power loss the log is not cut at the first broken batch."""
+    tail = bytes(self.file.peek(0, self.size))
+    cut = original(self, *args)
+    if cut:
+        self.file.append([tail[-cut:]])
+    return 0
+
+
 # Replication
 
 

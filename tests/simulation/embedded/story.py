@@ -94,6 +94,8 @@ def draw_story(
     )
     for index in range(random.choice([1, 1, 2])):
         story.clients.append(draw_client(random, f"client{index}", random.choice(kinds)))
+    if nodes == 3 and random.random() < 0.5:
+        story.faults += ("power loss",)
     return story
 
 

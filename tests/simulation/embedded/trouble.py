@@ -81,6 +81,12 @@ class Trouble:
                     world.network.stop(name)
             case "kill":
                 await self._kill_or_restart(node_id)
+            case "power loss":
+                # Two of three replicas keep what was acknowledged. A node that comes back is in no ISR until it has
+                # caught up, so that its loss costs nothing.
+                if not self._down and all(len(each.isr) == 3 for each in world.cluster.image.partitions()):
+                    self._down.add(node_id)
+                    await world.lose_power(node_id)
             case "move leader":
                 self._move_leader()
             case "move coordinator":

@@ -14,11 +14,11 @@ from aioproducer import Producer
 from aioproducer.broker import BrokerCluster
 from aioproducer.broker.broker import Broker
 from aioproducer.broker.controller.controller import Controller
-from aioproducer.broker.log import Storage
 from aioproducer.broker.replicas.partition import Partition
 from aioproducer.testing.cluster import cluster_properties, out_of_sync
 from aioproducer.testing.control import ClusterControl
 from tests.simulation.determinism import WALL_CLOCK, reproducible
+from tests.simulation.embedded.disk import SimulatedDisk
 from tests.simulation.embedded.history import History
 from tests.simulation.embedded.network import SimulatedNetwork
 from tests.simulation.embedded.trace import Trace
@@ -50,11 +50,10 @@ class Overdue(Exception):  # noqa: N818 - the name describes a state
 class SimulatedBrokers(BrokerCluster):
     """A cluster whose nodes have an endpoint each, for clients and for each other."""
 
-    def __init__(self, network: SimulatedNetwork, nodes: int, *, storage: Storage | None, **options: Any) -> None:
+    def __init__(self, network: SimulatedNetwork, nodes: int, disk: SimulatedDisk, **options: Any) -> None:
         super().__init__(nodes, network=network.endpoint("cluster"), host="sim", **options)
         self._simulated = network
-        if storage is not None:
-            self._storage = storage
+        self._storage = disk
 
     def _new_brokers(self, controller: Controller) -> dict[int, Broker]:
         brokers = super()._new_brokers(controller)
@@ -80,17 +79,17 @@ class ClusterWorld(ClusterControl):
         properties: Mapping[str, object] | None = None,
         features: Mapping[str, int] | None = None,
         send_buffer_bytes: int = 0,
-        storage: Storage | None = None,
         keep_trace: bool = False,
     ) -> None:
         self.loop = loop
         self.random = random
         self.trace = Trace(keep=keep_trace)
         self.network = SimulatedNetwork(loop, self.trace, send_buffer_bytes=send_buffer_bytes)
+        self.disk = SimulatedDisk()
         self.cluster = SimulatedBrokers(
             self.network,
             nodes,
-            storage=storage,
+            self.disk,
             properties=cluster_properties(nodes, properties),
             features=features,
             wall_ms=self.wall_ms,
@@ -120,6 +119,12 @@ class ClusterWorld(ClusterControl):
     def is_in_sync(self) -> bool:
         """Whether each replica on a node that is up is in the ISR."""
         return not out_of_sync(self.cluster)
+
+    async def lose_power(self, node_id: int) -> None:
+        """Kill a node; a part of what it had not synced is lost."""
+        await self.cluster.kill(node_id)
+        lost = self.disk.sub(f"broker-{node_id}").lose_power(self.random)
+        self.note(f"node {node_id} loses power, and {lost} bytes")
 
     def replicas(self, topic: str, index: int) -> dict[int, Partition]:
         """The replicas of a partition on the nodes that are up, by node id, the leader's first."""
