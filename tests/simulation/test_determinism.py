@@ -1,0 +1,69 @@
+"""Clocks and randomness of the project are those of the simulation, for as long as it runs."""
+
+from __future__ import annotations
+
+import os
+import random as random_module
+import sys
+import time
+import uuid
+from random import Random
+from types import ModuleType
+
+import pytest
+
+from aioproducer import admin, producer
+from aioproducer._client import hot_path
+from tests.simulation.determinism import WALL_CLOCK, reproducible
+from tests.simulation.loop import VirtualLoop
+
+
+def _draw() -> tuple[object, ...]:
+    loop, random = VirtualLoop(Random(1)), Random(1)
+    try:
+        with reproducible(loop, random):
+            return (
+                uuid.uuid4(),
+                os.urandom(4),
+                random_module.randrange(1 << 30),
+                producer.Random().random(),
+                admin.Random().random(),
+            )
+    finally:
+        loop.close()
+
+
+def test_equal_seeds_draw_equal_values_from_every_source() -> None:
+    assert _draw() == _draw()
+
+
+def test_sources_are_restored() -> None:
+    _draw()
+    assert producer.Random is Random
+    assert len({os.urandom(8) for _ in range(2)}) == 2
+    assert hot_path.time_ns is time.time_ns
+
+
+def test_clocks_follow_the_loop() -> None:
+    loop = VirtualLoop(Random(1))
+    try:
+        with reproducible(loop, Random(1)):
+            before = hot_path.time_ns()
+            loop.hold_up(5.0)
+            assert hot_path.time_ns() - before == 5_000_000_000
+            assert hot_path.time_ns() == int((WALL_CLOCK + loop.time()) * 1e9)
+    finally:
+        loop.close()
+
+
+def test_a_module_that_is_imported_meanwhile_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would have real clocks."""
+    loop = VirtualLoop(Random(1))
+    try:
+        with (
+            pytest.raises(AssertionError, match=r"with real clocks: \['aioproducer\.late'\]"),
+            reproducible(loop, Random(1)),
+        ):
+            monkeypatch.setitem(sys.modules, "aioproducer.late", ModuleType("aioproducer.late"))
+    finally:
+        loop.close()
