@@ -105,7 +105,7 @@ class Trouble:
             world.note(f"restart {node_id}")
             await world.cluster.restart(node_id)
             self._down.remove(node_id)
-        elif world.loop.time() and not self._down:
+        elif not self._down:
             world.note(f"kill {node_id}")
             await world.cluster.kill(node_id)
             self._down.add(node_id)
