@@ -3,8 +3,8 @@
 ``run`` gives a scenario a ``World``: a loop whose clock jumps, a network in memory, and brokers that speak the real
 protocol and keep Kafka's rules, until they are told to fail.
 
-The brokers here are a hand-written model, which answers what no real broker does. ``tests.simulation.embedded`` plays the
-same on the embedded broker.
+The brokers here are a hand-written model, which answers what no real broker does. ``tests.simulation.embedded`` plays
+the same on the embedded broker.
 """
 
 from tests.simulation.cluster import Partition, SimulatedCluster, Topic

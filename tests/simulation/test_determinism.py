@@ -26,8 +26,8 @@ def _draw() -> tuple[object, ...]:
                 uuid.uuid4(),
                 os.urandom(4),
                 random_module.randrange(1 << 30),
-                producer.Random().random(),
-                admin.Random().random(),
+                vars(producer)["Random"]().random(),
+                vars(admin)["Random"]().random(),
             )
     finally:
         loop.close()
@@ -39,19 +39,20 @@ def test_equal_seeds_draw_equal_values_from_every_source() -> None:
 
 def test_sources_are_restored() -> None:
     _draw()
-    assert producer.Random is Random
+    assert vars(producer)["Random"] is Random
     assert len({os.urandom(8) for _ in range(2)}) == 2
-    assert hot_path.time_ns is time.time_ns
+    assert vars(hot_path)["time_ns"] is time.time_ns
 
 
 def test_clocks_follow_the_loop() -> None:
     loop = VirtualLoop(Random(1))
     try:
         with reproducible(loop, Random(1)):
-            before = hot_path.time_ns()
+            time_ns = vars(hot_path)["time_ns"]
+            before = time_ns()
             loop.hold_up(5.0)
-            assert hot_path.time_ns() - before == 5_000_000_000
-            assert hot_path.time_ns() == int((WALL_CLOCK + loop.time()) * 1e9)
+            assert time_ns() - before == 5_000_000_000
+            assert time_ns() == int((WALL_CLOCK + loop.time()) * 1e9)
     finally:
         loop.close()
 

@@ -131,7 +131,7 @@ async def play(world: ClusterWorld, story: Story) -> None:
         for number in range(story.readers)
     ]
     clients = [Client(world, plan, story.topics) for plan in story.clients]
-    crashing: list[asyncio.Future[None]] = []
+    crashing: list[asyncio.Task[None]] = []
     async with AsyncExitStack() as stack:
         for client in clients:
             await client.start()
@@ -139,12 +139,12 @@ async def play(world: ClusterWorld, story: Story) -> None:
             reader.start()
             stack.push_async_callback(reader.stop)
         until = world.loop.time() + story.seconds_of_trouble + 1
-        tasks = [asyncio.ensure_future(task) for client in clients for task in client.tasks(random, until)]
+        tasks = [asyncio.create_task(task) for client in clients for task in client.tasks(random, until)]
         sampler = asyncio.ensure_future(_sample(world, clients))
         for client in list(clients):
             if client.plan.crashes:
                 after = random.uniform(0, story.seconds_of_trouble)
-                crashing.append(asyncio.ensure_future(_crash(world, story, client, after, clients, tasks)))
+                crashing.append(asyncio.create_task(_crash(world, story, client, after, clients, tasks)))
         trouble = Trouble(world, story, Random(random.random()))
         await trouble.run()
         await trouble.heal()
@@ -177,7 +177,7 @@ async def _crash(
     client: Client,
     after: float,
     clients: list[Client],
-    tasks: list[asyncio.Future[None]],
+    tasks: list[asyncio.Task[None]],
 ) -> None:
     """Let a client end suddenly; where it has a successor, that one works on with the same transactional id."""
     await asyncio.sleep(after)
@@ -188,7 +188,7 @@ async def _crash(
         clients.append(successor)
         await successor.start()
         until = world.loop.time() + 1
-        tasks += [asyncio.ensure_future(task) for task in successor.tasks(world.random, until)]
+        tasks += [asyncio.create_task(task) for task in successor.tasks(world.random, until)]
 
 
 async def _settle_transactions(world: ClusterWorld, story: Story) -> None:

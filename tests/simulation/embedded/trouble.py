@@ -161,12 +161,8 @@ def healing_bound(story: Story) -> float:
     A client may be in the middle of a request, of a connection set-up and of a backoff, and may have to learn the
     leader first.
     """
-    config = {key: max(client.config.get(key, 0) for client in story.clients) for key in _KEYS}
-    return 2 * sum(config.values()) / 1000 + 2 + SLACK
+    longest_ms = sum(max(int(client.config[key]) for client in story.clients) for key in _WAITS)
+    return 2 * longest_ms / 1000 + 2 + SLACK
 
 
-_KEYS = (
-    "request_timeout_ms",
-    "socket_connection_setup_timeout_max_ms",
-    "linger_ms",
-)
+_WAITS = ("request_timeout_ms", "socket_connection_setup_timeout_max_ms", "linger_ms")
