@@ -433,7 +433,7 @@ class TransactionManager(TransactionPartitions):
         One request is in flight at a time. The end of a transaction waits for all its records.
         """
         queue = self.queue
-        if self._new_partitions and queue.in_flight is None and not self.is_newer_generation:
+        if self._new_partitions and not self.is_newer_generation and not self._is_adding_partitions():
             self._enqueue_partitions()
         while (request := queue.first()) is not None:
             if self.state is ABORTABLE_ERROR or self.state is FATAL_ERROR:
@@ -543,6 +543,8 @@ class TransactionManager(TransactionPartitions):
                 return
         self._adding_partitions = {}
         if failures:
+            # The coordinator has begun the transaction if it has added one of them: only an abort ends it.
+            self._started = self._started or len(failures) < len(codes)
             where, code = next(iter(failures.items()))
             more = f" (and {counted(len(failures) - 1, 'other partition')})" if len(failures) > 1 else ""
             self._abortable(_about(f"{where}{more} could not be added to the transaction", code), new_epoch=False)
@@ -678,6 +680,11 @@ class TransactionManager(TransactionPartitions):
         self._enter(READY)
         self.error = None
         self._end_transition(None)
+
+    def _is_adding_partitions(self) -> bool:
+        """Whether a request adds partitions, or waits to be sent again; its answer has the codes of these alone."""
+        queue = self.queue
+        return queue.in_flight is not None or any(request.kind is RequestKind.ADD_PARTITIONS for request in queue)
 
     def _is_bumping(self) -> bool:
         return any(request.kind is RequestKind.BUMP_EPOCH for request in self.queue)

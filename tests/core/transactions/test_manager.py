@@ -449,6 +449,30 @@ class TestPartitions:
         assert has_joined(manager, B0)
         assert not has_joined(manager, A1)
 
+    def test_a_partition_is_added_by_another_request_while_one_waits_to_be_sent_again(self) -> None:
+        """The answer to the first one has no code for it, which failed the transaction with UNKNOWN_SERVER_ERROR."""
+        manager = in_transaction(version=1)
+        use(manager, A0)
+        answer(manager, 51, now=0.0)
+        use(manager, B0)
+        answer(manager)
+        assert manager.state is State.IN_TRANSACTION
+        assert (has_joined(manager, A0), has_joined(manager, B0)) == (True, False)
+        assert answer(manager).kind is Kind.ADD_PARTITIONS
+        assert has_joined(manager, B0)
+        assert manager.poll(1e6, False) is None
+
+    def test_a_transaction_is_aborted_at_the_coordinator_if_one_of_its_partitions_was_added(self) -> None:
+        """A new epoch without the abort is refused as that of a fenced producer."""
+        manager = in_transaction(version=1)
+        use(manager, A0)
+        use(manager, B0)
+        adding = answer_until(manager, Kind.ADD_PARTITIONS)
+        manager.answered(adding, partitions_response({A0: 0, B0: -1}), 0.0)
+        assert manager.state is State.ABORTABLE_ERROR
+        manager.begin_abort()
+        assert answer_all(manager)[0] is Kind.ABORT
+
     def test_in_the_newer_generation_a_partition_joins_at_once(self) -> None:
         manager = in_transaction()
         use(manager, A0)
