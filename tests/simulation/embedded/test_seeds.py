@@ -38,3 +38,8 @@ def test_brokers_and_clients_share_one_network() -> None:
 def test_rules_have_distinct_names() -> None:
     names = [check.__name__ for check in checkers.ALL]
     assert len(set(names)) == len(names)
+
+
+def test_a_partition_joins_while_another_is_being_added_before_kip_890() -> None:
+    """No fault comes in this play. The producer failed as fenced: see ``TransactionManager._is_adding_partitions``."""
+    assert play_seed(46, kinds=("transactional",), version=1).violations == []
