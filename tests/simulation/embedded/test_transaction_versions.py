@@ -15,8 +15,8 @@ from tests.simulation.embedded.play import play_story
 from tests.simulation.embedded.story import late_end_story
 
 _BROKEN = {"no_torn_transaction", "no_aborted_read", "no_lost_write"}
-_SEEDS = (9, 18)
-"""Seeds that show it."""
+_SEEDS = (18,)
+"""Seeds that show it before KIP-890."""
 
 
 def _rules_broken(seed: int, version: int) -> set[str]:
