@@ -1,0 +1,55 @@
+"""The states of a member of a consumer group, and the transitions that are possible."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+
+
+class MemberState(Enum):
+    """The state of a member; Kafka's ``AbstractCoordinator.MemberState`` has four of them."""
+
+    UNJOINED = "not in the group"
+    FINDING_COORDINATOR = "finding its coordinator"
+    JOINING = "joining"
+    """Kafka's PREPARING_REBALANCE."""
+    AWAITING_SYNC = "awaiting its assignment"
+    """Kafka's COMPLETING_REBALANCE."""
+    STABLE = "stable"
+    REVOKING = "revoking partitions"
+    """An event awaits its confirmation before the member joins again, or leaves."""
+    LEAVING = "leaving"
+    FENCED = "replaced by another member with its group.instance.id"
+    """The final state."""
+    FAILED = "failed"
+
+
+UNJOINED = MemberState.UNJOINED
+FINDING_COORDINATOR = MemberState.FINDING_COORDINATOR
+JOINING = MemberState.JOINING
+AWAITING_SYNC = MemberState.AWAITING_SYNC
+STABLE = MemberState.STABLE
+REVOKING = MemberState.REVOKING
+LEAVING = MemberState.LEAVING
+FENCED = MemberState.FENCED
+FAILED = MemberState.FAILED
+
+NEXT_STATES: Mapping[MemberState, frozenset[MemberState]] = {
+    # REVOKING if partitions of a lost generation have not been let go of yet.
+    UNJOINED: frozenset({FINDING_COORDINATOR, JOINING, REVOKING, FENCED, FAILED}),
+    FINDING_COORDINATOR: frozenset({JOINING, REVOKING, LEAVING, UNJOINED, FENCED, FAILED}),
+    # REVOKING if the group no longer knows the member, which then has lost the partitions that it kept.
+    JOINING: frozenset({FINDING_COORDINATOR, AWAITING_SYNC, REVOKING, LEAVING, UNJOINED, FENCED, FAILED}),
+    # JOINING if the group began another rebalance.
+    AWAITING_SYNC: frozenset({STABLE, JOINING, FINDING_COORDINATOR, REVOKING, LEAVING, UNJOINED, FENCED, FAILED}),
+    # JOINING without an event if nothing has to be revoked.
+    STABLE: frozenset({REVOKING, JOINING, FINDING_COORDINATOR, LEAVING, UNJOINED, FENCED, FAILED}),
+    REVOKING: frozenset({JOINING, FINDING_COORDINATOR, LEAVING, UNJOINED, FENCED, FAILED}),
+    LEAVING: frozenset({UNJOINED}),
+    FENCED: frozenset(),
+    FAILED: frozenset({UNJOINED}),
+}
+"""The states that may follow each state."""
+
+IN_GENERATION = frozenset({AWAITING_SYNC, STABLE, REVOKING})
+"""The states in which a member with a generation sends heartbeats."""
