@@ -21,6 +21,7 @@ _FORMATS = {"wire", "protocol", "compression"}
 _CORE = {
     "core.batching",
     "core.columns",
+    "core.membership",
     "core.metadata",
     "core.outcomes",
     "core.requests",
@@ -67,6 +68,7 @@ ARROWS: dict[str, set[str]] = {
     "core.batching": _BELOW_CORE | {"core.outcomes", "core.requests", "core.waiting"},
     "core.columns": _BELOW_CORE | {"core.batching", "core.outcomes"},
     "core.transactions": _BELOW_CORE | {"offsets", "core.batching", "core.requests"},
+    "core.membership": _BELOW_CORE | {"offsets", "core.requests", "core.transactions"},
     "transport": _ERRORS | {"_common.uncompiled", "_common.views"},
     "io": _ERRORS | _PLUGINS | _FORMATS | _CORE | {"record", "config", "transport"},
     "_client": set(),

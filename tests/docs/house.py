@@ -41,6 +41,7 @@ GROUPS = {
     "core": (
         "core.batching",
         "core.columns",
+        "core.membership",
         "core.metadata",
         "core.outcomes",
         "core.requests",
