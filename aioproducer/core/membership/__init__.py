@@ -19,11 +19,11 @@ finding the coordinator   the member wants to join, and waits for the lookup, or
 joining                   JoinGroup waits to be sent, is in flight, or waits for its backoff
 awaiting its assignment   in a generation; the leader computes the assignment, and SyncGroup returns it
 stable                    in a generation, with its assignment
-revoking                  in a generation (or just out of one); an event awaits its confirmation before the member joins
-                          again or leaves
+revoking                  in a generation; revoked partitions await their confirmation before the member joins again,
+                          leaves, or takes over the rest of a cooperative assignment
 leaving                   LeaveGroup waits for its response
 fenced                    another member with the same ``group.instance.id`` has replaced this one: final
-failed                    an error that no retry cures; ``restart`` returns to unjoined, as the next ``poll`` of Java does
+failed                    an error that no retry cures; ``restart`` returns to unjoined, as Java's ``poll`` does
 ========================  =============================================================================================
 
 The coordinator is known or not in each of these states: a stable member that loses its coordinator stays in its
@@ -43,8 +43,8 @@ heartbeat; offsets. A broker answers the requests of a connection in order, so a
 there: Kafka counts a member that awaits its join or its assignment as alive. LeaveGroup cannot wait so:
 ``GroupRequest.needs_new_connection`` is then True.
 
-Modules: ``states``, ``requests`` (lanes, messages), ``answers`` (the effect of each error code on each request),
-``deadlines`` (heartbeat, session, poll interval), ``subscription`` (the bytes that members exchange), ``offsets``
-(commits and fetches in their queue), ``rebalance`` (who owns what before and after), ``membership`` (the machine), and
-``assignors``, whose results equal those of Kafka's.
+Modules: ``states``; ``requests`` (lanes, messages); ``answers`` (the effect of each error code on each request);
+``events`` and settings; ``deadlines`` (heartbeat, session, poll interval); ``subscription`` (the bytes that members
+exchange); ``leading`` (the leader's part); ``offsets`` (commits and fetches in their queues); ``member`` (states, and
+what changes them besides responses); ``membership`` (the machine); and ``assignors``, whose results equal Kafka's.
 """

@@ -17,7 +17,7 @@ class MemberState(Enum):
     """Kafka's COMPLETING_REBALANCE."""
     STABLE = "stable"
     REVOKING = "revoking partitions"
-    """An event awaits its confirmation before the member joins again, or leaves."""
+    """Revoked partitions await their confirmation before the member joins again, or leaves."""
     LEAVING = "leaving"
     FENCED = "replaced by another member with its group.instance.id"
     """The final state."""
@@ -35,16 +35,17 @@ FENCED = MemberState.FENCED
 FAILED = MemberState.FAILED
 
 NEXT_STATES: Mapping[MemberState, frozenset[MemberState]] = {
-    # REVOKING if partitions of a lost generation have not been let go of yet.
-    UNJOINED: frozenset({FINDING_COORDINATOR, JOINING, REVOKING, FENCED, FAILED}),
-    FINDING_COORDINATOR: frozenset({JOINING, REVOKING, LEAVING, UNJOINED, FENCED, FAILED}),
-    # REVOKING if the group no longer knows the member, which then has lost the partitions that it kept.
-    JOINING: frozenset({FINDING_COORDINATOR, AWAITING_SYNC, REVOKING, LEAVING, UNJOINED, FENCED, FAILED}),
-    # JOINING if the group began another rebalance.
-    AWAITING_SYNC: frozenset({STABLE, JOINING, FINDING_COORDINATOR, REVOKING, LEAVING, UNJOINED, FENCED, FAILED}),
-    # JOINING without an event if nothing has to be revoked.
+    # LEAVING if the group may still know the member's id.
+    UNJOINED: frozenset({FINDING_COORDINATOR, JOINING, LEAVING}),
+    FINDING_COORDINATOR: frozenset({JOINING, LEAVING, UNJOINED, FAILED}),
+    # UNJOINED if the group does not know the member; what it kept while it joined is lost.
+    JOINING: frozenset({FINDING_COORDINATOR, AWAITING_SYNC, LEAVING, UNJOINED, FENCED, FAILED}),
+    # JOINING if the group began another rebalance. REVOKING if a cooperative assignment lacks some partitions.
+    AWAITING_SYNC: frozenset({STABLE, REVOKING, JOINING, FINDING_COORDINATOR, LEAVING, UNJOINED, FENCED, FAILED}),
+    # JOINING if nothing has to be revoked before.
     STABLE: frozenset({REVOKING, JOINING, FINDING_COORDINATOR, LEAVING, UNJOINED, FENCED, FAILED}),
-    REVOKING: frozenset({JOINING, FINDING_COORDINATOR, LEAVING, UNJOINED, FENCED, FAILED}),
+    # STABLE if the rest of a cooperative assignment follows.
+    REVOKING: frozenset({STABLE, JOINING, FINDING_COORDINATOR, LEAVING, UNJOINED, FENCED, FAILED}),
     LEAVING: frozenset({UNJOINED}),
     FENCED: frozenset(),
     FAILED: frozenset({UNJOINED}),
