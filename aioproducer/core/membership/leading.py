@@ -38,6 +38,9 @@ class GroupLeader:
     def elected(self, response: JoinGroupResponse) -> None:
         """Read the members' subscriptions.
 
+        A static leader that returns keeps the assignment of the group. As in Kafka (KIP-814), it does not notice
+        partitions that were added while it was away.
+
         Raises:
             ProtocolError: a member's bytes are no subscription.
         """

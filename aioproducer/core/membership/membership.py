@@ -159,16 +159,18 @@ class GroupMembership(Member):
         if request.kind is RequestKind.FIND_COORDINATOR:
             self._lookup.failed(now)
             return
+        if request.kind is RequestKind.LEAVE:
+            self._left(error)
         if request.node == self.coordinator:
             self._forget_coordinator()
         match request.kind:
+            case RequestKind.LEAVE:
+                pass
             case RequestKind.JOIN | RequestKind.SYNC:
                 self._join.failed(now)
                 self._join_again("the connection to the coordinator ended")
             case RequestKind.HEARTBEAT:
                 self._deadlines.heartbeat_failed(now)
-            case RequestKind.LEAVE:
-                self._left(error)
             case _:
                 queue = self._queues[request.kind.lane]
                 queue.retry(queue.ended(), error, now)
@@ -501,22 +503,34 @@ class GroupMembership(Member):
                 self.request_rejoin("offset commit failed since group is already rebalancing")
                 call.result.end(_rebalancing())
             case Answer.RESET_GENERATION | Answer.RESET_MEMBER | Answer.FENCED:
-                if not is_current and self.state is JOINING:
-                    call.result.end(_rebalancing())
+                call.result.end(self._not_committed(request, error, is_fenced=answer is Answer.FENCED))
+                if not is_current or not request.generation.exists:
                     return
-                if not is_current or answer is not Answer.FENCED:
-                    failed = _lost_generation(self.settings.group_id)
-                    failed.__cause__ = error
-                    call.result.end(failed)
-                else:
-                    call.result.end(error)
-                if is_current and answer is Answer.FENCED:
+                if answer is Answer.FENCED:
                     self._stop(FENCED, error)
-                elif is_current and request.generation.exists:
+                else:
                     reason = f"encountered {error.error_name} from OFFSET_COMMIT response"
                     self._reset(reason, keeps_id=answer is Answer.RESET_GENERATION)
             case _:
                 call.result.end(error)
+
+    def _not_committed(self, request: GroupRequest, cause: KafkaError, *, is_fenced: bool) -> KafkaError:
+        """Return the error of a commit whose member the group does not accept."""
+        if not request.generation.exists:
+            error = CommitFailedError(
+                f"The offsets were not committed: the group {self.settings.group_id!r} has members, and this consumer "
+                "assigns its partitions itself. Subscribe to the topics, or use a group of its own"
+            )
+        elif request.generation == self.generation:
+            if is_fenced:
+                return cause
+            error = _lost_generation(self.settings.group_id)
+        elif self.state is JOINING:
+            return _rebalancing()
+        else:
+            error = _lost_generation(self.settings.group_id)
+        error.__cause__ = cause
+        return error
 
     def _fetch_answered(self, response: OffsetFetchResponse, now: float) -> None:
         queue = self._queues[Lane.FETCH]
