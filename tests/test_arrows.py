@@ -70,7 +70,7 @@ ARROWS: dict[str, set[str]] = {
     "core.transactions": _BELOW_CORE | {"offsets", "core.batching", "core.requests"},
     "core.membership": _BELOW_CORE | {"offsets", "core.requests", "core.transactions"},
     "transport": _ERRORS | {"_common.uncompiled", "_common.views"},
-    "io": _ERRORS | _PLUGINS | _FORMATS | _CORE | {"record", "config", "transport"},
+    "io": _ERRORS | _PLUGINS | _FORMATS | _CORE | {"record", "config", "offsets", "transport"},
     "_client": set(),
     "_client.validation": _ERRORS | {"record", "wire"},
     "_client.ownership": _ERRORS,

@@ -165,7 +165,9 @@ class BrokerClient(NodeOwner):
             now = self._loop.time()
             if node.can_send(now):
                 return node
-            if node.last_error is not None and node.last_attempt >= began and not node.connected:
+            # While an attempt is in progress, the error is that of the connection before.
+            has_failed = node.last_attempt >= began and not node.connected and not node.is_connecting
+            if node.last_error is not None and has_failed:
                 raise node.last_error.fresh()
             node.request_connection()
             await self._wait_changed([node], now)

@@ -1,0 +1,110 @@
+"""An application with a member of a group, for tests."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+from random import Random
+
+from aioproducer._client.factory import connector_for, node_settings
+from aioproducer._common.client_log import ClientLog
+from aioproducer.config import ProducerConfig
+from aioproducer.core.membership.assignors import ASSIGNORS
+from aioproducer.core.membership.events import MembershipSettings
+from aioproducer.core.membership.membership import GroupMembership
+from aioproducer.core.metadata.cluster_metadata import ClusterMetadata
+from aioproducer.core.requests.retry import ExponentialBackoff
+from aioproducer.io.group_member import CoordinatorClient, GroupMember, RebalanceListener
+from aioproducer.record import TopicPartition
+from aioproducer.transport.base import Connector
+
+LOG = ClientLog("Consumer", "tests")
+
+
+class Application(RebalanceListener):
+    """Asks for records all the time, and notes what its listener hears."""
+
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        transport: str | Connector = "tcp",
+        assignor: str = "range",
+        *,
+        topic: str = "orders",
+        group_id: str = "group",
+        **settings: object,
+    ) -> None:
+        self.heard: list[tuple[str, list[int]]] = []
+        self.assignments: list[int] = []
+        loop = asyncio.get_running_loop()
+        config = ProducerConfig.from_kwargs(
+            bootstrap_servers=bootstrap_servers, retry_backoff_ms=5, reconnect_backoff_ms=5
+        )
+        random = Random(1)
+        metadata = ClusterMetadata(
+            config.bootstrap_addresses,
+            random=random,
+            retry_backoff_ms=5,
+            retry_backoff_max_ms=50,
+            metadata_max_age_ms=300_000,
+            metadata_max_idle_ms=300_000,
+            metadata_recovery_strategy="none",
+            metadata_recovery_rebootstrap_trigger_ms=300_000,
+            allow_auto_topic_creation=False,
+        )
+        connector = connector_for(config, transport)
+        client = CoordinatorClient(loop, metadata, connector, node_settings(config, loop, random, LOG), random=random)
+        values: dict[str, object] = {
+            "session_timeout_ms": 1000,
+            "heartbeat_interval_ms": 50,
+            "max_poll_interval_ms": 3000,
+            "request_timeout_ms": 2000,
+            **settings,
+        }
+        made = MembershipSettings(group_id, **values)  # type: ignore[arg-type]  # the fields by name
+        membership = GroupMembership(made, [ASSIGNORS[assignor]()], ExponentialBackoff(10, 100), random)
+        membership.subscribe([topic])
+        self.member = GroupMember(
+            client,
+            membership,
+            listener=self,
+            on_assignment=lambda partitions: self.assignments.append(len(partitions)),
+            metadata_max_age=0.5,
+            log=LOG,
+        )
+        self.task: asyncio.Task[None] | None = None
+
+    @property
+    def owned(self) -> list[int]:
+        return sorted(where.partition for where in self.member.membership.assignment)
+
+    async def on_revoked(self, partitions: Collection[TopicPartition]) -> None:
+        self._hear("revoked", partitions)
+
+    async def on_assigned(self, partitions: Collection[TopicPartition]) -> None:
+        self._hear("assigned", partitions)
+
+    async def on_lost(self, partitions: Collection[TopicPartition]) -> None:
+        self._hear("lost", partitions)
+
+    def _hear(self, word: str, partitions: Collection[TopicPartition]) -> None:
+        self.heard.append((word, sorted(where.partition for where in partitions)))
+
+    def start(self) -> None:
+        self.member.start()
+        self.task = asyncio.create_task(self._read())
+
+    async def _read(self) -> None:
+        while True:
+            await self.member.before_records()
+            await asyncio.sleep(0.01)
+
+    async def stop(self, timeout: float = 5.0) -> None:
+        await self.pause()
+        await self.member.close(timeout)
+
+    async def pause(self) -> None:
+        if self.task is not None:
+            self.task.cancel()
+            await asyncio.gather(self.task, return_exceptions=True)
+            self.task = None

@@ -1,0 +1,228 @@
+"""Members of a group on asyncio, against the embedded cluster in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager
+
+import pytest
+
+from aioproducer.core.membership.assignors import ASSIGNORS
+from aioproducer.core.membership.states import STABLE, UNJOINED
+from aioproducer.errors import FencedInstanceIdError, KafkaError, RebalanceInProgressError
+from aioproducer.offsets import OffsetAndMetadata
+from aioproducer.protocol.messages.topics import CreatePartitionsRequest, CreatePartitionsTopic
+from aioproducer.record import TopicPartition
+from aioproducer.testing import EmbeddedCluster
+
+from .group_application import Application
+
+TIMEOUT = 20.0
+PROPERTIES = {
+    "group.initial.rebalance.delay.ms": 50,
+    "group.min.session.timeout.ms": 100,
+    "offsets.topic.num.partitions": 1,
+}
+ORDERS = [TopicPartition("orders", number) for number in range(4)]
+
+
+def application(cluster: EmbeddedCluster, assignor: str = "range", **settings: object) -> Application:
+    return Application(cluster.bootstrap_servers, cluster.transport, assignor, **settings)
+
+
+@asynccontextmanager
+async def group(brokers: int = 1, **properties: object) -> AsyncIterator[EmbeddedCluster]:
+    async with EmbeddedCluster(brokers, transport="memory", properties={**PROPERTIES, **properties}) as cluster:
+        cluster.broker_cluster.create_topic("orders", 4, brokers)
+        yield cluster
+
+
+async def until(condition: object, *applications: Application) -> None:
+    """Wait for a condition; the applications must not fail meanwhile."""
+    assert callable(condition)
+    async with asyncio.timeout(TIMEOUT):
+        while not condition():
+            for application in applications:
+                if application.task is not None and application.task.done():
+                    await application.task
+            await asyncio.sleep(0.01)
+
+
+def shared(*applications: Application) -> bool:
+    states = {application.member.membership.state for application in applications}
+    return states == {STABLE} and sorted(number for one in applications for number in one.owned) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("assignor", sorted(ASSIGNORS))
+async def test_members_share_partitions_and_take_over_those_of_one_that_leaves(assignor: str) -> None:
+    async with group() as cluster:
+        first, second = application(cluster, assignor), application(cluster, assignor)
+        first.start()
+        await until(lambda: shared(first), first)
+        second.start()
+        await until(lambda: shared(first, second), first, second)
+        assert [len(first.owned), len(second.owned)] == [2, 2]
+        assert second.assignments[-1] == 2
+        await second.stop()
+        assert second.heard[-1][0] == "revoked"
+        await until(lambda: shared(first), first)
+        assert ("lost", []) not in first.heard
+        await first.stop()
+
+
+async def test_offsets_are_committed_and_fetched() -> None:
+    async with group() as cluster:
+        one = application(cluster)
+        one.start()
+        await until(lambda: shared(one), one)
+        await one.member.commit({ORDERS[1]: OffsetAndMetadata(7, "m")}, 5)
+        found = await one.member.committed(ORDERS, 5)
+        assert found == {ORDERS[1]: OffsetAndMetadata(7, "m")}
+        await one.stop()
+
+
+async def test_offsets_can_be_committed_while_partitions_are_revoked() -> None:
+    async with group() as cluster:
+        first, second = application(cluster), application(cluster)
+
+        async def commit(partitions: Collection[TopicPartition]) -> None:
+            if partitions:
+                await first.member.commit({where: OffsetAndMetadata(3) for where in partitions}, 5)
+
+        first.on_revoked = commit  # type: ignore[method-assign]  # as a subclass does
+        first.start()
+        await until(lambda: shared(first), first)
+        second.start()
+        await until(lambda: shared(first, second), first, second)
+        assert len(await second.member.committed(ORDERS, 5)) == 4
+        await first.stop()
+        await second.stop()
+
+
+async def test_coordinator_that_moves_is_found_again_without_a_loss() -> None:
+    async with group(2, **{"offsets.topic.replication.factor": 2}) as cluster:
+        one = application(cluster, session_timeout_ms=5000)
+        one.start()
+        await until(lambda: shared(one), one)
+        before = one.member.membership.coordinator
+        assert before is not None
+        await cluster.kill(before)
+        await until(lambda: one.member.membership.coordinator not in (None, before), one)
+        await one.member.commit({ORDERS[0]: OffsetAndMetadata(1)}, 10)
+        assert shared(one)
+        assert [word for word, _ in one.heard] == ["assigned"]
+        await one.stop()
+
+
+async def test_new_partitions_lead_to_a_rebalance() -> None:
+    async with group() as cluster:
+        one = application(cluster)
+        one.start()
+        await until(lambda: shared(one), one)
+        topic = CreatePartitionsTopic(name="orders", count=6, assignments=None)
+        response = await one.member._client.request(CreatePartitionsRequest(topics=[topic], timeout_ms=5000), timeout=5)
+        assert response.results[0].error_code == 0
+        await until(lambda: one.owned == [0, 1, 2, 3, 4, 5], one)
+        await one.stop()
+
+
+async def test_silent_application_leaves_the_group_and_comes_back() -> None:
+    async with group() as cluster:
+        first, second = application(cluster, max_poll_interval_ms=400), application(cluster)
+        first.start()
+        second.start()
+        await until(lambda: shared(first, second), first, second)
+        await first.pause()
+        await until(lambda: shared(second), second)
+        assert first.member.membership.state is UNJOINED
+        first.task = asyncio.create_task(first._read())
+        await until(lambda: shared(first, second), first, second)
+        assert "lost" in [word for word, _ in first.heard]
+        await first.stop()
+        await second.stop()
+
+
+async def test_member_leaves_while_it_joins() -> None:
+    """Its JoinGroup waits for the other member, whose application is silent; LeaveGroup takes another connection."""
+    async with group() as cluster:
+        first, second = application(cluster, max_poll_interval_ms=10_000), application(cluster)
+        first.start()
+        await until(lambda: shared(first), first)
+        await first.pause()
+        second.start()
+        await until(lambda: second.member.membership.generation.member_id != "", second)
+        await asyncio.sleep(0.1)
+        began = asyncio.get_running_loop().time()
+        await second.stop()
+        assert asyncio.get_running_loop().time() - began < 2
+        coordinator = cluster.broker_cluster.brokers[1].groups
+        known = coordinator.group("group")
+        assert known is not None
+        assert len(known.members) == 1
+        await first.stop()
+
+
+async def test_commit_during_a_rebalance_is_rejected() -> None:
+    async with group() as cluster:
+        one = application(cluster)
+        one.member.start()
+        with pytest.raises(RebalanceInProgressError):
+            await one.member.commit({ORDERS[0]: OffsetAndMetadata(1)}, 5)
+        await one.stop()
+
+
+async def test_listener_that_fails_raises_and_the_rebalance_goes_on() -> None:
+    async with group() as cluster:
+        one = application(cluster)
+
+        async def fail(partitions: Collection[TopicPartition]) -> None:
+            raise ValueError("listener")
+
+        one.on_assigned = fail  # type: ignore[method-assign]  # as a subclass does
+        one.member.start()
+        await one.member.wait_changed()
+        with pytest.raises(ValueError, match="listener"):
+            await one.member.before_records()
+        assert shared(one)
+        await one.stop()
+
+
+async def test_error_of_the_member_is_raised_and_the_next_call_tries_again() -> None:
+    async with group(**{"group.min.session.timeout.ms": 2000}) as cluster:
+        one = application(cluster)
+        one.member.start()
+        for _ in range(2):
+            await one.member.wait_changed()
+            with pytest.raises(KafkaError) as raised:
+                await one.member.handle_events()
+            assert getattr(raised.value, "error_name", "") == "INVALID_SESSION_TIMEOUT"
+        await one.stop()
+
+
+async def test_fenced_member_raises_for_good() -> None:
+    async with group() as cluster:
+        first, second = application(cluster, group_instance_id="a"), application(cluster, group_instance_id="a")
+        first.start()
+        await until(lambda: shared(first), first)
+        second.start()
+        assert first.task is not None
+        with pytest.raises(FencedInstanceIdError):
+            await first.task
+        await until(lambda: shared(second), second)
+        first.task = None
+        await first.stop()
+        assert first.heard[-1][0] == "lost"
+        await second.stop()
+
+
+async def test_close_is_bounded_when_the_coordinator_is_gone() -> None:
+    async with group() as cluster:
+        one = application(cluster)
+        one.start()
+        await until(lambda: shared(one), one)
+        await one.pause()
+        await cluster.kill(1)
+        began = asyncio.get_running_loop().time()
+        await one.member.close(1.0)
+        assert asyncio.get_running_loop().time() - began < 3
