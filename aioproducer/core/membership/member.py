@@ -314,7 +314,7 @@ class Member:
         self._begin_leaving(sends=leaves)
 
     def _begin_leaving(self, *, sends: bool) -> None:
-        """Send LeaveGroup if the coordinator can be told of it, else just forget the membership."""
+        """Send LeaveGroup if there is a coordinator to send it to, else just forget the membership."""
         self._abandon()
         is_member = self.state not in (FAILED, FENCED) and bool(self.generation.member_id)
         if sends and is_member and self.coordinator is not None:
@@ -365,7 +365,7 @@ class Member:
 
     def _stop(self, state: MemberState, error: KafkaError) -> None:
         """Enter FENCED or FAILED. No heartbeats are sent any more, so that what the member owned is lost."""
-        if self.state in (LEAVING, FENCED, FAILED):
+        if self.state in (UNJOINED, LEAVING, FENCED, FAILED):
             return
         self._abandon()
         self.generation = Generation(member_id="" if state is FENCED else self.generation.member_id)

@@ -37,7 +37,8 @@ FAILED = MemberState.FAILED
 NEXT_STATES: Mapping[MemberState, frozenset[MemberState]] = {
     # LEAVING if the group may still know the member's id.
     UNJOINED: frozenset({FINDING_COORDINATOR, JOINING, LEAVING}),
-    FINDING_COORDINATOR: frozenset({JOINING, LEAVING, UNJOINED, FAILED}),
+    # FENCED by the response to an earlier heartbeat.
+    FINDING_COORDINATOR: frozenset({JOINING, LEAVING, UNJOINED, FENCED, FAILED}),
     # UNJOINED if the group does not know the member; what it kept while it joined is lost.
     JOINING: frozenset({FINDING_COORDINATOR, AWAITING_SYNC, LEAVING, UNJOINED, FENCED, FAILED}),
     # JOINING if the group began another rebalance. REVOKING if a cooperative assignment lacks some partitions.
