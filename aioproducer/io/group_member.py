@@ -109,6 +109,7 @@ class GroupMember:
         client: its connections; ``close`` closes them.
         on_assignment: called with the partitions that may be read, whenever they have changed.
         metadata_max_age: seconds after which the topics' metadata is requested again.
+        timeout: of commits and fetches of offsets, in seconds (``default.api.timeout.ms``).
     """
 
     def __init__(
@@ -119,6 +120,7 @@ class GroupMember:
         listener: RebalanceListener | None = None,
         on_assignment: Callable[[frozenset[TopicPartition]], None] | None = None,
         metadata_max_age: float = 300.0,
+        timeout: float = 60.0,
         log: ClientLog,
     ) -> None:
         self.membership = membership
@@ -126,6 +128,7 @@ class GroupMember:
         self._listener = listener or RebalanceListener()
         self._on_assignment = on_assignment
         self._metadata_max_age = metadata_max_age
+        self._timeout = timeout
         self._log = log
         self._loop = asyncio.get_running_loop()
         self._woken = asyncio.Event()
@@ -209,7 +212,7 @@ class GroupMember:
         return self._failure is not None or is_over or (membership.event is not None and not self._is_handling)
 
     async def committed(
-        self, partitions: Collection[TopicPartition], timeout: float
+        self, partitions: Collection[TopicPartition], timeout: float | None = None
     ) -> Mapping[TopicPartition, OffsetAndMetadata]:
         """Return the committed offsets; partitions without one are missing.
 
@@ -217,12 +220,16 @@ class GroupMember:
             KafkaTimeoutError: there was no answer in time.
             KafkaError: the coordinator rejects the request.
         """
-        result = self.membership.fetch_offsets(partitions, self._loop.time() + timeout)
+        result = self.membership.fetch_offsets(partitions, self._deadline(timeout))
         await self._ended(result)
         return {where: offset for where, offset in result.offsets.items() if offset is not None}
 
     async def commit(
-        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout: float, *, retries: bool = True
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        timeout: float | None = None,
+        *,
+        retries: bool = True,
     ) -> None:
         """Commit offsets. A cancelled call does not cancel the commit.
 
@@ -232,7 +239,10 @@ class GroupMember:
             KafkaTimeoutError: there was no answer in time.
             KafkaError: the coordinator rejects the request.
         """
-        await self._ended(self.membership.commit(offsets, self._loop.time() + timeout, retries=retries))
+        await self._ended(self.membership.commit(offsets, self._deadline(timeout), retries=retries))
+
+    def _deadline(self, timeout: float | None) -> float:
+        return self._loop.time() + (self._timeout if timeout is None else timeout)
 
     async def _ended(self, result: Result) -> None:
         ended = asyncio.Event()
