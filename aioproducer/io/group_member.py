@@ -69,7 +69,9 @@ class CoordinatorClient(BrokerClient):
             if isinstance(error, KafkaError):
                 raise
             raise self._too_late(request.timeout) from None
-        return completed.response
+        response = completed.response
+        assert isinstance(response, Response)
+        return response
 
     def end_connection(self, node_id: int, reason: str) -> None:
         """End the connection to a node: its requests in flight fail, later ones take a new connection."""
