@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from aioproducer._client.bulk import SendManyResult
     from aioproducer._client.transactions import Transaction
     from aioproducer.config import ProducerConfig
+    from aioproducer.consumer.consumer import Consumer
+    from aioproducer.core.fetching.records import ConsumerRecord
     from aioproducer.core.outcomes.delivery import Delivery
     from aioproducer.errors import BatchRejectedError, KafkaError, SendManyError
     from aioproducer.offsets import ConsumerGroupMetadata, OffsetAndMetadata
@@ -25,7 +27,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BatchRejectedError",
+    "Consumer",
     "ConsumerGroupMetadata",
+    "ConsumerRecord",
     "Delivery",
     "KafkaError",
     "Node",
@@ -48,7 +52,9 @@ __all__ = [
 # imports it in every run to find the fixtures, and Spark imports it to find the data source.
 _HOMES = {
     "BatchRejectedError": "aioproducer.errors",
+    "Consumer": "aioproducer.consumer.consumer",
     "ConsumerGroupMetadata": "aioproducer.offsets",
+    "ConsumerRecord": "aioproducer.core.fetching.records",
     "Delivery": "aioproducer.core.outcomes.delivery",
     "KafkaError": "aioproducer.errors",
     "Node": "aioproducer.record",

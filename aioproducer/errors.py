@@ -116,6 +116,34 @@ class SerializationError(KafkaError):
         return twin
 
 
+class RecordDeserializationError(SerializationError):
+    """A key or value could not be deserialized; ``__cause__`` is the deserializer's exception.
+
+    The consumer's position is that of the record. Seek past it to go on, or handle it by ``on_deserialization_error``.
+    """
+
+    topic_partition: TopicPartition
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+    is_key: bool
+    """Whether the key could not be deserialized; else the value."""
+
+
+class NoOffsetForPartitionError(KafkaError):
+    """A partition has no position, and ``auto_offset_reset`` is none: seek to a position."""
+
+
+class LogTruncationError(KafkaError):
+    """The log was truncated before the position (KIP-320), and ``auto_offset_reset`` is none: seek to a position."""
+
+
+class ConsumerClosedError(KafkaError, RuntimeError):
+    """The consumer is closed, or is not started."""
+
+
 class InvalidPartitionError(KafkaError, ValueError):
     """The topic does not have the partition that was given, or that a partitioner returned."""
 

@@ -16,12 +16,12 @@ PACKAGE = Path(__file__).parent.parent / "aioproducer"
 DIVIDED = {"_client", "_common", "broker", "core"}
 
 _ERRORS = {"errors", "error_codes", "_common.error_texts", "_common.diagnosis", "_common.texts", "_common.client_log"}
-_PLUGINS = {"serializers", "partitioner", "interceptors", "hooks", "metrics"}
+_PLUGINS = {"serializers", "deserializers", "partitioner", "interceptors", "hooks", "metrics"}
 _FORMATS = {"wire", "protocol", "compression"}
 _CORE = {
     "core.batching",
     "core.columns",
-    "core.membership",
+    "core.fetching",
     "core.metadata",
     "core.outcomes",
     "core.requests",
@@ -55,6 +55,7 @@ ARROWS: dict[str, set[str]] = {
     "protocol": _ERRORS | {"wire", "compression", "record", "_common.uncompiled"},
     "partitioner": _ERRORS | {"record", "wire"},
     "serializers": _ERRORS | {"record"},
+    "deserializers": _ERRORS | {"record"},
     "interceptors": _ERRORS | {"record"},
     "hooks": _ERRORS | {"record"},
     "metrics": _ERRORS | {"record", "_common.uncompiled"},
@@ -64,6 +65,7 @@ ARROWS: dict[str, set[str]] = {
     "core.outcomes": _BELOW_CORE,
     "core.requests": _BELOW_CORE | {"_build"},
     "core.metadata": _BELOW_CORE | {"core.requests"},
+    "core.fetching": _BELOW_CORE | {"core.metadata", "core.requests"},
     "core.waiting": _BELOW_CORE | {"core.outcomes"},
     "core.batching": _BELOW_CORE | {"core.outcomes", "core.requests", "core.waiting"},
     "core.columns": _BELOW_CORE | {"core.batching", "core.outcomes"},
@@ -134,7 +136,7 @@ ARROWS: dict[str, set[str]] = {
         "_client.validation",
     },
     "admin": _CLIENT | {"_client.factory", "_client.transaction_admin", "_client.validation"},
-    "consumer": _CLIENT | {"_client.transaction_admin", "admin"},
+    "consumer": _CLIENT | {"_client.factory", "_client.transaction_admin", "_client.validation", "admin"},
     "broker": {"broker.broker", "broker.cluster", "broker.config"},
     "broker.image": _BELOW_BROKER,
     "broker.faults": _BELOW_BROKER,
@@ -217,7 +219,8 @@ ARROWS: dict[str, set[str]] = {
     | {"producer", "admin", "consumer", "broker", "broker.controller", "broker.image", "broker.replicas", "gateway"},
     "spark": _CLIENT | {"producer", "admin", "_client.bulk", "_client.arrow", "_client.validation"},
     "cli": _CLIENT | {"_build", "_client.factory", "producer", "admin", "consumer", "broker", "gateway"},
-    "__init__": _CLIENT | {"producer", "transaction_pool", "_client.bulk", "_client.transactions", "_build"},
+    "__init__": _CLIENT
+    | {"_build", "_client.bulk", "_client.transactions", "consumer", "producer", "transaction_pool"},
     "__main__": {"cli"},
 }
 

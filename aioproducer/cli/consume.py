@@ -23,7 +23,7 @@ from aioproducer.cli.reading import FORMATS, guess_format
 from aioproducer.cli.running import Interruption, run
 from aioproducer.cli.worker import WholeWrites, Worker
 from aioproducer.cli.writing import DEFAULT_FIELDS, FIELDS, Writer, writer_for
-from aioproducer.consumer import ConsumedRecord, Position, Reader
+from aioproducer.consumer import ConsumerRecord, Position, Reader
 
 T = TypeVar("T")
 
@@ -213,7 +213,7 @@ class Output:
         job = self._job
         self._writer = await self._do(lambda: writer_for(job.format, file, job.fields, job.separator))
 
-    async def write(self, records: list[ConsumedRecord]) -> None:
+    async def write(self, records: list[ConsumerRecord]) -> None:
         """Write records; see ``Writer``."""
         writer = self._writer
         assert writer is not None

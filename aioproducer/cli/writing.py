@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, Protocol, TypeAlias
 
 from aioproducer.cli.columns import base64_name
 from aioproducer.cli.exits import CommandError, missing
-from aioproducer.consumer import ConsumedRecord
+from aioproducer.consumer import ConsumerRecord
 from aioproducer.record import HeaderPair
 
 FIELDS = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
@@ -27,7 +27,7 @@ Cell: TypeAlias = str | int | bytes | tuple[HeaderPair, ...] | None
 class Writer(Protocol):
     """Writes records into a file; it blocks."""
 
-    def write(self, records: Sequence[ConsumedRecord]) -> None:
+    def write(self, records: Sequence[ConsumerRecord]) -> None:
         """Write these.
 
         Raises:
@@ -39,7 +39,7 @@ class Writer(Protocol):
         """Write what is behind the last record; the file stays open."""
 
 
-def _cell(record: ConsumedRecord, field: str) -> Cell:
+def _cell(record: ConsumerRecord, field: str) -> Cell:
     return record.timestamp_ms if field == "timestamp" else getattr(record, field)
 
 
@@ -59,7 +59,7 @@ class LinesWriter:
         self._fields = fields
         self._separator = separator
 
-    def write(self, records: Sequence[ConsumedRecord]) -> None:
+    def write(self, records: Sequence[ConsumerRecord]) -> None:
         if list(self._fields) == ["value"]:
             lines = [record.value or b"" for record in records]
         else:
@@ -99,10 +99,10 @@ class JsonLinesWriter:
         self._fields = fields
         self._encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
-    def write(self, records: Sequence[ConsumedRecord]) -> None:
+    def write(self, records: Sequence[ConsumerRecord]) -> None:
         self._file.write("".join([self._encode(self._object(record)) + "\n" for record in records]).encode())
 
-    def _object(self, record: ConsumedRecord) -> dict[str, object]:
+    def _object(self, record: ConsumerRecord) -> dict[str, object]:
         row: dict[str, object] = {}
         for field in self._fields:
             cell = _cell(record, field)
@@ -127,7 +127,7 @@ class CsvWriter:
         self._fields = fields
         self._header_due = True
 
-    def write(self, records: Sequence[ConsumedRecord]) -> None:
+    def write(self, records: Sequence[ConsumerRecord]) -> None:
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         if self._header_due:
@@ -137,7 +137,7 @@ class CsvWriter:
             writer.writerow([self._shown(record, field) for field in self._fields])
         self._file.write(text.getvalue().encode())
 
-    def _shown(self, record: ConsumedRecord, field: str) -> object:
+    def _shown(self, record: ConsumerRecord, field: str) -> object:
         cell = _cell(record, field)
         if isinstance(cell, tuple):
             return _json_headers(cell)
@@ -182,10 +182,10 @@ class ArrowWriter:
             self._writer: Any = pyarrow.parquet.ParquetWriter(file, self._schema)
         else:
             self._writer = pyarrow.ipc.new_stream(file, self._schema)
-        self._gathered: list[ConsumedRecord] = []
+        self._gathered: list[ConsumerRecord] = []
         self._size = 0
 
-    def write(self, records: Sequence[ConsumedRecord]) -> None:
+    def write(self, records: Sequence[ConsumerRecord]) -> None:
         self._gathered += records
         self._size += sum(len(record.key or b"") + len(record.value or b"") for record in records)
         if len(self._gathered) >= GROUP_ROWS or self._size >= GROUP_BYTES:

@@ -1,4 +1,4 @@
-"""The producer's configuration: all of Kafka's keys, parsed and checked as in Kafka."""
+"""The configuration of producers and consumers: all of Kafka's keys, parsed and checked as in Kafka."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from aioproducer.config.producer import CONFIG_DEF, ProducerConfig
 from aioproducer.config.properties import load_properties
 
 if TYPE_CHECKING:
-    from aioproducer.config.config_dict import ConnectionConfigDict, ProducerConfigDict
+    from aioproducer.config.config_dict import ConnectionConfigDict, ConsumerConfigDict, ProducerConfigDict
+    from aioproducer.config.consumer import ConsumerConfig
 
 __all__ = [
     "CONFIG_DEF",
@@ -26,6 +27,8 @@ __all__ = [
     "ConfigDef",
     "ConfigKey",
     "ConnectionConfigDict",
+    "ConsumerConfig",
+    "ConsumerConfigDict",
     "Importance",
     "Password",
     "ProducerConfig",
@@ -41,8 +44,12 @@ __all__ = [
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
-        """Import the types of the keys when something asks for them: no producer needs them."""
-        if name not in ("ConnectionConfigDict", "ProducerConfigDict"):
+        """Import what no producer needs when something asks for it: the types of the keys, and the consumer's keys."""
+        if name == "ConsumerConfig":
+            from aioproducer.config.consumer import ConsumerConfig
+
+            return ConsumerConfig
+        if name not in ("ConnectionConfigDict", "ConsumerConfigDict", "ProducerConfigDict"):
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         from aioproducer.config import config_dict
 

@@ -16,6 +16,7 @@ from typing import Literal, TypedDict
 
 from aioproducer.config.definition import Password
 from aioproducer.config.value_types import (
+    DeserializerValue,
     EngineFactoryValue,
     InterceptorValue,
     PartitionerValue,
@@ -25,8 +26,8 @@ from aioproducer.config.value_types import (
 )
 
 
-class ConnectionConfigDict(TypedDict, total=False):
-    """The keys about connections: those of ``Admin`` and ``Reader``."""
+class ClientConfigDict(TypedDict, total=False):
+    """The keys about connections that every client has."""
 
     bootstrap_resolve_timeout_ms: int
     """Without effect. Milliseconds for which names in bootstrap.servers that do not resolve are retried; 0: only one
@@ -58,11 +59,6 @@ class ConnectionConfigDict(TypedDict, total=False):
     connections_max_idle_ms: int
     """Milliseconds without traffic after which a connection is closed; negative: never. Default: `540000`."""
 
-    max_in_flight_requests_per_connection: int
-    """Unanswered produce requests per broker; at most 5 with idempotence. As in Java, values above 5 are rejected
-    unless enable.idempotence is false. Default: `5`.
-    """
-
     metadata_cluster_check_enable: bool
     """Send the expected cluster id and node id with ApiVersions, so that a broker can reject a misrouted connection
     (KIP-1242). Default: `true`.
@@ -70,9 +66,6 @@ class ConnectionConfigDict(TypedDict, total=False):
 
     metadata_max_age_ms: int
     """Milliseconds after which metadata is refreshed even without any sign of a change. Default: `300000`."""
-
-    metadata_max_idle_ms: int
-    """Milliseconds without a send after which a topic's metadata is dropped (KIP-526). Default: `300000`."""
 
     metadata_recovery_rebootstrap_trigger_ms: int
     """Milliseconds without fresh metadata after which the producer starts again from bootstrap.servers (KIP-1102).
@@ -83,9 +76,6 @@ class ConnectionConfigDict(TypedDict, total=False):
     """rebootstrap: start again from bootstrap.servers if no known broker can be reached; none: keep trying the known
     brokers (KIP-899). Default: `rebootstrap`.
     """
-
-    receive_buffer_bytes: int
-    """Bytes of the socket's receive buffer (SO_RCVBUF); -1: the system's choice. Default: `32768`."""
 
     reconnect_backoff_max_ms: int
     """Maximum wait between attempts to connect to one broker, in milliseconds. If only reconnect.backoff.ms is given:
@@ -418,15 +408,30 @@ class ConnectionConfigDict(TypedDict, total=False):
     error contains the keytool command that converts it. Default: none.
     """
 
-    transaction_abort_grace_ms: int
-    """Milliseconds that `async with producer.transaction()` waits for an abort when an exception or a cancellation ends
-    the block; the abort goes on in the background after that. Default: `1000`.
-    """
-
     ssl_context: ssl.SSLContext | None
     """An ``ssl.SSLContext`` that replaces all ``ssl`` keys. With it, ``security_protocol`` is SSL unless given.
 
     Default: none.
+    """
+
+
+class ConnectionConfigDict(ClientConfigDict, total=False):
+    """The keys about connections: those of ``Admin`` and ``Reader``."""
+
+    max_in_flight_requests_per_connection: int
+    """Unanswered produce requests per broker; at most 5 with idempotence. As in Java, values above 5 are rejected
+    unless enable.idempotence is false. Default: `5`.
+    """
+
+    metadata_max_idle_ms: int
+    """Milliseconds without a send after which a topic's metadata is dropped (KIP-526). Default: `300000`."""
+
+    receive_buffer_bytes: int
+    """Bytes of the socket's receive buffer (SO_RCVBUF); -1: the system's choice. Default: `32768`."""
+
+    transaction_abort_grace_ms: int
+    """Milliseconds that `async with producer.transaction()` waits for an abort when an exception or a cancellation ends
+    the block; the abort goes on in the background after that. Default: `1000`.
     """
 
 
@@ -553,4 +558,152 @@ class ProducerConfigDict(ConnectionConfigDict, total=False):
     value_serializer: SerializerValue | None
     """Serializer of values; as key.serializer. Java requires one; here bytes pass unchanged if none is given. Default:
     none.
+    """
+
+
+class ConsumerConfigDict(ClientConfigDict, total=False):
+    """The keys of ``Consumer``, except those that are rejected."""
+
+    allow_auto_create_topics: bool
+    """Let brokers create an assigned topic that does not exist, if auto.create.topics.enable permits it. Default:
+    `true`.
+    """
+
+    auto_commit_interval_ms: int
+    """Without effect. Milliseconds between automatic commits. This consumer reads assigned partitions; it does not join
+    groups yet. Default: `5000`.
+    """
+
+    auto_offset_reset: str
+    """Where to begin without a valid offset. earliest: the first record; latest: behind the last one; none: raise
+    NoOffsetForPartitionError; by_duration:PnDTnHnMn.nS: the first record of that last time (KIP-1106). With by_duration
+    and no record that young, reading begins behind the last record; Java waits for one. In a re-created topic reading
+    begins at its first record, unless none. Default: `latest`.
+    """
+
+    check_crcs: bool
+    """Check the checksum of each batch before it is decoded. Default: `true`."""
+
+    client_rack: str
+    """The rack, or zone, in which this client runs, as in broker.rack (KIP-1123). Default: ""."""
+
+    default_api_timeout_ms: int
+    """Milliseconds that a call without a timeout argument may take. Default: `60000`."""
+
+    enable_auto_commit: bool
+    """Without effect. Commit offsets of processed records automatically. This consumer reads assigned partitions; it
+    does not join groups yet. Default: `true`.
+    """
+
+    enable_metrics_push: bool
+    """Without effect. Push this client's metrics to the brokers on request (KIP-714). Metrics are not pushed to brokers
+    yet; Producer.metrics() returns them. Default: `true`.
+    """
+
+    exclude_internal_topics: bool
+    """Without effect. Keep internal topics out of pattern subscriptions. This consumer reads assigned partitions; it
+    does not join groups yet. Default: `true`.
+    """
+
+    fetch_buffer_bytes: int
+    """Bytes of fetched records in memory, over all partitions and brokers. A reader that is slower than the brokers
+    stops the fetches. One batch that is larger than the limits still arrives (KIP-74). Kafka does not have this key.
+    Default: `67108864`.
+    """
+
+    fetch_max_bytes: int
+    """Bytes of records in one response; a first batch that is larger still arrives (KIP-74). At most
+    fetch.buffer.bytes, divided by the number of brokers that are fetched from. Default: `52428800`.
+    """
+
+    fetch_max_wait_ms: int
+    """Milliseconds that a broker waits for fetch.min.bytes. Default: `500`."""
+
+    fetch_min_bytes: int
+    """Bytes that a broker waits for before it responds, for at most fetch.max.wait.ms. Default: `1`."""
+
+    group_protocol: Literal["CLASSIC", "CONSUMER", "classic", "consumer"]
+    """Without effect. The protocol of groups (KIP-848). This consumer reads assigned partitions; it does not join
+    groups yet. Default: `classic`.
+    """
+
+    group_remote_assignor: str | None
+    """Without effect. The assignor of the broker (KIP-848). This consumer reads assigned partitions; it does not join
+    groups yet. Default: none.
+    """
+
+    heartbeat_interval_ms: int
+    """Without effect. Milliseconds between heartbeats. This consumer reads assigned partitions; it does not join groups
+    yet. Default: `3000`.
+    """
+
+    internal_throw_on_fetch_stable_offset_unsupported: bool
+    """Without effect. Fail instead of waiting for stable committed offsets. This consumer reads assigned partitions; it
+    does not join groups yet. Default: `false`.
+    """
+
+    isolation_level: Literal["read_committed", "read_uncommitted"]
+    """read_uncommitted: every record; read_committed: no records of aborted transactions, and none behind the first
+    open transaction (KIP-98). Default: `read_uncommitted`.
+    """
+
+    key_deserializer: DeserializerValue | None
+    """Deserializer of keys: an object with deserialize(topic, data, headers), a callable of the bytes,
+    "module:attribute", an entry point of the group aioproducer.deserializers, or one of Kafka's class names. Java
+    requires one; here bytes pass unchanged if none is given. Default: none.
+    """
+
+    max_partition_fetch_bytes: int
+    """Bytes of records of one partition in a response; a first batch that is larger still arrives. Default: `1048576`.
+    """
+
+    max_poll_interval_ms: int
+    """Without effect. Milliseconds between two polls of a member. This consumer reads assigned partitions; it does not
+    join groups yet. Default: `300000`.
+    """
+
+    max_poll_records: int
+    """Records that poll returns unless its max_records says otherwise. Default: `500`."""
+
+    metric_reporters: str | Sequence[str]
+    """Without effect. Plug-ins that receive every metric. There is no JMX here: read Producer.metrics(), or use hooks.
+    Any class except Kafka's JmxReporter is rejected. Default: `org.apache.kafka.common.metrics.JmxReporter`.
+    """
+
+    metrics_num_samples: int
+    """Without effect. About metrics. The consumer has no metrics yet. Default: `2`."""
+
+    metrics_recording_level: Literal["INFO", "DEBUG", "TRACE"]
+    """Without effect. About metrics. The consumer has no metrics yet. Default: `INFO`."""
+
+    metrics_sample_window_ms: int
+    """Without effect. About metrics. The consumer has no metrics yet. Default: `30000`."""
+
+    partition_assignment_strategy: str | Sequence[str]
+    """Without effect. The assignors of the group. This consumer reads assigned partitions; it does not join groups yet.
+    Default:
+    `org.apache.kafka.clients.consumer.RangeAssignor,org.apache.kafka.clients.consumer.CooperativeStickyAssignor`.
+    """
+
+    receive_buffer_bytes: int
+    """Size of the socket's receive buffer (SO_RCVBUF); -1 for the system's default. Default: `65536`."""
+
+    session_timeout_ms: int
+    """Without effect. Milliseconds without a heartbeat that end a membership. This consumer reads assigned partitions;
+    it does not join groups yet. Default: `45000`.
+    """
+
+    share_acknowledgement_mode: str
+    """Without effect. About share groups (KIP-932). This consumer reads assigned partitions; it does not join groups
+    yet. Default: `implicit`.
+    """
+
+    share_acquire_mode: str
+    """Without effect. About share groups (KIP-932). This consumer reads assigned partitions; it does not join groups
+    yet. Default: `BATCH_OPTIMIZED`.
+    """
+
+    value_deserializer: DeserializerValue | None
+    """Deserializer of values, as key.deserializer. Java requires one; here bytes pass unchanged if none is given.
+    Default: none.
     """

@@ -10,6 +10,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable
 
+from aioproducer.config.consumer import CONSUMER_CONFIG_DEF
 from aioproducer.config.definition import NO_DEFAULT, ConfigKey, Status, Type
 from aioproducer.config.documentation import shown_default
 from aioproducer.config.own_keys import OWN_KEYS
@@ -37,6 +38,7 @@ from typing import Literal, TypedDict
 
 from aioproducer.config.definition import Password
 from aioproducer.config.value_types import (
+    DeserializerValue,
     EngineFactoryValue,
     InterceptorValue,
     PartitionerValue,
@@ -91,12 +93,14 @@ _TYPES = {
 _SPECIAL_TYPES = {
     "acks": 'Literal["all", "-1", "0", "1", -1, 0, 1]',
     "interceptor.classes": "str | Sequence[InterceptorValue]",
+    "key.deserializer": "DeserializerValue",
     "key.serializer": "SerializerValue",
     "partitioner.class": "PartitionerValue",
     "sasl.mechanism": 'Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "AWS_MSK_IAM"]',
     "sasl.password": "PasswordValue",
     "sasl.token.provider": "TokenProviderValue",
     "ssl.engine.factory.class": "EngineFactoryValue",
+    "value.deserializer": "DeserializerValue",
     "value.serializer": "SerializerValue",
 }
 
@@ -162,19 +166,31 @@ def config_dict_source() -> str:
     Keys that are rejected are left out, so that type checkers find them.
     """
     keys = [key for key in CONFIG_DEF.keys.values() if key.status is not Status.REFUSED]
-    shared = [key for key in keys if key.name in _CONNECTION_NAMES]
+    consumer_keys = [key for key in CONSUMER_CONFIG_DEF.keys.values() if key.status is not Status.REFUSED]
+    # The same object in both definitions, as a key with another default is another one.
+    common = [key for key in keys if any(key is other for other in consumer_keys)]
+    shared = [key for key in common if key.name in _CONNECTION_NAMES]
+    more = [key for key in keys if key.name in _CONNECTION_NAMES and key not in common]
     own = [key for key in keys if key.name not in _CONNECTION_NAMES]
+    client = _class(
+        "ClientConfigDict", "TypedDict", "The keys about connections that every client has.", shared, _SSL_CONTEXT
+    )
     connection = _class(
         "ConnectionConfigDict",
-        "TypedDict",
+        "ClientConfigDict",
         "The keys about connections: those of ``Admin`` and ``Reader``.",
-        shared,
-        _SSL_CONTEXT,
+        more,
     )
     producer = _class(
         "ProducerConfigDict", "ConnectionConfigDict", "The keys of ``Producer``, except those that are rejected.", own
     )
-    return "\n\n".join([_HEADER.rstrip("\n") + "\n", connection, producer])
+    consumer = _class(
+        "ConsumerConfigDict",
+        "ClientConfigDict",
+        "The keys of ``Consumer``, except those that are rejected.",
+        [key for key in consumer_keys if key not in shared],
+    )
+    return "\n\n".join([_HEADER.rstrip("\n") + "\n", client, connection, producer, consumer])
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from aioproducer.config.client_files import ALIASES, SCHEMA_REGISTRY_PREFIXES
+from aioproducer.config.consumer_keys import CONSUMER_KEYS
 from aioproducer.config.definition import NO_DEFAULT, ConfigKey, Status, Type
 from aioproducer.config.own_keys import OWN_KEYS
 from aioproducer.config.producer import CONFIG_DEF
@@ -153,6 +154,20 @@ def configuration_page() -> str:
     ):
         chosen = [key for key in keys if key.status is status]
         parts += [f"## {title}\n\n{sentence}\n\n", head, "\n".join(_row(key) for key in chosen), "\n\n"]
+    parts += [
+        "## Keys of the consumer\n\n",
+        "`Consumer` has all keys of the consumer of Apache Kafka 4.4, in the first two forms. Those about connections "
+        "and security are the producer's above, with 65536 for `receive.buffer.bytes`. The others:\n\n",
+        head,
+        "\n".join(
+            _row(key) for key in CONSUMER_KEYS if key.status is Status.SUPPORTED and key.name not in CONFIG_DEF.keys
+        ),
+        "\n\nAccepted, without effect: ",
+        ", ".join(f"`{key.name}`" for key in CONSUMER_KEYS if key.status is Status.WITHOUT_EFFECT),
+        ". Refused, as the consumer joins no groups and calls no interceptors yet: ",
+        ", ".join(f"`{key.name}`" for key in CONSUMER_KEYS if key.status is Status.REFUSED),
+        ".\n\n",
+    ]
     parts += [
         "## Coming from another client\n\n",
         "The names of these keys in librdkafka, and in kafka-python and aiokafka (with `_` for `.`). Here those names "

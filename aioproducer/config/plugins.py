@@ -37,6 +37,12 @@ def _java_serializers() -> Mapping[str, object]:
     return JAVA_CLASS_NAMES
 
 
+def _java_deserializers() -> Mapping[str, object]:
+    from aioproducer.deserializers import JAVA_CLASS_NAMES
+
+    return JAVA_CLASS_NAMES
+
+
 def _java_partitioners() -> Mapping[str, object]:
     from aioproducer.partitioner import RoundRobinPartitioner
 
@@ -56,6 +62,7 @@ def _java_ssl_engine_factories() -> Mapping[str, object]:
 
 
 SERIALIZER = PluginKind("aioproducer.serializers", ("serialize",), True, _java_serializers)
+DESERIALIZER = PluginKind("aioproducer.deserializers", ("deserialize",), True, _java_deserializers)
 PARTITIONER = PluginKind("aioproducer.partitioners", ("partition",), True, _java_partitioners)
 INTERCEPTOR = PluginKind(
     "aioproducer.interceptors", ("on_send", "on_headers", "on_acknowledgement"), False, _no_java_classes

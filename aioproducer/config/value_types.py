@@ -23,6 +23,12 @@ class SerializerObject(Protocol):
     def serialize(self, topic: str, value: Any, headers: list[HeaderPair], /) -> Serialized | Awaitable[Serialized]: ...
 
 
+class DeserializerObject(Protocol):
+    """An object that deserializes keys or values."""
+
+    def deserialize(self, topic: str, data: bytes | None, headers: tuple[HeaderPair, ...], /) -> object: ...
+
+
 class PartitionerObject(Protocol):
     """An object that chooses the partitions of records."""
 
@@ -54,6 +60,9 @@ SerializerValue: TypeAlias = (
     SerializerObject | type[SerializerObject] | Callable[[Any], Serialized | Awaitable[Serialized]] | str
 )
 """An object or a class with ``serialize``, a function of the value, or the name of one of them."""
+
+DeserializerValue: TypeAlias = DeserializerObject | type[DeserializerObject] | Callable[[bytes], object] | str
+"""An object or a class with ``deserialize``, a function of the bytes, or the name of one of them."""
 
 PartitionerValue: TypeAlias = (
     PartitionerObject

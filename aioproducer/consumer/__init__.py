@@ -1,7 +1,15 @@
-"""Reading: assigned partitions, from where and until where the caller says."""
+"""Consumers: ``Consumer`` reads assigned partitions, ``Reader`` those of one topic between two positions.
+
+``Consumer`` has the fetcher of ``core.fetching``; its docstring has the design. ``Reader`` keeps its own, simpler
+fetches (``fetching.py``) until that fetcher has proven itself.
+"""
 
 from __future__ import annotations
 
-from aioproducer.consumer.reader import ConsumedRecord, Position, Reader
+from aioproducer.consumer.consumer import Consumer
+from aioproducer.consumer.decoding import OnDeserializationError
+from aioproducer.consumer.reader import Position, Reader
+from aioproducer.core.fetching.lookups import OffsetAndTimestamp
+from aioproducer.core.fetching.records import ConsumerRecord
 
-__all__ = ["ConsumedRecord", "Position", "Reader"]
+__all__ = ["Consumer", "ConsumerRecord", "OffsetAndTimestamp", "OnDeserializationError", "Position", "Reader"]

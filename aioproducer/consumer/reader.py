@@ -14,7 +14,7 @@ from itertools import repeat
 from random import Random
 from time import perf_counter
 from types import TracebackType
-from typing import Literal, NamedTuple, Self, TypeAlias, Unpack
+from typing import Literal, Self, TypeAlias, Unpack
 
 from aioproducer import config as configuration
 from aioproducer._common.client_log import ClientLog
@@ -27,6 +27,7 @@ from aioproducer.admin import (
     partition_count,
 )
 from aioproducer.consumer.fetching import FetchLimits, Found, Progress, answers, fetch_request, take
+from aioproducer.core.fetching.records import ConsumerRecord
 from aioproducer.core.metadata.cluster import NO_LEADER
 from aioproducer.core.requests.retry import Attempts, ExponentialBackoff
 from aioproducer.errors import (
@@ -39,7 +40,6 @@ from aioproducer.errors import (
 )
 from aioproducer.io.client import BrokerClient
 from aioproducer.protocol.messages.fetch import FetchResponse, PartitionData
-from aioproducer.record import HeaderPair
 from aioproducer.transport.base import Connector
 
 Position: TypeAlias = Literal["beginning", "end"] | int | datetime
@@ -60,18 +60,6 @@ LONGEST_TURN = 0.0005
 SLICE = 500
 # No batch may become larger than this when it is decompressed.
 LARGEST_BATCH = 256 * 1024 * 1024
-
-
-class ConsumedRecord(NamedTuple):
-    """A record as it was read; ``timestamp_ms`` is milliseconds since 1970, the producer's or the broker's."""
-
-    topic: str
-    partition: int
-    offset: int
-    timestamp_ms: int
-    key: bytes | None
-    value: bytes | None
-    headers: tuple[HeaderPair, ...]
 
 
 class Reader:
@@ -196,8 +184,8 @@ class Reader:
         # What has been fetched and not handed on yet: batches, those of the batch that comes first, and of these what
         # `anext` has left. A caller who is cancelled, or gives an iteration up, loses nothing of it.
         self._found: deque[Found] = deque()
-        self._slices_of_first: Iterator[list[ConsumedRecord]] | None = None
-        self._left: Iterator[ConsumedRecord] = iter(())
+        self._slices_of_first: Iterator[list[ConsumerRecord]] | None = None
+        self._left: Iterator[ConsumerRecord] = iter(())
         self._iterated = False
         self._turn_began = 0.0
 
@@ -292,7 +280,7 @@ class Reader:
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> ConsumedRecord:
+    async def __anext__(self) -> ConsumerRecord:
         for record in self._left:
             return record
         if not self._iterated:
@@ -304,7 +292,7 @@ class Reader:
         self._left = iter(records)
         return next(self._left)
 
-    async def batches(self) -> AsyncIterator[list[ConsumedRecord]]:
+    async def batches(self) -> AsyncIterator[list[ConsumerRecord]]:
         """The records, some at a time; all of one list are of one partition.
 
         Whoever stops in the middle, or is cancelled, may go on later, here or record by record: with what comes behind
@@ -327,7 +315,7 @@ class Reader:
         if not self._started:
             raise RuntimeError("the Reader is not started: use it inside `async with Reader(...)`")
 
-    async def _next_records(self) -> list[ConsumedRecord] | None:
+    async def _next_records(self) -> list[ConsumerRecord] | None:
         """Some records of one partition, never none; ``None`` where all have been handed on."""
         if perf_counter() - self._turn_began > LONGEST_TURN:
             await asyncio.sleep(0)
@@ -354,15 +342,17 @@ class Reader:
                 self._turn_began = perf_counter()
         return None
 
-    def _slices(self, found: Found) -> Iterator[list[ConsumedRecord]]:
+    def _slices(self, found: Found) -> Iterator[list[ConsumerRecord]]:
         topic, partition, stop = self._topic, found.progress.partition, found.progress.stop
-        records: list[ConsumedRecord] = []
+        records: list[ConsumerRecord] = []
+        epoch = found.batch.partition_leader_epoch
+        leader_epoch = epoch if epoch >= 0 else None
         for offset, timestamp_ms, _, key, value, headers in found.batch.records(LARGEST_BATCH):
             if offset < found.first:
                 continue
             if stop is not None and offset >= stop:
                 break
-            records.append(ConsumedRecord(topic, partition, offset, timestamp_ms, key, value, headers))
+            records.append(ConsumerRecord(topic, partition, offset, timestamp_ms, key, value, headers, leader_epoch))
             if len(records) >= SLICE:
                 yield records
                 records = []
@@ -520,12 +510,12 @@ class Reader:
         progress.position = max(earliest, progress.position)
 
 
-def _raising(error: KafkaError) -> Iterator[list[ConsumedRecord]]:
+def _raising(error: KafkaError) -> Iterator[list[ConsumerRecord]]:
     """Raises it whenever asked."""
     return map(_raise, repeat(error))
 
 
-def _raise(error: KafkaError) -> list[ConsumedRecord]:
+def _raise(error: KafkaError) -> list[ConsumerRecord]:
     raise error.fresh()
 
 

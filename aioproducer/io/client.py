@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Callable
 from random import Random
 from typing import TypeVar
 
@@ -57,6 +58,8 @@ class BrokerClient(NodeOwner):
         self._pool = NodePool(loop, metadata, self, connector, settings, Metrics(2, 30_000), Hooks(), random)
         self._changed = loop.create_future()
         self._renewing = asyncio.Lock()
+        self.on_change: Callable[[MetadataChange], object] | None = None
+        """Receives each change of metadata, for another client that shares the metadata and has its own connections."""
 
     # Requests
 
@@ -247,12 +250,34 @@ class BrokerClient(NodeOwner):
                 raise
             raise self._too_late(timeout) from None
 
+    async def update_metadata(self, timeout: float) -> None:
+        """Send the Metadata request that is due and apply its response; return at once if none is due.
+
+        A failure that may pass is left to the backoff of metadata.
+
+        Raises:
+            KafkaTimeoutError: there was no response in time.
+            KafkaError: the cluster rejects the client.
+        """
+        try:
+            async with asyncio.timeout(timeout), self._renewing:
+                if self.metadata.next_update_delay(self._loop.time()) <= 0:
+                    await self._send_metadata(timeout)
+        except TimeoutError as error:
+            if isinstance(error, KafkaError):
+                raise
+            raise self._too_late(timeout) from None
+
     async def _request_metadata(self, timeout: float) -> None:
         metadata = self.metadata
         metadata.request_update(self._loop.time(), "a call needs it")
         delay = metadata.next_update_delay(self._loop.time())
         if delay > 0:
             await asyncio.sleep(delay)
+        await self._send_metadata(timeout)
+
+    async def _send_metadata(self, timeout: float) -> None:
+        metadata = self.metadata
         node = await self._any_usable()
         version = node.negotiate(ApiKey.METADATA)
         request = metadata.build_request(self._loop.time())
@@ -270,6 +295,12 @@ class BrokerClient(NodeOwner):
         self._apply(metadata.handle_response(response, self._loop.time(), version=completed.version))
 
     def _apply(self, change: MetadataChange) -> None:
+        self.apply_change(change)
+        if self.on_change is not None:
+            self.on_change(change)
+
+    def apply_change(self, change: MetadataChange) -> None:
+        """Retire and move nodes after a change of the metadata."""
         self._pool.apply(change)
         # A call may wait for a node: the end of its attempt to connect causes no notification.
         self._wake_waiting()

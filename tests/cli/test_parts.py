@@ -26,7 +26,7 @@ from aioproducer.cli.running import Interruption, run, run_briefly
 from aioproducer.cli.tally import Latencies, Tally
 from aioproducer.cli.worker import WholeWrites, Worker
 from aioproducer.cli.writing import JsonLinesWriter, LinesWriter
-from aioproducer.consumer import ConsumedRecord
+from aioproducer.consumer import ConsumerRecord
 from aioproducer.errors import ConfigurationError, KafkaStorageError, RecordTooLargeError
 from aioproducer.record import TopicPartition
 
@@ -158,7 +158,7 @@ def test_a_log_message_is_one_line_whatever_is_in_it():
 
 
 def record(value, key=None, headers=()):
-    return ConsumedRecord("t", 1, 2, 3, key, value, headers)
+    return ConsumerRecord("t", 1, 2, 3, key, value, headers)
 
 
 def test_lines_and_json_lines():

@@ -15,7 +15,7 @@ from aioproducer.cli.columns import Columns, Outgoing
 from aioproducer.cli.exits import CommandError
 from aioproducer.cli.reading import BadLine, LineReader, Reading, guess_format, rows
 from aioproducer.cli.writing import DEFAULT_FIELDS, JsonLinesWriter
-from aioproducer.consumer import ConsumedRecord
+from aioproducer.consumer import ConsumerRecord
 
 
 class Pieces(io.RawIOBase):
@@ -136,8 +136,8 @@ def test_json_lines_may_begin_with_a_byte_order_mark():
 def test_json_lines_that_were_written_for_bytes_that_are_no_text_are_read_back():
     """Values were left out, and header values became other bytes."""
     records = [
-        ConsumedRecord("t", 0, 0, 5, b"k", b"\xff\xfe", (("h", b"\xff\0"), ("h", None))),
-        ConsumedRecord("t", 0, 1, 6, b"\xff", None, ()),
+        ConsumerRecord("t", 0, 0, 5, b"k", b"\xff\xfe", (("h", b"\xff\0"), ("h", None))),
+        ConsumerRecord("t", 0, 1, 6, b"\xff", None, ()),
     ]
     file = io.BytesIO()
     JsonLinesWriter(file, DEFAULT_FIELDS).write(records)

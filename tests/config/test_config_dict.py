@@ -135,5 +135,5 @@ def test_the_hints_of_the_constructors_resolve() -> None:
 
 
 def test_the_package_has_no_other_names_than_its_own() -> None:
-    with pytest.raises(AttributeError, match="no attribute 'ConsumerConfigDict'"):
-        getattr(configuration, "ConsumerConfigDict")  # noqa: B009  # type checkers would find it
+    with pytest.raises(AttributeError, match="no attribute 'AdminConfigDict'"):
+        getattr(configuration, "AdminConfigDict")  # noqa: B009  # type checkers would find it

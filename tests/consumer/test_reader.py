@@ -121,7 +121,7 @@ async def test_records_are_read_as_they_were_sent(codec):
             await producer.send("a", None)
         async with reader_of(cluster) as reader:
             first, second = [record async for record in reader]
-        assert first == ("a", 0, 0, 17, b"key", b"value" * 100, (("h", None), ("h", b"1")))
+        assert first[:7] == ("a", 0, 0, 17, b"key", b"value" * 100, (("h", None), ("h", b"1")))
         assert (second.offset, second.key, second.value, second.headers) == (1, None, None, ())
 
 

@@ -22,7 +22,7 @@ GROUPS = {
         "_common.client_log",
         "offsets",
     ),
-    "plug-ins": ("serializers", "partitioner", "interceptors", "hooks", "metrics"),
+    "plug-ins": ("serializers", "deserializers", "partitioner", "interceptors", "hooks", "metrics"),
     "producer": (
         "producer",
         "transaction_pool",
@@ -41,7 +41,7 @@ GROUPS = {
     "core": (
         "core.batching",
         "core.columns",
-        "core.membership",
+        "core.fetching",
         "core.metadata",
         "core.outcomes",
         "core.requests",

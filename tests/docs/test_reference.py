@@ -11,7 +11,7 @@ from types import ModuleType
 import pytest
 
 import aioproducer
-from aioproducer import admin, consumer, errors, hooks, partitioner, serializers, spark, testing
+from aioproducer import admin, consumer, deserializers, errors, hooks, partitioner, serializers, spark, testing
 from aioproducer.error_codes import CODES
 from tests.docs.blocks import ROOT
 from tests.docs.site import Page
@@ -26,6 +26,7 @@ INTERNAL = {
     "ProducerConfig": {"originals", "sasl_credentials", "unused", "uses_sasl", "uses_tls"},
     "KafkaError": {"args", "add_note", "fresh", "of_record", "with_traceback"},
     "aioproducer.admin": {"make_client", "partition_count"},
+    "aioproducer.deserializers": {"ResolvedDeserializer"},
     "aioproducer.hooks": {"Hooks"},
     "aioproducer.serializers": {"ResolvedSerializer"},
     "aioproducer.partitioner": {"PartitionLoad", "StickyPartitioner", "check_partition", "resolve_partitioner"},
@@ -55,7 +56,9 @@ def test_every_exported_name_has_an_entry(module: ModuleType, anchors: set[str],
         assert f"{module.__name__}.{name}" in anchors or f"<code>{_broken(name)}</code>" in table, name
 
 
-@pytest.mark.parametrize("module", [admin, hooks, partitioner, serializers], ids=lambda module: module.__name__)
+@pytest.mark.parametrize(
+    "module", [admin, deserializers, hooks, partitioner, serializers], ids=lambda module: module.__name__
+)
 def test_every_public_definition_has_an_entry(module: ModuleType, anchors: set[str]) -> None:
     defined = _defined_in(module)
     assert defined
@@ -75,6 +78,7 @@ def test_every_public_definition_has_an_entry(module: ModuleType, anchors: set[s
         "aioproducer.errors.KafkaError",
         "aioproducer.interceptors.ProducerInterceptor",
         "aioproducer.admin.Admin",
+        "aioproducer.consumer.Consumer",
         "aioproducer.consumer.Reader",
         "aioproducer.testing.EmbeddedClusterThread",
         "aioproducer.testing.EmbeddedCluster",

@@ -1,0 +1,80 @@
+"""Connections and settings of a ``Consumer``, from its configuration."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+from typing import NamedTuple
+
+from aioproducer._client.factory import node_settings
+from aioproducer._common.client_log import ClientLog
+from aioproducer.config.consumer import ConsumerConfig
+from aioproducer.config.consumer_keys import reset_duration_ms
+from aioproducer.core.fetching.fetcher import FetcherSettings
+from aioproducer.core.fetching.reset import OffsetReset, ResetKind
+from aioproducer.core.metadata.cluster_metadata import ClusterMetadata
+from aioproducer.core.requests.retry import ExponentialBackoff
+from aioproducer.io.client import BrokerClient
+from aioproducer.transport.base import Connector
+
+# The topics of an assignment are in use as long as they are assigned, however seldom they are fetched.
+_NEVER_IDLE_MS = 2**53
+
+
+class Clients(NamedTuple):
+    """Two sets of connections over one metadata: a broker answers the requests of a connection one by one.
+
+    A Fetch may wait for ``fetch_max_wait_ms``; requests for metadata and offsets must not wait behind it.
+    """
+
+    control: BrokerClient
+    fetch: BrokerClient
+
+
+def make_clients(
+    config: ConsumerConfig, loop: asyncio.AbstractEventLoop, connector: Connector, random: Random, log: ClientLog
+) -> Clients:
+    """Return the clients of a consumer; ``control`` requests the metadata of both."""
+    metadata = ClusterMetadata(
+        config.connection.bootstrap_addresses,
+        random=random,
+        retry_backoff_ms=config.retry_backoff_ms,
+        retry_backoff_max_ms=config.retry_backoff_max_ms,
+        metadata_max_age_ms=config.metadata_max_age_ms,
+        metadata_max_idle_ms=_NEVER_IDLE_MS,
+        metadata_recovery_strategy=config.connection.metadata_recovery_strategy,
+        metadata_recovery_rebootstrap_trigger_ms=config.connection.metadata_recovery_rebootstrap_trigger_ms,
+        allow_auto_topic_creation=config.allow_auto_create_topics,
+    )
+    control, fetch = (
+        BrokerClient(loop, metadata, connector, node_settings(config.connection, loop, random, log), random=random)
+        for _ in range(2)
+    )
+    control.on_change = fetch.apply_change
+    return Clients(control, fetch)
+
+
+def offset_reset(policy: str) -> OffsetReset:
+    """Return the policy of a checked value of ``auto.offset.reset``."""
+    if policy.startswith(ResetKind.BY_DURATION.value):
+        duration = reset_duration_ms(policy)
+        assert duration is not None
+        return OffsetReset(ResetKind.BY_DURATION, duration)
+    return OffsetReset(ResetKind(policy))
+
+
+def fetcher_settings(config: ConsumerConfig) -> FetcherSettings:
+    """Return the settings of the fetcher, in its units."""
+    return FetcherSettings(
+        min_bytes=config.fetch_min_bytes,
+        max_wait_ms=config.fetch_max_wait_ms,
+        max_bytes=config.fetch_max_bytes,
+        max_partition_bytes=config.max_partition_fetch_bytes,
+        buffer_bytes=config.fetch_buffer_bytes,
+        isolation_level=int(config.isolation_level == "read_committed"),
+        check_crcs=config.check_crcs,
+        reset=offset_reset(config.auto_offset_reset),
+        rack=config.client_rack,
+        retry_backoff=ExponentialBackoff(config.retry_backoff_ms, config.retry_backoff_max_ms),
+        metadata_max_age=config.metadata_max_age_ms / 1000,
+    )

@@ -1,0 +1,257 @@
+"""``FetchDriver``: the tasks and timers that send the fetcher's requests."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
+
+from aioproducer.core.fetching.lookups import PlannedLookup, PlannedReset, PositionLookups
+from aioproducer.core.fetching.partition import FetchPosition
+from aioproducer.errors import KafkaError, NetworkError
+from aioproducer.protocol.messages.offsets import ListOffsetsResponse, OffsetForLeaderEpochResponse
+
+if TYPE_CHECKING:
+    from aioproducer._common.client_log import ClientLog
+    from aioproducer.consumer.connections import Clients
+    from aioproducer.consumer.membership import Membership
+    from aioproducer.core.fetching.fetcher import Fetcher, PlannedFetch
+    from aioproducer.protocol.messages.fetch import FetchRequest
+    from aioproducer.record import TopicPartition
+
+SESSION_END_TIMEOUT = 1.0
+"""Seconds that ``close`` waits for the end of idle fetch sessions. Brokers evict sessions that were not ended."""
+
+
+class FetchDriver:
+    """Sends every request that is due: metadata, lookups of positions, and one Fetch to each node at a time.
+
+    Each event, of the network, the clock or the caller, leads to one pass, ``_run``, in the next iteration of the loop.
+
+    Args:
+        wall_clock: returns seconds since 1970.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        fetcher: Fetcher,
+        clients: Clients,
+        request_timeout: float,
+        wall_clock: Callable[[], float],
+        log: ClientLog,
+        membership: Membership | None,
+    ) -> None:
+        self._loop = loop
+        self._fetcher = fetcher
+        self._lookups = PositionLookups(fetcher)
+        self._clients = clients
+        self._request_timeout = request_timeout
+        self._wall_clock = wall_clock
+        self._log = log
+        self._membership = membership
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_updating = False
+        self._is_asking_group = False
+        self._pass: asyncio.Handle | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._waiters: list[asyncio.Future[None]] = []
+        self._is_closed = False
+        self.error: BaseException | None = None
+        """An error of the whole client, raised once to the next caller that asks."""
+
+    # Passes
+
+    def wake(self) -> None:
+        """Make a pass in the next iteration of the loop."""
+        if self._pass is None and not self._is_closed:
+            self._pass = self._loop.call_soon(self._run)
+
+    def _run(self) -> None:
+        self._pass = None
+        if self._is_closed:
+            return
+        if self.error is not None:
+            # Nothing is sent before the caller has it: repeated attempts with a wrong password would lock an account.
+            self._wake_waiters()
+            return
+        now = self._loop.time()
+        fetcher, metadata = self._fetcher, self._fetcher.metadata
+        fetcher.metadata_applied(now)
+        self._initialize()
+        for lookup in self._lookups.due(now, round(self._wall_clock() * 1000)):
+            self._start(self._look_up(lookup), f"aioproducer-consumer-positions-{lookup.node_id}")
+        for node_id in fetcher.nodes_to_fetch(now):
+            plan = fetcher.build_fetch(node_id, now)
+            if plan is not None:
+                self._start(self._fetch(plan), f"aioproducer-consumer-fetch-{node_id}")
+        if fetcher.partitions and metadata.next_update_delay(now) <= 0 and not self._is_updating:
+            self._is_updating = True
+            self._start(self._update_metadata(), "aioproducer-consumer-metadata")
+        self._arm(now)
+        self._wake_waiters()
+
+    def _arm(self, now: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        when = self._fetcher.next_retry(now)
+        if self._fetcher.partitions and not self._is_updating:
+            when = min(when, now + self._fetcher.metadata.next_update_delay(now))
+        if when < math.inf:
+            self._timer = self._loop.call_at(when, self.wake)
+
+    def _initialize(self) -> None:
+        names = self._fetcher.uninitialized()
+        if self._membership is None:
+            for name in names:
+                self._fetcher.initialize(name, None)
+        elif names and not self._is_asking_group:
+            self._is_asking_group = True
+            self._start(self._ask_group(self._membership, names), "aioproducer-consumer-committed")
+
+    def _start(self, coroutine: Coroutine[Any, Any, None], name: str) -> None:
+        task = self._loop.create_task(coroutine, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.error = error
+        if not self._is_closed:
+            # The event may have been the last one for long: waiters check their conditions after the pass.
+            self.wake()
+
+    # Tasks
+
+    async def _fetch(self, plan: PlannedFetch) -> None:
+        timeout = self._request_timeout + plan.request.max_wait_ms / 1000
+        try:
+            response = await self._clients.fetch.request(
+                plan.request, node_id=plan.node_id, highest=plan.highest, timeout=timeout
+            )
+        except KafkaError as error:
+            self._log.info("Fetch from broker %d: %s", plan.node_id, error)
+            self._fetcher.fetch_failed(plan, error, self._loop.time())
+            return
+        except asyncio.CancelledError:
+            # All tasks of the loop may have been cancelled, but the program continues.
+            self._fetcher.fetch_failed(plan, NetworkError("the task of the request was cancelled"), self._loop.time())
+            raise
+        change = self._fetcher.fetch_answered(plan, response, self._loop.time())
+        if change:
+            for client in self._clients:
+                client.apply_change(change)
+
+    async def _look_up(self, plan: PlannedLookup) -> None:
+        try:
+            response: ListOffsetsResponse | OffsetForLeaderEpochResponse = await self._clients.control.request(
+                plan.request, node_id=plan.node_id, lowest=plan.lowest, timeout=self._request_timeout
+            )
+        except KafkaError as error:
+            self._lookups.failed(plan, error, self._loop.time())
+            return
+        except asyncio.CancelledError:
+            self._lookups.failed(plan, NetworkError("the task of the request was cancelled"), self._loop.time())
+            raise
+        now = self._loop.time()
+        if isinstance(plan, PlannedReset):
+            assert isinstance(response, ListOffsetsResponse)
+            self._lookups.offsets_listed(plan, response, now)
+        else:
+            assert isinstance(response, OffsetForLeaderEpochResponse)
+            self._lookups.epochs_ended(plan, response, now)
+
+    async def _update_metadata(self) -> None:
+        try:
+            await self._clients.control.update_metadata(self._request_timeout)
+        except KafkaError as error:
+            if not error.retriable:
+                raise
+            self._log.info("Metadata: %s", error)
+        finally:
+            self._is_updating = False
+
+    async def _ask_group(self, membership: Membership, names: list[TopicPartition]) -> None:
+        try:
+            committed = await membership.committed(names)
+        except KafkaError as error:
+            if not error.retriable:
+                raise
+            self._log.info("Committed offsets: %s", error)
+            await asyncio.sleep(self._fetcher.settings.retry_backoff.maximum)
+            return
+        finally:
+            self._is_asking_group = False
+        for name in names:
+            offset = committed.get(name)
+            epoch = -1 if offset is None or offset.leader_epoch is None else offset.leader_epoch
+            self._fetcher.initialize(name, None if offset is None else FetchPosition(offset.offset, epoch))
+
+    # Waiting
+
+    async def wait(self, timeout: float | None) -> None:
+        """Wait until something has changed, for at most ``timeout`` seconds."""
+        if self._is_closed:
+            return
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        self._waiters.append(waiter)
+        try:
+            await asyncio.wait([waiter], timeout=timeout)
+        finally:
+            if waiter in self._waiters:
+                self._waiters.remove(waiter)
+
+    def _wake_waiters(self) -> None:
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            waiter.set_result(None)
+
+    def take_error(self) -> BaseException | None:
+        """Return an error of the whole client, once."""
+        error, self.error = self.error, None
+        if error is not None:
+            self.wake()
+        return error.fresh() if isinstance(error, KafkaError) else error
+
+    # The end
+
+    async def close(self, timeout: float) -> None:
+        """End every task, idle fetch sessions within ``timeout`` seconds, and every connection."""
+        self._is_closed = True
+        for handle in (self._pass, self._timer):
+            if handle is not None:
+                handle.cancel()
+        self._wake_waiters()
+        busy = self._fetcher.busy_nodes()
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        try:
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await self._end_sessions(busy, min(timeout, SESSION_END_TIMEOUT))
+        finally:
+            try:
+                await self._clients.fetch.close()
+            finally:
+                await self._clients.control.close()
+
+    async def _end_sessions(self, busy: set[int], timeout: float) -> None:
+        """End the sessions of nodes without a request in flight: the others would answer it first."""
+        ends = [
+            (node_id, request)
+            for node_id, request in self._fetcher.build_session_ends()
+            if node_id not in busy
+            and (node := self._clients.fetch.node(node_id)) is not None
+            and node.can_send(self._loop.time())
+        ]
+        if ends and timeout > 0:
+            await asyncio.gather(*(self._end_session(node_id, request, timeout) for node_id, request in ends))
+
+    async def _end_session(self, node_id: int, request: FetchRequest, timeout: float) -> None:
+        try:
+            await self._clients.fetch.request(request, node_id=node_id, timeout=timeout)
+        except KafkaError as error:
+            self._log.info("The fetch session of broker %d was not ended: %s", node_id, error)

@@ -1,0 +1,82 @@
+"""Lookup of timestamps for ``offsets_for_times``: ListOffsets to each leader, retried."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from aioproducer.core.fetching.lookups import OffsetAndTimestamp, found_timestamps, timestamps_request
+from aioproducer.core.metadata.cluster import NO_LEADER
+from aioproducer.errors import KafkaError, KafkaTimeoutError, LeaderNotAvailableError, broker_error
+from aioproducer.record import TopicPartition
+
+if TYPE_CHECKING:
+    from aioproducer.io.client import BrokerClient
+
+
+async def offsets_for_times(
+    client: BrokerClient, timestamps: Mapping[TopicPartition, int], isolation_level: int, timeout: float
+) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+    """Return the first record of each partition that is not older than its timestamp, None without one.
+
+    Raises:
+        KafkaError: a broker rejects the request.
+        KafkaTimeoutError: not all leaders answered in time; the text contains the last error.
+    """
+    found: dict[TopicPartition, OffsetAndTimestamp | None] = {}
+    last: KafkaError | None = None
+    deadline = asyncio.get_running_loop().time() + timeout
+    try:
+        async with asyncio.timeout(timeout):
+            for topic in {name.topic for name in timestamps}:
+                await client.partition_count(topic, timeout)
+            while True:
+                left = {name: timestamp for name, timestamp in timestamps.items() if name not in found}
+                if not left:
+                    return {name: found[name] for name in timestamps}
+                last = await _ask(client, left, found, isolation_level, deadline)
+                if last is not None:
+                    await client.renew_metadata(deadline - asyncio.get_running_loop().time())
+    except TimeoutError as error:
+        if last is not None:
+            raise KafkaTimeoutError(f"The offsets were not found within {timeout:.3g} s: {last}") from last
+        if isinstance(error, KafkaError):
+            raise
+        raise KafkaTimeoutError(f"The offsets were not found within {timeout:.3g} s.") from None
+
+
+async def _ask(
+    client: BrokerClient,
+    timestamps: Mapping[TopicPartition, int],
+    found: dict[TopicPartition, OffsetAndTimestamp | None],
+    isolation_level: int,
+    deadline: float,
+) -> KafkaError | None:
+    """Ask each leader once, add to ``found``, and return an error that a retry may cure."""
+    by_leader: dict[int, dict[TopicPartition, int]] = {}
+    for name, timestamp in timestamps.items():
+        by_leader.setdefault(client.leader(*name), {})[name] = timestamp
+    last: KafkaError | None = None
+    for leader, part in by_leader.items():
+        if leader == NO_LEADER:
+            last = LeaderNotAvailableError(f"Partition {next(iter(part))} has no leader at present.")
+            continue
+        request = timestamps_request(part, {}, isolation_level)
+        left = deadline - asyncio.get_running_loop().time()
+        try:
+            response = await client.request(request, node_id=leader, lowest=1, timeout=left)
+        except KafkaError as error:
+            if not error.retriable:
+                raise
+            last = error
+            continue
+        offsets, codes = found_timestamps(response)
+        found.update(offsets)
+        for name, code in codes.items():
+            refusal = broker_error(code)
+            refusal.args = (f"Partition {name}: {refusal}",)
+            if not refusal.retriable:
+                raise refusal
+            last = refusal
+    return last

@@ -1,0 +1,223 @@
+"""Prefetched responses: their memory, and their batches in the order in which they are returned."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from aioproducer.compression import codec
+from aioproducer.core.fetching.partition import FetchPosition
+from aioproducer.core.fetching.records import BatchReader, ConsumerRecord
+from aioproducer.core.metadata.cluster import NO_EPOCH
+from aioproducer.wire.aborted_filter import AbortedFilter
+from aioproducer.wire.record_batch import BATCH_HEADER_SIZE, RecordBatch, iter_batches
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from aioproducer.core.fetching.partition import AssignedPartition
+    from aioproducer.wire.record_batch import Buffer
+
+LARGEST_BATCH = 256 * 1024 * 1024
+"""Bytes that a batch may have when it is decompressed."""
+
+
+class FetchBuffer:
+    """Counts the bytes of responses in memory and the bytes that requests in flight have reserved."""
+
+    __slots__ = ("capacity", "reserved", "used")
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity: Final = capacity
+        self.reserved = 0
+        self.used = 0
+
+    @property
+    def free(self) -> int:
+        """Bytes that a further request may reserve."""
+        return self.capacity - self.reserved - self.used
+
+
+class FetchedResponse:
+    """The memory of one response: its size counts until its last part is dropped."""
+
+    __slots__ = ("_buffer", "_parts", "_size")
+
+    def __init__(self, buffer: FetchBuffer, size: int) -> None:
+        self._buffer = buffer
+        self._parts = 0
+        self._size = size
+
+    def hold(self) -> None:
+        """Count one more part."""
+        if self._parts == 0:
+            self._buffer.used += self._size
+        self._parts += 1
+
+    def drop(self) -> None:
+        """Drop one part."""
+        self._parts -= 1
+        if self._parts == 0:
+            self._buffer.used -= self._size
+
+
+class FetchedBatches:
+    """The batches of one partition in one response, and how far they were decoded.
+
+    A batch takes four steps: ``open_batch``, ``set_body`` with its decompressed records, ``read``, and ``pass_record``
+    for each decoded record. Between them the driver may wait, and may be cancelled.
+
+    Args:
+        first: records before this offset are skipped.
+        aborted: first offset and producer id of each aborted transaction, for ``read_committed`` only.
+    """
+
+    __slots__ = (
+        "_aborted",
+        "_batches",
+        "_check_crcs",
+        "_response",
+        "batch",
+        "first",
+        "is_dropped",
+        "left",
+        "partition",
+        "raw",
+        "reader",
+    )
+
+    def __init__(
+        self,
+        partition: AssignedPartition,
+        response: FetchedResponse,
+        records: Buffer,
+        first: int,
+        aborted: Sequence[tuple[int, int]],
+        *,
+        check_crcs: bool,
+    ) -> None:
+        self.partition: Final = partition
+        self.left = len(records)
+        """Bytes behind the batches that were opened so far."""
+        self.first = first
+        self.is_dropped = False
+        self.batch: RecordBatch | None = None
+        self.reader: BatchReader | None = None
+        self.raw: deque[ConsumerRecord] = deque()
+        """Decoded records that are not deserialized yet."""
+        self._check_crcs = check_crcs
+        self._batches: Iterator[RecordBatch] = iter_batches(records)
+        self._aborted = AbortedFilter(aborted) if aborted else None
+        self._response: FetchedResponse | None = response
+        response.hold()
+
+    def drop(self) -> None:
+        """Release the memory."""
+        if not self.is_dropped:
+            self.is_dropped = True
+            self._batches = iter(())
+            self.batch = self.reader = None
+            self.raw.clear()
+            assert self._response is not None
+            self._response.drop()
+            self._response = None
+
+    def open_batch(self) -> RecordBatch | None:
+        """Return the batch to read, checked; None at the end. Batches without records for the caller are passed over.
+
+        Raises:
+            ProtocolError: the batch is corrupt.
+        """
+        if self.batch is not None:
+            if not self.is_batch_read:
+                return self.batch
+            self.batch = self.reader = None
+        for batch in self._batches:
+            self.left -= batch.size_in_bytes
+            if batch.last_offset < self.first:
+                continue
+            if self._check_crcs:
+                batch.validate()
+            is_dropped = self._aborted is not None and self._aborted.drops(batch)
+            if not (is_dropped or batch.is_control):
+                self.batch = batch
+                return batch
+            self.partition.passed(position_behind(batch))
+        return None
+
+    def decompress(self) -> bytes:
+        """Return the body of the open batch, decompressed; it may run in a thread.
+
+        Raises:
+            ProtocolError: the data are malformed or larger than ``LARGEST_BATCH``.
+            ConfigurationError: the codec's library is not installed.
+        """
+        batch = self.batch
+        assert batch is not None
+        return codec(batch.compression_id).decompress(batch.buffer[BATCH_HEADER_SIZE:], LARGEST_BATCH)
+
+    def set_body(self, body: bytes) -> None:
+        """Set the decompressed body of the open batch."""
+        assert self.batch is not None
+        self.reader = BatchReader(self.batch, body, self.first)
+
+    def read(self, limit: int) -> None:
+        """Decode at most ``limit`` further records of the open batch into ``raw``.
+
+        Raises:
+            ProtocolError: a record is malformed.
+        """
+        assert self.reader is not None
+        assert self.batch is not None
+        self.raw.extend(self.reader.read(*self.partition.name, limit))
+        if self.is_batch_read:
+            # Compaction has removed every record that the caller has not read.
+            self.partition.passed(position_behind(self.batch))
+
+    @property
+    def is_batch_read(self) -> bool:
+        """Whether every record of the open batch has passed."""
+        return not self.raw and self.reader is not None and self.reader.is_at_end
+
+    def pass_all(self) -> None:
+        """As ``pass_record`` for all of ``raw``; the caller appends them to the partition's ``ready`` before."""
+        last = self.raw.pop()
+        self.raw.clear()
+        self._pass(last)
+
+    def pass_record(self) -> ConsumerRecord:
+        """Remove the first record of ``raw``; the position behind it, or behind the batch, becomes that of ``ready``.
+
+        The caller appends the record to the partition's ``ready`` before, unless it is skipped.
+        """
+        record = self.raw.popleft()
+        self._pass(record)
+        return record
+
+    def _pass(self, record: ConsumerRecord) -> None:
+        batch = self.batch
+        if batch is not None and self.is_batch_read:
+            # Compaction may have removed the last records of the batch.
+            self.partition.passed(position_behind(batch))
+        else:
+            epoch = NO_EPOCH if record.leader_epoch is None else record.leader_epoch
+            self.partition.passed(FetchPosition(record.offset + 1, epoch))
+
+
+def position_behind(batch: RecordBatch) -> FetchPosition:
+    """Return the position behind a batch."""
+    return FetchPosition(batch.next_offset, batch.partition_leader_epoch)
+
+
+def last_position(records: Buffer, first: int) -> FetchPosition | None:
+    """Return the position behind the last whole batch, None if there is no whole batch that reaches ``first``.
+
+    Raises:
+        ProtocolError: a batch states an impossible length, or is not of format version 2.
+    """
+    found: FetchPosition | None = None
+    for batch in iter_batches(records):
+        if batch.next_offset > first:
+            found = position_behind(batch)
+    return found

@@ -1,0 +1,296 @@
+"""One assigned partition: its state, its positions and its prefetched data. The package docstring has the states."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Mapping
+from enum import Enum
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from aioproducer.core.fetching.reset import OffsetReset
+from aioproducer.core.metadata.cluster import NO_EPOCH, NO_LEADER
+from aioproducer.core.requests.retry import Attempts
+
+if TYPE_CHECKING:
+    from aioproducer.core.fetching.buffer import FetchedBatches
+    from aioproducer.core.fetching.records import ConsumerRecord
+    from aioproducer.errors import KafkaError
+    from aioproducer.record import TopicPartition
+
+NO_REPLICA = -1
+
+
+class FetchState(Enum):
+    """The states of an assigned partition."""
+
+    INITIALIZING = "initializing"
+    RESETTING = "resetting"
+    VALIDATING = "validating"
+    FETCHING = "fetching"
+    FAILED = "failed"
+    UNASSIGNED = "unassigned"
+
+
+_ANY = frozenset(FetchState) - {FetchState.INITIALIZING}
+
+NEXT_STATES: Mapping[FetchState, frozenset[FetchState]] = {
+    FetchState.INITIALIZING: _ANY,
+    FetchState.RESETTING: _ANY,
+    FetchState.VALIDATING: _ANY,
+    FetchState.FETCHING: _ANY,
+    FetchState.FAILED: _ANY | {FetchState.INITIALIZING},
+    FetchState.UNASSIGNED: frozenset(),
+}
+"""The states that may follow each state. An error before the first position leads back to INITIALIZING."""
+
+
+class FetchPosition(NamedTuple):
+    """The offset of the next record, and the leader epoch of the record before it; -1 if it is unknown."""
+
+    offset: int
+    epoch: int = NO_EPOCH
+
+
+class AssignedPartition:
+    """A partition that the consumer reads.
+
+    Args:
+        attempts: the backoff after errors of this partition.
+    """
+
+    __slots__ = (
+        "attempts",
+        "buffered",
+        "error",
+        "fetch_position",
+        "high_watermark",
+        "in_flight",
+        "is_error_final",
+        "is_looked_up",
+        "is_paused",
+        "last_stable_offset",
+        "leader",
+        "leader_epoch",
+        "log_start_offset",
+        "name",
+        "position",
+        "processed",
+        "read_replica",
+        "read_replica_until",
+        "ready",
+        "ready_position",
+        "reset",
+        "resume_state",
+        "revision",
+        "state",
+        "topic_id",
+    )
+
+    def __init__(self, name: TopicPartition, attempts: Attempts) -> None:
+        self.name: Final = name
+        self.attempts: Final = attempts
+        self.state = FetchState.INITIALIZING
+        self.revision = 0
+        self.position: FetchPosition | None = None
+        """The next record for the caller."""
+        self.processed: FetchPosition | None = None
+        """Behind the last record that the caller has processed: it has requested the next one since."""
+        self.fetch_position: FetchPosition | None = None
+        """The next record to request."""
+        self.reset: OffsetReset | None = None
+        """In RESETTING: the offset that is looked up."""
+        self.error: KafkaError | None = None
+        """In FAILED: the error that is raised to the caller."""
+        self.is_error_final = False
+        """In FAILED: whether only a seek ends the state."""
+        self.resume_state = FetchState.FETCHING
+        """In FAILED: the state that follows if the error may pass."""
+        self.is_paused = False
+        self.in_flight = NO_LEADER
+        """The node with a Fetch request that includes the partition."""
+        self.is_looked_up = False
+        """Whether ListOffsets or OffsetForLeaderEpoch is in flight for the partition."""
+        self.topic_id: bytes | None = None
+        self.leader = NO_LEADER
+        self.leader_epoch = NO_EPOCH
+        self.read_replica = NO_REPLICA
+        self.read_replica_until = -math.inf
+        self.high_watermark = -1
+        self.last_stable_offset = -1
+        self.log_start_offset = -1
+        self.buffered: deque[FetchedBatches] = deque()
+        """Prefetched batches."""
+        self.ready: deque[ConsumerRecord] = deque()
+        """Deserialized records for the caller; a cancelled call leaves them here."""
+        self.ready_position: FetchPosition | None = None
+        """The position behind ``ready``, and behind skipped records and batches without records for the caller."""
+
+    def __repr__(self) -> str:
+        return f"<{self.name} {self.state.value}, position {self.position}, revision {self.revision}>"
+
+    def _become(self, state: FetchState) -> None:
+        if state not in NEXT_STATES[self.state]:
+            raise AssertionError(f"{self.name}, {self.state.value}, cannot become {state.value}")
+        self.state = state
+        if state is not FetchState.FAILED:
+            self.error = None
+        if state is not FetchState.RESETTING:
+            self.reset = None
+
+    def _revise(self) -> None:
+        """Let the responses to earlier requests be ignored, and drop prefetched data."""
+        self.revision += 1
+        self.is_looked_up = False
+        self.drop_buffered()
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes of record batches that wait in the buffer and are not opened yet."""
+        return sum([each.left for each in self.buffered])
+
+    @property
+    def has_position(self) -> bool:
+        """Whether the position is known, and not being looked up."""
+        return self.position is not None and self.state is not FetchState.RESETTING
+
+    def drop_buffered(self) -> None:
+        """Drop prefetched data; the records that were not returned are requested again."""
+        while self.buffered:
+            self.buffered.pop().drop()
+        self.ready.clear()
+        self.fetch_position = self.ready_position = self.position
+
+    # Records
+
+    def passed(self, position: FetchPosition) -> None:
+        """Move behind records that are ready, skipped, or not for the caller."""
+        self.ready_position = position
+        if not self.ready:
+            self.position = position
+
+    def take_one(self) -> ConsumerRecord:
+        """Return the next ready record, and move the position behind it."""
+        record = self.ready.popleft()
+        if self.ready:
+            self.position = FetchPosition(
+                record.offset + 1, NO_EPOCH if (epoch := record.leader_epoch) is None else epoch
+            )
+        else:
+            self.position = self.ready_position
+        return record
+
+    def take(self, limit: int) -> list[ConsumerRecord]:
+        """Return at most ``limit`` ready records, and move the position behind them."""
+        if len(self.ready) <= limit:
+            records = list(self.ready)
+            self.ready.clear()
+            self.position = self.ready_position
+            return records
+        return [self.take_one() for _ in range(limit)]
+
+    # Events
+
+    def seek(self, position: FetchPosition) -> None:
+        """Continue at a position that the caller or the group gave; validate it if its epoch is known."""
+        self._revise()
+        self.position = self.processed = self.fetch_position = self.ready_position = position
+        self.attempts.succeeded()
+        self._become(FetchState.VALIDATING if self._needs_validation() else FetchState.FETCHING)
+
+    def request_reset(self, reset: OffsetReset) -> None:
+        """Look up the position."""
+        self._revise()
+        self.attempts.succeeded()
+        self._become(FetchState.RESETTING)
+        self.reset = reset
+
+    def reset_found(self, position: FetchPosition) -> None:
+        """Continue at the position that ListOffsets returned."""
+        assert self.state is FetchState.RESETTING
+        self._revise()
+        self.position = self.processed = self.fetch_position = self.ready_position = position
+        self.attempts.succeeded()
+        self._become(FetchState.FETCHING)
+
+    def validated(self) -> None:
+        """The log has not been truncated before the position."""
+        assert self.state is FetchState.VALIDATING
+        self.is_looked_up = False
+        self.attempts.succeeded()
+        self._become(FetchState.FETCHING)
+
+    def fail(self, error: KafkaError, *, is_final: bool) -> None:
+        """Raise ``error`` to the caller, after the prefetched records."""
+        self.resume_state = self.state if self.state is not FetchState.FAILED else self.resume_state
+        reset = self.reset
+        self._become(FetchState.FAILED)
+        self.reset = reset
+        self.error = error
+        self.is_error_final = is_final
+        self.is_looked_up = False
+
+    def resume_after_error(self) -> None:
+        """Try again after an error that was raised and may pass."""
+        assert self.state is FetchState.FAILED
+        assert not self.is_error_final
+        reset, state = self.reset, self.resume_state
+        self._become(state)
+        if state is FetchState.RESETTING:
+            self.reset = reset
+
+    def unassign(self) -> None:
+        """End: drop prefetched data, and ignore the responses that still arrive."""
+        self._revise()
+        self._become(FetchState.UNASSIGNED)
+
+    def leader_changed(self, leader: int, epoch: int) -> None:
+        """Adopt the leader of the latest metadata; validate the position if its epoch is new (KIP-320)."""
+        is_new = epoch > self.leader_epoch
+        if leader != self.leader or is_new:
+            self.read_replica = NO_REPLICA
+        self.leader = leader
+        if is_new:
+            self.leader_epoch = epoch
+            if self.state is FetchState.FETCHING and self._needs_validation():
+                # Requests of the old epoch are answered with FENCED_LEADER_EPOCH; data that arrived stay valid.
+                self.revision += 1
+                self._become(FetchState.VALIDATING)
+            elif self.state is FetchState.VALIDATING:
+                self.revision += 1
+                self.is_looked_up = False
+
+    def _needs_validation(self) -> bool:
+        position = self.fetch_position
+        return position is not None and position.epoch >= 0 and self.leader_epoch >= 0
+
+    def recreated(self, topic_id: bytes) -> None:
+        """Forget everything that belongs to the deleted topic except the position."""
+        self._revise()
+        self.topic_id = topic_id
+        self.leader, self.leader_epoch = NO_LEADER, NO_EPOCH
+        self.read_replica = NO_REPLICA
+        self.high_watermark = self.last_stable_offset = self.log_start_offset = -1
+
+    # Nodes
+
+    def fetch_node(self, now: float) -> int:
+        """Return the node to fetch from: the read replica while it is valid, else the leader."""
+        if self.read_replica != NO_REPLICA:
+            if now < self.read_replica_until:
+                return self.read_replica
+            self.read_replica = NO_REPLICA
+        return self.leader
+
+    def forget_read_replica(self) -> bool:
+        """Return to the leader; return whether a read replica was in use."""
+        was_used = self.read_replica != NO_REPLICA
+        self.read_replica = NO_REPLICA
+        return was_used
+
+    def lag(self, *, is_committed: bool) -> int | None:
+        """Return the number of offsets from the position to the end that the caller may read; None if unknown."""
+        end = self.last_stable_offset if is_committed else self.high_watermark
+        if end < 0 or self.position is None:
+            return None
+        return max(end - self.position.offset, 0)

@@ -1,0 +1,620 @@
+"""The fetcher: requests within the limits, positions that move with returned records only, and every error."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aioproducer.core.fetching.partition import NEXT_STATES, FetchPosition, FetchState
+from aioproducer.core.fetching.reset import EARLIEST, LATEST, NONE, OffsetReset, ResetKind
+from aioproducer.errors import (
+    LogTruncationError,
+    NetworkError,
+    NoOffsetForPartitionError,
+    ProtocolError,
+    TopicAuthorizationError,
+    UnsupportedVersionError,
+    error_class,
+)
+from aioproducer.protocol.messages.fetch import AbortedTransaction, PartitionData
+from aioproducer.protocol.messages.leaders import LeaderIdAndEpoch
+from aioproducer.wire.control_batch import ControlRecordType, encode_control_batch
+from tests.core.fetching_world import FetchingWorld, batch
+
+
+def offsets(plan):
+    return {each.partition: each.fetch_offset for topic in plan.request.topics for each in topic.partitions}
+
+
+def refused(code, **options):
+    return PartitionData(error_code=code, **options)
+
+
+# Positions
+
+
+def test_only_returned_records_move_the_position():
+    world = FetchingWorld().start()
+    world.fetch((0, batch(0) + batch(5)))
+    partition = world.partition()
+    assert (partition.position.offset, partition.fetch_position) == (0, FetchPosition(10, 0))
+    assert world.read(limit=3) == {0: [0, 1, 2]}
+    assert partition.position == FetchPosition(3, 0)
+    assert world.read() == {0: [3, 4, 5, 6, 7, 8, 9]}
+    assert partition.position == FetchPosition(10, 0)
+
+
+def test_records_that_are_ready_but_not_taken_do_not_move_the_position():
+    world = FetchingWorld().start()
+    world.fetch((0, batch(0)))
+    world.read(limit=2)
+    batches = world.fetcher.records.next_batches()
+    batches.read(1)
+    world.fetcher.records.record_ready(batches, batches.raw[0])
+    assert world.partition().position.offset == 2
+    assert world.fetcher.records.take_one().offset == 2
+    assert world.partition().position.offset == 3
+
+
+def test_records_count_as_processed_when_the_next_are_requested():
+    world = FetchingWorld().start()
+    world.fetch((0, batch(0)))
+    world.read(limit=2)
+    assert world.partition().processed.offset == 0
+    world.fetcher.records.mark_processed()
+    assert world.partition().processed.offset == 2
+
+
+def test_the_position_moves_behind_control_batches_and_what_compaction_removed():
+    world = FetchingWorld().start()
+    gap = bytearray(batch(1, 2))
+    control = encode_control_batch(
+        ControlRecordType.COMMIT, coordinator_epoch=0, producer_id=1, producer_epoch=0, timestamp=0, base_offset=3
+    )
+    world.fetch((0, batch(0, 1) + bytes(gap) + bytes(control)))
+    assert world.read() == {0: [0, 1, 2]}
+    world.read()
+    assert world.partition().position.offset == 4
+
+
+def test_aborted_transactions_are_left_out_with_read_committed_only():
+    def records():
+        own = {"producer_epoch": 0, "base_sequence": 0, "transactional": True}
+        return PartitionData(
+            records=memoryview(batch(0, 2, producer_id=1, **own) + batch(2, 2, producer_id=2, **own)),
+            aborted_transactions=[AbortedTransaction(producer_id=1, first_offset=0)],
+        )
+
+    world = FetchingWorld(isolation_level=1).start()
+    world.fetch((0, records()))
+    assert world.read() == {0: [2, 3]}
+    world = FetchingWorld().start()
+    world.fetch((0, records()))
+    assert world.read() == {0: [0, 1, 2, 3]}
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_every_codec_is_read_from_the_middle_of_a_batch(codec):
+    world = FetchingWorld().start(offset=3)
+    world.fetch((0, batch(0, compression_type=codec)))
+    assert world.read() == {0: [3, 4]}
+
+
+# Requests
+
+
+def test_a_node_gets_one_request_at_a_time_that_includes_all_its_partitions():
+    world = FetchingWorld(partitions=3)
+    world.leaders[2] = 2
+    world.start()
+    assert set(world.fetcher.nodes_to_fetch(world.now)) == {1, 2}
+    plan = world.plan()
+    assert offsets(plan) == {0: 0, 1: 0}
+    assert (plan.request.max_wait_ms, plan.request.min_bytes, plan.highest) == (500, 1, 18)
+    assert world.fetcher.nodes_to_fetch(world.now) == [2]
+    world.answer(plan)
+    assert offsets(world.plan()) == {}
+    assert world.fetcher.busy_nodes() == {1}
+
+
+def test_without_topic_ids_the_last_version_with_names_is_used():
+    world = FetchingWorld()
+    world.topic_id = bytes(16)
+    assert world.start().plan().highest == 12
+
+
+def test_partitions_with_data_go_to_the_end_of_a_new_session():
+    world = FetchingWorld(partitions=3).start()
+    world.fetch((0, batch(0)))
+    world.read()
+    plan = world.plan()
+    world.fetcher.fetch_failed(plan, NetworkError("gone"), world.now)
+    world.now += 10
+    assert list(offsets(world.plan())) == [1, 2, 0]
+
+
+def test_a_node_waits_while_one_of_its_partitions_has_more_than_half_of_its_share():
+    one = batch(0, 1, value=b"v" * 100)
+    world = FetchingWorld(partitions=2, max_partition_bytes=4 * len(one)).start()
+    world.fetch((0, b"".join(batch(number, 1, value=b"v" * 100) for number in range(4))))
+    assert world.plan() is None
+    assert world.read(limit=1) == {0: [0]}
+    assert world.plan() is None
+    assert world.read(limit=1) == {0: [1]}
+    plan = world.plan()
+    assert offsets(plan) == {0: 4}
+    assert plan.request.forgotten_topics_data == []
+
+
+def test_responses_and_reservations_never_exceed_the_buffer():
+    world = FetchingWorld(partitions=3, buffer_bytes=3000, max_partition_bytes=1000)
+    world.leaders = {0: 1, 1: 2, 2: 3}
+    world.start()
+    plans = {node: world.plan(node) for node in (1, 2, 3)}
+    assert [plan.reserved for plan in plans.values()] == [1000, 1000, 1000]
+    assert world.fetcher.buffer.free == 0
+    for node, plan in plans.items():
+        world.answer(plan, [(node - 1, batch(0, value=b"v" * 180))])
+    assert world.fetcher.buffer.reserved == 0
+    assert [world.plan(node) for node in (1, 2, 3)] == [None] * 3
+    while world.read(limit=1):
+        pass
+    assert world.fetcher.buffer.used == 0
+    assert world.plan(1) is not None
+
+
+def test_a_response_counts_until_its_last_partition_is_read():
+    world = FetchingWorld(partitions=2).start()
+    data = batch(0)
+    world.fetch((0, data), (1, data))
+    assert world.fetcher.buffer.used == 2 * len(data)
+    world.fetcher.pause(world.names[1])
+    assert world.read() == {0: [0, 1, 2, 3, 4]}
+    assert world.fetcher.buffer.used == 2 * len(data)
+    world.fetcher.resume(world.names[1])
+    assert world.read() == {1: [0, 1, 2, 3, 4]}
+    assert world.fetcher.buffer.used == 0
+
+
+def test_data_of_paused_partitions_make_room_and_are_fetched_again():
+    world = FetchingWorld(partitions=2, buffer_bytes=1100, max_partition_bytes=800).start()
+    world.fetch((0, batch(0, value=b"v" * 150)))
+    world.fetcher.pause(world.names[0])
+    assert world.fetcher.buffer.free < 550
+    world.fetch((1, batch(0)))
+    assert world.read() == {1: [0, 1, 2, 3, 4]}
+    world.fetcher.resume(world.names[0])
+    assert world.partition(0).fetch_position.offset == world.partition(0).position.offset == 0
+
+
+def test_a_batch_larger_than_every_limit_is_read():
+    world = FetchingWorld(buffer_bytes=100, max_bytes=100, max_partition_bytes=50).start()
+    world.fetch((0, batch(0, value=b"v" * 1000)))
+    assert world.fetcher.buffer.used > 100
+    assert world.plan() is None
+    assert world.read() == {0: [0, 1, 2, 3, 4]}
+    assert world.plan() is not None
+
+
+def test_batches_are_returned_partition_by_partition_in_turn():
+    world = FetchingWorld(partitions=2).start()
+    world.fetch((0, batch(0, 1) + batch(1, 1) + batch(2, 1)), (1, batch(0, 1)))
+    order = []
+    while taken := world.read(limit=1):
+        order += list(taken.items())
+    assert order == [(0, [0]), (1, [0]), (0, [1]), (0, [2])]
+
+
+# Assignment, seeks and pauses
+
+
+def test_paused_partitions_are_neither_requested_nor_returned():
+    world = FetchingWorld(partitions=2).start()
+    world.fetch((0, batch(0)))
+    world.fetcher.pause(world.names[0])
+    assert world.read() == {}
+    plan = world.plan()
+    assert [list(topic.partitions) for topic in plan.request.forgotten_topics_data] == [[0]]
+    world.fetcher.resume(world.names[0])
+    assert world.read() == {0: [0, 1, 2, 3, 4]}
+
+
+def test_a_response_from_before_a_seek_is_ignored():
+    world = FetchingWorld().start()
+    plan = world.plan()
+    world.fetcher.seek(world.names[0], FetchPosition(50))
+    world.answer(plan, [(0, batch(0))])
+    assert world.read() == {}
+    assert world.fetcher.buffer.used == 0
+    assert offsets(world.plan()) == {0: 50}
+
+
+def test_a_seek_drops_prefetched_and_ready_records():
+    world = FetchingWorld().start()
+    world.fetch((0, batch(0) + batch(5)))
+    world.read(limit=1)
+    batches = world.fetcher.records.next_batches()
+    batches.read(2)
+    world.fetcher.records.record_ready(batches, batches.raw[0])
+    world.fetcher.seek(world.names[0], FetchPosition(3))
+    assert batches.is_dropped
+    assert world.read() == {}
+    world.fetch((0, batch(0)))
+    assert world.read() == {0: [3, 4]}
+
+
+def test_an_unassigned_partition_frees_its_data_and_ignores_its_response():
+    world = FetchingWorld(partitions=2).start()
+    world.fetch((0, batch(0)))
+    plan = world.plan()
+    world.fetcher.assign(world.names[1:], world.now)
+    assert world.fetcher.buffer.used == 0
+    world.answer(plan, [(0, batch(5)), (1, batch(0))])
+    assert world.read() == {1: [0, 1, 2, 3, 4]}
+
+
+@pytest.mark.parametrize(
+    ("reset", "timestamp"),
+    [(EARLIEST, -2), (LATEST, -1), (OffsetReset(ResetKind.BY_DURATION, 5000), 1_799_999_995_000)],
+)
+def test_a_partition_without_an_offset_begins_where_the_policy_says(reset, timestamp):
+    world = FetchingWorld(reset=reset)
+    world.fetcher.assign(world.names, world.now)
+    world.update_metadata()
+    assert world.fetcher.uninitialized() == world.names
+    world.fetcher.initialize(world.names[0], None)
+    assert world.reset_to(17) == [timestamp]
+    assert world.partition().position == FetchPosition(17)
+
+
+def test_by_duration_without_a_record_that_young_begins_at_the_end():
+    world = FetchingWorld(reset=OffsetReset(ResetKind.BY_DURATION, 5000))
+    world.fetcher.assign(world.names, world.now)
+    world.update_metadata()
+    world.fetcher.initialize(world.names[0], None)
+    world.reset_to(-1)
+    assert world.reset_to(30) == [-1]
+    assert world.partition().position.offset == 30
+
+
+def test_without_a_policy_the_missing_offset_is_an_error_until_a_seek():
+    world = FetchingWorld(reset=NONE)
+    world.fetcher.assign(world.names, world.now)
+    world.update_metadata()
+    world.fetcher.initialize(world.names[0], None)
+    for _ in range(2):
+        assert isinstance(world.fetcher.next_error(world.now), NoOffsetForPartitionError)
+    world.fetcher.seek(world.names[0], FetchPosition(4))
+    assert world.fetcher.next_error(world.now) is None
+    assert offsets(world.plan()) == {0: 4}
+
+
+def test_a_committed_offset_with_an_epoch_is_validated_first():
+    world = FetchingWorld()
+    world.fetcher.assign(world.names, world.now)
+    world.epochs[0] = 3
+    world.update_metadata()
+    world.fetcher.initialize(world.names[0], FetchPosition(8, 2))
+    assert world.plan() is None
+    assert world.epoch_ends(20, leader_epoch=2) == [(3, 2)]
+    assert offsets(world.plan()) == {0: 8}
+
+
+# Leaders, truncation, re-created topics
+
+
+def test_a_moved_leader_is_followed_after_the_position_was_validated():
+    world = FetchingWorld().start()
+    world.fetch((0, batch(0)))
+    world.read(limit=2)
+    world.leaders[0], world.epochs[0] = 2, 1
+    world.update_metadata()
+    assert world.states() == {FetchState.VALIDATING}
+    assert world.read() == {0: [2, 3, 4]}, "data that arrived are returned meanwhile"
+    assert world.epoch_ends(9) == [(1, 0)]
+    assert offsets(world.plan(2)) == {0: 5}
+
+
+def test_the_leader_that_a_response_names_is_adopted():
+    world = FetchingWorld().start()
+    plan = world.plan()
+    leader = LeaderIdAndEpoch(leader_id=3, leader_epoch=4)
+    assert world.answer(plan, [(0, refused(6, current_leader=leader))]).leaders
+    world.now += 1
+    assert world.plan(3) is not None
+
+
+def test_truncation_behind_the_position_drops_only_prefetched_records():
+    world = FetchingWorld().start()
+    world.fetch((0, batch(0)))
+    world.read(limit=2)
+    world.epochs[0] = 1
+    world.update_metadata()
+    world.epoch_ends(3)
+    assert world.read() == {}
+    assert offsets(world.plan()) == {0: 2}
+
+
+@pytest.mark.parametrize(("end", "position"), [(1, 1), (-1, 0)])
+def test_truncation_before_the_position_goes_back(end, position):
+    world = FetchingWorld().start()
+    world.fetch((0, batch(0)))
+    world.read()
+    world.epochs[0] = 1
+    world.update_metadata()
+    world.epoch_ends(end)
+    world.reset_to(0)
+    assert world.partition().position.offset == position
+    assert world.states() == {FetchState.FETCHING}
+
+
+def test_truncation_without_a_policy_is_an_error():
+    world = FetchingWorld(reset=NONE)
+    world.fetcher.assign(world.names, world.now)
+    world.epochs[0] = 3
+    world.update_metadata()
+    world.fetcher.initialize(world.names[0], FetchPosition(8, 2))
+    world.epoch_ends(5, leader_epoch=2)
+    assert isinstance(world.fetcher.next_error(world.now), LogTruncationError)
+
+
+def test_brokers_that_cannot_validate_are_trusted():
+    world = FetchingWorld()
+    world.fetcher.assign(world.names, world.now)
+    world.update_metadata()
+    world.fetcher.initialize(world.names[0], FetchPosition(8, 0))
+    (plan,) = world.lookups.due(world.now, world.wall_ms)
+    world.lookups.failed(plan, UnsupportedVersionError("old"), world.now)
+    assert offsets(world.plan()) == {0: 8}
+
+
+def test_a_recreated_topic_is_read_from_its_beginning():
+    world = FetchingWorld().start()
+    world.fetch((0, batch(0) + batch(5)))
+    world.read(limit=5)
+    world.topic_id = b"n" * 16
+    world.update_metadata()
+    assert world.read() == {}
+    assert world.reset_to(0) == [-2]
+    plan = world.plan()
+    assert offsets(plan) == {0: 0}
+    assert [topic.topic_id for topic in plan.request.topics] == [b"n" * 16]
+
+
+def test_a_recreated_topic_without_a_policy_is_an_error():
+    world = FetchingWorld(reset=NONE)
+    world.fetcher.assign(world.names, world.now)
+    world.update_metadata()
+    world.fetcher.seek(world.names[0], FetchPosition(8))
+    world.topic_id = b"n" * 16
+    world.update_metadata()
+    assert "deleted and created again" in str(world.fetcher.next_error(world.now))
+
+
+# Read replicas
+
+
+def test_the_replica_that_the_leader_names_is_read_until_metadata_ages():
+    world = FetchingWorld().start()
+    world.fetch((0, PartitionData(preferred_read_replica=3, records=b"")))
+    assert offsets(world.fetch((0, batch(0)), node_id=3)) == {0: 0}
+    world.read()
+    world.now += 301
+    assert world.plan(1) is not None
+
+
+@pytest.mark.parametrize("code", [1, 6, 9])
+def test_an_error_of_a_replica_returns_to_the_leader(code):
+    world = FetchingWorld().start()
+    world.fetch((0, PartitionData(preferred_read_replica=3, records=b"")))
+    world.fetch((0, refused(code)), node_id=3)
+    world.now += 1
+    assert world.states() == {FetchState.FETCHING}
+    assert world.plan(1) is not None
+
+
+# Errors
+
+
+@pytest.mark.parametrize("code", [3, 6, 9, 56, 74, 78, 100, 103])
+def test_errors_of_old_metadata_are_tried_again_with_new_metadata(code):
+    world = FetchingWorld().start()
+    version = world.metadata.version
+    world.fetch((0, refused(code)))
+    assert world.plan() is None
+    assert world.metadata.next_update_delay(world.now) < 1
+    world.update_metadata()
+    assert world.metadata.version > version
+    assert world.plan() is not None
+
+
+@pytest.mark.parametrize("code", [75, -1])
+def test_errors_that_pass_are_tried_again(code):
+    world = FetchingWorld().start()
+    world.fetch((0, refused(code)))
+    assert world.plan() is None
+    assert world.fetcher.next_retry(world.now) == pytest.approx(world.now + 0.1)
+    world.now += 0.11
+    assert world.plan() is not None
+
+
+def test_an_offset_out_of_range_is_reset_after_the_records_before_it():
+    world = FetchingWorld().start()
+    world.fetch((0, batch(0)))
+    world.fetch((0, refused(1)))
+    assert world.read() == {0: [0, 1, 2, 3, 4]}
+    world.now += 1
+    world.fetch((0, refused(1)))
+    assert world.reset_to(40) == [-2]
+    assert offsets(world.plan()) == {0: 40}
+
+
+def test_an_offset_out_of_range_without_a_policy_is_an_error_until_a_seek():
+    world = FetchingWorld(reset=NONE)
+    world.fetcher.assign(world.names, world.now)
+    world.update_metadata()
+    world.fetcher.seek(world.names[0], FetchPosition(8))
+    world.fetch((0, refused(1)))
+    for _ in range(2):
+        error = world.fetcher.next_error(world.now)
+        assert isinstance(error, error_class(1))
+        assert "a-0 has no offset 8" in str(error)
+    world.fetcher.seek(world.names[0], FetchPosition(2))
+    assert offsets(world.plan()) == {0: 2}
+
+
+def test_a_denied_topic_is_an_error_once_and_then_tried_again():
+    world = FetchingWorld().start()
+    world.fetch((0, refused(29)))
+    assert isinstance(world.fetcher.next_error(world.now), TopicAuthorizationError)
+    assert world.fetcher.next_error(world.now) is None
+    assert world.plan() is None
+    world.now += 1
+    assert world.plan() is not None
+
+
+def test_a_topic_that_metadata_denies_is_an_error():
+    world = FetchingWorld()
+    world.fetcher.assign(world.names, world.now)
+    world.update_metadata(error_code=29)
+    assert isinstance(world.fetcher.next_error(world.now), TopicAuthorizationError)
+
+
+def test_a_corrupt_batch_is_an_error_behind_the_records_before_it():
+    world = FetchingWorld().start()
+    torn = bytearray(batch(5))
+    torn[-1] ^= 1
+    world.fetch((0, batch(0) + bytes(torn)))
+    with pytest.raises(ProtocolError, match="corrupt") as caught:
+        world.read()
+    world.fetcher.corrupt(world.fetcher.records.next_batches(), caught.value)
+    assert world.fetcher.next_error(world.now) is None
+    assert {name.partition: len(records) for name, records in world.fetcher.records.take(10).items()} == {0: 5}
+    error = world.fetcher.next_error(world.now)
+    assert "Partition a-0 cannot be read at offset 5" in str(error)
+    assert world.partition().position.offset == 5
+    world.fetcher.seek(world.names[0], FetchPosition(10))
+    assert offsets(world.plan()) == {0: 10}
+
+
+@pytest.mark.parametrize("data", [b"x" * 40, batch(0)[:-1]])
+def test_data_without_a_whole_batch_are_an_error(data):
+    world = FetchingWorld().start()
+    world.fetch((0, data))
+    assert isinstance(world.fetcher.next_error(world.now), ProtocolError)
+
+
+def test_checksums_are_not_checked_without_check_crcs():
+    world = FetchingWorld(check_crcs=False).start()
+    torn = bytearray(batch(0))
+    torn[20] ^= 1
+    world.fetch((0, bytes(torn)))
+    assert world.read() == {0: [0, 1, 2, 3, 4]}
+
+
+def test_after_a_lost_connection_the_node_backs_off_and_the_session_begins_again():
+    world = FetchingWorld().start()
+    world.fetch()
+    plan = world.plan()
+    assert plan.request.session_epoch == 1
+    world.fetcher.fetch_failed(plan, NetworkError("gone"), world.now)
+    assert world.fetcher.buffer.reserved == 0
+    assert world.plan() is None
+    world.now += 0.11
+    plan = world.plan()
+    assert (plan.request.session_id, plan.request.session_epoch, offsets(plan)) == (7, 0, {0: 0})
+
+
+def test_a_request_that_no_broker_takes_is_an_error():
+    world = FetchingWorld().start()
+    world.fetcher.fetch_failed(world.plan(), UnsupportedVersionError("too old"), world.now)
+    assert isinstance(world.fetcher.next_error(world.now), UnsupportedVersionError)
+
+
+def test_sessions_are_ended():
+    world = FetchingWorld().start()
+    world.fetch()
+    ((node_id, request),) = world.fetcher.build_session_ends()
+    assert (node_id, request.session_id, request.session_epoch, request.topics) == (1, 7, -1, [])
+
+
+def test_the_lag_is_known_after_a_response():
+    world = FetchingWorld().start()
+    assert world.partition().lag(is_committed=False) is None
+    world.fetch((0, batch(0)))
+    world.read(limit=2)
+    assert world.partition().lag(is_committed=False) == 98
+    assert world.partition().lag(is_committed=True) == 88
+
+
+def test_no_assignment_returns_and_no_position_is_forgotten():
+    assert NEXT_STATES.keys() == set(FetchState)
+    assert NEXT_STATES[FetchState.UNASSIGNED] == frozenset()
+    before = {state for state, states in NEXT_STATES.items() if FetchState.INITIALIZING in states}
+    assert before == {FetchState.FAILED}
+    partition = FetchingWorld().start().partition()
+    partition.unassign()
+    with pytest.raises(AssertionError, match="a-0, unassigned, cannot become fetching"):
+        partition.seek(FetchPosition(0))
+
+
+# Invariants
+
+
+@given(st.data())
+def test_each_record_is_returned_once_and_in_order_whatever_happens_between(data):
+    """Responses of any size, lost ones, pauses, moved leaders and small reads; the log has one record an offset."""
+    world = FetchingWorld(partitions=3, buffer_bytes=3000, max_partition_bytes=600)
+    world.leaders = {0: 1, 1: 1, 2: 2}
+    world.start()
+    seen = {0: [], 1: [], 2: []}
+
+    def note(taken):
+        for index, part in taken.items():
+            seen[index] += part
+
+    for _ in range(data.draw(st.integers(5, 40))):
+        match data.draw(st.sampled_from(["fetch", "fetch", "read", "lose", "pause", "move", "metadata"])):
+            case "fetch":
+                for node in world.fetcher.nodes_to_fetch(world.now):
+                    plan = world.fetcher.build_fetch(node, world.now)
+                    if plan is None:
+                        continue
+                    parts = []
+                    for name, offset in plan.offsets.items():
+                        if data.draw(st.booleans()):
+                            # The first batch may begin before the offset.
+                            back = min(offset, data.draw(st.integers(0, 2)))
+                            parts.append((name.partition, batch(offset - back, back + data.draw(st.integers(1, 4)))))
+                    world.answer(plan, parts)
+            case "lose":
+                for node in world.fetcher.nodes_to_fetch(world.now):
+                    plan = world.fetcher.build_fetch(node, world.now)
+                    if plan is not None:
+                        world.fetcher.fetch_failed(plan, NetworkError("gone"), world.now)
+            case "pause":
+                name = data.draw(st.sampled_from(world.names))
+                (world.fetcher.resume if world.fetcher.partitions[name].is_paused else world.fetcher.pause)(name)
+            case "move":
+                index = data.draw(st.integers(0, 2))
+                world.leaders[index] = data.draw(st.integers(1, 3))
+                world.epochs[index] += 1
+                world.update_metadata()
+            case "metadata":
+                world.now += 1
+                world.epoch_ends(10**6)
+            case "read":
+                note(world.read(data.draw(st.integers(1, 8))))
+        assert world.fetcher.buffer.used >= 0
+        assert world.fetcher.buffer.reserved >= 0
+    world.fetcher.resume(world.names[0])
+    world.fetcher.resume(world.names[1])
+    world.fetcher.resume(world.names[2])
+    while taken := world.read():
+        note(taken)
+    for index, part in seen.items():
+        assert part == list(range(len(part)))
+        assert world.partition(index).position.offset == len(part)
+    assert world.fetcher.buffer.used == 0
+    assert world.fetcher.buffer.reserved == 0
