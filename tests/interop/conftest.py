@@ -57,8 +57,16 @@ def one_node_with_old_transactions() -> Iterator[KafkaCluster]:
 
 @pytest.fixture(scope="session")
 def three_nodes() -> Iterator[KafkaCluster]:
-    """Three brokers, topics on all of them with min.insync.replicas=2; no topic is created on demand."""
-    properties = {"auto.create.topics.enable": "false", "min.insync.replicas": "2"}
+    """Three brokers, topics on all of them with min.insync.replicas=2; no topic is created on demand.
+
+    Each is in a rack of its own, and consumers that name a rack read there.
+    """
+    properties = {
+        "auto.create.topics.enable": "false",
+        "min.insync.replicas": "2",
+        "broker.rack": "rack-{node}",
+        "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",
+    }
     with KafkaCluster(3, properties=properties) as cluster:
         yield cluster
 

@@ -119,10 +119,10 @@ def free_ports(count: int) -> list[int]:
 class KafkaCluster(Startable):
     """A cluster of ``nodes`` Apache Kafka brokers; a context manager.
 
-    ``properties`` are set on every broker, over the defaults here. With ``tls`` each broker also has a TLS listener and
-    one that wants the client's certificate, see ``tls_bootstrap_servers``. ``listeners`` are further ones: names and
-    their security protocols; see ``listener_bootstrap_servers``. ``features`` are levels to format with, such as
-    ``{"transaction.version": 1}``; the others have the newest.
+    ``properties`` are set on every broker, over the defaults here; ``{node}`` in a value is its id. With ``tls`` each
+    broker also has a TLS listener and one that wants the client's certificate, see ``tls_bootstrap_servers``.
+    ``listeners`` are further ones: names and their security protocols; see ``listener_bootstrap_servers``. ``features``
+    are levels to format with, such as ``{"transaction.version": 1}``; the others have the newest.
 
     Raises ``jars.HarnessUnavailableError`` from ``start`` where Java or the jars are missing.
     """
@@ -273,7 +273,7 @@ class KafkaCluster(Startable):
             "share.coordinator.state.topic.replication.factor": replication,
             "share.coordinator.state.topic.min.isr": "1",
             **self._tls_properties(),
-            **self._properties,
+            **{key: value.replace("{node}", str(node.id)) for key, value in self._properties.items()},
         }
         return "".join(f"{key}={value}\n" for key, value in values.items())
 
