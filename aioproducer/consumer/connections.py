@@ -46,10 +46,9 @@ def make_clients(
         metadata_recovery_rebootstrap_trigger_ms=config.connection.metadata_recovery_rebootstrap_trigger_ms,
         allow_auto_topic_creation=config.allow_auto_create_topics,
     )
-    control, fetch = (
-        BrokerClient(loop, metadata, connector, node_settings(config.connection, loop, random, log), random=random)
-        for _ in range(2)
-    )
+    # One login: a token is fetched once for all connections.
+    settings = node_settings(config.connection, loop, random, log)
+    control, fetch = (BrokerClient(loop, metadata, connector, settings, random=random) for _ in range(2))
     control.on_change = fetch.apply_change
     return Clients(control, fetch)
 

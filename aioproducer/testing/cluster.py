@@ -15,7 +15,9 @@ from aioproducer.transport.base import Connector, Listener
 from aioproducer.transport.memory import MemoryNetwork
 
 if TYPE_CHECKING:
-    from aioproducer.config import ProducerConfigDict
+    from aioproducer.config import ConsumerConfigDict, ProducerConfigDict
+    from aioproducer.consumer.consumer import Consumer
+    from aioproducer.consumer.decoding import OnDeserializationError
     from aioproducer.io.failure_reporter import OnError
     from aioproducer.producer import Producer
     from aioproducer.transport.rdma.verbs import Verbs
@@ -136,6 +138,23 @@ class EmbeddedCluster(ClusterControl):
         configuration.setdefault("bootstrap_servers", self.bootstrap_servers)
         chosen = self.transport if transport is None else transport
         return Producer(transport=chosen, on_error=on_error, hooks=hooks, **configuration)
+
+    def consumer(
+        self,
+        *,
+        transport: str | Connector | None = None,
+        on_deserialization_error: OnDeserializationError | None = None,
+        **configuration: Unpack[ConsumerConfigDict],
+    ) -> Consumer:
+        """A ``Consumer`` for this cluster, not yet started: ``async with cluster.consumer() as consumer``."""
+        from aioproducer.consumer.consumer import Consumer
+
+        configuration.setdefault("bootstrap_servers", self.bootstrap_servers)
+        return Consumer(
+            transport=self.transport if transport is None else transport,
+            on_deserialization_error=on_deserialization_error,
+            **configuration,
+        )
 
     async def start(self) -> None:
         """Start every node; ``async with`` does."""

@@ -14,7 +14,9 @@ from aioproducer.testing.control import ClusterControl
 
 if TYPE_CHECKING:
     from aioproducer.broker import BrokerCluster
-    from aioproducer.config import ProducerConfigDict
+    from aioproducer.config import ConsumerConfigDict, ProducerConfigDict
+    from aioproducer.consumer.consumer import Consumer
+    from aioproducer.consumer.decoding import OnDeserializationError
     from aioproducer.io.failure_reporter import OnError
     from aioproducer.producer import Producer
     from aioproducer.transport.base import Connector
@@ -71,6 +73,19 @@ class EmbeddedClusterThread(ClusterControl):
 
         configuration.setdefault("bootstrap_servers", self.bootstrap_servers)
         return Producer(transport=transport, on_error=on_error, hooks=hooks, **configuration)
+
+    def consumer(
+        self,
+        *,
+        transport: str | Connector = "tcp",
+        on_deserialization_error: OnDeserializationError | None = None,
+        **configuration: Unpack[ConsumerConfigDict],
+    ) -> Consumer:
+        """A ``Consumer`` for this cluster that belongs to the caller's loop: ``async with cluster.consumer() as c``."""
+        from aioproducer.consumer.consumer import Consumer
+
+        configuration.setdefault("bootstrap_servers", self.bootstrap_servers)
+        return Consumer(transport=transport, on_deserialization_error=on_deserialization_error, **configuration)
 
     def start(self) -> None:
         """Start every node; ``with`` does.

@@ -30,11 +30,9 @@ A0 = TopicPartition("a", 0)
 
 def consumer_of(cluster, **options):
     own = {"on_deserialization_error"} & options.keys()
-    return Consumer(
-        transport=cluster.transport,
+    return cluster.consumer(
         **{name: options.pop(name) for name in own},
         **{
-            "bootstrap_servers": cluster.bootstrap_servers,
             "auto_offset_reset": "earliest",
             "fetch_max_wait_ms": 50,
             "retry_backoff_ms": 10,
