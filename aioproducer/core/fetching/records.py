@@ -1,13 +1,22 @@
-"""``ConsumerRecord``, and its decoding from a batch."""
+"""Compiled. ``ConsumerRecord``, and its decoding from a batch."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aioproducer.errors import ProtocolError
 from aioproducer.record import HeaderPair
 from aioproducer.wire.record import decode_record
 from aioproducer.wire.record_batch import LOG_APPEND_TIME, RecordBatch
+
+if TYPE_CHECKING and not TYPE_CHECKING:
+    # Read by Cython alone.
+    import cython
+else:
+    from aioproducer._common.uncompiled import cython
+
+if cython.compiled:
+    from cython.cimports.cpython.bytes import PyBytes_AS_STRING
 
 
 class ConsumerRecord(NamedTuple):
@@ -28,63 +37,69 @@ class ConsumerRecord(NamedTuple):
     """Epoch of the leader that appended the record; None if it is unknown."""
 
 
+# The most bytes that the numbers of a small record take before its key: size, attributes, two deltas, the key's size.
+_LONGEST_START = 9
+
+
 def decode_small_record(body: bytes, place: int) -> tuple[int, int, bytes | None, bytes | None, int] | None:
     """Return offset delta, timestamp delta, key, value and end of a record without headers and with small numbers.
 
-    Nearly all records are such: every number takes at most two bytes. For all others, and malformed ones, the result is
-    None; ``decode_record`` reads or rejects them. Written out, as a call for each number takes longer than all of this.
+    Nearly all records are such: every number takes at most two bytes. For all others, malformed ones, and one that ends
+    within a few bytes of the end of the body, the result is None; ``decode_record`` reads or rejects them. The numbers
+    are written out, as a call for each takes longer than all of this.
     """
-    try:
-        size = body[place]
+    length = len(body)
+    if place < 0 or place + _LONGEST_START > length:
+        return None
+    data = cython.cast(cython.p_uchar, PyBytes_AS_STRING(body)) if cython.compiled else body
+    size = data[place]
+    place += 1
+    if size >= 0x80:
+        size += (data[place] << 7) - 0x80
         place += 1
+    end = place + (size >> 1)
+    # A size of three bytes or a negative one: bit 14, or bit 0, is set.
+    if size & 0x4001 or end > length:
+        return None
+    timestamp = data[place + 1]
+    place += 2
+    if timestamp >= 0x80:
+        timestamp += (data[place] << 7) - 0x80
+        place += 1
+    offset = data[place]
+    place += 1
+    if offset >= 0x80:
+        offset += (data[place] << 7) - 0x80
+        place += 1
+    size = data[place]
+    place += 1
+    if (timestamp | offset) & 0x4000 or offset & 1:
+        return None
+    key = value = None
+    if size != 1:
         if size >= 0x80:
-            size += (body[place] << 7) - 0x80
+            size += (data[place] << 7) - 0x80
             place += 1
-        # A size of three bytes or a negative one: bit 14, or bit 0, is set.
-        if size & 0x4001:
+        size_of_key = size >> 1
+        if size & 0x4001 or size_of_key > end - place:
             return None
-        end = place + (size >> 1)
-        timestamp = body[place + 1]
-        place += 2
-        if timestamp >= 0x80:
-            timestamp += (body[place] << 7) - 0x80
+        key = body[place : place + size_of_key]
+        place += size_of_key
+    # At least the value's size and the number of headers.
+    if place + 2 > end:
+        return None
+    size = data[place]
+    place += 1
+    if size != 1:
+        if size >= 0x80:
+            size += (data[place] << 7) - 0x80
             place += 1
-        offset = body[place]
-        place += 1
-        if offset >= 0x80:
-            offset += (body[place] << 7) - 0x80
-            place += 1
-        if (timestamp | offset) & 0x4000 or offset & 1:
+        size_of_value = size >> 1
+        if size & 0x4001 or size_of_value > end - place:
             return None
-        size = body[place]
-        place += 1
-        if size == 1:
-            key = None
-        else:
-            if size >= 0x80:
-                size += (body[place] << 7) - 0x80
-                place += 1
-            if size & 0x4001:
-                return None
-            size >>= 1
-            key = body[place : place + size]
-            place += size
-        size = body[place]
-        place += 1
-        if size == 1:
-            value = None
-        else:
-            if size >= 0x80:
-                size += (body[place] << 7) - 0x80
-                place += 1
-            if size & 0x4001:
-                return None
-            size >>= 1
-            value = body[place : place + size]
-            place += size
-        if body[place] or place + 1 != end:
-            return None
-    except IndexError:
+        value = body[place : place + size_of_value]
+        place += size_of_value
+    if place + 1 != end or data[place]:
         return None
     return offset >> 1, (timestamp >> 1) ^ -(timestamp & 1), key, value, end
 

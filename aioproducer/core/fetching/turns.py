@@ -4,17 +4,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from aioproducer.core.fetching.partition import FetchPosition
+from aioproducer.core.metadata.cluster import NO_EPOCH
+
 if TYPE_CHECKING:
     from aioproducer.core.fetching.buffer import FetchedBatches
     from aioproducer.core.fetching.partition import AssignedPartition
     from aioproducer.core.fetching.records import ConsumerRecord
     from aioproducer.record import TopicPartition
 
+# FetchPosition's own __new__ is a Python function.
+_new = tuple.__new__
+
 
 class RecordTurns:
     """The prefetched records of all partitions that are not paused: batches in turn, then records for the caller."""
 
-    __slots__ = ("_outstanding", "_turns", "ready")
+    __slots__ = ("_only", "_outstanding", "_turns", "ready")
 
     def __init__(self) -> None:
         # Partitions with prefetched batches, in the order of their turns.
@@ -23,6 +29,8 @@ class RecordTurns:
         """Partitions with ready records, in the order in which they are returned."""
         # Partitions with returned records that do not count as processed yet.
         self._outstanding: dict[TopicPartition, AssignedPartition] = {}
+        # The partition of the only outstanding record, where there is one.
+        self._only: AssignedPartition | None = None
 
     def offer(self, partition: AssignedPartition) -> None:
         """Give a partition its turns, at the end, if it has records and is not paused."""
@@ -42,6 +50,7 @@ class RecordTurns:
         """Forget a partition."""
         self.hold_back(partition)
         self._outstanding.pop(partition.name, None)
+        self._only = None
 
     def next_batches(self) -> FetchedBatches | None:
         """Return the data whose turn it is, None if no batch is prefetched."""
@@ -95,6 +104,7 @@ class RecordTurns:
             records = taken[name] = partition.take(limit)
             limit -= len(records)
             self._outstanding[name] = partition
+            self._only = None
             if not partition.ready:
                 del self.ready[name]
         return taken
@@ -103,6 +113,7 @@ class RecordTurns:
         """Return the next ready record; the position moves behind it."""
         for name, partition in self.ready.items():
             record = partition.take_one()
+            self._only = None if self._outstanding else partition
             self._outstanding[name] = partition
             if not partition.ready:
                 del self.ready[name]
@@ -111,11 +122,16 @@ class RecordTurns:
 
     def next_one(self) -> ConsumerRecord | None:
         """Let the returned records count as processed, and return the next ready record."""
-        outstanding = self._outstanding
-        if outstanding:
-            for partition in outstanding.values():
+        for partition in self.ready.values():
+            if partition is self._only and len(partition.ready) > 1:
+                # One record after the other of one partition: all that mark_processed and take_one would do.
                 partition.processed = partition.position
-            outstanding.clear()
+                record = partition.ready.popleft()
+                epoch = record.leader_epoch
+                partition.position = _new(FetchPosition, (record.offset + 1, NO_EPOCH if epoch is None else epoch))
+                return record
+            break
+        self.mark_processed()
         return self.take_one()
 
     def mark_processed(self) -> None:
@@ -123,3 +139,4 @@ class RecordTurns:
         for partition in self._outstanding.values():
             partition.processed = partition.position
         self._outstanding.clear()
+        self._only = None

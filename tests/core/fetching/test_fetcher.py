@@ -66,6 +66,43 @@ def test_records_count_as_processed_when_the_next_are_requested():
     assert world.partition().processed.offset == 2
 
 
+@given(st.lists(st.sampled_from(["next", "take", "pause", "fetch"]), max_size=30))
+def test_taking_one_by_one_moves_positions_as_taking_many_does(steps):
+    world = FetchingWorld(partitions=2).start()
+    returned = dict.fromkeys(world.names, 0)
+    processed = dict(returned)
+    for step in steps:
+        if step == "fetch" and (plan := world.plan()) is not None:
+            world.answer(plan, [(name.partition, batch(offset, 3)) for name, offset in plan.offsets.items()])
+            while (batches := world.fetcher.records.next_batches()) is not None:
+                if batches.open_batch() is None:
+                    world.fetcher.records.finish(batches)
+                    continue
+                batches.set_body(batches.decompress())
+                batches.read(100)
+                world.fetcher.records.all_ready(batches)
+        elif step == "next":
+            processed = dict(returned)
+            if (record := world.fetcher.records.next_one()) is not None:
+                name = world.names[record.partition]
+                assert record.offset == returned[name]
+                returned[name] += 1
+        elif step == "take":
+            processed = dict(returned)
+            world.fetcher.records.mark_processed()
+            for name, records in world.fetcher.records.take(4).items():
+                assert [record.offset for record in records] == list(
+                    range(returned[name], returned[name] + len(records))
+                )
+                returned[name] += len(records)
+        elif step == "pause":
+            name = world.names[0]
+            (world.fetcher.resume if world.fetcher.partitions[name].is_paused else world.fetcher.pause)(name)
+        for name in world.names:
+            assert world.fetcher.partitions[name].position.offset == returned[name]
+            assert world.fetcher.partitions[name].processed.offset == processed[name]
+
+
 def test_the_position_moves_behind_control_batches_and_what_compaction_removed():
     world = FetchingWorld().start()
     gap = bytearray(batch(1, 2))
