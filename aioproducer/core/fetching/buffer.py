@@ -4,20 +4,32 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 from aioproducer.compression import codec
 from aioproducer.core.fetching.partition import FetchPosition
 from aioproducer.core.fetching.records import BatchReader, ConsumerRecord
 from aioproducer.core.metadata.cluster import NO_EPOCH
+from aioproducer.errors import ProtocolError
 from aioproducer.wire.aborted_filter import AbortedFilter
-from aioproducer.wire.record_batch import BATCH_HEADER_SIZE, RecordBatch, iter_batches
+from aioproducer.wire.record_batch import (
+    BATCH_HEADER_SIZE,
+    LEAST_BATCH_LENGTH_OF_ANY_MAGIC,
+    LENGTH_OFFSET,
+    LOG_OVERHEAD,
+    MAGIC_OFFSET,
+    RecordBatch,
+    iter_batches,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from aioproducer.core.fetching.partition import AssignedPartition
     from aioproducer.wire.record_batch import Buffer
+
+_INT32 = Struct(">i")
 
 LARGEST_BATCH = 256 * 1024 * 1024
 """Bytes that a batch may have when it is decompressed."""
@@ -213,11 +225,22 @@ def position_behind(batch: RecordBatch) -> FetchPosition:
 def last_position(records: Buffer, first: int) -> FetchPosition | None:
     """Return the position behind the last whole batch, None if there is no whole batch that reaches ``first``.
 
+    Only lengths are read up to the last batch: a response may have thousands of them.
+
     Raises:
-        ProtocolError: a batch states an impossible length, or is not of format version 2.
+        ProtocolError: a batch states an impossible length, or the last one is not of format version 2.
     """
-    found: FetchPosition | None = None
-    for batch in iter_batches(records):
-        if batch.next_offset > first:
-            found = position_behind(batch)
-    return found
+    end = len(records)
+    place, last = 0, -1
+    while end - place > MAGIC_OFFSET:
+        (length,) = _INT32.unpack_from(records, place + LENGTH_OFFSET)
+        if length < LEAST_BATCH_LENGTH_OF_ANY_MAGIC:
+            raise ProtocolError(f"a record batch states a length of {length} bytes, less than any can have")
+        if LOG_OVERHEAD + length > end - place:
+            break
+        last = place
+        place += LOG_OVERHEAD + length
+    if last < 0:
+        return None
+    position = position_behind(RecordBatch(memoryview(records)[last:]))
+    return position if position.offset > first else None

@@ -242,7 +242,7 @@ class Fetcher:
 
         That is with half of its share: the next response arrives while the other half is read.
         """
-        return bool(partition.buffered) and partition.buffered_bytes > self._share() // 2
+        return bool(partition.buffered) and 2 * partition.buffered_bytes > self._share()
 
     def _is_fetchable(self, partition: AssignedPartition, now: float) -> bool:
         return (

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from aioproducer.core.fetching.buffer import last_position
 from aioproducer.core.fetching.partition import NEXT_STATES, FetchPosition, FetchState
 from aioproducer.core.fetching.reset import EARLIEST, LATEST, NONE, OffsetReset, ResetKind
 from aioproducer.errors import (
@@ -655,3 +656,17 @@ def test_each_record_is_returned_once_and_in_order_whatever_happens_between(data
         assert world.partition(index).position.offset == len(part)
     assert world.fetcher.buffer.used == 0
     assert world.fetcher.buffer.reserved == 0
+
+
+@pytest.mark.parametrize("tail", [b"", batch(12)[:-1], batch(12)[:10], b"\0"])
+def test_the_position_behind_a_response_is_that_behind_its_last_whole_batch(tail):
+    data = batch(5, epoch=2) + batch(10, 2, epoch=3) + tail
+    assert last_position(memoryview(data), 5) == FetchPosition(12, 3)
+    assert last_position(data, 11) == FetchPosition(12, 3)
+    assert last_position(data, 12) is None
+    assert last_position(tail, 0) is None
+
+
+def test_a_length_that_no_batch_has_is_an_error():
+    with pytest.raises(ProtocolError, match="less than any can have"):
+        last_position(batch(0) + bytes(30), 0)
