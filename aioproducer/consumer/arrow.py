@@ -36,20 +36,31 @@ def record_batch(runs: Iterable[Sequence[ConsumerRecord]]) -> pyarrow.RecordBatc
             pyarrow.field("leader_epoch", pyarrow.int32()),
         ]
     )
+    runs = [run for run in runs if run]
     rows = [record for run in runs for record in run]
-    columns = list(zip(*rows, strict=True)) if rows else [()] * len(schema)
-    topics, partitions, offsets, timestamps, keys, values, headers, epochs = columns
+    _, _, offsets, timestamps, keys, values, headers, epochs = zip(*rows, strict=True) if rows else [()] * len(schema)
+    names = list(dict.fromkeys(run[0].topic for run in runs))
+    # All records of a run are of one partition: no object for each row.
+    topics = [pyarrow.repeat(pyarrow.scalar(names.index(run[0].topic), pyarrow.int32()), len(run)) for run in runs]
+    partitions = [pyarrow.repeat(pyarrow.scalar(run[0].partition, pyarrow.int32()), len(run)) for run in runs]
+    none = [pyarrow.array([], pyarrow.int32())]
+    if any(headers):
+        pairs = [[{"key": key, "value": value} for key, value in each] for each in headers]
+        header_column = pyarrow.array(pairs, pyarrow.list_(header))
+    else:
+        ends = pyarrow.repeat(pyarrow.scalar(0, pyarrow.int32()), len(rows) + 1)
+        header_column = pyarrow.ListArray.from_arrays(ends, pyarrow.array([], header))
     return pyarrow.record_batch(
         [
-            pyarrow.array(topics, pyarrow.string()).dictionary_encode(),
-            pyarrow.array(partitions, pyarrow.int32()),
+            pyarrow.DictionaryArray.from_arrays(
+                pyarrow.concat_arrays(topics or none), pyarrow.array(names, pyarrow.string())
+            ),
+            pyarrow.concat_arrays(partitions or none),
             pyarrow.array(offsets, pyarrow.int64()),
             pyarrow.array(timestamps, pyarrow.int64()).cast(pyarrow.timestamp("ms", tz="UTC")),
             pyarrow.array(keys, pyarrow.binary()),
             pyarrow.array(values, pyarrow.binary()),
-            pyarrow.array(
-                [[{"key": key, "value": value} for key, value in each] for each in headers], pyarrow.list_(header)
-            ),
+            header_column,
             pyarrow.array(epochs, pyarrow.int32()),
         ],
         schema=schema,
