@@ -249,7 +249,7 @@ class Fetcher:
             partition.state is FetchState.FETCHING
             and not partition.is_paused
             and partition.in_flight == NO_LEADER
-            and partition.attempts.delay(now) == 0
+            and partition.attempts.retry_at <= now
         )
 
     def nodes_to_fetch(self, now: float) -> list[int]:

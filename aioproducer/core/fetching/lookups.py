@@ -73,10 +73,13 @@ class PositionLookups:
         resets: dict[int, list[AssignedPartition]] = {}
         validations: dict[int, list[AssignedPartition]] = {}
         for partition in self._fetcher.partitions.values():
-            if partition.is_looked_up or partition.attempts.delay(now) > 0:
+            if partition.state is FetchState.RESETTING:
+                by_node = resets
+            elif partition.state is FetchState.VALIDATING:
+                by_node = validations
+            else:
                 continue
-            by_node = {FetchState.RESETTING: resets, FetchState.VALIDATING: validations}.get(partition.state)
-            if by_node is None:
+            if partition.is_looked_up or partition.attempts.delay(now) > 0:
                 continue
             if partition.leader == NO_LEADER:
                 self._fetcher.metadata.request_update(now, f"{partition.name} has no leader")

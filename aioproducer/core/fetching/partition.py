@@ -276,10 +276,11 @@ class AssignedPartition:
 
     def fetch_node(self, now: float) -> int:
         """Return the node to fetch from: the read replica while it is valid, else the leader."""
-        if self.read_replica != NO_REPLICA:
-            if now < self.read_replica_until:
-                return self.read_replica
-            self.read_replica = NO_REPLICA
+        if self.read_replica == NO_REPLICA:
+            return self.leader
+        if now < self.read_replica_until:
+            return self.read_replica
+        self.read_replica = NO_REPLICA
         return self.leader
 
     def forget_read_replica(self) -> bool:
