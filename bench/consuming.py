@@ -1,8 +1,8 @@
 """CPU time and rate of consumers: ``python -m bench.consuming``.
 
 Each client reads a whole partition in a process of its own, against the embedded broker in another process, which has
-the records in memory. CPU time is that of the client's process, all threads, from the first record on; the first tenth
-of the records is a warm-up. Rows are clients, with the ratio to confluent-kafka's ``consume(1000)``. Use compiled
+the records in memory. CPU time is that of the client's process, all threads, from the creation of the client, after its
+import, to the last record. Rows are clients, with the ratio to confluent-kafka's ``consume(1000)``. Use compiled
 modules: uncompiled ones take several times as long.
 """
 
@@ -14,6 +14,7 @@ import json
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
+from importlib import import_module
 from time import perf_counter, process_time
 
 from bench.child import loop_factory
@@ -99,28 +100,25 @@ def _confluent(bootstrap_servers: str, topic: str) -> Iterator[int]:
 
 
 class Stopwatch:
-    """Counts records, and measures from a tenth of them on."""
+    """Measures from its creation until ``count`` records have been read.
+
+    There is no warm-up: a client fetches in the background, and work that it does meanwhile would not count.
+    """
 
     def __init__(self, count: int) -> None:
-        self._warm_up = count // 10
         self._count = count
         self._seen = 0
-        self._began: tuple[int, float, float] | None = None
+        self._cpu, self._wall = process_time(), perf_counter()
         self.result: dict[str, float] | None = None
 
     def add(self, records: int) -> bool:
         """Count ``records``; return whether all have been read."""
         self._seen += records
-        if self._began is None and self._seen >= self._warm_up:
-            self._began = (self._seen, process_time(), perf_counter())
         if self._seen < self._count:
             return False
-        assert self._began is not None
-        first, cpu, wall = self._began
-        read = self._seen - first
         self.result = {
-            "cpu_us": (process_time() - cpu) / read * 1e6,
-            "rate": read / (perf_counter() - wall),
+            "cpu_us": (process_time() - self._cpu) / self._seen * 1e6,
+            "rate": self._seen / (perf_counter() - self._wall),
         }
         return True
 
@@ -134,8 +132,11 @@ async def _run_async(records: AsyncIterator[int], watch: Stopwatch) -> None:
 
 def child(client: str, bootstrap_servers: str, topic: str, count: int, loop: str) -> None:
     """Measure one client in this process, and print the result."""
-    watch = Stopwatch(count)
     name, _, form = client.partition(" ")
+    import_module({"ours": "aioproducer.consumer", "aiokafka": "aiokafka"}.get(name, "confluent_kafka"))
+    if form == "poll_arrow":
+        import_module("pyarrow")
+    watch = Stopwatch(count)
     if name == "confluent-kafka":
         for records in _confluent(bootstrap_servers, topic):
             if watch.add(records):

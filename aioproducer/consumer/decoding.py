@@ -70,75 +70,86 @@ class RecordDecoder:
         Raises:
             RecordDeserializationError: the next record cannot be deserialized, and none before it is ready.
         """
-        count = self._fetcher.records.ready_count()
+        records = self._fetcher.records
+        count = records.ready_count()
         while count < limit:
-            batches = self._fetcher.records.next_batches()
+            batches = records.next_batches()
             if batches is None:
                 break
-            try:
-                await self._advance(batches, min(limit - count, SLICE))
-            except RecordDeserializationError:
-                if not self._fetcher.records.ready:
-                    raise
-                break
-            count = self._fetcher.records.ready_count()
+            step = min(limit - count, SLICE)
+            if not self._read(batches, step):
+                await self._decompress_in_thread(batches)
+            elif self.is_plain:
+                count += records.all_ready(batches)
+            else:
+                try:
+                    await self._deserialize(batches, step)
+                except RecordDeserializationError:
+                    if not records.ready:
+                        raise
+                    break
+                count = records.ready_count()
+            if batches.is_batch_read:
+                records.end_turn(batches)
             if perf_counter() - self._turn_began > LONGEST_TURN:
                 await asyncio.sleep(0)
                 self.turn_begins()
-        return self._fetcher.records.ready_count()
+        return records.ready_count()
 
     def turn_begins(self) -> None:
         """Note that the loop has just run others."""
         self._turn_began = perf_counter()
 
-    async def _advance(self, batches: FetchedBatches, limit: int) -> None:
-        """Take one step: open a batch, or make at most ``limit`` of its records ready."""
+    def _read(self, batches: FetchedBatches, limit: int) -> bool:
+        """Decode at most ``limit`` further records, or drop ``batches`` at their end or if they are corrupt.
+
+        Return False if the open batch must be decompressed in a thread first.
+        """
         fetcher = self._fetcher
-        was_full = fetcher.is_full(batches.partition)
+        partition = batches.partition
         try:
-            if batches.open_batch() is None:
-                fetcher.records.finish(batches)
-                self._freed()
-                return
-            if was_full and not fetcher.is_full(batches.partition):
-                self._freed()
+            if batches.batch is None or batches.is_batch_read:
+                was_full = fetcher.is_full(partition)
+                if batches.open_batch() is None:
+                    fetcher.records.finish(batches)
+                    self._freed()
+                    return True
+                if was_full and not fetcher.is_full(partition):
+                    self._freed()
             if batches.reader is None:
-                body = await self._decompressed(batches)
-                if batches.is_dropped:
-                    # A seek or a rebalance came in between.
-                    return
-                batches.set_body(body)
+                batch = batches.batch
+                assert batch is not None
+                if batch.compression_id and batch.size_in_bytes >= THREAD_BYTES:
+                    return False
+                batches.set_body(batches.decompress())
             if not batches.raw:
                 batches.read(limit)
         except ProtocolError as error:
             fetcher.corrupt(batches, error)
-            return
-        if self.is_plain:
-            fetcher.records.all_ready(batches)
-        else:
-            await self._deserialize(batches, limit)
-        if not batches.is_dropped and batches.is_batch_read:
-            fetcher.records.end_turn(batches)
+        return True
 
-    async def _decompressed(self, batches: FetchedBatches) -> bytes:
-        batch = batches.batch
-        assert batch is not None
-        if batch.compression_id == 0 or batch.size_in_bytes < THREAD_BYTES:
-            return batches.decompress()
+    async def _decompress_in_thread(self, batches: FetchedBatches) -> None:
+        """Decompress the open batch in a thread, or here if the system has no more threads."""
         if self._executor is None:
             from concurrent.futures import ThreadPoolExecutor
 
             self._executor = ThreadPoolExecutor(MAX_WORKERS, thread_name_prefix="aioproducer-decompressor")
         try:
-            work = self._loop.run_in_executor(self._executor, batches.decompress)
-        except RuntimeError:
-            # The system has no more threads.
-            self._executor.shutdown(wait=False, cancel_futures=True)
-            self._executor = None
-            return batches.decompress()
-        body = await work
-        self.turn_begins()
-        return body
+            try:
+                work = self._loop.run_in_executor(self._executor, batches.decompress)
+            except RuntimeError:
+                self._executor.shutdown(wait=False, cancel_futures=True)
+                self._executor = None
+                body = batches.decompress()
+            else:
+                body = await work
+                self.turn_begins()
+        except ProtocolError as error:
+            self._fetcher.corrupt(batches, error)
+            return
+        if not batches.is_dropped:
+            # Otherwise a seek or a rebalance came in between.
+            batches.set_body(body)
 
     # Deserializers
 

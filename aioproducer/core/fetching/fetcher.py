@@ -99,6 +99,8 @@ class Fetcher:
         # Partitions in the order of the next requests: one with data goes to the end.
         self._order: dict[TopicPartition, None] = {}
         self.records: Final = RecordTurns()
+        # The bytes that each partition may have in the buffer.
+        self._share = 1
         self._applied_version = -1
 
     # Assignment
@@ -115,6 +117,8 @@ class Fetcher:
             if name not in self.partitions:
                 self.partitions[name] = AssignedPartition(name, Attempts(self.settings.retry_backoff, self._random))
                 self._order[name] = None
+        share = self.buffer.capacity // max(len(self.partitions), 1)
+        self._share = max(min(self.settings.max_partition_bytes, share), 1)
         self.refresh_leaders(now)
 
     def uninitialized(self) -> list[TopicPartition]:
@@ -233,16 +237,12 @@ class Fetcher:
 
     # Requests
 
-    def _share(self) -> int:
-        """Return the bytes that a partition may have in the buffer before it is requested again."""
-        return max(min(self.settings.max_partition_bytes, self.buffer.capacity // max(len(self.partitions), 1)), 1)
-
     def is_full(self, partition: AssignedPartition) -> bool:
         """Return whether the partition must be read before its node gets a request.
 
         That is with half of its share: the next response arrives while the other half is read.
         """
-        return bool(partition.buffered) and 2 * partition.buffered_bytes > self._share()
+        return bool(partition.buffered) and 2 * partition.buffered_bytes > self._share
 
     def _is_fetchable(self, partition: AssignedPartition, now: float) -> bool:
         return (
@@ -277,7 +277,7 @@ class Fetcher:
         """
         nodes = {each.fetch_node(now) for each in self.partitions.values() if not each.is_paused}
         most = max(min(self.settings.max_bytes, self.buffer.capacity // max(len(nodes), 1)), LEAST_REQUEST_BYTES)
-        least = min(most, self._share())
+        least = min(most, self._share)
         if self.buffer.free < least:
             self._drop_paused()
         return min(most, self.buffer.free) if self.buffer.free >= least else 0

@@ -66,13 +66,16 @@ class RecordTurns:
         if not partition.is_paused:
             self.ready[partition.name] = partition
 
-    def all_ready(self, batches: FetchedBatches) -> None:
-        """Make all of ``raw`` ready for the caller, as they are."""
-        if batches.raw:
+    def all_ready(self, batches: FetchedBatches) -> int:
+        """Make all of ``raw`` ready for the caller, as they are; return how many."""
+        count = len(batches.raw)
+        if count:
             partition = batches.partition
             partition.ready.extend(batches.raw)
             batches.pass_all()
-            self.offer(partition)
+            if not partition.is_paused:
+                self.ready[partition.name] = partition
+        return count
 
     def end_turn(self, batches: FetchedBatches) -> None:
         """Let the next partition have its turn, after a batch."""
