@@ -1,4 +1,4 @@
-"""Reader, Admin and the command line authenticate with the producer's keys."""
+"""Consumer, Reader, Admin and the command line authenticate with the producer's keys."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from aioproducer import Producer
+from aioproducer import Consumer, Producer
 from aioproducer.admin import Admin
 from aioproducer.cli import main
 from aioproducer.consumer import Reader
+from aioproducer.errors import SaslAuthenticationError
 from tests.kafka.security import MECHANISMS, PASSWORD, SASL, SASL_TLS, SecureCluster, properties_value
 from tests.kafka.token_server import TokenServer
 
@@ -19,7 +20,9 @@ from tests.kafka.token_server import TokenServer
 @pytest.mark.asyncio(loop_factories=["asyncio"])
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 @pytest.mark.parametrize("listener", [SASL, SASL_TLS])
-async def test_an_admin_and_a_reader(secure: SecureCluster, topic: str, listener: str, mechanism: str) -> None:
+async def test_an_admin_a_reader_and_a_consumer(
+    secure: SecureCluster, topic: str, listener: str, mechanism: str
+) -> None:
     configuration = secure.configuration(listener, mechanism)
     async with Admin(**configuration) as admin:
         await admin.create_topic(topic, 2)
@@ -30,6 +33,19 @@ async def test_an_admin_and_a_reader(secure: SecureCluster, topic: str, listener
     async with Reader(topic, stop="end", **configuration) as reader:
         found = [record.value async for record in reader]
     assert sorted(found) == [b"%d" % number for number in range(10)]
+    async with Consumer(auto_offset_reset="earliest", **configuration) as consumer:
+        consumer.assign([(topic, 0), (topic, 1)])
+        found = [(await anext(consumer)).value for _ in range(10)]
+    assert sorted(found) == [b"%d" % number for number in range(10)]
+
+
+async def test_a_consumer_with_a_wrong_password_raises_each_time_it_is_asked(secure: SecureCluster, topic: str) -> None:
+    configuration = secure.configuration(SASL, "PLAIN", sasl_password="wr0ng")
+    async with Consumer(**configuration) as consumer:
+        consumer.assign([(topic, 0)])
+        for _ in range(2):
+            with pytest.raises(SaslAuthenticationError, match="Check user name"):
+                await consumer.poll(30.0)
 
 
 def _keys(secure: SecureCluster, listener: str, mechanism: str, tokens: TokenServer) -> dict[str, str]:
