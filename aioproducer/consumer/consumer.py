@@ -461,9 +461,29 @@ class Consumer:
             left = None if deadline is None else deadline - loop.time()
             if left is not None and left <= 0:
                 return False
-            await driver.wait(left)
+            await self._wait_news(left)
             self._decoder.turn_begins()
         return False
+
+    async def _wait_news(self, timeout: float | None) -> None:
+        """Wait until the fetcher or the group has news, for at most ``timeout`` seconds."""
+        if self._membership is None:
+            await self._driver.wait(timeout)
+            return
+        waiting = [
+            asyncio.ensure_future(self._driver.wait(timeout)),
+            asyncio.ensure_future(self._membership.wait_changed()),
+        ]
+        try:
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in waiting:
+                task.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
+        for task in waiting:
+            if not task.cancelled():
+                task.result()
+        await self._membership.handle_events()
 
     def _raise_client_error(self) -> None:
         error = self._driver.take_error()

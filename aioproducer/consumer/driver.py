@@ -176,7 +176,7 @@ class FetchDriver:
 
     async def _ask_group(self, membership: Membership, names: list[TopicPartition]) -> None:
         try:
-            committed = await membership.committed(names)
+            committed = await membership.committed(names, self._request_timeout)
         except KafkaError as error:
             if not error.retriable:
                 raise

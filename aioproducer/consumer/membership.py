@@ -16,8 +16,18 @@ class Membership(Protocol):
         """Run before each request for records: a rebalance may revoke partitions here. Processed records are known."""
         ...
 
-    async def committed(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, OffsetAndMetadata]:
-        """Return the committed offsets; partitions without one are missing.
+    async def wait_changed(self) -> None:
+        """Wait until ``handle_events`` has something to do. The consumer cancels the call when records arrive."""
+        ...
+
+    async def handle_events(self) -> None:
+        """Run what the caller's next request would: it waits for records, and processes none now."""
+        ...
+
+    async def committed(
+        self, partitions: Collection[TopicPartition], timeout: float
+    ) -> Mapping[TopicPartition, OffsetAndMetadata]:
+        """Return the committed offsets within ``timeout`` seconds; partitions without one are missing.
 
         Raises:
             KafkaError: the coordinator rejects the request; a retriable error is tried again.

@@ -655,27 +655,65 @@ def test_every_public_method_has_a_docstring():
 # The seam for groups
 
 
+class Member:
+    """A member of a group that a test commands."""
+
+    def __init__(self, committed):
+        self.offsets = committed
+        self.requests = 0
+        self.handled = 0
+        self.closed = None
+        self.changed = asyncio.Event()
+
+    async def before_records(self):
+        self.requests += 1
+
+    async def wait_changed(self):
+        await self.changed.wait()
+
+    async def handle_events(self):
+        if self.changed.is_set():
+            self.changed.clear()
+            self.handled += 1
+
+    async def committed(self, partitions, timeout):
+        assert timeout > 0
+        return {name: self.offsets[name] for name in partitions if name in self.offsets}
+
+    async def close(self, timeout):
+        self.closed = timeout
+
+
 async def test_a_membership_gives_the_first_positions_and_runs_before_each_request():
-    class Member:
-        calls = 0
-        closed = None
-
-        async def before_records(self):
-            self.calls += 1
-
-        async def committed(self, partitions):
-            assert list(partitions) == [A0, TopicPartition("a", 1)]
-            return {A0: OffsetAndMetadata(2, leader_epoch=0)}
-
-        async def close(self, timeout):
-            self.closed = timeout
-
     async with EmbeddedCluster(transport="memory") as cluster:
         await fill(cluster, 6, 2)
         consumer = consumer_of(cluster)
-        member = consumer._membership = Member()
+        member = consumer._membership = Member({A0: OffsetAndMetadata(2, leader_epoch=0)})
         async with consumer:
             consumer.assign([A0, ("a", 1)])
             assert sorted(await read(consumer, 4)) == [1, 3, 4, 5]
-            assert member.calls == 4
+            assert member.requests == 4
         assert member.closed is not None
+
+
+async def test_events_of_the_group_are_handled_while_a_call_waits_for_records():
+    async with EmbeddedCluster(transport="memory") as cluster:
+        await fill(cluster, 1)
+        consumer = consumer_of(cluster)
+        member = consumer._membership = Member({A0: OffsetAndMetadata(1)})
+        async with consumer:
+            consumer.assign([A0])
+            waiting = asyncio.ensure_future(anext(consumer))
+            for count in (1, 2):
+                await asyncio.sleep(0.02)
+                member.changed.set()
+                await asyncio.sleep(0.02)
+                assert member.handled == count
+            assert not waiting.done()
+            await fill(cluster, 1, first=7)
+            assert (await waiting).value == b"7"
+            waiting = asyncio.ensure_future(consumer.poll(5.0))
+            await asyncio.sleep(0.02)
+            waiting.cancel()
+            await asyncio.wait([waiting])
+            assert waiting.cancelled()
