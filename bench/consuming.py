@@ -135,7 +135,8 @@ def child(client: str, bootstrap_servers: str, topic: str, count: int, loop: str
     name, _, form = client.partition(" ")
     import_module({"ours": "aioproducer.consumer", "aiokafka": "aiokafka"}.get(name, "confluent_kafka"))
     if form == "poll_arrow":
-        import_module("pyarrow")
+        # The first array imports it.
+        import_module("pyarrow.compute")
     watch = Stopwatch(count)
     if name == "confluent-kafka":
         for records in _confluent(bootstrap_servers, topic):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from aioproducer.errors import ConfigurationError
 
@@ -41,14 +43,14 @@ def record_batch(runs: Iterable[Sequence[ConsumerRecord]]) -> pyarrow.RecordBatc
     _, _, offsets, timestamps, keys, values, headers, epochs = zip(*rows, strict=True) if rows else [()] * len(schema)
     names = list(dict.fromkeys(run[0].topic for run in runs))
     # All records of a run are of one partition: no object for each row.
-    topics = [pyarrow.repeat(pyarrow.scalar(names.index(run[0].topic), pyarrow.int32()), len(run)) for run in runs]
-    partitions = [pyarrow.repeat(pyarrow.scalar(run[0].partition, pyarrow.int32()), len(run)) for run in runs]
+    topics = [_repeated(pyarrow, names.index(run[0].topic), len(run)) for run in runs]
+    partitions = [_repeated(pyarrow, run[0].partition, len(run)) for run in runs]
     none = [pyarrow.array([], pyarrow.int32())]
     if any(headers):
         pairs = [[{"key": key, "value": value} for key, value in each] for each in headers]
         header_column = pyarrow.array(pairs, pyarrow.list_(header))
     else:
-        ends = pyarrow.repeat(pyarrow.scalar(0, pyarrow.int32()), len(rows) + 1)
+        ends = _repeated(pyarrow, 0, len(rows) + 1)
         header_column = pyarrow.ListArray.from_arrays(ends, pyarrow.array([], header))
     return pyarrow.record_batch(
         [
@@ -57,7 +59,7 @@ def record_batch(runs: Iterable[Sequence[ConsumerRecord]]) -> pyarrow.RecordBatc
             ),
             pyarrow.concat_arrays(partitions or none),
             pyarrow.array(offsets, pyarrow.int64()),
-            pyarrow.array(timestamps, pyarrow.int64()).cast(pyarrow.timestamp("ms", tz="UTC")),
+            pyarrow.array(timestamps, pyarrow.int64()).view(pyarrow.timestamp("ms", tz="UTC")),
             pyarrow.array(keys, pyarrow.binary()),
             pyarrow.array(values, pyarrow.binary()),
             header_column,
@@ -65,3 +67,9 @@ def record_batch(runs: Iterable[Sequence[ConsumerRecord]]) -> pyarrow.RecordBatc
         ],
         schema=schema,
     )
+
+
+def _repeated(pyarrow: ModuleType, number: int, count: int) -> Any:
+    """Return an int32 array of equal numbers, without an object for each."""
+    data = pyarrow.py_buffer(number.to_bytes(4, sys.byteorder, signed=True) * count)
+    return pyarrow.Array.from_buffers(pyarrow.int32(), count, [None, data])
