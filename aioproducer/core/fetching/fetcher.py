@@ -412,7 +412,9 @@ class Fetcher:
                 partition = None if key is None else self.partitions.get(key)
                 if key is None or revision is None:
                     self.metadata.request_update(now, f"broker {plan.node_id} answered for an unknown partition")
-                elif partition is not None and partition.revision == revision:
+                elif (
+                    partition is not None and partition.revision == revision and _expects(partition, plan.offsets[key])
+                ):
                     self._take(partition, data, plan, memory, now)
                     if data.error_code in _LEADER_MOVED:
                         change.add(self._apply_hint(key, data, response.node_endpoints, now))
@@ -545,6 +547,11 @@ class Fetcher:
             partition.resume_after_error()
             partition.attempts.failed(now)
         return error.fresh()
+
+
+def _expects(partition: AssignedPartition, offset: int) -> bool:
+    """Return whether data from ``offset`` on are next: prefetched data before them may have been dropped meanwhile."""
+    return partition.fetch_position is not None and partition.fetch_position.offset == offset
 
 
 def _size(response: FetchResponse) -> int:

@@ -226,6 +226,25 @@ def test_data_of_paused_partitions_make_room_and_are_fetched_again():
     assert world.partition(0).fetch_position.offset == world.partition(0).position.offset == 0
 
 
+def test_a_response_that_arrives_after_the_data_before_it_were_dropped_is_ignored():
+    """A record was once skipped: its partition was paused, with a request for later ones in flight."""
+    world = FetchingWorld(partitions=2, buffer_bytes=1100, max_partition_bytes=800)
+    world.leaders[1] = 2
+    world.start()
+    world.fetch((0, batch(0, value=b"v" * 20)))
+    plan = world.plan()
+    assert offsets(plan) == {0: 5}
+    world.fetcher.pause(world.names[0])
+    world.fetch((1, batch(0, value=b"v" * 150)), node_id=2)
+    assert world.plan(2) is None
+    assert world.partition(0).fetch_position.offset == 0
+    world.answer(plan, [(0, batch(5))])
+    assert not world.partition(0).buffered
+    world.fetcher.resume(world.names[0])
+    assert world.read() == {1: [0, 1, 2, 3, 4]}
+    assert offsets(world.plan()) == {0: 0}
+
+
 def test_a_batch_larger_than_every_limit_is_read():
     world = FetchingWorld(buffer_bytes=100, max_bytes=100, max_partition_bytes=50).start()
     world.fetch((0, batch(0, value=b"v" * 1000)))
