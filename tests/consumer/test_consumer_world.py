@@ -110,7 +110,8 @@ async def read(consumer, random):
     return seen
 
 
-@pytest.mark.parametrize("seed", range(8))
+# A record was once skipped with seed 136.
+@pytest.mark.parametrize("seed", [*range(7), 136])
 def test_each_record_is_read_once_and_in_order(seed, monkeypatch):
     # Where brokers read the real clock, producers that wrote years before would have expired.
     monkeypatch.setattr("tests.simulation.world.WALL_CLOCK", time.time())

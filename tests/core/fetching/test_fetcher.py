@@ -622,7 +622,7 @@ def test_no_assignment_returns_and_no_position_is_forgotten():
 @given(st.data())
 def test_each_record_is_returned_once_and_in_order_whatever_happens_between(data):
     """Responses of any size, lost ones, pauses, moved leaders and small reads; the log has one record an offset."""
-    world = FetchingWorld(partitions=3, buffer_bytes=3000, max_partition_bytes=600)
+    world = FetchingWorld(partitions=3, buffer_bytes=data.draw(st.sampled_from([600, 3000])), max_partition_bytes=600)
     world.leaders = {0: 1, 1: 1, 2: 2}
     world.start()
     seen = {0: [], 1: [], 2: []}
@@ -631,25 +631,30 @@ def test_each_record_is_returned_once_and_in_order_whatever_happens_between(data
         for index, part in taken.items():
             seen[index] += part
 
+    in_flight = []
+
+    def answer(plan):
+        parts = []
+        for name, offset in plan.offsets.items():
+            if data.draw(st.booleans()):
+                # The first batch may begin before the offset.
+                back = min(offset, data.draw(st.integers(0, 2)))
+                parts.append((name.partition, batch(offset - back, back + data.draw(st.integers(1, 4)))))
+        world.answer(plan, parts)
+
     for _ in range(data.draw(st.integers(5, 40))):
-        match data.draw(st.sampled_from(["fetch", "fetch", "read", "lose", "pause", "move", "metadata"])):
+        match data.draw(st.sampled_from(["fetch", "fetch", "answer", "read", "lose", "pause", "move", "metadata"])):
             case "fetch":
-                for node in world.fetcher.nodes_to_fetch(world.now):
-                    plan = world.fetcher.build_fetch(node, world.now)
-                    if plan is None:
-                        continue
-                    parts = []
-                    for name, offset in plan.offsets.items():
-                        if data.draw(st.booleans()):
-                            # The first batch may begin before the offset.
-                            back = min(offset, data.draw(st.integers(0, 2)))
-                            parts.append((name.partition, batch(offset - back, back + data.draw(st.integers(1, 4)))))
-                    world.answer(plan, parts)
+                plans = [world.fetcher.build_fetch(node, world.now) for node in world.fetcher.nodes_to_fetch(world.now)]
+                in_flight += [plan for plan in plans if plan is not None]
+                if in_flight and data.draw(st.booleans()):
+                    answer(in_flight.pop(0))
+            case "answer":
+                if in_flight:
+                    answer(in_flight.pop(0))
             case "lose":
-                for node in world.fetcher.nodes_to_fetch(world.now):
-                    plan = world.fetcher.build_fetch(node, world.now)
-                    if plan is not None:
-                        world.fetcher.fetch_failed(plan, NetworkError("gone"), world.now)
+                if in_flight:
+                    world.fetcher.fetch_failed(in_flight.pop(0), NetworkError("gone"), world.now)
             case "pause":
                 name = data.draw(st.sampled_from(world.names))
                 (world.fetcher.resume if world.fetcher.partitions[name].is_paused else world.fetcher.pause)(name)
@@ -665,9 +670,10 @@ def test_each_record_is_returned_once_and_in_order_whatever_happens_between(data
                 note(world.read(data.draw(st.integers(1, 8))))
         assert world.fetcher.buffer.used >= 0
         assert world.fetcher.buffer.reserved >= 0
-    world.fetcher.resume(world.names[0])
-    world.fetcher.resume(world.names[1])
-    world.fetcher.resume(world.names[2])
+    for plan in in_flight:
+        answer(plan)
+    for name in world.names:
+        world.fetcher.resume(name)
     while taken := world.read():
         note(taken)
     for index, part in seen.items():
