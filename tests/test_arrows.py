@@ -14,6 +14,8 @@ PACKAGE = Path(__file__).parent.parent / "aioproducer"
 
 # Rooms with files or folders that are separate rooms.
 DIVIDED = {"_client", "_common", "broker", "core"}
+# Packages that are rooms inside of a room whose other files are one.
+INNER = {("spark", "transactional")}
 
 _ERRORS = {"errors", "error_codes", "_common.error_texts", "_common.diagnosis", "_common.texts", "_common.client_log"}
 _PLUGINS = {"serializers", "deserializers", "partitioner", "interceptors", "hooks", "metrics"}
@@ -217,7 +219,19 @@ ARROWS: dict[str, set[str]] = {
     "gateway": _ERRORS | _FORMATS | {"record", "transport", "core.requests"},
     "testing": _CLIENT
     | {"producer", "admin", "consumer", "broker", "broker.controller", "broker.image", "broker.replicas", "gateway"},
-    "spark": _CLIENT | {"producer", "admin", "_client.bulk", "_client.arrow", "_client.validation"},
+    "spark.transactional": _ERRORS | {"record"},
+    "spark": _CLIENT
+    | {
+        "producer",
+        "admin",
+        "consumer",
+        "spark.transactional",
+        "_client.bulk",
+        "_client.arrow",
+        "_client.open_transactions",
+        "_client.transactions",
+        "_client.validation",
+    },
     "cli": _CLIENT | {"_build", "_client.factory", "producer", "admin", "consumer", "broker", "gateway"},
     "__init__": _CLIENT
     | {"_build", "_client.bulk", "_client.transactions", "consumer", "producer", "transaction_pool"},
@@ -228,7 +242,16 @@ ARROWS: dict[str, set[str]] = {
 SANS_IO = (
     _FORMATS
     | _CORE
-    | {"partitioner", "record", "metrics", "errors", "error_codes", "_common.error_texts", "_common.texts"}
+    | {
+        "partitioner",
+        "record",
+        "metrics",
+        "errors",
+        "error_codes",
+        "spark.transactional",
+        "_common.error_texts",
+        "_common.texts",
+    }
 )
 WAITING = {"asyncio", "selectors", "select", "socket", "ssl", "threading", "concurrent", "subprocess", "time", "uvloop"}
 
@@ -241,7 +264,9 @@ def _room_of(parts: Sequence[str]) -> str:
     """The room of a module, by the parts of its name without the package's."""
     if not parts:
         return "__init__"
-    if parts[0] in DIVIDED and len(parts) > 1 and parts[1] != "__init__" and _is_module(parts[:2]):
+    if tuple(parts[:2]) in INNER or (
+        parts[0] in DIVIDED and len(parts) > 1 and parts[1] != "__init__" and _is_module(parts[:2])
+    ):
         return f"{parts[0]}.{parts[1]}"
     # A file or folder of the top level, or a name that the __init__.py of a divided room defines.
     return parts[0]

@@ -66,6 +66,7 @@ GROUPS = {
         "broker.turns",
     ),
     "wire": ("wire", "compression"),
+    "spark": ("spark", "spark.transactional"),
 }
 # What decides, and neither waits nor reads a clock.
 SANS_IO = {"core", "protocol", "wire"}
