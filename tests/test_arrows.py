@@ -232,9 +232,19 @@ ARROWS: dict[str, set[str]] = {
         "_client.transactions",
         "_client.validation",
     },
-    "cli": _CLIENT | {"_build", "_client.factory", "producer", "admin", "consumer", "broker", "gateway"},
-    "__init__": _CLIENT
-    | {"_build", "_client.bulk", "_client.transactions", "consumer", "producer", "transaction_pool"},
+    "cli": _CLIENT
+    | {
+        "_build",
+        "_client.factory",
+        "producer",
+        "admin",
+        "consumer",
+        "broker",
+        "gateway",
+        "spark",
+        "spark.transactional",
+    },
+    "__init__": _CLIENT | {"producer", "transaction_pool", "_client.bulk", "_client.transactions", "_build"},
     "__main__": {"cli"},
 }
 

@@ -30,6 +30,8 @@ class OpenTransaction:
     transaction_version: int
     """The generation of the protocol that the transaction was written in, 1 or 2."""
     partitions: dict[TopicPartition, PartitionFacts]
+    topic_ids: dict[str, bytes]
+    """The ids of the topics, of those that have one."""
 
 
 class AcknowledgedRecords:

@@ -7,7 +7,7 @@ of a transaction that an earlier, cancelled call has begun.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import AbstractContextManager
 from time import perf_counter_ns
 from types import TracebackType
@@ -239,7 +239,17 @@ class Transactions:
         transaction, self.current = self.current, None
         if transaction is not None:
             transaction.set_outcome(TransactionStateError("the transaction was left open: another client ends it"))
-        return OpenTransaction(self.manager.transactional_id, producer_id, producer_epoch, version, partitions)
+        return OpenTransaction(
+            self.manager.transactional_id, producer_id, producer_epoch, version, partitions, self._topic_ids(partitions)
+        )
+
+    def _topic_ids(self, partitions: Iterable[TopicPartition]) -> dict[str, bytes]:
+        found: dict[str, bytes] = {}
+        for topic in {topic for topic, _ in partitions}:
+            metadata = self._sender.cluster.metadata.topic(topic)
+            if metadata is not None and metadata.topic_id is not None and any(metadata.topic_id):
+                found[topic] = metadata.topic_id
+        return found
 
     async def resume(self, producer_id: int, producer_epoch: int) -> None:
         """Continue as the producer that was given this producer id and epoch, without fencing it: see the manager.

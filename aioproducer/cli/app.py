@@ -26,6 +26,7 @@ _COMMANDS = {
     "produce": "aioproducer.cli.produce",
     "rdma-gateway": "aioproducer.cli.rdma_gateway",
     "topics": "aioproducer.cli.topics",
+    "spark-sink": "aioproducer.cli.spark_sink",
     "transactions": "aioproducer.cli.transactions",
 }
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from aioproducer.spark.executor import close_executor, run
     from aioproducer.spark.figures import Figures
     from aioproducer.spark.intake import RowsFailedError
+    from aioproducer.spark.micro_batch import write_batch
     from aioproducer.spark.options import SinkOptions
     from aioproducer.spark.rows import ExecutorProducer, executor_producer
 
@@ -41,6 +42,7 @@ __all__ = [
     "executor_producer",
     "register",
     "run",
+    "write_batch",
 ]
 
 _HOMES = {
@@ -51,6 +53,7 @@ _HOMES = {
     "close_executor": "aioproducer.spark.executor",
     "executor_producer": "aioproducer.spark.rows",
     "run": "aioproducer.spark.executor",
+    "write_batch": "aioproducer.spark.micro_batch",
 }
 
 

@@ -289,6 +289,11 @@ class Executor:
             )
         return producer
 
+    def discard(self, producer: Producer) -> None:
+        """Close a producer that ``producer`` has returned, without waiting; the next call makes another one."""
+        self._kept = [kept for kept in self._kept if kept.producer is not producer]
+        self._retire(producer)
+
     def _retire(self, producer: Producer) -> None:
         task = self.loop.create_task(producer.close(0))
         self._retiring.add(task)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Self
@@ -12,12 +13,28 @@ from aioproducer.config.client_files import CONSUMER_KEYS
 from aioproducer.errors import ConfigurationError
 from aioproducer.spark.formats import FORMATS
 from aioproducer.spark.intake import FLUSH_MARGIN_MS
+from aioproducer.spark.transactional.rules import check_sink_id, write_sink
 
 KAFKA: Final = "kafka."
 """What stands before a producer's key, as in ``kafka.bootstrap.servers``."""
 
 OPTIONS: Final = ("topic", "key_format", "value_format", "flush_timeout_ms", "check_timeout_ms")
 """The sink's own options."""
+
+EXACTLY_ONCE_OPTIONS: Final = ("delivery", "sink.id", "transaction.timeout.ms", "decision.topic", "write.id")
+"""The sink's own options about exactly-once delivery."""
+
+WRITE_NAME: Final = "write.name"
+WRITE_BATCH: Final = "write.batch"
+"""What ``write_batch`` sets: the write of a micro-batch in ``foreachBatch``, and the number of that."""
+
+AT_LEAST_ONCE: Final = "at-least-once"
+EXACTLY_ONCE: Final = "exactly-once"
+DELIVERIES: Final = (AT_LEAST_ONCE, EXACTLY_ONCE)
+DECISION_TOPIC: Final = "__aioproducer_decisions"
+TRANSACTION_TIMEOUT_MS: Final = 900_000
+_OF_EXACTLY_ONCE: Final = (*EXACTLY_ONCE_OPTIONS[1:], WRITE_NAME, WRITE_BATCH)
+_TOPIC_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 CHECK_TIMEOUT_MS: Final = 10_000
 _LONGEST_MS: Final = 2**31 - 1
@@ -64,8 +81,8 @@ _SOURCE_ONLY: Final = frozenset(
 # Keys of Kafka's producer that mean nothing good here, and what to do instead.
 _REFUSED_KEYS: Final = {
     "transactional.id": (
-        "the sink delivers at least once, and exactly-once is not there yet: drop the option. Retries of the producer "
-        "write no record twice (enable.idempotence is on); a task that Spark runs again does"
+        "each task has a transactional id of its own: drop the option, and for exactly-once set "
+        '.option("delivery", "exactly-once").option("sink.id", ...)'
     ),
     "key.serializer": "the sink writes the bytes of the column: convert it in the query, or with the option key_format",
     "value.serializer": (
@@ -78,6 +95,29 @@ _BYTES_AS_THEY_ARE: Final = "org.apache.kafka.common.serialization.ByteArraySeri
 
 # Keys that plug-ins define for themselves: any name goes.
 _OPEN_PREFIXES: Final = ("config.providers.", "metrics.context.")
+
+
+@dataclass(frozen=True, slots=True)
+class ExactlyOnceOptions:
+    """The options of exactly-once delivery.
+
+    sink
+        Names the sink over restarts; its transactional ids begin with it.
+    timeout_ms
+        The coordinator aborts a transaction that is open for longer.
+    decision_topic
+        Where decisions are.
+    write_id
+        Names a batch job: the same id again writes nothing; None if a rerun writes again.
+    micro_batch
+        The number of the micro-batch that a batch job is in ``foreachBatch``; None for another one.
+    """
+
+    sink: str
+    timeout_ms: int
+    decision_topic: str
+    write_id: str | None
+    micro_batch: int | None
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -96,6 +136,8 @@ class SinkOptions:
         unless given.
     check_timeout_ms
         How long the driver waits for an answer of the cluster before the job starts.
+    exactly_once
+        The options of exactly-once delivery; None for delivery at least once.
     """
 
     config: tuple[tuple[str, str], ...]
@@ -104,13 +146,14 @@ class SinkOptions:
     value_format: str
     flush_timeout_ms: int
     check_timeout_ms: int
+    exactly_once: ExactlyOnceOptions | None = None
 
     def __repr__(self) -> str:
         config = {name: Password("") if _is_secret(name) else value for name, value in self.config}
         return (
             f"SinkOptions(config={config!r}, topic={self.topic!r}, key_format={self.key_format!r}, "
             f"value_format={self.value_format!r}, flush_timeout_ms={self.flush_timeout_ms}, "
-            f"check_timeout_ms={self.check_timeout_ms})"
+            f"check_timeout_ms={self.check_timeout_ms}, exactly_once={self.exactly_once!r})"
         )
 
     @classmethod
@@ -132,7 +175,7 @@ class SinkOptions:
                 if key not in _SERIALIZERS or value.strip() != _BYTES_AS_THEY_ARE:
                     _refuse_key(key)
                     config[key] = value
-            elif name in OPTIONS:
+            elif name in (*OPTIONS, *EXACTLY_ONCE_OPTIONS, WRITE_NAME, WRITE_BATCH):
                 own[name] = value.strip()
             elif name not in _SPARKS_OWN and not name.startswith(_SPARKS_OWN_PREFIX):
                 raise ConfigurationError(_unknown(name))
@@ -145,7 +188,21 @@ class SinkOptions:
         if own.get("topic") == "":
             raise ConfigurationError("the option topic is empty: name a topic, or drop it and have a column topic")
         config = _with_provider_names(config)
-        flush_timeout_ms = _producer_config(config).delivery_timeout_ms + FLUSH_MARGIN_MS
+        exactly_once = _exactly_once(own)
+        checked = config
+        if exactly_once is not None:
+            if "transaction.timeout.ms" in config:
+                raise ConfigurationError(
+                    "the option is 'transaction.timeout.ms', not 'kafka.transaction.timeout.ms': the sink sets it for "
+                    "each task"
+                )
+            # What transactions need of the configuration is checked with it.
+            checked = {
+                **config,
+                "transactional.id": exactly_once.sink,
+                "transaction.timeout.ms": str(exactly_once.timeout_ms),
+            }
+        flush_timeout_ms = _producer_config(checked).delivery_timeout_ms + FLUSH_MARGIN_MS
         return cls(
             config=tuple(sorted(config.items())),
             topic=own.get("topic"),
@@ -153,7 +210,50 @@ class SinkOptions:
             value_format=_format(own, "value_format"),
             flush_timeout_ms=_milliseconds(own, "flush_timeout_ms", flush_timeout_ms),
             check_timeout_ms=_milliseconds(own, "check_timeout_ms", CHECK_TIMEOUT_MS),
+            exactly_once=exactly_once,
         )
+
+
+def _exactly_once(own: Mapping[str, str]) -> ExactlyOnceOptions | None:
+    """
+    Raises:
+        ConfigurationError: an option of exactly-once delivery is missing, wrong, or given without it.
+    """
+    delivery = own.get("delivery", AT_LEAST_ONCE).lower()
+    if delivery not in DELIVERIES:
+        raise ConfigurationError(f"the option delivery must be one of {', '.join(DELIVERIES)}, not {delivery!r}")
+    if delivery == AT_LEAST_ONCE:
+        for name in _OF_EXACTLY_ONCE:
+            if name in own:
+                raise ConfigurationError(
+                    f'the option {name} is for exactly-once delivery: add .option("delivery", "{EXACTLY_ONCE}"), or '
+                    "drop it"
+                )
+        return None
+    if "sink.id" not in own:
+        raise ConfigurationError(
+            "the option sink.id is missing: exactly-once delivery needs a name that stays the same over restarts and "
+            'that no other query or write has: .option("sink.id", "orders-job")'
+        )
+    try:
+        sink = check_sink_id(own["sink.id"])
+        if WRITE_NAME in own:
+            sink = write_sink(sink, check_sink_id(own[WRITE_NAME]))
+    except ValueError as error:
+        raise ConfigurationError(f"the option sink.id {error}") from None
+    topic = own.get("decision.topic", DECISION_TOPIC)
+    if not _TOPIC_NAME.fullmatch(topic):
+        raise ConfigurationError(f"the option decision.topic must be the name of a topic, not {topic!r}")
+    write_id = own.get("write.id")
+    if write_id == "":
+        raise ConfigurationError("the option write.id is empty: name the write, or drop it")
+    return ExactlyOnceOptions(
+        sink,
+        _milliseconds(own, "transaction.timeout.ms", TRANSACTION_TIMEOUT_MS),
+        topic,
+        write_id,
+        int(own[WRITE_BATCH]) if WRITE_BATCH in own else None,
+    )
 
 
 def _with_provider_names(config: Mapping[str, str]) -> dict[str, str]:
@@ -193,7 +293,7 @@ def _refuse_key(key: str) -> None:
         return
     if key.startswith(_OPEN_PREFIXES):
         return
-    if key in OPTIONS:
+    if key in (*OPTIONS, *EXACTLY_ONCE_OPTIONS):
         raise ConfigurationError(f"the option is {key!r}, not {KAFKA + key!r}: it is the sink's, not Kafka's")
     if key in CONSUMER_KEYS:
         raise ConfigurationError(
@@ -208,12 +308,13 @@ def _unknown(name: str) -> str:
         return "the sink writes to a topic, not to a path: call save() or start() without one"
     if name in _SOURCE_ONLY:
         return f"the option {name!r} is one of Spark's Kafka source; to write there is no such thing: drop it"
-    names = [*OPTIONS, *(KAFKA + key for key in CONFIG_DEF.keys)]
+    names = [*OPTIONS, *EXACTLY_ONCE_OPTIONS, *(KAFKA + key for key in CONFIG_DEF.keys)]
     if name in CONFIG_DEF.keys:
         hint = f"did you mean {KAFKA + name!r}?"
     else:
         hint = _spelt_like(name, names)
-    return f"unknown option {name!r}{_joined(hint)} The sink's own options are {', '.join(OPTIONS)}"
+    own = ", ".join((*OPTIONS, *EXACTLY_ONCE_OPTIONS))
+    return f"unknown option {name!r}{_joined(hint)} The sink's own options are {own}"
 
 
 def _joined(hint: str) -> str:

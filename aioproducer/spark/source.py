@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
     from aioproducer.spark.columns import SinkColumns
     from aioproducer.spark.options import SinkOptions
+    from aioproducer.spark.task import TaskOutcome
+    from aioproducer.spark.transactional.rules import Plan, TaskReport
 
 from aioproducer._common.texts import are, counted
 
@@ -37,6 +39,8 @@ logger = logging.getLogger("aioproducer.spark")
 
 # What Spark calls them in a task's local properties.
 _BATCH_ID, _QUERY_ID = "streaming.sql.batchId", "sql.streaming.queryId"
+# Of a streaming query it is the id of its run.
+_RUN_ID = "spark.jobGroup.id"
 
 
 class ProducerDataSource(DataSource):
@@ -73,6 +77,8 @@ class ProducerDataSource(DataSource):
             check_cluster(options)
         except KafkaError as error:
             _tell_user(error)
+        if options.exactly_once is not None:
+            return ExactlyOnceWriter(options, columns)
         return ProducerWriter(options, columns)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802  # Spark's name
@@ -90,17 +96,22 @@ class ProducerDataSource(DataSource):
         try:
             try:
                 # A circle of two: the streaming writer needs pyspark 4.1, and everything else that is in this file.
-                from aioproducer.spark.streaming import ProducerStreamWriter
+                from aioproducer.spark.streaming import ExactlyOnceStreamWriter, ProducerStreamWriter
             except ImportError:
                 raise ConfigurationError(
                     "The streaming sink needs pyspark 4.1 or later. With 4.0 write in foreachBatch: "
                     "lambda df, _: df.write.format('aioproducer')..."
                 ) from None
             options, columns = _parse(self.options, schema)
+            own = options.exactly_once
+            if own is not None and (own.write_id is not None or own.micro_batch is not None):
+                raise ConfigurationError("The option write.id is for a batch: a query has an id of its own. Drop it.")
             if not self._is_checked:
                 check_cluster_once(options)
         except KafkaError as error:
             _tell_user(error)
+        if own is not None:
+            return ExactlyOnceStreamWriter(options, columns)
         return ProducerStreamWriter(options, columns)
 
     def schema(self) -> NoReturn:
@@ -153,6 +164,8 @@ class SinkCommitMessage(WriterCommitMessage):
     latency_avg_ms: float
     latency_max_ms: float
     seconds: float
+    report: TaskReport | None = None
+    """What the task of an exactly-once sink has done."""
 
 
 class ProducerWriter(DataSourceArrowWriter):
@@ -192,9 +205,13 @@ def write_task(batches: Iterable[pyarrow.RecordBatch], columns: SinkColumns, opt
     """
     from aioproducer.spark.task import write_partition
 
+    return _message(write_partition(batches, columns, options), None)
+
+
+def _message(outcome: TaskOutcome, report: TaskReport | None) -> SinkCommitMessage:
+    """Return what a task sends to the driver, and log it."""
     context = TaskContext.get()
     assert context is not None
-    outcome = write_partition(batches, columns, options)
     figures = outcome.figures
     batch_id = context.getLocalProperty(_BATCH_ID)
     message = SinkCommitMessage(
@@ -210,14 +227,130 @@ def write_task(batches: Iterable[pyarrow.RecordBatch], columns: SinkColumns, opt
         latency_avg_ms=figures.latency_avg_ms,
         latency_max_ms=figures.latency_max_ms,
         seconds=outcome.seconds,
+        report=report,
     )
     where = "" if message.batch_id is None else _micro_batch(message.query_id, message.batch_id)
+    skipped = ", not written again: the batch is decided" if report is not None and report.skipped else ""
     log(
         f"{where}partition {message.partition_id}, attempt {message.attempt_number} (task "
         f"{message.task_attempt_id}): {counted(message.rows, 'row')}, {_producer_figures([message])}, "
-        f"{message.seconds:.3f} s"
+        f"{message.seconds:.3f} s{skipped}"
     )
     return message
+
+
+class ExactlyOnce:
+    """A writer whose tasks leave their transactions open, and whose ``commit`` decides about them.
+
+    The batch is planned when the writer is pickled for the tasks. The process that commits makes a writer as well, and
+    must not plan: that would fence its own commit.
+    """
+
+    _options: SinkOptions
+    _columns: SinkColumns
+    _plan: Plan | None = None
+    # Of a batch job.
+    _write: str | None = None
+
+    def __getstate__(self) -> dict[str, object]:
+        from aioproducer.errors import KafkaError
+        from aioproducer.spark.exactly_once import plan_batch
+
+        if self._plan is None:
+            try:
+                self._plan = plan_batch(self._options, log, self._write)
+            except KafkaError as error:
+                _tell_user(error)
+        return self.__dict__.copy()
+
+    def write(self, iterator: Iterator[pyarrow.RecordBatch]) -> SinkCommitMessage:
+        """Send a partition's rows in a transaction that is left open, or count those of a batch that is decided.
+
+        Raises:
+            KafkaError: a row could not be delivered, or this run or batch must not write.
+        """
+        from aioproducer.errors import ConfigurationError
+        from aioproducer.spark.exactly_once import TaskOf, write_transaction
+
+        context = TaskContext.get()
+        assert context is not None
+        assert self._plan is not None
+        run_id = context.getLocalProperty(_RUN_ID)
+        if self._write is None:
+            key, batch_id = context.getLocalProperty(_QUERY_ID), context.getLocalProperty(_BATCH_ID)
+            own = self._options.exactly_once
+            if key is None or batch_id is None or own is None or own.micro_batch not in (None, int(batch_id)):
+                raise ConfigurationError(
+                    "write_batch is for a micro-batch, with its number: call it in the function that foreachBatch was "
+                    "given"
+                )
+            task = TaskOf(key, int(batch_id), run_id or key)
+        else:
+            # A job group of the user's is no run.
+            task = TaskOf(self._write, None, f"{self._write} {self._plan.token.high_watermark}")
+        return _message(*write_transaction(iterator, self._columns, self._options, self._plan, task))
+
+    def _commit(self, messages: Sequence[WriterCommitMessage | None], batch_id: int | None) -> None:
+        from aioproducer.errors import KafkaError
+        from aioproducer.spark.exactly_once import commit_batch
+
+        check_all_wrote(messages)
+        try:
+            commit_batch(self._options, _reports(messages), log)
+        except KafkaError as error:
+            _tell_user(error)
+        log_job("committed", messages, batch_id)
+
+    def _abort(self, messages: Sequence[WriterCommitMessage | None], batch_id: int | None) -> None:
+        from aioproducer.errors import KafkaError
+        from aioproducer.spark.exactly_once import abort_batch
+
+        reports = _reports(messages)
+        try:
+            aborted = abort_batch(self._options, reports, log)
+        except KafkaError as error:
+            # The query fails for another reason, and the next plan ends what is open.
+            log(f"transactions were not aborted: {error}")
+            aborted = False
+        if not aborted:
+            log("the next start of the query, or 'aioproducer spark-sink recover', ends what this batch has left open")
+        log_job("aborted", messages, batch_id)
+
+
+def _reports(messages: Sequence[WriterCommitMessage | None]) -> list[TaskReport]:
+    found = [each.report for each in messages if isinstance(each, SinkCommitMessage)]
+    return [each for each in found if each is not None]
+
+
+class ExactlyOnceWriter(ExactlyOnce, DataSourceArrowWriter):
+    """The batch sink, exactly once for readers of committed records."""
+
+    def __init__(self, options: SinkOptions, columns: SinkColumns) -> None:
+        from uuid import uuid4
+
+        from aioproducer.spark.exactly_once import exactly_once_of
+        from aioproducer.spark.transactional.decisions import ONCE
+
+        own = exactly_once_of(options)
+        self._options = options
+        self._columns = columns
+        if own.micro_batch is None:
+            self._write = f"{ONCE}{uuid4().hex}" if own.write_id is None else f"write:{own.write_id}"
+
+    def write(self, iterator: Iterator[pyarrow.RecordBatch]) -> SinkCommitMessage:
+        return ExactlyOnce.write(self, iterator)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Commit the job's rows as a whole.
+
+        Raises:
+            KafkaError: nothing is committed, or the next plan finishes it; the text says which.
+        """
+        self._commit(messages, None)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Abort the transactions of a job that has failed."""
+        self._abort(messages, None)
 
 
 def check_all_wrote(messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -248,7 +381,8 @@ def log_job(what: str, messages: Sequence[WriterCommitMessage | None], batch_id:
         batch_id = found[0].batch_id
     where = "" if batch_id is None else _micro_batch(found[0].query_id if found else None, batch_id)
     rows = sum(message.rows for message in found)
-    stored = f"{counted(rows, 'row')} of {counted(len(found), 'finished task')} {are(rows)} in the topic"
+    where_rows = "in open transactions" if what == "aborted" and any(each.report for each in found) else "in the topic"
+    stored = f"{counted(rows, 'row')} of {counted(len(found), 'finished task')} {are(rows)} {where_rows}"
     log(f"{where}{what}; {stored}, {_producer_figures(found)}")
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 
-from aioproducer.spark.source import SinkCommitMessage, check_all_wrote, log_job, write_task
+from aioproducer.spark.source import ExactlyOnce, SinkCommitMessage, check_all_wrote, log_job, write_task
 
 if TYPE_CHECKING:
     import pyarrow
@@ -45,3 +45,26 @@ class ProducerStreamWriter(DataSourceStreamArrowWriter):
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
         """Log what is in the topic of a micro-batch that has failed; nothing is taken back."""
         log_job("aborted", messages, batchId)
+
+
+class ExactlyOnceStreamWriter(ExactlyOnce, DataSourceStreamArrowWriter):
+    """The streaming sink, for one micro-batch: exactly once for readers of committed records."""
+
+    def __init__(self, options: SinkOptions, columns: SinkColumns) -> None:
+        self._options = options
+        self._columns = columns
+
+    def write(self, iterator: Iterator[pyarrow.RecordBatch]) -> SinkCommitMessage:
+        return ExactlyOnce.write(self, iterator)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
+        """Decide the micro-batch, and commit the transactions of its tasks.
+
+        Raises:
+            KafkaError: the query fails, and its next start finds out whether the micro-batch is decided.
+        """
+        self._commit(messages, batchId)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
+        """Abort the transactions of a micro-batch that is certainly not decided."""
+        self._abort(messages, batchId)

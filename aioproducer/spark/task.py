@@ -235,6 +235,21 @@ def write_partition(batches: Iterable[pyarrow.RecordBatch], columns: SinkColumns
     """
     executor = Executor.current()
     sender = executor.run(_begin(executor, options))
+    return send_all(executor, sender, batches, columns, options)
+
+
+def send_all(
+    executor: Executor,
+    sender: PartitionSender,
+    batches: Iterable[pyarrow.RecordBatch],
+    columns: SinkColumns,
+    options: SinkOptions,
+) -> TaskOutcome:
+    """Send a partition's rows by ``sender``; see ``write_partition``.
+
+    Raises:
+        SparkTaskError: a row could not be delivered, or not in time; it is raised at the first.
+    """
     try:
         for batch in batches:
             for part in columns.parts(batch):

@@ -151,6 +151,22 @@ def test_every_column_is_in_its_table_with_its_types() -> None:
     assert rows == dict(columns._COLUMNS)
 
 
+def test_every_option_of_exactly_once_is_in_its_table_with_its_default() -> None:
+    rows = {name.strip("`"): default.strip("`") for name, default, *_ in _rows("Exactly once")}
+    found = SinkOptions.parse(
+        {"kafka.bootstrap.servers": "localhost:9092", "delivery": "exactly-once", "sink.id": "x"}
+    ).exactly_once
+    assert found is not None
+    expected = (
+        options.AT_LEAST_ONCE,
+        "none; required",
+        str(found.timeout_ms),
+        found.decision_topic,
+        str(found.write_id).lower(),
+    )
+    assert tuple(rows[name] for name in options.EXACTLY_ONCE_OPTIONS) == expected
+
+
 def test_oldest_version_is_the_one_of_the_package() -> None:
     streaming = [version for version, _, stream, _ in _rows("Versions") if stream == "yes"]
     assert f'"pyspark>={min(streaming)}"' in (ROOT / "pyproject.toml").read_text()

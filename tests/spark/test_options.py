@@ -10,7 +10,7 @@ import pytest
 
 from aioproducer.config import CONFIG_DEF, Type
 from aioproducer.errors import ConfigurationError
-from aioproducer.spark.options import SinkOptions
+from aioproducer.spark.options import ExactlyOnceOptions, SinkOptions
 
 BOOTSTRAP = {"kafka.bootstrap.servers": "host:9092"}
 SECRET = "hunter2"
@@ -128,7 +128,10 @@ def test_bootstrap_servers_must_be_given(missing: dict[str, str]) -> None:
         ("subscribe", "Spark's Kafka source"),
         ("startingoffsets", "Spark's Kafka source"),
         ("path", "not to a path"),
-        ("kafka.transactional.id", "exactly-once is not there yet: drop the option"),
+        ("kafka.transactional.id", "each task has a transactional id of its own: drop"),
+        ("sink.id", 'add .option("delivery", "exactly-once")'),
+        ("write.id", "is for exactly-once delivery"),
+        ("delivery", "must be one of at-least-once, exactly-once, not 'x'"),
         ("kafka.key.serializer", "with the option key_format"),
         ("kafka.value.serializer", "with the option value_format"),
     ],
@@ -245,3 +248,42 @@ def test_options_of_a_consumer_are_told_as_such(name: str) -> None:
 def test_options_that_spark_has_lost_with_their_table() -> None:
     with pytest.raises(ConfigurationError, match=r"those of CREATE TABLE reach no sink in Python: INSERT INTO t WITH"):
         SinkOptions.parse({})
+
+
+EXACTLY_ONCE = {"delivery": "exactly-once", "sink.id": "orders-job"}
+
+
+def test_exactly_once_needs_no_more_than_the_id_of_the_sink() -> None:
+    assert SinkOptions.parse({**BOOTSTRAP, "delivery": "at-least-once"}).exactly_once is None
+    options = SinkOptions.parse({**BOOTSTRAP, **EXACTLY_ONCE})
+    assert options.exactly_once == ExactlyOnceOptions("orders-job", 900_000, "__aioproducer_decisions", None, None)
+    assert pickle.loads(pickle.dumps(options)) == options
+
+
+def test_all_options_of_exactly_once() -> None:
+    given = {"transaction.timeout.ms": "60000", "decision.topic": "d", "write.id": "w"}
+    options = SinkOptions.parse({**BOOTSTRAP, **EXACTLY_ONCE, **given})
+    assert options.exactly_once == ExactlyOnceOptions("orders-job", 60_000, "d", "w", None)
+    options = SinkOptions.parse({**BOOTSTRAP, **EXACTLY_ONCE, "write.name": "audit", "write.batch": "7"})
+    assert options.exactly_once == ExactlyOnceOptions("orders-job--audit", 900_000, "__aioproducer_decisions", None, 7)
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"sink.id": "a--b"}, "the option sink.id must be 1 to 100 letters"),
+        ({"sink.id": "a-t-b"}, "without '-t-'"),
+        ({"transaction.timeout.ms": "-1"}, "the option transaction.timeout.ms must be a number of milliseconds"),
+        ({"kafka.transaction.timeout.ms": "1000"}, "the option is 'transaction.timeout.ms'"),
+        ({"decision.topic": "a b"}, "the option decision.topic must be the name of a topic, not 'a b'"),
+        ({"write.id": ""}, "the option write.id is empty"),
+        ({"kafka.acks": "1"}, "acks"),
+        ({"kafka.enable.idempotence": "false"}, "enable.idempotence"),
+    ],
+)
+def test_what_exactly_once_cannot_work_with_is_refused(given: dict[str, str], text: str) -> None:
+    assert text in refusal({**EXACTLY_ONCE, **given})
+
+
+def test_exactly_once_without_a_sink_id_says_what_it_is_for() -> None:
+    assert "the option sink.id is missing" in refusal({"delivery": "exactly-once"})

@@ -177,6 +177,11 @@ class TransactionManager(TransactionPartitions):
         """Whether no transactional request waits or is in flight."""
         return not (self.queue.waiting or self._new_partitions or self.queue.in_flight is not None)
 
+    @property
+    def producer_identity(self) -> tuple[int, int]:
+        """The producer id and epoch of the next, or the open, transaction."""
+        return self._producer_state.producer_id, self._producer_state.producer_epoch
+
     def identity(self) -> str:
         """Return transactional id, producer id and epoch, for texts."""
         state = self._producer_state

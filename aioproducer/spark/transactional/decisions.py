@@ -24,6 +24,9 @@ SUPERSEDED_KEPT: Final = 100
 ANY_ROWS: Final = -1
 """The number of rows of a decision whose replay is accepted with any number."""
 
+ONCE: Final = "once:"
+"""What the keys of writes without an id begin with: nothing is kept of them once they are done."""
+
 _COPIED: Final = "copied"
 
 
@@ -292,8 +295,11 @@ def done_records(decision: Decision, copied: Iterable[CopyKey]) -> list[TopicRec
     """Return the done note of a decision, and the tombstones of what it makes superfluous."""
     sink, key = decision.sink, decision.key
     chunks = max(decision.chunks, len(decision_records(decision)))
+    done = decision_records(decision.finished())
+    if key.startswith(ONCE):
+        done = [TopicRecord(each.key, None) for each in done]
     return [
-        *decision_records(decision.finished()),
+        *done,
         *(TopicRecord(chunk_key(sink, key, number), None) for number in range(1, chunks)),
         *(TopicRecord(copy_key(sink, key, each), None) for each in copied),
     ]

@@ -9,6 +9,7 @@ from aioproducer.spark.transactional.decisions import (
     CopyNote,
     Decision,
     chunk_key,
+    copy_key,
     decision_of,
     decision_records,
     key_prefix,
@@ -85,9 +86,12 @@ class DecisionTable:
         notes = {where: parse_copy(data) for where, data in self._copied.get(decision.key, {}).items()}
         return {where: note for where, (decision_id, note) in notes.items() if decision_id == decision.decision_id}
 
-    def chunk_keys(self, key: str) -> list[bytes]:
-        """Return the keys of all records about a key, for their tombstones."""
-        return [chunk_key(self.sink, key, chunk) for chunk in sorted(self._chunks.get(key, {}))]
+    def record_keys(self, key: str) -> list[bytes]:
+        """Return the keys of all records about a query or write, for their tombstones."""
+        return [
+            *(chunk_key(self.sink, key, chunk) for chunk in sorted(self._chunks.get(key, {}))),
+            *(copy_key(self.sink, key, where) for where in self._copied.get(key, {})),
+        ]
 
 
 def _put(table: dict[K, V], key: K, value: V | None) -> None:

@@ -1,0 +1,313 @@
+"""Exactly-once delivery: what the driver's processes and the tasks do about one batch, without Spark's classes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import uuid
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import TYPE_CHECKING, TypeVar
+from weakref import WeakKeyDictionary
+
+from aioproducer._common.texts import counted
+from aioproducer.errors import ConfigurationError, KafkaError, error_class
+from aioproducer.protocol.messages import DescribeConfigsRequest
+from aioproducer.protocol.messages.configs import DescribeConfigsResource
+from aioproducer.spark.executor import Executor
+from aioproducer.spark.figures import Figures
+from aioproducer.spark.sink_cluster import KafkaSinkCluster
+from aioproducer.spark.task import GRACE, PartitionSender, TaskOutcome, send_all
+from aioproducer.spark.transactional.decisions import Handle, RowRange
+from aioproducer.spark.transactional.flows import Committer, Planner
+from aioproducer.spark.transactional.rules import Plan, Slots, TaskReport, task_id
+from aioproducer.spark.transactional.table import DecisionTable
+
+if TYPE_CHECKING:
+    import pyarrow
+
+    from aioproducer._client.open_transactions import OpenTransaction
+    from aioproducer.producer import Producer
+    from aioproducer.spark.columns import SinkColumns
+    from aioproducer.spark.options import ExactlyOnceOptions, SinkOptions
+
+logger = logging.getLogger("aioproducer.spark")
+
+T = TypeVar("T")
+
+# Limit of each call of the driver to the cluster, retries included, in seconds: a broker may be restarting.
+CALL_TIMEOUT = 60.0
+# How long the end of a task may take besides its rows, in seconds.
+BEGIN_MARGIN = 10.0
+
+_BROKER = 4
+_LONGEST_TIMEOUT = "transaction.max.timeout.ms"
+_InvalidTimeoutError = error_class(50)
+
+# What a planner's process has read of the decision topic: it plans each micro-batch of a query.
+_tables: dict[tuple[str, ...], DecisionTable] = {}
+# The options whose time-out the brokers accept.
+_checked: set[SinkOptions] = set()
+
+Log = Callable[[str], None]
+
+
+def exactly_once_of(options: SinkOptions) -> ExactlyOnceOptions:
+    assert options.exactly_once is not None
+    return options.exactly_once
+
+
+def plan_batch(options: SinkOptions, log: Log, write: str | None = None) -> Plan:
+    """Take the sink over, finish what was decided, end what was not, and return the plan of the next batch.
+
+    Args:
+        write: the key of a batch job, of which alone the plan has the decision; without it, it has those of queries.
+
+    Raises:
+        KafkaError: the cluster refuses, or a decided batch cannot be finished; nothing was written.
+    """
+    plan = _run(_plan(options, log))
+    # A sink may have had thousands of writes, and each task receives the plan.
+    wanted = {
+        key: each
+        for key, each in plan.decided.items()
+        if (each.batch_id is not None if write is None else key == write)
+    }
+    return replace(plan, decided=wanted)
+
+
+def commit_batch(options: SinkOptions, reports: Sequence[TaskReport], log: Log) -> None:
+    """Decide a batch, and finish it; see ``Committer.commit``.
+
+    Raises:
+        KafkaError: the batch is not decided, or is to be finished by the next plan.
+    """
+    _run(_commit(options, reports, log))
+
+
+def abort_batch(options: SinkOptions, reports: Sequence[TaskReport], log: Log) -> bool:
+    """Abort the transactions of a batch, if that it is not decided is certain; return whether it was.
+
+    Raises:
+        KafkaError: the cluster does not answer; the next plan ends the transactions.
+    """
+    return _run(_abort(options, reports, log))
+
+
+def _run(coroutine: Coroutine[object, object, T]) -> T:
+    """``asyncio.run``, which would wait for a name server that does not answer."""
+    loop = asyncio.new_event_loop()
+    try:
+        result = loop.run_until_complete(coroutine)
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        return result
+    finally:
+        loop.close()
+
+
+def cluster_of(options: SinkOptions) -> KafkaSinkCluster:
+    """Return the calls for the sink of these options, to be entered."""
+    own = exactly_once_of(options)
+    return KafkaSinkCluster(dict(options.config), own.sink, own.decision_topic, CALL_TIMEOUT)
+
+
+async def _plan(options: SinkOptions, log: Log) -> Plan:
+    own = exactly_once_of(options)
+    async with cluster_of(options) as cluster:
+        topic_id = await cluster.prepare_topic(options.topic)
+        if options not in _checked:
+            await _check_timeout(cluster, own)
+            _checked.add(options)
+        place = (
+            dict(options.config)["bootstrap.servers"],
+            own.sink,
+            own.decision_topic,
+            "" if topic_id is None else topic_id.hex(),
+        )
+        # If planning fails, the next plan reads from the beginning.
+        table = _tables.pop(place, None) if topic_id is not None else None
+        if table is None:
+            table = DecisionTable(own.sink)
+        plan = await Planner(cluster, table, log).plan()
+        _tables[place] = table
+        return plan
+
+
+async def _check_timeout(cluster: KafkaSinkCluster, own: ExactlyOnceOptions) -> None:
+    """
+    Raises:
+        ConfigurationError: the brokers take no time-out as long as this; unknown if this client may not ask.
+    """
+    client = cluster.admin.client
+    await client.renew_metadata(CALL_TIMEOUT)
+    node = (await cluster.admin.describe_cluster()).nodes[0]
+    resource = DescribeConfigsResource(
+        resource_type=_BROKER, resource_name=str(node.id), configuration_keys=[_LONGEST_TIMEOUT]
+    )
+    response = await client.request(DescribeConfigsRequest(resources=[resource]), node_id=node.id, timeout=CALL_TIMEOUT)
+    values = [each.value for result in response.results if not result.error_code for each in result.configs]
+    if values and values[0] is not None and own.timeout_ms > int(values[0]):
+        raise _timeout_error(own, f"{values[0]} ms")
+
+
+def _timeout_error(own: ExactlyOnceOptions, most: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"the option transaction.timeout.ms is {own.timeout_ms} ms, and the brokers allow at most {most} "
+        f"({_LONGEST_TIMEOUT}): lower the option, or raise {_LONGEST_TIMEOUT} on the brokers"
+    )
+
+
+async def _commit(options: SinkOptions, reports: Sequence[TaskReport], log: Log) -> None:
+    async with cluster_of(options) as cluster:
+        await Committer(cluster, log, lambda: uuid.uuid4().hex).commit(reports)
+
+
+async def _abort(options: SinkOptions, reports: Sequence[TaskReport], log: Log) -> bool:
+    async with cluster_of(options) as cluster:
+        return await Committer(cluster, log, lambda: uuid.uuid4().hex).abort(reports)
+
+
+# Tasks
+
+
+@dataclass(frozen=True, slots=True)
+class TaskOf:
+    """Which batch a task belongs to: the query's id, or the write's; the micro-batch; the query's run."""
+
+    key: str
+    batch_id: int | None
+    run_id: str
+
+
+class _Process:
+    """The slots of this process, by sink. Made after a fork, as the executor is."""
+
+    def __init__(self) -> None:
+        self.name = uuid.uuid4().hex
+        self.slots: dict[str, Slots] = {}
+
+
+_processes: WeakKeyDictionary[Executor, _Process] = WeakKeyDictionary()
+
+
+class TaskTransaction:
+    """The transaction of one task, on the executor's loop: begun, and left open at the end."""
+
+    def __init__(self, executor: Executor, options: SinkOptions, plan: Plan) -> None:
+        process = _processes.get(executor)
+        if process is None:
+            process = _processes[executor] = _Process()
+        self._executor = executor
+        self._options = options
+        self._own = exactly_once_of(options)
+        self._slots = process.slots.setdefault(self._own.sink, Slots())
+        self._slot = self._slots.take(plan.token)
+        self._transactional_id = task_id(self._own.sink, process.name, self._slot)
+        self._producer: Producer | None = None
+        self._deadline_ms = 0
+
+    async def begin(self) -> PartitionSender:
+        """
+        Raises:
+            KafkaError: no transaction could be begun.
+        """
+        config = {
+            **dict(self._options.config),
+            "transactional.id": self._transactional_id,
+            "transaction.timeout.ms": str(self._own.timeout_ms),
+        }
+        self._producer = producer = await self._executor.producer(config)
+        calls = producer._transactional_calls()
+        calls.gather_facts()
+        self._deadline_ms = time.time_ns() // 1_000_000 + self._own.timeout_ms
+        try:
+            await calls.begin()
+        except _InvalidTimeoutError:
+            raise _timeout_error(self._own, "less") from None
+        return PartitionSender(producer)
+
+    async def leave_open(self) -> Handle:
+        """
+        Raises:
+            KafkaError: the transaction has failed.
+        """
+        assert self._producer is not None
+        handle = _handle(await self._producer._transactional_calls().leave_open(), self._deadline_ms)
+        self._slots.release(self._slot)
+        return handle
+
+    async def fail(self) -> None:
+        """Close the producer, which aborts the transaction; the slot is not used again."""
+        if self._producer is not None:
+            self._executor.discard(self._producer)
+
+
+def _handle(found: OpenTransaction, deadline_ms: int) -> Handle:
+    return Handle(
+        found.transactional_id,
+        found.producer_id,
+        found.producer_epoch,
+        found.transaction_version,
+        deadline_ms,
+        tuple(
+            RowRange(
+                where.topic,
+                where.partition,
+                found.topic_ids.get(where.topic, b"").hex(),
+                facts.first_offset,
+                facts.last_offset,
+                facts.record_count,
+            )
+            for where, facts in sorted(found.partitions.items())
+        ),
+    )
+
+
+def write_transaction(
+    batches: Iterable[pyarrow.RecordBatch], columns: SinkColumns, options: SinkOptions, plan: Plan, task: TaskOf
+) -> tuple[TaskOutcome, TaskReport]:
+    """Send a partition's rows in a transaction that is left open; or count them only, if the batch is decided already.
+
+    Raises:
+        ExactlyOnceError: this run or batch must not write; nothing was.
+        SparkTaskError: a row could not be delivered; the transaction is aborted.
+        KafkaError: the transaction has failed.
+    """
+    began = time.perf_counter()
+    if not plan.writes(task.key, task.batch_id, task.run_id):
+        rows = sum(batch.num_rows for batch in batches)
+        report = TaskReport(plan, task.key, task.batch_id, task.run_id, rows, True, None)
+        return TaskOutcome(rows, time.perf_counter() - began, Figures()), report
+    with_rows = (batch for batch in batches if batch.num_rows)
+    first = next(with_rows, None)
+    if first is None:
+        report = TaskReport(plan, task.key, task.batch_id, task.run_id, 0, False, None)
+        return TaskOutcome(0, time.perf_counter() - began, Figures()), report
+    executor = Executor.current()
+    transaction = executor.run(_made(executor, options, plan))
+    try:
+        sender = executor.run(transaction.begin())
+        outcome = send_all(executor, sender, chain([first], with_rows), columns, options)
+        handle = executor.run(transaction.leave_open(), BEGIN_MARGIN)
+        if handle.rows != outcome.rows:
+            raise KafkaError(
+                f"{counted(outcome.rows, 'row')} of this task were acknowledged, and its transaction has {handle.rows}"
+            )
+    except BaseException:
+        _fail(executor, transaction)
+        raise
+    return outcome, TaskReport(plan, task.key, task.batch_id, task.run_id, outcome.rows, False, handle)
+
+
+def _fail(executor: Executor, transaction: TaskTransaction) -> None:
+    try:
+        executor.run(transaction.fail(), GRACE)
+    except Exception as error:
+        # What ends the task is the error before this one. The next plan aborts the transaction.
+        logger.warning("the producer of a task that failed was not closed: %r", error)
+
+
+async def _made(executor: Executor, options: SinkOptions, plan: Plan) -> TaskTransaction:
+    return TaskTransaction(executor, options, plan)

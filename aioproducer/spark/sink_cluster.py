@@ -1,0 +1,412 @@
+"""``SinkCluster`` on a real cluster: one ``Admin``, and one transactional ``Producer`` once something is written."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Self
+
+from aioproducer.admin import Admin, NoSuchTopicError, TransactionVersion
+from aioproducer.consumer.producer_log import fetch_of_producer, find_marker
+from aioproducer.consumer.reader import Reader
+from aioproducer.core.transactions.manager import NEWER_GENERATION, TRANSACTION_FEATURE
+from aioproducer.error_codes import (
+    INVALID_PRODUCER_EPOCH,
+    INVALID_PRODUCER_ID_MAPPING,
+    INVALID_TXN_STATE,
+    PRODUCER_FENCED,
+)
+from aioproducer.errors import BrokerError, KafkaTimeoutError, TopicExistsError
+from aioproducer.producer import Producer
+from aioproducer.protocol.messages import ApiVersionsRequest
+from aioproducer.record import TopicPartition
+from aioproducer.spark import halting
+from aioproducer.spark.transactional.cluster import OpenTransaction, Row, Verdict
+from aioproducer.spark.transactional.decisions import Handle, Identity, RowRange, TopicRecord
+from aioproducer.spark.transactional.rules import ExactlyOnceError, committer_id, task_pattern
+from aioproducer.spark.transactional.table import DecisionTable
+
+if TYPE_CHECKING:
+    from aioproducer._client.transactions import Transactions
+
+COMMITTER_TIMEOUT_MS: Final = 60_000
+"""The time-out of the committer's transactions; ``Admin.fence_producers`` sets the same."""
+
+DECISION_TOPIC_CONFIG: Final = {
+    "cleanup.policy": "compact",
+    "segment.ms": "600000",
+    "segment.bytes": "16777216",
+    "max.compaction.lag.ms": "3600000",
+}
+
+# Another sink's open transaction in the decision topic ends within its time-out, at the coordinator's next look, which
+# comes every 10 s (transaction.abort.timed.out.transaction.cleanup.interval.ms).
+HIDDEN_FOR: Final = 75.0
+# How long the marker of an ended transaction may take, in seconds.
+MARKER_WITHIN: Final = 30.0
+# A piece of copied rows is one transaction of the committer: its size in bytes, and the time to read it in seconds.
+PIECE_BYTES: Final = 32 << 20
+PIECE_SECONDS: Final = 10.0
+LARGEST_BATCH: Final = 256 << 20
+# Requests on their way at the same time.
+AT_ONCE: Final = 50
+CLOSE_WITHIN: Final = 5.0
+_LOOK_EVERY: Final = 0.01
+_LONGEST_LOOK: Final = 1.0
+
+# What EndTxn answers if the transaction has ended in another way, or belongs to a later producer.
+_ENDED: Final = frozenset((INVALID_TXN_STATE, INVALID_PRODUCER_EPOCH, PRODUCER_FENCED, INVALID_PRODUCER_ID_MAPPING))
+
+# Keys of the user's configuration that are about rows, not about decisions and copies.
+_OF_ROWS: Final = (
+    "acks",
+    "batch.size",
+    "enable.idempotence",
+    "interceptor.classes",
+    "linger.ms",
+    "partitioner.class",
+    "transaction.timeout.ms",
+    "transactional.id",
+)
+
+
+# A coordinator answers CONCURRENT_TRANSACTIONS while it writes markers, for some milliseconds.
+_BACKOFF: Final = {"retry.backoff.ms": "5", "retry.backoff.max.ms": "1000"}
+
+
+class KafkaSinkCluster:
+    """The calls for one sink; an async context manager.
+
+    Args:
+        config: the producer's configuration, in Kafka's dotted names.
+        timeout: limit of each call in seconds, retries included.
+    """
+
+    def __init__(self, config: Mapping[str, object], sink: str, decision_topic: str, timeout: float) -> None:
+        self.sink = sink
+        self._config = {**_BACKOFF, **{name: value for name, value in config.items() if name not in _OF_ROWS}}
+        self._decisions = decision_topic
+        self._timeout = timeout
+        self._committer = committer_id(sink)
+        self._admin = Admin.from_config(self._config, timeout=timeout)
+        self._version: TransactionVersion = 1
+        self._identity = Identity(-1, -1)
+        self._producer: Producer | None = None
+        self._in_transaction = False
+        self._used = False
+
+    @property
+    def version(self) -> TransactionVersion:
+        return self._version
+
+    @property
+    def admin(self) -> Admin:
+        return self._admin
+
+    # Life
+
+    async def __aenter__(self) -> Self:
+        await self._admin.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            await self._close_producer()
+        finally:
+            await self._admin.close()
+
+    async def _close_producer(self) -> None:
+        """An open transaction is aborted: it was not to be committed."""
+        producer, self._producer = self._producer, None
+        self._in_transaction = self._used = False
+        if producer is not None:
+            await producer.close(CLOSE_WITHIN)
+
+    async def find_version(self) -> None:
+        """Ask for the generation of the transaction protocol."""
+        response = await self._admin.client.request(
+            ApiVersionsRequest(client_software_name="aioproducer", client_software_version="1"), timeout=self._timeout
+        )
+        levels = {each.name: each.max_version_level for each in response.finalized_features}
+        self._version = 2 if levels.get(TRANSACTION_FEATURE, 0) >= NEWER_GENERATION else 1
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    async def reached(self, point: str) -> None:
+        await halting.reached(point)
+
+    # The decision topic
+
+    async def prepare_topic(self, at_least_as_safe_as: str | None) -> bytes | None:
+        """Create the decision topic if it is missing, and check it; return its id.
+
+        Args:
+            at_least_as_safe_as: the topic of the rows, whose replication factor the decision topic must have.
+
+        Raises:
+            ExactlyOnceError: it is not compacted, has several partitions, or fewer replicas than the topic of the rows.
+            KafkaError: it cannot be created or described.
+        """
+        name = self._decisions
+        try:
+            (described,) = await self._admin.describe_topics([name])
+        except NoSuchTopicError:
+            try:
+                await self._admin.create_topic(name, 1, configs=DECISION_TOPIC_CONFIG)
+            except TopicExistsError:
+                # Another sink was faster.
+                pass
+            (described,) = await self._admin.describe_topics([name])
+        if len(described.partitions) != 1:
+            raise ExactlyOnceError(
+                f"the decision topic {name!r} has {len(described.partitions)} partitions, and must have one: name "
+                "another one by the option decision.topic"
+            )
+        entries = {each.name: each.value for each in await self._admin.topic_config(name)}
+        if entries.get("cleanup.policy") != "compact":
+            raise ExactlyOnceError(
+                f"the decision topic {name!r} has cleanup.policy={entries.get('cleanup.policy')}, by which decisions "
+                "are deleted: set cleanup.policy=compact"
+            )
+        if at_least_as_safe_as is not None:
+            await self._compare_replicas(len(described.partitions[0].replicas), at_least_as_safe_as)
+        return described.topic_id
+
+    async def _compare_replicas(self, replicas: int, topic: str) -> None:
+        try:
+            (described,) = await self._admin.describe_topics([topic])
+        except NoSuchTopicError:
+            return
+        wanted = max((len(each.replicas) for each in described.partitions), default=0)
+        if replicas < wanted:
+            raise ExactlyOnceError(
+                f"the decision topic {self._decisions!r} has {replicas} replicas, and topic {topic!r} has {wanted}: "
+                "without the decisions rows are lost or doubled. Give it as many replicas"
+            )
+
+    async def take_over(self) -> None:
+        await self._close_producer()
+        await self.find_version()
+        (found,) = (await self._admin.fence_producers([self._committer])).values()
+        self._identity = Identity(found.producer_id, found.producer_epoch)
+
+    async def continue_as(self, identity: Identity) -> None:
+        await self._close_producer()
+        await self.find_version()
+        self._identity = identity
+
+    async def high_watermark(self) -> int:
+        return (await self._admin.list_offsets(self._decisions, {0: "latest"}))[0]
+
+    async def read_up_to(self, table: DecisionTable, stop: int) -> None:
+        if table.position >= stop:
+            return
+        await self._wait_until_stable(stop)
+        reader = Reader.from_config(
+            self._config,
+            self._decisions,
+            [0],
+            start=table.position or "beginning",
+            stop=stop,
+            isolation_level="read_committed",
+            timeout=self._timeout,
+        )
+        async with reader:
+            async for record in reader:
+                table.apply(record.offset, record.key, record.value)
+        table.position = stop
+
+    async def _wait_until_stable(self, stop: int) -> None:
+        deadline = time.monotonic() + HIDDEN_FOR
+        look = _LOOK_EVERY
+        while True:
+            found = await self._admin.list_offsets(self._decisions, {0: "latest"}, isolation_level="read_committed")
+            if found[0] >= stop:
+                return
+            if time.monotonic() > deadline:
+                raise KafkaTimeoutError(
+                    f"The decision topic {self._decisions} could be read up to offset {found[0]} only, and not to "
+                    f"{stop}, for {HIDDEN_FOR:.0f} s: a transaction of another sink is open there. See 'aioproducer "
+                    f"transactions describe --partition {self._decisions}:0'"
+                )
+            await asyncio.sleep(look)
+            look = min(2 * look, _LONGEST_LOOK)
+
+    async def _calls(self) -> Transactions:
+        """The transactions of the committer's producer, in an epoch that was not used."""
+        if self._producer is None:
+            config = {
+                **self._config,
+                "acks": "all",
+                "linger.ms": "0",
+                "transactional.id": self._committer,
+                "transaction.timeout.ms": str(COMMITTER_TIMEOUT_MS),
+            }
+            producer = Producer.from_config(config)
+            await producer.start()
+            self._producer = producer
+            await producer._transactional_calls().resume(*self._identity)
+        calls = self._producer._transactional_calls()
+        if self._used and self._version < NEWER_GENERATION:
+            await calls.new_epoch()
+        self._used = False
+        return calls
+
+    async def _begun(self) -> Producer:
+        if not self._in_transaction:
+            await (await self._calls()).begin()
+            self._in_transaction = True
+        assert self._producer is not None
+        return self._producer
+
+    async def append(self, records: Sequence[TopicRecord]) -> int:
+        producer = await self._begun()
+        sent = [producer.send(self._decisions, record.value, record.key, partition=0) for record in records]
+        with producer.hurrying():
+            offsets = [(await each).offset for each in sent]
+        # A duplicate whose offset the broker has forgotten has none.
+        return max(-1 if each is None else each for each in offsets)
+
+    async def append_rows(self, where: RowRange, rows: Sequence[Row]) -> None:
+        producer = await self._begun()
+        for row in rows:
+            producer.send(
+                where.topic,
+                row.value,
+                row.key,
+                partition=where.partition,
+                timestamp_ms=row.timestamp_ms,
+                headers=row.headers,
+            )
+            await producer.drain()
+
+    async def commit(self) -> None:
+        assert self._producer is not None
+        await self._producer.commit_transaction()
+        self._in_transaction, self._used = False, True
+        self._identity = Identity(*self._producer._transactional_calls().manager.producer_identity)
+
+    async def identity(self) -> Identity:
+        if self._producer is not None:
+            calls = await self._calls()
+            self._identity = Identity(*calls.manager.producer_identity)
+        return self._identity
+
+    async def is_committer(self, identity: Identity) -> bool:
+        (found,) = await self._admin.describe_transactions([self._committer])
+        return (found.producer_id, found.producer_epoch) == identity
+
+    async def abort_committer(self, identity: Identity) -> bool:
+        return await self._end(self._committer, identity, False, NEWER_GENERATION)
+
+    # Transactions of tasks
+
+    async def describe(self, handles: Sequence[Handle]) -> list[OpenTransaction | None]:
+        found = await self._describe([each.transactional_id for each in handles])
+        return [found.get(each.transactional_id) for each in handles]
+
+    async def _describe(self, transactional_ids: Sequence[str]) -> dict[str, OpenTransaction]:
+        if not transactional_ids:
+            return {}
+        now = self.now_ms()
+        return {
+            each.transactional_id: OpenTransaction(
+                each.transactional_id,
+                Identity(each.producer_id, each.producer_epoch),
+                0 if each.start_time_ms is None else now - each.start_time_ms,
+                each.timeout_ms,
+            )
+            for each in await self._admin.describe_transactions(transactional_ids)
+            if each.state == "Ongoing"
+        }
+
+    async def end(self, handles: Sequence[Handle], commit: bool) -> list[bool]:
+        if commit and halting.halts_at("half-ended"):
+            half = len(handles) // 2
+            first = await self._end_all(handles[:half], commit)
+            await halting.reached("half-ended")
+            return [*first, *await self._end_all(handles[half:], commit)]
+        return await self._end_all(handles, commit)
+
+    async def _end_all(self, handles: Sequence[Handle], commit: bool) -> list[bool]:
+        limit = asyncio.Semaphore(AT_ONCE)
+
+        async def end(handle: Handle) -> bool:
+            async with limit:
+                return await self._end(handle.transactional_id, handle.identity, commit, handle.version)
+
+        return await asyncio.gather(*map(end, handles))
+
+    async def _end(self, transactional_id: str, identity: Identity, commit: bool, version: int) -> bool:
+        try:
+            await self._admin.end_transaction(
+                transactional_id, *identity, commit=commit, transaction_version=2 if version >= 2 else 1
+            )
+        except BrokerError as error:
+            if error.code not in _ENDED:
+                raise
+            return False
+        return True
+
+    async def list_open(self) -> list[OpenTransaction]:
+        found = await self._admin.list_transactions(states=["Ongoing"], pattern=task_pattern(self.sink))
+        return list((await self._describe([each.transactional_id for each in found])).values())
+
+    async def abort_open(self, found: Sequence[OpenTransaction]) -> None:
+        handles = [Handle(each.transactional_id, *each.identity, NEWER_GENERATION, 0, ()) for each in found]
+        await self._end_all(handles, False)
+
+    async def fence_open(self, found: Sequence[OpenTransaction]) -> None:
+        await self._admin.fence_producers([each.transactional_id for each in found])
+
+    # The log
+
+    async def verdict(self, handle: Handle, where: RowRange) -> Verdict:
+        await self._check_topic(where)
+        deadline = time.monotonic() + MARKER_WITHIN
+        look = _LOOK_EVERY
+        while True:
+            place = TopicPartition(where.topic, where.partition)
+            marker = await find_marker(self._admin, place, where.last_offset, handle.producer_id)
+            if marker is not None:
+                return Verdict.COMMITTED if marker.committed else Verdict.ABORTED
+            if time.monotonic() > deadline:
+                return Verdict.UNKNOWN
+            await asyncio.sleep(look)
+            look = min(2 * look, _LONGEST_LOOK)
+
+    async def _check_topic(self, where: RowRange) -> None:
+        (described,) = await self._admin.describe_topics([where.topic])
+        found = "" if described.topic_id is None else described.topic_id.hex()
+        if where.topic_id and found != where.topic_id:
+            raise ExactlyOnceError(
+                f"topic {where.topic!r} was deleted and created again after a batch was decided: rows of the batch are "
+                "lost. 'aioproducer spark-sink forget' lets the sink go on without them"
+            )
+
+    async def rows_of(self, handle: Handle, where: RowRange, after: int) -> list[Row]:
+        deadline = time.monotonic() + PIECE_SECONDS
+        place = TopicPartition(where.topic, where.partition)
+        offset = after + 1
+        size = 0
+        rows: list[Row] = []
+        while offset <= where.last_offset and size < PIECE_BYTES and time.monotonic() < deadline:
+            fetched = await fetch_of_producer(self._admin, place, offset, handle.producer_id, committed=False)
+            if fetched.next_offset == offset:
+                break
+            for batch in fetched.batches:
+                if batch.producer_epoch != handle.producer_epoch:
+                    continue
+                size += batch.size_in_bytes
+                rows += [
+                    Row(each.offset, each.key, each.value, each.headers, each.timestamp)
+                    for each in batch.records(LARGEST_BATCH)
+                    if after < each.offset <= where.last_offset
+                ]
+            offset = fetched.next_offset
+        return rows

@@ -1,0 +1,320 @@
+"""The exactly-once sink without Spark: each row of the crash table, in both generations of transactions."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import time
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from aioproducer.admin import Admin
+from aioproducer.cli import main
+from aioproducer.errors import ConfigurationError, KafkaError
+from aioproducer.spark.exactly_once import TaskOf, abort_batch, commit_batch, plan_batch
+from aioproducer.spark.executor import close_executor
+from aioproducer.spark.halting import VARIABLE
+from aioproducer.spark.options import SinkOptions
+from aioproducer.spark.task import SparkTaskError
+from aioproducer.spark.transactional.rules import ExactlyOnceError, ReplayDiffersError, SinkTakenOverError
+from tests.interop.spark.sink_program import log, options_of, run_batch, write_tasks
+from tests.kafka.cluster import KafkaCluster
+from tests.kafka.in_process import InProcessCluster
+
+Cluster = KafkaCluster | InProcessCluster
+
+pytestmark = pytest.mark.timeout(180)
+
+ROOT = Path(__file__).parents[3]
+PARTITIONS = 3
+
+
+@pytest.fixture(
+    params=[
+        "one_node",
+        "one_node_with_old_transactions",
+        pytest.param("one_embedded", marks=pytest.mark.soak),
+        pytest.param("one_embedded_with_old_transactions", marks=pytest.mark.soak),
+    ]
+)
+def kafka(request: pytest.FixtureRequest) -> Cluster:
+    found: Cluster = request.getfixturevalue(request.param)
+    return found
+
+
+@pytest.fixture
+def sink() -> Iterator[str]:
+    yield f"sink-{uuid.uuid4().hex[:8]}"
+    close_executor()
+
+
+@pytest.fixture
+def options(kafka: Cluster, topic: str, sink: str) -> dict[str, str]:
+    kafka.create_topic(topic, PARTITIONS)
+    return options_of(kafka.bootstrap_servers, topic, sink, **{"kafka.linger.ms": "0"})
+
+
+def rows_of(batch_id: int, count: int = 40) -> list[str]:
+    return [f"{batch_id}:{number}" for number in range(count)]
+
+
+def committed(kafka: Cluster, topic: str) -> Counter[str]:
+    """What a reader of committed records finds: librdkafka."""
+    return Counter(
+        (record.value or b"").decode() for of in kafka.read_back(topic, committed=True).values() for record in of
+    )
+
+
+def wanted(batches: int, count: int = 40) -> Counter[str]:
+    return Counter(row for batch_id in range(batches) for row in rows_of(batch_id, count))
+
+
+@contextmanager
+def killed_at(point: str, options: dict[str, str], batch_id: int, folder: Path, run_id: str = "run") -> Iterator[str]:
+    """A process that runs the batch up to this point, and is killed there; what it has printed."""
+    halted = folder / f"{point}-{batch_id}"
+    arguments = json.dumps({"given": options, "batch_id": batch_id, "rows": rows_of(batch_id), "run_id": run_id})
+    command = [sys.executable, "-m", "tests.interop.spark.sink_program", arguments]
+    environment = {**os.environ, VARIABLE: f"{point}={halted}", "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
+    ) as process:
+        assert process.stdout is not None
+        deadline = time.monotonic() + 60
+        while not halted.exists():
+            assert process.poll() is None, process.stdout.read()
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        process.kill()
+        yield process.stdout.read()
+
+
+def abort_tasks(kafka: Cluster, sink: str) -> None:
+    """What the coordinator does when their time-out is over."""
+
+    async def fence() -> None:
+        async with Admin(bootstrap_servers=kafka.bootstrap_servers, timeout=20) as admin:
+            found = await admin.list_transactions(states=["Ongoing"], pattern=f"{sink}-t-.*")
+            assert found
+            await admin.fence_producers([each.transactional_id for each in found])
+
+    asyncio.run(fence())
+
+
+def check_stable(kafka: Cluster, topic: str) -> None:
+    """No transaction is open."""
+
+    async def offsets() -> None:
+        async with Admin(bootstrap_servers=kafka.bootstrap_servers, timeout=20) as admin:
+            specs = dict.fromkeys(range(PARTITIONS), "latest")
+            async with asyncio.timeout(5):
+                while await admin.list_offsets(topic, specs) != await admin.list_offsets(  # noqa: ASYNC110
+                    topic, specs, isolation_level="read_committed"
+                ):
+                    await asyncio.sleep(0.02)
+
+    asyncio.run(offsets())
+
+
+def test_batches_are_written_once_and_replays_are_skipped(kafka, topic, options):
+    for batch_id in range(3):
+        run_batch(options, batch_id, rows_of(batch_id), tasks=batch_id + 1)
+        replayed = run_batch(options, batch_id, rows_of(batch_id), tasks=3)
+        assert all(each.skipped for each in replayed)
+    run_batch(options, 3, [])
+    run_batch(options, 4, [])
+    assert committed(kafka, topic) == wanted(3)
+    check_stable(kafka, topic)
+    with pytest.raises(ReplayDiffersError, match="decided with 0 rows, and its replay has 1"):
+        run_batch(options, 4, ["x"])
+    with pytest.raises(ExactlyOnceError, match="rolled back"):
+        run_batch(options, 3, [])
+    with pytest.raises(ExactlyOnceError, match="Decision lost"):
+        run_batch(options, 6, [])
+    assert committed(kafka, topic) == wanted(3)
+
+
+@pytest.mark.parametrize("point", ["planned", "deciding", "decided", "half-ended", "ended", "done"])
+def test_a_process_killed_at_a_point_loses_and_doubles_nothing(kafka, topic, options, tmp_path, point):
+    run_batch(options, 0, rows_of(0))
+    with killed_at(point, options, 1, tmp_path):
+        pass
+    replayed = run_batch(options, 1, rows_of(1), run_id="second run", tasks=3)
+    assert all(each.skipped for each in replayed) == (point not in ("planned", "deciding"))
+    run_batch(options, 2, rows_of(2), run_id="second run")
+    assert committed(kafka, topic) == wanted(3)
+    check_stable(kafka, topic)
+    if point != "planned":
+        with pytest.raises(SinkTakenOverError, match="taken over by run second run"):
+            run_batch(options, 2, rows_of(2))
+
+
+@pytest.mark.parametrize("point", ["deciding", "decided", "half-ended"])
+def test_rows_of_transactions_that_timed_out_after_the_decision_are_copied(
+    kafka, topic, options, sink, tmp_path, capsys, point
+):
+    with killed_at(point, options, 0, tmp_path):
+        pass
+    abort_tasks(kafka, sink)
+    run_batch(options, 0, rows_of(0), tasks=3)
+    assert ("copied" in capsys.readouterr().out) == (point != "deciding")
+    assert committed(kafka, topic) == wanted(1)
+    check_stable(kafka, topic)
+
+
+def test_a_killed_repair_goes_on_where_it_ended(kafka, topic, options, sink, tmp_path):
+    with killed_at("decided", options, 0, tmp_path):
+        pass
+    abort_tasks(kafka, sink)
+    for _ in range(2):
+        with killed_at("copied", options, 0, tmp_path) as out:
+            assert out.count("copied") == 1
+        (tmp_path / "copied-0").unlink()
+    run_batch(options, 0, rows_of(0))
+    assert committed(kafka, topic) == wanted(1)
+
+
+def test_abort_ends_an_undecided_batch_and_no_decided_one(kafka, topic, options):
+    parsed = SinkOptions.parse(options)
+    plan = plan_batch(parsed, log)
+    reports = write_tasks(parsed, plan, TaskOf("query", 0, "run"), rows_of(0))
+    assert abort_batch(parsed, reports, log) == (plan.version == 2)
+    if plan.version == 2:
+        check_stable(kafka, topic)
+        with pytest.raises(KafkaError):
+            commit_batch(parsed, reports, log)
+    reports = run_batch(options, 0, rows_of(0))
+    assert not abort_batch(parsed, reports, log)
+    assert committed(kafka, topic) == wanted(1)
+
+
+def test_an_old_driver_cannot_decide_after_a_newer_plan(kafka, topic, options):
+    parsed = SinkOptions.parse(options)
+    task = TaskOf("query", 0, "old")
+    old = write_tasks(parsed, plan_batch(parsed, log), task, rows_of(0))
+    new_plan = plan_batch(parsed, log)
+    with pytest.raises(KafkaError):
+        commit_batch(parsed, old, log)
+    assert not abort_batch(parsed, old, log)
+    commit_batch(parsed, write_tasks(parsed, new_plan, TaskOf("query", 0, "new"), rows_of(0)), log)
+    assert committed(kafka, topic) == wanted(1)
+
+
+def test_a_lost_attempt_is_aborted_by_the_commit_or_the_next_plan(kafka, topic, options):
+    parsed = SinkOptions.parse(options)
+    plan = plan_batch(parsed, log)
+    task = TaskOf("query", 0, "run")
+    won = write_tasks(parsed, plan, task, rows_of(0))
+    lost = write_tasks(parsed, plan, task, rows_of(0))
+    assert {each.handle.transactional_id for each in won}.isdisjoint({each.handle.transactional_id for each in lost})
+    commit_batch(parsed, won, log)
+    if plan.version == 1:
+        plan_batch(parsed, log)
+    check_stable(kafka, topic)
+    assert committed(kafka, topic) == wanted(1)
+
+
+def test_a_batch_whose_transaction_timed_out_before_the_decision_is_refused(kafka, topic, options, sink):
+    parsed = SinkOptions.parse(options)
+    reports = write_tasks(parsed, plan_batch(parsed, log), TaskOf("query", 0, "run"), rows_of(0))
+    abort_tasks(kafka, sink)
+    with pytest.raises(ExactlyOnceError, match="no longer open"):
+        commit_batch(parsed, reports, log)
+    run_batch(options, 0, rows_of(0))
+    assert committed(kafka, topic) == wanted(1)
+
+
+def test_a_write_with_an_id_is_written_once_and_one_without_an_id_each_time(kafka, topic, options):
+    parsed = SinkOptions.parse(options)
+
+    def write(key: str, rows: list[str]) -> bool:
+        reports = write_tasks(parsed, plan_batch(parsed, log, key), TaskOf(key, None, uuid.uuid4().hex), rows)
+        commit_batch(parsed, reports, log)
+        return not reports[0].skipped
+
+    assert [write("write:a", rows_of(0)), write("write:a", rows_of(0)), write("write:b", rows_of(1))] == [
+        True,
+        False,
+        True,
+    ]
+    assert [write("once:1", rows_of(2)), write("once:2", rows_of(2))] == [True, True]
+    assert committed(kafka, topic) == wanted(3) + Counter(rows_of(2))
+
+
+def test_what_cannot_work_is_refused_by_the_plan(kafka, topic, options, sink):
+    with pytest.raises(ConfigurationError, match=r"allow at most 900000 ms \(transaction\.max"):
+        plan_batch(SinkOptions.parse({**options, "transaction.timeout.ms": "900001"}), log)
+    kafka.create_topic(f"{sink}-deleted", 1)
+    with pytest.raises(ExactlyOnceError, match=r"cleanup\.policy=delete"):
+        plan_batch(SinkOptions.parse({**options, "decision.topic": f"{sink}-deleted"}), log)
+    with pytest.raises(ExactlyOnceError, match="has 3 partitions, and must have one"):
+        plan_batch(SinkOptions.parse({**options, "decision.topic": topic}), log)
+
+
+def test_the_command_line_shows_recovers_and_forgets_a_sink(kafka, topic, options, sink, tmp_path, monkeypatch, capfd):
+    monkeypatch.setenv("AIOPRODUCER_BOOTSTRAP_SERVERS", kafka.bootstrap_servers)
+
+    def call(command: str, *arguments: str) -> tuple[int, str, str]:
+        code = main(["spark-sink", command, *arguments, "--decision-topic", f"{sink}-decisions"])
+        return code, *capfd.readouterr()
+
+    with killed_at("decided", options, 0, tmp_path):
+        pass
+    (shown,) = json.loads(call("list", "--json")[1])
+    assert (shown["sink"], shown["batch"], shown["rows"], shown["done"]) == (sink, 0, 40, False)
+    assert shown["open_transactions"] == sorted(shown["transactions"])
+    assert "unfinished (2)" in call("list", sink)[1]
+    code, out, error = call("recover", sink)
+    assert (code, "query: batch 0 is done" in out) == (0, True), error
+    check_stable(kafka, topic)
+    assert committed(kafka, topic) == wanted(1)
+    with pytest.raises(ReplayDiffersError):
+        run_batch(options, 0, rows_of(0, 39))
+    assert call("recover", sink, "--accept-replay", "1")[0] == 1
+    assert call("recover", sink, "--accept-replay", "0")[0] == 0
+    run_batch(options, 0, rows_of(0, 39))
+    run_batch(options, 1, rows_of(1))
+    capfd.readouterr()
+    assert call("forget", sink, "--older-than", "0")[:2] == (0, "")
+    assert call("forget", sink, "--key", "query")[:2] == (0, "query: forgotten\n")
+    assert json.loads(call("list", "--json")[1]) == []
+    assert committed(kafka, topic) == wanted(2)
+
+
+@pytest.mark.soak
+def test_transactions_that_the_coordinator_has_timed_out_are_copied(kafka, topic, options, sink, tmp_path, capsys):
+    options = {**options, "transaction.timeout.ms": "1000"}
+    with killed_at("half-ended", options, 0, tmp_path):
+        pass
+
+    async def until_timed_out() -> None:
+        async with Admin(bootstrap_servers=kafka.bootstrap_servers, timeout=20) as admin, asyncio.timeout(40):
+            while await admin.list_transactions(states=["Ongoing"], pattern=f"{sink}-t-.*"):  # noqa: ASYNC110
+                await asyncio.sleep(0.2)
+
+    asyncio.run(until_timed_out())
+    run_batch(options, 0, rows_of(0), tasks=3)
+    assert "copied" in capsys.readouterr().out
+    assert committed(kafka, topic) == wanted(1)
+    check_stable(kafka, topic)
+
+
+def test_a_task_that_fails_leaves_no_row_and_its_retry_has_another_id(kafka, topic, options):
+    parsed = SinkOptions.parse({**options, "kafka.max.request.size": "10000"})
+    plan = plan_batch(parsed, log)
+    task = TaskOf("query", 0, "run")
+    with pytest.raises(SparkTaskError, match="more than max_request_size allows"):
+        write_tasks(parsed, plan, task, [*rows_of(0, 5), "x" * 20_000], 1)
+    reports = write_tasks(parsed, plan, task, rows_of(0), 1)
+    assert reports[0].handle.transactional_id.endswith("-1")
+    commit_batch(parsed, reports, log)
+    check_stable(kafka, topic)
+    assert committed(kafka, topic) == wanted(1)

@@ -1,0 +1,154 @@
+"""Exactly-once queries whose driver and executors are killed at a named point, and started again with more cores."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from aioproducer.admin import Admin
+from aioproducer.spark.halting import VARIABLE
+from tests.interop.spark.driver import DriverGoneError, JobFailedError, SparkDriver, eventually
+from tests.kafka.cluster import KafkaCluster
+from tests.kafka.in_process import InProcessCluster
+from tests.spark.spark_log import wait_for_line
+
+Cluster = KafkaCluster | InProcessCluster
+
+BATCHES = 3
+ROWS = 60
+FILES = 4
+
+
+@pytest.fixture(scope="module")
+def three_cores() -> Iterator[SparkDriver]:
+    """The drivers that are killed have two."""
+    with SparkDriver("local[3]") as driver:
+        yield driver
+
+
+@pytest.fixture
+def options(one_broker: Cluster, topic: str) -> dict[str, str]:
+    one_broker.create_topic(topic, 3)
+    sink = topic[-8:]
+    return {
+        "kafka.bootstrap.servers": one_broker.bootstrap_servers,
+        "kafka.linger.ms": "0",
+        "topic": topic,
+        "delivery": "exactly-once",
+        "sink.id": sink,
+        "decision.topic": f"{sink}-decisions",
+    }
+
+
+def arrive(folder: Path) -> None:
+    """Batches of files: which partitions they become depends on the number of cores."""
+    folder.mkdir()
+    for batch in range(BATCHES):
+        for number in range(FILES):
+            first = (batch * FILES + number) * ROWS
+            (folder / f"{batch}-{number}.txt").write_text("\n".join(map(str, range(first, first + ROWS))))
+
+
+def start_and_wait(spark: SparkSession, folder: str, options: dict[str, str]) -> str:
+    query = (
+        spark.readStream.option("maxFilesPerTrigger", FILES)
+        .text(folder + "/in")
+        .writeStream.format("aioproducer")
+        .options(**options)
+        .option("checkpointLocation", folder + "/checkpoint")
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    return query.id
+
+
+def write_twice(spark: SparkSession, folder: str, options: dict[str, str]) -> None:
+    """A function that fails once, after it has written."""
+
+    def write(df: DataFrame, batch_id: int) -> None:
+        from aioproducer.spark import write_batch
+
+        write_batch(df, batch_id, name="a", options=options)
+        marker = Path(folder) / "failed"
+        if batch_id == 1 and not marker.exists():
+            marker.touch()
+            raise RuntimeError("once")
+        write_batch(df, batch_id, name="b", options=options)
+
+    stream = spark.readStream.option("maxFilesPerTrigger", FILES).text(folder + "/in")
+    query = stream.writeStream.foreachBatch(write).option("checkpointLocation", folder + "/checkpoint")
+    query.trigger(availableNow=True).start().awaitTermination()
+
+
+def write_job(spark: SparkSession, options: dict[str, str]) -> None:
+    rows = spark.range(0, 100, 1, 2).selectExpr("CAST(id AS STRING) AS value")
+    rows.write.format("aioproducer").options(**options).mode("append").save()
+
+
+def committed(cluster: Cluster, topic: str) -> Counter[int]:
+    found = cluster.read_back(topic, committed=True)
+    return Counter(int(record.value or b"-1") for of in found.values() for record in of)
+
+
+def abort_tasks(cluster: Cluster, sink: str) -> None:
+    """What the coordinator does when the time-out is over."""
+
+    async def fence() -> None:
+        async with Admin(bootstrap_servers=cluster.bootstrap_servers, timeout=20) as admin:
+            found = await admin.list_transactions(states=["Ongoing"], pattern=f"{sink}-t-.*")
+            await admin.fence_producers([each.transactional_id for each in found])
+
+    asyncio.run(fence())
+
+
+@pytest.mark.parametrize("point", ["deciding", "decided", "half-ended", "done"])
+def test_a_killed_query_writes_each_row_once(three_cores, one_broker, topic, options, tmp_path, point):
+    folder = tmp_path / "stream"
+    folder.mkdir()
+    arrive(folder / "in")
+    halted = tmp_path / "halted"
+    with SparkDriver("local[2]", environment={VARIABLE: f"{point}={halted}"}) as driver:
+        ended = driver.submit(start_and_wait, str(folder), options)
+        eventually(halted.exists, f"the commit has reached {point}")
+        family = driver.family()
+        driver.kill()
+        for process in family:
+            if process.is_running():
+                process.kill()
+        with pytest.raises(DriverGoneError):
+            ended.result(60)
+        psutil.wait_procs(family, timeout=30)
+    if point in ("decided", "half-ended"):
+        abort_tasks(one_broker, options["sink.id"])
+    before = len(three_cores.log.read_text())
+    three_cores.call(start_and_wait, str(folder), options)
+    if point != "deciding":
+        wait_for_line(three_cores.log, r"not written again: the batch is decided", before)
+    if point in ("decided", "half-ended"):
+        wait_for_line(three_cores.log, r"copied \d+ of \d+ rows", before)
+    assert committed(one_broker, topic) == Counter(range(BATCHES * FILES * ROWS))
+
+
+def test_a_function_that_fails_after_its_write_writes_nothing_twice(three_cores, one_broker, topic, options, tmp_path):
+    folder = tmp_path / "stream"
+    folder.mkdir()
+    arrive(folder / "in")
+    with pytest.raises(JobFailedError, match="once"):
+        three_cores.call(write_twice, str(folder), options)
+    three_cores.call(write_twice, str(folder), options)
+    assert committed(one_broker, topic) == Counter(dict.fromkeys(range(BATCHES * FILES * ROWS), 2))
+
+
+def test_a_batch_job_with_an_id_writes_once(three_cores, one_broker, topic, options):
+    for _ in range(2):
+        three_cores.call(write_job, {**options, "write.id": "2026-11-29"})
+    assert committed(one_broker, topic) == Counter(range(100))
+    three_cores.call(write_job, options)
+    assert committed(one_broker, topic) == Counter(dict.fromkeys(range(100), 2))
