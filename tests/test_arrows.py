@@ -24,6 +24,7 @@ _CORE = {
     "core.batching",
     "core.columns",
     "core.fetching",
+    "core.membership",
     "core.metadata",
     "core.outcomes",
     "core.requests",
@@ -244,7 +245,8 @@ ARROWS: dict[str, set[str]] = {
         "spark",
         "spark.transactional",
     },
-    "__init__": _CLIENT | {"producer", "transaction_pool", "_client.bulk", "_client.transactions", "_build"},
+    "__init__": _CLIENT
+    | {"_build", "_client.bulk", "_client.transactions", "consumer", "producer", "transaction_pool"},
     "__main__": {"cli"},
 }
 

@@ -42,6 +42,7 @@ GROUPS = {
         "core.batching",
         "core.columns",
         "core.fetching",
+        "core.membership",
         "core.metadata",
         "core.outcomes",
         "core.requests",
