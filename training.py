@@ -1,4 +1,4 @@
-"""What a profile-guided build learns from: the producer at its usual work, about a second of each kind.
+"""What a profile-guided build learns from: producer and consumer at their usual work, about a second of each kind.
 
 `setup.py` runs this on modules that count how often each branch is taken, and compiles them again with the counts. The
 broker is the embedded one, in a process of its own and from the sources, so that only the producer's work counts; RDMA
@@ -112,6 +112,23 @@ async def _work(bootstrap_servers: str, share: float) -> None:
     for work, records, settings in _WORKS:
         async with Producer(bootstrap_servers=bootstrap_servers, **settings) as producer:
             await work(producer, int(records * share))
+    await _consumed(bootstrap_servers, int(PIPELINED * share))
+
+
+async def _consumed(bootstrap_servers: str, records: int) -> None:
+    from aioproducer import Consumer
+
+    async with Consumer(bootstrap_servers=bootstrap_servers, auto_offset_reset="earliest") as consumer:
+        consumer.assign([(TOPIC, partition) for partition in range(PARTITIONS)])
+        left = records // 2
+        async for _ in consumer:
+            left -= 1
+            if left <= 0:
+                break
+        left = records
+        while left > 0:
+            polled = await consumer.poll(timeout=1.0, max_records=500)
+            left -= sum(map(len, polled.values()))
 
 
 async def _work_over_rdma(share: float) -> None:

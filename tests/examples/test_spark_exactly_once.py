@@ -22,7 +22,7 @@ SUBMIT = (
 )
 FILES, LINES = 12, 50
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.interop, pytest.mark.soak, pytest.mark.timeout(900)]
 
 
 def begin(folder: Path, cluster: EmbeddedClusterThread) -> subprocess.Popen[bytes]:
