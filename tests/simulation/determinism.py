@@ -32,15 +32,19 @@ _OTHER_PROCESSES = ("cli", "gateway", "spark", "testing.plugin", "testing.thread
 
 
 @functools.cache
-def preload() -> tuple[ModuleType, ...]:
-    """Import every module that a simulation can use.
-
-    A module that is imported while a simulation runs would read real clocks.
-    """
+def _import_all() -> None:
     skipped = tuple(f"aioproducer.{room}" for room in _OTHER_PROCESSES)
     for module in pkgutil.walk_packages(aioproducer.__path__, "aioproducer.", onerror=lambda name: None):
         if not module.name.startswith(skipped) and not module.name.endswith("__main__"):
             importlib.import_module(module.name)
+
+
+def preload() -> tuple[ModuleType, ...]:
+    """Import every module that a simulation can use, and return all of the project that are imported.
+
+    A module that is imported while a simulation runs would read real clocks. Other tests may import more between two.
+    """
+    _import_all()
     return tuple(module for name, module in sorted(sys.modules.items()) if name.startswith("aioproducer"))
 
 

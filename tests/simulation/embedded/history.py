@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from aioproducer._client.transactions import Transaction
-from aioproducer.consumer import ConsumedRecord
+from aioproducer.consumer import ConsumerRecord
 
 TransactionOutcome = Literal["open", "committed", "aborted", "unknown"]
 
@@ -51,7 +51,7 @@ class ReaderHistory:
     name: str
     topic: str
     committed: bool
-    records: list[ConsumedRecord] = field(default_factory=list)
+    records: list[ConsumerRecord] = field(default_factory=list)
 
 
 @dataclass(slots=True)
