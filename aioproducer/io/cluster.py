@@ -389,6 +389,7 @@ class Cluster:
         if self.shared_metadata is not None:
             topics = _collect_topics(topics, stored)
         requested = self.metadata.topics_in_flight
+        requested_at = self._metadata_requested_at
         failure: KafkaError | None = None
         try:
             failure = yield from self._merge(response.head, topics, now, version)
@@ -403,7 +404,7 @@ class Cluster:
             self.metadata.node_failed(node.id)
         elif self.shared_metadata is not None and self.metadata.last_update == now:
             # It was not dropped by a rebootstrap in between.
-            self.shared_metadata.store(response.head, stored, version, self._metadata_requested_at)
+            self.shared_metadata.store(response.head, stored, version, requested_at)
         yield from self._finish_update(requested, failure, names, now)
 
     def _apply_answer(self, answer: SharedAnswer) -> Iterator[None]:

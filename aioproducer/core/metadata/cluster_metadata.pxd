@@ -27,6 +27,7 @@ cdef class ClusterMetadata:
     cdef object _request_order
     cdef bint _full_update_changed
     cdef double _last_full_update
+    cdef double _latest_reason_at
     cdef object _attempt_started
     cdef set _failed_nodes
     cdef bint _rebootstrap_required

@@ -141,6 +141,7 @@ class ClusterMetadata:
         self._new_topics_left: int = 0
         self._full_update_changed: bool = False
         self._last_full_update: float = -math.inf
+        self._latest_reason_at: float = -math.inf
         self._attempt_started: float | None = None
         # Nodes that failed to answer this attempt, or that it could not connect to.
         self._failed_nodes: set[int] = set()
@@ -224,6 +225,7 @@ class ClusterMetadata:
 
         If a request is in flight, another is due after it: its response may be older than the reason.
         """
+        self._latest_reason_at = now
         if not self._full_update_requested:
             self._full_update_requested = True
             self.update_reason = reason
@@ -249,12 +251,18 @@ class ClusterMetadata:
     def accepts_since(self, now: float) -> float:
         """Return from which time on another producer's request has the same answer as the one that is due.
 
-        Infinity if only a request of this producer's own will do: by age, or for a topic that was requested before.
+        Infinity if only a request of this producer's own will do: by age, for a topic that was requested before, after
+        a failure, or if an update takes several requests.
         """
-        if any(self._topics[name].was_requested for name in self._new_topics):
+        if (
+            self.last_error is not None
+            or self._rebootstrap_required
+            or len(self._topics) > TOPICS_PER_REQUEST
+            or any(self._topics[name].was_requested for name in self._new_topics)
+        ):
             return math.inf
-        if self._full_update_requested and self.update_requested_at is not None:
-            return self.update_requested_at
+        if self._full_update_requested and self._latest_reason_at > -math.inf:
+            return self._latest_reason_at
         if self.last_update is not None and now >= self._last_full_update + self._max_age:
             return math.inf
         return now - self._max_age

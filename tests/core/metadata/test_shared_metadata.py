@@ -149,8 +149,22 @@ class TestRequests:
         metadata.request_partial_update("t")
         assert metadata.accepts_since(3) == math.inf
 
-    def test_a_failed_request_takes_answers_as_before(self) -> None:
+    def test_after_a_failure_a_broker_is_asked(self) -> None:
         metadata = metadata_of()
         metadata.build_request(1)
         metadata.handle_failure(broker_error(UNKNOWN_TOPIC_OR_PARTITION), 2)
-        assert metadata.accepts_since(3) == 3 - 100
+        assert metadata.accepts_since(3) == math.inf
+
+    def test_the_latest_reason_counts(self) -> None:
+        shared, metadata = SharedMetadata(100), metadata_of()
+        shared.store(response(), [], VERSION, 1)
+        answer = shared.answer([], metadata.accepts_since(2))
+        assert answer is not None
+        apply(metadata, answer, 2)
+        metadata.request_update(10, "a partition has moved")
+        metadata.request_update(12, "another partition has moved")
+        assert metadata.accepts_since(13) == 12
+
+    def test_an_update_that_takes_several_requests_is_asked_of_a_broker(self) -> None:
+        assert metadata_of(*map(str, range(200))).accepts_since(1) == 1 - 100
+        assert metadata_of(*map(str, range(201))).accepts_since(1) == math.inf
