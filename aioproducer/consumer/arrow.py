@@ -15,16 +15,22 @@ if TYPE_CHECKING:
     from aioproducer.core.fetching.records import ConsumerRecord
 
 
-def record_batch(runs: Iterable[Sequence[ConsumerRecord]]) -> pyarrow.RecordBatch:
-    """Return the records of all ``runs`` as the rows of one batch.
+def require_pyarrow() -> None:
+    """Check that pyarrow can be imported, before records are taken.
 
     Raises:
-        ConfigurationError: pyarrow is not installed.
+        ConfigurationError: it is not installed.
     """
     try:
-        import pyarrow
+        import pyarrow  # noqa: F401
     except ImportError as error:
         raise ConfigurationError("poll_arrow needs the Python package 'pyarrow': pip install pyarrow") from error
+
+
+def record_batch(runs: Iterable[Sequence[ConsumerRecord]]) -> pyarrow.RecordBatch:
+    """Return the records of all ``runs`` as the rows of one batch."""
+    import pyarrow
+
     header = pyarrow.struct([pyarrow.field("key", pyarrow.string(), nullable=False), ("value", pyarrow.binary())])
     schema = pyarrow.schema(
         [

@@ -279,7 +279,10 @@ class Consumer:
             if found.position is not None and found.has_position:
                 return found.position.offset
             if found.state is FetchState.FAILED:
-                raise self._fetcher.take_error(found, loop.time())
+                error = self._fetcher.take_error(found, loop.time())
+                # The partition may go on, after a backoff.
+                self._driver.wake()
+                raise error
             self._raise_client_error()
             left = deadline - loop.time()
             if left <= 0:
@@ -306,7 +309,11 @@ class Consumer:
                 raise ValueError(f"the timestamp of {name} must not be negative, but is {timestamp}")
         wanted = {_partition(name): timestamp for name, timestamp in timestamps_ms.items()}
         level = self._fetcher.settings.isolation_level
-        return await offsets_for_times(self._clients.control, wanted, level, self._api_timeout(timeout))
+        try:
+            return await offsets_for_times(self._clients.control, wanted, level, self._api_timeout(timeout))
+        finally:
+            # Its metadata requests were in the place of the driver's.
+            self._driver.wake()
 
     def lag(self, partition: TopicPartition | tuple[str, int]) -> int | None:
         """Return how many offsets the position is behind the end, as of the last response; None if it is unknown.
@@ -431,8 +438,9 @@ class Consumer:
             raise ConfigurationError(
                 "poll_arrow returns keys and values as bytes: create the consumer without deserializers"
             )
-        from aioproducer.consumer.arrow import record_batch
+        from aioproducer.consumer.arrow import record_batch, require_pyarrow
 
+        require_pyarrow()
         polled = await self.poll(timeout, max_records)
         return record_batch(polled.values())
 
@@ -460,7 +468,9 @@ class Consumer:
                 raise error
             left = None if deadline is None else deadline - loop.time()
             if left is not None and left <= 0:
-                return False
+                # A caller that polls without a timeout must not keep the loop from receiving records.
+                await asyncio.sleep(0)
+                return await self._decoder.prepare(limit)
             await self._wait_news(left)
             self._decoder.turn_begins()
         return False

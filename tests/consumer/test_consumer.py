@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import sys
 import threading
 from random import Random
 
@@ -163,6 +164,32 @@ async def test_a_slow_reader_stops_the_fetches():
             assert buffer.used == used
             assert not consumer._fetcher.busy_nodes()
             assert sorted(await read(consumer, 2000)) == list(range(2000))
+
+
+async def test_a_caller_that_polls_without_a_timeout_receives_records():
+    """Each call lets the loop run once: a loop of calls with nothing else to await went on for ever."""
+    async with EmbeddedCluster(transport="memory") as cluster:
+        await fill(cluster, 3)
+        async with consumer_of(cluster) as consumer:
+            consumer.assign([A0])
+            found = []
+            for _ in range(100_000):
+                found += [record.value for records in (await consumer.poll()).values() for record in records]
+                if len(found) == 3:
+                    break
+            assert found == [b"0", b"1", b"2"]
+
+
+async def test_poll_arrow_without_pyarrow_takes_no_records(monkeypatch):
+    async with EmbeddedCluster(transport="memory") as cluster:
+        await fill(cluster, 3)
+        async with consumer_of(cluster) as consumer:
+            consumer.assign([A0])
+            with monkeypatch.context() as without:
+                without.setitem(sys.modules, "pyarrow", None)
+                with pytest.raises(ConfigurationError, match="pip install pyarrow"):
+                    await consumer.poll_arrow(1.0)
+            assert await polled(consumer, 3) == [0, 1, 2]
 
 
 async def test_poll_arrow_returns_the_same_records_as_columns():

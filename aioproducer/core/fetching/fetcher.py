@@ -102,6 +102,8 @@ class Fetcher:
         # The bytes that each partition may have in the buffer.
         self._share = 1
         self._applied_version = -1
+        # Of a partition that is assigned: above those of all before, so that late responses are ignored.
+        self._next_revision = 0
 
     # Assignment
 
@@ -110,12 +112,14 @@ class Fetcher:
         kept = set(wanted)
         for name in [name for name in self.partitions if name not in kept]:
             partition = self.partitions.pop(name)
+            self._next_revision = max(self._next_revision, partition.revision + 1)
             self.records.unassigned(partition)
             partition.unassign()
             del self._order[name]
         for name in wanted:
             if name not in self.partitions:
-                self.partitions[name] = AssignedPartition(name, Attempts(self.settings.retry_backoff, self._random))
+                attempts = Attempts(self.settings.retry_backoff, self._random)
+                self.partitions[name] = AssignedPartition(name, attempts, self._next_revision)
                 self._order[name] = None
         share = self.buffer.capacity // max(len(self.partitions), 1)
         self._share = max(min(self.settings.max_partition_bytes, share), 1)

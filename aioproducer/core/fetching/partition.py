@@ -87,11 +87,11 @@ class AssignedPartition:
         "topic_id",
     )
 
-    def __init__(self, name: TopicPartition, attempts: Attempts) -> None:
+    def __init__(self, name: TopicPartition, attempts: Attempts, revision: int = 0) -> None:
         self.name: Final = name
         self.attempts: Final = attempts
         self.state = FetchState.INITIALIZING
-        self.revision = 0
+        self.revision = revision
         self.position: FetchPosition | None = None
         """The next record for the caller."""
         self.processed: FetchPosition | None = None

@@ -301,6 +301,15 @@ def test_a_seek_drops_prefetched_and_ready_records():
     assert world.read() == {0: [3, 4]}
 
 
+def test_a_partition_that_is_assigned_again_ignores_responses_to_its_earlier_requests():
+    """Its revisions go on where they were: a late answer about the beginning answered a seek to the end."""
+    world = FetchingWorld(partitions=2).start()
+    earlier = world.fetcher.partitions[world.names[0]].revision
+    world.fetcher.assign(world.names[1:], world.now)
+    world.fetcher.assign(world.names, world.now)
+    assert world.fetcher.partitions[world.names[0]].revision > earlier
+
+
 def test_an_unassigned_partition_frees_its_data_and_ignores_its_response():
     world = FetchingWorld(partitions=2).start()
     world.fetch((0, batch(0)))
