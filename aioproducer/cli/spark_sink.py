@@ -146,8 +146,9 @@ def forget_command(
 ) -> int:
     """Delete decisions of SINK from the decision topic.
 
-    A write that is forgotten writes its rows again if it is run again. Rows of an unfinished batch that are not
-    committed are lost with it. Call it when no process of the sink is running.
+    A write that is forgotten writes its rows again if it is run again. So does a query whose last batch is unfinished:
+    it writes all rows of that batch again, also those that are committed already. Call it when no process of the sink
+    is running.
 
     \b
     Examples:

@@ -10,7 +10,8 @@ from aioproducer._client.arrow import in_milliseconds, is_binary
 from aioproducer._common.diagnosis import nearest
 from aioproducer._common.texts import counted
 from aioproducer.errors import ConfigurationError
-from aioproducer.spark.formats import FORMATS, JSON, SqlType, converted, decoded, obstacle
+from aioproducer.spark.format_names import FORMATS, JSON
+from aioproducer.spark.formats import SqlType, converted, decoded, obstacle
 from aioproducer.spark.options import SinkOptions
 
 if TYPE_CHECKING:

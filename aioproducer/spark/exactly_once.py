@@ -241,7 +241,7 @@ class TaskTransaction:
     async def fail(self) -> None:
         """Close the producer, which aborts the transaction; the slot is not used again."""
         if self._producer is not None:
-            self._executor.discard(self._producer)
+            self._executor.discard(self._producer, self._producer.config.transaction_abort_grace_ms / 1000)
 
 
 def _handle(found: OpenTransaction, deadline_ms: int) -> Handle:

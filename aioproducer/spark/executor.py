@@ -289,13 +289,17 @@ class Executor:
             )
         return producer
 
-    def discard(self, producer: Producer) -> None:
-        """Close a producer that ``producer`` has returned, without waiting; the next call makes another one."""
-        self._kept = [kept for kept in self._kept if kept.producer is not producer]
-        self._retire(producer)
+    def discard(self, producer: Producer, timeout: float = 0.0) -> None:
+        """Close a producer that ``producer`` has returned, without waiting; the next call makes another one.
 
-    def _retire(self, producer: Producer) -> None:
-        task = self.loop.create_task(producer.close(0))
+        Args:
+            timeout: seconds in which an open transaction can be aborted.
+        """
+        self._kept = [kept for kept in self._kept if kept.producer is not producer]
+        self._retire(producer, timeout)
+
+    def _retire(self, producer: Producer, timeout: float = 0.0) -> None:
+        task = self.loop.create_task(producer.close(timeout))
         self._retiring.add(task)
         task.add_done_callback(self._retiring.discard)
 

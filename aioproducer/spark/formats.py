@@ -20,13 +20,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
+from aioproducer.spark.format_names import JSON, STRING
+
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
-JSON: Final = "json"
-STRING: Final = "string"
-FORMATS: Final = (JSON, STRING)
-"""The values of ``key_format`` and ``value_format``."""
 
 _TEXTS: Final = frozenset(("string", "char", "varchar"))
 _NUMBERS: Final = frozenset(("boolean", "byte", "short", "integer", "long", "float", "double", "decimal"))

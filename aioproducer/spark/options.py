@@ -11,7 +11,7 @@ from aioproducer._common.diagnosis import nearest
 from aioproducer.config import CONFIG_DEF, Password, ProducerConfig, Type
 from aioproducer.config.client_files import CONSUMER_KEYS
 from aioproducer.errors import ConfigurationError
-from aioproducer.spark.formats import FORMATS
+from aioproducer.spark.format_names import FORMATS
 from aioproducer.spark.intake import FLUSH_MARGIN_MS
 from aioproducer.spark.transactional.rules import check_sink_id, write_sink
 

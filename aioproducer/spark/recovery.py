@@ -95,7 +95,7 @@ async def forget(
     """Delete decisions of a sink, and return them: of one query or write, or of all writes that are done and older.
 
     A write that is forgotten is written again if it is run again. An unfinished decision is forgotten only by its key:
-    those of its rows that are not committed are lost.
+    a query writes its rows again, also those that are committed already.
 
     Raises:
         ExactlyOnceError: there is no decision of this key.

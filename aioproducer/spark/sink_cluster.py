@@ -386,7 +386,7 @@ class KafkaSinkCluster:
         if where.topic_id and found != where.topic_id:
             raise ExactlyOnceError(
                 f"topic {where.topic!r} was deleted and created again after a batch was decided: rows of the batch are "
-                "lost. 'aioproducer spark-sink forget' lets the sink go on without them"
+                "lost. After 'aioproducer spark-sink forget --key' the query writes the whole batch again"
             )
 
     async def rows_of(self, handle: Handle, where: RowRange, after: int) -> list[Row]:

@@ -17,7 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import types
 
-from aioproducer.spark.formats import FORMATS, SqlType, converted, obstacle
+from aioproducer.spark.format_names import FORMATS
+from aioproducer.spark.formats import SqlType, converted, obstacle
 
 BERLIN = pyarrow.timestamp("us", "Europe/Berlin")
 NEW_YEAR = datetime(2020, 1, 1, tzinfo=UTC)
