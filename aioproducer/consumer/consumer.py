@@ -470,7 +470,7 @@ class Consumer:
             if left is not None and left <= 0:
                 # A caller that polls without a timeout must not keep the loop from receiving records.
                 await asyncio.sleep(0)
-                return await self._decoder.prepare(limit)
+                return bool(await self._decoder.prepare(limit))
             await self._wait_news(left)
             self._decoder.turn_begins()
         return False

@@ -94,7 +94,11 @@ async def _kafka(found: Scenario, cluster: KafkaCluster) -> dict[str, Tree]:
 
 async def embedded(found: Scenario, token: str = "", *, features: Mapping[str, int] | None = None) -> dict[str, Tree]:
     """What a new embedded cluster answers."""
-    async with BrokerCluster(found.nodes, properties=PROPERTIES[found.nodes], features=features) as cluster:
+    # As the fixture `three_nodes`.
+    racks = [f"rack-{node}" for node in (1, 2, 3)] if found.nodes == 3 else None
+    async with BrokerCluster(
+        found.nodes, properties=PROPERTIES[found.nodes], features=features, racks=racks
+    ) as cluster:
         return await run(found, _Embedded(cluster), token)
 
 
