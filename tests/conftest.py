@@ -50,8 +50,9 @@ _ONE_LOOP = (
 # one of an old version, which take seconds to start. With --dist loadfile each other file is a group.
 _SPARK_SESSION = ("spark/",)
 _THREE_NODES = tuple(f"interop/test_{name}.py" for name in ("command_line", "faults", "harness", "records"))
-# The longest groups come first: at the end one process would wait for the other.
-_LONG_GROUPS = (_SPARK_SESSION, _THREE_NODES, ("interop/spark/",), ("gateway/",))
+# The longest groups come first: at the end one process would wait for the other. The differential run comes before all
+# that begin transactions: it compares clusters on which __transaction_state does not exist yet.
+_LONG_GROUPS = (_SPARK_SESSION, _THREE_NODES, ("interop/differential/",), ("interop/spark/",), ("gateway/",))
 
 # What shows the coverage of core, wire and protocol: tracing more than doubles the CPU time of a test.
 _COVERED = ("core/", "wire/", "protocol/", "fuzz/", "compression/")
