@@ -292,7 +292,7 @@ class Member:
         is_first = self._join.failures == 0
         self._join.failed(now)
         if is_first:
-            self._join.retry_at = now
+            self._join.skip_backoff(now)
 
     def _advance_leave(self) -> None:
         if self.state in (JOINING, AWAITING_SYNC):

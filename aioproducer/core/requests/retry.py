@@ -88,6 +88,10 @@ class Attempts:
         self.failures = 0
         self.retry_at = -math.inf
 
+    def skip_backoff(self, now: float) -> None:
+        """Allow the next attempt at ``now``; its failures count on."""
+        self.retry_at = now
+
     def delay(self, now: float) -> float:
         """Return the seconds from ``now`` until an attempt is allowed; 0 if it is."""
         return max(0.0, self.retry_at - now)
