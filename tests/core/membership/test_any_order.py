@@ -150,7 +150,8 @@ class Chaos:
 
 
 @pytest.mark.parametrize("assignor", ["range", "cooperative-sticky"])
-@settings(max_examples=60)
+# The same stories in each run: whole groups are explored by hand, with more examples.
+@settings(max_examples=60, derandomize=True)
 @given(st.integers(0, 2**32), st.lists(st.sampled_from(ACTIONS), max_size=80), st.booleans())
 def test_member_copes_with_any_answers(assignor: str, seed: int, actions: list[str], is_static: bool) -> None:
     chaos = Chaos(Random(seed), assignor, "a" if is_static else None)

@@ -125,7 +125,8 @@ class Story:
 
 
 @pytest.mark.parametrize("assignor", NAMES)
-@settings(max_examples=40)
+# The same stories in each run: whole groups are explored by hand, with more examples.
+@settings(max_examples=40, derandomize=True)
 @given(st.integers(0, 2**32), st.lists(st.sampled_from(FAULTS), min_size=1, max_size=14), st.booleans())
 def test_each_partition_has_one_owner_after_any_faults(
     assignor: str, seed: int, faults: list[str], has_static: bool
