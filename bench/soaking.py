@@ -16,7 +16,7 @@ from bench.pacing import at_rate
 
 FULL_RATE, SHARED_RATE = "full rate", "20 % of it, with bursts"
 SHARE = 0.2
-# Each second begins with a burst: so many times the rate, for so many seconds.
+# Each second begins with a burst: this multiple of the rate, for this many seconds.
 BURST_FACTOR, BURST_SECONDS = 10, 0.02
 # Awaited sends a second, beside the others.
 PROBES = 100

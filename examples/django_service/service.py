@@ -22,7 +22,7 @@ from events import events
 from aioproducer import KafkaError
 
 REQUEST_SECONDS = 5.0
-"""How long a caller waits for Kafka before it is told to try again."""
+"""How long a caller waits for Kafka before the answer is to try again."""
 
 
 @csrf_exempt

@@ -36,7 +36,7 @@ TOPIC = "foreign"
 PARTITIONS = 3
 TRANSACTIONS = 20
 ABORTED = 3
-"""One in so many transactions is aborted."""
+"""One transaction of this many is aborted."""
 RECORDS = 2 * PARTITIONS
 """Of each transaction, in all partitions."""
 TIMEOUT = 30.0

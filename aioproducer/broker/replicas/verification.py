@@ -1,6 +1,6 @@
 """Asking a transaction's coordinator before the transaction's first batch is written to a partition (KIP-890, part 1).
 
-Whoever writes transactional batches calls ``verify`` first, and hands the guards on to ``ReplicaManager.append``.
+A caller that writes transactional batches calls ``verify`` first, and passes the guards to ``ReplicaManager.append``.
 """
 
 from __future__ import annotations

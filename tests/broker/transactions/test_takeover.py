@@ -174,7 +174,7 @@ class TestMarkers:
             await asyncio.sleep(0.1)
             assert stage.markers.written == []
             assert (await stage.end(producer)).error_code == Code.CONCURRENT_TRANSACTIONS
-            # Whoever loads the partition next tries again.
+            # The next node that loads the partition tries again.
             stage.broker().transactions.shards.leadership(0, False)
             stage.broker().transactions.shards.leadership(0, True)
             assert await stage.ended(producer) == Code.NONE

@@ -192,7 +192,7 @@ class DifferentSubscriptions:
         owner = self._owner[where]
         size = len(self._held[owner])
         previous = self._previous.get(where)
-        # Kafka does not ask whether that member still reads the topic; it would then assign what nobody accepts.
+        # Kafka does not ask whether that member still reads the topic: no member would accept the partition.
         if (
             previous is not None
             and where.topic in self._wanted_set.get(previous, ())
