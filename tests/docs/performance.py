@@ -30,6 +30,20 @@ SCENARIOS = {
     **dict.fromkeys(
         ("5-none", "5-lz4", "5-zstd", "5-gzip"), (("cpu_us", "CPU µs a record", ".2f"), ("rate", "records/s", ",.0f"))
     ),
+    **dict.fromkeys(
+        ("9-500", "9-1000", "9-10000", "9-500-three", "9-1000-three", "9-10000-three"),
+        (
+            ("cpu_us", "CPU µs a record", ".2f"),
+            ("rate", "records/s", ",.0f"),
+            ("broker_cpu_us", "broker's CPU µs a record", ".2f"),
+        ),
+    ),
+    "10-paced": (
+        ("p50_us", "p50 µs", ",.0f"),
+        ("p99_us", "p99 µs", ",.0f"),
+        ("p99.9_us", "p99.9 µs", ",.0f"),
+        ("cpu_us", "CPU µs a send", ".0f"),
+    ),
     "5-ticker": (
         ("late_p99_ms", "p99 ms", ".1f"),
         ("late_p99.9_ms", "p99.9 ms", ".1f"),
