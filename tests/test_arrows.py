@@ -149,7 +149,7 @@ ARROWS: dict[str, set[str]] = {
     "broker.controller": _BELOW_BROKER | {"broker.config", "broker.image", "broker.log"},
     "broker.replicas": _BELOW_BROKER
     | {"broker.config", "broker.controller", "broker.image", "broker.log", "broker.server"},
-    "broker.turns": set(),
+    "broker.yielding": set(),
     "broker.coordination": _BELOW_BROKER
     | {
         "broker.config",
@@ -157,7 +157,7 @@ ARROWS: dict[str, set[str]] = {
         "broker.image",
         "broker.log",
         "broker.replicas",
-        "broker.turns",
+        "broker.yielding",
     },
     "broker.groups": _BELOW_BROKER
     | {
@@ -167,7 +167,7 @@ ARROWS: dict[str, set[str]] = {
         "broker.image",
         "broker.log",
         "broker.replicas",
-        "broker.turns",
+        "broker.yielding",
     },
     "broker.transactions": _BELOW_BROKER
     | {
@@ -190,7 +190,7 @@ ARROWS: dict[str, set[str]] = {
         "broker.replicas",
         "broker.server",
         "broker.transactions",
-        "broker.turns",
+        "broker.yielding",
         "config",
     },
     "broker.broker": _BELOW_BROKER

@@ -19,7 +19,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> object:
-    """The public names, imported when they are first asked for: whoever needs one room does not load all of them."""
+    """The public names, imported at their first use, so that a program loads only the rooms that it needs."""
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

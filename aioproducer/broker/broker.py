@@ -1,4 +1,4 @@
-"""One node: what a broker process is, in an object."""
+"""One node: a broker process as an object."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 PEER_PORT = 9093
-"""Where nodes reach each other in the network that is their own."""
+"""The address by which nodes reach each other in the network of the cluster."""
 
 
 class _Stage(enum.Enum):
@@ -47,10 +47,11 @@ class _Stage(enum.Enum):
 
 
 class Broker:
-    """A node of a ``BrokerCluster``, which makes it, starts it and shares its controller, faults and network with it.
+    """A node of a ``BrokerCluster``, which creates it, starts it and shares its controller, faults and network with it.
 
-    It may be started again after ``stop`` and ``kill``; what it is made of (``logs``, ``replicas``, ``server``, ...) is
-    made anew then, and is there from the start on.
+    It may be started again after ``stop`` and ``kill``. Its parts (``logs``, ``replicas``, ``server``, ...) are created
+    by
+    each start.
     """
 
     logs: LogManager
@@ -76,20 +77,20 @@ class Broker:
         """A node that does not run yet.
 
         Args:
-            listener, host, port: Where it listens; port 0 for one that is free.
-            advertised_host: What clients are told.
-            peers: The network that the cluster's nodes have for themselves.
+            listener, host, port: Where it listens; port 0 for any free one.
+            advertised_host: The host in metadata for clients.
+            peers: The network between the cluster's nodes.
         """
         self.node_id = node_id
         self.controller = controller
         self.config = config
-        """As it was given, and as it was altered since (``Controller.alter_node_configs``)."""
+        """The initial configuration with its changes since (``Controller.alter_node_configs``)."""
         self.faults = faults
         self.wall_ms = wall_ms
         self.host = advertised_host
-        """What clients are told."""
+        """The host in metadata for clients."""
         self.port = port
-        """0 until it is known."""
+        """0 before it is known."""
         self._static_config = config
         self._storage = storage
         self._listener = listener
@@ -108,7 +109,7 @@ class Broker:
 
     @property
     def image(self) -> ClusterImage:
-        """What is true of the cluster."""
+        """The current state of the cluster."""
         return self.controller.image
 
     @property
@@ -118,7 +119,7 @@ class Broker:
 
     @property
     def groups(self) -> GroupCoordinator:
-        """The coordinator of consumer groups; made when something first needs it."""
+        """The coordinator of consumer groups, created at its first use."""
         return self._groups or self._make_groups()
 
     def _make_groups(self) -> GroupCoordinator:
@@ -129,7 +130,7 @@ class Broker:
 
     @property
     def transactions(self) -> TransactionCoordinator:
-        """The coordinator of transactional ids; made when something first needs it."""
+        """The coordinator of transactional ids, created at its first use."""
         return self._transactions or self._make_transactions()
 
     def _make_transactions(self) -> TransactionCoordinator:
@@ -139,7 +140,7 @@ class Broker:
         return self._transactions
 
     def log_config(self, topic: str) -> LogConfig:
-        """What a topic's configurations and this node's make of its logs; this node's alone for an unknown topic."""
+        """The configuration of a topic's logs on this node; without the topic's own keys if the topic is unknown."""
         config = self._log_configs.get(topic)
         if config is None:
             known = self.image.topics.get(topic)
@@ -148,16 +149,16 @@ class Broker:
         return config
 
     def peer_client(self, node: BrokerRegistration) -> PeerClient:
-        """A connection to another node, made when it is first used."""
+        """Create a client for another node; it connects at its first request."""
         return PeerClient(self._peers, f"broker-{node.node_id}", PEER_PORT, client_id=f"broker-{self.node_id}")
 
     # Life
 
     async def start(self) -> None:
-        """Load the logs, listen, register and serve; nothing where it runs already.
+        """Load the logs, listen, register and serve; do nothing if it runs already.
 
         Raises:
-            KafkaError, OSError: it cannot; the text says why, and nothing of it is left running.
+            KafkaError, OSError: the start failed for the reason in the text; nothing is left running.
         """
         async with self._changing:
             if self.is_running:
@@ -172,7 +173,7 @@ class Broker:
                 raise
 
     async def open(self) -> None:
-        """Lock and load the logs, and listen; what comes in waits until ``serve``.
+        """Lock and load the logs, and listen; requests wait until ``serve``.
 
         Raises:
             KafkaError, OSError: as ``start``.
@@ -221,25 +222,23 @@ class Broker:
             except OSError as error:
                 if error.errno != errno.EADDRINUSE or self._is_port_given or port == 0:
                     raise
-                logger.warning(
-                    "%s:%d, where broker %d was, is taken: it takes another port", self._host, port, self.node_id
-                )
+                logger.warning("broker %d: port %s:%d is in use, taking another one", self.node_id, self._host, port)
                 await self._listen(self.server, self._listener, self._host, 0)
         except OSError as error:
             raise type(error)(error.errno, f"broker {self.node_id} cannot start: {error.strerror or error}") from error
         self.port = self.server.port
 
     def registration(self) -> BrokerRegistration:
-        """What it registers with the controller."""
+        """The node's registration with the controller."""
         return BrokerRegistration(self.node_id, self.host, self.port, self.config.broker_rack, is_alive=True, epoch=-1)
 
     def join(self) -> None:
-        """Follow the image, and from now on the controller."""
+        """Apply the image, and follow the controller from now on."""
         self.controller.attach(self)
         self.apply(self.image.partitions(), [])
 
     def serve(self) -> None:
-        """Begin to answer."""
+        """Start answering requests."""
         self._stage = _Stage.SERVING
         self.replicas.start()
         if self._groups is not None:
@@ -254,7 +253,7 @@ class Broker:
             server.serve()
 
     async def stop(self) -> None:
-        """Hand over what it leads, answer what was asked, bring everything to disk; nothing where it does not run."""
+        """Move leadership away, answer pending requests, flush everything to disk; do nothing if it does not run."""
         async with self._changing:
             if not self.is_running:
                 return
@@ -265,7 +264,7 @@ class Broker:
             self.controller.fence(self.node_id)
 
     async def leave(self) -> None:
-        """As ``stop`` where the controller knows that it goes."""
+        """Stop as ``stop`` does, after the controller was notified."""
         async with self._changing:
             if self.is_running:
                 await self._leave()
@@ -277,9 +276,9 @@ class Broker:
             await self._end(clean=True)
 
     async def kill(self) -> None:
-        """End as by SIGKILL: connections are reset, nothing more is written or said. The controller knows at once.
+        """End as by SIGKILL: connections are reset, nothing more is written or sent. The controller knows at once.
 
-        Nothing where it does not run; one that is being stopped stops at once.
+        Does nothing if the node does not run; a node that is being stopped stops at once.
         """
         self._abort()
         async with self._changing:
@@ -292,7 +291,7 @@ class Broker:
                 await self._end(clean=False)
 
     async def abandon(self) -> None:
-        """Undo what ``open``, ``join`` and ``serve`` did."""
+        """Undo ``open``, ``join`` and ``serve``."""
         self._abort()
         await self._end(clean=True)
 
@@ -301,7 +300,7 @@ class Broker:
             server.abort()
 
     async def _end(self, *, clean: bool) -> None:
-        """Let go of everything; whatever goes wrong, the logs are closed, and what is known of them written down."""
+        """Release everything. Whatever fails, the logs are closed, and their known state is written to disk."""
         self._stage = _Stage.DOWN
         self.controller.detach(self)
         groups, self._groups = self._groups, None
@@ -319,7 +318,7 @@ class Broker:
         finally:
             self.logs.close(clean, self.replicas.high_watermarks())
 
-    # What it is told
+    # Called by the controller
 
     def apply(self, changed: list[PartitionState], removed: list[PartitionState]) -> None:
         """Become leader, follower or neither of partitions, as the controller decided."""
@@ -334,7 +333,7 @@ class Broker:
             self._groups.partitions_deleted((state.topic, state.index) for state in removed)
 
     def _coordinate(self, state: PartitionState, is_leader: bool) -> None:
-        """Coordinate what is kept in a partition of an internal topic, or no longer."""
+        """Start or stop coordinating the keys in a partition of an internal topic."""
         may_begin = is_leader and self._stage is _Stage.SERVING
         if state.topic == GROUP_METADATA_TOPIC and (self._groups is not None or may_begin):
             self.groups.shards.leadership(state.index, is_leader)
@@ -342,7 +341,7 @@ class Broker:
             self.transactions.shards.leadership(state.index, is_leader)
 
     def configs_changed(self, topics: Sequence[str] | None) -> None:
-        """Work by the configurations that the controller has now, of these topics or (``None``) of nodes."""
+        """Apply the controller's current configurations of these topics, or of nodes if ``None``."""
         if topics is None:
             self._configure()
             self._log_configs.clear()

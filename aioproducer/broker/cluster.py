@@ -1,4 +1,4 @@
-"""Several nodes in one process, with one controller: what a user of the embedded broker starts."""
+"""Several nodes in one process with one controller: the public class of the embedded broker."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from aioproducer.transport.base import Listener
 
 MEMORY_PORT = 9092
-"""Where nodes listen in a ``MemoryNetwork``: each has an address of its own there."""
+"""The host that nodes listen at in a ``MemoryNetwork``, where each has its own address."""
 
 _EVERYWHERE = ("", "0.0.0.0", "::")
 
@@ -40,7 +40,7 @@ _memory_addresses = itertools.count(1)
 
 
 def _memory_address() -> str:
-    """An address that no other node of this process has (10.0.0.0/8); clients need not resolve it, as a name."""
+    """Return an address in 10.0.0.0/8 that no other node of this process has; unlike a name, it needs no resolving."""
     return str(IPv4Address(0x0A000000 + next(_memory_addresses) % 2**24))
 
 
@@ -52,7 +52,7 @@ def wall_clock_ms() -> int:
 class BrokerCluster:
     """Brokers that answer as Apache Kafka does, in this event loop; an async context manager.
 
-    It belongs to the loop that starts it. After ``stop`` it may be started again and goes on with what it had.
+    The cluster belongs to the loop that starts it. After ``stop`` it may be started again, with the same data.
     """
 
     def __init__(
@@ -74,27 +74,27 @@ class BrokerCluster:
     ) -> None:
         """
         Args:
-            nodes: How many; their ids count from 1.
-            host: Where they listen, and what clients are told: ``127.0.0.1`` if ``None``. In a ``network`` each node
-                has an address that no other has if ``None``, else the name ``broker-<node id>.<host>``.
-            ports: One for each node, 0 for one that is free. Without, all are free ones, kept over a restart.
-            advertised_host: What clients are told instead of ``host``, which may be ``0.0.0.0`` then.
-            data_dir: Where logs and the controller's journal are; ``None`` for memory.
+            nodes: Number of nodes; their ids count from 1.
+            host: The host to listen at, and the one in metadata: ``127.0.0.1`` if ``None``. In a ``network`` each node
+                has its own address if ``None``, else the name ``broker-<node id>.<host>``.
+            ports: One for each node, 0 for any free port. Without it all are free ones, kept over a restart.
+            advertised_host: The host in metadata instead of ``host``, which may be ``0.0.0.0`` then.
+            data_dir: The folder of the logs and the controller's journal; ``None`` for memory.
             properties: Kafka's server keys, for all nodes.
-            node_properties: More of them, by node id.
+            node_properties: Further keys, by node id.
             racks: One for each node: its ``broker.rack``, ``None`` for none.
             network: A network without sockets to listen in; ``None`` for TCP.
             ssl_context: The servers' side of TLS; ``None`` for plain connections.
-            listener: What takes the nodes' connections instead of TCP's (RDMA's, which knows its own settings).
-            wall_ms: The time that records and files are stamped with, in milliseconds since the epoch.
-            features: Levels of features, such as ``{"transaction.version": 1}`` for transactions as before KIP-890. A
-                feature that is not named keeps its level; in a new cluster it has the highest.
+            listener: Accepts the nodes' connections instead of TCP (as RDMA's listener with its own settings).
+            wall_ms: Returns the timestamp of records and files, in milliseconds since the epoch.
+            features: Levels of features, such as ``{"transaction.version": 1}`` for transactions as before KIP-890.
+                Other features keep their level; in a new cluster they have the highest.
 
         Raises:
             ConfigurationError: an argument or property is wrong.
         """
         if nodes < 1:
-            raise ConfigurationError(f"a cluster has at least one node, not {nodes}")
+            raise ConfigurationError(f"nodes must be at least 1, not {nodes}")
         for name, values in (("ports", ports), ("racks", racks)):
             if values is not None and len(values) != nodes:
                 raise ConfigurationError(
@@ -102,31 +102,31 @@ class BrokerCluster:
                 )
         if host in _EVERYWHERE and advertised_host is None:
             raise ConfigurationError(
-                f"clients cannot connect to {host!r}: advertised_host must say by which name they reach this machine"
+                f"clients cannot connect to {host!r}: set advertised_host to the name by which they reach this machine"
             )
         if network is not None and advertised_host is not None:
             raise ConfigurationError(
-                "nodes in a MemoryNetwork are reached where they listen: advertised_host is not for them"
+                "nodes in a MemoryNetwork are reached where they listen: leave advertised_host out"
             )
         if network is not None and ssl_context is not None:
-            raise ConfigurationError("there is no TLS in a MemoryNetwork: give ssl_context or network, not both")
+            raise ConfigurationError("a MemoryNetwork has no TLS: give ssl_context or network, not both")
         if listener is not None and (network is not None or ssl_context is not None):
-            raise ConfigurationError("a listener has its own network and TLS: give listener, or one of the others")
+            raise ConfigurationError("a listener has its own network and TLS: give listener alone, or the others")
         node_properties = node_properties or {}
         unknown = [node_id for node_id in node_properties if not 1 <= node_id <= nodes]
         if unknown:
-            raise ConfigurationError(f"node_properties for nodes {unknown}: node ids go from 1 to {nodes}")
+            raise ConfigurationError(f"node_properties for unknown nodes {unknown}: node ids are 1 to {nodes}")
         if racks is not None:
             if any(not _RACK_SPELLINGS.isdisjoint(given) for given in (properties or {}, *node_properties.values())):
-                raise ConfigurationError("racks is broker.rack of each node: give one of them, not both")
+                raise ConfigurationError("racks sets broker.rack of each node: give one of the two, not both")
             node_properties = {
                 node_id: {**node_properties.get(node_id, {}), **({} if rack is None else {_RACK_KEY: rack})}
                 for node_id, rack in enumerate(racks, start=1)
             }
         self.brokers: dict[int, Broker] = {}
-        """By node id; also those that are down."""
+        """All nodes by id, also stopped ones."""
         self.faults = Faults()
-        """What a test injects, at any node."""
+        """Faults that a test injects at any node."""
         self._node_ids = range(1, nodes + 1)
         self._properties = dict(properties or {})
         self._config = BrokerConfig(self._properties)
@@ -158,7 +158,7 @@ class BrokerCluster:
 
     @property
     def controller(self) -> Controller:
-        """Who decides.
+        """The cluster's controller.
 
         Raises:
             RuntimeError: the cluster was not started.
@@ -169,12 +169,12 @@ class BrokerCluster:
 
     @property
     def image(self) -> ClusterImage:
-        """What is true of the cluster; ``RuntimeError`` where it was not started."""
+        """The current state of the cluster; ``RuntimeError`` if it was not started."""
         return self.controller.image
 
     @property
     def bootstrap_servers(self) -> str:
-        """``host:port`` of every node, with commas between them; ``RuntimeError`` where it was not started."""
+        """``host:port`` of every node, with commas between them; ``RuntimeError`` if the cluster was not started."""
         nodes = [self.image.nodes[node_id] for node_id in self._node_ids]
         return ",".join(
             f"[{node.host}]:{node.port}" if ":" in node.host else f"{node.host}:{node.port}" for node in nodes
@@ -197,10 +197,10 @@ class BrokerCluster:
     # Life
 
     async def start(self) -> None:
-        """Start every node; nothing where the cluster runs already.
+        """Start every node; do nothing if the cluster runs already.
 
         Raises:
-            KafkaError, OSError: it cannot start; the text says why, and nothing is left running.
+            KafkaError, OSError: the start failed for the reason in the text; nothing is left running.
         """
         async with self._changing:
             if self._journal is None:
@@ -261,15 +261,16 @@ class BrokerCluster:
         }
 
     async def stop(self) -> None:
-        """Stop every node, all together; nothing where the cluster does not run.
+        """Stop every node, all together; do nothing if the cluster does not run.
 
-        No leader moves to a node that is about to stop too: all go from service at once, and after a start each
-        partition has the leader and the ISR that it had.
+        No leader moves to a node that is about to stop too: all nodes stop serving at once. After a start each
+        partition has
+        the leader and the ISR that it had.
         """
         async with self._changing:
             if self._journal is None:
                 return
-            # What a test holds back must not hold up the end.
+            # A delay that a test has set must not delay the end.
             self.faults.let_go()
             running = [broker for broker in self.brokers.values() if broker.is_running]
             node_ids = [broker.node_id for broker in running]
@@ -292,7 +293,7 @@ class BrokerCluster:
         self._storage.unlock()
 
     async def kill(self, node_id: int) -> None:
-        """End a node as SIGKILL would; nothing where it does not run.
+        """End a node as SIGKILL would; do nothing if it does not run.
 
         Raises:
             ValueError: there is no such node.
@@ -302,11 +303,11 @@ class BrokerCluster:
             await broker.kill()
 
     async def restart(self, node_id: int) -> None:
-        """Start a node again, where it was; one that runs is stopped first.
+        """Start a node again at its former address; a running node is stopped first.
 
         Raises:
             ValueError: there is no such node.
-            KafkaError, OSError: it cannot start; the text says why.
+            KafkaError, OSError: the start failed for the reason in the text.
         """
         broker = self._broker(node_id)
         async with self._changing:
@@ -315,10 +316,10 @@ class BrokerCluster:
 
     def _broker(self, node_id: int) -> Broker:
         if self._journal is None:
-            raise RuntimeError("the cluster is not running")
+            raise RuntimeError("the cluster is not running: use it inside `async with BrokerCluster()`")
         broker = self.brokers.get(node_id)
         if broker is None:
-            raise ValueError(f"there is no node {node_id}: node ids go from 1 to {len(self._node_ids)}")
+            raise ValueError(f"there is no node {node_id}: node ids are 1 to {len(self._node_ids)}")
         return broker
 
     async def __aenter__(self) -> Self:
@@ -332,5 +333,5 @@ class BrokerCluster:
 
 
 def _new_cluster_id() -> str:
-    """A random UUID as Kafka writes them: 22 characters of base64."""
+    """Return a random UUID in Kafka's form: 22 characters of base64."""
     return urlsafe_b64encode(uuid4().bytes).rstrip(b"=").decode()

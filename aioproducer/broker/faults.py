@@ -1,8 +1,8 @@
-"""Faults that a test injects: errors, delays, lost connections and throttling, for requests of its choice.
+"""Faults that a test injects: errors, delays, lost connections and throttling, for requests that it selects.
 
 The nodes of a cluster share one ``Faults``. A request takes the delay, the disconnection and the throttling that are
-set for it when it arrives; an error is used up by the request that meets it, however many partitions of that request
-it strikes. What was not met stays, and ``unmet`` lists it.
+set for it when it arrives. An error is used up by the first matching request, however many of its partitions fail.
+Unused faults remain, and ``unmet`` lists them.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from aioproducer.errors import BrokerError, error_class
 from aioproducer.protocol import ApiKey, Request, RequestHeader, Response
 
 DISCONNECTIONS: Final = ("before", "after", "half")
-"""When a connection ends: before the request is processed, after it instead of the answer, or within the answer."""
+"""When a connection ends: before the request is processed, after it instead of the response, or within the response."""
 
-# The requests that name topics, and whose errors a client looks for at each topic or partition.
+# The requests with topics, for which clients expect an error at each topic or partition.
 TOPIC_APIS: Final = frozenset(
     {
         ApiKey.PRODUCE,
@@ -43,39 +43,39 @@ _CODES: Final = {name: code for code, (name, _, _) in CODES.items()}
 
 
 def find_api(api: str | int) -> ApiKey:
-    """The request that ``api`` means: its number, or its name in Kafka's spelling (``ListOffsets``) or in capitals.
+    """Return the API that ``api`` means: its number, or its name in Kafka's spelling (``ListOffsets``) or in capitals.
 
     Raises:
-        ValueError: there is no such request; the text names the nearest.
+        ValueError: there is no such API; the text suggests the nearest name.
     """
     if isinstance(api, int):
         return ApiKey(api)
     key = _APIS.get(api.replace("_", "").lower())
     if key is None:
-        raise ValueError(f"there is no request {api!r}{_nearest(api, [_spelled(known) for known in ApiKey])}")
+        raise ValueError(f"unknown request {api!r}{_nearest(api, [_spelled(known) for known in ApiKey])}")
     return key
 
 
 def find_error(error: str | int | BrokerError | type[BrokerError]) -> int:
-    """The error code that ``error`` means: a code, Kafka's name of it, or a class of ``aioproducer.errors``.
+    """Return the error code that ``error`` means: a code, Kafka's name of it, or a class of ``aioproducer.errors``.
 
     Raises:
-        ValueError: there is no such error; the text names the nearest.
+        ValueError: there is no such error; the text suggests the nearest name.
     """
     if isinstance(error, int):
         if error not in CODES:
-            raise ValueError(f"there is no error with the code {error}")
+            raise ValueError(f"unknown error code {error}: give a code of Kafka, its name, or an error class")
         return error
     if not isinstance(error, str):
         return error.code
     code = _CODES.get(error)
     if code is None:
-        raise ValueError(f"there is no error {error!r}{_nearest(error.upper(), _CODES)}")
+        raise ValueError(f"unknown error {error!r}{_nearest(error.upper(), _CODES)}")
     return code
 
 
 def _spelled(key: ApiKey) -> str:
-    """Kafka's spelling of a request's name."""
+    """Return Kafka's spelling of an API's name."""
     return key.name.replace("_", " ").title().replace(" ", "")
 
 
@@ -86,13 +86,13 @@ def _nearest(name: str, known: Iterable[str]) -> str:
 
 @dataclass(slots=True, eq=False)
 class Rule:
-    """One fault as it was set: for which requests, how often still, and what happens to them."""
+    """One injected fault: the requests it applies to, how many are left, and its effects."""
 
     api: ApiKey
     node: int | None
-    """The node that must be asked; ``None`` for any."""
+    """The node that receives the request; ``None`` for any."""
     times: int | None
-    """How many requests it is still for; ``None`` for all."""
+    """Number of requests it still applies to; ``None`` for all."""
     error: int = 0
     topic: str | None = None
     partition: int | None = None
@@ -102,7 +102,7 @@ class Rule:
     postpone_ms: int = 0
     is_repeated: bool = False
     used: int = 0
-    """How many requests met it."""
+    """Number of requests that it has applied to."""
 
     def use(self) -> None:
         """Count one request."""
@@ -112,7 +112,7 @@ class Rule:
 
     @property
     def is_spent(self) -> bool:
-        """Whether no request can meet it any more."""
+        """Whether it applies to no further request."""
         return self.times is not None and self.times <= 0
 
     def __str__(self) -> str:
@@ -130,7 +130,7 @@ class Rule:
 
 
 class Fault:
-    """What is to happen to one request."""
+    """The faults of one request."""
 
     __slots__ = ("_met", "_rules", "delay_ms", "disconnect", "is_repeated", "postpone_ms", "throttle_ms")
 
@@ -145,11 +145,11 @@ class Fault:
 
     @property
     def has_errors(self) -> bool:
-        """Whether an error may strike the request, or a part of it."""
+        """Whether an error may apply to the request, or a part of it."""
         return bool(self._rules)
 
     def add(self, rule: Rule) -> None:
-        """Let ``rule`` be for this request; all but an error is used up by that."""
+        """Add ``rule`` to this request, which uses it up unless it is an error."""
         if rule.error:
             self._rules.append(rule)
             return
@@ -161,9 +161,10 @@ class Fault:
         self.is_repeated = self.is_repeated or rule.is_repeated
 
     def error_for(self, topic: str | None = None, partition: int | None = None) -> BrokerError | None:
-        """The error for a partition, or a topic, or all of the request; what was set for a part is not for the whole.
+        """Return the error for a partition, a topic or the whole request; an error for a part never applies to the
+        whole.
 
-        Kafka's own text for the code is left to whoever answers.
+        Kafka's text for the code is left to the caller.
         """
         for rule in self._rules:
             if rule.topic is not None and rule.topic != topic:
@@ -197,10 +198,11 @@ class Faults:
         partition: int | None = None,
         node: int | None = None,
     ) -> Rule:
-        """Answer ``times`` requests (``None``: all) with ``error`` instead of doing what they ask for.
+        """Answer ``times`` requests (``None``: all) with ``error`` instead of processing them.
 
-        The error stands where a client looks for it: at each partition or topic, or for the request as a whole. With
-        ``topic``, and ``partition``, only that part of a request fails; a request without it is not counted.
+        The error is where a client expects it: at each partition or topic, or in the response as a whole. With
+        ``topic``,
+        and ``partition``, only that part of a request fails; a request without it is not counted.
 
         Raises:
             ValueError: unknown ``api`` or ``error``, or a topic for a request that has none.
@@ -208,13 +210,13 @@ class Faults:
         key = find_api(api)
         code = find_error(error)
         if topic is not None and key not in TOPIC_APIS:
-            raise ValueError(f"{_spelled(key)} does not fail for a single topic: leave topic and partition out")
+            raise ValueError(f"{_spelled(key)} cannot fail for a single topic: leave out topic and partition")
         if partition is not None and topic is None:
-            raise ValueError(f"which topic's partition {partition} shall fail? Give topic as well")
+            raise ValueError(f"partition {partition} is given without a topic: give topic as well")
         return self._add(Rule(key, node, _times(times), error=code, topic=topic, partition=partition))
 
     def delay(self, api: str | int, ms: int, times: int | None = 1, *, node: int | None = None) -> Rule:
-        """Do what ``times`` requests ask for, but hold each answer back for ``ms`` milliseconds.
+        """Process ``times`` requests, but delay each response by ``ms`` milliseconds.
 
         Raises:
             ValueError: unknown ``api``, or ``ms`` is not positive.
@@ -224,19 +226,23 @@ class Faults:
     def disconnect(
         self, api: str | int, when: str = "before", times: int | None = 1, *, node: int | None = None
     ) -> Rule:
-        """End the connection of ``times`` requests: ``when`` is ``before`` a request is processed, ``after`` it was and
-        before the answer is sent, or ``half``-way through the answer's frame.
+        """End the connection of ``times`` requests.
+
+        ``when`` is ``before`` a request is processed, ``after`` it and before the response is sent, or ``half``-way
+        through the
+        response's frame.
 
         Raises:
             ValueError: unknown ``api`` or ``when``.
         """
         if when not in DISCONNECTIONS:
-            raise ValueError(f"when is {when!r}, but must be one of {', '.join(DISCONNECTIONS)}")
+            raise ValueError(f"when must be one of {', '.join(DISCONNECTIONS)}, not {when!r}")
         return self._add(Rule(find_api(api), node, _times(times), disconnect=when))
 
     def throttle(self, api: str | int, ms: int, times: int | None = 1, *, node: int | None = None) -> Rule:
-        """Say in ``times`` answers that the client is throttled for ``ms`` milliseconds, and read nothing more of that
-        connection for so long, as a broker with quotas does (KIP-219).
+        """Throttle the clients of ``times`` requests for ``ms`` milliseconds, as a broker with quotas does (KIP-219).
+
+        The response contains the time, and nothing more of the connection is read until it has passed.
 
         Raises:
             ValueError: unknown ``api``, or ``ms`` is not positive.
@@ -244,7 +250,7 @@ class Faults:
         return self._add(Rule(find_api(api), node, _times(times), throttle_ms=_positive("ms", ms)))
 
     def postpone(self, api: str | int, ms: int, times: int | None = 1, *, node: int | None = None) -> Rule:
-        """Hold ``times`` requests back for ``ms`` milliseconds before they are processed: they take effect late.
+        """Hold ``times`` requests for ``ms`` milliseconds before they are processed: they take effect late.
 
         Raises:
             ValueError: unknown ``api``, or ``ms`` is not positive.
@@ -252,7 +258,7 @@ class Faults:
         return self._add(Rule(find_api(api), node, _times(times), postpone_ms=_positive("ms", ms)))
 
     def repeat(self, api: str | int, times: int | None = 1, *, node: int | None = None) -> Rule:
-        """Process ``times`` requests twice and send the second answer, as if the client had missed the first.
+        """Process ``times`` requests twice and send the second response, as if the client had missed the first.
 
         Raises:
             ValueError: unknown ``api``.
@@ -260,7 +266,7 @@ class Faults:
         return self._add(Rule(find_api(api), node, _times(times), is_repeated=True))
 
     def take(self, node_id: int, header: RequestHeader, request: Request[Response]) -> Fault | None:
-        """What is to happen to a request that ``node_id`` received; ``None`` for nothing."""
+        """Return the faults of a request that ``node_id`` received; ``None`` if there are none."""
         if not self._rules:
             return None
         fault = None
@@ -270,22 +276,21 @@ class Faults:
             if fault is None:
                 fault = Fault()
             fault.add(rule)
-        self._settle()
+        self._remove_spent()
         return fault
 
     def unmet(self) -> list[Rule]:
-        """The faults that requests can still meet and that were to be met a number of times: a test that ends with
-        some did not see what it set out to see."""
-        self._settle()
+        """The limited faults that are not used up. If a test ends with some, it did not test what it set out to."""
+        self._remove_spent()
         return [rule for rule in self._rules if rule.times is not None]
 
     def met(self, api: str | int | None = None) -> int:
-        """How many requests met a fault; with ``api`` only those."""
+        """Number of requests with a fault; with ``api`` only those."""
         key = None if api is None else find_api(api)
         return sum(rule.used for rule in (*self._rules, *self._spent) if key is None or rule.api == key)
 
     async def hold(self, delay_ms: int) -> None:
-        """Hold a request or an answer back for this many milliseconds, or until ``let_go`` ends all waits."""
+        """Hold a request or a response for this many milliseconds, or until ``let_go``."""
         held = asyncio.get_running_loop().create_future()
         self._held.add(held)
         try:
@@ -297,15 +302,15 @@ class Faults:
             self._held.discard(held)
 
     def let_go(self) -> None:
-        """Let the requests and answers that are held back go on."""
+        """Release the requests and responses that are held."""
         for held in self._held:
             if not held.done():
                 held.set_result(None)
 
     def clear(self) -> None:
-        """Forget all faults, and how many were met; answers held back are sent."""
+        """Remove all faults and their counts; responses that are held are sent."""
         self.let_go()
-        # A request under way may hold a rule.
+        # A request in progress may refer to a rule.
         for rule in self._rules:
             rule.times = 0
         self._rules = []
@@ -315,8 +320,8 @@ class Faults:
         self._rules.append(rule)
         return rule
 
-    def _settle(self) -> None:
-        """Put away the rules that no request can meet any more."""
+    def _remove_spent(self) -> None:
+        """Remove the rules that apply to no further request."""
         if any(rule.is_spent for rule in self._rules):
             self._spent += [rule for rule in self._rules if rule.is_spent]
             self._rules = [rule for rule in self._rules if not rule.is_spent]
@@ -330,5 +335,5 @@ def _times(times: int | None) -> int | None:
 
 def _positive(name: str, value: int) -> int:
     if value <= 0:
-        raise ValueError(f"{name} is {value}, but must be positive")
+        raise ValueError(f"{name} must be positive, not {value}")
     return value

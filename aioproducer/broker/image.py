@@ -1,7 +1,6 @@
-"""What is true of a cluster: its topics, partitions, nodes and configurations, as the controller decided them.
+"""The state of a cluster: its topics, partitions, nodes and configurations, as the controller decided them.
 
-There is one image in a cluster of the embedded broker, and all its nodes look at the same one. Only the controller
-changes it.
+A cluster of the embedded broker has one image, which all its nodes share. Only the controller changes it.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ NO_LEADER = -1
 """The leader of a partition that has none at present."""
 
 CLUSTER_DEFAULT = ""
-"""Whose configurations in ``ClusterImage.node_configs`` hold for every node that has none of its own."""
+"""Key in ``ClusterImage.node_configs`` of the configurations for all nodes without their own."""
 
 GROUP_METADATA_TOPIC = "__consumer_offsets"
 TRANSACTION_STATE_TOPIC = "__transaction_state"
@@ -24,18 +23,19 @@ INTERNAL_TOPICS = frozenset((GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, SHAR
 
 
 TRANSACTION_VERSION = "transaction.version"
-"""The feature for the kind of transactions: 2 has a new producer epoch for each transaction (KIP-890)."""
+"""The feature that selects the generation of transactions: 2 has a new producer epoch for each one (KIP-890)."""
 
 SUPPORTED_FEATURES = {TRANSACTION_VERSION: range(3)}
-"""The levels of each feature that this release knows; a new cluster has the highest."""
+"""The supported levels of each feature; a new cluster has the highest."""
 
 
 @dataclass(slots=True)
 class PartitionState:
-    """Who holds a partition and who leads it.
+    """The replicas, leader and ISR of a partition.
 
-    The controller never changes one that it has published: every change is a new object with a higher
-    ``partition_epoch``, so that who keeps a state keeps what was true when it was told.
+    The controller never changes a published object: every change is a new object with a higher ``partition_epoch``, so
+    a
+    reference to an old one keeps the old state.
     """
 
     topic: str
@@ -48,12 +48,12 @@ class PartitionState:
     leader_epoch: int
     partition_epoch: int
     last_known_leader: int = NO_LEADER
-    """Who led it last, where nobody does now."""
+    """The last leader, while there is none."""
 
 
 @dataclass(slots=True)
 class TopicState:
-    """A topic, its partitions by index and the configurations that were set for it."""
+    """A topic, its partitions by index, and the configurations that were set for it."""
 
     name: str
     topic_id: bytes
@@ -76,9 +76,9 @@ class BrokerRegistration:
     rack: str | None
     is_alive: bool
     epoch: int
-    """Kafka's broker epoch: higher each time that the node registers."""
+    """Kafka's broker epoch: it rises each time that the node registers."""
     is_stopping: bool = False
-    """In controlled shutdown: still there for clients, but leads nothing and belongs to no ISR any more."""
+    """In controlled shutdown: clients still see the node, but it leads no partition and is in no ISR."""
 
     @property
     def is_eligible(self) -> bool:
@@ -88,30 +88,30 @@ class BrokerRegistration:
 
 @dataclass(slots=True)
 class ClusterImage:
-    """Everything the controller has decided."""
+    """All decisions of the controller."""
 
     cluster_id: str
     controller_id: int = -1
-    """The node that clients are told is the controller; -1 when no node is alive."""
+    """The node that metadata names as the controller; -1 if no node is alive."""
     topics: dict[str, TopicState] = field(default_factory=dict)
     topics_by_id: dict[bytes, TopicState] = field(default_factory=dict)
     nodes: dict[int, BrokerRegistration] = field(default_factory=dict)
     node_configs: dict[str, dict[str, str]] = field(default_factory=dict)
-    """Configurations set while running, by node id in decimal, and ``CLUSTER_DEFAULT`` for those of all nodes."""
+    """Dynamic configurations by node id in decimal, and by ``CLUSTER_DEFAULT`` for all nodes."""
     next_producer_id: int = 0
-    """The first producer id that no block has been taken for."""
+    """The first producer id that is in no allocated block."""
     features: dict[str, int] = field(default_factory=dict)
-    """The level of each feature (KIP-584); without one in a cluster that has not started yet."""
+    """The level of each feature (KIP-584); empty before a cluster's first start."""
     features_epoch: int = -1
     """Rises with each change of ``features``."""
 
     @property
     def transaction_version(self) -> int:
-        """The level of ``transaction.version``, 0 where nothing has set it."""
+        """The level of ``transaction.version``, 0 if it is not set."""
         return self.features.get(TRANSACTION_VERSION, 0)
 
     def topic(self, name: str) -> TopicState:
-        """The topic of that name.
+        """Return the topic with that name.
 
         Raises:
             UnknownTopicOrPartitionError: there is none.
@@ -122,10 +122,10 @@ class ClusterImage:
         return topic
 
     def topic_by_id(self, topic_id: bytes) -> TopicState:
-        """The topic of that id (KIP-516).
+        """Return the topic with that id (KIP-516).
 
         Raises:
-            UnknownTopicIdError: there is none, or no more.
+            UnknownTopicIdError: there is none, or it was deleted.
         """
         topic = self.topics_by_id.get(topic_id)
         if topic is None:
@@ -133,7 +133,7 @@ class ClusterImage:
         return topic
 
     def partition(self, name: str, index: int) -> PartitionState:
-        """The state of a partition.
+        """Return the state of a partition.
 
         Raises:
             UnknownTopicOrPartitionError: the topic is unknown, or has no such partition.
@@ -144,7 +144,7 @@ class ClusterImage:
         return partitions[index]
 
     def alive_nodes(self) -> list[BrokerRegistration]:
-        """The nodes that are alive, by their ids."""
+        """Return the nodes that are alive, by their ids."""
         return [node for _, node in sorted(self.nodes.items()) if node.is_alive]
 
     def is_alive(self, node_id: int) -> bool:
@@ -153,9 +153,9 @@ class ClusterImage:
         return node is not None and node.is_alive
 
     def eligible_nodes(self) -> set[int]:
-        """The ids of the nodes that may lead partitions and be in ISRs."""
+        """Return the ids of the nodes that may lead partitions and be in ISRs."""
         return {node.node_id for node in self.nodes.values() if node.is_eligible}
 
     def partitions(self) -> list[PartitionState]:
-        """Every partition of every topic."""
+        """Return every partition of every topic."""
         return [partition for topic in self.topics.values() for partition in topic.partitions]

@@ -64,7 +64,7 @@ GROUPS = {
         "broker.replicas",
         "broker.server",
         "broker.transactions",
-        "broker.turns",
+        "broker.yielding",
     ),
     "wire": ("wire", "compression"),
     "spark": ("spark", "spark.transactional"),

@@ -1,4 +1,4 @@
-"""The configuration of brokers and topics: Kafka's keys, those that mean something here and those that do not."""
+"""The configuration of brokers and topics: Kafka's keys, those with an effect here and those without."""
 
 from aioproducer.broker.config.broker_config import BrokerConfig
 from aioproducer.broker.config.server_keys import SERVER_CONFIG_DEF

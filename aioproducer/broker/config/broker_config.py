@@ -1,4 +1,4 @@
-"""``BrokerConfig``: the configuration of one broker, and what topics are given by it."""
+"""``BrokerConfig``: the configuration of one broker, with the defaults of its topics."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ _CODECS = range(5)
 
 @dataclass(frozen=True, init=False)
 class BrokerConfig:
-    """What a broker's keys say, each under its name in snake_case, of the type that Kafka gives it.
+    """A broker's configuration: each key is an attribute in snake_case, of Kafka's type.
 
-    Made of Kafka's server keys in dotted or snake_case spelling; those not given have the defaults of Kafka 4.4.
+    Made of Kafka's server keys in dotted or snake_case spelling; other keys have the defaults of Kafka 4.4.
 
     Raises:
-        ConfigurationError: a key is unknown or means nothing in this broker, a value is wrong, or some do not go
-            together.
+        ConfigurationError: a key is unknown or has no meaning for this broker, a value is wrong, or keys contradict
+        each
+            other.
     """
 
     add_partitions_to_txn_retry_backoff_max_ms: int
@@ -86,7 +87,7 @@ class BrokerConfig:
     unclean_leader_election_enable: bool
 
     topic_defaults: Mapping[str, Value]
-    """What each key of a topic is where the topic does not say, by the key's name."""
+    """The default of each topic key, by its name."""
     values: Mapping[str, Value]
     """The value of every key of the broker, by its dotted name."""
     given: Mapping[str, str]
@@ -114,13 +115,14 @@ class BrokerConfig:
         object.__setattr__(self, "_static", explicit)
 
     def with_dynamic(self, cluster: Mapping[str, str], node: Mapping[str, str]) -> BrokerConfig:
-        """This configuration under what was set while it runs, for the whole cluster and, stronger, for the node.
+        """Return this configuration under dynamic values for the whole cluster and, stronger, for this node.
 
-        ``given`` stays what was given at first, and so does what the next ``with_dynamic`` begins with. Unknown keys
-        are left out, as in Kafka, where plug-ins may have keys of their own.
+        ``given`` keeps the values from the start, and the next ``with_dynamic`` begins with them again. Unknown keys
+        are
+        left out, as in Kafka, where plug-ins may have keys of their own.
 
         Raises:
-            ConfigurationError: a value is wrong, or some do not go together.
+            ConfigurationError: a value is wrong, or keys contradict each other.
         """
         dynamic = {name: value for name, value in {**cluster, **node}.items() if name in SERVER_CONFIG_DEF.keys}
         config = BrokerConfig({**self._static, **dynamic})
@@ -138,7 +140,7 @@ _DOTTED = {key.attribute: name for name, key in SERVER_CONFIG_DEF.keys.items()}
 
 def _refuse_meaningless(properties: Mapping[str, object]) -> None:
     refused = [
-        f"{name} means nothing here: {reason}"
+        f"{name} is not supported by the embedded broker: {reason}; remove it"
         for name in properties
         if name not in SERVER_CONFIG_DEF.keys and name not in _DOTTED and (reason := why_meaningless(name))
     ]
@@ -147,7 +149,7 @@ def _refuse_meaningless(properties: Mapping[str, object]) -> None:
 
 
 def _topic_defaults(values: Mapping[str, Value]) -> dict[str, Value]:
-    """The first of a topic key's synonyms that has a value, in the topic key's unit."""
+    """Return the value of the first synonym that has one for each topic key, in the topic key's unit."""
     defaults: dict[str, Value] = {}
     for name, entry in TOPIC_KEYS.items():
         defaults[name] = entry.key.default
@@ -157,7 +159,7 @@ def _topic_defaults(values: Mapping[str, Value]) -> dict[str, Value]:
                 unit = UNITS_MS.get(synonym.rpartition(".")[2], 1)
                 defaults[name] = value * unit if isinstance(value, int) and unit > 1 else value
                 break
-    # As Kafka reads them: any negative retention is none at all.
+    # Kafka reads any negative retention as unlimited.
     retention_ms = defaults["retention.ms"]
     if isinstance(retention_ms, int) and retention_ms < 0:
         defaults["retention.ms"] = -1
@@ -165,7 +167,7 @@ def _topic_defaults(values: Mapping[str, Value]) -> dict[str, Value]:
 
 
 def _check_together(values: Mapping[str, Value], topic_defaults: Mapping[str, Value]) -> None:
-    """The rules of several keys, as ``KafkaConfig.validateValues`` has them."""
+    """Check the rules about several keys, those of ``KafkaConfig.validateValues``."""
 
     def demand(holds: bool, text: str) -> None:
         if not holds:
@@ -200,4 +202,4 @@ def _check_together(values: Mapping[str, Value], topic_defaults: Mapping[str, Va
     try:
         check_topic_values(topic_defaults)
     except InvalidConfigurationError as error:
-        raise ConfigurationError(f"the defaults of topics: {error}") from None
+        raise ConfigurationError(f"Invalid defaults of topics: {error}") from None

@@ -1,7 +1,7 @@
-"""Where the values of configurations come from, as DescribeConfigs and CreateTopics tell it.
+"""The sources of configuration values, for the responses to DescribeConfigs and CreateTopics.
 
-Kafka's two accounts differ, and so do these: ``describe_topic`` and ``describe_broker`` are those of ``ConfigHelper``,
-which lists every place that has a value (KIP-226); ``effective_topic`` is that of ``KafkaConfigSchema``.
+Kafka computes the two in different ways, and so does this module. ``describe_topic`` and ``describe_broker`` follow
+``ConfigHelper``, which lists every source with a value (KIP-226); ``effective_topic`` follows ``KafkaConfigSchema``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from aioproducer.config.definition import Value
 
 
 class Source(enum.IntEnum):
-    """Where a value comes from, by the protocol's numbers (``DescribeConfigsResponse.ConfigSource``)."""
+    """Source of a value, with the protocol's numbers (``DescribeConfigsResponse.ConfigSource``)."""
 
     TOPIC = 1
     DYNAMIC_BROKER = 2
@@ -46,7 +46,7 @@ TYPE_NUMBERS = {
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """A place that has a value: a key's name there, the value as text, and which place it is."""
+    """A source that has a value: the key's name there, the value as text, and the kind of source."""
 
     name: str
     value: str | None
@@ -55,20 +55,20 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A key, its value as text, and where that comes from."""
+    """A key, its value as text, and the value's source."""
 
     name: str
     value: str | None
     source: Source
     synonyms: tuple[Origin, ...] = ()
-    """Every place that has a value, the one that counts first."""
+    """All sources that have a value, the strongest first."""
     key: ConfigKey | None = None
-    """``None`` for a key that was set and that nobody knows."""
+    """``None`` for a key that was set and is unknown."""
     is_read_only: bool = False
 
     @property
     def is_sensitive(self) -> bool:
-        """Whether the value must not be shown, as it may be a password: of unknown keys nobody knows."""
+        """Whether the value must be hidden because it may be a password; true for every unknown key."""
         return self.key is None or self.key.type is Type.PASSWORD
 
 
@@ -78,17 +78,17 @@ _UNITS = [entry.synonyms for entry in TOPIC_KEYS.values() if len(entry.synonyms)
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
-    """The places that can have a value for a broker's key: set while it runs, given at its start, and the defaults."""
+class ConfigSources:
+    """All sources of a broker key's value: dynamic values, values from the start, and defaults."""
 
     config: BrokerConfig
     cluster: Mapping[str, str]
-    """Set while running for all nodes."""
+    """Dynamic values for all nodes."""
     node: Mapping[str, str]
-    """Set while running for this node."""
+    """Dynamic values for this node."""
 
     def layers(self) -> Iterable[tuple[Source, Mapping[str, str]]]:
-        """The places, the strongest first."""
+        """Return the sources, the strongest first."""
         return (
             (Source.DYNAMIC_BROKER, self.node),
             (Source.DYNAMIC_DEFAULT_BROKER, self.cluster),
@@ -97,57 +97,57 @@ class Places:
         )
 
     def effective(self) -> BrokerConfig:
-        """What all of them come to."""
+        """Return the configuration that results from all sources."""
         return self.config.with_dynamic(self.cluster, self.node)
 
 
-def _origins(name: str, places: Places) -> tuple[Origin, ...]:
-    """The places that have a value for a broker's key, or for the same in another unit.
+def _origins(name: str, sources: ConfigSources) -> tuple[Origin, ...]:
+    """Return the sources of a broker key's value, including the same setting in another unit.
 
-    As in Kafka nothing is told where the first of them is in another unit than ``name``.
+    As in Kafka the result is empty if the strongest source is in another unit than ``name``.
     """
     names = next((names for names in _UNITS if name in names), (name,))
     is_known = name in SERVER_CONFIG_DEF.keys
     found = (
         Origin(other, layer[other] if is_known else None, source)
-        for source, layer in places.layers()
+        for source, layer in sources.layers()
         for other in names
         if other in layer
     )
     return tuple(itertools.dropwhile(lambda origin: origin.name != name, found))
 
 
-def describe_topic(places: Places, overrides: Mapping[str, str]) -> list[Entry]:
-    """Every key of a topic that has the ``overrides``."""
-    values = topic_values(places.effective(), overrides)
+def describe_topic(sources: ConfigSources, overrides: Mapping[str, str]) -> list[Entry]:
+    """Describe every key of a topic that has the ``overrides``."""
+    values = topic_values(sources.effective(), overrides)
     return [
-        _topic_entry(entry, values[name], overrides, places)
+        _topic_entry(entry, values[name], overrides, sources)
         for name, entry in TOPIC_KEYS.items()
         if not entry.key.internal or name in overrides
     ]
 
 
-def _topic_entry(entry: TopicKey, value: Value, overrides: Mapping[str, str], places: Places) -> Entry:
+def _topic_entry(entry: TopicKey, value: Value, overrides: Mapping[str, str], sources: ConfigSources) -> Entry:
     text = as_text(value)
-    origins = _origins(entry.synonyms[0], places) if entry.synonyms else ()
+    origins = _origins(entry.synonyms[0], sources) if entry.synonyms else ()
     if entry.name in overrides:
         origins = (Origin(entry.name, text, Source.TOPIC), *origins)
     return Entry(entry.name, text, origins[0].source if origins else Source.DEFAULT, origins, entry.key)
 
 
-def describe_broker(places: Places) -> list[Entry]:
-    """Every key of a broker, and those set while it runs that nobody knows."""
-    values = places.effective().values
+def describe_broker(sources: ConfigSources) -> list[Entry]:
+    """Describe every key of a broker, and unknown keys that were set dynamically."""
+    values = sources.effective().values
     shown = {
-        name for name, key in SERVER_CONFIG_DEF.keys.items() if not key.internal or name in places.config.given
-    } | {*places.node, *places.cluster}
-    return [_broker_entry(name, values.get(name), _origins(name, places)) for name in sorted(shown)]
+        name for name, key in SERVER_CONFIG_DEF.keys.items() if not key.internal or name in sources.config.given
+    } | {*sources.node, *sources.cluster}
+    return [_broker_entry(name, values.get(name), _origins(name, sources)) for name in sorted(shown)]
 
 
-def describe_cluster(places: Places) -> list[Entry]:
-    """The keys set for all nodes while they run."""
+def describe_cluster(sources: ConfigSources) -> list[Entry]:
+    """Describe the keys that were set dynamically for all nodes."""
     entries = []
-    for name, value in sorted(places.cluster.items()):
+    for name, value in sorted(sources.cluster.items()):
         key = SERVER_CONFIG_DEF.keys.get(name)
         origin = Origin(name, value if key else None, Source.DYNAMIC_DEFAULT_BROKER)
         entries.append(_broker_entry(name, parse_as_kafka(key, value) if key else None, (origin,)))
@@ -165,16 +165,16 @@ def _broker_entry(name: str, value: Value, origins: tuple[Origin, ...]) -> Entry
     )
 
 
-def effective_topic(places: Places, overrides: Mapping[str, str]) -> list[Entry]:
-    """Every key of a topic that has the ``overrides``, with the one place that its value comes from."""
-    return [_effective_entry(entry, overrides, places) for entry in TOPIC_KEYS.values() if not entry.key.internal]
+def effective_topic(sources: ConfigSources, overrides: Mapping[str, str]) -> list[Entry]:
+    """Describe every key of a topic that has the ``overrides``, with the one source of its value."""
+    return [_effective_entry(entry, overrides, sources) for entry in TOPIC_KEYS.values() if not entry.key.internal]
 
 
-def _effective_entry(entry: TopicKey, overrides: Mapping[str, str], places: Places) -> Entry:
+def _effective_entry(entry: TopicKey, overrides: Mapping[str, str], sources: ConfigSources) -> Entry:
     name = entry.name
     if name in overrides:
         return Entry(name, overrides[name], Source.TOPIC, key=entry.key)
-    for source, layer in itertools.islice(places.layers(), 3):
+    for source, layer in itertools.islice(sources.layers(), 3):
         for synonym in entry.synonyms:
             if synonym in layer:
                 unit = UNITS_MS.get(synonym.rpartition(".")[2], 1)

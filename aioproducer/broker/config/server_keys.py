@@ -1,4 +1,4 @@
-"""The keys of a broker's configuration that mean something here, and of the others why they do not."""
+"""The keys of a broker's configuration that have an effect here, and the reason why the others have none."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ def _key(
 
 
 def _defaults_of_topics() -> Iterator[ConfigKey]:
-    """The broker's key for each of a topic's; where there are several, the one that has none of the others' units."""
+    """Return the broker key with the default of each topic key; of several, the one in the topic key's unit."""
     for entry in TOPIC_KEYS.values():
         if not entry.synonyms:
             continue
         key = entry.key
-        # Where a coarser or more general key has the default, this one has none and so no rule.
+        # If a coarser or more general key has the default, this key has neither a default nor a rule.
         alone = len(entry.synonyms) == 1
         yield ConfigKey(
             entry.synonyms[0],
             key.type,
             key.default if alone else None,
             key.importance,
-            f"What {key.name} is where a topic does not say. {key.doc}",
+            f"Default of {key.name} for topics. {key.doc}",
             key.validator if alone else None,
             status=key.status,
             reason=key.reason,
@@ -52,14 +52,14 @@ _KEYS = (
         Type.INT,
         100,
         at_least(0),
-        "For how many milliseconds a partition is tried to be added to a transaction while the one before is ending.",
+        "Milliseconds for which adding a partition to a transaction is retried while the previous one ends.",
     ),
     _key(
         "add.partitions.to.txn.retry.backoff.ms",
         Type.INT,
         20,
         at_least(1),
-        "How many milliseconds pass before a partition is tried to be added to a transaction again.",
+        "Milliseconds between two attempts to add a partition to a transaction.",
     ),
     *_defaults_of_topics(),
     *TRANSACTION_KEYS,
@@ -68,7 +68,7 @@ _KEYS = (
         Type.BOOLEAN,
         True,
         None,
-        "Whether a transaction is verified with its coordinator before its first batch is written to a partition.",
+        "Verify a transaction with its coordinator before its first batch is written to a partition.",
     ),
     _key(
         VALIDATE_RECORDS,
@@ -76,8 +76,8 @@ _KEYS = (
         IS_COMPILED,
         None,
         (
-            "Whether the broker decompresses a batch and checks every record, as Apache Kafka does, or only the header "
-            "and the checksum. True by default where aioproducer's modules are compiled. Not a key of Apache Kafka."
+            "Decompress each batch and check every record, as Apache Kafka does; otherwise only the header and the "
+            "checksum are checked. True by default if aioproducer's modules are compiled. Not a key of Apache Kafka."
         ),
     ),
     _key(
@@ -85,7 +85,7 @@ _KEYS = (
         Type.BOOLEAN,
         True,
         None,
-        "Whether a client's asking for an unknown topic creates it.",
+        "Create an unknown topic when a client requests its metadata.",
     ),
     _key("broker.rack", Type.STRING, None, None, "The rack of the broker, as clients see it."),
     _key(
@@ -93,144 +93,142 @@ _KEYS = (
         Type.LONG,
         600000,
         None,
-        "After how many milliseconds without a request a connection is closed; negative: never.",
+        "Close a connection after this many milliseconds without a request; negative: never.",
     ),
     _key(
         "default.replication.factor",
         Type.INT,
         1,
         None,
-        "How many replicas a partition has where the creator of the topic does not say.",
+        "Replicas of a partition whose topic was created without a replication factor.",
     ),
-    _key("delete.topic.enable", Type.BOOLEAN, True, None, "Whether topics can be deleted."),
+    _key("delete.topic.enable", Type.BOOLEAN, True, None, "Allow clients to delete topics."),
     _key(
         "fetch.max.bytes",
         Type.INT,
         57671680,
         at_least(1024),
-        "The most bytes of records in an answer to a fetch, whatever the client asks for.",
+        "Maximum bytes of records in a Fetch response, whatever the client requests.",
     ),
     _key(
         "group.initial.rebalance.delay.ms",
         Type.INT,
         3000,
         None,
-        "How many milliseconds an empty group's first rebalance waits for more members.",
+        "Milliseconds that the first rebalance of an empty group waits for more members.",
     ),
     _key(
         "group.max.session.timeout.ms",
         Type.INT,
         1800000,
         None,
-        "The longest session timeout, in milliseconds, that a member of a group may ask for.",
+        "Maximum session timeout, in milliseconds, of a group's member.",
     ),
-    _key("group.max.size", Type.INT, INT_MAX, at_least(1), "How many members a group may have."),
+    _key("group.max.size", Type.INT, INT_MAX, at_least(1), "Maximum members of a group."),
     _key(
         "group.min.session.timeout.ms",
         Type.INT,
         6000,
         None,
-        "The shortest session timeout, in milliseconds, that a member of a group may ask for.",
+        "Minimum session timeout, in milliseconds, of a group's member.",
     ),
     _key(
         "log.flush.scheduler.interval.ms",
         Type.LONG,
         2**63 - 1,
         None,
-        "How often, in milliseconds, logs are looked at for flush.ms; also the default of log.flush.interval.ms.",
+        "Milliseconds between two checks of the logs for flush.ms; also the default of log.flush.interval.ms.",
     ),
     _key(
         "log.retention.check.interval.ms",
         Type.LONG,
         300000,
         at_least(1),
-        "How often, in milliseconds, it is looked for segments to delete.",
+        "Milliseconds between two searches for segments to delete.",
     ),
-    _key("log.retention.hours", Type.INT, 168, None, "log.retention.ms in hours, where no finer key is set."),
-    _key("log.retention.minutes", Type.INT, None, None, "log.retention.ms in minutes, where that is not set."),
-    _key("log.roll.hours", Type.INT, 168, at_least(1), "log.roll.ms in hours, where that is not set."),
-    _key("log.roll.jitter.hours", Type.INT, 0, at_least(0), "log.roll.jitter.ms in hours, where that is not set."),
-    _key("max.connections", Type.INT, INT_MAX, at_least(0), "How many connections there may be; more are closed."),
+    _key("log.retention.hours", Type.INT, 168, None, "log.retention.ms in hours, if no finer key is set."),
+    _key("log.retention.minutes", Type.INT, None, None, "log.retention.ms in minutes, if that is not set."),
+    _key("log.roll.hours", Type.INT, 168, at_least(1), "log.roll.ms in hours, if that is not set."),
+    _key("log.roll.jitter.hours", Type.INT, 0, at_least(0), "log.roll.jitter.ms in hours, if that is not set."),
+    _key("max.connections", Type.INT, INT_MAX, at_least(0), "Maximum connections; further ones are closed."),
     _key(
         "max.connections.per.ip",
         Type.INT,
         INT_MAX,
         at_least(0),
-        "How many connections there may be from one address; more are closed.",
+        "Maximum connections from one address; further ones are closed.",
     ),
     _key(
         "max.incremental.fetch.session.cache.slots",
         Type.INT,
         1000,
         at_least(0),
-        "How many fetch sessions are kept.",
+        "Maximum fetch sessions that are kept.",
     ),
     _key(
         "max.request.partition.size.limit",
         Type.INT,
         2000,
         at_least(1),
-        "The most partitions in an answer to DescribeTopicPartitions.",
+        "Maximum partitions in a DescribeTopicPartitions response.",
     ),
-    _key(
-        "num.partitions", Type.INT, 1, at_least(1), "How many partitions a topic gets that is created without saying."
-    ),
+    _key("num.partitions", Type.INT, 1, at_least(1), "Partitions of a topic that is created without a number of them."),
     _key(
         "offset.metadata.max.bytes",
         Type.INT,
         4096,
         None,
-        "The longest text, in bytes, that may be kept beside a committed offset.",
+        "Maximum bytes of the metadata text that is stored with a committed offset.",
     ),
     _key(
         "offsets.commit.timeout.ms",
         Type.INT,
         5000,
         at_least(1),
-        "How many milliseconds a commit of offsets waits for the replicas.",
+        "Milliseconds that an offset commit waits for its replication.",
     ),
     _key(
         "offsets.retention.check.interval.ms",
         Type.LONG,
         600000,
         at_least(1),
-        "How often, in milliseconds, it is looked for committed offsets to forget.",
+        "Milliseconds between two searches for expired committed offsets.",
     ),
     _key(
         "offsets.retention.minutes",
         Type.INT,
         10080,
         at_least(1),
-        "For how many minutes the committed offsets of a group without members are kept.",
+        "Minutes after which the committed offsets of a group without members expire.",
     ),
     _key(
         "offsets.topic.compression.codec",
         Type.INT,
         0,
         None,
-        "The codec, by its number in a batch, of what groups write to __consumer_offsets.",
+        "Codec, by its number in a batch, of the records that groups write to __consumer_offsets.",
     ),
-    _key("offsets.topic.num.partitions", Type.INT, 50, at_least(1), "How many partitions __consumer_offsets gets."),
+    _key("offsets.topic.num.partitions", Type.INT, 50, at_least(1), "Partitions of __consumer_offsets."),
     _key(
         "offsets.topic.replication.factor",
         Type.SHORT,
         3,
         at_least(1),
-        "How many replicas __consumer_offsets gets.",
+        "Replicas of __consumer_offsets.",
     ),
     _key(
         "offsets.topic.segment.bytes",
         Type.INT,
         104857600,
         at_least(1),
-        "The size of a segment of __consumer_offsets, in bytes.",
+        "Segment size of __consumer_offsets, in bytes.",
     ),
     _key(
         "producer.id.expiration.check.interval.ms",
         Type.INT,
         600000,
         at_least(1),
-        "How often, in milliseconds, it is looked for idempotent producers to forget.",
+        "Milliseconds between two searches for expired idempotent producers.",
         internal=True,
     ),
     _key(
@@ -238,77 +236,76 @@ _KEYS = (
         Type.INT,
         86400000,
         at_least(1),
-        "After how many milliseconds without a batch a partition forgets an idempotent producer.",
+        "Milliseconds without a batch after which a partition forgets an idempotent producer.",
     ),
     _key(
         "queued.max.request.bytes",
         Type.LONG,
         256 * 1024 * 1024,
         None,
-        "How many bytes of requests, of all connections, may be in memory before no more are read; -1: any number, as "
-        "by default in Kafka.",
+        "Bytes of requests of all connections in memory above which no more are read; -1, Kafka's default: no limit.",
     ),
     _key(
         "replica.fetch.backoff.ms",
         Type.INT,
         1000,
         at_least(0),
-        "How many milliseconds a follower waits after an error before it fetches again.",
+        "Milliseconds that a follower waits after an error before it fetches again.",
     ),
     _key(
         "replica.fetch.max.bytes",
         Type.INT,
         1048576,
         at_least(0),
-        "How many bytes of one partition a follower asks for in a fetch; a larger first batch comes all the same.",
+        "Bytes of one partition that a follower requests in a fetch; a larger first batch is returned as well.",
     ),
-    _key("replica.fetch.min.bytes", Type.INT, 1, None, "How many bytes a follower's fetch waits for."),
+    _key("replica.fetch.min.bytes", Type.INT, 1, None, "Minimum bytes that a follower's fetch waits for."),
     _key(
         "replica.fetch.response.max.bytes",
         Type.INT,
         10485760,
         at_least(0),
-        "How many bytes a follower asks for in a fetch; a larger first batch comes all the same.",
+        "Bytes that a follower requests in a fetch; a larger first batch is returned as well.",
     ),
     _key(
         "replica.fetch.wait.max.ms",
         Type.INT,
         500,
         None,
-        "How many milliseconds a follower's fetch waits for bytes; at most replica.lag.time.max.ms.",
+        "Milliseconds that a follower's fetch waits for bytes; at most replica.lag.time.max.ms.",
     ),
     _key(
         "replica.high.watermark.checkpoint.interval.ms",
         Type.LONG,
         5000,
         None,
-        "How often, in milliseconds, high watermarks, log starts and recovery points are written down.",
+        "Milliseconds between two writes of high watermarks, log starts and recovery points to disk.",
     ),
     _key(
         "replica.lag.time.max.ms",
         Type.LONG,
         30000,
         None,
-        "After how many milliseconds without having caught up a follower is no longer in sync.",
+        "Milliseconds after which a follower that has not caught up is no longer in sync.",
     ),
     _key(
         "replica.socket.timeout.ms",
         Type.INT,
         30000,
         None,
-        "How many milliseconds a follower waits for the answer to a fetch, beyond replica.fetch.wait.max.ms.",
+        "Milliseconds that a follower waits for a Fetch response, beyond replica.fetch.wait.max.ms.",
     ),
     _key(
         "socket.request.max.bytes",
         Type.INT,
         104857600,
         at_least(1),
-        "The largest request, in bytes; a larger one closes its connection.",
+        "Maximum bytes of a request; a larger one closes its connection.",
     ),
 )
 
 SERVER_CONFIG_DEF = ConfigDef.of(_KEYS)
-"""Every key of a broker that is accepted, by its name."""
+"""Every broker key that is accepted, by its name."""
 
 DYNAMIC_KEYS = frozenset(
     {
@@ -318,24 +315,24 @@ DYNAMIC_KEYS = frozenset(
         VALIDATE_RECORDS,
     }
 )
-"""Those that can be changed while the broker runs, by IncrementalAlterConfigs."""
+"""Keys that IncrementalAlterConfigs can change while the broker runs."""
 
 _ONE_LOOP = "this broker is one asyncio loop and has no pools of threads"
-_CLUSTER_GIVES = "nodes, their ids, addresses and folders are given to the cluster that is embedded, not to its keys"
+_CLUSTER_GIVES = "nodes, their ids, addresses and folders are arguments of BrokerCluster, not keys"
 _NO_RAFT = "the controller is one object that all nodes of the process share: there is no quorum, registration or vote"
 _NO_SECURITY = "TLS is configured by an ssl.SSLContext, and there is no SASL and no authorization"
 _NO_QUOTAS = "there are no quotas and no metrics reporters"
-_CLASSIC_ONLY = "groups have the classic protocol only, without pools and batches of a coordinator"
+_CLASSIC_ONLY = "groups have only the classic protocol, without a coordinator's thread pools and batches"
 _NO_TWO_PHASE_COMMIT = "two-phase commit with an external coordinator (KIP-939) is not stable in Apache Kafka 4.4"
 _NO_TIERS = "there is no tiered storage"
 _NO_COMPACTION = "logs are not compacted"
-_NO_ELECTIONS = "leadership moves only where a node goes or somebody moves it"
+_NO_ELECTIONS = "a leader changes only when a node stops or a call moves it"
 _LOOP_SOCKETS = "sockets are the event loop's, in the sizes of the operating system"
-_NO_PURGATORY = "waiting requests are woken by what they wait for and removed at once"
+_NO_PURGATORY = "waiting requests are resumed by the event that they wait for, and removed at once"
 _ONE_CHECKPOINT = "all checkpoints are written together, every replica.high.watermark.checkpoint.interval.ms"
 _NO_ZOOKEEPER = "Apache Kafka 4 has no ZooKeeper either"
 
-# The longest prefix that fits decides; a whole name is its own longest prefix.
+# The longest matching prefix decides; a whole name is its own longest prefix.
 _MEANINGLESS: dict[str, str] = {
     "advertised.": _CLUSTER_GIVES,
     "alter.config.policy.": "there are no policies",
@@ -347,10 +344,10 @@ _MEANINGLESS: dict[str, str] = {
     "broker.id": _CLUSTER_GIVES,
     "broker.session.": _NO_RAFT,
     "client.quota.": _NO_QUOTAS,
-    "config.providers": "values are given as they are",
+    "config.providers": "values are not looked up elsewhere",
     "connection.failed.authentication.": _NO_SECURITY,
     "connections.max.reauth.ms": _NO_SECURITY,
-    "controlled.shutdown.": "stopping a node is always a controlled shutdown, and killing it never",
+    "controlled.shutdown.": "stopping a node is always a controlled shutdown, and killing it never is",
     "controller.": _NO_RAFT,
     "controller.quota.": _NO_QUOTAS,
     "cordoned.log.dirs": "a node has one folder",
@@ -374,7 +371,7 @@ _MEANINGLESS: dict[str, str] = {
     "listener.name.": _NO_SECURITY,
     "log.cleaner.": _NO_COMPACTION,
     "log.dir": _CLUSTER_GIVES,
-    "log.dir.failure.": "a write that fails fails its append, and the node goes on",
+    "log.dir.failure.": "a failed write fails its append, and the node continues",
     "log.flush.offset.checkpoint.": _ONE_CHECKPOINT,
     "log.flush.start.offset.checkpoint.": _ONE_CHECKPOINT,
     "log.initial.task.delay.ms": "periodic work begins one interval after the start",
@@ -389,7 +386,7 @@ _MEANINGLESS: dict[str, str] = {
     "num.recovery.threads.": _ONE_LOOP,
     "num.replica.alter.": _ONE_LOOP,
     "num.replica.fetchers": "a follower has one task for each leader",
-    "offsets.load.buffer.size": "__consumer_offsets is loaded a batch at a time",
+    "offsets.load.buffer.size": "__consumer_offsets is loaded batch by batch",
     "principal.builder.": _NO_SECURITY,
     "process.roles": _CLUSTER_GIVES,
     "producer.purgatory.": _NO_PURGATORY,
@@ -402,7 +399,7 @@ _MEANINGLESS: dict[str, str] = {
     "request.timeout.ms": "no node waits for the controller",
     "sasl.": _NO_SECURITY,
     "security.": _NO_SECURITY,
-    "server.max.startup.": "starting is bounded by whoever awaits it",
+    "server.max.startup.": "the caller that awaits the start sets its timeout",
     "share.": "there are no share groups",
     "socket.connection.setup.": _LOOP_SOCKETS,
     "socket.listen.": _LOOP_SOCKETS,
@@ -410,10 +407,10 @@ _MEANINGLESS: dict[str, str] = {
     "socket.send.": _LOOP_SOCKETS,
     "ssl.": _NO_SECURITY,
     "telemetry.": _NO_QUOTAS,
-    "transaction.state.log.load.buffer.size": "__transaction_state is loaded a batch at a time",
+    "transaction.state.log.load.buffer.size": "__transaction_state is loaded batch by batch",
     "transaction.two.phase.commit.enable": _NO_TWO_PHASE_COMMIT,
     "unclean.leader.election.interval.ms": _NO_ELECTIONS,
-    "unstable.": "what is served is what Apache Kafka 4.4 has as stable",
+    "unstable.": "only APIs that are stable in Apache Kafka 4.4 are served",
     "zookeeper.": _NO_ZOOKEEPER,
 }
 
@@ -421,7 +418,7 @@ _IN_SNAKE_CASE = {prefix.replace(".", "_"): prefix for prefix in _MEANINGLESS}
 
 
 def why_meaningless(name: str) -> str:
-    """Why a key of Kafka means nothing here, in dotted or snake_case spelling; empty where it is none of Kafka's."""
+    """Return why a key of Kafka (dotted or snake_case) is not supported; empty if Kafka has no such key."""
     if "." not in name:
         fitting = [prefix for spelling, prefix in _IN_SNAKE_CASE.items() if name.startswith(spelling)]
     else:

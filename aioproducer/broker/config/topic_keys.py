@@ -22,12 +22,12 @@ from aioproducer.errors import InvalidConfigurationError
 
 _NO_COMPACTION = "Logs are not compacted: a compacted topic keeps every record."
 _NO_TIERED_STORAGE = "There is no tiered storage."
-_NO_LEVEL = "What is compressed here is compressed at the codec's default level."
+_NO_LEVEL = "Compression by the broker uses the codec's default level."
 
 
 @dataclass(frozen=True, slots=True)
 class TopicKey:
-    """A key of a topic and the broker's keys that give its default, the strongest first."""
+    """A topic key, and the broker keys with its default, the strongest first."""
 
     key: ConfigKey
     synonyms: tuple[str, ...] = ()
@@ -38,7 +38,7 @@ class TopicKey:
 
     @property
     def has_effect(self) -> bool:
-        """Whether this broker does anything with it; ``key.reason`` says why not."""
+        """Whether the key has an effect on this broker; ``key.reason`` gives the reason if not."""
         return self.key.status is Status.SUPPORTED
 
 
@@ -68,8 +68,8 @@ _KEYS = (
         some_of("compact", "delete"),
         "log.cleanup.policy",
         (
-            "What happens to old segments: delete removes those beyond retention.ms and retention.bytes; compact is "
-            "accepted and shown, and such a topic keeps every record, as logs are not compacted here."
+            "What happens to old segments: delete removes those beyond retention.ms and retention.bytes. compact is "
+            "accepted and shown, but the topic keeps every record, as logs are not compacted here."
         ),
     ),
     _key(
@@ -78,7 +78,7 @@ _KEYS = (
         -1,
         between_or(1, 9, -1),
         "compression.gzip.level",
-        "The level where compression.type is gzip; -1 is the codec's own default.",
+        "The level if compression.type is gzip; -1 is the codec's own default.",
         without_effect=_NO_LEVEL,
     ),
     _key(
@@ -87,7 +87,7 @@ _KEYS = (
         9,
         between(1, 17),
         "compression.lz4.level",
-        "The level where compression.type is lz4.",
+        "The level if compression.type is lz4.",
         without_effect=_NO_LEVEL,
     ),
     _key(
@@ -96,7 +96,7 @@ _KEYS = (
         "producer",
         one_of("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
         "compression.type",
-        "The codec in which batches are stored; producer keeps the one they came in.",
+        "The codec in which batches are stored; producer keeps the batch's own codec.",
     ),
     _key(
         "compression.zstd.level",
@@ -104,7 +104,7 @@ _KEYS = (
         3,
         between(-131072, 22),
         "compression.zstd.level",
-        "The level where compression.type is zstd.",
+        "The level if compression.type is zstd.",
         without_effect=_NO_LEVEL,
     ),
     _key(
@@ -122,7 +122,7 @@ _KEYS = (
         False,
         None,
         "",
-        "Whether share groups may write to this topic what they could not deliver.",
+        "Whether share groups may write records to this topic that they could not deliver.",
         without_effect="There are no share groups.",
     ),
     _key(
@@ -132,7 +132,7 @@ _KEYS = (
         at_least(0),
         "log.segment.delete.delay.ms",
         "How long, in milliseconds, the files of a removed segment stay on disk.",
-        without_effect="Files go at once: nothing reads a segment after it was removed.",
+        without_effect="Files are deleted at once: nothing reads a segment after its removal.",
     ),
     _key(
         "flush.messages",
@@ -140,7 +140,7 @@ _KEYS = (
         LONG_MAX,
         at_least(1),
         "log.flush.interval.messages",
-        "How many records may be in a log before it is flushed to disk (fsync); 1 flushes every append.",
+        "Maximum records in a log before it is flushed to disk (fsync); 1 flushes every append.",
     ),
     _key(
         "flush.ms",
@@ -148,7 +148,7 @@ _KEYS = (
         LONG_MAX,
         at_least(0),
         "log.flush.interval.ms log.flush.scheduler.interval.ms",
-        "How long, in milliseconds, a record may be in a log before it is flushed to disk (fsync).",
+        "Maximum milliseconds that a record stays in a log before it is flushed to disk (fsync).",
     ),
     _key(
         "follower.replication.throttled.replicas",
@@ -156,7 +156,7 @@ _KEYS = (
         (),
         throttled_replicas(),
         "",
-        "Replicas whose fetching as a follower is throttled: partition:broker with commas between, or * for all.",
+        "Follower replicas whose fetching is throttled: partition:broker with commas between, or * for all.",
         without_effect="Replication is not throttled.",
     ),
     _key(
@@ -165,7 +165,7 @@ _KEYS = (
         4096,
         at_least(0),
         "log.index.interval.bytes",
-        "How many bytes of a log there are, about, between two entries of its indexes.",
+        "Approximate bytes of a log between two entries of its indexes.",
     ),
     _key(
         "internal.segment.bytes",
@@ -173,7 +173,7 @@ _KEYS = (
         None,
         None,
         "",
-        "Size of a segment in bytes, in place of segment.bytes and without its lower bound. For tests.",
+        "Size of a segment in bytes, instead of segment.bytes and without its lower bound. For tests.",
         internal=True,
     ),
     _key(
@@ -191,7 +191,7 @@ _KEYS = (
         -2,
         at_least(-2),
         "log.local.retention.bytes",
-        "How many bytes of a partition stay on this disk where older ones are in tiered storage.",
+        "Bytes of a partition that stay on this disk if older records are in tiered storage.",
         without_effect=_NO_TIERED_STORAGE,
     ),
     _key(
@@ -200,7 +200,7 @@ _KEYS = (
         -2,
         at_least(-2),
         "log.local.retention.ms",
-        "How long, in milliseconds, records stay on this disk where older ones are in tiered storage.",
+        "Milliseconds that records stay on this disk if older records are in tiered storage.",
         without_effect=_NO_TIERED_STORAGE,
     ),
     _key(
@@ -209,7 +209,7 @@ _KEYS = (
         LONG_MAX,
         at_least(1),
         "log.cleaner.max.compaction.lag.ms",
-        "How long, in milliseconds, a record may escape compaction.",
+        "Maximum milliseconds before a record is compacted.",
         without_effect=_NO_COMPACTION,
     ),
     _key(
@@ -218,8 +218,8 @@ _KEYS = (
         INT_MAX - 8,
         between(1, INT_MAX - 8),
         "max.decompressed.message.bytes",
-        "The largest record, in bytes once decompressed, that is accepted.",
-        without_effect="Where records are read at all, the decompressed batch is bounded as a whole.",
+        "Maximum bytes of a record, decompressed.",
+        without_effect="If records are read at all, the decompressed batch is limited as a whole.",
     ),
     _key(
         "max.message.bytes",
@@ -227,7 +227,7 @@ _KEYS = (
         1048588,
         at_least(0),
         "message.max.bytes",
-        "The largest batch, in bytes as it is stored, that is accepted.",
+        "Maximum bytes of a batch, as it is stored.",
     ),
     _key(
         "message.timestamp.after.max.ms",
@@ -235,7 +235,7 @@ _KEYS = (
         3600000,
         at_least(0),
         "log.message.timestamp.after.max.ms",
-        "How many milliseconds a record's timestamp may be ahead of the broker's clock, with CreateTime.",
+        "Maximum milliseconds that a record's CreateTime may be ahead of the broker's clock.",
     ),
     _key(
         "message.timestamp.before.max.ms",
@@ -243,7 +243,7 @@ _KEYS = (
         LONG_MAX,
         at_least(0),
         "log.message.timestamp.before.max.ms",
-        "How many milliseconds a record's timestamp may be behind the broker's clock, with CreateTime.",
+        "Maximum milliseconds that a record's CreateTime may be behind the broker's clock.",
     ),
     _key(
         "message.timestamp.type",
@@ -251,7 +251,7 @@ _KEYS = (
         "CreateTime",
         one_of("CreateTime", "LogAppendTime"),
         "log.message.timestamp.type",
-        "Whose timestamps records have: the producer's (CreateTime) or the broker's (LogAppendTime).",
+        "The source of a record's timestamp: the producer (CreateTime) or the broker (LogAppendTime).",
     ),
     _key(
         "min.cleanable.dirty.ratio",
@@ -259,7 +259,7 @@ _KEYS = (
         0.5,
         between(0, 1),
         "log.cleaner.min.cleanable.ratio",
-        "Which part of a log must be uncompacted before it is compacted.",
+        "The uncompacted part of a log above which it is compacted.",
         without_effect=_NO_COMPACTION,
     ),
     _key(
@@ -268,7 +268,7 @@ _KEYS = (
         0,
         at_least(0),
         "log.cleaner.min.compaction.lag.ms",
-        "How long, in milliseconds, a record is safe from compaction.",
+        "Minimum milliseconds before a record is compacted.",
         without_effect=_NO_COMPACTION,
     ),
     _key(
@@ -277,7 +277,7 @@ _KEYS = (
         1,
         at_least(1),
         "min.insync.replicas",
-        "How many replicas must be in sync, the leader among them, for a write with acks=all to be taken.",
+        "Replicas, including the leader, that must be in sync for a write with acks=all to be accepted.",
     ),
     _key(
         "preallocate",
@@ -285,7 +285,7 @@ _KEYS = (
         False,
         None,
         "log.preallocate",
-        "Whether a new segment's file gets its whole size on disk at once.",
+        "Whether a new segment's file has its full size on disk at once.",
         without_effect="Files grow as they are written.",
     ),
     _key(
@@ -294,7 +294,7 @@ _KEYS = (
         -1,
         at_least(-1),
         "log.remote.copy.lag.bytes",
-        "How many newer bytes there are before a segment is copied to tiered storage; -1: retention.bytes.",
+        "Newer bytes after which a segment is copied to tiered storage; -1: retention.bytes.",
         without_effect=_NO_TIERED_STORAGE,
     ),
     _key(
@@ -303,7 +303,7 @@ _KEYS = (
         0,
         at_least(-1),
         "log.remote.copy.lag.ms",
-        "How old, in milliseconds, a segment is before it is copied to tiered storage; -1: retention.ms.",
+        "Age of a segment, in milliseconds, after which it is copied to tiered storage; -1: retention.ms.",
         without_effect=_NO_TIERED_STORAGE,
     ),
     _key(
@@ -312,7 +312,7 @@ _KEYS = (
         False,
         None,
         "",
-        "Whether nothing more of this topic goes to tiered storage.",
+        "Whether no further segments of this topic are copied to tiered storage.",
         without_effect=_NO_TIERED_STORAGE,
     ),
     _key(
@@ -321,7 +321,7 @@ _KEYS = (
         False,
         None,
         "",
-        "Whether what is in tiered storage is deleted once that is disabled for the topic.",
+        "Whether a topic's records in tiered storage are deleted when tiered storage is disabled for the topic.",
         without_effect=_NO_TIERED_STORAGE,
     ),
     _key(
@@ -339,7 +339,7 @@ _KEYS = (
         -1,
         None,
         "log.retention.bytes",
-        "How many bytes a partition may have before its oldest segments are deleted; negative: any number.",
+        "Maximum bytes of a partition before its oldest segments are deleted; negative: no limit.",
     ),
     _key(
         "retention.ms",
@@ -347,7 +347,7 @@ _KEYS = (
         604800000,
         at_least(-1),
         "log.retention.ms log.retention.minutes log.retention.hours",
-        "How old, in milliseconds, a segment's newest record may be before the segment is deleted; -1: any age.",
+        "Maximum age, in milliseconds, of a segment's newest record before the segment is deleted; -1: no limit.",
     ),
     _key(
         "segment.bytes",
@@ -371,7 +371,7 @@ _KEYS = (
         0,
         at_least(0),
         "log.roll.jitter.ms log.roll.jitter.hours",
-        "Up to how many milliseconds, at random, segment.ms is shortened by.",
+        "Maximum random milliseconds by which segment.ms is shortened.",
     ),
     _key(
         "segment.ms",
@@ -379,7 +379,7 @@ _KEYS = (
         604800000,
         at_least(1),
         "log.roll.ms log.roll.hours",
-        "After how many milliseconds the next segment is started though this one is not full.",
+        "Milliseconds after which a new segment is started, even if the current one is not full.",
     ),
     _key(
         "unclean.leader.election.enable",
@@ -387,21 +387,21 @@ _KEYS = (
         False,
         None,
         "unclean.leader.election.enable",
-        "Whether a replica that is not in sync becomes leader where no other is left; records are lost then.",
+        "Whether a replica that is not in sync may become leader if no other is left; records are lost then.",
     ),
 )
 
 TOPIC_KEYS: dict[str, TopicKey] = {entry.name: entry for entry in _KEYS}
-"""Every key of a topic by its name, in the order of names; the internal one as well."""
+"""Every topic key by its name, in the order of names, including the internal one."""
 
 TOPIC_CONFIG_DEF = ConfigDef.of(entry.key for entry in _KEYS)
 
 
 def check_topic_values(values: Mapping[str, Value]) -> None:
-    """The rules of several keys of a topic, as ``LogConfig.validateValues`` has them.
+    """Check the rules about several topic keys, those of ``LogConfig.validateValues``.
 
     Raises:
-        InvalidConfigurationError: they do not go together; the text is Kafka's.
+        InvalidConfigurationError: values contradict each other; the text is Kafka's.
     """
     least, most = as_number(values["min.compaction.lag.ms"]), as_number(values["max.compaction.lag.ms"])
     if least > most:

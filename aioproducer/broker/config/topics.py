@@ -1,4 +1,4 @@
-"""What a topic's configurations make of its logs, and which ones are refused."""
+"""The checks of a topic's configuration, and the configuration of its logs that follows from it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from aioproducer.errors import InvalidConfigurationError
 
 
 def topic_values(config: BrokerConfig, overrides: Mapping[str, str | None]) -> dict[str, Value]:
-    """The value of every key of a topic that has the ``overrides``; the others are the broker's.
+    """Return the value of every key of a topic that has the ``overrides``; other keys have the broker's defaults.
 
     Raises:
         InvalidConfigurationError: as ``validate_topic_configs``.
@@ -35,16 +35,17 @@ _KAFKAS_DEFAULTS = BrokerConfig()
 
 
 def validate_topic_configs(configs: Mapping[str, str | None], config: BrokerConfig | None = None) -> None:
-    """Whether a topic may have ``configs`` as all of its overrides, on brokers of the given ``config``.
+    """Check ``configs`` as all overrides of a topic, on brokers with the given ``config``.
 
     Raises:
-        InvalidConfigurationError: a name is unknown, a value is wrong, or some do not go together; the text is Kafka's.
+        InvalidConfigurationError: a name is unknown, a value is wrong, or values contradict each other; the text is
+            Kafka's.
     """
     topic_values(config or _KAFKAS_DEFAULTS, configs)
 
 
 def log_config(config: BrokerConfig, overrides: Mapping[str, str]) -> LogConfig:
-    """What the logs of a topic with the ``overrides`` do.
+    """Return the configuration of the logs of a topic with the ``overrides``.
 
     Raises:
         InvalidConfigurationError: as ``validate_topic_configs``.

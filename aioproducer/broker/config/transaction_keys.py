@@ -1,4 +1,4 @@
-"""The keys of a broker's configuration that its transaction coordinator has."""
+"""The broker keys of the transaction coordinator."""
 
 from __future__ import annotations
 
@@ -17,56 +17,56 @@ TRANSACTION_KEYS = (
         Type.INT,
         10_000,
         1,
-        "How often, in milliseconds, the coordinator looks for transactions to abort that have timed out.",
+        "Milliseconds between two searches for transactions that have timed out, which are aborted.",
     ),
     _key(
         "transaction.max.timeout.ms",
         Type.INT,
         900_000,
         1,
-        "The longest time-out, in milliseconds, that a transactional producer may ask for.",
+        "Maximum transaction timeout, in milliseconds, of a transactional producer.",
     ),
     _key(
         "transaction.remove.expired.transaction.cleanup.interval.ms",
         Type.INT,
         3_600_000,
         1,
-        "How often, in milliseconds, the coordinator looks for transactional ids to forget.",
+        "Milliseconds between two searches for expired transactional ids.",
     ),
     _key(
         "transaction.state.log.min.isr",
         Type.INT,
         2,
         1,
-        "How many replicas of __transaction_state must have a record before it counts as written.",
+        "Replicas of __transaction_state that must have a record before it counts as written.",
     ),
     _key(
         "transaction.state.log.num.partitions",
         Type.INT,
         50,
         1,
-        "How many partitions __transaction_state gets.",
+        "Partitions of __transaction_state.",
     ),
     _key(
         "transaction.state.log.replication.factor",
         Type.SHORT,
         3,
         1,
-        "How many replicas __transaction_state gets; no more than there are nodes.",
+        "Replicas of __transaction_state; at most the number of nodes.",
     ),
     _key(
         "transaction.state.log.segment.bytes",
         Type.INT,
         104_857_600,
         1,
-        "The size of a segment of __transaction_state, in bytes.",
+        "Segment size of __transaction_state, in bytes.",
     ),
     _key(
         "transactional.id.expiration.ms",
         Type.INT,
         604_800_000,
         1,
-        "After how many milliseconds without a change the coordinator forgets a transactional id.",
+        "Milliseconds without a change after which the coordinator forgets a transactional id.",
     ),
 )
 """The keys, with Kafka's types, defaults and limits."""

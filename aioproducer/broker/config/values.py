@@ -1,6 +1,6 @@
-"""Values of brokers' and topics' keys as Kafka reads, refuses and shows them.
+"""Parsing, validation and formatting of configuration values, as Kafka does them.
 
-A broker answers a bad value with a text that operators and tools know, so these rules say it in the words of
+Operators and tools know Kafka's texts for a wrong value, so these rules use the words of
 ``org.apache.kafka.common.config.ConfigDef`` of Kafka 4.4.
 """
 
@@ -28,7 +28,7 @@ _NOT_READABLE = {
 
 
 class Rule(Validator):
-    """A validator that also says what Kafka says: the value it shows and its complaint."""
+    """A validator with Kafka's own text: the value it shows and its complaint."""
 
     __slots__ = ("complaint",)
 
@@ -41,7 +41,7 @@ class Rule(Validator):
     ) -> None:
         super().__init__(description, accepts, demand)
         self.complaint: Final = complaint
-        """Of the key's name and the parsed value: what is shown, and what is wrong with it."""
+        """Maps the key's name and the parsed value to the shown value and Kafka's complaint."""
 
 
 def at_least(minimum: int) -> Rule:
@@ -85,7 +85,7 @@ def one_of(*values: str) -> Rule:
 
 
 def some_of(*values: str) -> Rule:
-    """A list, possibly empty, of nothing but ``values``."""
+    """A list, possibly empty, of the ``values`` only."""
 
     def complaint(name: str, value: Value) -> tuple[str, str]:
         assert isinstance(value, tuple)
@@ -95,7 +95,7 @@ def some_of(*values: str) -> Rule:
     return Rule(
         f"[{', '.join(values)}]",
         lambda value: isinstance(value, tuple) and all(item in values for item in value),
-        f"must hold nothing but {', '.join(values)}",
+        f"must only contain {', '.join(values)}",
         complaint,
     )
 
@@ -120,10 +120,10 @@ def throttled_replicas() -> Rule:
 
 
 def parse_as_kafka(key: ConfigKey, value: str) -> Value:
-    """``value`` parsed and held against the key's rule.
+    """Parse ``value``, and check it by the key's rule.
 
     Raises:
-        InvalidConfigurationError: it is refused; the text is Kafka's.
+        InvalidConfigurationError: the value is invalid; the text is Kafka's.
     """
     try:
         parsed = key.parse(value)
@@ -140,14 +140,14 @@ def parse_as_kafka(key: ConfigKey, value: str) -> Value:
 
 
 def as_number(value: Value) -> int:
-    """A parsed value that is known to be a whole number."""
+    """Return a parsed value that is known to be a whole number."""
     if not isinstance(value, int):
         raise TypeError(f"a whole number was expected, not {value!r}")
     return value
 
 
 def as_text(value: Value) -> str:
-    """A parsed value as Kafka writes it (``ConfigDef.convertToString``)."""
+    """Return a parsed value as Kafka writes it (``ConfigDef.convertToString``)."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float):
@@ -158,7 +158,7 @@ def as_text(value: Value) -> str:
 
 
 def _double(value: float) -> str:
-    """As ``Double.toString`` of Java: an exponent below 0.001 and from ten million."""
+    """Format as Java's ``Double.toString``: an exponent below 0.001 and from ten million."""
     if math.isnan(value):
         return "NaN"
     if math.isinf(value):

@@ -1,4 +1,4 @@
-"""What a request awaits and something else gives, also after the request was cancelled."""
+"""Results that a request awaits and a callback sets, possibly after the request was cancelled."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 def awaited(of: type[T]) -> tuple[Awaitable[T], Callable[[T], None]]:
-    """Something to wait for, and the function that gives it."""
+    """Return an awaitable, and the function that sets its result."""
     future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
     def give(value: T) -> None:
@@ -24,7 +24,7 @@ def awaited(of: type[T]) -> tuple[Awaitable[T], Callable[[T], None]]:
 
 
 async def outcome(begin: Callable[[Done], None]) -> int:
-    """The code with which the write ends that ``begin`` begins."""
+    """Start a write by ``begin``, and return the error code with which it ends."""
     answer, give = awaited(int)
     begin(give)
     return await answer

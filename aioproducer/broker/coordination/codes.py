@@ -1,4 +1,4 @@
-"""The error codes that clients of a coordinator receive where the coordinator's own log fails."""
+"""The error codes that clients of a coordinator receive when the coordinator's own log fails."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ _OF_APPENDING: Final = {
 
 
 def code_of(error: KafkaError) -> int:
-    """The code of what a partition raised."""
+    """Return the error code of an error that a partition raised."""
     return int(getattr(error, "code", UnknownServerError.code))
 
 
 def coordinator_code(code: int) -> int:
-    """The code that a client receives where the coordinator's own write failed with ``code``.
+    """Return the code that a client receives when the coordinator's own write failed with ``code``.
 
-    Clients handle a coordinator's errors, not those of a log that they did not write to (Kafka's
+    Clients handle a coordinator's errors, but not those of a log that they did not write to (Kafka's
     ``CoordinatorOperationExceptionHelper``, and ``TransactionStateManager.appendTransactionToLog``).
     """
     return _OF_APPENDING.get(code, code)

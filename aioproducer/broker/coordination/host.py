@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 
 
 class CoordinatorHost(Protocol):
-    """What a coordinator needs of the node it is on."""
+    """What a coordinator needs from its node."""
 
     node_id: int
     config: BrokerConfig
-    """The configuration at this moment; a later read may return another object."""
+    """The current configuration; a later read may return another object."""
     controller: Controller
     replicas: ReplicaManager
 

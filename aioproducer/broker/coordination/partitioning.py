@@ -1,4 +1,4 @@
-"""Which partition of a coordinator's internal topic a key belongs to: a group, or a transactional id."""
+"""The partition of a coordinator's internal topic that a key belongs to: a group or a transactional id."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _INT32_MIN: Final = -(2**31)
 
 
 def java_string_hash(text: str) -> int:
-    """``String.hashCode``: over UTF-16 units, so that a character beyond U+FFFF counts as its two surrogates."""
+    """``String.hashCode``: over UTF-16 units, so a character beyond U+FFFF counts as its two surrogates."""
     encoded = text.encode("utf-16-be", "surrogatepass")
     value = 0
     for (unit,) in struct.iter_unpack(">H", encoded):
@@ -18,7 +18,7 @@ def java_string_hash(text: str) -> int:
 
 
 def java_string_length(text: str) -> int:
-    """``String.length``: how many UTF-16 units the text has."""
+    """``String.length``: the number of UTF-16 units."""
     return len(text) + sum(character > "\uffff" for character in text)
 
 

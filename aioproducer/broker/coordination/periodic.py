@@ -1,4 +1,4 @@
-"""Work of a coordinator that comes round."""
+"""Periodic work of a coordinator."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MILLISECOND = 0.001
 
 
 async def periodically(interval_ms: Callable[[], int], action: Callable[[], Awaitable[None] | None]) -> None:
-    """Call ``action`` again and again, also after it failed; wait for it where it has something to wait for."""
+    """Call ``action`` once in each interval, also after it failed, and await its result if it is awaitable."""
     while True:
         await asyncio.sleep(interval_ms() * _MILLISECOND)
         try:

@@ -1,7 +1,7 @@
-"""The writes of a coordinator to the log of one partition: each has two ends, its answer and its fate.
+"""Writes of a coordinator to the log of one partition. Each has an outcome in the log and an answer to its request.
 
-The fate is known when the records are replicated, or never will be as far as this leader can tell. The answer is given
-then, or before with REQUEST_TIMED_OUT when its time is up (Kafka's ``CoordinatorRuntime``).
+The outcome is known when the records are replicated, or when this leader cannot replicate them any longer. The answer
+is given then, or earlier with REQUEST_TIMED_OUT at the request's deadline (Kafka's ``CoordinatorRuntime``).
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ NONE: Final = 0
 NOWHERE: Final = -1
 
 Done: TypeAlias = Callable[[int], None]
-"""Takes the code with which a write ended, 0 where it is in the log and replicated. Called once."""
+"""Receives the error code of a write, 0 when it is in the log and replicated. Called once."""
 
 Decided: TypeAlias = Callable[[int, int], None]
-"""Takes the code of a write's fate, and the offset after its last record: -1 where it is not in the log."""
+"""Receives the code of a write's outcome, and the offset after its last record: -1 if it is not in the log."""
 
 
 @dataclass(slots=True)
@@ -42,7 +42,7 @@ class _Write:
     end_offset: int
     decided: Decided
     done: Done | None
-    """None once it has been called."""
+    """``None`` after it was called."""
     give_up_at: float
 
     def answer(self, code: int) -> None:
@@ -52,25 +52,25 @@ class _Write:
 
 
 class ReplicatedWrites:
-    """The writes to one partition that this node leads, in order. All codes are those of the partition."""
+    """The writes, in order, to one partition that this node leads. All codes are those of the partition."""
 
     def __init__(self, partition: Partition) -> None:
         self._partition = partition
         self._pending: deque[_Write] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._is_closed = False
-        partition.add_watcher(self._settle)
+        partition.add_watcher(self._complete)
 
     def __len__(self) -> int:
         return len(self._pending)
 
     def write(self, append: Callable[[], AppendInfo], timeout: float, decided: Decided, done: Done) -> None:
-        """Have ``append`` write one batch, or a marker.
+        """Append one batch, or a marker, by ``append``.
 
         Args:
-            append: Returns what the partition's append returned; may raise ``KafkaError``.
-            timeout: Seconds after which ``done`` gets REQUEST_TIMED_OUT.
-            decided: Called with the write's fate, before ``done``; also where its time was up before.
+            append: Returns the result of the partition's append; may raise ``KafkaError``.
+            timeout: Seconds after which ``done`` receives REQUEST_TIMED_OUT.
+            decided: Called with the write's outcome, before ``done``; also if the timeout has passed before.
             done: Called with the code of the answer.
         """
         if self._is_closed:
@@ -87,16 +87,16 @@ class ReplicatedWrites:
         self._await_replication(info.last_offset + 1, timeout, decided, done)
 
     def wait(self, timeout: float, done: Done) -> None:
-        """Call ``done`` when all writes before have been decided, or after ``timeout`` seconds."""
+        """Call ``done`` when the outcomes of all earlier writes are known, or after ``timeout`` seconds."""
         if self._is_closed:
             done(NotCoordinatorError.code)
             return
         self._await_replication(self._pending[-1].end_offset if self._pending else 0, timeout, _ignore, done)
 
     def close(self, code: int) -> None:
-        """Watch the partition no longer; what is pending gets ``code`` as its answer and no fate."""
+        """Stop watching the partition; answer pending writes with ``code``, without an outcome."""
         self._is_closed = True
-        self._partition.remove_watcher(self._settle)
+        self._partition.remove_watcher(self._complete)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -108,18 +108,18 @@ class ReplicatedWrites:
         give_up_at = asyncio.get_running_loop().time() + timeout
         write = _Write(end_offset, decided, done, give_up_at)
         self._pending.append(write)
-        self._settle()
+        self._complete()
         if write.done is not None:
             self._wake_at(give_up_at)
 
-    def _settle(self) -> None:
+    def _complete(self) -> None:
         while self._pending:
             try:
                 if not self._partition.replicated(self._pending[0].end_offset):
                     return
                 code = NONE
             except NotEnoughReplicasAfterAppendError:
-                # Fewer replicas than wanted have it, but it is committed: a new leader has it too.
+                # Fewer replicas than required have the record, but it is committed: a new leader has it too.
                 code = NONE
             except KafkaError as error:
                 code = code_of(error)
@@ -128,7 +128,7 @@ class ReplicatedWrites:
             write.answer(code)
 
     def _wake_at(self, due: float) -> None:
-        """Look at the time when ``due`` has come, or before."""
+        """Set the timer to ``due``, unless it fires earlier."""
         if self._is_closed:
             return
         if self._timer is not None:
@@ -148,4 +148,4 @@ class ReplicatedWrites:
 
 
 def _ignore(code: int, end_offset: int) -> None:
-    """What only waits has no fate of its own."""
+    """The outcome of a call that only waits: nothing to do."""

@@ -26,33 +26,33 @@ _NO_COORDINATOR: Final = "The coordinator is not available."
 
 
 class Shard(Protocol):
-    """What a coordinator keeps in one partition of its topic."""
+    """A coordinator's state in one partition of its topic."""
 
     partition: Partition
     is_loaded: bool
-    """Whether it serves."""
+    """Whether it answers requests."""
 
     @property
     def is_current(self) -> bool:
-        """Whether it may go on after its node has become the leader of its partition once more."""
+        """Whether it may continue after its node became the leader of its partition again."""
 
     async def load(self) -> None:
         """Read the log, then serve."""
 
     def close(self, code: int) -> None:
-        """Serve no more; requests that wait are answered with ``code``."""
+        """Stop serving, and answer waiting requests with ``code``."""
 
 
 ShardT = TypeVar("ShardT", bound=Shard)
 
 
 class Shards(Generic[ShardT]):
-    """Has a shard for each partition of the topic that this node leads, and finds the one of a key."""
+    """Keeps a shard for each partition of the topic that this node leads, and finds the shard of a key."""
 
     def __init__(
         self, host: CoordinatorHost, topic: str, spec: Callable[[], TopicSpec], make: Callable[[Partition], ShardT]
     ) -> None:
-        """``spec``: how the topic is created where there is none yet."""
+        """``spec``: the partitions, replicas and configuration for creating the topic if it does not exist."""
         self._host = host
         self._topic = topic
         self._spec = spec
@@ -65,7 +65,7 @@ class Shards(Generic[ShardT]):
     # Life
 
     def start(self) -> None:
-        """Begin to serve; needs a running loop. Partitions that are led already are loaded."""
+        """Start serving, which needs a running loop. Partitions that this node leads are loaded."""
         self._is_active = True
         topic = self._host.image.topics.get(self._topic)
         for partition in topic.partitions if topic is not None else ():
@@ -74,7 +74,7 @@ class Shards(Generic[ShardT]):
     def close(self) -> list[asyncio.Task[None]]:
         """Stop serving: requests that wait are answered with COORDINATOR_NOT_AVAILABLE.
 
-        Returns the tasks that this cancels, to wait for.
+        Returns the cancelled tasks, for the caller to await.
         """
         self._is_active = False
         loads = list(self._loads.values())
@@ -87,9 +87,9 @@ class Shards(Generic[ShardT]):
         return loads
 
     def leadership(self, index: int, is_leader: bool) -> None:
-        """This node leads a partition of the topic now, or does not lead it any more.
+        """Start or stop leading a partition of the topic.
 
-        Call it once the node's replicas know.
+        Call this after the node's replicas have changed.
         """
         if not self._is_active:
             return
@@ -108,7 +108,7 @@ class Shards(Generic[ShardT]):
         try:
             await shard.load()
         except Exception:
-            logger.exception("%r cannot be loaded, and is not served", shard)
+            logger.exception("%r: loading failed, so requests for it are refused", shard)
             if self._shards.get(index) is shard:
                 del self._shards[index]
             shard.close(NotCoordinatorError.code)
@@ -125,10 +125,10 @@ class Shards(Generic[ShardT]):
     # Finding
 
     def partition_for(self, key: str) -> int:
-        """The partition that a key belongs to.
+        """Return the partition that a key belongs to.
 
-        The number of partitions is settled when the topic is first seen, as in Kafka: otherwise adding partitions
-        would move keys away from their records.
+        The number of partitions is fixed when the topic is first seen, as in Kafka: otherwise adding partitions would
+        separate keys from their records.
         """
         count = self._partition_count
         if count is None:
@@ -140,10 +140,10 @@ class Shards(Generic[ShardT]):
         return partition_for(key, count)
 
     def find(self, key: str) -> BrokerRegistration:
-        """The node that coordinates a key; creates the topic where there is none yet.
+        """Return the node that coordinates a key; create the topic if it does not exist.
 
         Raises:
-            CoordinatorNotAvailableError: there is none at present, or the topic was only just created.
+            CoordinatorNotAvailableError: the partition has no leader, or the topic was only just created.
         """
         if self._topic not in self._host.image.topics:
             try:
@@ -151,13 +151,13 @@ class Shards(Generic[ShardT]):
             except TopicExistsError:
                 pass
             except KafkaError as error:
-                logger.warning("%s cannot be created: %s", self._topic, error)
+                logger.warning("Topic %s could not be created: %s", self._topic, error)
         elif (node := self.coordinator(key)) is not None:
             return node
         raise CoordinatorNotAvailableError(_NO_COORDINATOR)
 
     def coordinator(self, key: str) -> BrokerRegistration | None:
-        """The node that coordinates a key, where there is one at present."""
+        """Return the node that coordinates a key; ``None`` if there is none at present."""
         image = self._host.image
         index = self.partition_for(key)
         topic = image.topics.get(self._topic)
@@ -172,15 +172,17 @@ class Shards(Generic[ShardT]):
             raise CoordinatorNotAvailableError()
 
     def serving(self, key: str) -> ShardT:
-        """Where a key is served.
+        """Return the shard that serves a key.
 
         Raises:
-            CoordinatorLoadInProgressError, CoordinatorNotAvailableError, NotCoordinatorError: not here, or not yet.
+            CoordinatorLoadInProgressError, CoordinatorNotAvailableError, NotCoordinatorError: this node does not serve
+            the
+                key, or not yet.
         """
         return self.at(self.partition_for(key))
 
     def at(self, index: int) -> ShardT:
-        """The shard of a partition. Raises what ``serving`` does."""
+        """Return the shard of a partition; raises the same errors as ``serving``."""
         self.check_active()
         shard = self._shards.get(index)
         if shard is None or not shard.partition.is_leader:
@@ -190,10 +192,10 @@ class Shards(Generic[ShardT]):
         return shard
 
     def all(self) -> list[ShardT]:
-        """Every shard.
+        """Return all shards.
 
         Raises:
-            CoordinatorLoadInProgressError: some are not loaded yet.
+            CoordinatorLoadInProgressError: some are still loading.
             CoordinatorNotAvailableError: the broker is stopping.
         """
         self.check_active()
@@ -206,5 +208,5 @@ class Shards(Generic[ShardT]):
         return [shard for shard in self._shards.values() if shard.is_loaded]
 
     def held(self, key: str) -> ShardT | None:
-        """The shard of a key, whether it serves or not, for tests to look at."""
+        """The shard of a key, also one that does not serve; for tests."""
         return self._shards.get(self.partition_for(key))

@@ -6,29 +6,29 @@ from collections.abc import AsyncIterator
 from typing import Final
 
 from aioproducer.broker.replicas.partition import Partition
-from aioproducer.broker.turns import Turns
+from aioproducer.broker.yielding import LoopYielder
 from aioproducer.wire.record_batch import BatchRecord, RecordBatch, iter_batches
 
 _READ_BYTES: Final = 64 * 1024
 
 
 async def stored_records(partition: Partition) -> AsyncIterator[tuple[RecordBatch, BatchRecord]]:
-    """Every record of the partition's log up to its end, control records included, with the batch that it is in.
+    """Yield every record of the partition's log, control records included, with its batch.
 
     Raises:
         KafkaError: the log cannot be read.
     """
     log = partition.log
-    turns = Turns()
+    yielder = LoopYielder()
     offset = log.log_start_offset
     while offset < log.log_end_offset:
-        # The log may be cut at its start meanwhile.
+        # The start of the log may have moved since the last read.
         offset = max(offset, log.log_start_offset)
         for buffer in log.read(offset, _READ_BYTES, up_to=log.log_end_offset, min_one_batch=True):
             for batch in iter_batches(buffer):
                 for record in batch.records():
                     if record.offset >= offset:
                         yield batch, record
-                    await turns.pause()
+                    await yielder.pause()
                 offset = max(offset, batch.next_offset)
-        await turns.pause()
+        await yielder.pause()

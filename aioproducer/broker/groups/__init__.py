@@ -1,10 +1,10 @@
-"""The group coordinator: classic consumer groups and the offsets they keep, in ``__consumer_offsets``.
+"""The group coordinator: classic consumer groups and their committed offsets, in ``__consumer_offsets``.
 
-* ``group`` decides what a request changes of one group, and never waits; ``classic_group`` is the state that it
-  changes and ``rebalance`` has JoinGroup, with ``member``, ``roster``, ``states`` and ``timers``;
-* ``records`` and ``offsets`` are what is kept of groups, pending offsets of transactions included; ``commits`` makes
-  records of what is committed, and ``shard`` keeps them in one partition's log;
-* ``coordinator`` is what a node asks.
+* ``group`` decides how a request changes one group, and never waits; ``classic_group`` has the group's state, and
+  ``rebalance`` JoinGroup, with ``member``, ``members``, ``states`` and ``timers``;
+* ``records`` and ``offsets`` define what is stored of groups, including pending offsets of transactions; ``commits``
+  turns commits into records, and ``shard`` keeps them in the log of one partition;
+* ``coordinator`` is the part that a node calls, with ``describing`` for requests that change nothing.
 """
 
 from __future__ import annotations

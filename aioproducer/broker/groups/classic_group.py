@@ -9,8 +9,8 @@ from typing import Final, Self
 
 from aioproducer.broker.groups.codes import Code
 from aioproducer.broker.groups.member import Member
+from aioproducer.broker.groups.members import Members
 from aioproducer.broker.groups.records import NO_TIMESTAMP, GroupMetadataValue, MemberMetadata
-from aioproducer.broker.groups.roster import Roster
 from aioproducer.broker.groups.states import MAY_FOLLOW, GroupSettings, GroupState
 from aioproducer.broker.groups.timers import Moment, Timers
 from aioproducer.errors import ProtocolError
@@ -23,7 +23,7 @@ CONSUMER_PROTOCOL_TYPE: Final = "consumer"
 
 @dataclass(slots=True)
 class GroupWrite:
-    """A record to append to the log; ``done`` receives the error code of the write, 0 where the record is there."""
+    """A record to append to the log; ``done`` receives the write's error code, 0 when the record is in the log."""
 
     value: GroupMetadataValue
     done: Callable[[int, Moment], None]
@@ -40,21 +40,21 @@ class ClassicGroup:
         *,
         wall_ms: int = NO_TIMESTAMP,
     ) -> None:
-        """``unique`` returns the end of a new member's id, another one each time."""
+        """``unique`` returns the suffix of a new member id, a different one each time."""
         self.group_id: Final = group_id
         self.state = GroupState.EMPTY
         self.previous_state = GroupState.DEAD
         self.state_since_ms = wall_ms
-        self.roster: Final = Roster()
-        self.members: Final = self.roster.members
+        self.membership: Final = Members()
+        self.members: Final = self.membership.members
         self.protocol_name: str | None = None
         self.generation_id = 0
         self.pending_members: set[str] = set()
-        """Ids that clients received and have not joined with yet."""
+        """Member ids that clients received and have not joined with yet."""
         self.pending_syncs: set[str] = set()
         """Members of this generation that have not sent SyncGroup yet."""
         self.subscribed_topics: set[str] | None = None
-        """None where they are unknown: another protocol type, or bytes that are no subscription."""
+        """``None`` if unknown: another protocol type, or metadata that is no subscription."""
         self.writes: list[GroupWrite] = []
         self.timers: Final = Timers()
         self._settings = settings
@@ -66,13 +66,13 @@ class ClassicGroup:
         """Build the group from its record in the log. Call ``resume`` before serving it."""
         group = cls(group_id, settings, unique, wall_ms=value.current_state_timestamp)
         group.generation_id = value.generation
-        group.roster.protocol_type = value.protocol_type or None
+        group.membership.protocol_type = value.protocol_type or None
         group.protocol_name = value.protocol
-        group.roster.leader_id = value.leader
+        group.membership.leader_id = value.leader
         for kept in value.members:
             timeout = kept.session_timeout if kept.rebalance_timeout == -1 else kept.rebalance_timeout
             protocols = [JoinGroupRequestProtocol(name=value.protocol or "", metadata=kept.subscription)]
-            group.roster.add(
+            group.membership.add(
                 Member(
                     kept.member_id,
                     kept.group_instance_id,
@@ -95,14 +95,14 @@ class ClassicGroup:
 
     @property
     def leader_id(self) -> str | None:
-        return self.roster.leader_id
+        return self.membership.leader_id
 
     @property
     def protocol_type(self) -> str | None:
-        return self.roster.protocol_type
+        return self.membership.protocol_type
 
     def value(self, assignments: dict[str, bytes] | None = None) -> GroupMetadataValue:
-        """The value of the group's record, with ``assignments`` by member id, or those that its members have."""
+        """The value of the group's record, with ``assignments`` by member id, by default the members' current ones."""
         return GroupMetadataValue(
             protocol_type=self.protocol_type or "",
             generation=self.generation_id,
@@ -130,22 +130,23 @@ class ClassicGroup:
         """Whether every member supports one of ``protocols``."""
         if self.state is GroupState.EMPTY:
             return bool(protocol_type and protocols)
-        return protocol_type == self.protocol_type and self.roster.have_in_common(protocols)
+        return protocol_type == self.protocol_type and self.membership.have_in_common(protocols)
 
     def validate_offset_commit(
         self, member_id: str, instance_id: str | None, generation_id: int, *, in_transaction: bool = False
     ) -> int:
-        """0 where such a member may commit offsets, else the error code.
+        """Return 0 if such a member may commit offsets, else the error code.
 
-        In a transaction a commit that states no member is allowed beside members, since TxnOffsetCommit had no field
-        for one before KIP-447, and the group may be completing a rebalance.
+        In a transaction a commit without a member is allowed even if the group has members: TxnOffsetCommit had no
+        field
+        for a member before KIP-447, and the group may be completing a rebalance.
         """
         if self.state is GroupState.DEAD:
             return Code.COORDINATOR_NOT_AVAILABLE
         if generation_id < 0 and self.state is GroupState.EMPTY:
             return Code.NONE
         if generation_id >= 0 or member_id or instance_id is not None:
-            if code := self.roster.validate_member(member_id, instance_id):
+            if code := self.membership.validate_member(member_id, instance_id):
                 return code
             if generation_id != self.generation_id:
                 return Code.ILLEGAL_GENERATION
@@ -156,20 +157,20 @@ class ClassicGroup:
         return Code.NONE
 
     def validate_delete(self) -> int:
-        """0 where the group may be deleted, else the error code."""
+        """Return 0 if the group may be deleted, else the error code."""
         if self.state is GroupState.DEAD:
             return Code.GROUP_ID_NOT_FOUND
         return Code.NONE if self.state is GroupState.EMPTY else Code.NON_EMPTY_GROUP
 
     def validate_offset_delete(self) -> int:
-        """0 where offsets of topics that no member is subscribed to may be deleted, else the error code."""
+        """Return 0 if offsets of topics that no member is subscribed to may be deleted, else the error code."""
         code = self.validate_delete()
         if code == Code.NON_EMPTY_GROUP and self.protocol_type == CONSUMER_PROTOCOL_TYPE:
             return Code.NONE
         return code
 
     def is_subscribed_to(self, topic: str) -> bool:
-        """Whether members read ``topic``; true for all topics of a consumer group whose subscriptions are unknown."""
+        """Whether a member reads ``topic``; true for all topics if a consumer group's subscriptions are unknown."""
         if self.subscribed_topics is None:
             return self.protocol_type == CONSUMER_PROTOCOL_TYPE
         return topic in self.subscribed_topics
@@ -185,7 +186,7 @@ class ClassicGroup:
         """Set ``subscribed_topics`` from the members' metadata."""
         try:
             is_consumers = self.protocol_type == CONSUMER_PROTOCOL_TYPE
-            self.subscribed_topics = self.roster.subscriptions(self.protocol_name) if is_consumers else None
+            self.subscribed_topics = self.membership.subscriptions(self.protocol_name) if is_consumers else None
         except ProtocolError as error:
-            logger.warning("%r: a subscription cannot be read: %s", self, error)
+            logger.warning("%r: invalid subscription: %s", self, error)
             self.subscribed_topics = None

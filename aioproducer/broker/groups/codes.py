@@ -1,4 +1,4 @@
-"""The error codes that group coordination answers with, by Kafka's names."""
+"""The error codes of group coordination, by Kafka's names."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 from aioproducer.broker.coordination.codes import coordinator_code
 
 FIRST_VERSION_WITH_TRANSACTION_ABORTABLE: Final = 4
-"""Of TxnOffsetCommit."""
+"""Version of TxnOffsetCommit."""
 
 
 class Code(IntEnum):
@@ -53,22 +53,22 @@ _COORDINATOR_UNREADY: Final[frozenset[int]] = frozenset(
 
 
 def marker_code(code: int) -> int:
-    """The code that a transaction coordinator receives where a marker failed with ``code``.
+    """Return the code that a transaction coordinator receives after a marker failed with ``code``.
 
-    It does not know the errors of a group coordinator. With NOT_LEADER_OR_FOLLOWER it sends the marker again.
+    It does not handle the errors of a group coordinator. After NOT_LEADER_OR_FOLLOWER it sends the marker again.
     """
     return Code.NOT_LEADER_OR_FOLLOWER if code in _COORDINATOR_UNREADY else code
 
 
 def verification_code(code: int, version: int) -> int:
-    """The code that TxnOffsetCommit of ``version`` answers where the transaction's verification failed with ``code``.
+    """Return the code of TxnOffsetCommit of ``version`` after the transaction's verification failed with ``code``.
 
-    TRANSACTION_ABORTABLE is known to clients from version 4 on (KIP-890).
+    Clients know TRANSACTION_ABORTABLE from version 4 on (KIP-890).
     """
     if code == Code.PRODUCER_FENCED:
         return Code.INVALID_PRODUCER_EPOCH
     if code == Code.NETWORK_EXCEPTION:
-        # Clients send the request again without looking for another coordinator.
+        # Clients repeat the request without looking for another coordinator.
         return Code.COORDINATOR_LOAD_IN_PROGRESS
     if code == Code.TRANSACTION_ABORTABLE and version < FIRST_VERSION_WITH_TRANSACTION_ABORTABLE:
         return Code.INVALID_TXN_STATE

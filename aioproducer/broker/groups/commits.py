@@ -1,4 +1,4 @@
-"""What a consumer, or a producer in a transaction, commits for a group, and the records made of it."""
+"""Commits of offsets by a consumer, or by a producer in a transaction, and the records made of them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from aioproducer.broker.groups.records import NO_TIMESTAMP, OffsetCommitValue, O
 
 
 class CommittedOffset(NamedTuple):
-    """An offset that a group commits; ``retention_ms`` -1 leaves it to the broker how long it is kept."""
+    """An offset that a group commits; ``retention_ms`` -1 stands for the broker's default."""
 
     topic: str
     topic_id: bytes
@@ -23,7 +23,7 @@ class CommittedOffset(NamedTuple):
 
 
 class Committer(NamedTuple):
-    """The source of a commit: a member of a generation, or with -1 and no member id a consumer outside of any group."""
+    """The source of a commit: a member of a generation, or a consumer outside any group (-1 and no member id)."""
 
     group_id: str
     member_id: str = ""
@@ -49,7 +49,7 @@ class PreparedCommit(NamedTuple):
 def prepare(
     group_id: str, offsets: Sequence[CommittedOffset], *, wall_ms: int, max_metadata_length: int
 ) -> PreparedCommit:
-    """Make the records of a commit; an offset whose metadata is too long gets an error code instead."""
+    """Make the records of a commit; an offset with too long metadata gets an error code instead."""
     prepared = PreparedCommit([], {})
     for offset in offsets:
         metadata = offset.metadata or ""

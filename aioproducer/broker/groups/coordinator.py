@@ -1,4 +1,4 @@
-"""The group coordinator of one node: checks a request, and has the shard of its group serve it."""
+"""The group coordinator of one node: checks requests, and passes them to the shard of their group."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from aioproducer.broker.coordination.answers import awaited, outcome
 from aioproducer.broker.coordination.host import CoordinatorHost
 from aioproducer.broker.coordination.periodic import periodically
 from aioproducer.broker.coordination.shards import Shards
-from aioproducer.broker.groups import telling
+from aioproducer.broker.groups import describing
 from aioproducer.broker.groups.codes import Code, marker_code, verification_code
 from aioproducer.broker.groups.commits import (
     CommittedOffset,
@@ -21,9 +21,9 @@ from aioproducer.broker.groups.commits import (
     prepare,
 )
 from aioproducer.broker.groups.group import Group
-from aioproducer.broker.groups.offsets import KeptOffset
+from aioproducer.broker.groups.members import refused_join
+from aioproducer.broker.groups.offsets import StoredOffset
 from aioproducer.broker.groups.records import Record, group_record, offset_record
-from aioproducer.broker.groups.roster import refused_join
 from aioproducer.broker.groups.shard import Marker, Shard
 from aioproducer.broker.groups.states import GroupSettings
 from aioproducer.broker.groups.timers import Moment
@@ -68,16 +68,17 @@ _MINUTE_MS: Final = 60_000
 class GroupOffsets(NamedTuple):
     """The offsets of a group by topic and partition."""
 
-    kept: Mapping[str, Mapping[int, KeptOffset]]
+    kept: Mapping[str, Mapping[int, StoredOffset]]
     unstable: Mapping[str, Container[int]]
-    """The partitions with a pending offset, where the caller asked for stable offsets; else empty."""
+    """The partitions with a pending offset, if the caller requested stable offsets; else empty."""
 
 
 def offsets_topic_spec(config: BrokerConfig, image: ClusterImage) -> TopicSpec:
-    """How ``__consumer_offsets`` is created.
+    """Return how ``__consumer_offsets`` is created.
 
-    Kafka's default replication factor is 3, with which a cluster of one node could never have a group; so no more
-    replicas are asked for than there are nodes.
+    Kafka's default replication factor is 3, with which a cluster of one node could not create the topic. So the factor
+    is
+    limited to the number of nodes.
     """
     return TopicSpec(
         GROUP_METADATA_TOPIC,
@@ -92,7 +93,7 @@ def offsets_topic_spec(config: BrokerConfig, image: ClusterImage) -> TopicSpec:
 
 
 class GroupCoordinator:
-    """Serves the groups whose partition of ``__consumer_offsets`` this node leads."""
+    """Serves the groups in those partitions of ``__consumer_offsets`` that this node leads."""
 
     def __init__(self, broker: CoordinatorHost) -> None:
         self._broker = broker
@@ -113,7 +114,7 @@ class GroupCoordinator:
         )
 
     def start(self) -> None:
-        """Begin to serve; needs a running loop. Partitions that are led already are loaded."""
+        """Start serving, which needs a running loop. Partitions that this node leads are loaded."""
         cleaning = periodically(lambda: self._broker.config.offsets_retention_check_interval_ms, self._clean_up)
         self._periodic = [asyncio.create_task(cleaning, name=f"group clean-up of {self._broker.node_id}")]
         self.shards.start()
@@ -125,7 +126,7 @@ class GroupCoordinator:
         await asyncio.gather(*self.shards.close(), *self._periodic, return_exceptions=True)
 
     def partitions_deleted(self, partitions: Iterable[tuple[str, int]]) -> None:
-        """Forget the offsets of partitions that are no more."""
+        """Delete the offsets of deleted partitions."""
         deleted = frozenset(partitions)
         for shard in self.shards.loaded():
             shard.forget_partitions(deleted)
@@ -133,7 +134,7 @@ class GroupCoordinator:
     async def join(
         self, request: JoinGroupRequest, *, version: int, client_id: str = "", client_host: str = ""
     ) -> JoinGroupResponse:
-        """JoinGroup: answered when the group's next generation begins, or why it cannot."""
+        """JoinGroup: the result comes when the group's next generation begins, or with an error."""
         try:
             self._check(request.group_id)
             self._check_session_timeout(request.session_timeout_ms)
@@ -154,7 +155,7 @@ class GroupCoordinator:
         return await answer
 
     async def sync(self, request: SyncGroupRequest) -> SyncGroupResponse:
-        """SyncGroup: answered when the leader's assignment is in the log, or why it cannot be."""
+        """SyncGroup: the result comes when the leader's assignment is in the log, or with an error."""
         try:
             shard = self._shard(request.group_id)
         except BrokerError as error:
@@ -168,7 +169,7 @@ class GroupCoordinator:
         return await answer
 
     def heartbeat(self, request: HeartbeatRequest) -> int:
-        """Heartbeat: the code of its answer. While the group is being loaded everybody counts as alive."""
+        """Heartbeat: return the error code. While the group is loading, every member counts as alive."""
         try:
             shard = self._shard(request.group_id)
         except CoordinatorLoadInProgressError:
@@ -183,7 +184,7 @@ class GroupCoordinator:
         return code
 
     async def leave(self, request: LeaveGroupRequest) -> LeaveGroupResponse:
-        """LeaveGroup of the members in ``members``: answered when what it changes is in the log."""
+        """LeaveGroup of the members in ``members``: the result comes when the change is in the log."""
         try:
             shard = self._shard(request.group_id)
         except BrokerError as error:
@@ -199,10 +200,10 @@ class GroupCoordinator:
     async def commit(
         self, committer: Committer, offsets: Sequence[CommittedOffset], *, version: int
     ) -> dict[tuple[str, int], int]:
-        """OffsetCommit: the code of each partition; answered when the offsets are in the log.
+        """OffsetCommit: return the code of each partition when the offsets are in the log.
 
         Raises:
-            BrokerError: why none of them can be kept.
+            BrokerError: none of them can be stored.
         """
         shard = self._shard(committer.group_id, may_be_empty=True)
         at = self._moment()
@@ -233,17 +234,17 @@ class GroupCoordinator:
         version: int,
         verifier: TransactionVerifier,
     ) -> dict[tuple[str, int], int]:
-        """TxnOffsetCommit: the code of each partition; answered when the pending offsets are in the log.
+        """TxnOffsetCommit: return the code of each partition when the pending offsets are in the log.
 
         The transaction coordinator first adds this group's partition to the transaction, or below version 5 verifies
         that it belongs to it (KIP-890).
 
         Raises:
-            BrokerError: none of them can be kept.
+            BrokerError: none of them can be stored.
         """
         group_id = committer.group_id
         guard = await self._verify(transaction, group_id, version, verifier)
-        # Leadership may have moved meanwhile.
+        # The leadership may have moved during the verification.
         shard = self._shard(group_id)
         group = shard.groups.get(group_id)
         if group is not None:
@@ -269,10 +270,10 @@ class GroupCoordinator:
     async def _verify(
         self, transaction: OpenTransaction, group_id: str, version: int, verifier: TransactionVerifier
     ) -> VerificationGuard | None:
-        """Have a group's partition added to a transaction or found in it; return what the append needs.
+        """Add a group's partition to a transaction, or verify that it is part of it; return the guards for the append.
 
         Raises:
-            BrokerError: the transaction is another one, or it cannot be verified.
+            BrokerError: this transaction is not open, or cannot be verified.
         """
         adds = version >= FIRST_TXN_COMMIT_VERSION_THAT_ADDS
         shard = self._shard(group_id)
@@ -298,9 +299,9 @@ class GroupCoordinator:
         coordinator_epoch: int,
         transaction_version: int,
     ) -> int:
-        """WriteTxnMarkers of a partition of ``__consumer_offsets``: the error code of its answer.
+        """WriteTxnMarkers of a partition of ``__consumer_offsets``: return the error code.
 
-        Answered when the marker is replicated, and the producer's pending offsets are visible or dropped.
+        It returns when the marker is replicated, and the producer's pending offsets are visible or dropped.
         """
         marker = Marker(producer_id, producer_epoch, committed, coordinator_epoch, transaction_version)
         try:
@@ -310,22 +311,22 @@ class GroupCoordinator:
         return marker_code(await outcome(lambda done: shard.append_marker(marker, done)))
 
     async def offsets(self, group_id: str, *, require_stable: bool = False) -> GroupOffsets:
-        """The offsets of a group; with ``require_stable`` what is being committed as well.
+        """Return the offsets of a group; with ``require_stable`` after waiting for commits in progress.
 
         Raises:
             BrokerError: this node does not coordinate the group, or not yet.
         """
         shard = self._shard(group_id, may_be_empty=True)
         if require_stable and (code := await _written(shard)):
-            # Consumers before 3.9 do not know what to do when told that the coordinator is not available.
+            # Consumers before 3.9 cannot handle COORDINATOR_NOT_AVAILABLE here.
             raise broker_error(Code.NOT_COORDINATOR if code == Code.COORDINATOR_NOT_AVAILABLE else code)
         unstable = shard.offsets.pending_of(group_id) if require_stable else {}
         return GroupOffsets(shard.offsets.of_group(group_id), unstable)
 
     async def delete(self, group_id: str) -> int:
-        """DeleteGroups of one: the code of its answer; given when the log says that it is gone."""
+        """DeleteGroups of one group: return the code when the deletion is in the log."""
         try:
-            shard, group = await self._settled(group_id)
+            shard, group = await self._group_after_writes(group_id)
             code = group.validate_delete()
             if code:
                 return code
@@ -334,13 +335,13 @@ class GroupCoordinator:
         return await _written(shard, [*shard.offsets.forgotten(group_id), group_record(group_id, None)])
 
     async def delete_offsets(self, group_id: str, partitions: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:
-        """OffsetDelete: the code of each partition; answered when the log says that their offsets are gone.
+        """OffsetDelete: return the code of each partition when the deletion is in the log.
 
         Raises:
-            BrokerError: why none of them can be deleted.
+            BrokerError: none of the offsets can be deleted.
         """
         self._check(group_id)
-        shard, group = await self._settled(group_id)
+        shard, group = await self._group_after_writes(group_id)
         code = group.validate_offset_delete()
         if code:
             raise broker_error(code)
@@ -357,11 +358,11 @@ class GroupCoordinator:
             raise broker_error(code)
         return codes
 
-    async def _settled(self, group_id: str) -> tuple[Shard, Group]:
-        """A group, and where it is served, once what is on its way to the log has got there.
+    async def _group_after_writes(self, group_id: str) -> tuple[Shard, Group]:
+        """Return a group and its shard after the writes in progress have ended.
 
         Raises:
-            BrokerError: there is no such group, or not here.
+            BrokerError: the group does not exist, or this node does not coordinate it.
         """
         shard = self._shard(group_id, may_be_empty=True)
         if code := await _written(shard):
@@ -372,30 +373,30 @@ class GroupCoordinator:
         return shard, group
 
     def describe(self, group_id: str, *, version: int) -> DescribedGroup:
-        """A group as DescribeGroups tells of it, or why it cannot."""
+        """Describe a group for DescribeGroups, or return the error."""
         try:
             shard = self._shard(group_id, may_be_empty=True)
         except BrokerError as error:
             return DescribedGroup(group_id=group_id, error_code=error.code)
         group = shard.groups.get(group_id)
-        return telling.described_unknown(group_id, version) if group is None else telling.described(group)
+        return describing.described_unknown(group_id, version) if group is None else describing.described(group)
 
     def list_groups(self, states: Sequence[str] = (), types: Sequence[str] = ()) -> list[ListedGroup]:
-        """All groups that this node coordinates and that are in one of ``states`` and of one of ``types``, if given.
+        """Return the groups that this node coordinates, with one of ``states`` and of ``types`` if given.
 
         Raises:
-            CoordinatorLoadInProgressError: not all of them are known yet.
+            CoordinatorLoadInProgressError: some partitions are still loading.
             CoordinatorNotAvailableError: the broker is stopping.
         """
         shards = self.shards.all()
         wanted = {state.strip().lower() for state in states}
-        if types and telling.GROUP_TYPE not in {kind.strip().lower() for kind in types}:
+        if types and describing.GROUP_TYPE not in {kind.strip().lower() for kind in types}:
             return []
         groups = (group for shard in shards for group in shard.groups.values())
-        return [telling.listed(group) for group in groups if not wanted or group.state.value.lower() in wanted]
+        return [describing.listed(group) for group in groups if not wanted or group.state.value.lower() in wanted]
 
     def group(self, group_id: str) -> Group | None:
-        """A group that this node coordinates, for tests to look at."""
+        """Return a group that this node coordinates; for tests."""
         shard = self.shards.held(group_id)
         return None if shard is None else shard.groups.get(group_id)
 
@@ -410,7 +411,7 @@ class GroupCoordinator:
             raise InvalidSessionTimeoutError()
 
     def _shard(self, group_id: str, *, may_be_empty: bool = False) -> Shard:
-        """Where a group is served. An empty id is none that can be joined, but offsets may be kept under it."""
+        """Return the shard that serves a group. No group with an empty id can be joined, but it may have offsets."""
         self._check(group_id, may_be_empty=may_be_empty)
         return self.shards.serving(group_id)
 
@@ -431,5 +432,5 @@ def _unknown_member(identity: MemberIdentity) -> MemberResponse:
 
 
 async def _written(shard: Shard, records: Sequence[Record] = ()) -> int:
-    """The code with which a write ended; without records, 0 or an error once all writes before it have ended."""
+    """Write records, and return the error code; without records wait for all earlier writes."""
     return await outcome(lambda done: shard.append(records, done))

@@ -1,8 +1,8 @@
-"""A classic consumer group, and what each request changes of it.
+"""A classic consumer group, and how each request changes it.
 
-It decides and never waits. A request comes with a function that takes its response, which is called at once or when
-other members have joined. What must be in the log before it is true goes into ``writes``; the caller appends it and
-then calls ``GroupWrite.done``.
+It decides and never waits. A request comes with a function for its response, which is called at once or when other
+members have joined. Changes that must be logged before they take effect go into ``writes``; the caller appends them
+and then calls ``GroupWrite.done``.
 
 * ``classic_group`` has the state of a group, and checks that change nothing;
 * ``rebalance`` has JoinGroup and the rebalance;
@@ -16,31 +16,31 @@ from collections.abc import Iterable
 from aioproducer.broker.groups.classic_group import GroupWrite
 from aioproducer.broker.groups.codes import Code
 from aioproducer.broker.groups.member import Member, SyncAnswer
+from aioproducer.broker.groups.members import refused_join
 from aioproducer.broker.groups.rebalance import RebalancingGroup
-from aioproducer.broker.groups.roster import refused_join
 from aioproducer.broker.groups.states import GroupState
 from aioproducer.broker.groups.timers import Moment
 from aioproducer.protocol.messages.groups import MemberIdentity, MemberResponse, SyncGroupRequest, SyncGroupResponse
 
 
 class Group(RebalancingGroup):
-    """One group. Every method that changes it takes the moment at which it happens."""
+    """One group. Every method that changes it takes the current time as a ``Moment``."""
 
     def resume(self, at: Moment) -> None:
-        """Begin to serve a group that was loaded: each member has a whole session to send a heartbeat."""
+        """Start serving a group that was loaded: each member has a whole session to send a heartbeat."""
         for member in self.members.values():
             self._extend_session(member, at)
         if len(self.members) > self._settings.max_size:
             self._prepare_rebalance(at)
 
     def close(self, code: int) -> None:
-        """End the group on this node; requests that wait receive ``code``."""
+        """End the group on this node; waiting requests receive ``code``."""
         self.state = GroupState.DEAD
         self.timers.clear()
         self.writes.clear()
         for member in self.members.values():
-            self.roster.answer_join(member, refused_join(member.member_id, code))
-            self.roster.answer_sync(member, SyncGroupResponse(error_code=code))
+            self.membership.answer_join(member, refused_join(member.member_id, code))
+            self.membership.answer_sync(member, SyncGroupResponse(error_code=code))
 
     # SyncGroup
 
@@ -55,7 +55,7 @@ class Group(RebalancingGroup):
         if self.state is GroupState.STABLE:
             answer(self._synced(member))
             return
-        self.roster.answer_sync(member, SyncGroupResponse(error_code=Code.REBALANCE_IN_PROGRESS))
+        self.membership.answer_sync(member, SyncGroupResponse(error_code=Code.REBALANCE_IN_PROGRESS))
         member.sync_answer = answer
         if member.member_id != self.leader_id:
             return
@@ -63,7 +63,7 @@ class Group(RebalancingGroup):
         assignments = {member_id: received.get(member_id, b"") for member_id in self.members}
 
         def written(code: int, at: Moment) -> None:
-            # A member may have joined meanwhile; then this generation is over.
+            # If a member has joined during the write, this generation is over.
             if self.state is not GroupState.COMPLETING_REBALANCE or request.generation_id != self.generation_id:
                 return
             if code:
@@ -73,7 +73,7 @@ class Group(RebalancingGroup):
             self._move_to(GroupState.STABLE, at)
             for member in self.members.values():
                 member.assignment = assignments.get(member.member_id, b"")
-                if self.roster.answer_sync(member, self._synced(member)):
+                if self.membership.answer_sync(member, self._synced(member)):
                     self._extend_session(member, at)
 
         self.writes.append(GroupWrite(self.value(assignments), written))
@@ -83,7 +83,7 @@ class Group(RebalancingGroup):
             return Code.COORDINATOR_NOT_AVAILABLE
         if self.state is GroupState.EMPTY:
             return Code.UNKNOWN_MEMBER_ID
-        if code := self.roster.validate_member(request.member_id, request.group_instance_id):
+        if code := self.membership.validate_member(request.member_id, request.group_instance_id):
             return code
         if request.generation_id != self.generation_id:
             return Code.ILLEGAL_GENERATION
@@ -103,7 +103,7 @@ class Group(RebalancingGroup):
         """Heartbeat: extend the member's session; return the error code of the response."""
         if self.state is GroupState.DEAD:
             return Code.COORDINATOR_NOT_AVAILABLE
-        if code := self.roster.validate_member(member_id, instance_id):
+        if code := self.membership.validate_member(member_id, instance_id):
             return code
         if generation_id != self.generation_id:
             return Code.ILLEGAL_GENERATION
@@ -113,7 +113,7 @@ class Group(RebalancingGroup):
         return Code.REBALANCE_IN_PROGRESS if self.state is GroupState.PREPARING_REBALANCE else Code.NONE
 
     def committed_offsets(self, member_id: str, at: Moment) -> None:
-        """A member has committed offsets, which extends its session."""
+        """Extend the session of a member that has committed offsets."""
         if self.state in (GroupState.STABLE, GroupState.PREPARING_REBALANCE) and member_id in self.members:
             self._extend_session(self.members[member_id], at)
 
@@ -137,11 +137,13 @@ class Group(RebalancingGroup):
     def _leave_one(self, identity: MemberIdentity) -> int:
         member_id, instance_id = identity.member_id, identity.group_instance_id
         if not member_id:
-            held_by = None if instance_id is None else self.roster.static_members.get(instance_id)
+            held_by = None if instance_id is None else self.membership.static_members.get(instance_id)
             if held_by is None:
                 return Code.UNKNOWN_MEMBER_ID
             member_id = held_by
-        elif member_id not in self.pending_members and (code := self.roster.validate_member(member_id, instance_id)):
+        elif member_id not in self.pending_members and (
+            code := self.membership.validate_member(member_id, instance_id)
+        ):
             return code
         self._remove(member_id)
         return Code.NONE

@@ -1,4 +1,4 @@
-"""A member of a classic group, as the coordinator knows it."""
+"""A member of a classic group in the coordinator."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from aioproducer.protocol.messages.groups import (
 )
 
 JoinAnswer: TypeAlias = Callable[[JoinGroupResponse], None]
-"""Takes the answer of a JoinGroup; called once."""
+"""Receives the response to a JoinGroup; called once."""
 
 SyncAnswer: TypeAlias = Callable[[SyncGroupResponse], None]
-"""Takes the answer of a SyncGroup; called once."""
+"""Receives the response to a SyncGroup; called once."""
 
 
 def distinct_protocols(protocols: Iterable[JoinGroupRequestProtocol]) -> list[JoinGroupRequestProtocol]:
-    """The protocols in the order given, of each name the first (Kafka keeps them in a set that is ordered)."""
+    """Return the protocols in the given order, the first of each name (Kafka keeps them in an ordered set)."""
     by_name: dict[str, JoinGroupRequestProtocol] = {}
     for protocol in protocols:
         by_name.setdefault(protocol.name, protocol)
@@ -41,27 +41,27 @@ class Member:
     session_timeout_ms: int
     protocol_type: str
     protocols: list[JoinGroupRequestProtocol]
-    """What it supports, in its order of preference."""
+    """The supported protocols, in the member's order of preference."""
     assignment: bytes = b""
     is_new: bool = False
-    """Whether it has never been told its generation; its client cannot send heartbeats yet."""
+    """Whether it has never received its generation; its client cannot send heartbeats yet."""
     join_answer: JoinAnswer | None = None
     sync_answer: SyncAnswer | None = None
 
     @property
     def has_satisfied_heartbeat(self) -> bool:
-        """Whether waiting shows that the member lives. A new one's does not: its client may be gone for good."""
+        """Whether a waiting request shows that the member lives. Not for a new one: its client may have ended."""
         return not self.is_new and (self.join_answer is not None or self.sync_answer is not None)
 
     def metadata(self, protocol_name: str | None) -> bytes:
-        """What the member says to that protocol; empty where it does not know it."""
+        """The member's metadata for that protocol; empty if it does not support it."""
         return next((protocol.metadata for protocol in self.protocols if protocol.name == protocol_name), b"")
 
     def vote(self, candidates: Container[str]) -> str:
-        """The candidate that the member likes best.
+        """Return the first candidate in the member's order of preference.
 
         Raises:
-            ValueError: it supports none.
+            ValueError: the member supports none of the candidates.
         """
         for protocol in self.protocols:
             if protocol.name in candidates:
@@ -69,7 +69,7 @@ class Member:
         raise ValueError(f"member {self.member_id} supports none of the candidate protocols")
 
     def joined(self, protocol_name: str | None) -> JoinGroupResponseMember:
-        """How the leader sees it."""
+        """The member in the leader's JoinGroup response."""
         return JoinGroupResponseMember(
             member_id=self.member_id,
             group_instance_id=self.group_instance_id,
@@ -77,7 +77,7 @@ class Member:
         )
 
     def described(self, protocol_name: str | None) -> DescribedGroupMember:
-        """How DescribeGroups tells of it: with metadata and assignment only where the group is stable."""
+        """The member in DescribeGroups: with metadata and assignment only if the group is stable."""
         described = DescribedGroupMember(
             member_id=self.member_id,
             group_instance_id=self.group_instance_id,

@@ -1,4 +1,4 @@
-"""The offsets that the groups of one partition of ``__consumer_offsets`` keep, and when they are forgotten.
+"""The committed offsets of the groups in one partition of ``__consumer_offsets``, and their expiry.
 
 An offset that is committed in a transaction is pending until the transaction's marker makes it visible or drops it
 (Kafka's ``OffsetMetadataManager``).
@@ -22,17 +22,17 @@ from aioproducer.broker.groups.states import GroupState
 from aioproducer.wire.record_batch import NO_PRODUCER_ID
 
 
-class KeptOffset(NamedTuple):
+class StoredOffset(NamedTuple):
     """A group's offset of one partition, and the offset of its record in ``__consumer_offsets``."""
 
     value: OffsetCommitValue
     record_offset: int
 
 
-Place: TypeAlias = tuple[str, str, int]
+OffsetKey: TypeAlias = tuple[str, str, int]
 """Group, topic and partition."""
 
-_NONE: Final[Mapping[str, Mapping[int, KeptOffset]]] = MappingProxyType({})
+_NONE: Final[Mapping[str, Mapping[int, StoredOffset]]] = MappingProxyType({})
 _NOTHING_PENDING: Final[Mapping[str, Mapping[int, Collection[int]]]] = MappingProxyType({})
 
 
@@ -40,10 +40,10 @@ class Offsets:
     """Offsets by group, topic and partition, and those of open transactions by producer id."""
 
     def __init__(self) -> None:
-        self._by_group: dict[str, dict[str, dict[int, KeptOffset]]] = {}
-        self._pending: dict[int, dict[Place, KeptOffset]] = {}
+        self._by_group: dict[str, dict[str, dict[int, StoredOffset]]] = {}
+        self._pending: dict[int, dict[OffsetKey, StoredOffset]] = {}
         self._open: dict[str, dict[str, dict[int, set[int]]]] = {}
-        """The producer ids with a pending offset, by group, topic and partition; no level is ever empty."""
+        """Producer ids with a pending offset, by group, topic and partition; no inner mapping is ever empty."""
 
     def apply(
         self,
@@ -52,36 +52,37 @@ class Offsets:
         record_offset: int,
         producer_id: int = NO_PRODUCER_ID,
     ) -> None:
-        """Apply a record of the log. ``None`` is a tombstone, which drops pending offsets of the partition as well."""
-        place = key.group, key.topic, key.partition
+        """Apply a record of the log. ``None`` is a tombstone, which also drops pending offsets of the partition."""
+        key = key.group, key.topic, key.partition
         if value is None:
-            self._drop(place)
+            self._drop(key)
         elif producer_id == NO_PRODUCER_ID:
-            self._keep(place, KeptOffset(value, record_offset))
+            self._store(key, StoredOffset(value, record_offset))
         else:
-            self._pending.setdefault(producer_id, {})[place] = KeptOffset(value, record_offset)
+            self._pending.setdefault(producer_id, {})[key] = StoredOffset(value, record_offset)
             topics = self._open.setdefault(key.group, {})
             topics.setdefault(key.topic, {}).setdefault(key.partition, set()).add(producer_id)
 
     def end_transaction(self, producer_id: int, *, committed: bool) -> None:
         """Apply a marker of the log: make the producer's pending offsets visible, or drop them.
 
-        The record with the higher offset wins. Otherwise compaction, which keeps the last record of a key, could
-        change what a load results in.
+        The record with the higher offset wins. Otherwise compaction, which keeps the last record of a key, could change
+        the
+        result of a load.
         """
-        for place, pending in self._pending.pop(producer_id, {}).items():
-            self._close(place, producer_id)
-            group_id, topic, index = place
+        for key, pending in self._pending.pop(producer_id, {}).items():
+            self._close(key, producer_id)
+            group_id, topic, index = key
             kept = self.of_group(group_id).get(topic, {}).get(index)
             if committed and (kept is None or pending.record_offset > kept.record_offset):
-                self._keep(place, pending)
+                self._store(key, pending)
 
-    def _keep(self, place: Place, kept: KeptOffset) -> None:
-        group_id, topic, index = place
+    def _store(self, key: OffsetKey, kept: StoredOffset) -> None:
+        group_id, topic, index = key
         self._by_group.setdefault(group_id, {}).setdefault(topic, {})[index] = kept
 
-    def _drop(self, place: Place) -> None:
-        group_id, topic, index = place
+    def _drop(self, key: OffsetKey) -> None:
+        group_id, topic, index = key
         topics = self._by_group.get(group_id, {})
         partitions = topics.get(topic, {})
         if partitions.pop(index, None) is not None and not partitions:
@@ -89,15 +90,15 @@ class Offsets:
             if not topics:
                 del self._by_group[group_id]
         for producer_id in tuple(self.pending_of(group_id).get(topic, {}).get(index, ())):
-            self._close(place, producer_id)
+            self._close(key, producer_id)
             pending = self._pending[producer_id]
-            del pending[place]
+            del pending[key]
             if not pending:
                 del self._pending[producer_id]
 
-    def _close(self, place: Place, producer_id: int) -> None:
+    def _close(self, key: OffsetKey, producer_id: int) -> None:
         """Remove a producer id from the open transactions of a partition."""
-        group_id, topic, index = place
+        group_id, topic, index = key
         topics = self._open[group_id]
         partitions = topics[topic]
         partitions[index].remove(producer_id)
@@ -108,7 +109,7 @@ class Offsets:
                 if not topics:
                     del self._open[group_id]
 
-    def of_group(self, group_id: str) -> Mapping[str, Mapping[int, KeptOffset]]:
+    def of_group(self, group_id: str) -> Mapping[str, Mapping[int, StoredOffset]]:
         """A group's visible offsets by topic and partition."""
         return self._by_group.get(group_id, _NONE)
 
@@ -117,13 +118,13 @@ class Offsets:
         return self._open.get(group_id, _NOTHING_PENDING)
 
     @property
-    def pending(self) -> Mapping[int, Mapping[Place, KeptOffset]]:
+    def pending(self) -> Mapping[int, Mapping[OffsetKey, StoredOffset]]:
         """The pending offsets of each producer id that has some."""
         return self._pending
 
     def of_partitions(self, partitions: Container[tuple[str, int]]) -> list[OffsetRecord]:
-        """Tombstones for all offsets of ``partitions``, which are no more."""
-        places = {
+        """Tombstones for all offsets of ``partitions``, which were deleted."""
+        keys = {
             (group_id, topic, index)
             for by_group in (self._by_group, self._open)
             for group_id, topics in by_group.items()
@@ -131,27 +132,29 @@ class Offsets:
             for index in indexes
             if (topic, index) in partitions
         }
-        return _tombstones(sorted(places))
+        return _tombstones(sorted(keys))
 
     def forgotten(self, group_id: str) -> list[OffsetRecord]:
         """Tombstones for all offsets of a group."""
-        places = {
+        keys = {
             (group_id, topic, index)
             for topics in (self.of_group(group_id), self.pending_of(group_id))
             for topic, indexes in topics.items()
             for index in indexes
         }
-        return _tombstones(sorted(places))
+        return _tombstones(sorted(keys))
 
     def has(self, group_id: str, topic: str, index: int) -> bool:
-        """Whether the group has an offset of the partition, a visible or a pending one."""
+        """Whether the group has an offset of the partition, visible or pending."""
         return index in self.of_group(group_id).get(topic, {}) or index in self.pending_of(group_id).get(topic, {})
 
     def expired(self, group: ClassicGroup, wall_ms: int, retention_ms: int) -> Iterator[OffsetRecord]:
-        """Tombstones for the offsets of ``group`` that nobody needs any more (KIP-211).
+        """Tombstones for the expired offsets of ``group`` (KIP-211).
 
-        A group's time begins when its last member leaves; that of a consumer that is in no group, and that of a topic
-        that no member reads any more, with the commit. An offset beside a pending one stays: its tombstone would drop
+        The retention begins when the group's last member leaves. For a consumer outside any group, and for a topic that
+        no
+        member reads any longer, it begins with the commit. An offset with a pending one is kept: its tombstone would
+        drop
         the pending one too.
         """
         since_state = group.protocol_type is not None and group.state is GroupState.EMPTY
@@ -172,5 +175,5 @@ class Offsets:
                     yield offset_record(group.group_id, topic, index, None)
 
 
-def _tombstones(places: Iterable[Place]) -> list[OffsetRecord]:
-    return [offset_record(group_id, topic, index, None) for group_id, topic, index in places]
+def _tombstones(keys: Iterable[OffsetKey]) -> list[OffsetRecord]:
+    return [offset_record(group_id, topic, index, None) for group_id, topic, index in keys]

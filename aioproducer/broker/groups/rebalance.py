@@ -1,4 +1,4 @@
-"""JoinGroup, and the rebalance that it leads to: members join, and those that have joined make a generation."""
+"""JoinGroup, and the rebalance that it starts: members join, and form the next generation."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 from aioproducer.broker.groups.classic_group import ClassicGroup, GroupWrite
 from aioproducer.broker.groups.codes import Code
 from aioproducer.broker.groups.member import JoinAnswer, Member, distinct_protocols
-from aioproducer.broker.groups.roster import refused_join
+from aioproducer.broker.groups.members import refused_join
 from aioproducer.broker.groups.states import MAY_FOLLOW, GroupState
 from aioproducer.broker.groups.timers import Moment
 from aioproducer.protocol.messages.groups import JoinGroupRequest, JoinGroupResponse, SyncGroupResponse
@@ -24,7 +24,7 @@ def _session(member_id: str) -> str:
 
 
 class RebalancingGroup(ClassicGroup):
-    """A group that clients join, with the sessions of its members. ``Group`` adds what follows a rebalance."""
+    """A group that clients join, and the sessions of its members. ``Group`` adds the requests after a rebalance."""
 
     # JoinGroup
 
@@ -56,7 +56,7 @@ class RebalancingGroup(ClassicGroup):
     ) -> None:
         instance_id = request.group_instance_id
         member_id = f"{client_id if instance_id is None else instance_id}-{self._unique()}"
-        if instance_id is not None and instance_id in self.roster.static_members:
+        if instance_id is not None and instance_id in self.membership.static_members:
             self._replace_static(request, answer, at, version, instance_id, member_id)
         elif instance_id is None and version >= FIRST_VERSION_THAT_REQUIRES_MEMBER_ID:
             self.pending_members.add(member_id)
@@ -75,7 +75,7 @@ class RebalancingGroup(ClassicGroup):
             else:
                 self._add_joining(request, answer, at, member_id, client_id, client_host)
             return
-        if code := self.roster.validate_member(member_id, request.group_instance_id):
+        if code := self.membership.validate_member(member_id, request.group_instance_id):
             answer(refused_join(member_id, code))
             return
         member = self.members[member_id]
@@ -83,13 +83,13 @@ class RebalancingGroup(ClassicGroup):
         if self.state is GroupState.EMPTY:
             answer(refused_join(member_id, Code.UNKNOWN_MEMBER_ID))
         elif self.state is GroupState.COMPLETING_REBALANCE and is_same:
-            # It may not have received the answer to its first JoinGroup.
+            # It may not have received the response to its first JoinGroup.
             answer(self._joined(member))
         elif self.state is GroupState.STABLE and is_same and member_id != self.leader_id:
             answer(self._joined(member))
         else:
             # A leader that joins again requests a rebalance, for reasons that its metadata does not show.
-            self.roster.rejoin(member, request, answer)
+            self.membership.rejoin(member, request, answer)
             self._rebalance_or_complete_join(at)
 
     def _add_joining(
@@ -109,10 +109,10 @@ class RebalancingGroup(ClassicGroup):
             is_new=True,
             join_answer=answer,
         )
-        self.roster.add(member)
+        self.membership.add(member)
         self.pending_members.discard(member_id)
         # The client does not know its id yet, so it cannot send heartbeats, and a lost connection goes unnoticed while
-        # it waits. Without a limit, clients that retry would leave members behind for ever.
+        # it waits. Without this limit, clients that retry would leave members behind for ever.
         self._schedule_session(member_id, self._settings.new_member_join_timeout_ms, at)
         self._rebalance_or_complete_join(at)
 
@@ -125,30 +125,30 @@ class RebalancingGroup(ClassicGroup):
         instance_id: str,
         member_id: str,
     ) -> None:
-        """A static member was restarted: it takes over its own membership, which fences the process that had it."""
-        old_id = self.roster.static_members[instance_id]
+        """Let a restarted static member take over its membership, which fences its former process."""
+        old_id = self.membership.static_members[instance_id]
         leader_before = self.leader_id
         member = self._rename(instance_id, member_id)
         self._extend_session(member, at)
         before = member.protocols, member.rebalance_timeout_ms, member.session_timeout_ms
-        self.roster.rejoin(member, request, answer)
+        self.membership.rejoin(member, request, answer)
         if self.state is GroupState.COMPLETING_REBALANCE:
             # The leader may be assigning to the old id already.
             self._prepare_rebalance(at)
         elif self.state is not GroupState.STABLE:
             self._complete_join_if_all_joined(at)
-        elif self.roster.select_protocol() != self.protocol_name:
+        elif self.membership.select_protocol() != self.protocol_name:
             self._rebalance_or_complete_join(at)
         else:
             skips = version >= FIRST_VERSION_THAT_SKIPS_ASSIGNMENT
 
             def written(code: int, at: Moment) -> None:
-                # If a rebalance has begun meanwhile, it has joined; if it was replaced again, it has its answer.
+                # If a rebalance has begun since, the member takes part in it; if it was replaced, it has its response.
                 if self.state is not GroupState.STABLE or self.members.get(member_id) is not member:
                     return
                 if code:
-                    self.roster.set_terms(member, *before)
-                    self.roster.answer_join(member, refused_join("", code))
+                    self.membership.set_terms(member, *before)
+                    self.membership.answer_join(member, refused_join("", code))
                     self.timers.cancel(_session(member_id))
                     self._extend_session(self._rename(instance_id, old_id), at)
                     return
@@ -160,17 +160,17 @@ class RebalancingGroup(ClassicGroup):
                 else:
                     # An older client would compute a new assignment if the response named it as leader.
                     response.leader, response.members = leader_before or "", []
-                self.roster.answer_join(member, response)
+                self.membership.answer_join(member, response)
 
             self.writes.append(GroupWrite(self.value(), written))
 
     def _accepts(self, member_id: str) -> bool:
-        """Whether there is room. During a rebalance only members that have joined count, so the last are refused."""
+        """Whether there is room. During a rebalance only members that have joined count, so late ones are refused."""
         member = self.members.get(member_id)
         match self.state:
             case GroupState.PREPARING_REBALANCE:
                 is_waiting = member is not None and member.join_answer is not None
-                return is_waiting or self.roster.awaiting_join < self._settings.max_size
+                return is_waiting or self.membership.awaiting_join < self._settings.max_size
             case GroupState.COMPLETING_REBALANCE | GroupState.STABLE:
                 return member is not None or len(self.members) < self._settings.max_size
             case _:
@@ -206,20 +206,20 @@ class RebalancingGroup(ClassicGroup):
         self._move_to(GroupState.PREPARING_REBALANCE, at)
         if is_initial:
             delay = self._settings.initial_rebalance_delay_ms
-            self._delay_initial_rebalance(delay, max(self.roster.rebalance_timeout_ms - delay, 0), at)
+            self._delay_initial_rebalance(delay, max(self.membership.rebalance_timeout_ms - delay, 0), at)
         elif self.all_joined:
             self._complete_join(at)
         else:
-            self.timers.schedule(_JOIN, self.roster.rebalance_timeout_ms, self._complete_join, at)
+            self.timers.schedule(_JOIN, self.membership.rebalance_timeout_ms, self._complete_join, at)
 
     def _reset_assignments(self, code: int, at: Moment) -> None:
         for member in self.members.values():
             member.assignment = b""
-            if self.roster.answer_sync(member, SyncGroupResponse(error_code=code)):
+            if self.membership.answer_sync(member, SyncGroupResponse(error_code=code)):
                 self._extend_session(member, at)
 
     def _delay_initial_rebalance(self, delay_ms: int, remaining_ms: int, at: Moment) -> None:
-        """Wait for more members: the first ones of a group seldom come alone. Each one that joins extends the wait."""
+        """Wait for more members, as the first member of a group seldom comes alone. Each new one extends the wait."""
 
         def expire(at: Moment) -> None:
             if self._new_member_added and remaining_ms:
@@ -238,7 +238,7 @@ class RebalancingGroup(ClassicGroup):
 
     @property
     def all_joined(self) -> bool:
-        return self.roster.awaiting_join == len(self.members) and not self.pending_members
+        return self.membership.awaiting_join == len(self.members) and not self.pending_members
 
     def _complete_join(self, at: Moment) -> None:
         """Begin the next generation with the members that have joined; static members stay in it in any case."""
@@ -248,9 +248,9 @@ class RebalancingGroup(ClassicGroup):
         for member in list(self.members.values()):
             if member.join_answer is None and member.group_instance_id is None:
                 self._remove(member.member_id)
-        if self.members and not self.roster.elect_joined_leader():
-            # Only static members, none of which has joined: continue when their sessions end.
-            self.timers.schedule(_JOIN, self.roster.rebalance_timeout_ms, self._complete_join, at)
+        if self.members and not self.membership.elect_joined_leader():
+            # Only static members are left, and none has joined: continue when their sessions end.
+            self.timers.schedule(_JOIN, self.membership.rebalance_timeout_ms, self._complete_join, at)
             return
         self.generation_id += 1
         self.pending_syncs.clear()
@@ -258,20 +258,20 @@ class RebalancingGroup(ClassicGroup):
             self.protocol_name = None
             self._read_subscriptions()
             self._move_to(GroupState.EMPTY, at)
-            # If this record is lost, the previous generation comes back and its members time out.
+            # If this record is lost, the previous generation is loaded again and its members time out.
             self.writes.append(GroupWrite(self.value(), lambda code, at: None))
             return
-        self.protocol_name = self.roster.select_protocol()
+        self.protocol_name = self.membership.select_protocol()
         self._read_subscriptions()
         self._move_to(GroupState.COMPLETING_REBALANCE, at)
         for member in self.members.values():
-            self.roster.answer_join(member, self._joined(member))
+            self.membership.answer_join(member, self._joined(member))
             self._extend_session(member, at)
             member.is_new = False
             self.pending_syncs.add(member.member_id)
         generation_id = self.generation_id
         self.timers.schedule(
-            _SYNC, self.roster.rebalance_timeout_ms, lambda at: self._expire_pending_syncs(generation_id, at), at
+            _SYNC, self.membership.rebalance_timeout_ms, lambda at: self._expire_pending_syncs(generation_id, at), at
         )
 
     def _expire_pending_syncs(self, generation_id: int, at: Moment) -> None:
@@ -289,15 +289,15 @@ class RebalancingGroup(ClassicGroup):
     # Members and their sessions
 
     def _remove(self, member_id: str) -> None:
-        self.roster.remove(member_id)
+        self.membership.remove(member_id)
         self.pending_members.discard(member_id)
         self.pending_syncs.discard(member_id)
         self.timers.cancel(_session(member_id))
 
     def _rename(self, instance_id: str, member_id: str) -> Member:
-        """A static member continues under another id; a SyncGroup that is expected of it is expected under that id."""
-        old_id = self.roster.static_members[instance_id]
-        member = self.roster.rename(instance_id, member_id)
+        """Change the id of a static member, also among the members with an expected SyncGroup."""
+        old_id = self.membership.static_members[instance_id]
+        member = self.membership.rename(instance_id, member_id)
         if old_id in self.pending_syncs:
             self.pending_syncs.remove(old_id)
             self.pending_syncs.add(member_id)

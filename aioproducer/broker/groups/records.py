@@ -1,7 +1,7 @@
-"""What is written to ``__consumer_offsets``: the schemas of Kafka's group-coordinator module, and records made of them.
+"""The records of ``__consumer_offsets``: the schemas of Kafka's group-coordinator module, and their encoding.
 
-A key begins with its version, which also says what kind of record it is: 0 and 1 are offsets, 2 is a classic group's
-metadata; what other kinds of groups keep (3 and up) is left alone. A record without a value is a tombstone.
+A key begins with its version, which is also the kind of record: 0 and 1 are offsets, 2 is a classic group's metadata.
+The records of other kinds of groups (3 and up) are ignored. A record without a value is a tombstone.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from aioproducer.protocol.schema import Data, Struct, array, binary, int32, int6
 OFFSET_COMMIT_KEY_VERSION: Final = 1
 OFFSET_COMMIT_VALUE_VERSION: Final = 4
 OFFSET_COMMIT_VALUE_VERSION_WITH_EXPIRY: Final = 1
-"""The one version that holds the expiry that OffsetCommit up to version 4 may ask for."""
+"""The only version with the expiry that OffsetCommit up to version 4 can set."""
 GROUP_METADATA_KEY_VERSION: Final = 2
 GROUP_METADATA_VALUE_VERSION: Final = 3
 
@@ -29,7 +29,7 @@ _OUTCOMES: Final = {0: False, 1: True}
 
 
 class OffsetCommitKey(Data, versions="0-1"):
-    """Whose offset it is, and of which partition."""
+    """The group and partition of an offset."""
 
     group: str = string("0-1")
     topic: str = string("0-1")
@@ -48,7 +48,7 @@ class OffsetCommitValue(Data, versions="0-4", flexible="4+"):
 
 
 class GroupMetadataKey(Data, versions="2"):
-    """Which group's metadata it is."""
+    """The group of a metadata record."""
 
     group: str = string("2")
 
@@ -67,7 +67,7 @@ class MemberMetadata(Struct):
 
 
 class GroupMetadataValue(Data, versions="0-4", flexible="4+"):
-    """A generation of a classic group: its protocol, leader, members and what each was assigned."""
+    """A generation of a classic group: its protocol, leader, members and their assignments."""
 
     protocol_type: str = string("0+")
     generation: int = int32("0+")
@@ -78,14 +78,14 @@ class GroupMetadataValue(Data, versions="0-4", flexible="4+"):
 
 
 class OffsetRecord(NamedTuple):
-    """An offset record; ``value`` is None in a tombstone."""
+    """An offset record; ``value`` is ``None`` in a tombstone."""
 
     key: OffsetCommitKey
     value: OffsetCommitValue | None
 
 
 class GroupRecord(NamedTuple):
-    """A record of a classic group's metadata; ``value`` is None in a tombstone."""
+    """A record of a classic group's metadata; ``value`` is ``None`` in a tombstone."""
 
     key: GroupMetadataKey
     value: GroupMetadataValue | None
@@ -95,17 +95,17 @@ Record: TypeAlias = OffsetRecord | GroupRecord
 
 
 def offset_record(group_id: str, topic: str, partition: int, value: OffsetCommitValue | None) -> OffsetRecord:
-    """A group's offset of one partition, or its tombstone."""
+    """Make the record of a group's offset of one partition, or its tombstone."""
     return OffsetRecord(OffsetCommitKey(group=group_id, topic=topic, partition=partition), value)
 
 
 def group_record(group_id: str, value: GroupMetadataValue | None) -> GroupRecord:
-    """A classic group's metadata, or its tombstone."""
+    """Make the record of a classic group's metadata, or its tombstone."""
     return GroupRecord(GroupMetadataKey(group=group_id), value)
 
 
 def encode_record(record: Record) -> tuple[bytes, bytes | None]:
-    """The record's key and value, in the versions that Kafka 4.4 writes.
+    """Encode the record's key and value, in the versions that Kafka 4.4 writes.
 
     Raises:
         ProtocolError: a field does not fit its type.
@@ -124,13 +124,13 @@ def encode_record(record: Record) -> tuple[bytes, bytes | None]:
 
 
 def decode_record(key: bytes | None, value: bytes | None) -> Record | None:
-    """The record that ``key`` and ``value`` are, or None where it is of a kind that classic groups do not have.
+    """Decode a record, or return ``None`` if it is of a kind that classic groups do not have.
 
     Raises:
-        ProtocolError: the bytes are none of these schemas'.
+        ProtocolError: the bytes do not fit these schemas.
     """
     if key is None or len(key) < _INT16.size:
-        raise ProtocolError(f"a record of __consumer_offsets has the key {key!r}, which states no version")
+        raise ProtocolError(f"a record of __consumer_offsets has the key {key!r}, which has no version")
     (version,) = _INT16.unpack_from(key)
     if version in OffsetCommitKey.schema.versions:
         offset_value = None if value is None else decode_version_prefixed(OffsetCommitValue, value)
@@ -142,13 +142,13 @@ def decode_record(key: bytes | None, value: bytes | None) -> Record | None:
 
 
 def decode_marker(key: bytes | None) -> bool | None:
-    """Whether a control record commits its transaction; None where it is no marker of a transaction.
+    """Whether a control record commits its transaction; ``None`` if it is no transaction marker.
 
     Raises:
-        ProtocolError: the key is none of a control record.
+        ProtocolError: the key is not that of a control record.
     """
     if key is None or len(key) < _MARKER_KEY.size:
-        raise ProtocolError(f"a control record of __consumer_offsets has the key {key!r}, which states no type")
+        raise ProtocolError(f"a control record of __consumer_offsets has the key {key!r}, which has no type")
     _, kind = _MARKER_KEY.unpack_from(key)
     return _OUTCOMES.get(kind)
 

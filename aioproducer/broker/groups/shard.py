@@ -1,7 +1,7 @@
-"""The groups of one partition of ``__consumer_offsets``: what its log says, kept in memory and served.
+"""The groups of one partition of ``__consumer_offsets``: loaded from its log, kept in memory and served.
 
-What is in memory is what the last records that were written *and replicated* say: a record is applied when the high
-watermark has passed it, and a write that fails changes nothing (Kafka's ``CoordinatorRuntime``).
+Memory reflects the records that were written *and replicated*: a record is applied when the high watermark has passed
+it, and a failed write changes nothing (Kafka's ``CoordinatorRuntime``).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from aioproducer.broker.groups.records import (
 from aioproducer.broker.groups.states import GroupSettings, GroupState
 from aioproducer.broker.groups.timers import MILLISECOND, Moment
 from aioproducer.broker.replicas.partition import Partition
-from aioproducer.broker.turns import Turns
+from aioproducer.broker.yielding import LoopYielder
 from aioproducer.errors import ProtocolError
 from aioproducer.wire.record import SimpleRecord
 from aioproducer.wire.record_batch import (
@@ -85,7 +85,7 @@ class Shard:
         self._compression_type = compression_type
         self._writes = ReplicatedWrites(partition)
         self._undecided: deque[frozenset[str]] = deque()
-        """The groups of each write whose fate is not known yet."""
+        """The groups of each write without an outcome."""
         self._wakes: dict[str, tuple[float, asyncio.TimerHandle]] = {}
         self._is_closed = False
 
@@ -95,7 +95,7 @@ class Shard:
     # Loading
 
     async def load(self) -> None:
-        """Read the log, then serve. Takes turns with whatever else the loop has to do.
+        """Read the log, then serve. Yields to the loop while it reads.
 
         Raises:
             KafkaError: the log cannot be read.
@@ -105,24 +105,24 @@ class Shard:
             try:
                 self._replay(batch, stored, metadata)
             except ProtocolError as error:
-                logger.error("%r: the record at offset %d is left out: %s", self, stored.offset, error)
-        turns = Turns()
+                logger.error("%r: skipping the record at offset %d: %s", self, stored.offset, error)
+        yielder = LoopYielder()
         for group_id, value in metadata.items():
             if value is None:
                 self._simple_group(group_id)
             else:
                 self.groups[group_id] = Group.load(group_id, value, self._settings, _unique)
-            await turns.pause()
+            await yielder.pause()
         self.is_loaded = True
         for group in self.groups.values():
             group.resume(self._moment())
             self.serve(group)
 
     def _replay(self, batch: RecordBatch, stored: BatchRecord, metadata: dict[str, GroupMetadataValue | None]) -> None:
-        """Apply a record of the log. ``metadata`` is that of each group, None of one that only keeps offsets.
+        """Apply a record of the log. ``metadata`` is that of each group, ``None`` for one that only has offsets.
 
         Raises:
-            ProtocolError: the record cannot be read.
+            ProtocolError: the record cannot be decoded.
         """
         if batch.is_control:
             committed = decode_marker(stored.key)
@@ -140,7 +140,7 @@ class Shard:
                 metadata[record.key.group] = record.value
 
     def close(self, code: int) -> None:
-        """Serve no more; requests that wait are answered with ``code``."""
+        """Stop serving; waiting requests are answered with ``code``."""
         self._is_closed = True
         self.is_loaded = False
         for _, handle in self._wakes.values():
@@ -153,22 +153,22 @@ class Shard:
     # Groups
 
     def create_group(self, group_id: str) -> Group:
-        """A new group, without members. It is to be written to the log."""
+        """Create a group without members; the caller has to write it to the log."""
         group = Group(group_id, self._settings, _unique, wall_ms=self._moment().wall_ms)
         self.groups[group_id] = group
         return group
 
     def _simple_group(self, group_id: str) -> None:
-        """The group of a consumer that keeps offsets and is no member of any."""
+        """Create the group of a consumer that commits offsets without being a member."""
         if group_id not in self.groups:
             self.create_group(group_id)
 
     def write_new(self, group: Group) -> None:
-        """Have the log say that there is such a group; it is gone again where that fails."""
+        """Write a new group to the log; remove it again if the write fails."""
 
         def written(code: int, at: Moment) -> None:
             if code and not self._is_closed and self.groups.get(group.group_id) is group:
-                logger.warning("%r: the new group %s could not be written", self, group.group_id)
+                logger.warning("%r: the new group %s could not be written to the log", self, group.group_id)
                 self._drop(group, code)
 
         empty = GroupMetadataValue(protocol=None, leader=None, current_state_timestamp=group.state_since_ms)
@@ -176,29 +176,29 @@ class Shard:
 
     def _drop(self, group: Group, code: int) -> None:
         self.groups.pop(group.group_id, None)
-        self._sleep_on(group)
+        self._cancel_wake(group)
         group.close(code)
 
     def serve(self, group: Group) -> None:
-        """Do what ``group`` wants done after something has happened to it."""
+        """Append what ``group`` has to write, and set its timer; call it after each change of the group."""
         while group.writes:
             write = group.writes.pop(0)
-            self.append([group_record(group.group_id, write.value)], self._told(group, write))
+            self.append([group_record(group.group_id, write.value)], self._write_done(group, write))
         wake_at = group.timers.wake_at
         if self._is_closed or wake_at is None:
             return
         armed = self._wakes.get(group.group_id)
         if armed is None or armed[0] > wake_at:
-            self._sleep_on(group)
+            self._cancel_wake(group)
             handle = asyncio.get_running_loop().call_at(wake_at, self._wake, group)
             self._wakes[group.group_id] = wake_at, handle
 
-    def _sleep_on(self, group: Group) -> None:
+    def _cancel_wake(self, group: Group) -> None:
         armed = self._wakes.pop(group.group_id, None)
         if armed is not None:
             armed[1].cancel()
 
-    def _told(self, group: Group, write: GroupWrite) -> Done:
+    def _write_done(self, group: Group, write: GroupWrite) -> Done:
         def done(code: int) -> None:
             write.done(code, self._moment())
             if not self._is_closed:
@@ -221,10 +221,11 @@ class Shard:
         producer_epoch: int = NO_PRODUCER_EPOCH,
         guard: VerificationGuard | None = None,
     ) -> None:
-        """Write ``records`` as one batch; they are true, and ``done`` is called, when they are replicated.
+        """Write ``records`` as one batch; when it is replicated, they take effect and ``done`` is called.
 
-        Without records ``done`` is called when all writes before have ended. The others are of a transaction, see
-        ``append_in_transaction``.
+        Without records ``done`` is called when all earlier writes have ended. The other arguments belong to a
+        transaction,
+        see ``append_in_transaction``.
         """
 
         def finish(code: int) -> None:
@@ -260,10 +261,10 @@ class Shard:
         self._writes.write(append, self._commit_timeout, decided, finish)
 
     def begin_verification(self, producer_id: int, producer_epoch: int, *, adds: bool) -> VerificationGuard | None:
-        """What ``append_in_transaction`` needs once the transaction coordinator has verified the transaction.
+        """Return the guard that ``append_in_transaction`` needs after the coordinator has verified the transaction.
 
-        None where the transaction has written to this partition before and is still open. ``adds`` is whether the
-        transaction coordinator adds the partition, as it does for producers that get an epoch for each transaction.
+        ``None`` if the transaction has written to this partition before and is still open. ``adds``: the transaction
+        coordinator adds the partition, as it does for producers that get an epoch for each transaction.
 
         Raises:
             InvalidProducerEpochError: a newer epoch is known.
@@ -278,14 +279,14 @@ class Shard:
         guard: VerificationGuard | None,
         done: Done,
     ) -> None:
-        """Write offsets as one batch of a transaction; they are pending, and ``done`` is called, when replicated.
+        """Write offsets as one batch of a transaction; when it is replicated, they are pending and ``done`` is called.
 
         The batch has the sequence number 0, as Kafka's coordinator writes it: neither checks that of its own batches.
         """
         self.append(records, done, producer_id, producer_epoch, guard)
 
     def append_marker(self, marker: Marker, done: Done) -> None:
-        """Write the end of a transaction; it has its effect, and ``done`` is called, when it is replicated.
+        """Write the end of a transaction; when it is replicated, it takes effect and ``done`` is called.
 
         ``done`` receives the code of the partition, not the coordinator's.
         """
@@ -312,20 +313,20 @@ class Shard:
                 self._simple_group(record.key.group)
         elif record.value is None:
             group = self.groups.get(record.key.group)
-            # Who has joined meanwhile has the group written again.
+            # If a client has joined since, its group is written again.
             if group is not None and group.state is GroupState.EMPTY and not group.pending_members:
                 self._drop(group, Code.COORDINATOR_NOT_AVAILABLE)
 
     # Cleaning up
 
     async def clean_up(self, retention_ms: int) -> None:
-        """Forget offsets that have expired, and groups that have neither members nor offsets, pending ones included."""
-        turns = Turns()
+        """Delete expired offsets, and groups that have neither members nor offsets, pending ones included."""
+        yielder = LoopYielder()
         for group in list(self.groups.values()):
             if self._is_closed:
                 return
             if any(group.group_id in groups for groups in self._undecided):
-                # What is on its way may be newer than what is known here.
+                # A write in progress may be newer than the state in memory.
                 continue
             records: list[Record] = list(self.offsets.expired(group, self._moment().wall_ms, retention_ms))
             kept = sum(len(partitions) for partitions in self.offsets.of_group(group.group_id).values())
@@ -335,10 +336,10 @@ class Shard:
                 records.append(group_record(group.group_id, None))
             if records:
                 self.append(records, lambda code: None)
-            await turns.pause()
+            await yielder.pause()
 
     def forget_partitions(self, partitions: Container[tuple[str, int]]) -> None:
-        """Forget the offsets of partitions that were deleted, also those that are being committed now."""
+        """Delete the offsets of deleted partitions, including those of commits in progress."""
 
         def forget(code: int) -> None:
             records = self.offsets.of_partitions(partitions)

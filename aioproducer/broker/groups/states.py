@@ -1,4 +1,4 @@
-"""The states of a classic group, which may follow which, and what a broker's configuration says about groups."""
+"""The states of a classic group, the possible transitions, and the broker's settings for groups."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 
 
 class GroupState(StrEnum):
-    """Where a group is, by the names that clients see."""
+    """The state of a group, with the names that clients see."""
 
     EMPTY = "Empty"
     PREPARING_REBALANCE = "PreparingRebalance"
@@ -27,7 +27,7 @@ MAY_FOLLOW: Final = {
 
 @dataclass(frozen=True, slots=True)
 class GroupSettings:
-    """What a broker's configuration says about groups; times in milliseconds."""
+    """The broker's settings for groups; times in milliseconds."""
 
     initial_rebalance_delay_ms: int = 3000
     max_size: int = 2**31 - 1

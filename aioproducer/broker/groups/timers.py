@@ -1,4 +1,4 @@
-"""When something is due in a group, as data: who drives it owns the clock."""
+"""The deadlines of a group, as data: the caller has the clock."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import NamedTuple, TypeAlias
 
 
 class Moment(NamedTuple):
-    """The time at which something happens, as both clocks show it."""
+    """A time, as both clocks show it."""
 
     now: float
-    """Seconds on a clock that never goes back."""
+    """Seconds on a monotonic clock."""
     wall_ms: int
     """Milliseconds since 1970."""
 
@@ -33,10 +33,11 @@ class Timers:
         return name in self._due
 
     def schedule(self, name: str, timeout_ms: int, expire: Expire, at: Moment) -> None:
-        """Call ``expire`` in ``timeout_ms``, in place of what was scheduled under this name.
+        """Call ``expire`` in ``timeout_ms``, instead of an earlier timer with this name.
 
-        A timeout below one millisecond, which a client may ask for, counts as one: what schedules itself again when it
-        expires must not do so for ever at one moment.
+        A timeout below one millisecond, which a client may set, counts as one: a timer that sets itself again when it
+        expires
+        must not do so for ever at one moment.
         """
         due = at.now + max(timeout_ms, 1) * MILLISECOND
         self._due[name] = due, expire
@@ -44,16 +45,16 @@ class Timers:
             self.wake_at = due
 
     def cancel(self, name: str) -> None:
-        """Forget ``name``; nothing happens where it is not known."""
+        """Cancel the timer ``name``, if there is one."""
         self._due.pop(name, None)
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Cancel all timers."""
         self._due.clear()
         self.wake_at = None
 
     def expire(self, at: Moment) -> None:
-        """Call what is due, in the order of its deadlines."""
+        """Call the functions that are due, in the order of their deadlines."""
         due = sorted((when, name) for name, (when, _) in self._due.items() if when <= at.now)
         for when, name in due:
             scheduled = self._due.get(name)

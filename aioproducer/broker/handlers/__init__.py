@@ -1,7 +1,7 @@
-"""What answers each request: a module for each API, and the table of them.
+"""The request handlers: a module for each API, and the table of them.
 
-A handler is a coroutine function of a ``RequestContext`` and a request, which returns the response, or ``None`` where
-the client expects none. A ``KafkaError`` that it raises becomes the answer to the whole request.
+A handler is a coroutine function of a ``RequestContext`` and a request. It returns the response, or ``None`` if the
+client expects none. A ``KafkaError`` that it raises becomes the response to the whole request.
 """
 
 from __future__ import annotations
@@ -85,4 +85,4 @@ HANDLERS: Final[dict[ApiKey, Handler]] = {
     ApiKey.LIST_TRANSACTIONS: Handler(list_transactions.VERSIONS, list_transactions.handle),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: Handler(describe_topic_partitions.VERSIONS, describe_topic_partitions.handle),
 }
-"""Everything that the broker serves."""
+"""Every API that the broker serves."""

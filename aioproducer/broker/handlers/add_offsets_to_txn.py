@@ -1,7 +1,7 @@
-"""AddOffsetsToTxn, versions 0-4: the partition of ``__consumer_offsets`` of a group is added to a transaction.
+"""AddOffsetsToTxn, versions 0-4: add a group's partition of ``__consumer_offsets`` to a transaction.
 
-* 0, 1: the base. 2: PRODUCER_FENCED, before INVALID_PRODUCER_EPOCH. 3: flexible.
-* 4: a client may be told that aborting its transaction cures an error (KIP-890).
+* 0, 1: the base. 2: PRODUCER_FENCED instead of INVALID_PRODUCER_EPOCH. 3: flexible.
+* 4: an error may be TRANSACTION_ABORTABLE: aborting the transaction resolves it (KIP-890).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _FIRST_WITH_PRODUCER_FENCED: Final = 2
 
 
 async def handle(context: RequestContext, request: AddOffsetsToTxnRequest) -> AddOffsetsToTxnResponse:
-    """Answered when the log has the partition. Clients of KIP-890 do not send this request."""
+    """Respond when the partition is in the log. Clients with KIP-890 do not send this request."""
     broker = context.broker
     code = await broker.transactions.add_partitions(
         request.transactional_id,

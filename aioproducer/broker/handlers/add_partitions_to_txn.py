@@ -1,7 +1,7 @@
-"""AddPartitionsToTxn, versions 0-5: partitions are added to a transaction, or looked for in it.
+"""AddPartitionsToTxn, versions 0-5: add partitions to a transaction, or verify that they belong to it.
 
-* 0, 1: of a client, one transaction. 2: PRODUCER_FENCED, before INVALID_PRODUCER_EPOCH. 3: flexible.
-* 4: of other brokers, several transactions, with ``verify_only`` (KIP-890). 5: as 4.
+* 0, 1: from a client, one transaction. 2: PRODUCER_FENCED instead of INVALID_PRODUCER_EPOCH. 3: flexible.
+* 4: from other brokers, several transactions, with ``verify_only`` (KIP-890). 5: as 4.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FIRST_OF_BROKERS: Final = 4
 
 
 async def handle(context: RequestContext, request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
-    """Answered when the log has the partitions. As in Kafka one unknown partition fails all of its transaction."""
+    """Respond when the partitions are in the log. As in Kafka one unknown partition fails all of its transaction."""
     if context.version >= FIRST_OF_BROKERS:
         answers = await asyncio.gather(*(_answer(context, transaction) for transaction in request.transactions))
         results = [
@@ -83,7 +83,7 @@ async def _answer(
 
 
 def _partitions(topics: list[AddPartitionsToTxnTopic]) -> dict[TopicPartition, None]:
-    """Each partition once, in the order of the request."""
+    """Return each partition once, in the order of the request."""
     return {(topic.name, index): None for topic in topics for index in topic.partitions}
 
 

@@ -1,9 +1,9 @@
-"""AlterConfigs, versions 0-2: sets all of the configurations of topics, of this node and of all nodes.
+"""AlterConfigs, versions 0-2: replace the configurations of topics, of this node and of all nodes.
 
 * 2: flexible.
 
-A key that is set and not named any more is taken away. IncrementalAlterConfigs has followed it (KIP-339); older clients
-know nothing else.
+A key that was set and is not in the request is removed. IncrementalAlterConfigs replaces this API (KIP-339), but older
+clients have only this one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ VERSIONS = range(3)
 
 
 async def handle(context: RequestContext, request: AlterConfigsRequest) -> AlterConfigsResponse:
-    """Set what each resource is to have; one that fails keeps no other from being changed."""
+    """Set the configurations of each resource; the failure of one does not affect the others."""
     broker = context.broker
 
     def alter(resource: AlterConfigsResource) -> None:

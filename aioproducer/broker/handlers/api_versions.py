@@ -1,12 +1,12 @@
-"""ApiVersions, versions 0-5: what this broker serves.
+"""ApiVersions, versions 0-5: the APIs that this broker serves.
 
 * 0: error code and versions. 1: ``throttle_time_ms``. 2: as 1.
-* 3: the client says its software's name and version; features of the cluster (KIP-511, KIP-584). As in Kafka a feature
-  whose levels begin with 0 is supported only from version 4 on, and level 0 is not finalized.
-* 4: feature levels may begin with 0 (KIP-1022). 5: the client says which cluster and node it expects (KIP-1242).
+* 3: the client's software name and version; features of the cluster (KIP-511, KIP-584). As in Kafka a feature with
+  levels from 0 is supported only from version 4 on, and level 0 is not finalized.
+* 4: feature levels may begin with 0 (KIP-1022). 5: the cluster and node that the client expects (KIP-1242).
 
-An unknown version is answered in version 0 with UNSUPPORTED_VERSION and the versions of ApiVersions itself; that is the
-dispatch's matter, since such a request cannot be read.
+A request of an unknown version cannot be read. Before it reaches a handler it is answered in version 0 with
+UNSUPPORTED_VERSION and the versions of ApiVersions itself.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
 async def handle(context: RequestContext, request: ApiVersionsRequest) -> ApiVersionsResponse:
-    """All requests with a handler, by their numbers.
+    """Return all APIs with a handler, by their numbers.
 
     Raises:
-        InvalidRequestError: a name or version of software that is none, or only one of cluster and node.
-        RebootstrapRequiredError: the client takes this broker for another one.
+        InvalidRequestError: the software name or version is invalid, or only one of cluster and node is given.
+        RebootstrapRequiredError: the client expects another broker.
     """
     if (request.cluster_id is None) != (request.node_id == -1):
         raise InvalidRequestError()

@@ -1,4 +1,4 @@
-"""What OffsetCommit and TxnOffsetCommit share: the topics of a request, and the codes of their partitions."""
+"""Shared by OffsetCommit and TxnOffsetCommit: the topics of a request, and the codes of their partitions."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class _Topic(Protocol):
 
 
 class TopicCodes(NamedTuple):
-    """The error codes of one topic's partitions, in the order of the answer."""
+    """The error codes of one topic's partitions, in the order of the response."""
 
     name: str
     topic_id: bytes
@@ -43,7 +43,7 @@ class TopicCodes(NamedTuple):
 
 
 class CommitAnswer:
-    """Gathers the codes of partitions under their topics."""
+    """Collects the codes of partitions by topic."""
 
     def __init__(self, *, by_id: bool) -> None:
         self._by_id = by_id
@@ -51,7 +51,7 @@ class CommitAnswer:
 
     @property
     def topics(self) -> list[TopicCodes]:
-        """The topics in the order in which they were added."""
+        """The topics, in the order in which they were added."""
         return list(self._topics.values())
 
     def add(self, name: str, topic_id: bytes, index: int, code: int) -> None:
@@ -60,7 +60,7 @@ class CommitAnswer:
         self._topics.setdefault(key, TopicCodes(name, topic_id, [])).codes.append((index, code))
 
     def add_all(self, offsets: Iterable[CommittedOffset], codes: Mapping[tuple[str, int], int] | int) -> None:
-        """Add the codes of ``offsets``: of each partition, or one for all."""
+        """Add the codes of ``offsets``: one for each partition, or the same for all."""
         for offset in offsets:
             code = codes if isinstance(codes, int) else codes[offset.topic, offset.partition]
             self.add(offset.topic, offset.topic_id, offset.partition, code)
@@ -71,7 +71,7 @@ def known_offsets(
 ) -> list[CommittedOffset]:
     """Return the offsets of partitions that exist; ``answer`` receives the codes of the others.
 
-    The record of an offset contains its topic's id also where the request names the topic.
+    The record of an offset contains its topic's id even if the request identifies the topic by name.
     """
     offsets: list[CommittedOffset] = []
     for topic in topics:

@@ -1,7 +1,6 @@
-"""What AlterConfigs and IncrementalAlterConfigs have in common: each resource's changes are checked, then made.
+"""Shared by AlterConfigs and IncrementalAlterConfigs: check the changes of each resource, then make them.
 
-A change is a key's new value, or ``None`` where it is taken away. What is set is true at once, for logs that are open
-as well.
+A change is a key's new value, or ``None`` to remove it. It takes effect at once, also for open logs.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ from aioproducer.broker.config.topics import validate_topic_configs
 from aioproducer.broker.config.values import parse_as_kafka
 from aioproducer.broker.controller.controller import merged
 from aioproducer.broker.controller.topic_rules import check_name
+from aioproducer.broker.handlers.config_sources import sources_of
 from aioproducer.broker.handlers.error_responses import error_code, error_message
-from aioproducer.broker.handlers.places import places_of
 from aioproducer.broker.handlers.resources import BROKER, TOPIC
 from aioproducer.broker.image import CLUSTER_DEFAULT
 from aioproducer.errors import (
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Resource(Protocol):
-    """What both requests say of a resource."""
+    """The fields of a resource in both requests."""
 
     resource_type: int
     resource_name: str
@@ -45,7 +44,7 @@ ResourceT = TypeVar("ResourceT", bound=Resource)
 def alter_each(
     resources: Sequence[ResourceT], alter: Callable[[ResourceT], None]
 ) -> list[AlterConfigsResourceResponse]:
-    """Change each resource, all of its keys or none; one that fails keeps no other from being changed."""
+    """Change all keys of each resource, or none; the failure of one resource does not affect the others."""
     counts = Counter((resource.resource_type, resource.resource_name) for resource in resources)
     responses = []
     for resource in resources:
@@ -63,10 +62,10 @@ def alter_each(
 
 
 def check_keys(names: Collection[str], without_value: Sequence[str]) -> None:
-    """Whether each key stands once, and has a value.
+    """Check that each key occurs once and has a value.
 
     Raises:
-        InvalidRequestError: one does not.
+        InvalidRequestError: a key is repeated or has no value.
     """
     if len(set(names)) < len(names):
         raise InvalidRequestError("Error due to duplicate config keys")
@@ -75,10 +74,10 @@ def check_keys(names: Collection[str], without_value: Sequence[str]) -> None:
 
 
 def configs_of(broker: BrokerNode, resource: Resource) -> Mapping[str, str]:
-    """What is set for ``resource`` now; nothing for a topic that is not there.
+    """Return the dynamic configurations of ``resource``; empty for a topic that does not exist.
 
     Raises:
-        InvalidRequestError: it is nothing that has configurations, or another node than this one.
+        InvalidRequestError: the resource has no configurations, or is another node than this one.
     """
     if resource.resource_type == TOPIC:
         topic = broker.image.topics.get(resource.resource_name)
@@ -92,10 +91,10 @@ def configs_of(broker: BrokerNode, resource: Resource) -> Mapping[str, str]:
 def make_changes(
     broker: BrokerNode, resource: Resource, changes: Mapping[str, str | None], *, validate_only: bool
 ) -> None:
-    """Make ``changes`` of what ``configs_of`` has returned, or see alone whether they could be made.
+    """Make ``changes`` to the result of ``configs_of``, or only check them.
 
     Raises:
-        KafkaError: they cannot.
+        KafkaError: they are invalid.
     """
     after = merged(configs_of(broker, resource), changes)
     if resource.resource_type == TOPIC:
@@ -110,19 +109,19 @@ def make_changes(
         return
     node_id = _node_id(broker, resource.resource_name)
     _check_dynamic(changes)
-    places = places_of(broker)
+    sources = sources_of(broker)
     try:
         if node_id is None:
-            places.config.with_dynamic(after, places.node)
+            sources.config.with_dynamic(after, sources.node)
         else:
-            places.config.with_dynamic(places.cluster, after)
+            sources.config.with_dynamic(sources.cluster, after)
     except ConfigurationError as error:
         raise InvalidRequestError(str(error)) from None
     broker.controller.alter_node_configs(node_id, changes, validate_only=validate_only)
 
 
 def _node_id(broker: BrokerNode, name: str) -> int | None:
-    """The node that a resource is; ``None`` where it is all of them."""
+    """Return the node that a resource stands for; ``None`` for all nodes."""
     if not name:
         return None
     try:
@@ -135,9 +134,9 @@ def _node_id(broker: BrokerNode, name: str) -> int | None:
 
 
 def _check_dynamic(changes: Mapping[str, str | None]) -> None:
-    """Whether keys can be changed while the broker runs, and their values are ones that it can have.
+    """Check that the keys can be changed while the broker runs, and that their values are valid.
 
-    A key that nobody knows can be set, as in Kafka, where plug-ins may have keys of their own.
+    An unknown key can be set, as in Kafka, where plug-ins may have keys of their own.
     """
     given = {name: value for name, value in changes.items() if value is not None}
     fixed = [name for name in given if _is_known(name) and name not in DYNAMIC_KEYS]

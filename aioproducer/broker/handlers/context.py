@@ -1,7 +1,7 @@
-"""What a handler receives besides the request: where it came from, and the node that serves it.
+"""Arguments of a handler besides the request: its source, and the node that serves it.
 
-``BrokerNode`` is the part of the broker that handlers use. Handlers depend on it and not on the class ``Broker``, which
-imports them.
+``BrokerNode`` is the part of the broker that handlers use. Handlers depend on it instead of on the class ``Broker``,
+which imports them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class BrokerNode(Protocol):
 
     node_id: int
     config: BrokerConfig
-    """The configuration at this moment; a later read may return another object."""
+    """The current configuration; a later read may return another object."""
     controller: Controller
     faults: Faults
     replicas: ReplicaManager
@@ -51,7 +51,7 @@ class BrokerNode(Protocol):
 
 
 class ServedRequests(Protocol):
-    """What the dispatch of a node's requests (``Requests``) shares with the handlers."""
+    """The parts of a node's ``Requests`` that handlers use."""
 
     handlers: Mapping[ApiKey, Handler]
     fetch_sessions: FetchSessionCache
@@ -59,7 +59,7 @@ class ServedRequests(Protocol):
 
 @dataclass(slots=True)
 class RequestContext:
-    """One request, without its body."""
+    """One request, without its fields."""
 
     broker: BrokerNode
     connection: ServerConnection
@@ -67,24 +67,24 @@ class RequestContext:
     version: int
     fault: Fault | None = None
     must_close: bool = False
-    """Set by a handler: the connection ends after the answer, if there is any."""
+    """Set by a handler: close the connection after the response, if there is one."""
 
     def error_for(self, topic: str | None = None, partition: int | None = None) -> BrokerError | None:
         """Return the error that a test has set for a partition, a topic or the whole request."""
         return None if self.fault is None else self.fault.error_for(topic, partition)
 
 
-# Each handler takes its own class of request; the table of handlers is keyed by the API that the class belongs to.
+# Each handler takes its own request class; the table of handlers is keyed by the class's API.
 Handle: TypeAlias = "Callable[[RequestContext, Any], Awaitable[Response | None]]"
 
 
 class Handler(NamedTuple):
-    """How one API is served."""
+    """The handler of one API, and its versions."""
 
     versions: range
     handle: Handle
     oldest_advertised: int | None = None
-    """The oldest version in ApiVersions, where it is older than the oldest that is served."""
+    """The oldest version in ApiVersions, if it is older than the oldest that is served."""
 
     @property
     def advertised(self) -> tuple[int, int]:

@@ -1,8 +1,8 @@
-"""CreatePartitions, versions 0-3: gives topics more partitions, or with ``validate_only`` says whether it would.
+"""CreatePartitions, versions 0-3: add partitions to topics, or only check that with ``validate_only``.
 
-* 2: flexible. 3: may be throttled by a quota; there are none here. 1 is as 0.
+* 2: flexible. 3: a quota may throttle it; there are none here. 1: as 0.
 
-Nothing has to wait: partitions that are answered are known to every node, so ``timeout_ms`` never passes.
+Every node knows new partitions before the response is sent, so ``timeout_ms`` never passes.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ VERSIONS = range(4)
 
 
 async def handle(context: RequestContext, request: CreatePartitionsRequest) -> CreatePartitionsResponse:
-    """Enlarge each topic; one that fails keeps no other from being enlarged.
+    """Add partitions to each topic; the failure of one topic does not affect the others.
 
     Raises:
-        PolicyViolationError: more partitions at once than a controller of Kafka takes.
+        PolicyViolationError: more partitions at once than a controller of Kafka accepts.
     """
     counts = Counter(topic.name for topic in request.topics)
     duplicate = InvalidRequestError("Duplicate topic name.")

@@ -1,10 +1,10 @@
-"""CreateTopics, versions 2-7: makes topics, or with ``validate_only`` says whether it would.
+"""CreateTopics, versions 2-7: create topics, or only check that with ``validate_only``.
 
-* 4: -1 partitions or replicas are the broker's defaults (taken in every version, as by Kafka).
-* 5: flexible; the response says how many partitions and replicas a new topic has, and its configurations (KIP-525).
-* 6: may be throttled by a quota; there are none here. 7: topic ids in the response (KIP-516).
+* 4: -1 partitions or replicas stand for the broker's defaults (accepted in every version, as by Kafka).
+* 5: flexible; the response has a new topic's partitions, replicas and configurations (KIP-525).
+* 6: a quota may throttle it; there are none here. 7: topic ids in the response (KIP-516).
 
-Nothing has to wait: a topic that is answered is known to every node, so ``timeout_ms`` never passes.
+Every node knows a new topic before the response is sent, so ``timeout_ms`` never passes.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from aioproducer.broker.config.describing import effective_topic
 from aioproducer.broker.controller.controller import TopicSpec
+from aioproducer.broker.handlers.config_sources import sources_of
 from aioproducer.broker.handlers.error_responses import error_code, error_message
-from aioproducer.broker.handlers.places import places_of
 from aioproducer.broker.image import TopicState
 from aioproducer.errors import InvalidReplicaAssignmentError, InvalidRequestError, KafkaError, PolicyViolationError
 from aioproducer.protocol.messages.topics import (
@@ -32,16 +32,16 @@ if TYPE_CHECKING:
 VERSIONS = range(2, 8)
 
 MAX_PARTITIONS = 10_000
-"""Of all the topics in a request, and of all that CreatePartitions asks for at once."""
+"""Maximum partitions of all topics in a request, and of those that CreatePartitions adds at once."""
 
 _CLUSTER_METADATA_TOPIC = "__cluster_metadata"
 
 
 async def handle(context: RequestContext, request: CreateTopicsRequest) -> CreateTopicsResponse:
-    """Make each topic; one that fails keeps no other from being made.
+    """Create each topic; the failure of one does not affect the others.
 
     Raises:
-        PolicyViolationError: more partitions at once than a controller of Kafka takes.
+        PolicyViolationError: more partitions at once than a controller of Kafka accepts.
     """
     counts = Counter(topic.name for topic in request.topics)
     single = [topic for topic in request.topics if counts[topic.name] == 1 and topic.name != _CLUSTER_METADATA_TOPIC]
@@ -108,5 +108,5 @@ def _configs(broker: BrokerNode, topic: TopicState) -> list[CreatableTopicConfig
             config_source=entry.source,
             is_sensitive=entry.is_sensitive,
         )
-        for entry in effective_topic(places_of(broker), topic.configs)
+        for entry in effective_topic(sources_of(broker), topic.configs)
     ]

@@ -1,6 +1,6 @@
-"""DeleteGroups, versions 0-3: groups without members are deleted, with the offsets that they keep.
+"""DeleteGroups, versions 0-3: delete groups without members, with their committed offsets.
 
-* 0, 1, 2: flexible. 3: a text beside the error.
+* 0, 1, 2: flexible. 3: an error text.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ VERSIONS = range(4)
 
 
 async def handle(context: RequestContext, request: DeleteGroupsRequest) -> DeleteGroupsResponse:
-    """Answered when the log says that they are gone; each group, or why it is not deleted."""
+    """Respond with the result for each group when the deletions are in the log."""
     groups = context.broker.groups
     return DeleteGroupsResponse(
         results=[

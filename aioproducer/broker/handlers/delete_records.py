@@ -1,7 +1,7 @@
-"""DeleteRecords, versions 0-2: have logs begin at later offsets (KIP-107).
+"""DeleteRecords, versions 0-2: move the start of logs to later offsets (KIP-107).
 
-* 0, 1: the base. 2: flexible. The offset -1 stands for the high watermark. The answer waits until all living replicas
-  have deleted, or says REQUEST_TIMED_OUT.
+* 0, 1: the base. 2: flexible. The offset -1 stands for the high watermark. The response waits until all living replicas
+  have deleted the records, or contains REQUEST_TIMED_OUT.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ _NO_LOW_WATERMARK = -1
 
 @dataclass(slots=True, eq=False)
 class _Deletion:
-    """One partition's deletion that not all replicas have followed yet."""
+    """The deletion in one partition, while some replicas have not followed it."""
 
     partition: Partition
     offset: int
     result: DeleteRecordsPartitionResult
 
     def is_over(self) -> bool:
-        """Whether there is nothing to wait for any more; the result says how it ended."""
+        """Whether nothing is left to wait for; the result contains the outcome."""
         try:
             low_watermark = self.partition.low_watermark
         except KafkaError as error:
@@ -55,7 +55,7 @@ class _Deletion:
 
 
 async def handle(context: RequestContext, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
-    """Delete in each partition, and wait for the followers for at most ``timeout_ms``."""
+    """Delete records in each partition, and wait for the followers for at most ``timeout_ms``."""
     waiting: list[_Deletion] = []
     topics = [
         DeleteRecordsTopicResult(

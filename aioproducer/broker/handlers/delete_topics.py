@@ -1,9 +1,9 @@
-"""DeleteTopics, versions 1-6: deletes topics.
+"""DeleteTopics, versions 1-6: delete topics.
 
-* 3: TOPIC_DELETION_DISABLED where topics cannot be deleted, INVALID_REQUEST before. 4: flexible. 5: error texts; may
-  be throttled by a quota; there are none here. 6: topics by id as well as by name (KIP-516).
+* 3: TOPIC_DELETION_DISABLED if topics cannot be deleted, INVALID_REQUEST before. 4: flexible. 5: error texts; a quota
+  may throttle it; there are none here. 6: topics by id or by name (KIP-516).
 
-Nothing has to wait: a topic is gone from every node when the response is sent, so ``timeout_ms`` never passes.
+A topic is deleted from every node before the response is sent, so ``timeout_ms`` never passes.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ VERSIONS = range(1, 7)
 
 
 async def handle(context: RequestContext, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
-    """Delete each topic; one that fails keeps no other from being deleted.
+    """Delete each topic; the failure of one does not affect the others.
 
     Raises:
         TopicDeletionDisabledError: delete.topic.enable is false.
-        InvalidRequestError: so it is, and the client is too old for the other error.
+        InvalidRequestError: the same, for clients that are too old for the other error.
     """
     broker = context.broker
     if not broker.config.delete_topic_enable:
@@ -61,7 +61,7 @@ def _failed(name: str | None, topic_id: bytes, error: BrokerError) -> DeletableT
 
 
 def _sorted_out(request: DeleteTopicsRequest) -> tuple[list[DeletableTopicResult], list[str], list[bytes]]:
-    """The failures that can be told from the request alone, and the names and the ids that are left."""
+    """Return the errors that follow from the request alone, and the remaining names and ids."""
     failures: list[DeletableTopicResult] = []
     names = Counter(request.topic_names)
     ids: Counter[bytes] = Counter()
@@ -89,7 +89,7 @@ def _sorted_out(request: DeleteTopicsRequest) -> tuple[list[DeletableTopicResult
 def _resolve(
     image: ClusterImage, names: list[str], ids: list[bytes]
 ) -> tuple[dict[str, bytes], list[DeletableTopicResult]]:
-    """The topics that are there, by name, and a failure for each that is not or that is meant twice."""
+    """Return the existing topics by name, and an error for each one that does not exist or is repeated."""
     failures: list[DeletableTopicResult] = []
     found: dict[str, bytes] = {}
     for topic_id in ids:

@@ -1,8 +1,8 @@
 """DescribeCluster, versions 0-2: the nodes of the cluster.
 
-* 0: the base. 1: brokers or controllers can be asked for (KIP-919). 2: fenced brokers as well (KIP-1073).
+* 0: the base. 1: the client selects brokers or controllers (KIP-919). 2: also fenced brokers (KIP-1073).
 
-A broker knows no addresses of controllers, and says so: UNSUPPORTED_ENDPOINT_TYPE, or MISMATCHED_ENDPOINT_TYPE.
+A broker knows no addresses of controllers: it answers UNSUPPORTED_ENDPOINT_TYPE or MISMATCHED_ENDPOINT_TYPE.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _CONTROLLERS: Final = 2
 
 
 async def handle(context: RequestContext, request: DescribeClusterRequest) -> DescribeClusterResponse:
-    """The nodes that are alive, and in version 2 on demand also the others.
+    """Return the nodes that are alive, and in version 2 on request also the others.
 
     Raises:
-        MismatchedEndpointTypeError: controllers were asked for.
-        UnsupportedEndpointTypeError: neither brokers nor controllers were.
+        MismatchedEndpointTypeError: the request is for controllers.
+        UnsupportedEndpointTypeError: the request is for neither brokers nor controllers.
     """
     _check(request.endpoint_type)
     image = context.broker.image

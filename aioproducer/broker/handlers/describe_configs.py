@@ -1,6 +1,6 @@
-"""DescribeConfigs, versions 1-4: the configurations of topics, of this node and of all nodes, and where they come from.
+"""DescribeConfigs, versions 1-4: the configurations of topics, of this node and of all nodes, and their sources.
 
-* 1: synonyms. 2: may be throttled by a quota; there are none here. 3: types and documentation. 4: flexible.
+* 1: synonyms. 2: a quota may throttle it; there are none here. 3: types and documentation. 4: flexible.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from aioproducer.broker.config.describing import (
     describe_topic,
 )
 from aioproducer.broker.controller.topic_rules import check_name
+from aioproducer.broker.handlers.config_sources import sources_of
 from aioproducer.broker.handlers.error_responses import error_code, error_message
-from aioproducer.broker.handlers.places import places_of
 from aioproducer.broker.handlers.resources import BROKER, RESOURCE_TYPES, TOPIC
 from aioproducer.errors import InvalidRequestError, KafkaError, UnknownTopicOrPartitionError
 from aioproducer.protocol.messages.configs import (
@@ -35,10 +35,10 @@ VERSIONS = range(1, 5)
 
 
 async def handle(context: RequestContext, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
-    """The configurations of each resource.
+    """Return the configurations of each resource.
 
     Raises:
-        InvalidRequestError: a resource is of a type that Kafka has none of.
+        InvalidRequestError: a resource has a type that does not exist in Kafka.
     """
     for resource in request.resources:
         if resource.resource_type not in RESOURCE_TYPES:
@@ -57,7 +57,7 @@ def _describe(
     try:
         entries = _entries(broker, resource)
     except UnknownTopicOrPartitionError as error:
-        # As Kafka, which has no text for it.
+        # Kafka has no error text here either.
         result.error_code = error.code
     except KafkaError as error:
         result.error_code, result.error_message = error_code(error), error_message(error)
@@ -71,10 +71,10 @@ def _entries(broker: BrokerNode, resource: DescribeConfigsResource) -> list[Entr
     name = resource.resource_name
     if resource.resource_type == TOPIC:
         check_name(name)
-        return describe_topic(places_of(broker), broker.image.topic(name).configs)
+        return describe_topic(sources_of(broker), broker.image.topic(name).configs)
     if resource.resource_type == BROKER:
         if not name:
-            return describe_cluster(places_of(broker))
+            return describe_cluster(sources_of(broker))
         try:
             node_id = int(name)
         except ValueError:
@@ -83,7 +83,7 @@ def _entries(broker: BrokerNode, resource: DescribeConfigsResource) -> list[Entr
             raise InvalidRequestError(
                 f"Unexpected broker id, expected {broker.node_id} or empty string, but received {name}"
             )
-        return describe_broker(places_of(broker))
+        return describe_broker(sources_of(broker))
     raise InvalidRequestError(f"Unsupported resource type: {RESOURCE_TYPES[resource.resource_type]}")
 
 

@@ -1,4 +1,4 @@
-"""DescribeProducers, version 0: the producers that partitions remember, and their open transactions (KIP-664)."""
+"""DescribeProducers, version 0: the producers known to partitions, and their open transactions (KIP-664)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ VERSIONS = range(1)
 
 
 async def handle(context: RequestContext, request: DescribeProducersRequest) -> DescribeProducersResponse:
-    """Describe each partition of which there is a replica here, whether this node leads it or not, as Kafka does."""
+    """Describe each partition with a replica on this node, whether this node leads it or not, as Kafka does."""
     return DescribeProducersResponse(
         topics=[
             TopicResponse(
@@ -59,7 +59,7 @@ def _describe(context: RequestContext, topic: str, index: int) -> PartitionRespo
 
 
 def _why_absent(topic: str) -> tuple[int, str | None]:
-    """Error code and message of a topic that does not exist; Kafka has a message here, and none of a partition."""
+    """Return code and message for an unknown topic; Kafka has a message here, but none for an unknown partition."""
     try:
         check_name(topic)
     except InvalidTopicError as error:

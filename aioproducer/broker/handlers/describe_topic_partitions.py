@@ -1,4 +1,4 @@
-"""DescribeTopicPartitions, version 0: the partitions of topics in the order of their names, a page at a time (KIP-966).
+"""DescribeTopicPartitions, version 0: the partitions of topics in the order of their names, in pages (KIP-966).
 
 Eligible leader replicas are not kept; their lists are empty.
 """
@@ -28,10 +28,10 @@ VERSIONS = range(1)
 
 
 async def handle(context: RequestContext, request: DescribeTopicPartitionsRequest) -> DescribeTopicPartitionsResponse:
-    """As many partitions as the request and the broker allow, and where the next page begins.
+    """Return as many partitions as the request and the broker allow, and the start of the next page.
 
     Raises:
-        InvalidRequestError: the cursor is at none of the topics asked for, or at no partition.
+        InvalidRequestError: the cursor's topic is not in the request, or its partition is invalid.
     """
     image = context.broker.image
     cursor = request.cursor

@@ -16,7 +16,7 @@ VERSIONS = range(1)
 
 
 async def handle(context: RequestContext, request: DescribeTransactionsRequest) -> DescribeTransactionsResponse:
-    """Each transactional id, or why it cannot be described."""
+    """Return the state of each transactional id, or its error."""
     coordinator = context.broker.transactions
     return DescribeTransactionsResponse(
         transaction_states=[coordinator.describe(transactional_id) for transactional_id in request.transactional_ids]

@@ -1,8 +1,8 @@
-"""EndTxn, versions 0-5: a transaction is committed or aborted.
+"""EndTxn, versions 0-5: commit or abort a transaction.
 
-* 0, 1: the base. 2: PRODUCER_FENCED, before INVALID_PRODUCER_EPOCH. 3: flexible.
-* 4: a client may be told that aborting its transaction cures an error (KIP-890).
-* 5: the epoch rises with each transaction, and the answer has the producer for the next one (KIP-890).
+* 0, 1: the base. 2: PRODUCER_FENCED instead of INVALID_PRODUCER_EPOCH. 3: flexible.
+* 4: an error may be TRANSACTION_ABORTABLE: aborting the transaction resolves it (KIP-890).
+* 5: the epoch rises with each transaction, and the response has the producer for the next one (KIP-890).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _FIRST_WITH_NEW_EPOCH: Final = 5
 
 
 async def handle(context: RequestContext, request: EndTxnRequest) -> EndTxnResponse:
-    """Answered when the outcome is in the log; markers are written afterwards."""
+    """Respond when the outcome is in the log; markers are written afterwards."""
     code, producer = await context.broker.transactions.end_transaction(
         request.transactional_id,
         ProducerIdAndEpoch(request.producer_id, request.producer_epoch),

@@ -1,6 +1,6 @@
-"""The answer to a whole request that failed: the error stands where a client looks for it.
+"""The response to a request that failed as a whole: the error is where a client of that API expects it.
 
-Kafka's ``getErrorResponse`` of each request, and what takes a part out of a request so that it alone fails.
+Equivalent to Kafka's ``getErrorResponse`` of each request. Also removes parts of a request that fail alone.
 """
 
 from __future__ import annotations
@@ -91,22 +91,22 @@ from aioproducer.protocol.messages.transactions import (
 )
 from aioproducer.protocol.schema import Struct
 
-# A topic of a request, one of its partitions, a response: which class, the caller's table knows.
+# A topic of a request, one of its partitions, or a response; the caller's table has the classes.
 Part = Any
 
 PRODUCE_NEEDS_NO_RESPONSE: Final = 0
-"""``acks`` of a Produce request that is not answered."""
+"""``acks`` of a Produce request without a response."""
 
 
 def error_code(error: BaseException) -> int:
-    """The code that stands for ``error``; -1 for what the protocol has no code for."""
+    """Return the code of ``error``; -1 if the protocol has none for it."""
     return error.code if isinstance(error, BrokerError) else UnknownServerError.code
 
 
 def error_message(error: BaseException) -> str | None:
-    """What ``error`` says beyond its code, for the responses that have room for it.
+    """Return the text of ``error`` beyond its code, for responses with a field for it.
 
-    Nothing of an error without a code: who asks need not know of our insides (Kafka's ApiError).
+    An error without a code has no text: clients must not see internal details (Kafka's ``ApiError``).
     """
     code = error_code(error)
     if code == UnknownServerError.code or not isinstance(error, KafkaError):
@@ -116,10 +116,10 @@ def error_message(error: BaseException) -> str | None:
 
 
 def error_response(request: Request[Response], version: int, error: BaseException) -> Response | None:
-    """The response that says ``error`` of all that ``request`` asked for; ``None`` where the client expects no response
-    and is told by the end of its connection.
+    """Return the response with ``error`` for all parts of ``request``.
 
-    Requests that no line of the table is about have their error code at the top of the response.
+    ``None`` if the client expects no response; its connection is closed instead. Requests without an entry in the table
+    have their error code at the top of the response.
     """
     code = error_code(error)
     make = _ERROR_RESPONSES.get(request.schema.api_key)
@@ -135,7 +135,7 @@ def error_response(request: Request[Response], version: int, error: BaseExceptio
 def _produce(request: ProduceRequest, version: int, code: int, message: str | None) -> ProduceResponse | None:
     if request.acks == PRODUCE_NEEDS_NO_RESPONSE:
         return None
-    # What is named twice is answered once.
+    # A partition that occurs twice is answered once.
     topics: dict[tuple[str, bytes], dict[int, None]] = {}
     for topic in request.topic_data:
         indexes = topics.setdefault((topic.name, topic.topic_id), {})
@@ -356,7 +356,7 @@ def _delete_topics(request: DeleteTopicsRequest, version: int, code: int, messag
 def _of_partitions(
     response_class: type[Response], topic_class: type[Struct], partition_class: type[Struct], **more: object
 ) -> Callable[[Part, int, int, str | None], Response]:
-    """For responses with an error code in each partition of each topic; ``more`` is said of each partition."""
+    """For responses with an error code in each partition of each topic; ``more`` sets further fields of each."""
     names = topic_class.schema.names
     index_name = "partition" if "partition" in partition_class.schema.names else "partition_index"
 
@@ -380,7 +380,7 @@ def _of_resources(
     results: str,
     result_class: type[DescribeConfigsResult | AlterConfigsResourceResponse],
 ) -> Callable[[Part, int, int, str | None], Response]:
-    """For responses with an error code for each resource, in the list of the name ``results``."""
+    """For responses with an error code for each resource, in the list named ``results``."""
 
     def make(request: Part, version: int, code: int, message: str | None) -> Response:
         fields = {
@@ -441,17 +441,17 @@ _ERROR_RESPONSES: Final[dict[int, Callable[[Part, int, int, str | None], Respons
 
 @dataclass(frozen=True, slots=True)
 class TopicList:
-    """Where a request lists topics, and its response what became of them."""
+    """The field with the topics of a request, and the one with their results in the response."""
 
     topics: str
     results: str
     partitions: str | None = None
     answers: str = "partitions"
-    """Where a topic's result lists what became of its partitions."""
+    """The field of a topic's result with its partitions' results."""
     index: str = "partition_index"
     name: str = "name"
     has_plain_names: bool = False
-    """The list is of names, not of structs."""
+    """Whether the list has names instead of structs."""
 
 
 TOPIC_LISTS: Final[dict[int, tuple[TopicList, ...]]] = {
@@ -468,7 +468,7 @@ TOPIC_LISTS: Final[dict[int, tuple[TopicList, ...]]] = {
         TopicList("topic_names", "responses", has_plain_names=True),
     ),
 }
-"""The requests of which a part can be taken out; see ``take_out``."""
+"""The requests with parts that ``take_out`` can remove."""
 
 
 def take_out(
@@ -477,8 +477,9 @@ def take_out(
     error_for: Callable[[str | None, int | None], BrokerError | None],
     name_of: Callable[[bytes], str | None],
 ) -> list[Response | None]:
-    """Take the parts that ``error_for(topic, partition)`` has an error for out of ``request``, and return the
-    ``error_response`` of each of them. ``name_of`` a topic's id is for requests that name topics by id.
+    """Remove the parts of ``request`` that ``error_for(topic, partition)`` has an error for.
+
+    Returns the ``error_response`` of each. ``name_of`` resolves topic ids.
     """
     taken: list[Response | None] = []
     for shape in TOPIC_LISTS[request.schema.api_key]:
@@ -503,7 +504,7 @@ def _divide(
     shape: TopicList,
     error_for: Callable[[str | None, int | None], BrokerError | None],
 ) -> tuple[list[Part], list[tuple[Part, BrokerError]]]:
-    """What remains of a topic, and its failed parts."""
+    """Return the rest of a topic, and its failed parts."""
     if shape.partitions is None:
         error = error_for(name, None)
         return ([topic], []) if error is None else ([], [(topic, error)])
@@ -520,18 +521,18 @@ def _divide(
 
 
 def _with(message: Part, changes: dict[str, object]) -> Part:
-    """A copy of ``message`` with other values in some fields."""
+    """Return a copy of ``message`` with other values in some fields."""
     fields = {name: getattr(message, name) for name in message.schema.names}
     return type(message)(**{**fields, **changes})
 
 
 def is_empty(request: Request[Response]) -> bool:
-    """Whether nothing is left of a request after ``take_out``."""
+    """Whether no part of a request is left after ``take_out``."""
     return not any(getattr(request, shape.topics) for shape in TOPIC_LISTS[request.schema.api_key])
 
 
 def merge(request: Request[Response], responses: list[Response]) -> Response:
-    """One response of those to the parts of ``request``, of which there is at least one."""
+    """Merge the responses to the parts of ``request``, of which there is at least one, into one response."""
     shape = TOPIC_LISTS[request.schema.api_key][0]
     merged = responses[0]
     for response in responses[1:]:
@@ -546,7 +547,7 @@ def merge(request: Request[Response], responses: list[Response]) -> Response:
 
 
 def _same_topic(one: Part, other: Part, shape: TopicList) -> bool:
-    """Whether two results are of one topic and have to become one."""
+    """Whether two results belong to one topic and must be merged."""
     if shape.partitions is None:
         return False
     return all(getattr(one, name) == getattr(other, name) for name in (shape.name, "topic_id") if hasattr(one, name))

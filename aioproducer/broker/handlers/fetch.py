@@ -1,13 +1,13 @@
-"""Fetch, versions 4-18: read batches of some partitions, waiting for them for a while.
+"""Fetch, versions 4-18: read batches of partitions, and wait for them up to a limit.
 
 * 4: isolation level. 5: log start offset. 7: fetch sessions (KIP-227). 9: the reader's leader epoch (KIP-320).
-* 10: zstd; before, the partitions of topics that are compressed so on the broker cannot be read. 11: readers may read
-  from followers. 12: flexible; divergence of logs is told here (KIP-595). 13: topics by id (KIP-516).
-* 15: who follows (KIP-903). 16: where the leader has gone (KIP-951). 17, 18: what controllers need.
+* 10: zstd; older versions cannot read topics that the broker compresses by it. 11: readers may read from followers.
+  12: flexible; divergence of logs is returned here (KIP-595). 13: topics by id (KIP-516).
+* 15: the follower's id and epoch (KIP-903). 16: the current leader (KIP-951). 17, 18: fields for controllers.
 
-Batches are sent whole, as the log holds them; unlike Kafka this broker does not cut the last one off. One partition
-gives at most ``LONGEST_READ`` bytes at once (or one batch), however much is asked for, so that no reader holds the
-loop for long: what is missing comes with the reader's next request.
+Batches are sent whole, as stored in the log; unlike Kafka this broker does not cut the last one off. One read of a
+partition returns at most ``LONGEST_READ`` bytes (or one batch), whatever the request allows, so that no reader blocks
+the loop for long. The reader's next request returns the rest.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 from aioproducer.broker.handlers.error_responses import error_code
 from aioproducer.broker.handlers.fetch_session import FIRST_VERSION_WITH_IDS, WantedPartition
 from aioproducer.broker.handlers.leaders import LEADER_MOVED, LeaderFinder
-from aioproducer.broker.turns import Turns
+from aioproducer.broker.yielding import LoopYielder
 from aioproducer.errors import (
     FetchSessionIdNotFoundError,
     FetchSessionTopicIdError,
@@ -55,11 +55,11 @@ if TYPE_CHECKING:
 VERSIONS = range(4, 19)
 
 LONGEST_READ: Final = 2 * 1024 * 1024
-"""How many bytes are read of one partition for one response, in which there may be many partitions."""
+"""Bytes read of one partition for one response, which may have many partitions."""
 
 _READ_UNCOMMITTED: Final = 0
 _READ_COMMITTED: Final = 1
-# The errors of a session, which are not those of a partition.
+# Errors of a session, as opposed to those of a partition.
 _SESSION_ERRORS: Final = frozenset(
     (FetchSessionIdNotFoundError.code, InvalidFetchSessionEpochError.code, FetchSessionTopicIdError.code)
 )
@@ -86,7 +86,7 @@ class _Reading:
         return self.is_follower or self.version < 11
 
     def partition(self, wanted: WantedPartition) -> Partition:
-        """The replica to read; raises ``KafkaError``."""
+        """Return the replica to read; raises ``KafkaError``."""
         assert wanted.topic is not None
         fault = self.context.error_for(wanted.topic, wanted.request.partition)
         if fault is not None:
@@ -102,7 +102,7 @@ class _Reading:
         return partition
 
     def end_offset(self, partition: Partition) -> int:
-        """Where the part of the log ends that the reader may see."""
+        """Return the end of the part of the log that the reader may see."""
         if self.is_follower:
             return partition.log_end_offset
         return partition.last_stable_offset if self.is_read_committed else partition.high_watermark
@@ -110,10 +110,11 @@ class _Reading:
     def read(
         self, wanted: WantedPartition, partition: Partition, room: int, *, first: bool, is_repeated: bool
     ) -> _Read:
-        """What the reader gets of one partition.
+        """Read one partition for the reader.
 
-        ``room`` is what the response has left; with ``first`` a batch may exceed all limits (KIP-74). A follower's
-        progress is noted unless ``is_repeated``. Raises ``KafkaError``.
+        ``room`` is the rest of the response's limit; with ``first`` a batch may exceed all limits (KIP-74). A
+        follower's
+        progress is recorded unless ``is_repeated``. Raises ``KafkaError``.
         """
         request = wanted.request
         if self.is_follower:
@@ -145,7 +146,7 @@ class _Reading:
                 self.replica_epoch,
                 leader_end_offset=log_end_offset,
             )
-            # The follower is to hear of a high watermark that its own progress has moved.
+            # The response includes a high watermark that the follower's own progress has moved.
             data.high_watermark = max(data.high_watermark, partition.high_watermark)
         if self.version < 10 and partition.log.config.compression_type == "zstd":
             return _Read(wanted, _absent(request.partition, UnsupportedCompressionTypeError.code))
@@ -153,12 +154,12 @@ class _Reading:
         if size:
             data.records = records
         has_more = request.fetch_offset < self.end_offset(partition)
-        # Who is to come into the ISR may be refused now and taken later, so each of its requests counts.
-        is_settled = not has_more and not (self.is_follower and self.replica_id not in partition.isr)
-        return _Read(wanted, data, size, has_more, is_settled)
+        # A follower outside the ISR may be refused now and accepted later, so each of its requests counts.
+        is_idle = not has_more and not (self.is_follower and self.replica_id not in partition.isr)
+        return _Read(wanted, data, size, has_more, is_idle)
 
     def _check_follower(self, partition: Partition, current_leader_epoch: int) -> None:
-        """Raise ``KafkaError`` where the reader is none of the partition's replicas."""
+        """Raise ``KafkaError`` unless the reader is one of the partition's replicas."""
         if current_leader_epoch == -1 and self.replica_id not in partition.followers:
             raise NotLeaderOrFollowerError(
                 f"Replica {self.replica_id} is no replica of {partition.topic}-{partition.index}"
@@ -168,7 +169,7 @@ class _Reading:
     def _records(
         self, partition: Partition, offset: int, max_bytes: int, first: bool
     ) -> tuple[Sequence[Buffer], Sequence[StoredAbort]]:
-        """The batches that the reader gets, and the aborted transactions that some of them may belong to."""
+        """Return the batches for the reader, and the aborted transactions that some of them may belong to."""
         start, end = partition.log_start_offset, partition.log_end_offset
         if not start <= offset <= end:
             raise OffsetOutOfRangeError(
@@ -179,7 +180,7 @@ class _Reading:
         if offset >= up_to:
             return (), ()
         if max_bytes < 0:
-            # Kafka has no other answer to that.
+            # Kafka responds with this error too.
             raise UnknownServerError(f"Invalid max size {max_bytes} for log read")
         limit = min(max_bytes, LONGEST_READ)
         if self.is_read_committed and not self.is_follower:
@@ -189,7 +190,7 @@ class _Reading:
 
 @dataclass(slots=True)
 class _Read:
-    """What a partition gave."""
+    """The result of reading a partition."""
 
     wanted: WantedPartition
     data: PartitionData
@@ -197,20 +198,20 @@ class _Read:
     """Bytes of records."""
     has_more: bool = False
     """Whether there are records at the reader's offset."""
-    is_settled: bool = False
-    """Whether it is no use to read again before the partition moves."""
+    is_idle: bool = False
+    """Whether reading again is useless before the partition changes."""
 
     @property
     def is_urgent(self) -> bool:
-        """Whether the reader is to hear of it at once."""
+        """Whether the response must be sent at once."""
         return bool(self.data.error_code) or self.data.diverging_epoch.epoch >= 0
 
 
 async def handle(context: RequestContext, request: FetchRequest) -> FetchResponse:
-    """Read the partitions of the request and its session, or wait for ``min_bytes`` of them.
+    """Read the partitions of the request and its session, or wait until they have ``min_bytes``.
 
     Raises:
-        UnknownServerError: there is no such isolation level.
+        UnknownServerError: the isolation level does not exist.
     """
     broker = context.broker
     version = context.version
@@ -218,7 +219,7 @@ async def handle(context: RequestContext, request: FetchRequest) -> FetchRespons
     if fault is not None and fault.code in _SESSION_ERRORS:
         return FetchResponse(error_code=fault.code)
     if request.isolation_level not in (_READ_UNCOMMITTED, _READ_COMMITTED):
-        # As in Kafka, which fails on it.
+        # Kafka responds with this error too.
         raise UnknownServerError(f"Unknown isolation level {request.isolation_level}")
     is_new = version >= 15
     max_bytes = min(request.max_bytes, broker.config.fetch_max_bytes)
@@ -239,8 +240,8 @@ async def handle(context: RequestContext, request: FetchRequest) -> FetchRespons
     except KafkaError as error:
         return FetchResponse(error_code=error_code(error))
     reads = _Reads(reading, session)
-    with session.moves.told_to(reads.move):
-        # A fault is of the test's making: no partition tells of it.
+    with session.moves.notifying(reads.move):
+        # A fault comes from a test, so no partition notifies of it.
         await reads.read_all(session.wanted(all_partitions=fault is not None or context.fault is not None))
         if request.max_wait_ms > 0 and reads.can_get_more and not reads.is_enough:
             await reads.wait(request.max_wait_ms / 1000)
@@ -251,7 +252,7 @@ async def handle(context: RequestContext, request: FetchRequest) -> FetchRespons
             for wanted, data in results:
                 if data.error_code in LEADER_MOVED and wanted.topic is not None:
                     data.current_leader = leaders.find(wanted.topic, data.partition_index)
-        response = session.response(results, reads.settled())
+        response = session.response(results, reads.idle())
     if not reading.is_follower:
         response.node_endpoints = leaders.endpoints
     return response
@@ -263,7 +264,7 @@ def _is_absent(broker: BrokerNode, topic: str, index: int) -> bool:
 
 
 def _absent(index: int, code: int) -> PartitionData:
-    """The answer where nothing is known of a partition (Kafka's FetchResponse.partitionResponse)."""
+    """Return the response for an unknown partition (Kafka's ``FetchResponse.partitionResponse``)."""
     return PartitionData(
         partition_index=index, error_code=code, high_watermark=-1, aborted_transactions=[], records=b""
     )
@@ -272,7 +273,7 @@ def _absent(index: int, code: int) -> PartitionData:
 def _failed(index: int, error: KafkaError, version: int) -> PartitionData:
     code = error_code(error)
     if code == KafkaStorageError.code and version <= 5:
-        # Readers that old do not know the newer error.
+        # Older readers do not know the newer error.
         code = NotLeaderOrFollowerError.code
     return PartitionData(
         partition_index=index, error_code=code, high_watermark=-1, aborted_transactions=None, records=b""
@@ -280,22 +281,22 @@ def _failed(index: int, error: KafkaError, version: int) -> PartitionData:
 
 
 class _Reads:
-    """What a request's partitions give."""
+    """The results of a request's partitions."""
 
     def __init__(self, reading: _Reading, session: FetchContext) -> None:
         self._reading = reading
         self._session = session
         self._found: dict[Key, _Read] = {}
         self._absent: dict[Key, tuple[WantedPartition, PartitionData]] = {}
-        """Partitions that are not there: they end no wait."""
+        """Partitions that do not exist: they do not end the wait."""
         self._moved: dict[Key, None] = {}
-        """Those that have moved since they were read."""
+        """Partitions that have changed since they were read."""
         self._total = 0
         self._is_urgent = False
         self._woken: asyncio.Future[None] | None = None
 
     def move(self, key: Key) -> None:
-        """A partition has moved."""
+        """Record that a partition has changed."""
         self._moved[key] = None
         self._wake()
 
@@ -310,12 +311,12 @@ class _Reads:
 
     @property
     def is_enough(self) -> bool:
-        """Whether the reader is answered at once: with enough bytes, or with an error or divergence."""
+        """Whether the response is sent at once: there are enough bytes, or an error or a divergence."""
         return self._is_urgent or self._total >= self._reading.min_bytes
 
     async def read_all(self, wanted: list[WantedPartition]) -> None:
         """Read ``wanted`` within the limits of the request."""
-        turns = Turns()
+        yielder = LoopYielder()
         room = self._reading.max_bytes
         first = True
         for partition in wanted:
@@ -327,10 +328,10 @@ class _Reads:
             if found.size:
                 first = False
                 room = max(0, room - found.size)
-            await turns.pause()
+            await yielder.pause()
 
     def _absence(self, wanted: WantedPartition) -> PartitionData | None:
-        """What is answered for a partition that is not there; ``None`` where it is."""
+        """Return the response for a partition that does not exist; ``None`` if it does."""
         if wanted.topic is None:
             return _absent(wanted.request.partition, UnknownTopicIdError.code)
         if _is_absent(self._reading.context.broker, wanted.topic, wanted.request.partition):
@@ -346,7 +347,7 @@ class _Reads:
             found = self._reading.read(wanted, partition, room, first=first, is_repeated=is_repeated)
         except KafkaError as error:
             found = _Read(wanted, _failed(wanted.request.partition, error, self._reading.version))
-        # What the reading itself has moved is in what was read.
+        # Changes that the read itself has made are part of its result.
         self._moved.pop(key, None)
         self._absent.pop(key, None)
         before = self._found.get(key)
@@ -358,7 +359,7 @@ class _Reads:
     async def wait(self, timeout: float) -> None:
         """Wait until the partitions have ``min_bytes``, or one of them fails, for at most ``timeout`` seconds.
 
-        Only those are read again that have moved, or had more than there was room for.
+        Only partitions that have changed, or had more than there was room for, are read again.
         """
         for key, found in self._found.items():
             if found.size or found.has_more:
@@ -372,7 +373,7 @@ class _Reads:
 
         loop = asyncio.get_running_loop()
         timer = loop.call_later(timeout, give_up)
-        turns = Turns()
+        yielder = LoopYielder()
         try:
             while True:
                 while self._moved:
@@ -382,7 +383,7 @@ class _Reads:
                         self._read(wanted, self._reading.max_bytes, first=True, is_repeated=True)
                         if self._is_urgent:
                             return
-                        await turns.pause()
+                        await yielder.pause()
                 if is_over or self.is_enough:
                     return
                 self._woken = loop.create_future()
@@ -391,8 +392,8 @@ class _Reads:
             timer.cancel()
 
     async def fit(self) -> None:
-        """Read again what has moved, or does not fit the response together with the others."""
-        turns = Turns()
+        """Read those partitions again that have changed, or do not fit into the response with the others."""
+        yielder = LoopYielder()
         room = self._reading.max_bytes
         first = True
         for found in sorted(self._found.values(), key=lambda found: found.wanted.turn):
@@ -402,13 +403,13 @@ class _Reads:
             if found.size:
                 first = False
                 room = max(0, room - found.size)
-            await turns.pause()
+            await yielder.pause()
 
     def results(self) -> list[tuple[WantedPartition, PartitionData]]:
-        """What each partition gave, in the order of reading; behind them those that are not there."""
+        """Return the result of each partition in the order of reading, then those that do not exist."""
         found = sorted(self._found.values(), key=lambda found: found.wanted.turn)
         return [(read.wanted, read.data) for read in found] + list(self._absent.values())
 
-    def settled(self) -> list[Key]:
-        """Those that have nothing more to say until they move."""
-        return [key for key, found in self._found.items() if found.is_settled and key not in self._moved]
+    def idle(self) -> list[Key]:
+        """Return the keys of partitions that have nothing to return before they change."""
+        return [key for key, found in self._found.items() if found.is_idle and key not in self._moved]

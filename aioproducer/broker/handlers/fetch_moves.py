@@ -1,4 +1,4 @@
-"""Which partitions of a reader have moved, so that one with thousands of partitions costs what happens in them."""
+"""Tracks which partitions of a reader have changed, so that the cost depends on changes and not on partitions."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ Listener: TypeAlias = Callable[[Key], None]
 class FetchMoves:
     """Watches the partitions that a request or a session has read.
 
-    They are watched as long as a request listens or the session is ``kept``.
+    They are watched while a request listens, or the session is ``kept``.
     """
 
     __slots__ = ("_is_kept", "_listeners", "_watched", "moved")
 
     def __init__(self) -> None:
         self.moved: set[Key] = set()
-        """What the next request of the session has to read: all but what was read since it last moved, and had
-        nothing to give."""
+        """The partitions that the next request of the session must read: all except those without changes since a read
+        that
+        returned nothing."""
         self._watched: dict[Key, tuple[Partition, Watcher]] = {}
         self._listeners: dict[Listener, None] = {}
         self._is_kept = False
@@ -36,17 +37,17 @@ class FetchMoves:
         return len(self._watched)
 
     def keep(self) -> None:
-        """A session goes on with this."""
+        """Keep watching after the request, for a session."""
         self._is_kept = True
 
     def end(self) -> None:
-        """The session is over. A request of it that still waits is told of moves to its end."""
+        """End the session. A request of it that still waits is notified to its end."""
         self._is_kept = False
         self._close_unused()
 
     @contextmanager
-    def told_to(self, listener: Listener) -> Iterator[None]:
-        """Within, ``listener`` is called with each partition that moves, and stays so."""
+    def notifying(self, listener: Listener) -> Iterator[None]:
+        """Within this context call ``listener`` with each partition that changes."""
         self._listeners[listener] = None
         try:
             yield
@@ -61,7 +62,7 @@ class FetchMoves:
             self._watched.clear()
 
     def watch(self, key: Key, partition: Partition) -> None:
-        """From now on ``key`` is this ``partition``."""
+        """Map ``key`` to this ``partition`` from now on."""
         known = self._watched.get(key)
         if known is not None:
             if known[0] is partition:
@@ -72,7 +73,7 @@ class FetchMoves:
         partition.add_watcher(watcher)
 
     def forget(self, key: Key) -> None:
-        """The session reads ``key`` no more."""
+        """Stop watching ``key``, which the session no longer reads."""
         self.moved.discard(key)
         partition, watcher = self._watched.pop(key, (None, None))
         if partition is not None and watcher is not None:
@@ -81,7 +82,7 @@ class FetchMoves:
     def _move(self, key: Key, partition: Partition) -> None:
         self.moved.add(key)
         if partition.is_removed:
-            # A session that nobody uses any more must not keep the log of a deleted topic alive.
+            # An unused session must not keep the log of a deleted topic in memory.
             self.forget(key)
             self.moved.add(key)
         for listener in tuple(self._listeners):

@@ -1,11 +1,11 @@
-"""Incremental fetch sessions (KIP-227): a reader of many partitions names them once, and then only says and hears what
-has changed.
+"""Incremental fetch sessions (KIP-227): a reader of many partitions lists them once; later messages contain changes.
 
-The rules are those of Kafka's ``FetchSession``: a session has an epoch that rises with every request, so that neither
-side can miss one; partitions without news are left out of a response; sessions are few (max.incremental.fetch.session.
-cache.slots), and a new one takes the place of one that is smaller or was not used for two minutes.
+The rules are those of Kafka's ``FetchSession``. A session has an epoch that rises with every request, so neither side
+can miss one. Partitions without changes are left out of a response. The number of sessions is limited
+(``max.incremental.fetch.session.cache.slots``); a new one replaces one that is smaller or was not used for two minutes.
 
-Unlike there a request reads only what it names and what may have something to say: a session watches its partitions.
+Unlike in Kafka a request reads only the partitions that it lists or that may have changed: a session watches its
+partitions.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ NO_SESSION: Final = 0
 INITIAL_EPOCH: Final = 0
 FINAL_EPOCH: Final = -1
 EVICTION_MS: Final = 120_000
-"""For how long a session that was not used, or a new one of its kind, is kept from others."""
+"""Milliseconds for which an unused session, or a new one of its kind, is protected from replacement."""
 FIRST_VERSION_WITH_IDS: Final = 13
 
 _LAST_EPOCH: Final = 2**31 - 1
@@ -45,7 +45,7 @@ _IDS: Final = 2**31 - 1
 
 
 def next_epoch(epoch: int) -> int:
-    """The epoch of the request after one with ``epoch``."""
+    """Return the epoch of the request after one with ``epoch``."""
     if epoch < 0:
         return FINAL_EPOCH
     return 1 if epoch == _LAST_EPOCH else epoch + 1
@@ -53,27 +53,27 @@ def next_epoch(epoch: int) -> int:
 
 @dataclass(slots=True)
 class WantedPartition:
-    """A partition that a request reads, named in it or in its session."""
+    """A partition that a request reads, listed in the request or its session."""
 
     key: Key
     topic: str | None
-    """``None`` where the id is unknown."""
+    """``None`` if the id is unknown."""
     topic_id: bytes
     request: FetchPartition
     turn: int
-    """Partitions are read in this order: who gave records stands behind who did not."""
+    """Partitions are read in this order: those that returned records are behind those that did not."""
     high_watermark: int = -1
-    """What the reader was told last, where it is in a session."""
+    """The values in the reader's last response, if it is in a session."""
     log_start_offset: int = -1
 
-    def has_news(self, data: PartitionData) -> bool:
-        """Whether a session's response needs ``data``, which counts as told from now on."""
+    def has_changes(self, data: PartitionData) -> bool:
+        """Whether a session's response needs ``data``; if so, its values count as sent."""
         news = bool(data.records) or data.error_code != 0
         news = news or data.preferred_read_replica != -1 or data.diverging_epoch.epoch >= 0
         if self.high_watermark != data.high_watermark or self.log_start_offset != data.log_start_offset:
             news = True
             self.log_start_offset = data.log_start_offset
-        # After an error the partition is answered once more, when it is well again.
+        # After an error the partition is included once more when it has recovered.
         self.high_watermark = -1 if data.error_code else data.high_watermark
         return news
 
@@ -81,21 +81,21 @@ class WantedPartition:
 Results: TypeAlias = Sequence[tuple[WantedPartition, PartitionData]]
 
 _Reader: TypeAlias = tuple[int, int, int, int, int]
-"""What a session's requests have in common: version, isolation level, and who the follower is, if it is one."""
+"""The common properties of a session's requests: version, isolation level, and the follower's id if it is one."""
 
 
 @dataclass(slots=True, eq=False)
 class FetchSession:
-    """What a reader wants, and has been told."""
+    """The partitions of a reader, and the state that it has received."""
 
     session_id: int
     is_privileged: bool
-    """A follower's."""
+    """Whether it belongs to a follower."""
     uses_topic_ids: bool
     created_ms: int
     last_used_ms: int
     epoch: int
-    """Of the request to come."""
+    """The epoch of the next request."""
     moves: FetchMoves
     partitions: dict[Key, WantedPartition] = field(default_factory=dict)
     _reader: _Reader | None = None
@@ -106,12 +106,12 @@ class FetchSession:
         self.partitions[partition.key] = partition
         partition.turn = next(self._turns)
 
-    def gave_records(self, partition: WantedPartition) -> None:
+    def move_to_end(self, partition: WantedPartition) -> None:
         """Read it after all others."""
         partition.turn = next(self._turns)
 
     def update(self, wanted: Iterable[WantedPartition], forgotten: Iterable[Key]) -> None:
-        """Take over what a request changes."""
+        """Apply the changes in a request."""
         for partition in wanted:
             known = self.partitions.get(partition.key)
             if known is None:
@@ -124,40 +124,40 @@ class FetchSession:
             self.moves.forget(key)
 
     def read_by(self, reader: _Reader) -> None:
-        """Who reads, and how; another one may get other answers of all partitions."""
+        """Set the reader; another one may get other results, so all partitions are read again."""
         if reader != self._reader:
             self._reader = reader
             self.moves.moved.update(self.partitions)
 
     def rank(self) -> tuple[bool, int, int]:
-        """Sessions with the lowest rank give way first."""
+        """Sessions with the lowest rank are replaced first."""
         return self.is_privileged, len(self.partitions), self.session_id
 
 
 class FetchContext(ABC):
-    """What a request reads, and how it is answered."""
+    """The partitions of a request, and its kind of response."""
 
     moves: FetchMoves
 
     @property
     @abstractmethod
     def partitions(self) -> Mapping[Key, WantedPartition]:
-        """All that the request is about, named or not."""
+        """All partitions of the request or its session, listed in it or not."""
 
     @abstractmethod
     def wanted(self, *, all_partitions: bool = False) -> list[WantedPartition]:
-        """The partitions to read, in this order; the others, unless asked for, can have nothing to say."""
+        """Return the partitions to read, in order; the others, left out by default, have no changes."""
 
     @abstractmethod
-    def response(self, results: Results, settled: Collection[Key] = ()) -> FetchResponse:
-        """The response, of what was read of all that is ``wanted`` and of what moved since.
+    def response(self, results: Results, idle: Collection[Key] = ()) -> FetchResponse:
+        """Build the response from the results of all ``wanted`` partitions and of those that changed since.
 
-        ``settled`` have nothing more to say before they move.
+        ``idle`` partitions have nothing to return before they change.
         """
 
 
 class SessionlessContext(FetchContext):
-    """A request of its own."""
+    """A request without a session."""
 
     def __init__(self, wanted: Mapping[Key, WantedPartition]) -> None:
         self._wanted = wanted
@@ -170,12 +170,12 @@ class SessionlessContext(FetchContext):
     def wanted(self, *, all_partitions: bool = False) -> list[WantedPartition]:
         return list(self._wanted.values())
 
-    def response(self, results: Results, settled: Collection[Key] = ()) -> FetchResponse:
+    def response(self, results: Results, idle: Collection[Key] = ()) -> FetchResponse:
         return _response(NO_SESSION, results)
 
 
 class FullContext(SessionlessContext):
-    """A request that begins a session, if there is room for one."""
+    """A request that creates a session if there is room for one."""
 
     def __init__(
         self,
@@ -192,7 +192,7 @@ class FullContext(SessionlessContext):
         self._uses_topic_ids = uses_topic_ids
         self._is_privileged = is_privileged
 
-    def response(self, results: Results, settled: Collection[Key] = ()) -> FetchResponse:
+    def response(self, results: Results, idle: Collection[Key] = ()) -> FetchResponse:
         session = self._cache.create(
             len(results), self.moves, uses_topic_ids=self._uses_topic_ids, is_privileged=self._is_privileged
         )
@@ -203,12 +203,12 @@ class FullContext(SessionlessContext):
             partition.log_start_offset = data.log_start_offset
             session.add(partition)
         session.read_by(self._reader)
-        session.moves.moved.difference_update(settled)
+        session.moves.moved.difference_update(idle)
         return _response(session.session_id, results)
 
 
 class IncrementalContext(FetchContext):
-    """A request of a session."""
+    """A later request of a session."""
 
     def __init__(self, session: FetchSession, names: Mapping[bytes, TopicState]) -> None:
         self._session = session
@@ -229,19 +229,19 @@ class IncrementalContext(FetchContext):
                 partition.topic = self._names[partition.topic_id].name
         return wanted
 
-    def response(self, results: Results, settled: Collection[Key] = ()) -> FetchResponse:
+    def response(self, results: Results, idle: Collection[Key] = ()) -> FetchResponse:
         session = self._session
         if session.epoch != self._epoch:
             # A later request of the session was faster.
             return FetchResponse(error_code=InvalidFetchSessionEpochError.code, session_id=session.session_id)
         news = []
         for partition, data in results:
-            if partition.has_news(data):
+            if partition.has_changes(data):
                 news.append((partition, data))
                 if data.records:
-                    session.gave_records(partition)
+                    session.move_to_end(partition)
         session.moves.moved.update(partition.key for partition, _ in results)
-        session.moves.moved.difference_update(settled)
+        session.moves.moved.difference_update(idle)
         return _response(session.session_id, news)
 
 
@@ -261,7 +261,7 @@ class FetchSessionCache:
     """The sessions of a node."""
 
     def __init__(self, slots: int, now_ms: Callable[[], int]) -> None:
-        """``now_ms`` is a clock that does not go back."""
+        """``now_ms`` is a monotonic clock."""
         self._slots = slots
         self._now_ms = now_ms
         self._sessions: dict[int, FetchSession] = {}
@@ -271,18 +271,18 @@ class FetchSessionCache:
 
     @property
     def partition_count(self) -> int:
-        """How many partitions all sessions remember."""
+        """Number of partitions in all sessions."""
         return sum(len(session.partitions) for session in self._sessions.values())
 
     def context(
         self, version: int, request: FetchRequest, names: Mapping[bytes, TopicState], *, is_follower: bool
     ) -> FetchContext:
-        """How to serve ``request``; its session, if any, is at its next epoch then.
+        """Return the context that serves ``request``; its session, if any, moves to its next epoch.
 
         Raises:
-            FetchSessionIdNotFoundError: there is no such session, or no more.
-            InvalidFetchSessionEpochError: the request is not the next of its session.
-            FetchSessionTopicIdError: the session's partitions go by names and the request's by ids, or the reverse.
+            FetchSessionIdNotFoundError: the session does not exist, or no longer.
+            InvalidFetchSessionEpochError: the request is not the next one of its session.
+            FetchSessionTopicIdError: the session identifies topics by name and the request by id, or the reverse.
         """
         uses_topic_ids = version >= FIRST_VERSION_WITH_IDS
         wanted = _wanted(request, names, uses_topic_ids=uses_topic_ids)
@@ -315,7 +315,7 @@ class FetchSessionCache:
             session.moves.end()
 
     def create(self, size: int, moves: FetchMoves, *, uses_topic_ids: bool, is_privileged: bool) -> FetchSession | None:
-        """A new session for ``size`` partitions, or ``None`` where no other one gives way to it."""
+        """Create a session for ``size`` partitions; return ``None`` if no other session can be replaced."""
         now = self._now_ms()
         if len(self._sessions) >= self._slots and not self._evict(size, is_privileged=is_privileged, now=now):
             return None
@@ -328,10 +328,11 @@ class FetchSessionCache:
         return session
 
     def _evict(self, size: int, *, is_privileged: bool, now: int) -> bool:
-        """Remove a session for a new one of ``size`` partitions, if there is one that gives way.
+        """Remove a session for a new one of ``size`` partitions, if one can be replaced.
 
-        One that was not used for ``EVICTION_MS`` does; else the smallest one that is not larger than the new one, of
-        those that are older than that, and for a follower of those of all consumers.
+        A session that was not used for ``EVICTION_MS`` can be. Otherwise it is the smallest of those older than that,
+        if it is
+        not larger than the new one; for a follower any consumer's session qualifies.
         """
         if not self._sessions:
             return False
@@ -354,7 +355,7 @@ class FetchSessionCache:
 def _wanted(
     request: FetchRequest, names: Mapping[bytes, TopicState], *, uses_topic_ids: bool
 ) -> dict[Key, WantedPartition]:
-    """What a request names; of a partition that is there twice the last mention counts."""
+    """Return the partitions listed in a request; of a repeated partition the last entry counts."""
     wanted: dict[Key, WantedPartition] = {}
     for topic in request.topics:
         name: str | None = topic.topic

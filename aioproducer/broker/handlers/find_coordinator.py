@@ -1,11 +1,11 @@
 """FindCoordinator, versions 0-6: the node that coordinates a group or a transactional id.
 
 * 0: one group. 1: ``key_type``, ``throttle_time_ms``, ``error_message``. 2: as 1. 3: flexible.
-* 4: several keys at once (KIP-699). 5: a client may be told that aborting its transaction cures an error (KIP-890).
+* 4: several keys at once (KIP-699). 5: an error may be TRANSACTION_ABORTABLE (KIP-890).
 * 6: share groups (KIP-932).
 
-Of the key types groups and transactional ids are served: for share groups the answer is INVALID_REQUEST, as Kafka's
-for a kind of coordinator that a broker does not have; clients take it as final.
+Keys are groups and transactional ids. For share groups the response is INVALID_REQUEST, as Kafka's for a kind of
+coordinator that a broker does not have; clients treat it as final.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ _MALFORMED: Final = (
 
 
 async def handle(context: RequestContext, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
-    """The coordinator of each key; its topic is created if there is none yet."""
+    """Return the coordinator of each key; its topic is created if it does not exist."""
     if context.version >= _FIRST_WITH_SEVERAL_KEYS:
         found = [_find(context, request.key_type, key) for key in request.coordinator_keys]
         for one in found:
             if one.error_code == CoordinatorNotAvailableError.code or request.key_type == _SHARE:
-                # Kafka says these without a text where there may be several keys.
+                # Kafka has no text for these errors if the request may have several keys.
                 one.error_message = ""
         return FindCoordinatorResponse(coordinators=found)
     one = _find(context, request.key_type, request.key)
     return FindCoordinatorResponse(
         error_code=one.error_code,
-        # Kafka's text for no error.
+        # Kafka's text for success.
         error_message=one.error_message or "NONE",
         node_id=one.node_id,
         host=one.host,

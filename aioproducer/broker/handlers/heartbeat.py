@@ -1,4 +1,4 @@
-"""Heartbeat, versions 0-4: a member lives, and learns whether its generation still holds.
+"""Heartbeat, versions 0-4: extend a member's session, and return whether its generation is current.
 
 * 0. 1: ``throttle_time_ms``. 2: as 1. 3: static members by ``group_instance_id`` (KIP-345). 4: flexible.
 """
@@ -16,5 +16,5 @@ VERSIONS = range(5)
 
 
 async def handle(context: RequestContext, request: HeartbeatRequest) -> HeartbeatResponse:
-    """REBALANCE_IN_PROGRESS has the member join again."""
+    """Extend the session; after REBALANCE_IN_PROGRESS the member joins again."""
     return HeartbeatResponse(error_code=context.broker.groups.heartbeat(request))

@@ -1,4 +1,4 @@
-"""IncrementalAlterConfigs, versions 0-1: sets and takes away configurations of topics, of this node and of all nodes.
+"""IncrementalAlterConfigs, versions 0-1: set and remove configurations of topics, of this node and of all nodes.
 
 * 1: flexible.
 """
@@ -30,7 +30,7 @@ VERSIONS = range(2)
 
 
 class Operation(IntEnum):
-    """What is done to a key's value."""
+    """The change of a key's value."""
 
     SET = 0
     DELETE = 1
@@ -42,7 +42,7 @@ _OPERATIONS = frozenset(int(operation) for operation in Operation)
 
 
 async def handle(context: RequestContext, request: IncrementalAlterConfigsRequest) -> IncrementalAlterConfigsResponse:
-    """Change some keys of each resource; one that fails keeps no other from being changed."""
+    """Change some keys of each resource; the failure of one resource does not affect the others."""
 
     def alter(resource: AlterConfigsResource) -> None:
         changes = _changes(context.broker, resource)
@@ -92,7 +92,7 @@ def _is_of_lists(config: AlterableConfig) -> bool:
 
 
 def _changed(config: AlterableConfig, before: Mapping[str, str], key: ConfigKey | None) -> str | None:
-    """The value after an operation; ``None`` where the key is taken away."""
+    """Return the value after an operation; ``None`` if the key is removed."""
     operation, value = config.config_operation, config.value
     if operation == Operation.DELETE or value is None:
         return None

@@ -1,8 +1,8 @@
 """InitProducerId, versions 0-5: a producer id for an idempotent or a transactional producer (KIP-98).
 
-* 0, 1: the base. 2: flexible. 3: a producer that has an id says it and its epoch (KIP-360); as in Kafka one without a
-  transactional id gets a new id all the same. 4: PRODUCER_FENCED, before INVALID_PRODUCER_EPOCH.
-* 5: a client may be told that aborting its transaction cures an error (KIP-890).
+* 0, 1: the base. 2: flexible. 3: a producer that has an id sends it with its epoch (KIP-360); as in Kafka one without a
+  transactional id gets a new id anyway. 4: PRODUCER_FENCED instead of INVALID_PRODUCER_EPOCH.
+* 5: an error may be TRANSACTION_ABORTABLE: aborting the transaction resolves it (KIP-890).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _FIRST_WITH_PRODUCER_FENCED: Final = 4
 
 
 async def handle(context: RequestContext, request: InitProducerIdRequest) -> InitProducerIdResponse:
-    """Without a transactional id, an id that no other producer has; with one, its id with a new epoch.
+    """Without a transactional id return an id that no other producer has; with one, its id with a new epoch.
 
     Raises:
         InvalidRequestError: a producer id without epoch or the reverse.

@@ -1,10 +1,10 @@
-"""JoinGroup, versions 0-9: become, or stay, a member of a group.
+"""JoinGroup, versions 0-9: become or stay a member of a group.
 
-* 0: the session timeout is the rebalance timeout as well. 1: ``rebalance_timeout_ms``. 2: ``throttle_time_ms``.
-* 4: who comes without a member id is given one with MEMBER_ID_REQUIRED and has to come back with it (KIP-394).
+* 0: the session timeout is also the rebalance timeout. 1: ``rebalance_timeout_ms``. 2: ``throttle_time_ms``.
+* 4: a client without a member id receives one with MEMBER_ID_REQUIRED, and repeats the request with it (KIP-394).
 * 5: static members by ``group_instance_id`` (KIP-345). 6: flexible. 7: the response has the protocol type, and a null
-  protocol name where there is none. 8: ``reason`` (KIP-800).
-* 9: ``skip_assignment`` tells a leader that comes back as a static member that nothing is to be assigned (KIP-814).
+  protocol name if there is none. 8: ``reason`` (KIP-800).
+* 9: ``skip_assignment``: a leader that returns as a static member has nothing to assign (KIP-814).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _FIRST_WITH_NULL_PROTOCOL_NAME: Final = 7
 
 
 async def handle(context: RequestContext, request: JoinGroupRequest) -> JoinGroupResponse:
-    """Answered when the group's next generation begins."""
+    """Respond when the group's next generation begins."""
     if context.version < _FIRST_WITH_REBALANCE_TIMEOUT:
         request.rebalance_timeout_ms = request.session_timeout_ms
     response = await context.broker.groups.join(

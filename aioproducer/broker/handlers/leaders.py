@@ -1,4 +1,4 @@
-"""What several handlers say of a partition's leader, and of what a client may do where nobody forbids anything."""
+"""The leader of a partition in responses, and the operations that a broker without an authorizer allows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from aioproducer.errors import FencedLeaderEpochError, NotLeaderOrFollowerError
 from aioproducer.protocol.messages.leaders import LeaderIdAndEpoch, NodeEndpoint
 
 LEADER_MOVED: Final = frozenset((NotLeaderOrFollowerError.code, FencedLeaderEpochError.code))
-"""The errors that are answered together with the leader (KIP-951)."""
+"""The errors that are returned with the current leader (KIP-951)."""
 
 
 def _bits(*operations: int) -> int:
@@ -19,20 +19,20 @@ def _bits(*operations: int) -> int:
 # Kafka's AclOperation: 3 READ, 4 WRITE, 5 CREATE, 6 DELETE, 7 ALTER, 8 DESCRIBE, 9 CLUSTER_ACTION, 10 DESCRIBE_CONFIGS,
 # 11 ALTER_CONFIGS, 12 IDEMPOTENT_WRITE.
 TOPIC_OPERATIONS: Final = _bits(3, 4, 5, 6, 7, 8, 10, 11)
-"""All that can be done with a topic, as a broker without an authorizer answers (Kafka's AclEntry)."""
+"""All operations on a topic, as a broker without an authorizer returns them (Kafka's ``AclEntry``)."""
 CLUSTER_OPERATIONS: Final = _bits(5, 7, 8, 9, 10, 11, 12)
-"""All that can be done with a cluster."""
+"""All operations on a cluster."""
 
 
 class LeaderFinder:
-    """Where leaders are, for one response: gathers the addresses that the response has to have."""
+    """Finds leaders for one response, and collects the addresses that the response must contain."""
 
     def __init__(self, image: ClusterImage) -> None:
         self._image = image
         self._endpoints: dict[int, NodeEndpoint] = {}
 
     def find(self, topic: str, index: int) -> LeaderIdAndEpoch:
-        """The leader of a partition, -1 and -1 where the partition is unknown."""
+        """Return the leader of a partition, -1 and -1 if the partition is unknown."""
         state = self._image.topics.get(topic)
         if state is None or not 0 <= index < len(state.partitions):
             return LeaderIdAndEpoch()
@@ -46,10 +46,10 @@ class LeaderFinder:
 
     @property
     def endpoints(self) -> list[NodeEndpoint]:
-        """The addresses of those leaders found that are alive."""
+        """The addresses of the leaders found that are alive."""
         return list(self._endpoints.values())
 
 
 def has_live_leader(image: ClusterImage, leader: int) -> bool:
-    """Whether a client can be sent to ``leader``."""
+    """Whether clients can connect to ``leader``."""
     return leader != NO_LEADER and image.is_alive(leader)

@@ -19,7 +19,7 @@ _FIRST_WITH_SEVERAL_MEMBERS: Final = 3
 
 
 async def handle(context: RequestContext, request: LeaveGroupRequest) -> LeaveGroupResponse:
-    """Whether each member has left; up to version 2 the only one's error is the response's."""
+    """Return the result for each member; up to version 2 the only member's error is that of the response."""
     has_several = context.version >= _FIRST_WITH_SEVERAL_MEMBERS
     if not has_several:
         request.members = [MemberIdentity(member_id=request.member_id)]

@@ -1,7 +1,7 @@
 """ListGroups, versions 0-5: the groups that this node coordinates.
 
-* 0. 1: ``throttle_time_ms``. 2: as 1. 3: flexible. 4: states, and to be filtered by them (KIP-518).
-* 5: types, and to be filtered by them (KIP-848); all groups here are classic ones.
+* 0. 1: ``throttle_time_ms``. 2: as 1. 3: flexible. 4: states, and a filter by them (KIP-518).
+* 5: types, and a filter by them (KIP-848); all groups here are classic ones.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ VERSIONS = range(6)
 
 
 async def handle(context: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse:
-    """All groups that pass the filters.
+    """Return all groups that pass the filters.
 
     Raises:
-        CoordinatorLoadInProgressError: not all groups are known yet.
+        CoordinatorLoadInProgressError: some groups are still loading.
         CoordinatorNotAvailableError: the broker is stopping.
     """
     return ListGroupsResponse(groups=context.broker.groups.list_groups(request.states_filter, request.types_filter))

@@ -1,9 +1,10 @@
-"""ListOffsets, versions 1-11: the first offset whose record is not older than a timestamp, or a particular offset.
+"""ListOffsets, versions 1-11: the first offset whose record is not older than a timestamp, or a special offset.
 
-* 1: latest (-1), earliest (-2) and timestamps. 2: isolation level. 4: leader epochs, of the client and in the answer.
-* 5: OFFSET_NOT_AVAILABLE after an election; before, LEADER_NOT_AVAILABLE stands for it. 6: flexible.
+* 1: latest (-1), earliest (-2) and timestamps. 2: isolation level. 4: leader epochs, of the client and in the response.
+* 5: OFFSET_NOT_AVAILABLE after an election; before, LEADER_NOT_AVAILABLE instead. 6: flexible.
 * 7: the record with the largest timestamp (-3). 8: earliest local (-4), which is earliest here. 9: latest tiered (-5)
-  and 11: earliest pending upload (-6), which are none here, as nothing is tiered. 10: a timeout, for tiered offsets.
+  and 11: earliest pending upload (-6), which do not exist here without tiered storage. 10: a timeout, for tiered
+  offsets.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from aioproducer.broker.handlers.error_responses import error_code
-from aioproducer.broker.turns import Turns
+from aioproducer.broker.yielding import LoopYielder
 from aioproducer.errors import (
     InvalidRequestError,
     KafkaError,
@@ -57,14 +58,14 @@ _ISOLATION_LEVELS: Final = (0, _READ_COMMITTED)
 
 
 async def handle(context: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
-    """Look up each partition; one has its error without the others.
+    """Look up each partition; each one has its own error.
 
     Raises:
-        UnknownServerError: there is no such isolation level; Kafka has no other answer to that.
+        UnknownServerError: the isolation level does not exist; Kafka responds with this error too.
     """
     if request.isolation_level not in _ISOLATION_LEVELS:
         raise UnknownServerError()
-    turns = Turns()
+    yielder = LoopYielder()
     topics = []
     for topic in request.topics:
         answers = []
@@ -79,7 +80,7 @@ async def handle(context: RequestContext, request: ListOffsetsRequest) -> ListOf
                 if code == OffsetNotAvailableError.code and context.version < 5:
                     code = LeaderNotAvailableError.code
                 answers.append(ListOffsetsPartitionResponse(partition_index=wanted.partition_index, error_code=code))
-            await turns.pause()
+            await yielder.pause()
         topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=answers))
     return ListOffsetsResponse(topics=topics)
 
@@ -129,7 +130,7 @@ def _look_up(
 
 
 def _check_available(partition: Partition) -> None:
-    """After an election the high watermark may be below what readers have seen already (KIP-207)."""
+    """Check the high watermark: after an election it may be below what readers have seen already (KIP-207)."""
     if partition.leader_epoch_start_offset > partition.high_watermark:
         raise OffsetNotAvailableError(
             f"Failed to fetch offsets for partition {partition.topic}-{partition.index}: the high watermark "

@@ -17,12 +17,12 @@ VERSIONS = range(3)
 
 
 async def handle(context: RequestContext, request: ListTransactionsRequest) -> ListTransactionsResponse:
-    """All transactional ids that pass the filters, and the filters that name no state.
+    """Return all transactional ids that pass the filters, and the unknown states in the filters.
 
     Raises:
-        CoordinatorLoadInProgressError: not all ids are known yet.
+        CoordinatorLoadInProgressError: some ids are still loading.
         CoordinatorNotAvailableError: the broker is stopping.
-        InvalidRegularExpressionError: the pattern is none.
+        InvalidRegularExpressionError: the pattern is invalid.
     """
     filters = Filters(
         request.state_filters, request.producer_id_filters, request.duration_filter, request.transactional_id_pattern

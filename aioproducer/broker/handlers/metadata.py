@@ -1,11 +1,11 @@
-"""Metadata, versions 0-13: nodes, and the partitions of topics and where they are.
+"""Metadata, versions 0-13: nodes, topics, and the replicas of their partitions.
 
 * 0: an empty list means all topics; replicas that are not alive are left out. 1: null means all topics; rack,
-  controller and whether a topic is internal. 2: cluster id. 3: throttling. 4: ``allow_auto_topic_creation``.
+  controller, and a flag for internal topics. 2: cluster id. 3: throttling. 4: ``allow_auto_topic_creation``.
 * 5: offline replicas. 7: leader epochs. 8: authorized operations, of the cluster until 10.
 * 9: flexible. 10: topic ids in the response. 11: no cluster's operations. 12: topics by id. 13: an error for all.
 
-A topic that is created because it was asked for is answered as unknown this time, as by a KRaft broker.
+A topic that this request creates is still unknown in its response, as with a KRaft broker.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from aioproducer.broker.image import (
     TopicState,
 )
 from aioproducer.broker.transactions import transactions_topic_spec
-from aioproducer.broker.turns import Turns
+from aioproducer.broker.yielding import LoopYielder
 from aioproducer.errors import (
     InvalidRequestError,
     InvalidTopicError,
@@ -56,7 +56,7 @@ _logger = logging.getLogger(__name__)
 
 
 async def handle(context: RequestContext, request: MetadataRequest) -> MetadataResponse:
-    """Nodes that are alive, and the topics asked for.
+    """Return the nodes that are alive, and the requested topics.
 
     Raises:
         InvalidRequestError: a topic without a name, or with an id, before version 12.
@@ -86,11 +86,11 @@ async def handle(context: RequestContext, request: MetadataRequest) -> MetadataR
 
 
 async def _topics(context: RequestContext, topics: list[TopicState]) -> list[MetadataResponseTopic]:
-    turns = Turns()
+    yielder = LoopYielder()
     described = []
     for topic in topics:
-        described.append(await _topic(context, topic, turns))
-        await turns.pause()
+        described.append(await _topic(context, topic, yielder))
+        await yielder.pause()
     return described
 
 
@@ -108,18 +108,18 @@ async def _asked_topics(
             MetadataResponseTopic(error_code=UnknownTopicIdError.code, name=None, topic_id=topic_id)
             for topic_id in unknown
         ] + await _topics(context, known)
-    turns = Turns()
+    yielder = LoopYielder()
     topics = []
     for name in dict.fromkeys(topic.name or "" for topic in asked):
         topic = image.topics.get(name)
         if topic is not None:
-            topics.append(await _topic(context, topic, turns))
+            topics.append(await _topic(context, topic, yielder))
         elif (error := context.error_for(name, None)) is not None:
             topics.append(_absent(name, error))
         else:
             may_create = may_create and context.broker.config.auto_create_topics_enable
             topics.append(_absent(name, _why_absent(context.broker, name, may_create)))
-        await turns.pause()
+        await yielder.pause()
     return topics
 
 
@@ -138,7 +138,7 @@ def _absent(name: str, error: KafkaError) -> MetadataResponseTopic:
 
 
 def _why_absent(broker: BrokerNode, name: str, may_create: bool) -> KafkaError:
-    """The error for a topic that is not there; it is created if it may be."""
+    """Create a topic that does not exist, if that is allowed; return the error for the response."""
     try:
         check_name(name)
     except InvalidTopicError as error:
@@ -149,10 +149,10 @@ def _why_absent(broker: BrokerNode, name: str, may_create: bool) -> KafkaError:
 
 
 def create_on_demand(broker: BrokerNode, name: str) -> None:
-    """Create a topic that a client asked for; as in Kafka it is only logged when the controller refuses it.
+    """Create a topic that a client requested; as in Kafka a refusal by the controller is only logged.
 
-    Internal topics get the partitions and replicas that their coordinators' settings say (Kafka's
-    AutoTopicCreationManager).
+    Internal topics get the partitions and replicas of their coordinators' settings (Kafka's
+    ``AutoTopicCreationManager``).
     """
     try:
         if name == GROUP_METADATA_TOPIC:
@@ -163,10 +163,10 @@ def create_on_demand(broker: BrokerNode, name: str) -> None:
             spec = TopicSpec(name)
         broker.controller.create_topic(spec)
     except KafkaError as error:
-        _logger.warning("the topic %r was asked for and cannot be created: %s", name, error)
+        _logger.warning("Creating the requested topic %r failed: %s", name, error)
 
 
-async def _topic(context: RequestContext, topic: TopicState, turns: Turns) -> MetadataResponseTopic:
+async def _topic(context: RequestContext, topic: TopicState, yielder: LoopYielder) -> MetadataResponseTopic:
     error = context.error_for(topic.name, None)
     if error is not None:
         return MetadataResponseTopic(
@@ -181,16 +181,16 @@ async def _topic(context: RequestContext, topic: TopicState, turns: Turns) -> Me
         if error is not None:
             partition.error_code = error.code
         partitions.append(partition)
-        await turns.pause()
+        await yielder.pause()
     return MetadataResponseTopic(
         name=topic.name, topic_id=topic.topic_id, is_internal=topic.is_internal, partitions=partitions
     )
 
 
 def describe_partition(image: ClusterImage, state: PartitionState) -> MetadataResponsePartition:
-    """One partition; LEADER_NOT_AVAILABLE while nobody leads it.
+    """Describe one partition; LEADER_NOT_AVAILABLE while it has no leader.
 
-    The lists of a state that was published never change, so that the answer may show them as they are.
+    The lists of a published state never change, so the response can refer to them.
     """
     partition = MetadataResponsePartition(
         partition_index=state.index,
@@ -207,7 +207,7 @@ def describe_partition(image: ClusterImage, state: PartitionState) -> MetadataRe
 
 
 def _partition_without_dead(image: ClusterImage, state: PartitionState) -> MetadataResponsePartition:
-    """One partition as version 0 has it: REPLICA_NOT_AVAILABLE where a replica is missing because it is not alive."""
+    """Describe a partition for version 0: REPLICA_NOT_AVAILABLE if a replica is left out because it is not alive."""
     partition = describe_partition(image, state)
     partition.replica_nodes = [node for node in state.replicas if image.is_alive(node)]
     partition.isr_nodes = [node for node in state.isr if image.is_alive(node)]

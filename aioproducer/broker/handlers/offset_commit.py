@@ -1,4 +1,4 @@
-"""OffsetCommit, versions 2-10: a group's offsets are kept.
+"""OffsetCommit, versions 2-10: store the offsets of a group.
 
 * 2: with ``retention_time_ms``. 3: ``throttle_time_ms``. 4: as 3. 5: without ``retention_time_ms`` (KIP-211).
 * 6: leader epochs (KIP-320). 7: static members by ``group_instance_id`` (KIP-345). 8: flexible.
@@ -28,7 +28,7 @@ _FIRST_WITH_TOPIC_IDS: Final = 10
 
 
 async def handle(context: RequestContext, request: OffsetCommitRequest) -> OffsetCommitResponse:
-    """Answered when the offsets are in the log; those of unknown partitions are refused one by one."""
+    """Respond when the offsets are in the log; each unknown partition has its own error."""
     by_id = context.version >= _FIRST_WITH_TOPIC_IDS
     answer = CommitAnswer(by_id=by_id)
     offsets = known_offsets(

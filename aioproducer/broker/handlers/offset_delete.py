@@ -1,4 +1,4 @@
-"""OffsetDelete, version 0: offsets that a group keeps are deleted, of topics that its members do not read."""
+"""OffsetDelete, version 0: delete the offsets of a group for topics that its members do not read."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ VERSIONS = range(1)
 
 
 async def handle(context: RequestContext, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
-    """Answered when the log says that they are gone; those of unknown partitions are refused one by one.
+    """Respond when the deletion is in the log; each unknown partition has its own error.
 
     Raises:
-        BrokerError: none can be deleted.
+        BrokerError: no offset can be deleted.
     """
     codes: dict[str, dict[int, int]] = {}
     for topic in request.topics:

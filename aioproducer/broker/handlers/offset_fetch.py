@@ -1,11 +1,11 @@
-"""OffsetFetch, versions 1-10: the offsets that groups keep.
+"""OffsetFetch, versions 1-10: the committed offsets of groups.
 
-* 1: one group; its errors stand at each partition. 2: null ``topics`` asks for all; the error is the response's.
-* 3: ``throttle_time_ms``. 4: as 3. 5: leader epochs (KIP-320). 6: flexible. 7: ``require_stable`` (KIP-447): what is
-  being committed is waited for, and a partition with an offset of an open transaction has UNSTABLE_OFFSET_COMMIT.
+* 1: one group; its error is at each partition. 2: null ``topics`` means all; the error is that of the response.
+* 3: ``throttle_time_ms``. 4: as 3. 5: leader epochs (KIP-320). 6: flexible. 7: ``require_stable`` (KIP-447): wait for
+  commits in progress; a partition with an offset of an open transaction has UNSTABLE_OFFSET_COMMIT.
 * 8: several groups (KIP-709). 9: as 8 for classic groups (KIP-848). 10: topics by id.
 
-A partition without an offset has -1 and no error, also where there is no such group or partition.
+A partition without an offset has -1 and no error, even if the group or partition does not exist.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Container, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from aioproducer.broker.groups.offsets import KeptOffset
+from aioproducer.broker.groups.offsets import StoredOffset
 from aioproducer.errors import BrokerError, UnknownTopicIdError, UnstableOffsetCommitError
 from aioproducer.protocol import ZERO_UUID
 from aioproducer.protocol.messages.group_offsets import (
@@ -38,11 +38,11 @@ _FIRST_WITH_ERROR_OF_RESPONSE: Final = 2
 _FIRST_WITH_SEVERAL_GROUPS: Final = 8
 _FIRST_WITH_TOPIC_IDS: Final = 10
 
-_NO_OFFSETS: Final[Mapping[int, KeptOffset]] = {}
+_NO_OFFSETS: Final[Mapping[int, StoredOffset]] = {}
 
 
 class _Wanted(NamedTuple):
-    """Partitions of one topic; the name is None where the topic's id is unknown."""
+    """Partitions of one topic; the name is ``None`` if the topic's id is unknown."""
 
     name: str | None
     topic_id: bytes
@@ -50,7 +50,7 @@ class _Wanted(NamedTuple):
 
 
 async def handle(context: RequestContext, request: OffsetFetchRequest) -> OffsetFetchResponse:
-    """The offsets of each group."""
+    """Return the offsets of each group."""
     if context.version >= _FIRST_WITH_SEVERAL_GROUPS:
         groups = [await _fetch(context, group, request.require_stable) for group in request.groups]
         return OffsetFetchResponse(groups=groups)
@@ -77,14 +77,14 @@ async def _fetch(
     if asked.topics is None:
         for name, partitions in offsets.items():
             topic = image.topics.get(name)
-            # Who goes by ids cannot be told of a topic that has none any more.
+            # A response by ids cannot contain a topic that has no id any longer.
             if topic is not None or not by_id:
                 topic_id = ZERO_UUID if topic is None else topic.topic_id
                 wanted_topic = _Wanted(name, topic_id, list(partitions))
                 response.topics.append(_topic(wanted_topic, partitions, unstable.get(name, ()), check_id=False))
         return response
     wanted = [_wanted(image, topic, by_id) for topic in asked.topics]
-    # As Kafka has it, topics of unknown ids come last.
+    # As in Kafka, topics with unknown ids come last.
     for topic_wanted in sorted(wanted, key=lambda each: each.name is None):
         if topic_wanted.name is None:
             response.topics.append(_unknown(topic_wanted))
@@ -115,14 +115,14 @@ def _unknown(wanted: _Wanted) -> OffsetFetchResponseTopics:
 
 
 def _topic(
-    wanted: _Wanted, kept: Mapping[int, KeptOffset], unstable: Container[int], *, check_id: bool
+    wanted: _Wanted, kept: Mapping[int, StoredOffset], unstable: Container[int], *, check_id: bool
 ) -> OffsetFetchResponseTopics:
     topic = OffsetFetchResponseTopics(name=wanted.name or "", topic_id=wanted.topic_id)
     for index in wanted.indexes:
         found = kept.get(index)
         value = None if found is None else found.value
         if value is not None and check_id and value.topic_id not in (ZERO_UUID, wanted.topic_id):
-            # Committed for a topic of the same name that was deleted since.
+            # The offset belongs to a deleted topic of the same name.
             value = None
         partition = OffsetFetchResponsePartitions(partition_index=index, committed_offset=-1, metadata="")
         if index in unstable:
@@ -138,7 +138,7 @@ def _topic(
 def _single(
     group: OffsetFetchResponseGroup, asked: list[OffsetFetchRequestTopics], version: int
 ) -> OffsetFetchResponse:
-    """The response of versions that know one group only."""
+    """Build the response of versions with only one group."""
     if group.error_code and version < _FIRST_WITH_ERROR_OF_RESPONSE:
         return OffsetFetchResponse(
             topics=[

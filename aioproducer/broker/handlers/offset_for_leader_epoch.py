@@ -1,4 +1,4 @@
-"""OffsetForLeaderEpoch, versions 2-4: where a leader epoch ends in the leader's log.
+"""OffsetForLeaderEpoch, versions 2-4: the end of a leader epoch in the leader's log.
 
 * 2: the client's own leader epoch is checked (KIP-320). 3: replica id. 4: flexible.
 """
@@ -24,7 +24,7 @@ VERSIONS = range(2, 5)
 
 
 async def handle(context: RequestContext, request: OffsetForLeaderEpochRequest) -> OffsetForLeaderEpochResponse:
-    """The end of each epoch asked for, or of the largest one below it."""
+    """Return the end of each requested epoch, or of the largest one below it."""
     return OffsetForLeaderEpochResponse(
         topics=[
             OffsetForLeaderTopicResult(

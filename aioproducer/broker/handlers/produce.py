@@ -1,11 +1,11 @@
-"""Produce, versions 3-13: append a record batch to each of some partitions.
+"""Produce, versions 3-13: append a record batch to each partition of the request.
 
 * 3, 4: the base. 5: log start offset in the response. 7: zstd. 8: errors of single records, and texts.
-* 9: flexible. 10: where the leader has gone (KIP-951). 11: TRANSACTION_ABORTABLE. 12: the first batch of a transaction
-  adds its partition to it (KIP-890). 13: topics by id (KIP-516).
+* 9: flexible. 10: the current leader (KIP-951). 11: TRANSACTION_ABORTABLE. 12: the first batch of a transaction adds
+  its partition to it (KIP-890). 13: topics by id (KIP-516).
 
-ApiVersions says 0-13, because librdkafka does not compress where it does not find version 0 (KAFKA-18659), but versions
-below 3 are refused. A request with transactional records and no transactional id fails as a whole with
+ApiVersions lists 0-13, because librdkafka does not compress if version 0 is missing (KAFKA-18659), but versions below 3
+are refused. A request with transactional records and no transactional id fails as a whole with
 TRANSACTIONAL_ID_AUTHORIZATION_FAILED.
 """
 
@@ -65,7 +65,7 @@ ADVERTISED_MIN_VERSION = 0
 
 _logger = logging.getLogger(__name__)
 
-# Clients may not write to the brokers' own topics, with the exception that Kafka makes.
+# Clients may not write to internal topics, with the same exception as in Kafka.
 _ADMIN_CLIENT_ID: Final = "__admin_client"
 
 _LENGTH: Final = struct.Struct(">8xi")
@@ -77,7 +77,7 @@ _ZSTD: Final = 4
 
 _KNOWN_ACKS: Final = (-1, 0, 1)
 
-# An answer with one of these says no log start offset; see Kafka's ReplicaManager.appendToLocalLog.
+# Errors that are returned without a log start offset; see Kafka's ReplicaManager.appendToLocalLog.
 _WITHOUT_LOG_START: Final = (
     UnknownTopicOrPartitionError,
     NotLeaderOrFollowerError,
@@ -89,14 +89,14 @@ _WITHOUT_LOG_START: Final = (
 
 
 async def handle(context: RequestContext, request: ProduceRequest) -> ProduceResponse | None:
-    """Append all batches, wait for what ``acks`` asks for, and say what became of each.
+    """Append all batches, wait as ``acks`` requires, and return the result of each.
 
-    With ``acks`` 0 there is no response; the connection ends where something failed.
+    With ``acks`` 0 there is no response; the connection is closed after a failure.
 
     Raises:
-        TransactionalIdAuthorizationError: a batch is of a transaction, and the request names none.
-        InvalidPidMappingError: batches are of transactions of several producers.
-        CorruptRecordError: a batch has a length or format that none can have.
+        TransactionalIdAuthorizationError: a batch is transactional, and the request has no transactional id.
+        InvalidPidMappingError: batches belong to transactions of several producers.
+        CorruptRecordError: a batch has an impossible length or format.
     """
     version = context.version
     broker = context.broker
@@ -105,7 +105,7 @@ async def handle(context: RequestContext, request: ProduceRequest) -> ProduceRes
     failed = False
     responses: list[TopicProduceResponse] = []
     batches: dict[tuple[str, int], memoryview] = {}
-    places: dict[tuple[str, int], PartitionProduceResponse] = {}
+    answers: dict[tuple[str, int], PartitionProduceResponse] = {}
     for topic, wanted in _by_topic(request, version):
         answers = [PartitionProduceResponse(index=index) for index in wanted]
         responses.append(TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=answers))
@@ -114,12 +114,12 @@ async def handle(context: RequestContext, request: ProduceRequest) -> ProduceRes
             if name is None:
                 error: KafkaError | None = UnknownTopicIdError()
             else:
-                error = _objection(broker, name, answer.index, records, version)
+                error = _invalid_records(broker, name, answer.index, records, version)
                 if error is None and acks not in _KNOWN_ACKS:
                     error = InvalidRequiredAcksError()
                 if error is None and name in INTERNAL_TOPICS and not may_write_internal:
                     error = InvalidTopicError(f"Cannot append to internal topic {name}")
-                places[name, answer.index] = answer
+                answers[name, answer.index] = answer
             if error is None and name is not None:
                 batches[name, answer.index] = records[: _batch_end(records)]
             else:
@@ -130,8 +130,8 @@ async def handle(context: RequestContext, request: ProduceRequest) -> ProduceRes
         guards, errors = await _verified(broker, request.transactional_id, batches, version)
         for key, error in errors.items():
             del batches[key]
-            _fill_error(places[key], error, log_start_offset=-1)
-            places[key].error_message = error_message(error)
+            _fill_error(answers[key], error, log_start_offset=-1)
+            answers[key].error_message = error_message(error)
             failed = True
     if batches:
         outcomes = await broker.replicas.append(batches, acks=acks, timeout_ms=request.timeout_ms, guards=guards)
@@ -140,26 +140,26 @@ async def handle(context: RequestContext, request: ProduceRequest) -> ProduceRes
             if isinstance(outcome, KafkaError):
                 failed = True
                 if written is None:
-                    _fill_error(places[key], outcome, _log_start_offset(broker, key, outcome))
+                    _fill_error(answers[key], outcome, _log_start_offset(broker, key, outcome))
                 else:
-                    # As in Kafka's DelayedProduce: where the batch is, and why that is not acknowledged.
-                    _fill(places[key], written)
-                    places[key].error_code = error_code(outcome)
+                    # As in Kafka's DelayedProduce: the offset of the batch, and the reason why it is not acknowledged.
+                    _fill(answers[key], written)
+                    answers[key].error_code = error_code(outcome)
             else:
-                _fill(places[key], outcome)
+                _fill(answers[key], outcome)
     if acks == 0:
         if failed:
             _logger.info(
-                "closing the connection from %s: a Produce request with acks=0 failed: %s",
+                "Closing the connection from %s: a Produce request with acks=0 failed: %s",
                 context.connection.peer,
-                {key: answer.error_code for key, answer in places.items()},
+                {key: answer.error_code for key, answer in answers.items()},
             )
             context.must_close = True
         return None
     response = ProduceResponse(responses=responses)
     if failed and version >= 10:
         leaders = LeaderFinder(broker.image)
-        for (name, index), answer in places.items():
+        for (name, index), answer in answers.items():
             if answer.error_code in LEADER_MOVED:
                 answer.current_leader = leaders.find(name, index)
         response.node_endpoints = leaders.endpoints
@@ -172,14 +172,14 @@ def _name_of(broker: BrokerNode, topic_id: bytes) -> str | None:
 
 
 def _by_topic(request: ProduceRequest, version: int) -> Iterable[tuple[TopicProduceData, dict[int, memoryview]]]:
-    """Each topic once, with what there is for each of its partitions.
+    """Yield each topic once, with the records for each of its partitions.
 
-    Topics that are named twice are one. Of two batches for a partition the last one counts, as in Kafka.
+    Repeated topics are merged. Of two batches for a partition the last one counts, as in Kafka.
 
     Raises:
-        CorruptRecordError: a batch has a length or format that none can have.
-        TransactionalIdAuthorizationError: a batch is of a transaction, and the request names none.
-        UnknownServerError: there are no records at all, which Kafka has no other answer to.
+        CorruptRecordError: a batch has an impossible length or format.
+        TransactionalIdAuthorizationError: a batch is transactional, and the request has no transactional id.
+        UnknownServerError: there are no records at all; Kafka responds with this error too.
     """
     topics: dict[str | bytes, tuple[TopicProduceData, dict[int, memoryview]]] = {}
     for topic in request.topic_data:
@@ -198,10 +198,10 @@ def _by_topic(request: ProduceRequest, version: int) -> Iterable[tuple[TopicProd
 async def _verified(
     broker: BrokerNode, transactional_id: str, batches: Mapping[tuple[str, int], memoryview], version: int
 ) -> Verified:
-    """Verify the transaction that batches belong to, where there are such.
+    """Verify the transaction of transactional batches, if there are any.
 
     Raises:
-        InvalidPidMappingError: they are of several producers.
+        InvalidPidMappingError: they belong to several producers.
     """
     producers: set[tuple[int, int]] = set()
     sequences: dict[tuple[str, int], int] = {}
@@ -220,10 +220,10 @@ async def _verified(
 
 
 def _batch_end(records: memoryview, position: int = 0) -> int:
-    """Where the batch at ``position`` ends: there, where it is not whole (Kafka's ByteBufferLogInputStream).
+    """Return the end of the batch at ``position``; for an incomplete one its start (``ByteBufferLogInputStream``).
 
     Raises:
-        CorruptRecordError: it has a length or format that none can have.
+        CorruptRecordError: it has an impossible length or format.
     """
     room = len(records) - position
     if room < LOG_OVERHEAD:
@@ -241,15 +241,15 @@ def _batch_end(records: memoryview, position: int = 0) -> int:
 
 
 def _attributes(records: memoryview, end: int) -> int:
-    """What the first batch, which ends at ``end``, says of itself; nothing where it is of an older format."""
+    """Return the attributes of the first batch, which ends at ``end``; 0 if it has an older format."""
     if end < BATCH_HEADER_SIZE or _MAGIC.unpack_from(records)[0] != MAGIC_VALUE:
         return 0
     attributes: int = _ATTRIBUTES.unpack_from(records)[0]
     return attributes
 
 
-def _objection(broker: BrokerNode, name: str, index: int, records: memoryview, version: int) -> KafkaError | None:
-    """Why the records cannot be appended, as far as it can be told without the log (Kafka's ProduceRequest)."""
+def _invalid_records(broker: BrokerNode, name: str, index: int, records: memoryview, version: int) -> KafkaError | None:
+    """Return why the records are invalid, as far as this is known without the log (Kafka's ``ProduceRequest``)."""
     topic = broker.image.topics.get(name)
     if topic is None or not 0 <= index < len(topic.partitions):
         return UnknownTopicOrPartitionError()
@@ -277,7 +277,7 @@ def _fill(answer: PartitionProduceResponse, info: AppendInfo) -> None:
 
 
 def _fill_error(answer: PartitionProduceResponse, error: KafkaError | None, log_start_offset: int) -> None:
-    """Say what failed; the text only where single records are to blame, as Kafka does."""
+    """Set the error of a partition; a text only if single records are invalid, as in Kafka."""
     assert error is not None
     answer.error_code = error_code(error)
     answer.base_offset = -1
@@ -292,6 +292,6 @@ def _fill_error(answer: PartitionProduceResponse, error: KafkaError | None, log_
 
 
 def _log_start_offset(broker: BrokerNode, key: tuple[str, int], error: KafkaError) -> int:
-    """Kafka says where the log begins with some errors, and not with others."""
+    """Return the log start offset for errors with which Kafka returns it, else -1."""
     partition = broker.replicas.partitions.get(key)
     return -1 if partition is None or isinstance(error, _WITHOUT_LOG_START) else partition.log_start_offset

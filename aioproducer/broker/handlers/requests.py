@@ -1,8 +1,7 @@
-"""From a frame to its answer: reads a request, sees to the faults that a test has set, has it handled, writes the
-response.
+"""From a frame to its response: reads a request, applies a test's faults, calls the handler, writes the response.
 
-As in Kafka a request that cannot be read, or that is not served in its version, costs the client its connection; only
-ApiVersions is answered in any version. Whatever else goes wrong is answered in the shape of the request's response.
+As in Kafka a request that cannot be read, or with an unsupported version, ends the client's connection; only
+ApiVersions is answered in any version. Any other failure is answered in the form of the request's response.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ _logger = logging.getLogger(__name__)
 
 _REQUESTS = {int(key): api.request for key, api in APIS.items()}
 
-# A fault of these stands at each topic or partition that the handler answers, which the request may not name.
+# For these APIs the handler applies a fault to each topic or partition, which the request may not list.
 _PLACED_BY_HANDLER = frozenset({ApiKey.FETCH, ApiKey.METADATA, ApiKey.DESCRIBE_TOPIC_PARTITIONS})
 
 
@@ -46,13 +45,13 @@ class Requests:
 
     def __init__(self, broker: BrokerNode, handlers: Mapping[ApiKey, Handler] = HANDLERS) -> None:
         self.handlers = handlers
-        """What is served, by the numbers of the requests."""
+        """The handlers, by the numbers of the APIs."""
         self.fetch_sessions = FetchSessionCache(broker.config.max_incremental_fetch_session_cache_slots, broker.wall_ms)
         self._broker = broker
         self._served: Mapping[int, Handler] = {int(key): handler for key, handler in handlers.items()}
 
     async def answer(self, connection: ServerConnection, frame: memoryview) -> Reply:
-        """The answer to a request, which comes without its size. Raises nothing but ``CancelledError``."""
+        """Return the reply to a request, which has no size in front. Raises nothing but ``CancelledError``."""
         try:
             header, body = decode_request_header(frame)
         except ProtocolError as error:
@@ -80,13 +79,13 @@ class Requests:
         if fault.postpone_ms:
             await broker.faults.hold(fault.postpone_ms)
         if fault.is_repeated and fault.disconnect != "before":
-            # With memory of its own: a handler writes offsets into the records.
+            # In separate memory: a handler writes offsets into the records.
             copy = memoryview(bytearray(body))
             await self._respond(handler, context, _read(_REQUESTS[api_key], version, copy), fault)
         return await self._answer_faulty(handler, context, request, fault)
 
     async def _handle(self, handler: Handler, context: RequestContext, request: Request[Response]) -> Response | None:
-        """What the handler answers; what it raises becomes an error response."""
+        """Return the handler's response; an exception becomes an error response."""
         try:
             return await handler.handle(context, request)
         except Exception as error:
@@ -130,7 +129,7 @@ class Requests:
         if response is None:
             return Reply((), close=context.must_close or fault.disconnect is not None, mute_ms=fault.throttle_ms)
         if fault.throttle_ms and "throttle_time_ms" in response.schema.names:
-            # Every response that has the field has it under this name.
+            # The field has this name in every response that has it.
             response.throttle_time_ms = fault.throttle_ms  # type: ignore[attr-defined]
         reply = self._reply(context, request, response)
         if fault.disconnect == "half":
@@ -141,7 +140,7 @@ class Requests:
     async def _respond(
         self, handler: Handler, context: RequestContext, request: Request[Response], fault: Fault
     ) -> Response | None:
-        """What the handler answers, but for what fails."""
+        """Return the handler's response, with the errors of the failed parts."""
         api_key = request.schema.api_key
         if not fault.has_errors or api_key in _PLACED_BY_HANDLER:
             return await self._handle(handler, context, request)
@@ -169,10 +168,10 @@ class Requests:
 
 
 def _read(request_class: type[Request[Response]], version: int, body: memoryview) -> Request[Response]:
-    """The request in ``body``; what follows it is left alone, as in Kafka.
+    """Read the request in ``body``; bytes behind it are ignored, as in Kafka.
 
     Raises:
-        ProtocolError: there is no such request in it.
+        ProtocolError: the body is not such a request.
     """
     try:
         request, _ = message_codec(request_class, version).read(body, 0)
@@ -184,6 +183,6 @@ def _read(request_class: type[Request[Response]], version: int, body: memoryview
 
 
 def _refused(connection: ServerConnection, why: str) -> Reply:
-    """The end of a connection that sent what is no request that is served."""
-    _logger.info("closing the connection from %s: %s", connection.peer, why)
+    """Close the connection after an unsupported or unreadable request."""
+    _logger.info("Closing the connection from %s: %s", connection.peer, why)
     return Reply((), close=True)

@@ -1,4 +1,4 @@
-"""The kinds of things that have configurations, by the protocol's numbers (Kafka's ``ConfigResource.Type``)."""
+"""The kinds of resources with configurations, by the protocol's numbers (Kafka's ``ConfigResource.Type``)."""
 
 from __future__ import annotations
 
@@ -8,4 +8,4 @@ TOPIC: Final = 2
 BROKER: Final = 4
 
 RESOURCE_TYPES: Final = {TOPIC: "TOPIC", BROKER: "BROKER", 8: "BROKER_LOGGER", 16: "CLIENT_METRICS", 32: "GROUP"}
-"""Kafka's; only topics and brokers have configurations here."""
+"""Kafka's types; only topics and brokers have configurations here."""

@@ -1,7 +1,7 @@
-"""TxnOffsetCommit, versions 0-6: a group's offsets become visible if the producer's transaction commits (KIP-98).
+"""TxnOffsetCommit, versions 0-6: offsets of a group that become visible if the producer's transaction commits (KIP-98).
 
 * 0, 1: the base. 2: leader epochs (KIP-320). 3: flexible; member, generation and group instance id (KIP-447).
-* 4: TRANSACTION_ABORTABLE. 5: adds the group to the transaction, which AddOffsetsToTxn did before (KIP-890).
+* 4: TRANSACTION_ABORTABLE. 5: adds the group to the transaction, as AddOffsetsToTxn did before (KIP-890).
 * 6: topics by id; GROUP_ID_NOT_FOUND instead of ILLEGAL_GENERATION (KIP-1319).
 """
 
@@ -29,7 +29,7 @@ _FIRST_WITH_TOPIC_IDS: Final = 6
 
 
 async def handle(context: RequestContext, request: TxnOffsetCommitRequest) -> TxnOffsetCommitResponse:
-    """Answered when the pending offsets are in the log; those of unknown partitions are refused one by one."""
+    """Respond when the pending offsets are in the log; each unknown partition has its own error."""
     by_id = context.version >= _FIRST_WITH_TOPIC_IDS
     answer = CommitAnswer(by_id=by_id)
     offsets = known_offsets(context.broker.image, request.topics, answer, by_id=by_id)
@@ -66,7 +66,7 @@ async def handle(context: RequestContext, request: TxnOffsetCommitRequest) -> Tx
 
 
 def _code(code: int, version: int) -> int:
-    """The code that clients of ``version`` know; before 2 COORDINATOR_LOAD_IN_PROGRESS ends them (KAFKA-7296)."""
+    """Return a code that ``version`` knows; before 2, COORDINATOR_LOAD_IN_PROGRESS is fatal to clients (KAFKA-7296)."""
     if code == CoordinatorLoadInProgressError.code and version < _FIRST_WITH_LOAD_IN_PROGRESS:
         return CoordinatorNotAvailableError.code
     return code

@@ -1,6 +1,6 @@
-"""WriteTxnMarkers, versions 1-2: a coordinator has the outcome of transactions written into this node's logs.
+"""WriteTxnMarkers, versions 1-2: a coordinator writes the outcome of transactions into this node's logs.
 
-* 1: flexible. 2: the ``transaction.version`` that the transaction was ended with (KIP-890).
+* 1: flexible. 2: the ``transaction.version`` with which the transaction was ended (KIP-890).
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 VERSIONS = range(1, 3)
 
 REPLICATION_TIMEOUT: Final = 30.0
-"""Seconds that the replicas may take (Kafka's ``request.timeout.ms``)."""
+"""Seconds that replication may take (Kafka's ``request.timeout.ms``)."""
 
 _NOT_READY: Final = (Code.COORDINATOR_NOT_AVAILABLE, Code.COORDINATOR_LOAD_IN_PROGRESS, Code.NOT_COORDINATOR)
 
 
 class MarkedPartition(Protocol):
-    """What is needed of a partition to write a marker and to see it replicated."""
+    """The part of a partition that is needed to write a marker and wait for its replication."""
 
     def append_marker(
         self,
@@ -52,10 +52,10 @@ class MarkedPartition(Protocol):
         """Whether a batch that ends before ``end_offset`` is committed."""
 
     def add_watcher(self, callback: Watcher) -> None:
-        """Have ``callback()`` called whenever the partition has moved."""
+        """Call ``callback()`` whenever the partition has changed."""
 
     def remove_watcher(self, callback: Watcher) -> None:
-        """Forget ``callback``."""
+        """Remove ``callback``."""
 
 
 class _Target(NamedTuple):
@@ -65,7 +65,7 @@ class _Target(NamedTuple):
 
 
 async def handle(context: RequestContext, request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
-    """Answered when each marker is replicated or cannot be written."""
+    """Respond when each marker is replicated or has failed."""
     writes = {
         _Target(marker.producer_id, topic.name, index): _write(context.broker, marker, topic.name, index)
         for marker in request.markers
@@ -93,11 +93,11 @@ async def handle(context: RequestContext, request: WriteTxnMarkersRequest) -> Wr
 
 
 async def _write(broker: BrokerNode, marker: WritableTxnMarker, topic: str, index: int) -> int:
-    """Write a marker to one partition; the code of the answer."""
+    """Write a marker to one partition; return the code of the response."""
     try:
         partition = broker.replicas.partition(topic, index)
     except KafkaError:
-        # As Kafka, whichever the reason: the coordinator looks for the leader again.
+        # As in Kafka, whatever the reason: the coordinator looks up the leader again.
         return Code.UNKNOWN_TOPIC_OR_PARTITION
     try:
         if topic == GROUP_METADATA_TOPIC:
@@ -117,7 +117,7 @@ async def _write(broker: BrokerNode, marker: WritableTxnMarker, topic: str, inde
 
 
 async def append(partition: MarkedPartition, marker: WritableTxnMarker) -> int:
-    """Append a marker and wait until it is replicated: the code of the answer.
+    """Append a marker, wait until it is replicated, and return the code of the response.
 
     Raises:
         KafkaError: it cannot be written.

@@ -1,1 +1,1 @@
-"""Connections: frames in, responses out, within bounded memory."""
+"""Connections: read frames and write responses in bounded memory."""

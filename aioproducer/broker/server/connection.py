@@ -1,7 +1,7 @@
-"""One connection of a client to the broker: requests out of its bytes, answered one at a time and in order.
+"""One connection of a client to the broker: it reads requests, and answers them in order, one at a time.
 
-A connection has a task only while one of its requests is being answered. Which request may be taken when is the table
-below, after the mute states of Kafka's ``KafkaChannel``.
+A connection has a task only while one of its requests is being answered. ``TRANSITIONS`` defines when the next request
+may be taken, after the mute states of Kafka's ``KafkaChannel``.
 """
 
 from __future__ import annotations
@@ -21,52 +21,52 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What becomes of a request."""
+    """The outcome of a request."""
 
     buffers: Sequence[Buffer] = ()
-    """What is sent, size and all, by reference: nobody may change it before it has gone. Nothing where empty."""
+    """Bytes of the response with its size, by reference: unchanged until they are sent. Empty: no response."""
     close: bool = False
-    """End the connection once that was sent."""
+    """Close the connection after the response was sent."""
     abort: bool = False
-    """Reset the connection at once; nothing is sent."""
+    """Reset the connection at once; the response is not sent."""
     mute_ms: int = 0
-    """How long the connection's next request has to wait (a throttle: KIP-219)."""
+    """Milliseconds that the connection's next request has to wait (throttling, KIP-219)."""
 
 
 class Mute(enum.Enum):
-    """Why the next request of a connection is not taken."""
+    """Reason why the next request of a connection is not taken."""
 
-    NOT = "it is taken"
+    NOT_MUTED = "not muted"
     PROCESSING = "a request is being answered"
-    SENDING = "the peer has not taken the answer"
-    THROTTLED = "the throttle is not over"
-    SENDING_THROTTLED = "neither"
+    SENDING = "the response is being sent"
+    THROTTLED = "throttled"
+    SENDING_THROTTLED = "the response is being sent, then throttled"
 
 
 class Event(enum.Enum):
-    """What moves a connection from one ``Mute`` to another."""
+    """An event that moves a connection from one ``Mute`` to another."""
 
     TAKEN = "a request was taken"
-    ANSWERED = "its answer is being sent, or there is none to send"
-    ANSWERED_THROTTLED = "that, and the connection is throttled"
-    SENT = "the answer has left its memory"
-    THROTTLE_OVER = "the throttle is over"
+    ANSWERED = "its response is being sent, or there is none"
+    ANSWERED_THROTTLED = "its response is being sent, and the connection is throttled"
+    SENT = "the response was sent"
+    THROTTLE_OVER = "the throttling ended"
 
 
 TRANSITIONS: Final = {
-    (Mute.NOT, Event.TAKEN): Mute.PROCESSING,
+    (Mute.NOT_MUTED, Event.TAKEN): Mute.PROCESSING,
     (Mute.PROCESSING, Event.ANSWERED): Mute.SENDING,
     (Mute.PROCESSING, Event.ANSWERED_THROTTLED): Mute.SENDING_THROTTLED,
-    (Mute.SENDING, Event.SENT): Mute.NOT,
+    (Mute.SENDING, Event.SENT): Mute.NOT_MUTED,
     (Mute.SENDING_THROTTLED, Event.SENT): Mute.THROTTLED,
     (Mute.SENDING_THROTTLED, Event.THROTTLE_OVER): Mute.SENDING,
-    (Mute.THROTTLED, Event.THROTTLE_OVER): Mute.NOT,
+    (Mute.THROTTLED, Event.THROTTLE_OVER): Mute.NOT_MUTED,
 }
-"""All that may happen; anything else is a bug of this module."""
+"""All possible transitions; any other is a bug of this module."""
 
 
 class ConnectionOwner(Protocol):
-    """What a connection needs of its server."""
+    """What a connection needs from its server."""
 
     @property
     def is_serving(self) -> bool:
@@ -79,20 +79,19 @@ class ConnectionOwner(Protocol):
     def answer(self) -> Answer: ...
 
     def active(self, connection: ServerConnection) -> None:
-        """Bytes came, or an answer has gone."""
+        """Bytes were received or sent."""
 
     def memory_changed(self, connection: ServerConnection, difference: int) -> None:
-        """The connection holds so many bytes more."""
+        """The connection holds ``difference`` more bytes."""
 
     def ended(self, connection: ServerConnection) -> None:
-        """Nothing of the connection is left."""
+        """The connection is closed and all its requests are answered."""
 
 
 class ServerConnection:
-    """The broker's side of a client's connection, as handlers see it; the handler of its transport.
+    """The broker's side of a client's connection: the handler of its transport, and an argument of request handlers.
 
-    It holds at most the request being answered, a whole one behind it, ``READ_AHEAD`` and one receive more, and
-    one answer.
+    It holds at most the request being answered, the next whole request, one response, ``READ_AHEAD`` and one receive.
     """
 
     __slots__ = (
@@ -124,10 +123,10 @@ class ServerConnection:
         self.client_software_name: str | None = None
         self.client_software_version: str | None = None
         self.state: dict[str, object] = {}
-        """For handlers: what they know of this connection."""
-        self.mute = Mute.NOT
+        """State that request handlers keep for this connection."""
+        self.mute = Mute.NOT_MUTED
         self.received = 0
-        """Bytes that came."""
+        """Bytes received."""
         self.waits_for_memory = False
         """Reading is paused until the server has memory; set by the server, which then calls ``regulate``."""
         self._owner = owner
@@ -139,10 +138,10 @@ class ServerConnection:
         self._throttle: asyncio.TimerHandle | None = None
         self._paused = False
         self._closing = False
-        """This side ends the connection: no further request is taken."""
+        """This side closes the connection: no further request is taken."""
         self._lost = False
         self._held_up: float | None = None
-        self._progress: tuple[int, Mute] = (0, Mute.NOT)
+        self._progress: tuple[int, Mute] = (0, Mute.NOT_MUTED)
 
     def __repr__(self) -> str:
         return f"<ServerConnection {self.id}: {self.mute.value}>"
@@ -154,30 +153,30 @@ class ServerConnection:
 
     @property
     def memory(self) -> int:
-        """Bytes of requests that are held: whole and partial, and the one being answered."""
+        """Bytes of the requests that are held: whole, partial, and being answered."""
         return self._memory
 
     @property
     def inside_frame(self) -> bool:
-        """Whether a part of a request has come, and the rest has not."""
+        """Whether a request was received only in part."""
         return self._reader.inside_frame
 
     @property
     def has_request(self) -> bool:
-        """Whether it holds a whole request that is not answered."""
+        """Whether a whole request waits to be answered."""
         return self._processing > 0 or self._reader.has_frame
 
     @property
     def is_busy(self) -> bool:
-        """Whether a request is being answered, or its answer sent."""
-        return self.mute not in (Mute.NOT, Mute.THROTTLED)
+        """Whether a request is being answered, or its response sent."""
+        return self.mute not in (Mute.NOT_MUTED, Mute.THROTTLED)
 
     @property
     def is_lost(self) -> bool:
-        """Whether the connection is over, though requests that had come may still be looked at."""
+        """Whether the connection is lost; requests received before may still be processed."""
         return self._lost
 
-    # What the transport calls
+    # Called by the transport
 
     def data_received(self, data: Buffer) -> None:
         self.received += len(data)
@@ -200,21 +199,22 @@ class ServerConnection:
             self._move(Event.SENT)
         self.advance()
 
-    # What the server calls
+    # Called by the server
 
     def advance(self) -> None:
-        """Do what can be done now: answer the next request, read on or not, end."""
-        if self.mute is Mute.NOT and not self._closing and self._owner.is_serving:
+        """Do what is possible now: answer the next request, pause or resume reading, close."""
+        if self.mute is Mute.NOT_MUTED and not self._closing and self._owner.is_serving:
             frame = self._reader.take()
             if frame is not None:
                 self._move(Event.TAKEN)
                 self._processing = len(frame)
                 self._count_memory()
-                # Without the loop's task factory: an eager one would answer within this call, and the next within that.
+                # Without the loop's task factory: an eager task would answer inside this call, and the next one inside
+                # that.
                 self._answering = asyncio.Task(self._answer(frame), loop=asyncio.get_running_loop())
             elif self._reader.failure is not None and not self._lost:
                 _logger.warning("Closing the connection %s: %s", self.id, self._reader.failure)
-                # In order, as a reset would take away the answers that the peer has not read yet.
+                # Answer earlier requests first: a reset would discard responses that the peer has not read yet.
                 self.close()
         if self._lost:
             if self._answering is None and (self._closing or not self._reader.has_frame):
@@ -223,7 +223,7 @@ class ServerConnection:
             self.regulate()
 
     def regulate(self) -> None:
-        """Pause reading where no more may be held, resume where it may."""
+        """Pause reading when no more may be held, and resume it when there is room."""
         if self._lost or self._closing:
             return
         pause = self._reader.is_full or self.waits_for_memory or self._reader.failure is not None
@@ -235,7 +235,7 @@ class ServerConnection:
             self._transport.resume_reading()
 
     def close(self) -> None:
-        """Answer the request that is being answered, if there is one, and then end; others that wait are dropped."""
+        """Finish the request that is being answered, then close; drop requests that wait."""
         if self._closing:
             return
         self._stop()
@@ -244,25 +244,25 @@ class ServerConnection:
         self.advance()
 
     def expire(self) -> bool:
-        """End as nothing has come or gone for too long; ``False`` where that is our own doing."""
+        """Close because the connection was idle for too long; return ``False`` if this side caused that."""
         if self.mute in (Mute.PROCESSING, Mute.THROTTLED) or self._lost:
             return False
-        if self._closing or self.mute is not Mute.NOT:
-            # The peer takes nothing: there is no other way.
+        if self._closing or self.mute is not Mute.NOT_MUTED:
+            # The peer reads nothing, so an orderly end is impossible.
             self.abort()
         else:
             self.close()
         return True
 
     def abort(self) -> None:
-        """Reset the connection at once; a request that is being answered goes on, its answer is dropped."""
+        """Reset the connection at once. A request that is being answered continues, but its response is dropped."""
         self._stop()
         if not self._lost:
             self._transport.abort()
         self.advance()
 
     def cancel_answer(self) -> asyncio.Task[None] | None:
-        """Cancel the task that answers a request, and return it; ``None`` where there is none."""
+        """Cancel the task that answers a request, and return it; ``None`` if there is none."""
         task = self._answering
         if task is not None:
             task.cancel()
@@ -270,9 +270,11 @@ class ServerConnection:
         return task
 
     def is_stalled(self, now: float, timeout: float, min_bytes: int) -> bool:
-        """Whether the peer has let us hold memory for ``timeout`` seconds, and neither sent that much nor received.
+        """Whether the peer made too little progress for ``timeout`` seconds while this connection held memory.
 
-        To be asked again and again; the first time begins the watch.
+        Progress is ``min_bytes`` received, or a response that the peer has read. Call this repeatedly; the first call
+        starts
+        the measurement.
         """
         waiting_for_rest = self.inside_frame and not self._paused
         sending = self.mute in (Mute.SENDING, Mute.SENDING_THROTTLED)
@@ -286,7 +288,7 @@ class ServerConnection:
         return now - self._held_up >= timeout
 
     def _stop(self) -> None:
-        """Take no further request, read no further bytes."""
+        """Take no further request and read no further bytes."""
         self._closing = True
         if not self._lost and not self._paused:
             self._paused = True
@@ -297,14 +299,14 @@ class ServerConnection:
             self._throttle.cancel()
             self._throttle = None
 
-    # How a request is answered
+    # Answering a request
 
     async def _answer(self, frame: memoryview) -> None:
         reply = Reply(abort=True)
         try:
             reply = await self._owner.answer(self, frame)
         except Exception:
-            _logger.exception("Answering a request of the connection %s failed; the connection is closed", self.id)
+            _logger.exception("Closing the connection %s: answering its request failed", self.id)
         finally:
             self._answering = None
             self._processing = 0
@@ -313,7 +315,7 @@ class ServerConnection:
             self._respond(reply)
 
     def _cancelled(self, task: asyncio.Task[None]) -> None:
-        # A task that is cancelled before its first step never gets to the end of its coroutine.
+        # A task that is cancelled before its first step never runs its coroutine, so the cleanup is here.
         if self._answering is task:
             self._answering = None
             self._processing = 0
@@ -333,7 +335,7 @@ class ServerConnection:
             try:
                 sent = not reply.buffers or self._transport.write(reply.buffers)
             except (TypeError, BufferError):
-                _logger.exception("An answer for the connection %s could not be sent; it is closed", self.id)
+                _logger.exception("Closing the connection %s: its response could not be sent", self.id)
                 self.abort()
         if sent:
             self._move(Event.SENT)
@@ -353,7 +355,7 @@ class ServerConnection:
         try:
             self.mute = TRANSITIONS[self.mute, event]
         except KeyError:
-            raise RuntimeError(f"{self.id}: {event.value}, though {self.mute.value}") from None
+            raise RuntimeError(f"{self.id}: impossible event {event.name} in the state {self.mute.name}") from None
 
     def _count_memory(self) -> None:
         memory = self._processing + self._reader.memory
@@ -370,9 +372,9 @@ class ServerConnection:
 
 
 Answer = Callable[[ServerConnection, memoryview], Awaitable[Reply]]
-"""Answers a whole request, given without its size in memory of its own: writable, kept by nobody else, never reused."""
+"""Answers one whole request, given without its size. The memory is writable, exclusive to the callee, never reused."""
 
 
 def host_of(peer: str) -> str:
-    """The host of ``host:port``."""
+    """Host of ``host:port``."""
     return peer.rpartition(":")[0].removeprefix("[").removesuffix("]")

@@ -1,7 +1,7 @@
-"""Requests and responses out of a stream of bytes, however it is cut: a 4-byte big-endian size before each.
+"""Splits a byte stream into requests or responses, each behind a 4-byte big-endian size.
 
-Sans-IO. Memory grows with what has come, never with what a size claims, and every byte is copied at most twice on its
-way from the transport's receive buffer to the frame. Rules as in Kafka's ``NetworkReceive``.
+Sans-IO. Memory grows with the bytes received, never with an announced size. Every byte is copied at most twice between
+the transport's receive buffer and the frame. The rules are those of Kafka's ``NetworkReceive``.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from aioproducer.errors import ProtocolError
 from aioproducer.transport.base import Buffer
 
 READ_AHEAD: Final = 128 * 1024
-"""Bytes that may wait beyond a whole frame that waits."""
+"""Bytes that may be held behind a whole frame that waits."""
 FRAME_OVERHEAD: Final = 192
-"""What a frame takes beside its bytes, so that a flood of empty frames is bounded as well."""
+"""Memory of a frame beside its bytes, so that a flood of empty frames is bounded too."""
 _SMALLEST: Final = 512
 _SIZE: Final = struct.Struct(">i")
 
 
 class FrameReader:
-    """Bytes in, whole frames out, each in writable memory of its own."""
+    """Turns bytes into whole frames, each in its own writable memory."""
 
     __slots__ = (
         "_ahead",
@@ -40,26 +40,26 @@ class FrameReader:
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._frames: deque[memoryview] | None = None
-        """Whole frames that wait to be taken; ``None`` for none, as an empty deque takes 600 bytes."""
+        """Whole frames that wait to be taken; ``None`` if there are none, as an empty deque takes 600 bytes."""
         self._waiting = 0
-        """What the frames that wait take, with their overhead."""
+        """Memory of the waiting frames, with their overhead."""
         self._ahead = 0
-        """That, without the first of them."""
+        """The same without the first frame."""
         self._frame: memoryview | None = None
-        """The frame that has come in part; as long as the part that there is room for."""
+        """The frame that was received in part; as long as the part for which memory was allocated."""
         self._filled = 0
         self._size = 0
-        """How long ``_frame`` is to become, and how much of it has come."""
+        """Final length of ``_frame``, and how much of it was received."""
         self._prefix = b""
-        """What has come of a size, if not all of it."""
+        """The received bytes of an incomplete size."""
         self._rest: memoryview | None = None
-        """What came when no more should be read ahead, unlooked at."""
+        """Bytes that were received beyond the read-ahead limit and are not parsed yet."""
         self.failure: ProtocolError | None = None
-        """Why nothing can come behind the frames that wait: a size that is none."""
+        """Why the stream is broken behind the waiting frames: an invalid size."""
 
     @property
     def memory(self) -> int:
-        """Bytes that are held: frames that wait, what there is of the next, and what came behind."""
+        """Bytes that are held: waiting frames, the partial frame, and unparsed bytes."""
         size = self._waiting + len(self._prefix)
         if self._frame is not None:
             size += len(self._frame)
@@ -69,7 +69,7 @@ class FrameReader:
 
     @property
     def is_full(self) -> bool:
-        """Whether more should be fed only when a frame has been taken."""
+        """Whether the next bytes should be fed only after a frame was taken."""
         return self._rest is not None or (bool(self._frames) and self._ahead + self._filled >= READ_AHEAD)
 
     @property
@@ -79,11 +79,11 @@ class FrameReader:
 
     @property
     def inside_frame(self) -> bool:
-        """Whether the stream would be cut off if it ended now."""
+        """Whether the end of the stream would cut off a frame now."""
         return self._frame is not None or bool(self._prefix)
 
     def feed(self, data: Buffer) -> None:
-        """Take the next bytes of the stream; they are copied. Nothing more is looked at once there is a ``failure``."""
+        """Copy and parse the next bytes of the stream. After a ``failure`` all bytes are ignored."""
         if self._rest is not None:
             self._rest = memoryview(b"".join([self._rest, data]))
             return
@@ -93,7 +93,7 @@ class FrameReader:
             self._rest = memoryview(bytes(view[done:]))
 
     def take(self) -> memoryview | None:
-        """The next frame, whole, writable, and nobody else's; ``None`` where none is whole yet."""
+        """Return the next whole frame, in writable memory that is the caller's; ``None`` if there is none."""
         if not self._frames:
             return None
         frame = self._frames.popleft()
@@ -110,20 +110,20 @@ class FrameReader:
         return frame
 
     def drop_partial(self) -> None:
-        """Forget what there is of a frame that will not become whole."""
+        """Drop the partial frame, which will not be completed."""
         self._frame = None
         self._filled = 0
         self._prefix = b""
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Drop all frames and bytes."""
         self.drop_partial()
         self._frames = None
         self._waiting = self._ahead = 0
         self._rest = None
 
     def _parse(self, view: memoryview) -> int:
-        """How many bytes were made frames of, or parts."""
+        """Parse frames, whole or partial, and return the number of bytes consumed."""
         if self.failure is not None:
             return len(view)
         position = 0
@@ -147,8 +147,8 @@ class FrameReader:
                 position += _SIZE.size
             if not 0 <= size <= self._max_bytes:
                 self.failure = ProtocolError(
-                    f"a frame of {size} bytes was announced, but one has between 0 and {self._max_bytes}: "
-                    "is it something else than Kafka's protocol, or TLS, that is spoken?"
+                    f"invalid frame size {size} (must be between 0 and {self._max_bytes} bytes): "
+                    "the peer may use TLS, or another protocol than Kafka's"
                 )
                 return end
             available = end - position
@@ -161,7 +161,7 @@ class FrameReader:
         return position
 
     def _fill(self, view: memoryview, position: int) -> int:
-        """Add to the frame that has come in part; the position behind what was added."""
+        """Add bytes to the partial frame, and return the position behind them."""
         frame = self._frame
         assert frame is not None
         size = self._size

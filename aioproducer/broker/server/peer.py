@@ -1,6 +1,6 @@
-"""A broker's connection to another broker: followers fetch through it.
+"""A broker's connection to another broker, through which followers fetch.
 
-Both sides are the same software, so no versions are negotiated: who asks names the version.
+Both sides are the same software, so versions are not negotiated: the requesting side chooses the version.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _IDS: Final = 2**31
 
 
 class PeerClient:
-    """Sends requests to one broker, one at a time, in the order of the calls; connects when there is something to send.
+    """Sends requests to one broker, one at a time, in the order of the calls; connects at the first one.
 
-    After anything that leaves in doubt what the next bytes belong to (a deadline, a cancellation, a response that is
-    none) the connection is reset, and the next request makes a new one. Nothing is retried here.
+    A deadline, a cancellation or an invalid response leaves the position in the stream unknown. The connection is reset
+    then, and the next request opens a new one. Nothing is retried here.
     """
 
     def __init__(
@@ -49,19 +49,19 @@ class PeerClient:
 
     @property
     def is_connected(self) -> bool:
-        """Whether there is a connection that has not been seen to end."""
+        """Whether there is a connection that is not known to have ended."""
         return self._link is not None and not self._link.is_lost
 
     async def request(self, message: Request[ResponseT], version: int, timeout: float) -> ResponseT:
-        """The response to ``message``, whose records are views of memory that nobody else has.
+        """Return the response to ``message``; its records are views of memory that is the caller's.
 
-        ``timeout`` (seconds) covers the requests before it, connecting, and the response.
+        ``timeout`` (seconds) covers earlier requests, connecting, and the response.
 
         Raises:
-            OSError: no connection could be made, it was lost, or this client was closed.
+            OSError: the connection failed or was lost, or this client was closed.
             KafkaTimeoutError: there was no response within ``timeout``.
-            ProtocolError: what came is no response to this request.
-            UnsupportedVersionError: the message has no such version, or not all of its fields in it.
+            ProtocolError: the received bytes are no response to this request.
+            UnsupportedVersionError: the message does not exist in this version, or a field that is set does not.
         """
         deadline = asyncio.timeout(timeout)
         try:
@@ -74,7 +74,7 @@ class PeerClient:
             raise KafkaTimeoutError(f"{self._name}: no response to {name} within {timeout} s") from error
 
     def close(self) -> None:
-        """Reset the connection; requests that wait, and later ones, raise ``ConnectionAbortedError``."""
+        """Reset the connection; waiting and later requests raise ``ConnectionAbortedError``."""
         self._closed = True
         if self._connecting is not None:
             self._connecting.cancel()
@@ -103,8 +103,8 @@ class PeerClient:
             correlation_id = decode_correlation_id(frame)
             if correlation_id != self._correlation_id:
                 raise ProtocolError(
-                    f"{self._name}: a response with correlation id {correlation_id}, "
-                    f"but {self._correlation_id} was asked"
+                    f"{self._name}: received a response with correlation id {correlation_id} "
+                    f"instead of {self._correlation_id}"
                 )
             _, response = decode_response(message.response_class(), version, frame)
         except BaseException:
@@ -125,7 +125,7 @@ class PeerClient:
         except asyncio.CancelledError:
             if connect.done() and not connect.cancelled() and connect.exception() is None:
                 connect.result().abort()
-            # By close(), unless it is the caller who is cancelled.
+            # Cancelled by close(), unless the caller itself is cancelled.
             task = asyncio.current_task()
             if self._closed and not (task is not None and task.cancelling()):
                 raise self._closed_error() from None
@@ -142,7 +142,7 @@ class PeerClient:
 
 
 class _Link:
-    """One connection, and the response that is waited for; the handler of its transport."""
+    """One connection and the awaited response; the handler of its transport."""
 
     transport: Transport
 
@@ -157,7 +157,7 @@ class _Link:
 
         Raises:
             OSError: the connection is lost.
-            ProtocolError: the response is too long, or nobody asked for it.
+            ProtocolError: the response is too long, or no request was sent for it.
         """
         self._response = asyncio.get_running_loop().create_future()
         try:
@@ -170,7 +170,7 @@ class _Link:
         self.transport.abort()
 
     def fail(self, error: Exception) -> None:
-        """End the exchange that is going on with ``error``."""
+        """Fail the current exchange with ``error``."""
         if self._response is not None and not self._response.done():
             self._response.set_exception(error)
 
@@ -182,13 +182,13 @@ class _Link:
             self.abort()
         elif frame is not None:
             if self._response is None or self._response.done() or self._reader.has_frame or self._reader.inside_frame:
-                self.fail(ProtocolError(f"{self._peer}: more came than the response that was asked for"))
+                self.fail(ProtocolError(f"{self._peer}: received bytes that belong to no request"))
                 self.abort()
             else:
                 self._response.set_result(frame)
 
     def write_completed(self, count: int) -> None:
-        """Nobody waits for that: the response says more."""
+        """Ignored: the response shows that the request arrived."""
 
     def connection_lost(self, exception: Exception | None) -> None:
         self.is_lost = True

@@ -1,8 +1,8 @@
-"""How much memory the requests of all connections may take together, and who waits when there is no more.
+"""Bounds the memory of the requests of all connections, and orders the connections that wait for memory.
 
-Kafka's ``MemoryPool`` gives a request its memory whole or not at all. Here a request takes memory as its bytes come, so
-that a size announced costs nothing. What keeps that from a deadlock of many requests that are all half there is that
-one of those who wait, the first, may always go on; the next may when that one's request is answered.
+Kafka's ``MemoryPool`` allocates the whole request or nothing. Here a request takes memory as its bytes arrive, so an
+announced size costs nothing. To avoid a deadlock of many partial requests, the first waiting connection may always
+continue; the next one may when that request is answered.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from aioproducer.broker.server.connection import ServerConnection
 _logger = logging.getLogger(__name__)
 
 _STEP: Final = 128 * 1024
-"""What a connection that may read again is expected to take before it is asked again."""
+"""Bytes that a resumed connection is expected to take before the limit is checked again."""
 _MIN_PROGRESS: Final = 64 * 1024
-"""Bytes that a peer must have sent in ``stall_timeout`` to be left alone while others wait for memory."""
+"""Bytes that a peer must send in ``stall_timeout`` to keep its connection while others wait for memory."""
 
 
 class RequestMemory:
-    """The memory of all requests not answered yet, and the line of those who are in the middle of one and must wait.
+    """The memory of all unanswered requests, and the queue of connections that wait in the middle of a request.
 
-    ``max_bytes``: from here on connections in the middle of a request are paused, first come, first served; -1 for no
-    bound. While others wait, a connection that holds memory, could send and does not (less than 64 KiB in
-    ``stall_timeout`` seconds), or does not take its answer for so long, is reset.
+    ``max_bytes``: above it connections in the middle of a request are paused, and resumed first come, first served; -1
+    means no bound. While others wait, a connection that holds memory is reset if it makes no progress for
+    ``stall_timeout`` seconds: it sends less than 64 KiB, or does not read its response.
     """
 
     def __init__(
@@ -40,84 +40,84 @@ class RequestMemory:
         connections: Callable[[], Iterable[ServerConnection]],
     ) -> None:
         self.used = 0
-        """Bytes of all requests: whole, in part, and being answered."""
+        """Bytes of all requests: whole, partial, and being answered."""
         self._max_bytes = max_bytes
         self._stall_timeout = stall_timeout
         self._loop = loop
         self._connections = connections
-        self._line: OrderedDict[ServerConnection, None] = OrderedDict()
-        self._favoured: ServerConnection | None = None
-        """The one that went on though there was no memory, until its request is answered."""
-        self._favoured_is_whole = False
-        """Whether that request has come; only until then may it take what there is not."""
+        self._waiters: OrderedDict[ServerConnection, None] = OrderedDict()
+        self._exempt: ServerConnection | None = None
+        """The connection that continued although memory was exhausted, until its request is answered."""
+        self._exempt_is_complete = False
+        """Whether that request is complete; only until then may it exceed the limit."""
         self._timer: asyncio.TimerHandle | None = None
 
     @property
     def waiting(self) -> int:
-        """How many connections are paused for want of memory."""
-        return len(self._line)
+        """Number of connections that are paused until memory is free."""
+        return len(self._waiters)
 
     def changed(self, connection: ServerConnection, difference: int) -> None:
-        """``connection`` holds so many bytes more."""
+        """Count ``difference`` more bytes that ``connection`` holds."""
         self.used += difference
-        if connection is self._favoured:
-            self._favoured_is_whole = self._favoured_is_whole or not connection.inside_frame
-            if self._favoured_is_whole and not connection.has_request:
-                self._favoured = None
+        if connection is self._exempt:
+            self._exempt_is_complete = self._exempt_is_complete or not connection.inside_frame
+            if self._exempt_is_complete and not connection.has_request:
+                self._exempt = None
         if self._max_bytes < 0:
             return
         if (
             difference > 0
             and connection.inside_frame
             and self.used >= self._max_bytes
-            and (connection is not self._favoured or self._favoured_is_whole)
+            and (connection is not self._exempt or self._exempt_is_complete)
         ):
-            self._line[connection] = None
+            self._waiters[connection] = None
             connection.waits_for_memory = True
-        if self._line:
-            self._serve_line()
+        if self._waiters:
+            self._resume_waiters()
 
     def ended(self, connection: ServerConnection) -> None:
-        """``connection`` takes part no more; it holds nothing."""
+        """Remove ``connection``, which holds no memory any longer."""
         connection.waits_for_memory = False
-        self._line.pop(connection, None)
-        if connection is self._favoured:
-            self._favoured = None
-        if self._line:
-            self._serve_line()
+        self._waiters.pop(connection, None)
+        if connection is self._exempt:
+            self._exempt = None
+        if self._waiters:
+            self._resume_waiters()
 
     def close(self) -> None:
-        """Nobody waits any more."""
+        """Forget all waiting connections."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._line.clear()
+        self._waiters.clear()
 
-    def _serve_line(self) -> None:
-        """Let go on as many as there is room for, or one where there is none."""
+    def _resume_waiters(self) -> None:
+        """Resume as many connections as there is room for, or one if there is no room."""
         room = self._max_bytes - self.used
-        while self._line and (room > 0 or self._favoured is None):
-            connection, _ = self._line.popitem(last=False)
+        while self._waiters and (room > 0 or self._exempt is None):
+            connection, _ = self._waiters.popitem(last=False)
             if room <= 0:
-                self._favoured = connection
-                self._favoured_is_whole = False
+                self._exempt = connection
+                self._exempt_is_complete = False
             room -= _STEP
             connection.waits_for_memory = False
-            # Not at once: this may be in the midst of what that connection is doing.
+            # Deferred: this call may come from inside that connection's own code.
             self._loop.call_soon(connection.regulate)
-        if self._line and self._timer is None:
+        if self._waiters and self._timer is None:
             self._timer = self._loop.call_later(self._stall_timeout / 4, self._look_for_stalled)
 
     def _look_for_stalled(self) -> None:
         self._timer = None
-        if not self._line:
+        if not self._waiters:
             return
         self._timer = self._loop.call_later(self._stall_timeout / 4, self._look_for_stalled)
         now = self._loop.time()
         for connection in list(self._connections()):
             if connection.is_stalled(now, self._stall_timeout, _MIN_PROGRESS):
                 _logger.warning(
-                    "Closing the connection %s: it holds %d bytes of requests and has stood still for %s s, "
+                    "Closing the connection %s: it holds %d bytes of requests and has made no progress for %s s, "
                     "while others wait for memory",
                     connection.id,
                     connection.memory,

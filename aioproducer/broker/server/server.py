@@ -1,7 +1,7 @@
-"""The broker's listener and all connections of it: accepted, counted, bounded, closed.
+"""The broker's listener and its connections: accepts, counts, limits and closes them.
 
-What goes wrong with one connection ends that connection and nothing else (Kafka's ``Processor`` catches everything in
-its loop for the same reason).
+An error in one connection ends only that connection. Kafka's ``Processor`` catches everything in its loop for the same
+reason.
 """
 
 from __future__ import annotations
@@ -24,40 +24,47 @@ _logger = logging.getLogger(__name__)
 
 UNLIMITED: Final = 2**31 - 1
 _CLOSING_GRACE: Final = 0.5
-"""Seconds that connections with nothing left to answer have for an orderly end."""
+"""Seconds that connections without an unanswered request have for an orderly end."""
 _LOG_INTERVAL: Final = 1.0
 
 
 class _Refused:
-    """The handler of a connection that is over before it began."""
+    """The handler of a refused connection."""
 
     def data_received(self, data: Buffer) -> None:
-        """Cannot happen: the connection was aborted."""
+        """Never called: the connection was aborted."""
 
     def write_completed(self, count: int) -> None:
-        """Cannot happen: nothing was written."""
+        """Never called: nothing was written."""
 
     def connection_lost(self, exception: Exception | None) -> None:
-        """It was meant to be."""
+        """Ignored: this side aborted the connection."""
 
 
 class Server:
-    """Takes connections, and has ``answer`` answer their requests: of each connection one at a time, in order.
+    """Accepts connections and answers their requests by ``answer``: for each connection one at a time, in order.
 
-    ``answer(connection, frame)`` gets a whole request without its size, in writable memory that is nobody else's and
-    never reused, and returns a ``Reply``. What it raises ends that connection, and is logged.
+    ``answer(connection, frame)`` receives a whole request without its size and returns a ``Reply``. The frame's memory
+    is
+    writable, exclusive to it and never reused. An exception from ``answer`` is logged and ends the connection.
 
-    ``max_request_bytes`` (``socket.request.max.bytes``): a longer request ends its connection before any memory is
-    taken for it. ``max_connections`` (``max.connections``) and ``max_connections_per_ip``: a connection beyond them is
-    reset at once; one counts until its last request was answered. ``queued_max_bytes`` (``queued.max.request.bytes``):
-    requests of all connections not answered yet, -1 for no bound. ``connections_max_idle_ms``
-    (``connections.max.idle.ms``): a connection on which nothing came or went for so long, and none of whose requests
-    is being answered or throttled, is closed; -1 for never. ``stall_timeout_ms``: see ``RequestMemory``.
+    ``max_request_bytes`` (``socket.request.max.bytes``): a longer request ends its connection before memory is
+    allocated
+    for it. ``max_connections`` (``max.connections``) and ``max_connections_per_ip``: a connection beyond them is reset
+    at
+    once; a connection counts until its last request was answered. ``queued_max_bytes`` (``queued.max.request.bytes``):
+    the
+    limit for unanswered requests of all connections, -1 for none. ``connections_max_idle_ms``
+    (``connections.max.idle.ms``): a connection is closed when it neither sent nor received for that time, and none of
+    its
+    requests is being answered or throttled; -1 for never. ``stall_timeout_ms``: see ``RequestMemory``.
 
-    **Memory.** A connection with nothing to say holds no buffer, some 2 KB in all. Requests take at most
-    ``queued_max_bytes`` and one request more (that of whoever goes on when memory is short), and besides that, for each
-    connection, what it may hold without being asked to wait: a receive (128 KiB) in a buffer of twice that, and
-    ``READ_AHEAD`` (128 KiB). Answers are held by reference, one at most for each connection.
+    **Memory.** An idle connection holds no buffer, about 2 KB in all. Requests take at most ``queued_max_bytes`` and
+    one
+    more request, that of the connection that continues when memory is short. Beyond that each connection may hold a
+    receive (128 KiB) in a buffer of twice that size, and ``READ_AHEAD`` (128 KiB), before it is paused. Responses are
+    held
+    by reference, at most one for each connection.
     """
 
     def __init__(
@@ -77,13 +84,13 @@ class Server:
         self.max_connections_per_ip = max_connections_per_ip
         self.is_serving = False
         self.refused = 0
-        """Connections that were refused, so far."""
+        """Number of refused connections."""
         self._queued_max_bytes = queued_max_bytes
         self._stall_timeout = stall_timeout_ms / 1000
         self._max_idle = connections_max_idle_ms / 1000
         self._listening: Listening | None = None
         self._last_used: OrderedDict[ServerConnection, float] = OrderedDict()
-        """All connections, and when each was last used; the one that has been idle longest first."""
+        """All connections and the time of their last use, ordered by it: the longest idle first."""
         self._by_host: Counter[str] = Counter()
         self._numbers = itertools.count()
         self._idle_timer: asyncio.TimerHandle | None = None
@@ -91,19 +98,20 @@ class Server:
         self._ended = asyncio.Event()
         """Set whenever a connection has ended."""
         self._tasks: set[asyncio.Task[None]] = set()
-        """Cancelled, not over yet."""
+        """Tasks that are cancelled but not finished."""
 
     async def start(self, listener: Listener, host: str, port: int, *, serve: bool = True) -> None:
-        """Listen; with port 0 at any port that is free.
+        """Listen; port 0 chooses a free one.
 
-        Connections are accepted at once. Where ``serve`` is false, requests are processed only after ``serve()``: the
-        port is known before the broker has loaded its logs.
+        Connections are accepted at once. With ``serve=False`` requests are processed only after ``serve()``: so the
+        port is
+        known before the broker has loaded its logs.
 
         Raises:
-            OSError: the host is unknown or not of this machine, or the port is taken.
+            OSError: the host is unknown or does not belong to this machine, or the port is in use.
         """
         if self._listening is not None:
-            raise RuntimeError("the server listens already")
+            raise RuntimeError("the server is already listening")
         self._loop = asyncio.get_running_loop()
         self.memory = RequestMemory(
             self._queued_max_bytes,
@@ -115,32 +123,34 @@ class Server:
         self._listening = await listener.listen(host, port, self._accept)
 
     def serve(self) -> None:
-        """Take requests from now on."""
+        """Process requests from now on."""
         self.is_serving = True
         for connection in list(self._last_used):
             connection.advance()
 
     @property
     def host(self) -> str:
-        """As given to ``start``."""
+        """The host that was given to ``start``."""
         return self._bound().host
 
     @property
     def port(self) -> int:
-        """The port that connections come to."""
+        """The port that the server listens at."""
         return self._bound().port
 
     @property
     def connections(self) -> Collection[ServerConnection]:
-        """Those that are open, and those that are lost and some request of which is not answered yet."""
+        """Open connections, and lost ones with a request that is not answered yet."""
         return self._last_used.keys()
 
     async def stop(self, graceful: bool = True, *, timeout: float = 10.0) -> None:
-        """Accept nobody, answer the requests that are being answered, close all connections.
+        """Stop accepting, finish the requests that are being answered, close all connections.
 
-        Requests that wait are dropped. What is not over after ``timeout`` seconds, or without ``graceful`` at once, is
-        reset, its task cancelled. When this returns, or is cancelled, no connection is left; no task either once it has
-        returned.
+        Waiting requests are dropped. Connections that are still open after ``timeout`` seconds are reset and their
+        tasks
+        cancelled; without ``graceful`` this happens at once. No connection is left when this returns or is cancelled,
+        and no
+        task when it returns.
         """
         try:
             if graceful and self._listening is not None:
@@ -160,13 +170,13 @@ class Server:
                     await self._until_lost(lambda connection: True)
 
     async def _until_lost(self, which: Callable[[ServerConnection], bool]) -> None:
-        """Wait until no connection of that kind is left."""
+        """Wait until no connection that ``which`` selects is left."""
         while any(map(which, self._last_used)):
             self._ended.clear()
             await self._ended.wait()
 
     def abort(self) -> None:
-        """Accept nobody, reset all connections and cancel what is being answered, at once; see ``wait_closed``."""
+        """Stop accepting, reset all connections and cancel their tasks, at once; see ``wait_closed``."""
         self.is_serving = False
         if self._listening is None:
             return
@@ -190,20 +200,20 @@ class Server:
             await self._listening.wait_closed()
             await self._until_lost(lambda connection: True)
 
-    # What connections call
+    # Called by connections
 
     def active(self, connection: ServerConnection) -> None:
-        """Something came or went; not yet of those that are given up."""
+        """Record a connection's use; connections that are being given up do not count."""
         if connection in self._last_used:
             self._last_used[connection] = self._loop.time()
             self._last_used.move_to_end(connection)
 
     def memory_changed(self, connection: ServerConnection, difference: int) -> None:
-        """The connection holds so many bytes more."""
+        """Count ``difference`` more bytes that the connection holds."""
         self.memory.changed(connection, difference)
 
     def ended(self, connection: ServerConnection) -> None:
-        """Nothing of the connection is left."""
+        """Remove a connection that is closed and answered."""
         if self._last_used.pop(connection, None) is None:
             return
         host = connection.peer_host
@@ -224,9 +234,9 @@ class Server:
         host = host_of(transport.peer)
         reason = ""
         if len(self._last_used) >= self.max_connections:
-            reason = f"there are {self.max_connections} connections"
+            reason = f"there are {self.max_connections} connections (max.connections)"
         elif self._by_host[host] >= self.max_connections_per_ip:
-            reason = f"there are {self.max_connections_per_ip} connections from {host}"
+            reason = f"there are {self.max_connections_per_ip} connections from {host} (max.connections.per.ip)"
         if reason:
             self._refuse(transport, reason)
             return _Refused()
@@ -248,11 +258,11 @@ class Server:
         if now - self._refusal_logged >= _LOG_INTERVAL:
             self._refusal_logged = now
             _logger.warning(
-                "The connection from %s is refused: %s (%d refused so far)", transport.peer, reason, self.refused
+                "Refusing the connection from %s: %s (%d refused so far)", transport.peer, reason, self.refused
             )
 
     def _close_idle(self) -> None:
-        """Close the connection that has been idle longest, if it was too long: one a turn, so that no turn is long."""
+        """Close the connection that has been idle longest, if that was too long. One a call keeps each call short."""
         self._idle_timer = None
         if not self._last_used:
             return
@@ -261,7 +271,8 @@ class Server:
         if self._loop.time() >= due:
             if connection.expire():
                 _logger.info("Closing the connection %s: idle for %s s", connection.id, self._max_idle)
-            # It is given that long to end; one whose request is being answered, or throttled, is not idle.
+            # The connection has the same time again to end; one with a request that is being answered or throttled is not
+            # idle.
             self.active(connection)
             due = next(iter(self._last_used.values())) + self._max_idle
         self._idle_timer = self._loop.call_at(due, self._close_idle)

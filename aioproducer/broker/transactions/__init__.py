@@ -1,11 +1,11 @@
-"""The transaction coordinator: transactional ids, which it keeps in ``__transaction_state``.
+"""The transaction coordinator: transactional ids, with their state in ``__transaction_state``.
 
-* ``transaction`` decides what a request changes of one transactional id, and never waits; ``ending`` has EndTxn, and
-  ``states`` the states and what is kept;
-* ``records`` has what is written, ``shard`` keeps it in one partition's log;
-* ``markers`` sends the outcome of transactions to the leaders of their partitions, and ``partition_adder`` asks other
-  coordinators for this node's leaders;
-* ``coordinator`` is the part that a node calls, with ``describing`` for questions that change nothing.
+* ``transaction`` decides how a request changes one transactional id, and never waits; ``ending`` has EndTxn, and
+  ``states`` the states and the stored fields;
+* ``records`` defines the records, ``shard`` keeps them in the log of one partition;
+* ``markers`` sends the outcome of transactions to the leaders of their partitions, and ``partition_adder`` sends
+  requests of this node's leaders to other coordinators;
+* ``coordinator`` is the part that a node calls, with ``describing`` for requests that change nothing.
 """
 
 from __future__ import annotations

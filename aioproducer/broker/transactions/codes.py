@@ -1,4 +1,4 @@
-"""The error codes that transaction coordination answers with, by Kafka's names."""
+"""The error codes of transaction coordination, by Kafka's names."""
 
 from __future__ import annotations
 

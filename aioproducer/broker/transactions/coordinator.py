@@ -1,4 +1,4 @@
-"""The transaction coordinator of one node: checks a request, and has the shard of its transactional id serve it."""
+"""The transaction coordinator of one node: checks requests, and passes them to the shard of their transactional id."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ NO_PRODUCER: Final = ProducerIdAndEpoch(NO_PRODUCER_ID, NO_EPOCH)
 
 
 class ProducerAnswer(NamedTuple):
-    """The code of an answer, and with it the producer to go on as."""
+    """The code of a response, and the producer id and epoch to continue with."""
 
     code: int
     producer: ProducerIdAndEpoch = NO_PRODUCER
 
 
 def transactions_topic_spec(config: BrokerConfig, image: ClusterImage) -> TopicSpec:
-    """How ``__transaction_state`` is created, with no more replicas than there are nodes."""
+    """Return how ``__transaction_state`` is created; its replicas are limited to the number of nodes."""
     return TopicSpec(
         TRANSACTION_STATE_TOPIC,
         num_partitions=config.transaction_state_log_num_partitions,
@@ -65,11 +65,11 @@ def transactions_topic_spec(config: BrokerConfig, image: ClusterImage) -> TopicS
 
 
 class CoordinatorHost(host.CoordinatorHost, MarkerHost, Protocol):
-    """What a coordinator of transactions needs of the node it is on."""
+    """What a transaction coordinator needs from its node."""
 
 
 class TransactionCoordinator:
-    """Serves the transactional ids whose partition of ``__transaction_state`` this node leads."""
+    """Serves the transactional ids in those partitions of ``__transaction_state`` that this node leads."""
 
     def __init__(self, broker: CoordinatorHost) -> None:
         self._broker = broker
@@ -87,7 +87,7 @@ class TransactionCoordinator:
     # Life
 
     def start(self) -> None:
-        """Begin to serve; needs a running loop. Partitions that are led already are loaded."""
+        """Start serving, which needs a running loop. Partitions that this node leads are loaded."""
         node_id = self._broker.node_id
         self._periodic = [
             asyncio.create_task(
@@ -115,7 +115,7 @@ class TransactionCoordinator:
         await asyncio.gather(self._markers.close(), self._adder.close(), *tasks, return_exceptions=True)
 
     def transaction(self, transactional_id: str) -> Transaction | None:
-        """A transactional id that this node coordinates, for tests to look at."""
+        """Return a transactional id that this node coordinates; for tests."""
         shard = self.shards.held(transactional_id)
         return None if shard is None else shard.transactions.get(transactional_id)
 
@@ -124,9 +124,11 @@ class TransactionCoordinator:
     async def init_producer_id(
         self, transactional_id: str, timeout_ms: int, expected: ProducerIdAndEpoch | None
     ) -> ProducerAnswer:
-        """InitProducerId: the epoch, and where the last one is exhausted the id, of a producer that begins.
+        """InitProducerId: return the next epoch of a producer, with a new id if the epochs of the current one are used
+        up.
 
-        An ongoing transaction is aborted; CONCURRENT_TRANSACTIONS has the producer ask again until it has ended.
+        An ongoing transaction is aborted; after CONCURRENT_TRANSACTIONS the producer repeats the request until it has
+        ended.
         """
         if not transactional_id:
             return ProducerAnswer(Code.INVALID_REQUEST)
@@ -157,7 +159,7 @@ class TransactionCoordinator:
         *,
         client_version: int,
     ) -> int:
-        """AddPartitionsToTxn and AddOffsetsToTxn: the code of the answer, given when the log has the partitions."""
+        """AddPartitionsToTxn and AddOffsetsToTxn: return the code when the partitions are in the log."""
         if not transactional_id:
             return Code.INVALID_REQUEST
         try:
@@ -174,7 +176,7 @@ class TransactionCoordinator:
     def verify_partitions(
         self, transactional_id: str, producer: ProducerIdAndEpoch, partitions: Sequence[TopicPartition]
     ) -> dict[TopicPartition, int]:
-        """AddPartitionsToTxn with ``verify_only``: the code of each partition."""
+        """AddPartitionsToTxn with ``verify_only``: return the code of each partition."""
         code: int = Code.INVALID_REQUEST
         if transactional_id:
             try:
@@ -193,7 +195,7 @@ class TransactionCoordinator:
     async def end_transaction(
         self, transactional_id: str, producer: ProducerIdAndEpoch, *, commit: bool, client_version: int
     ) -> ProducerAnswer:
-        """EndTxn: answered when the outcome is in the log; with KIP-890 with the producer for the next transaction."""
+        """EndTxn: return when the outcome is in the log; with KIP-890 with the producer for the next transaction."""
         if not transactional_id:
             return ProducerAnswer(Code.INVALID_REQUEST)
         try:
@@ -213,7 +215,7 @@ class TransactionCoordinator:
         return ProducerAnswer(Code.NONE, decision.producer_afterwards)
 
     def describe(self, transactional_id: str) -> described_transactions.TransactionState:
-        """A transactional id as DescribeTransactions has it, or why it cannot be described."""
+        """Describe a transactional id for DescribeTransactions, or return the error."""
         try:
             self.shards.check_active()
             if not transactional_id:
@@ -226,12 +228,12 @@ class TransactionCoordinator:
         return describing.described(transaction)
 
     def list_transactions(self, filters: describing.Filters) -> list[listed_transactions.TransactionState]:
-        """All transactional ids that this node coordinates and that pass the filters.
+        """Return the transactional ids that this node coordinates and that pass the filters.
 
         Raises:
-            CoordinatorLoadInProgressError: not all of them are known yet.
+            CoordinatorLoadInProgressError: some partitions are still loading.
             CoordinatorNotAvailableError: the broker is stopping.
-            InvalidRegularExpressionError: the pattern is none.
+            InvalidRegularExpressionError: the pattern is invalid.
         """
         shards = self.shards.all()
         selection = describing.Selection(filters, self.wall_ms())
@@ -242,7 +244,7 @@ class TransactionCoordinator:
         shard = self.shards.serving(transactional_id)
         return shard, shard.transactions.get(transactional_id)
 
-    # Questions to other coordinators
+    # Requests to other coordinators
 
     async def add_or_verify(
         self,
@@ -253,9 +255,9 @@ class TransactionCoordinator:
         *,
         verify_only: bool,
     ) -> dict[TopicPartition, int]:
-        """Whether partitions that this node leads are in a transaction; without ``verify_only`` they are added to it.
+        """Check whether partitions that this node leads are in a transaction; add them unless ``verify_only``.
 
-        PRODUCER_FENCED is answered as INVALID_PRODUCER_EPOCH; a partition that is not in the transaction has
+        PRODUCER_FENCED is returned as INVALID_PRODUCER_EPOCH. A partition that is not in the transaction has
         TRANSACTION_ABORTABLE, which the caller translates for clients that do not know it.
         """
         producer = ProducerIdAndEpoch(producer_id, producer_epoch)
@@ -266,7 +268,7 @@ class TransactionCoordinator:
     # Time
 
     def abort_timed_out(self) -> None:
-        """Abort the transactions that have been open for longer than their time-out, fencing their producers."""
+        """Abort the transactions that have exceeded their timeout, and fence their producers."""
         now_ms = self.wall_ms()
         for shard in self.shards.loaded():
             for transaction in list(shard.transactions.values()):
@@ -275,14 +277,14 @@ class TransactionCoordinator:
                     self._abort_fenced(shard, transaction, transaction.fence().producer)(_ignore)
 
     def expire(self) -> None:
-        """Forget the transactional ids that have not been used for ``transactional.id.expiration.ms``."""
+        """Delete the transactional ids that have not been used for ``transactional.id.expiration.ms``."""
         for shard in self.shards.loaded():
             shard.expire(self.wall_ms(), self._broker.config.transactional_id_expiration_ms)
 
     def _abort_fenced(
         self, shard: Shard, transaction: Transaction, producer: ProducerIdAndEpoch
     ) -> Callable[[Done], None]:
-        """Begin the coordinator's own abort of a transaction whose producer it fences; return what writes it."""
+        """Begin the abort of a transaction by the coordinator, which fences its producer; return its write."""
         request = ending.End(producer, False, self.transaction_version, is_from_client=False)
         decision: Decision
         code: int = Code.NONE
@@ -292,18 +294,18 @@ class TransactionCoordinator:
             logger.warning("%r cannot be aborted: %s", transaction, error)
             decision, code = Code.UNKNOWN_SERVER_ERROR, error.code
         if isinstance(decision, Code):
-            # Nothing may stay pending that nothing completes.
+            # The pending transition would never be completed.
             transaction.drop()
             answer = code or decision
             return lambda done: done(answer)
         new = decision
         return lambda done: shard.write(transaction, new, done)
 
-    # What a shard needs
+    # Called by shards
 
     @property
     def transaction_version(self) -> int:
-        """The level of ``transaction.version`` that the cluster has now."""
+        """The cluster's current level of ``transaction.version``."""
         return self._broker.image.transaction_version
 
     def wall_ms(self) -> int:
@@ -311,7 +313,7 @@ class TransactionCoordinator:
         return self._broker.wall_ms()
 
     def send_markers(self, shard: Shard, transaction: Transaction) -> None:
-        """Have the partitions of a transaction marked that do not have their marker yet."""
+        """Send markers to the partitions of a transaction that have none yet."""
         self._markers.send(shard, transaction)
 
     def _allocate(self) -> int:
@@ -319,4 +321,4 @@ class TransactionCoordinator:
 
 
 def _ignore(code: int) -> None:
-    """A time-out is looked for again, so that nothing is lost where the abort could not be written."""
+    """The result of a write that is not needed: if the abort of a timed-out transaction fails, it is tried again."""

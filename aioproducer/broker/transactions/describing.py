@@ -1,4 +1,4 @@
-"""Transactional ids as DescribeTransactions and ListTransactions answer them (KIP-664)."""
+"""Transactional ids as DescribeTransactions and ListTransactions return them (KIP-664)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from aioproducer.protocol.messages import described_transactions, listed_transac
 
 
 def described(transaction: Transaction) -> described_transactions.TransactionState:
-    """The id as DescribeTransactions has it; of a transaction that ends, the partitions without a marker."""
+    """Return the id for DescribeTransactions; of a transaction that is ending, only the partitions without a marker."""
     metadata = transaction.metadata
     topics: defaultdict[str, list[int]] = defaultdict(list)
     for topic, index in sorted(transaction.unmarked if metadata.state.is_ending else metadata.partitions):
@@ -32,7 +32,7 @@ def described(transaction: Transaction) -> described_transactions.TransactionSta
 
 
 def described_unknown(transactional_id: str, code: int) -> described_transactions.TransactionState:
-    """An id that cannot be described."""
+    """Return the error for an id that cannot be described."""
     return described_transactions.TransactionState(
         transactional_id=transactional_id, error_code=code or Code.TRANSACTIONAL_ID_NOT_FOUND
     )
@@ -40,27 +40,27 @@ def described_unknown(transactional_id: str, code: int) -> described_transaction
 
 @dataclass(frozen=True, slots=True)
 class Filters:
-    """What ListTransactions asks for; empty collections exclude nothing."""
+    """The filters of ListTransactions; empty collections exclude nothing."""
 
     states: Collection[str] = ()
     producer_ids: Collection[int] = ()
     duration_ms: int = -1
-    """The least age of a transaction, -1 for any."""
+    """Minimum age of a transaction, -1 for any."""
     pattern: str | None = None
-    """A regular expression that the whole id matches; None or empty for any."""
+    """A regular expression that must match the whole id; ``None`` or empty for any."""
 
     def unknown_states(self) -> list[str]:
-        """Those of ``states`` that do not exist."""
+        """Return those of ``states`` that do not exist."""
         return [name for name in dict.fromkeys(self.states) if name not in STATES_BY_LABEL]
 
 
 class Selection:
-    """Selects the transactional ids that pass filters, at one moment."""
+    """Selects the transactional ids that pass filters at one time."""
 
     def __init__(self, filters: Filters, now_ms: int) -> None:
         """
         Raises:
-            InvalidRegularExpressionError: the pattern is none.
+            InvalidRegularExpressionError: the pattern is invalid.
         """
         self._filters = filters
         self._now_ms = now_ms
@@ -87,7 +87,7 @@ class Selection:
 
 
 def listed(transaction: Transaction) -> listed_transactions.TransactionState:
-    """The id as ListTransactions has it."""
+    """Return the id for ListTransactions."""
     return listed_transactions.TransactionState(
         transactional_id=transaction.transactional_id,
         producer_id=transaction.metadata.producer_id,

@@ -1,12 +1,13 @@
-"""EndTxn: whether a transaction may end, and the answer to a repeated request, in both generations of the protocol.
+"""EndTxn: whether a transaction may end, and the response to a repeated request, in both generations of the protocol.
 
-With the old one (EndTxn up to version 4) the epoch does not change, so only the state can tell a repeated request from
-the next one. With KIP-890 (from version 5 on) each end raises the epoch, so a repeated request has the epoch before::
+In the first generation (EndTxn up to version 4) the epoch does not change, so only the state distinguishes a repeated
+request from the next one. With KIP-890 (from version 5 on) each end raises the epoch, so a repeated request has the
+previous epoch::
 
-                    abort, epoch before   abort, this epoch   commit, epoch before   commit, this epoch
-    Empty           PRODUCER_FENCED       ends                PRODUCER_FENCED        INVALID_TXN_STATE
-    CompleteAbort   NONE                  ends                PRODUCER_FENCED        INVALID_TXN_STATE
-    CompleteCommit  INVALID_TXN_STATE     ends                NONE                   INVALID_TXN_STATE
+                    abort, previous epoch   abort, current epoch   commit, previous epoch   commit, current epoch
+    Empty           PRODUCER_FENCED         ends                   PRODUCER_FENCED          INVALID_TXN_STATE
+    CompleteAbort   NONE                    ends                   PRODUCER_FENCED          INVALID_TXN_STATE
+    CompleteCommit  INVALID_TXN_STATE       ends                   NONE                     INVALID_TXN_STATE
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class End(NamedTuple):
 
 
 def end(transaction: Transaction, request: End, allocate: AllocateProducerId, now_ms: int) -> Decision:
-    """Begin the end of a transaction, or return the answer: NONE where it has ended that way already."""
+    """Begin the end of a transaction, or return the code: NONE if it has ended that way already."""
     if request.client_version >= EPOCH_FOR_EACH_TRANSACTION:
         return _end_with_new_epoch(transaction, request, allocate, now_ms)
     return _end_with_same_epoch(transaction, request, allocate, now_ms)
@@ -67,7 +68,7 @@ def _end_with_new_epoch(transaction: Transaction, request: End, allocate: Alloca
     )
     is_repeated = is_rollover or (not transaction.is_fencing and current.producer_epoch == producer.epoch + 1)
     if transaction.is_busy:
-        # First: over a rollover the producer may have the new id already, which is only pending here.
+        # Checked first: over a rollover the producer may have the new id already, which is only pending here.
         return Code.CONCURRENT_TRANSACTIONS
     if current.producer_id != producer.producer_id and not is_rollover:
         return Code.INVALID_PRODUCER_ID_MAPPING
@@ -82,12 +83,11 @@ def _end_with_new_epoch(transaction: Transaction, request: End, allocate: Alloca
     if is_repeated:
         if state is _completed(request):
             return Code.NONE
-        # The coordinator aborted the transaction while the commit was on its way: the producer can begin again
-        # (KAFKA-20785).
+        # The coordinator aborted the transaction before the commit arrived: the producer can begin again (KAFKA-20785).
         return Code.PRODUCER_FENCED if request.commit else Code.INVALID_TXN_STATE
     if request.commit:
         return Code.INVALID_TXN_STATE
-    # A client that does not know whether it has a transaction aborts it.
+    # A client that lost track of its transaction aborts it.
     return transaction.prepare_end(
         commit=False, client_version=request.client_version, allocate=allocate, now_ms=now_ms, is_empty=True
     )
@@ -96,7 +96,7 @@ def _end_with_new_epoch(transaction: Transaction, request: End, allocate: Alloca
 def _has_valid_epoch(transaction: Transaction, request: End, *, is_rollover: bool, is_repeated: bool) -> bool:
     current, epoch = transaction.metadata, request.producer.epoch
     if transaction.is_fencing:
-        # The fence's epoch, which is the one that the abort is going to have.
+        # The fence's epoch, which the abort will have.
         return epoch >= current.producer_epoch and (not request.is_from_client or epoch == current.producer_epoch)
     if current.state.is_ending:
         return current.producer_epoch == epoch + 1

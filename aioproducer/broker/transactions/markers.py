@@ -1,8 +1,8 @@
 """Markers: the outcome of transactions, sent to the leaders of their partitions by WriteTxnMarkers.
 
-Each node gets one request at a time, with the markers of all transactions that wait for it. What fails because a leader
-moved, a node is down or replicas are missing is sent again, to the leader of that moment; a partition that no longer
-exists needs no marker (Kafka's ``TransactionMarkerChannelManager``).
+Each node gets one request at a time, with the markers of all transactions that wait for it. Markers that failed because
+a leader moved, a node is down or replicas are missing are sent again, to the leader at that time. A partition that no
+longer exists needs no marker (Kafka's ``TransactionMarkerChannelManager``).
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ logger = logging.getLogger(__name__)
 
 VERSION: Final = 2
 REQUEST_TIMEOUT: Final = 30.0
-"""Seconds that a node may take to answer (Kafka's ``request.timeout.ms``)."""
+"""Timeout of a request in seconds (Kafka's ``request.timeout.ms``)."""
 RETRY_BACKOFF: Final = 0.02
-"""Seconds before markers that were not written are sent again."""
+"""Seconds before failed markers are sent again."""
 
 _ABANDONED: Final = (Code.INVALID_PRODUCER_EPOCH, Code.TRANSACTION_COORDINATOR_FENCED)
-"""The producer or the coordinator has been replaced: the transaction is no longer this coordinator's."""
+"""The producer or the coordinator was replaced: the transaction no longer belongs to this coordinator."""
 _UNNECESSARY: Final = (Code.NONE, Code.UNSUPPORTED_FOR_MESSAGE_FORMAT, Code.UNSUPPORTED_VERSION)
 _RETRIABLE: Final = (
     Code.UNKNOWN_TOPIC_OR_PARTITION,
@@ -52,7 +52,7 @@ _RETRIABLE: Final = (
 
 
 class MarkerHost(Protocol):
-    """What the sender needs of its node."""
+    """What the sender needs from its node."""
 
     node_id: int
 
@@ -60,7 +60,7 @@ class MarkerHost(Protocol):
     def image(self) -> ClusterImage: ...
 
     def peer_client(self, node: BrokerRegistration) -> PeerClient:
-        """Return a new connection to a node; it connects when it is first used."""
+        """Return a new client for a node; it connects at its first request."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,16 +70,16 @@ class Marker:
     shard: Shard
     transaction: Transaction
     outcome: TransactionMetadata
-    """As it was when the outcome was logged."""
+    """The producer when the outcome was logged."""
     partitions: tuple[TopicPartition, ...]
 
     @property
     def is_wanted(self) -> bool:
-        """Whether the transaction still ends here with this outcome."""
+        """Whether the transaction is still ending here with this outcome."""
         return not self.shard.is_closed and self.transaction.metadata is self.outcome
 
     def encoded(self) -> WritableTxnMarker:
-        """The marker as the request holds it."""
+        """The marker for the request."""
         topics: defaultdict[str, list[int]] = defaultdict(list)
         for topic, index in self.partitions:
             topics[topic].append(index)
@@ -99,18 +99,18 @@ class MarkerSender:
     def __init__(self, host: MarkerHost) -> None:
         self._host = host
         self._queues: dict[int, list[Marker]] = {}
-        """By node id: the markers that wait for the request before them to be answered."""
+        """By node id: markers that wait until the previous request is answered."""
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._clients: dict[int, PeerClient] = {}
         self._retries: set[asyncio.TimerHandle] = set()
         self._is_closed = False
 
     def send(self, shard: Shard, transaction: Transaction) -> None:
-        """Have each partition in ``transaction.unmarked`` marked; ``shard.marked`` is called for each."""
+        """Send a marker to each partition in ``transaction.unmarked``; ``shard.marked`` is called for each."""
         self._route(Marker(shard, transaction, transaction.metadata, tuple(sorted(transaction.unmarked))))
 
     async def close(self) -> None:
-        """Send no more."""
+        """Stop sending."""
         self._is_closed = True
         for retry in self._retries:
             retry.cancel()
@@ -148,7 +148,7 @@ class MarkerSender:
                 self._tasks[node_id] = asyncio.create_task(self._serve(node_id), name=name)
 
     def _retry(self, marker: Marker, partitions: Iterable[TopicPartition]) -> None:
-        """Find the leaders of ``partitions`` again, a little later."""
+        """Find the leaders of ``partitions`` again after a delay."""
         if self._is_closed:
             return
         part = _part(marker, partitions)
@@ -161,14 +161,14 @@ class MarkerSender:
         self._retries.add(handle)
 
     async def _serve(self, node_id: int) -> None:
-        """Send what waits for a node, until nothing does."""
+        """Send the markers for a node until none is left."""
         try:
             while markers := [marker for marker in self._queues.pop(node_id, ()) if marker.is_wanted]:
                 try:
                     await self._send(node_id, markers)
                 except Exception:
-                    # No transaction may stay open because of another one's defect.
-                    logger.exception("markers for node %d failed, are retried", node_id)
+                    # A defect in one transaction must not leave the others open.
+                    logger.exception("Sending markers to node %d failed; they are sent again", node_id)
                     for marker in markers:
                         self._retry(marker, marker.partitions)
         finally:
@@ -179,7 +179,7 @@ class MarkerSender:
         try:
             response = await self._client(node_id).request(request, VERSION, REQUEST_TIMEOUT)
         except (OSError, KafkaError) as error:
-            logger.info("markers could not be sent to node %d, are retried: %s", node_id, error)
+            logger.info("Markers could not be sent to node %d; they are sent again: %s", node_id, error)
             for marker in markers:
                 self._retry(marker, marker.partitions)
             return
@@ -203,14 +203,14 @@ class MarkerSender:
             for partition in marker.partitions
         }
         if abandoned := {partition: code for partition, code in found.items() if code in _ABANDONED}:
-            logger.info("%r has ended elsewhere, its markers are no longer sent: %s", marker.transaction, abandoned)
+            logger.info("%r has ended elsewhere; its markers are no longer sent: %s", marker.transaction, abandoned)
             return
         for partition, code in found.items():
             if code in _UNNECESSARY:
                 marker.shard.marked(marker.transaction, partition)
                 continue
             if code not in _RETRIABLE:
-                logger.error("%s-%d cannot be marked for %r: code %d", *partition, marker.transaction, code)
+                logger.error("%s-%d: the marker for %r was refused with code %d", *partition, marker.transaction, code)
             again.append(partition)
         if again:
             self._retry(marker, again)
@@ -221,7 +221,7 @@ def _part(marker: Marker, partitions: Iterable[TopicPartition]) -> Marker:
 
 
 def _codes(response: WriteTxnMarkersResponse) -> dict[tuple[int, str, int], int]:
-    """The code of each partition, by producer id, topic and index."""
+    """Return the code of each partition, by producer id, topic and index."""
     return {
         (marker.producer_id, topic.name, partition.partition_index): partition.error_code
         for marker in response.markers

@@ -1,4 +1,4 @@
-"""A leader's questions to coordinators: whether a partition is in a transaction, or to add it (KIP-890).
+"""A leader's requests to coordinators: verify that a partition is in a transaction, or add it (KIP-890).
 
 Each node gets one AddPartitionsToTxn request at a time, with all transactions that wait for it (Kafka's
 ``AddPartitionsToTxnManager``).
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
 
 VERSION: Final = 5
 REQUEST_TIMEOUT: Final = 30.0
-"""Seconds that a coordinator may take to answer (Kafka's ``request.timeout.ms``)."""
+"""Timeout of a request in seconds (Kafka's ``request.timeout.ms``)."""
 
 Codes: TypeAlias = dict[TopicPartition, int]
 
 
 class AdderHost(Protocol):
-    """What the adder needs of its node."""
+    """What the adder needs from its node."""
 
     def peer_client(self, node: BrokerRegistration) -> PeerClient:
-        """Return a new connection to a node; it connects when it is first used."""
+        """Return a new client for a node; it connects at its first request."""
 
 
 @dataclass(slots=True, eq=False)
@@ -69,12 +69,12 @@ class _Question:
 
 
 class PartitionAdder:
-    """Asks the coordinators of transactional ids on behalf of one node."""
+    """Sends requests to the coordinators of transactional ids for one node."""
 
     def __init__(self, host: AdderHost) -> None:
         self._host = host
         self._waiting: dict[int, dict[str, _Question]] = {}
-        """By node id and transactional id: what waits for the request before it to be answered."""
+        """By node id and transactional id: requests that wait until the previous one is answered."""
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._clients: dict[int, PeerClient] = {}
         self._is_closed = False
@@ -88,10 +88,11 @@ class PartitionAdder:
         *,
         verify_only: bool,
     ) -> Codes:
-        """The code of each partition. ``node`` coordinates the transactional id, None where no node does at present.
+        """Return the code of each partition. ``node`` coordinates the transactional id; ``None`` if none does at
+        present.
 
-        Of two questions about one transactional id the older one is answered at once while it waits: with
-        INVALID_PRODUCER_EPOCH where its epoch is older, else with NETWORK_EXCEPTION, since its producer repeats it.
+        A waiting request is answered at once when another one about the same transactional id arrives: with
+        INVALID_PRODUCER_EPOCH if its epoch is older, else with NETWORK_EXCEPTION, since its producer repeats it.
         """
         if node is None or self._is_closed:
             return dict.fromkeys(partitions, Code.COORDINATOR_NOT_AVAILABLE)
@@ -111,7 +112,7 @@ class PartitionAdder:
         return await answer
 
     async def close(self) -> None:
-        """Ask no more: what waits is answered with COORDINATOR_NOT_AVAILABLE."""
+        """Stop sending; waiting requests are answered with COORDINATOR_NOT_AVAILABLE."""
         self._is_closed = True
         tasks = list(self._tasks.values())
         for task in tasks:
@@ -157,7 +158,7 @@ def _answer(asked: Mapping[str, _Question], response: AddPartitionsToTxnResponse
 
 
 def _codes(result: AddPartitionsToTxnResult) -> Codes:
-    """The code of each partition; a producer expects INVALID_PRODUCER_EPOCH where it is fenced."""
+    """Return the code of each partition; a fenced producer expects INVALID_PRODUCER_EPOCH."""
     return {
         (topic.name, partition.partition_index): Code.INVALID_PRODUCER_EPOCH
         if partition.partition_error_code == Code.PRODUCER_FENCED

@@ -1,6 +1,6 @@
-"""The records of ``__transaction_state``: the schemas of Kafka's transaction-coordinator module, and what they hold.
+"""The records of ``__transaction_state``: the schemas of Kafka's transaction-coordinator module, and their encoding.
 
-Version 0 of the value is that of ``transaction.version`` 0; version 1 adds tagged fields. A record without a value is a
+Version 0 of the value belongs to ``transaction.version`` 0; version 1 adds tagged fields. A record without a value is a
 tombstone.
 """
 
@@ -21,7 +21,7 @@ _INT16: Final = struct.Struct(">h")
 
 
 class TransactionLogKey(Data, versions="0"):
-    """The transactional id that a record is about."""
+    """The transactional id of a record."""
 
     transactional_id: str = string("0")
 
@@ -36,7 +36,7 @@ class PartitionsSchema(Struct):
 class TransactionLogValue(Data, versions="0-1", flexible="1+"):
     """A transactional id; times in milliseconds since 1970.
 
-    Kafka 4.4 reads and writes no ``next_producer_epoch``.
+    Kafka 4.4 neither reads nor writes ``next_producer_epoch``.
     """
 
     producer_id: int = int64("0+")
@@ -53,14 +53,14 @@ class TransactionLogValue(Data, versions="0-1", flexible="1+"):
 
 
 class TransactionRecord(NamedTuple):
-    """A record of one transactional id; ``metadata`` is None in a tombstone."""
+    """A record of one transactional id; ``metadata`` is ``None`` in a tombstone."""
 
     transactional_id: str
     metadata: TransactionMetadata | None
 
 
 def encode_record(record: TransactionRecord, transaction_version: int) -> tuple[bytes, bytes | None]:
-    """The record's key and value, as a cluster of that ``transaction.version`` writes them.
+    """Encode the record's key and value for a cluster with that ``transaction.version``.
 
     Raises:
         ProtocolError: a field does not fit its type.
@@ -95,20 +95,20 @@ def _by_topic(partitions: frozenset[TopicPartition]) -> list[PartitionsSchema]:
 
 
 def decode_record(key: bytes | None, value: bytes | None) -> TransactionRecord | None:
-    """The record that ``key`` and ``value`` are, None where one of them has a version that Kafka 4.4 does not know.
+    """Decode a record, or return ``None`` if its key or value has a version that Kafka 4.4 does not know.
 
     Raises:
-        ProtocolError: the bytes are not a record of these schemas.
+        ProtocolError: the bytes do not fit these schemas.
     """
     if key is None or len(key) < _INT16.size:
-        raise ProtocolError(f"a record of __transaction_state has the key {key!r}, which states no version")
+        raise ProtocolError(f"a record of __transaction_state has the key {key!r}, which has no version")
     if _INT16.unpack_from(key) != (KEY_VERSION,):
         return None
     transactional_id = decode_version_prefixed(TransactionLogKey, key).transactional_id
     if value is None:
         return TransactionRecord(transactional_id, None)
     if len(value) < _INT16.size:
-        raise ProtocolError(f"the record of the transactional id {transactional_id!r} states no version")
+        raise ProtocolError(f"the record of the transactional id {transactional_id!r} has no version")
     (version,) = _INT16.unpack_from(value)
     if version not in TransactionLogValue.schema.versions:
         return None
@@ -119,7 +119,7 @@ def _metadata(value: TransactionLogValue) -> TransactionMetadata:
     try:
         state = TransactionState(value.transaction_status)
     except ValueError:
-        raise ProtocolError(f"there is no transaction status {value.transaction_status}") from None
+        raise ProtocolError(f"unknown transaction status {value.transaction_status}") from None
     partitions = () if state is TransactionState.EMPTY else value.transaction_partitions or ()
     return TransactionMetadata(
         producer_id=value.producer_id,

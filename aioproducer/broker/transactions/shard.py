@@ -1,4 +1,4 @@
-"""The transactional ids of one partition of ``__transaction_state``: what its log says, kept in memory and served."""
+"""The transactional ids of one partition of ``__transaction_state``: loaded from its log, kept in memory and served."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ logger = logging.getLogger(__name__)
 
 MILLISECOND: Final = 0.001
 RETRY_BACKOFF: Final = 0.05
-"""Seconds before the end of a transaction is written again after that failed."""
+"""Seconds before a failed write of a transaction's end is repeated."""
 
 
 class ShardHost(Protocol):
-    """What a shard needs of the coordinator."""
+    """What a shard needs from the coordinator."""
 
     @property
     def transaction_version(self) -> int:
-        """The level of ``transaction.version`` that the cluster has now."""
+        """The cluster's current level of ``transaction.version``."""
 
     def wall_ms(self) -> int:
         """Milliseconds since the epoch."""
 
     def send_markers(self, shard: Shard, transaction: Transaction) -> None:
-        """Have markers written to the partitions in ``transaction.unmarked``, and call ``shard.marked`` for each."""
+        """Send markers to the partitions in ``transaction.unmarked``, and call ``shard.marked`` for each."""
 
 
 class Shard:
@@ -49,7 +49,7 @@ class Shard:
     def __init__(self, partition: Partition, host: ShardHost) -> None:
         self.partition = partition
         self.coordinator_epoch = partition.leader_epoch
-        """The leader epoch in which this node coordinates; markers carry it."""
+        """The leader epoch in which this node coordinates; markers contain it."""
         self.transactions: dict[str, Transaction] = {}
         self.is_loaded = False
         self.is_closed = False
@@ -62,11 +62,11 @@ class Shard:
 
     @property
     def is_current(self) -> bool:
-        """Whether the partition is still in the leader epoch in which this shard serves it."""
+        """Whether the partition is still in the leader epoch of this shard."""
         return self.coordinator_epoch == self.partition.leader_epoch
 
     async def load(self) -> None:
-        """Read the log, then serve. A transaction with an outcome in the log is brought to its end.
+        """Read the log, then serve. A transaction with an outcome in the log is completed.
 
         Raises:
             KafkaError: the log cannot be read.
@@ -78,10 +78,10 @@ class Shard:
             try:
                 record = decode_record(stored.key, stored.value)
             except ProtocolError as error:
-                logger.error("%r: the record at offset %d is left out: %s", self, stored.offset, error)
+                logger.error("%r: skipping the record at offset %d: %s", self, stored.offset, error)
                 continue
             if record is None:
-                logger.warning("%r: the record at offset %d has an unknown version: ignored", self, stored.offset)
+                logger.warning("%r: skipping the record at offset %d: unknown version", self, stored.offset)
             elif record.metadata is None:
                 found.pop(record.transactional_id, None)
             else:
@@ -94,7 +94,7 @@ class Shard:
                 self._complete(transaction)
 
     def close(self, code: int) -> None:
-        """Serve no more; requests that wait are answered with ``code``."""
+        """Stop serving; waiting requests are answered with ``code``."""
         self.is_closed = True
         self.is_loaded = False
         for retry in self._retries:
@@ -105,13 +105,13 @@ class Shard:
     # Writing
 
     def write(self, transaction: Transaction, new: TransactionMetadata, done: Done) -> None:
-        """Write what is pending of ``transaction``; ``done`` gets the code of the answer."""
+        """Write the pending state of ``transaction``; ``done`` receives the code of the response."""
 
         def decided(code: int) -> None:
             if code == Code.NONE:
                 self._apply(transaction, new)
             else:
-                logger.info("%r: %r could not be written: code %d", self, transaction, code)
+                logger.info("%r: %r could not be written to the log: code %d", self, transaction, code)
                 transaction.drop()
                 if not transaction.is_logged:
                     self._forget(transaction)
@@ -155,7 +155,7 @@ class Shard:
     # Ends of transactions
 
     def _complete(self, transaction: Transaction) -> None:
-        """The outcome is in the log: have markers written, then log that all are."""
+        """Send markers for the logged outcome; when all are written, log the completion."""
         transaction.prepare_complete(self._host.wall_ms())
         if transaction.unmarked:
             self._host.send_markers(self, transaction)
@@ -163,7 +163,7 @@ class Shard:
             self._write_completion(transaction)
 
     def marked(self, transaction: Transaction, partition: TopicPartition) -> None:
-        """A partition of a transaction that ends has its marker, or needs none."""
+        """Record that a partition of an ending transaction has its marker, or needs none."""
         if self.is_closed or partition not in transaction.unmarked:
             return
         transaction.unmarked.discard(partition)
@@ -178,7 +178,7 @@ class Shard:
             if code == Code.NONE:
                 self._apply(transaction, new)
             elif code != Code.NOT_COORDINATOR and not self.is_closed:
-                logger.info("%r: the end of %r could not be written, is retried: code %d", self, transaction, code)
+                logger.info("%r: writing the end of %r failed with code %d; it is retried", self, transaction, code)
                 self._later(lambda: self._write_completion(transaction))
 
         self._append(transaction, new, decided, _ignore)
@@ -201,4 +201,4 @@ class Shard:
 
 
 def _ignore(code: int) -> None:
-    """No request waits for this write; its fate is handled where it is decided."""
+    """The answer to a write that no request waits for; its outcome is handled elsewhere."""

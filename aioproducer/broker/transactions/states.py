@@ -1,4 +1,4 @@
-"""The states of a transactional id, the legal transitions between them, and what is kept of an id."""
+"""The states of a transactional id, the possible transitions between them, and the fields stored for an id."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ NO_PRODUCER_ID: Final = -1
 NO_EPOCH: Final = -1
 NO_TIMESTAMP: Final = -1
 MAX_EPOCH: Final = 2**15 - 1
-"""The epoch that no client ever has: with it the coordinator can fence the last one that a client can have."""
+"""An epoch that no client ever has: with it the coordinator can fence a client that has the highest epoch."""
 LAST_CLIENT_EPOCH: Final = MAX_EPOCH - 1
-"""With this epoch a producer id is exhausted, and the next transaction needs another one."""
+"""At this epoch a producer id is exhausted, and the next transaction needs another one."""
 EPOCH_FOR_EACH_TRANSACTION: Final = 2
 """The level of ``transaction.version`` from which on each end of a transaction raises the epoch (KIP-890)."""
 
 
 class ProducerIdAndEpoch(NamedTuple):
-    """A producer, as a request names it."""
+    """A producer, as a request identifies it."""
 
     producer_id: int
     epoch: int
@@ -41,9 +41,9 @@ class TransactionState(IntEnum):
     COMPLETE_COMMIT = 4
     COMPLETE_ABORT = 5
     DEAD = 6
-    """The id has expired: its tombstone is being written."""
+    """The id has expired, and its tombstone is being written."""
     PREPARE_EPOCH_FENCE = 7
-    """The coordinator fences the producer; an abort follows at once, so that this is only ever a pending state."""
+    """The coordinator fences the producer; an abort follows at once, so this is only ever a pending state."""
 
     @property
     def label(self) -> str:
@@ -52,36 +52,36 @@ class TransactionState(IntEnum):
 
     @property
     def is_ending(self) -> bool:
-        """Whether the outcome is in the log and markers are on their way."""
+        """Whether the outcome is in the log and markers are being written."""
         return self in (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
 
     @property
-    def is_settled(self) -> bool:
+    def has_no_transaction(self) -> bool:
         """Whether there is no transaction, so that the id may expire."""
         return self in (TransactionState.EMPTY, TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)
 
 
-_SETTLED: Final = frozenset(state for state in TransactionState if state.is_settled)
+_NO_TRANSACTION: Final = frozenset(state for state in TransactionState if state.has_no_transaction)
 
 PREVIOUS_STATES: Final[dict[TransactionState, frozenset[TransactionState]]] = {
-    TransactionState.EMPTY: _SETTLED,
-    TransactionState.ONGOING: _SETTLED | {TransactionState.ONGOING},
+    TransactionState.EMPTY: _NO_TRANSACTION,
+    TransactionState.ONGOING: _NO_TRANSACTION | {TransactionState.ONGOING},
     TransactionState.PREPARE_COMMIT: frozenset((TransactionState.ONGOING,)),
-    # A client that does not know whether it has a transaction may abort without one (KIP-890).
-    TransactionState.PREPARE_ABORT: _SETTLED | {TransactionState.ONGOING, TransactionState.PREPARE_EPOCH_FENCE},
+    # A client that lost track of its transaction may abort without one (KIP-890).
+    TransactionState.PREPARE_ABORT: _NO_TRANSACTION | {TransactionState.ONGOING, TransactionState.PREPARE_EPOCH_FENCE},
     TransactionState.COMPLETE_COMMIT: frozenset((TransactionState.PREPARE_COMMIT,)),
     TransactionState.COMPLETE_ABORT: frozenset((TransactionState.PREPARE_ABORT,)),
-    TransactionState.DEAD: _SETTLED,
+    TransactionState.DEAD: _NO_TRANSACTION,
     TransactionState.PREPARE_EPOCH_FENCE: frozenset((TransactionState.ONGOING,)),
 }
-"""From which states each state can be entered."""
+"""The states from which each state can be entered."""
 
 STATES_BY_LABEL: Final = {state.label: state for state in TransactionState}
 
 
 @dataclass(frozen=True, slots=True)
 class TransactionMetadata:
-    """What is kept of a transactional id; times in milliseconds."""
+    """The stored fields of a transactional id; times in milliseconds."""
 
     producer_id: int
     producer_epoch: int
@@ -92,13 +92,13 @@ class TransactionMetadata:
     start_ms: int = NO_TIMESTAMP
     last_update_ms: int = NO_TIMESTAMP
     previous_producer_id: int = NO_PRODUCER_ID
-    """The producer id before the last transition, mostly the same one."""
+    """The producer id before the last transition, usually the same one."""
     next_producer_id: int = NO_PRODUCER_ID
-    """The producer id after the end of the transaction, where this one is exhausted."""
+    """The producer id after the end of the transaction, if the current one is exhausted."""
     last_producer_epoch: int = NO_EPOCH
-    """The epoch that the producer had before; not in the log."""
+    """The producer's previous epoch; not in the log."""
     client_version: int = 0
-    """The ``transaction.version`` that the client works by."""
+    """The ``transaction.version`` that the client uses."""
 
     @property
     def producer(self) -> ProducerIdAndEpoch:
@@ -112,7 +112,7 @@ class TransactionMetadata:
 
     @property
     def producer_afterwards(self) -> ProducerIdAndEpoch:
-        """The producer once the transaction has ended."""
+        """The producer after the end of the transaction."""
         if self.client_version >= EPOCH_FOR_EACH_TRANSACTION and self.next_producer_id != NO_PRODUCER_ID:
             return ProducerIdAndEpoch(self.next_producer_id, 0)
         return self.producer

@@ -1,11 +1,12 @@
-"""One transactional id as a state machine: it decides what a request changes, and never waits.
+"""One transactional id as a state machine: it decides how a request changes the id, and never waits.
 
-Each call returns either what is to be written, which is then pending, or the code of the answer. The caller writes it
-and calls ``apply`` when it is replicated, or ``drop`` when it cannot be written; until then every other change is
+Each call returns either the state to write, which is pending then, or the code of the response. The caller writes the
+state and calls ``apply`` when it is replicated, or ``drop`` when it cannot be written. Until then every other change is
 refused with CONCURRENT_TRANSACTIONS. ``metadata`` is therefore always that of the last replicated record.
 
-The rules are those of Kafka's ``TransactionCoordinator`` and ``TransactionMetadata``, but for one: Kafka gives up a
-pending transition when its write takes too long, although the record may be replicated later. Here it stays pending.
+The rules are those of Kafka's ``TransactionCoordinator`` and ``TransactionMetadata``, with one exception. Kafka gives
+up a pending transition when its write takes too long, although the record may be replicated later; here it stays
+pending.
 """
 
 from __future__ import annotations
@@ -29,20 +30,20 @@ from aioproducer.broker.transactions.states import (
 )
 
 Decision: TypeAlias = TransactionMetadata | Code
-"""What is to be written, or the answer where nothing is."""
+"""The state to write, or the code of the response if nothing is written."""
 
 AllocateProducerId: TypeAlias = Callable[[], int]
 
 NO_TIMEOUT: Final = 2**31 - 1
-"""The time-out of a transaction that an external coordinator ends (KIP-939)."""
+"""The timeout of a transaction that an external coordinator ends (KIP-939)."""
 
 
 class IllegalTransitionError(Exception):
-    """A transition that the table of states does not have: a defect of this module or its caller."""
+    """A transition that ``states`` does not allow: a defect of this module or its caller."""
 
 
 class Transaction:
-    """What one transactional id is, and what may become of it."""
+    """One transactional id, and its possible changes."""
 
     __slots__ = ("is_logged", "metadata", "pending", "transactional_id", "unmarked")
 
@@ -52,9 +53,9 @@ class Transaction:
         self.is_logged = is_logged
         """Whether any record of this id has been replicated."""
         self.pending: TransactionMetadata | None = None
-        """What is being written, or will be when all markers are."""
+        """The state that is being written, or will be when all markers are."""
         self.unmarked: set[TopicPartition] = set(metadata.partitions) if metadata.state.is_ending else set()
-        """The partitions that have no marker yet, while the transaction ends."""
+        """The partitions without a marker, while the transaction ends."""
 
     def __repr__(self) -> str:
         pending = "" if self.pending is None else f" -> {self.pending.state.label}"
@@ -66,11 +67,11 @@ class Transaction:
 
     @classmethod
     def new(cls, transactional_id: str, producer_id: int, timeout_ms: int, now_ms: int) -> Transaction:
-        """An id that no record is about yet, for InitProducerId to begin with."""
+        """Create an id without a record, for InitProducerId."""
         metadata = TransactionMetadata(producer_id, NO_EPOCH, timeout_ms, TransactionState.EMPTY, last_update_ms=now_ms)
         return cls(transactional_id, metadata, is_logged=False)
 
-    # The table
+    # Transitions
 
     def _begin(self, **changes: object) -> TransactionMetadata:
         current = self.metadata
@@ -88,7 +89,7 @@ class Transaction:
         return new
 
     def apply(self, new: TransactionMetadata) -> None:
-        """``new``, which is pending, has been replicated."""
+        """Apply the pending state ``new``, which was replicated."""
         unwritten = (TransactionState.DEAD, TransactionState.PREPARE_EPOCH_FENCE)
         if new is not self.pending or new.state in unwritten:
             raise IllegalTransitionError(f"{self!r} has not begun {new}")
@@ -98,7 +99,7 @@ class Transaction:
         self.unmarked = set(new.partitions) if new.state.is_ending else set()
 
     def drop(self) -> None:
-        """What is pending cannot be written: nothing has changed."""
+        """Drop the pending state, which cannot be written."""
         self.pending = None
 
     @property
@@ -108,7 +109,7 @@ class Transaction:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a transition is pending that nothing may interrupt."""
+        """Whether a transition is pending that no request may interrupt."""
         return self.pending is not None and not self.is_fencing
 
     # InitProducerId
@@ -116,9 +117,9 @@ class Transaction:
     def initialize(
         self, timeout_ms: int, expected: ProducerIdAndEpoch | None, allocate: AllocateProducerId, now_ms: int
     ) -> Decision:
-        """A new epoch, or a new producer id, for a producer that begins or (``expected``) goes on (KIP-360).
+        """Begin a new epoch or a new producer id, for a producer that starts or (``expected``) continues (KIP-360).
 
-        An ongoing transaction is fenced first: the caller then aborts it.
+        An ongoing transaction is fenced first; the caller then aborts it.
         """
         current = self.metadata
         if self.pending is not None:
@@ -140,10 +141,11 @@ class Transaction:
         return self._next_epoch(timeout_ms, expected, now_ms)
 
     def _may_go_on(self, expected: ProducerIdAndEpoch) -> bool:
-        """Whether a producer of this id may go on: the epoch is checked when the next one is chosen.
+        """Whether a producer of this id may continue; its epoch is checked when the next one is chosen.
 
-        A new id has no epoch: its producer recovers from the expiry of the old one. A producer with the previous id,
-        exhausted, may repeat a request whose answer it did not receive.
+        A new id has no epoch: its producer recovers from the expiry of the old one. A producer with the previous,
+        exhausted id
+        may repeat a request after its response was lost.
         """
         current = self.metadata
         return (
@@ -156,14 +158,14 @@ class Transaction:
         current = self.metadata
         epoch = current.producer_epoch
         if current.is_epoch_exhausted:
-            # As in Kafka, which fails here.
+            # Kafka fails with this code too.
             return Code.UNKNOWN_SERVER_ERROR
         if expected is None:
             epochs = epoch + 1, NO_EPOCH
         elif epoch in (NO_EPOCH, expected.epoch):
             epochs = epoch + 1, epoch
         elif expected.epoch == current.last_producer_epoch:
-            # A repeated request. A new producer would have reset the last epoch.
+            # A repeated request: a new producer would have reset the last epoch.
             epochs = epoch, current.last_producer_epoch
         else:
             return Code.PRODUCER_FENCED
@@ -188,7 +190,7 @@ class Transaction:
         current = self.metadata
         added = frozenset(partitions)
         if self.pending is not None:
-            # First: over a rollover the producer may have the new id already, which is only pending here.
+            # Checked first: over a rollover the producer may have the new id already, which is only pending here.
             return Code.CONCURRENT_TRANSACTIONS
         refused = self._refuse(producer)
         if refused:
@@ -207,7 +209,7 @@ class Transaction:
     def verify(
         self, producer: ProducerIdAndEpoch, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, Code] | Code:
-        """Whether each partition is in the transaction. A pending change does not matter: the log checks again."""
+        """Check whether each partition is in the transaction. Pending changes do not matter: the log checks again."""
         refused = self._refuse(producer)
         if refused:
             return refused
@@ -222,20 +224,18 @@ class Transaction:
             return Code.PRODUCER_FENCED
         return Code.CONCURRENT_TRANSACTIONS if current.state.is_ending else Code.NONE
 
-    # The end; ``ending`` decides whether it may be
+    # The end; ``ending`` decides whether it is allowed
 
     def prepare_end(
         self, *, commit: bool, client_version: int, allocate: AllocateProducerId, now_ms: int, is_empty: bool = False
     ) -> TransactionMetadata:
-        """Begin the end of the transaction; ``is_empty``: there is none, and the abort of it is to be logged all the
-        same.
-        """
+        """Begin the end of the transaction; ``is_empty``: an abort without a transaction, which is logged as well."""
         current = self.metadata
         epoch, last_epoch, next_id = current.producer_epoch, current.last_producer_epoch, NO_PRODUCER_ID
         if client_version >= EPOCH_FOR_EACH_TRANSACTION:
             if current.is_epoch_exhausted:
                 next_id = allocate()
-            # The greatest epoch means that something went wrong before: an abort of it goes through (KAFKA-20090).
+            # The greatest epoch means that something went wrong before, so an abort is allowed (KAFKA-20090).
             epoch, last_epoch = min(epoch + 1, MAX_EPOCH), epoch
         elif self.pending is not None and self.is_fencing:
             epoch, last_epoch = self.pending.producer_epoch, NO_EPOCH
@@ -250,7 +250,7 @@ class Transaction:
         )
 
     def prepare_complete(self, now_ms: int) -> TransactionMetadata:
-        """Begin the last step, which is to be written when all partitions have their marker."""
+        """Begin the last transition, which is written when all partitions have their marker."""
         current = self.metadata
         is_commit = current.state is TransactionState.PREPARE_COMMIT
         producer = current.producer_afterwards
@@ -266,7 +266,7 @@ class Transaction:
     # Time
 
     def has_timed_out(self, now_ms: int) -> bool:
-        """Whether the coordinator is to abort the transaction."""
+        """Whether the coordinator should abort the transaction."""
         current = self.metadata
         return (
             self.pending is None
@@ -276,12 +276,16 @@ class Transaction:
         )
 
     def has_expired(self, now_ms: int, expiration_ms: int) -> bool:
-        """Whether the id is to be forgotten."""
+        """Whether the id should be deleted."""
         current = self.metadata
-        return self.pending is None and current.state.is_settled and current.last_update_ms <= now_ms - expiration_ms
+        return (
+            self.pending is None
+            and current.state.has_no_transaction
+            and current.last_update_ms <= now_ms - expiration_ms
+        )
 
     def expire(self) -> TransactionMetadata:
-        """Begin to forget the id; once the tombstone is replicated, nothing of it is left to apply."""
+        """Begin the deletion of the id; when the tombstone is replicated, there is nothing left to apply."""
         return self._begin(state=TransactionState.DEAD, partitions=frozenset())
 
 

@@ -245,14 +245,17 @@ async def test_in_memory_a_port_may_be_fixed_and_the_network_shared() -> None:
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        ({"nodes": 0}, "a cluster has at least one node, not 0"),
+        ({"nodes": 0}, "nodes must be at least 1, not 0"),
         ({"nodes": 2, "ports": [0]}, "ports must have one item for each of the 2 node(s), not 1"),
         ({"nodes": 1, "racks": ["a", "b"]}, "racks must have one item for each of the 1 node(s), not 2"),
-        ({"racks": ["a"], "properties": {"broker.rack": "b"}}, "racks is broker.rack of each node: give one of them"),
-        ({"racks": [None], "node_properties": {1: {"broker_rack": "b"}}}, "racks is broker.rack of each node"),
-        ({"node_properties": {2: {}}}, "node_properties for nodes [2]: node ids go from 1 to 1"),
+        (
+            {"racks": ["a"], "properties": {"broker.rack": "b"}},
+            "racks sets broker.rack of each node: give one of the two",
+        ),
+        ({"racks": [None], "node_properties": {1: {"broker_rack": "b"}}}, "racks sets broker.rack of each node"),
+        ({"node_properties": {2: {}}}, "node_properties for unknown nodes [2]: node ids are 1 to 1"),
         ({"properties": {"num.partitionz": 1}}, "num.partitions"),
-        ({"host": "0.0.0.0"}, "clients cannot connect to '0.0.0.0': advertised_host must say"),
+        ({"host": "0.0.0.0"}, "clients cannot connect to '0.0.0.0': set advertised_host"),
         ({"network": MemoryNetwork(), "advertised_host": "a"}, "are reached where they listen"),
     ],
 )
@@ -571,7 +574,7 @@ async def test_a_node_that_stops_hands_over_first() -> None:
         await cluster.restart(2)
         await until(lambda: in_sync(cluster, "t", 3))
         assert await client.fetch("t") == [b"a", b"b"]
-        with pytest.raises(ValueError, match="there is no node 4: node ids go from 1 to 3"):
+        with pytest.raises(ValueError, match="there is no node 4: node ids are 1 to 3"):
             await cluster.restart(4)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import cast
 
-from aioproducer.broker.groups.offsets import KeptOffset, Place
+from aioproducer.broker.groups.offsets import OffsetKey, StoredOffset
 from aioproducer.broker.groups.records import OffsetCommitValue, OffsetRecord, Record, encode_record, offset_record
 from aioproducer.broker.groups.shard import Marker, Shard
 from aioproducer.broker.groups.states import GroupSettings
@@ -151,11 +151,11 @@ def pending_of(shard: Shard, group_id: str = "group") -> dict[tuple[str, int], s
 def state_of(shard: Shard) -> tuple[object, ...]:
     """Everything that a shard knows of offsets."""
     groups = sorted(shard.groups)
-    kept: dict[Place, KeptOffset] = {
+    kept: dict[OffsetKey, StoredOffset] = {
         (group_id, topic, index): offset
         for group_id in groups
         for topic, partitions in shard.offsets.of_group(group_id).items()
         for index, offset in partitions.items()
     }
-    pending = {producer_id: dict(places) for producer_id, places in shard.offsets.pending.items()}
+    pending = {producer_id: dict(keys) for producer_id, keys in shard.offsets.pending.items()}
     return groups, kept, pending, {group_id: pending_of(shard, group_id) for group_id in groups}

@@ -197,7 +197,7 @@ async def test_a_log_that_cannot_be_loaded_is_not_served(
         monkeypatch.setattr(broker.replicas.partition("__consumer_offsets", 0).log, "read", broken)
         broker.groups.shards.leadership(0, False)
         broker.groups.shards.leadership(0, True)
-        await until(lambda: "cannot be loaded" in caplog.text)
+        await until(lambda: "loading failed" in caplog.text)
         assert await made.commit(2) == Code.NOT_COORDINATOR
 
 

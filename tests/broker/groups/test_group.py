@@ -7,9 +7,9 @@ import struct
 import pytest
 
 from aioproducer.broker.groups.codes import Code
+from aioproducer.broker.groups.describing import described
 from aioproducer.broker.groups.group import Group
 from aioproducer.broker.groups.states import GroupSettings, GroupState
-from aioproducer.broker.groups.telling import described
 from aioproducer.protocol.messages.groups import MemberIdentity
 
 from .driving import REBALANCE_MS, SESSION_MS, WALL_MS, Driver, subscription
@@ -369,7 +369,7 @@ def test_a_static_member_comes_back_without_a_rebalance(version: int, instance_i
     old = MemberIdentity(member_id=ids[instance_id], group_instance_id=instance_id)
     assert driver.leave(old)[0].error_code == Code.FENCED_INSTANCE_ID
     assert driver.join(ids[instance_id], instance_id=instance_id).code == Code.FENCED_INSTANCE_ID
-    assert driver.group.roster.validate_member(ids[instance_id], instance_id) == Code.FENCED_INSTANCE_ID
+    assert driver.group.membership.validate_member(ids[instance_id], instance_id) == Code.FENCED_INSTANCE_ID
     assert driver.group.heartbeat(ids[instance_id], instance_id, 1, driver.moment) == Code.FENCED_INSTANCE_ID
 
 
@@ -477,7 +477,7 @@ def test_static_members_stay_when_they_do_not_join_and_leave_with_their_session(
     driver.sync(again)
     driver.advance(REBALANCE_MS / 1000)
     # The one that never came did not sync either.
-    assert list(driver.group.roster.static_members) == ["one"]
+    assert list(driver.group.membership.static_members) == ["one"]
 
 
 def test_a_rebalance_of_static_members_of_whom_none_comes_ends_with_their_sessions() -> None:

@@ -226,12 +226,12 @@ class Groups(RuleBasedStateMachine):
     def holds(self) -> None:
         if not hasattr(self, "driver"):
             return
-        group, roster = self.group, self.group.roster
+        group, membership = self.group, self.group.membership
         assert group.generation_id >= self.last_generation
         self.last_generation = group.generation_id
         waiting = [member for member in group.members.values() if member.join_answer is not None]
-        assert roster.awaiting_join == len(waiting)
-        assert set(roster.static_members.values()) <= set(group.members)
+        assert membership.awaiting_join == len(waiting)
+        assert set(membership.static_members.values()) <= set(group.members)
         assert group.pending_syncs <= set(group.members)
         assert not group.pending_members & set(group.members)
         if group.members:

@@ -165,7 +165,7 @@ async def test_control_records_that_are_no_markers_are_left_out(caplog: pytest.L
     assert decode_marker(b"\0\0\0\0") is False
     assert decode_marker(b"\0\0\0\5") is None
     for key in (None, b"\0\0\0"):
-        with pytest.raises(ProtocolError, match="states no type"):
+        with pytest.raises(ProtocolError, match="has no type"):
             decode_marker(key)
 
 

@@ -11,7 +11,7 @@ import pytest
 from aioproducer.broker.groups.codes import Code
 from aioproducer.broker.groups.records import OffsetCommitValue, group_record, offset_record
 from aioproducer.broker.groups.states import GroupState
-from aioproducer.broker.turns import LONGEST_TURN
+from aioproducer.broker.yielding import MAX_STEP_SECONDS
 from aioproducer.errors import (
     KafkaError,
     KafkaStorageError,
@@ -63,7 +63,7 @@ async def test_loading_takes_turns() -> None:
     finally:
         gc.enable()
     assert turns > 10
-    assert longest < 10 * LONGEST_TURN
+    assert longest < 10 * MAX_STEP_SECONDS
     shard = loading.result()
     assert len(offsets_of(shard)) == 20_000
     shard.close(Code.NOT_COORDINATOR)

@@ -258,7 +258,7 @@ async def test_one_partition_is_watched_once_however_often_it_is_read(scene: Sce
         watch(partition)
     assert (first.watcher_count, second.watcher_count, moves.watched_count) == (0, 1, 1)
     told: list[object] = []
-    with moves.told_to(told.append):
+    with moves.notifying(told.append):
         second.wake()
     second.wake()
     assert (told, moves.moved) == ([("t", 0)], {("t", 0)})

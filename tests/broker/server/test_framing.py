@@ -78,8 +78,8 @@ def test_an_invalid_size_fails_after_the_frames_before_it(cuts, size):
     assert reader.take() is None
     assert reader.memory == 0
     assert str(reader.failure) == (
-        f"a frame of {size} bytes was announced, but one has between 0 and 1000: "
-        "is it something else than Kafka's protocol, or TLS, that is spoken?"
+        f"invalid frame size {size} (must be between 0 and 1000 bytes): "
+        "the peer may use TLS, or another protocol than Kafka's"
     )
 
 

@@ -140,12 +140,12 @@ async def test_a_connection_lost_before_the_response(place, peer_of, reply):
 @pytest.mark.parametrize(
     ("wrong", "text"),
     [
-        (framed(struct.pack(">i", 77) + bytes(20)), "a response with correlation id 77, but 0 was asked"),
+        (framed(struct.pack(">i", 77) + bytes(20)), "a response with correlation id 77 instead of 0"),
         (framed(b"12"), "too short for a correlation id"),
         (framed(struct.pack(">i", 0) + b"\0nonsense"), "MetadataResponse.* of version 12"),
-        (struct.pack(">i", -5), "a frame of -5 bytes was announced"),
-        (struct.pack(">i", 2_000_000), "a frame of 2000000 bytes was announced"),
-        (framed(bytes(10)) + framed(bytes(10)), "more came than the response that was asked for"),
+        (struct.pack(">i", -5), "invalid frame size -5"),
+        (struct.pack(">i", 2_000_000), "invalid frame size 2000000"),
+        (framed(bytes(10)) + framed(bytes(10)), "received bytes that belong to no request"),
     ],
 )
 async def test_a_response_that_is_none(place, peer_of, wrong, text):

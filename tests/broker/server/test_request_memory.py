@@ -91,7 +91,7 @@ async def test_whoever_holds_memory_and_stands_still_while_others_wait_is_closed
     honest = await place.client(server)
     honest.ask(bytes(LARGE))
     assert await honest.answer() == b"done"
-    assert "has stood still for 0.04 s, while others wait for memory" in caplog.text
+    assert "has made no progress for 0.04 s, while others wait for memory" in caplog.text
 
 
 async def test_nobody_is_closed_for_standing_still_while_nobody_waits(memory):

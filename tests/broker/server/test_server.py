@@ -38,7 +38,7 @@ async def test_a_server_that_was_not_started():
 
 async def test_a_server_starts_once(memory):
     server = await memory.server()
-    with pytest.raises(RuntimeError, match="listens already"):
+    with pytest.raises(RuntimeError, match="already listening"):
         await server.start(StreamListener(), "127.0.0.1", 0)
 
 
@@ -193,7 +193,7 @@ async def test_a_connection_too_many_is_reset_and_the_others_go_on(place, caplog
         assert isinstance(await refused.lost(), ConnectionError)
     await until(lambda: server.refused == 5)
     assert len(server.connections) == 3
-    assert caplog.text.count("there are 3 connections (1 refused so far)") == 1
+    assert caplog.text.count("there are 3 connections (max.connections) (1 refused so far)") == 1
     assert len(caplog.records) == 1
     for client in clients:
         client.ask(b"still here")

@@ -176,7 +176,7 @@ class TestInitProducerId:
 
 
 class TestPartitions:
-    @pytest.mark.parametrize("state", [s for s in TransactionState if s.is_settled])
+    @pytest.mark.parametrize("state", [s for s in TransactionState if s.has_no_transaction])
     def test_the_first_partitions_begin_a_transaction(self, state: TransactionState) -> None:
         driver = Driver(state)
         written = driver.write(driver.add())
@@ -464,7 +464,7 @@ class TestTime:
     def test_ids_without_a_transaction_expire(self, state: S) -> None:
         driver = Driver(state, last_update_ms=NOW)
         assert not driver.transaction.has_expired(NOW + 9, 10)
-        assert driver.transaction.has_expired(NOW + 10, 10) == state.is_settled
+        assert driver.transaction.has_expired(NOW + 10, 10) == state.has_no_transaction
 
 
 def test_states_have_kafkas_names() -> None:

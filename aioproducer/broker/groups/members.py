@@ -1,4 +1,4 @@
-"""Who is in a group: its members, which of them leads, who waits, and what they have in common."""
+"""The members of a group: its leader, its waiting members, and the protocols that all support."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from aioproducer.protocol.messages.groups import (
 
 
 def refused_join(member_id: str, code: int) -> JoinGroupResponse:
-    """The answer of a JoinGroup that does not make the client a member; MEMBER_ID_REQUIRED gives it its id."""
+    """The response to a JoinGroup that adds no member; with MEMBER_ID_REQUIRED it contains the client's new id."""
     return JoinGroupResponse(member_id=member_id, error_code=code, protocol_name=None)
 
 
-class Roster:
-    """The members of a group. A member that goes, or is replaced, leaves nobody waiting."""
+class Members:
+    """The members of a group. A removed or replaced member's waiting requests are answered."""
 
     def __init__(self) -> None:
         self.members: Final[dict[str, Member]] = {}
@@ -34,11 +34,11 @@ class Roster:
         self.leader_id: str | None = None
         self.protocol_type: str | None = None
         self.awaiting_join = 0
-        """How many members wait for the answer of a JoinGroup."""
+        """Number of members that wait for the response to a JoinGroup."""
         self._supported: Counter[str] = Counter()
 
     def add(self, member: Member) -> None:
-        """Take a member in; the first leads, and says what the group's protocol type is."""
+        """Add a member; the first one becomes the leader and determines the group's protocol type."""
         if member.group_instance_id is not None:
             self.static_members[member.group_instance_id] = member.member_id
         if not self.members:
@@ -50,7 +50,7 @@ class Roster:
         self.awaiting_join += member.join_answer is not None
 
     def remove(self, member_id: str) -> Member | None:
-        """Let a member go; another one leads if it was the leader. Who waited with its id learns that it is unknown."""
+        """Remove a member and elect another leader if necessary. Its waiting requests receive UNKNOWN_MEMBER_ID."""
         member = self.members.pop(member_id, None)
         if member is None:
             return None
@@ -64,7 +64,7 @@ class Roster:
         return member
 
     def rename(self, instance_id: str, member_id: str) -> Member:
-        """A static member goes on under another id; who waited with the old one is fenced."""
+        """Give a static member another id; requests that wait with the old id are fenced."""
         old_id = self.static_members[instance_id]
         member = self.members.pop(old_id)
         self.answer_join(member, refused_join(old_id, Code.FENCED_INSTANCE_ID))
@@ -77,7 +77,7 @@ class Roster:
         return member
 
     def rejoin(self, member: Member, request: JoinGroupRequest, answer: JoinAnswer) -> None:
-        """A member joins again, with what it says now. Its JoinGroup before this one is to be sent again."""
+        """Update a member that joins again. An earlier JoinGroup that still waits must be repeated by its client."""
         self.answer_join(member, refused_join(member.member_id, Code.REBALANCE_IN_PROGRESS))
         self.set_terms(member, request.protocols, request.rebalance_timeout_ms, request.session_timeout_ms)
         member.join_answer = answer
@@ -90,7 +90,7 @@ class Roster:
         rebalance_timeout_ms: int,
         session_timeout_ms: int,
     ) -> None:
-        """What a member supports, and its times."""
+        """Set a member's protocols and timeouts."""
         self._count(member.protocols, -1)
         member.protocols = distinct_protocols(protocols)
         member.rebalance_timeout_ms = rebalance_timeout_ms
@@ -98,7 +98,7 @@ class Roster:
         self._count(member.protocols, +1)
 
     def answer_join(self, member: Member, response: JoinGroupResponse) -> bool:
-        """Answer the member's JoinGroup; False where it waits for none."""
+        """Answer the member's JoinGroup; return ``False`` if none waits."""
         answer, member.join_answer = member.join_answer, None
         if answer is None:
             return False
@@ -107,7 +107,7 @@ class Roster:
         return True
 
     def answer_sync(self, member: Member, response: SyncGroupResponse) -> bool:
-        """Answer the member's SyncGroup; False where it waits for none."""
+        """Answer the member's SyncGroup; return ``False`` if none waits."""
         answer, member.sync_answer = member.sync_answer, None
         if answer is None:
             return False
@@ -115,7 +115,7 @@ class Roster:
         return True
 
     def validate_member(self, member_id: str, instance_id: str | None) -> int:
-        """0 where there is such a member, else the code that says why not."""
+        """Return 0 if the member exists, else the error code."""
         if instance_id is not None:
             held_by = self.static_members.get(instance_id)
             if held_by is None:
@@ -125,7 +125,7 @@ class Roster:
         return Code.NONE if member_id in self.members else Code.UNKNOWN_MEMBER_ID
 
     def elect_joined_leader(self) -> bool:
-        """See to it that the leader is one who has joined; False where nobody has."""
+        """Make a member that has joined the leader; return ``False`` if none has."""
         leader = self.members.get(self.leader_id or "")
         if leader is None or leader.join_answer is None:
             joined = next((member for member in self.members.values() if member.join_answer is not None), None)
@@ -135,23 +135,24 @@ class Roster:
         return True
 
     def have_in_common(self, protocols: Iterable[JoinGroupRequestProtocol]) -> bool:
-        """Whether one of ``protocols`` is supported by every member."""
+        """Whether every member supports one of ``protocols``."""
         return any(self._supported[protocol.name] == len(self.members) for protocol in protocols)
 
     def select_protocol(self) -> str:
-        """The protocol that most members like best, of those that all support."""
+        """Return the protocol that all members support and most of them prefer."""
         candidates = {name for name, count in self._supported.items() if count == len(self.members)}
         votes = Counter(member.vote(candidates) for member in self.members.values())
         return votes.most_common(1)[0][0]
 
     def subscriptions(self, protocol_name: str | None) -> set[str]:
-        """The topics that consumers say they read, of what they say to their assignor.
+        """Return the topics of all members' subscriptions, from their metadata for the assignor.
 
-        Version 0 of it, which all others begin with, is all that is read (Kafka's ``ClassicGroup``): some clients write
-        a later one without what it has beyond that.
+        Only version 0 is read, with which all others begin (Kafka's ``ClassicGroup``): some clients state a later
+        version
+        and omit its fields.
 
         Raises:
-            ProtocolError: what one says is no subscription; the text names the member.
+            ProtocolError: a member's metadata is no subscription; the text contains its id.
         """
         topics: set[str] = set()
         for member in self.members.values():
@@ -165,7 +166,7 @@ class Roster:
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """How long members may take to join again: the longest of what they ask for."""
+        """Milliseconds that members may take to join again: the maximum of their rebalance timeouts."""
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     def _count(self, protocols: Iterable[JoinGroupRequestProtocol], by: int) -> None:

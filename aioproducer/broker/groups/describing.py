@@ -1,4 +1,4 @@
-"""What is told of a group to those who only ask."""
+"""Groups as DescribeGroups and ListGroups return them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FIRST_VERSION_WITH_GROUP_ID_NOT_FOUND: Final = 6
 
 
 def described(group: ClassicGroup) -> DescribedGroup:
-    """The group as DescribeGroups tells of it; what members say and were assigned only where it is stable."""
+    """The group for DescribeGroups; members have metadata and assignments only if it is stable."""
     protocol_name = (group.protocol_name or "") if group.state is GroupState.STABLE else None
     return DescribedGroup(
         group_id=group.group_id,
@@ -26,7 +26,7 @@ def described(group: ClassicGroup) -> DescribedGroup:
 
 
 def described_unknown(group_id: str, version: int) -> DescribedGroup:
-    """A group that there is not: dead up to version 5, from 6 on an error as well (KIP-1043)."""
+    """A group that does not exist: dead up to version 5, with an error as well from 6 on (KIP-1043)."""
     unknown = DescribedGroup(group_id=group_id, group_state=GroupState.DEAD.value)
     if version >= FIRST_VERSION_WITH_GROUP_ID_NOT_FOUND:
         unknown.error_code = Code.GROUP_ID_NOT_FOUND
@@ -35,7 +35,7 @@ def described_unknown(group_id: str, version: int) -> DescribedGroup:
 
 
 def listed(group: ClassicGroup) -> ListedGroup:
-    """The group as ListGroups tells of it."""
+    """The group for ListGroups."""
     return ListedGroup(
         group_id=group.group_id,
         protocol_type=group.protocol_type or "",
