@@ -1,6 +1,6 @@
-"""Kafka's compression types, one registry: ``codec("lz4")`` or ``codec(3)``.
+"""Registry of Kafka's compression types: ``codec("lz4")`` or ``codec(3)``.
 
-Codecs are imported when they are first asked for, and their libraries when they are first used.
+Codecs are imported when they are first requested, and their libraries when they are first used.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class NoneCodec(Codec):
     name = "none"
 
     def load(self) -> None:
-        """There is nothing to load."""
+        """Nothing to do."""
 
     def compress(self, buffers: Sequence[Buffer], level: int | None = None) -> bytes:
         if level is not None:
@@ -77,18 +77,18 @@ def _codec(codec_id: int) -> Codec:
 
 
 def codec(name_or_id: str | int) -> Codec:
-    """The codec of a ``compression.type``, or of the number in a batch's attributes.
+    """Return the codec of a ``compression.type``, or of the number in a batch's attributes.
 
     Raises:
-        ConfigurationError: there is no compression type of this name.
-        ProtocolError: there is none of this number.
+        ConfigurationError: there is no compression type with this name.
+        ProtocolError: there is none with this number.
     """
     if isinstance(name_or_id, str):
         if name_or_id not in _NAMES:
-            raise ConfigurationError(f"compression type {name_or_id!r} does not exist; there are: {', '.join(_NAMES)}")
+            raise ConfigurationError(f"unknown compression type {name_or_id!r}: use one of {', '.join(_NAMES)}")
         return _codec(_NAMES.index(name_or_id))
     if not 0 <= name_or_id < len(_MAKERS):
-        raise ProtocolError(f"the compression type with id {name_or_id} does not exist")
+        raise ProtocolError(f"unknown compression type id {name_or_id}")
     return _codec(name_or_id)
 
 

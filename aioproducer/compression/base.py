@@ -1,4 +1,4 @@
-"""What every codec offers, and what they share."""
+"""The interface of codecs, and their common parts."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from aioproducer.errors import ConfigurationError, ProtocolError
 
 Buffer = bytes | bytearray | memoryview
-"""What holds bytes: memory views must be contiguous."""
+"""A bytes-like object; memory views must be contiguous."""
 
 READ_SIZE = 64 * 1024
-"""How many compressed bytes are given to a library at once, so that what it may make of them stays small."""
+"""Compressed bytes that are passed to a library at once, so that their decompressed size stays small."""
 
 
 class Codec(ABC):
@@ -22,15 +22,15 @@ class Codec(ABC):
     name: str
     """The value of ``compression.type``."""
     levels: tuple[int, int] | None = None
-    """The least and the greatest level, where the codec has levels."""
+    """The least and the greatest level, if the codec has levels."""
     default_level: int | None = None
-    """The level Kafka's producer takes when none is configured; may lie outside ``levels`` (gzip's -1)."""
+    """The default level of Kafka's producer; may be outside ``levels`` (gzip's -1)."""
     package: str | None = None
-    """What to ``pip install``, where the codec is not in the standard library."""
+    """The package to ``pip install``, if the codec is not in the standard library."""
 
     @abstractmethod
     def load(self) -> None:
-        """Import the library now, so that a missing one shows before the first batch.
+        """Import the library now, so that a missing one is found before the first batch.
 
         Raises:
             ConfigurationError: the library is not installed.
@@ -40,7 +40,7 @@ class Codec(ABC):
     def compress(self, buffers: Sequence[Buffer], level: int | None = None) -> bytes:
         """Compress ``buffers`` as if they were one, with ``level`` or the codec's default.
 
-        The libraries release the GIL while they work, so that a large batch can be left to an executor thread.
+        The libraries release the GIL while they work, so a large batch can be compressed in an executor thread.
 
         Raises:
             ConfigurationError: the library is not installed, or the codec has no such level.
@@ -48,40 +48,40 @@ class Codec(ABC):
 
     @abstractmethod
     def decompress(self, data: Buffer, max_size: int | None = None) -> bytes:
-        """What ``data`` decompresses to; ``max_size`` is the most bytes it may be.
+        """Decompress ``data``, to at most ``max_size`` bytes.
 
-        Memory is taken for what was decompressed, never for a size that the data claim.
+        Memory is allocated for decompressed bytes, never for a size stated in the data.
 
         Raises:
-            ProtocolError: the data are malformed, end too early, or are more than ``max_size`` bytes when decompressed.
+            ProtocolError: the data are malformed or incomplete, or have more than ``max_size`` bytes when decompressed.
             ConfigurationError: the library is not installed.
         """
 
     @abstractmethod
     def compress_bound(self, size: int) -> int:
-        """The most bytes that ``size`` bytes can become, at any level."""
+        """Return the maximum compressed size of ``size`` bytes, at any level."""
 
     def is_quick(self, level: int | None = None) -> bool:
-        """Whether a few kibibytes take some tens of microseconds at most: less than it takes to wake a thread."""
+        """Whether a few kibibytes take at most some tens of microseconds: less than waking a thread."""
         return True
 
     def validate_level(self, level: int) -> None:
         """Check that the codec has ``level``.
 
         Raises:
-            ConfigurationError: it has not.
+            ConfigurationError: it does not.
         """
         if self.levels is None:
-            raise ConfigurationError(f"compression type {self.name} has no levels, but level {level} was given")
+            raise ConfigurationError(f"compression type {self.name} has no levels: leave out level {level}")
         least, greatest = self.levels
         if not least <= level <= greatest and level != self.default_level:
             default = "" if self.default_level is None else f" (default {self.default_level})"
             raise ConfigurationError(
-                f"compression level {level} is not among those of {self.name}: {least} to {greatest}{default}"
+                f"compression level {level} is invalid for {self.name}: use {least} to {greatest}{default}"
             )
 
     def _level(self, level: int | None) -> int:
-        """``level`` once checked, or the default."""
+        """Return ``level`` after the check, or the default."""
         if level is None:
             if self.default_level is None:
                 raise AssertionError(f"{self.name} has no levels")
@@ -103,7 +103,7 @@ class Codec(ABC):
 
 
 class Output:
-    """Decompressed chunks, and the check that they do not become too many bytes."""
+    """Collects decompressed chunks, and limits their size."""
 
     __slots__ = ("_chunks", "_max_size", "_size")
 
@@ -114,23 +114,23 @@ class Output:
 
     @property
     def room(self) -> int | None:
-        """How many bytes may still come; None where there is no limit."""
+        """Bytes that may still be added; ``None`` without a limit."""
         return None if self._max_size is None else self._max_size - self._size
 
     def expect(self, size: int) -> None:
         """Check that ``size`` more bytes are allowed.
 
         Raises:
-            ProtocolError: they are not.
+            ProtocolError: they would exceed the limit.
         """
         if self._max_size is not None and self._size + size > self._max_size:
             raise ProtocolError(f"compressed records are more than {self._max_size} bytes when decompressed")
 
     def append(self, chunk: Buffer) -> None:
-        """Take ``chunk``.
+        """Add ``chunk``.
 
         Raises:
-            ProtocolError: with it there are too many bytes.
+            ProtocolError: it exceeds the limit.
         """
         size = len(chunk)
         self.expect(size)
@@ -138,30 +138,30 @@ class Output:
         self._chunks.append(chunk)
 
     def join(self) -> bytes:
-        """All chunks as one."""
+        """Return all chunks as one."""
         return b"".join(self._chunks)
 
 
 def byte_view(data: Buffer) -> memoryview:
-    """``data`` as a view of single bytes."""
+    """Return ``data`` as a view of single bytes."""
     view = memoryview(data)
     return view if view.format == "B" and view.ndim == 1 else view.cast("B")
 
 
 def joined(buffers: Sequence[Buffer]) -> Buffer:
-    """All of ``buffers`` in one; copied only where there are several."""
+    """Return all ``buffers`` as one; they are copied only if there are several."""
     return buffers[0] if len(buffers) == 1 else b"".join(buffers)
 
 
 def size_of(buffers: Sequence[Buffer]) -> int:
-    """How many bytes ``buffers`` are together."""
+    """Return the size of all ``buffers`` in bytes."""
     return sum([memoryview(buffer).nbytes for buffer in buffers])
 
 
 def blocks_of(buffers: Sequence[Buffer], block_size: int) -> Iterator[Buffer]:
-    """The bytes of ``buffers`` in blocks of ``block_size``, the last one shorter.
+    """Yield the bytes of ``buffers`` in blocks of ``block_size``, the last one shorter.
 
-    Only a block that lies in several buffers is copied; an empty one is never yielded.
+    Only a block from several buffers is copied; an empty one is never yielded.
     """
     pending = bytearray()
     for buffer in buffers:

@@ -1,4 +1,4 @@
-"""gzip, by the standard library's zlib, or by ISA-L where it is installed and no level is asked for."""
+"""gzip, by the standard library's zlib, or by ISA-L if it is installed and no level is set."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from aioproducer.compression.base import READ_SIZE, Buffer, Codec, Output, byte_
 _GZIP_FORMAT = 16 + zlib.MAX_WBITS
 
 
-# The best of ISA-L's levels.
+# The highest level of ISA-L.
 _ISAL_LEVEL = 3
 
 
 @cache
 def _compress_by_default() -> Callable[[Buffer], bytes]:
-    """What compresses where no level is configured, which is "the library's default" (KIP-390).
+    """Return the function that compresses without a configured level, which is "the library's default" (KIP-390).
 
-    ISA-L, if it is there: it takes a sixteenth of the time of zlib's level 6, for some 7 % more bytes (of log lines).
+    It is ISA-L's if that is installed: it takes a sixteenth of the time of zlib's level 6, for 7 % more bytes (of log
+    lines).
     """
     try:
         from isal import isal_zlib
@@ -42,7 +43,7 @@ class GzipCodec(Codec):
     default_level = zlib.Z_DEFAULT_COMPRESSION
 
     def load(self) -> None:
-        """zlib is there already, and ISA-L need not be."""
+        """Nothing to do: zlib is always there, and ISA-L is optional."""
         _compress_by_default()
 
     def compress(self, buffers: Sequence[Buffer], level: int | None = None) -> bytes:
@@ -63,7 +64,7 @@ class GzipCodec(Codec):
                 piece = view[position : position + READ_SIZE]
                 position += len(piece)
                 try:
-                    # A limit of 0 would mean none; one byte more than there is room for shows that there is too much.
+                    # A limit of 0 would mean none; one byte more than there is room for reveals excess data.
                     output.append(decompressor.decompress(piece, 0 if output.room is None else output.room + 1))
                 except zlib.error as error:
                     raise self._malformed(error) from error
@@ -72,6 +73,7 @@ class GzipCodec(Codec):
                 return output.join()
 
     def compress_bound(self, size: int) -> int:
-        # A header and trailer of 18 bytes, and what stored blocks take: of zlib less than 13 bytes and a 3,000th, of
-        # ISA-L, whose blocks are smaller, some 5 bytes and a 1,300th.
+        # A header and trailer of 18 bytes, and the overhead of stored blocks: for zlib less than 13 bytes and a
+        # 3,000th,
+        # for ISA-L, with smaller blocks, about 5 bytes and a 1,300th.
         return size + (size >> 10) + 13 + 18

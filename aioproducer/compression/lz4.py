@@ -11,8 +11,8 @@ _FRAME_OVERHEAD = 7 + 4
 """The header without content size, and the end mark."""
 _BLOCK_OVERHEAD = 4
 _WRITE_SIZE = 256 * 1024
-"""How many bytes the library may make at once: it takes memory for so many beforehand, and without a limit for several
-times what it makes in the end."""
+"""Bytes that the library may produce at once: it allocates this much in advance, and without a limit several times the
+decompressed size."""
 _FASTEST = 0
 _LEAST_HIGH_COMPRESSION = 3
 _LAST_QUICK_LEVEL = 9
@@ -21,8 +21,9 @@ _LAST_QUICK_LEVEL = 9
 class Lz4Codec(Codec):
     """``compression.type=lz4``: independent blocks of 64 KiB, no checksums, as Java writes; reads any frames.
 
-    Level 9, the default, is the *fast* compressor and every other level the high compression one: so it is in Java
-    (KIP-390), which kept what it did before there were levels.
+    Level 9, the default, is the *fast* compressor, and every other level the high compression one. Java has the same
+    levels
+    (KIP-390), to keep its output from before levels existed.
     """
 
     id = 3
@@ -50,7 +51,7 @@ class Lz4Codec(Codec):
         if len(buffers) == 1:
             compressed: bytes = compress(buffers[0], store_size=False, **options)
             return compressed
-        # The same bytes come of it, without a copy of the whole.
+        # Produces the same bytes without a copy of the whole.
         compressor = LZ4FrameCompressor(**options)
         pieces = [compressor.begin()]
         pieces += [compressor.compress(buffer) for buffer in buffers]

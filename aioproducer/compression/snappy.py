@@ -1,4 +1,4 @@
-"""Snappy in the framing of xerial's snappy-java, which is what Kafka's clients write."""
+"""Snappy in the framing of xerial's snappy-java, as Kafka's clients write it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _HEADER = _MAGIC + b"\x00\x00\x00\x01\x00\x00\x00\x01"
 _BLOCK_LENGTH = Struct(">i")
 
 _GREATEST_RATIO = 22
-"""Snappy's densest element makes 64 bytes out of 3, so a block cannot claim more than this times its own length."""
+"""Snappy's densest element encodes 64 bytes in 3, so a block cannot have more than this times its own length."""
 
 
 class SnappyCodec(Codec):
@@ -56,7 +56,7 @@ class SnappyCodec(Codec):
         position = 0
         while position < len(view):
             if view[position : position + len(_MAGIC)] == _MAGIC:
-                # snappy-java reads streams that were put one after the other, each with its header.
+                # snappy-java reads concatenated streams, each with its header.
                 position += len(_HEADER)
                 if position > len(view):
                     raise self._malformed("it ends inside the header")
@@ -77,7 +77,7 @@ class SnappyCodec(Codec):
         try:
             size = snappy.decompress_raw_len(block)
             if size > _GREATEST_RATIO * len(block):
-                raise self._malformed(f"a block of {len(block)} bytes claims to hold {size}")
+                raise self._malformed(f"a block of {len(block)} bytes states a size of {size}")
             output.expect(size)
             output.append(memoryview(snappy.decompress_raw(block)))
         except DecompressionError as error:

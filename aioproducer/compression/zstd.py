@@ -16,7 +16,7 @@ _SKIPPABLE_HEADER = 8
 _BLOCK_HEADER = 3
 _RUN_LENGTH_BLOCK = 1
 _CHECKSUM = 4
-# The next takes three times as long, the last ten times and more.
+# The next level takes three times as long, the last one ten times or more.
 _LAST_QUICK_LEVEL = 9
 
 
@@ -30,7 +30,7 @@ class ZstdCodec(Codec):
     package = "zstandard"
 
     def __init__(self) -> None:
-        # By level, those that no thread uses at the moment.
+        # Compressors that no thread uses at present, by level.
         self._idle: dict[int, list[ZstdCompressor]] = {}
 
     def load(self) -> None:
@@ -44,8 +44,8 @@ class ZstdCodec(Codec):
         self.load()
         from zstandard import ZstdCompressor
 
-        # One call, for which the lock on Python's interpreter is given up once; and a compressor that was used before,
-        # whose tables of up to some megabytes need not be made again.
+        # One call, which releases the GIL only once; and a used compressor, whose tables of up to some megabytes exist
+        # already.
         idle = self._idle.setdefault(level, [])
         try:
             compressor = idle.pop()
@@ -67,7 +67,7 @@ class ZstdCodec(Codec):
         output = Output(max_size)
         position = 0
         if not view:
-            raise self._malformed("there is none")
+            raise self._malformed("there are no bytes")
         try:
             while position < len(view):
                 if int.from_bytes(view[position : position + 4], "little") & _SKIPPABLE_MASK == _SKIPPABLE_MAGIC:
@@ -82,10 +82,11 @@ class ZstdCodec(Codec):
         return output.join()
 
     def _decompress_frame(self, view: memoryview, position: int, output: Output) -> int:
-        """Decompress the frame at ``position``; returns where it ends.
+        """Decompress the frame at ``position``, and return its end.
 
-        The library is given one block after the other, of which none becomes more than 128 KiB. Given more at once, it
-        could make 30,000 times their size of them before anybody can look.
+        The library receives one block at a time, none of which becomes larger than 128 KiB. From more bytes at once it
+        could
+        produce 30,000 times their size before any check.
         """
         from zstandard import ZstdDecompressor, frame_header_size, get_frame_parameters
 

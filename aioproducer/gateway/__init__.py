@@ -1,18 +1,19 @@
-"""Clients of another transport, RDMA before all, in front of a broker that speaks TCP.
+"""A proxy for clients of another transport, such as RDMA, in front of a broker that uses TCP.
 
-A ``Gateway`` stands beside each broker. Its clients' bytes pass through it in both directions, a connection to the
-broker for each of theirs, so that whatever holds of a connection (order, correlation ids, authentication, quotas) holds
-from the client to the broker. The one thing it changes is where clients are told that brokers are: responses that carry
-addresses are given those of the brokers' gateways, as an ``AddressMap`` says. It knows transports by their seam alone
-(``aioproducer.transport.base``), never what they are made of.
+Each broker has a ``Gateway`` beside it. For every client the gateway opens a connection to the broker, and passes bytes
+in both directions. All properties of a connection (order, correlation ids, authentication, quotas) therefore hold from
+the client to the broker. The gateway changes only the addresses of brokers: an ``AddressMap`` replaces those in
+responses
+by the addresses of the brokers' gateways. It uses transports only through ``aioproducer.transport.base``.
 
-* ``AddressMap`` is the rule for addresses; ``versions`` has the requests and versions that a client may use, which are
-  those whose addresses are known; ``plans`` says where in a response they are.
-* ``walking`` finds a place in a message that comes in pieces, by the declarations in ``aioproducer.protocol``, and
-  ``rewriting`` changes what is there.
-* ``login`` authenticates a connection to the broker with the gateway's own credentials, if it has some, before a
-  client's bytes pass.
-* ``requests`` and ``responses`` are the two directions of a connection, sans-IO; ``session`` joins them to transports.
+* ``AddressMap`` translates addresses; ``versions`` has the requests and versions that clients may use, those with known
+  addresses; ``plans`` has the position of the addresses in each response.
+* ``walking`` finds a position in a message that arrives in pieces, by the schemas in ``aioproducer.protocol``, and
+  ``rewriting`` changes the bytes there.
+* ``login`` authenticates a connection to the broker with the gateway's own credentials, if it has any, before bytes of
+  the client pass.
+* ``requests`` and ``responses`` are the two directions of a connection, sans-IO; ``session`` connects them to
+  transports.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which address clients are told for each that a broker tells."""
+"""Translates the addresses of brokers into those of their gateways."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ _logger = logging.getLogger(__name__)
 Address = tuple[str, int]
 
 REFUSED_SUFFIX = ".no-gateway.invalid"
-"""Behind the name of a broker that has no gateway. No resolver knows a name of this kind (RFC 6761), so a client that
-tries it fails at once, and its message says why."""
+"""Appended to the name of a broker without a gateway. No resolver has names of this kind (RFC 6761), so a client fails
+at once, and its error shows the reason."""
 
 _GREATEST_PORT = 65535
 _REMEMBERED = 1000
-"""Addresses that are named in the log; whatever else a broker invents is counted only."""
+"""Maximum addresses that are logged; further ones are only counted."""
 
 
 class AddressMap:
-    """From a broker's advertised address to that of its gateway.
+    """Maps a broker's advertised address to that of its gateway.
 
-    ``exact`` has pairs of host and port on both sides and comes first; an address that is one of its values is a
-    gateway's already and stays. Any other is the same host with ``port``, or with ``port_offset`` added to the broker's
-    port, where one of the two is given.
+    ``exact`` has pairs of host and port on both sides and comes first. An address that is one of its values already
+    belongs to a gateway and stays. Any other address becomes the same host with ``port``, or with ``port_offset`` added
+    to the broker's port, if one of the two is given.
 
-    What is left has no gateway. With ``pass_unmapped`` it stays as it is: clients that may use TCP reach that broker by
-    TCP, others not at all. Without, clients are told a name that does not exist (``REFUSED_SUFFIX``), so that none
-    leaves its transport unnoticed. Either way it is logged once for each address.
+    All other addresses have no gateway. With ``pass_unmapped`` they stay: clients that may use TCP reach that broker by
+    TCP, others do not. Without it clients receive a name that does not exist (``REFUSED_SUFFIX``), so that no client
+    changes its transport unnoticed. Each such address is logged once.
 
     Raises:
         ValueError: both ``port`` and ``port_offset`` are given.
@@ -42,7 +42,7 @@ class AddressMap:
         pass_unmapped: bool = False,
     ) -> None:
         if port is not None and port_offset is not None:
-            raise ValueError("port and port_offset exclude each other")
+            raise ValueError("port and port_offset exclude each other: give one of them")
         self._exact: dict[Address, Address] = {}
         self._gateways: set[Address] = set()
         self._port = port
@@ -50,17 +50,17 @@ class AddressMap:
         self._pass_unmapped = pass_unmapped
         self._reported: set[Address] = set()
         self.unmapped = 0
-        """How often an address had no gateway."""
+        """Number of addresses without a gateway, each time that one occurred."""
         for broker, gateway in exact.items():
             self.add(broker, gateway)
 
     def add(self, broker: Address, gateway: Address) -> None:
-        """The gateway of the broker that advertises itself as ``broker``."""
+        """Add the gateway of the broker that advertises itself as ``broker``."""
         self._exact[_key(*broker)] = gateway
         self._gateways.add(_key(*gateway))
 
     def translate(self, host: str, port: int) -> Address:
-        """The address for clients; an empty one, which stands for no broker, stays."""
+        """Return the address for clients; an empty one, which stands for no broker, stays."""
         if not host or port < 0:
             return host, port
         key = _key(host, port)
@@ -81,7 +81,7 @@ class AddressMap:
         if (host, port) not in self._reported and len(self._reported) < _REMEMBERED:
             self._reported.add((host, port))
             _logger.warning(
-                "No gateway is known for the broker at %s:%d: clients are told %s:%d. Add it to the address map.",
+                "No gateway is known for the broker at %s:%d: clients receive %s:%d. Add it to the address map.",
                 host,
                 port,
                 *told,
@@ -90,5 +90,5 @@ class AddressMap:
 
 
 def _key(host: str, port: int) -> Address:
-    """Names differ in more than their case, or not at all."""
+    """Host names are compared without regard to case."""
     return host.lower(), port

@@ -1,4 +1,4 @@
-"""Accepts clients and joins each to the broker."""
+"""Accepts clients and connects each to the broker."""
 
 from __future__ import annotations
 
@@ -22,47 +22,49 @@ from aioproducer.transport.base import Connector, Listener, Listening, Transport
 _logger = logging.getLogger(__name__)
 
 _LOGGED_EVERY = 60.0
-"""Seconds between two messages of one kind about clients that are refused: they try again and again."""
+"""Minimum seconds between two log messages of one kind about refused clients, which retry again and again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewaySettings:
-    """What a gateway keeps to. Sizes are bytes, times seconds."""
+    """Limits of a gateway. Sizes are in bytes, times in seconds."""
 
     max_connections: int = 1000
-    """Clients at one time; others are refused."""
+    """Maximum clients at one time; further ones are refused."""
     connect_timeout: float = 10.0
-    """For the connection to the broker, its authentication included."""
+    """Timeout of the connection to the broker, including its authentication."""
     client_id: str = "rdma-gateway"
-    """Of the gateway's own requests, with which it authenticates to the broker."""
+    """Client id of the gateway's own requests, with which it authenticates to the broker."""
     uses_tls: bool = False
-    """Whether the connection to the broker is encrypted: for error messages only."""
+    """Whether the connection to the broker is encrypted; used only in error messages."""
     max_request_size: int = 104_857_600
-    """As ``socket.request.max.bytes`` of the broker."""
+    """Maximum bytes of a request, as ``socket.request.max.bytes`` of the broker."""
     max_in_flight: int = 1024
-    """Requests of one client that are not answered: then no more is let through, though what came in the same receive
-    is, and 64 KiB and a receive are held besides."""
+    """Maximum unanswered requests of one client. At this number no further receive is passed on; 64 KiB and one receive
+    are
+    held besides."""
     max_held_bytes: int = 4 * 1024 * 1024
-    """Of one response, for its addresses; a response that needs more ends its connection."""
+    """Maximum bytes of a response that are held to rewrite its addresses; if it needs more, its connection ends."""
     whole_limit: int = 64 * 1024
-    """A response to Produce or Fetch that is larger passes by piece by piece; an ApiVersions response may not be."""
+    """A larger response to Produce or Fetch is passed in pieces; a larger ApiVersions response is an error."""
     stall_timeout: float = 600.0
-    """How long one side may take nothing of what was sent to it, and how long the broker may send nothing to a client
-    that may ask nothing more before it is answered: it has ``max_in_flight`` requests unanswered, or sent a bad one, or
-    the gateway stops."""
+    """Maximum time without progress: one side reads nothing of what was sent to it, or the broker sends nothing to a
+    client
+    that may send no further request. The client has ``max_in_flight`` unanswered requests, sent an invalid one, or the
+    gateway is stopping."""
     close_timeout: float = 10.0
-    """How long a connection that ends may take for what it still has to send."""
+    """Maximum time that a closing connection may take to send the rest of its data."""
 
 
 class Gateway:
-    """Clients of ``listener``'s transport in front of the broker at ``upstream``, reached by ``connector``.
+    """Connects clients of ``listener``'s transport to the broker at ``upstream`` through ``connector``.
 
-    As an async context manager it stops at the end of the block; ``start`` says where it listens.
+    As an async context manager it stops at the end of the block; ``start`` has the address to listen at.
 
     Args:
-        make_login: called by ``start`` if the gateway authenticates to the broker itself, for clients that use no SASL;
-            ``stop`` closes what it returns. Without it, clients authenticate to the broker through the gateway.
-        random: spreads the ends of clients' connections before those of the broker's sessions.
+        make_login: Called by ``start`` if the gateway authenticates to the broker itself, for clients that use no SASL;
+            ``stop`` closes the result. Without it, clients authenticate to the broker through the gateway.
+        random: Spreads the ends of clients' connections before those of the broker's sessions.
     """
 
     def __init__(
@@ -83,7 +85,7 @@ class Gateway:
         self._connector = connector
         self._listening: Listening | None = None
         self._sessions: dict[Session, asyncio.Task[None]] = {}
-        """And the task that connects each to the broker."""
+        """The sessions, and the task that connects each to the broker."""
         self._all_ended = asyncio.Event()
         self._all_ended.set()
         self._stopping = False
@@ -91,15 +93,15 @@ class Gateway:
         self._login: Login | None = None
         self._random = random or Random()
         self._last_logged: dict[str, float] = {}
-        """When there was a message of each kind."""
+        """The time of the last log message of each kind."""
         self._past = dict.fromkeys(_COUNTERS, 0)
-        """Of the sessions that have ended, and of what is not a session's."""
+        """Counts of ended sessions, and of events outside sessions."""
 
     async def start(self, host: str, port: int) -> None:
-        """Accept clients at ``host`` and ``port``, 0 for any port that is free.
+        """Accept clients at ``host`` and ``port``; port 0 chooses a free one.
 
         Raises:
-            OSError: nobody can listen there; the text says why.
+            OSError: listening failed for the reason in the text.
             ConfigurationError: the gateway cannot authenticate to the broker with its configuration.
         """
         self._stopping = False
@@ -113,15 +115,15 @@ class Gateway:
 
     @property
     def port(self) -> int:
-        """Where clients are accepted."""
+        """The port at which clients are accepted."""
         if self._listening is None:
-            raise RuntimeError("the gateway is not started")
+            raise RuntimeError("the gateway is not started: call start first")
         return self._listening.port
 
     async def stop(self, timeout: float = 10.0) -> None:
-        """Accept nobody and no request any more, wait until what was asked is answered, then end all connections.
+        """Accept no further clients and requests, wait until pending requests are answered, then close all connections.
 
-        Those that are not done after ``timeout`` seconds are reset.
+        Connections that are not finished after ``timeout`` seconds are reset.
         """
         self._stopping = True
         if self._listening is not None:
@@ -133,7 +135,9 @@ class Gateway:
             async with asyncio.timeout(timeout):
                 await self._all_ended.wait()
         except TimeoutError:
-            _logger.warning("Not done after %g s, and reset: %s", timeout, counted(len(self._sessions), "connection"))
+            _logger.warning(
+                "Resetting %s that did not finish within %g s", counted(len(self._sessions), "connection"), timeout
+            )
         finally:
             for session in list(self._sessions):
                 session.abort()
@@ -149,7 +153,7 @@ class Gateway:
             await login.close()
 
     def metrics(self) -> dict[str, int]:
-        """What has passed so far, and how many clients there are (``connections``)."""
+        """Counts of the passed traffic, and the current number of clients (``connections``)."""
         found = dict(self._past)
         for session in self._sessions:
             _count(found, session)
@@ -171,7 +175,7 @@ class Gateway:
             self._past["connections_refused"] += 1
             self._log_refusal(transport.peer)
             transport.abort()
-            return _NOBODY
+            return _REFUSED_CLIENT
         session = Session(
             transport,
             self.settings,
@@ -188,11 +192,11 @@ class Gateway:
     def _log_refusal(self, peer: str) -> None:
         if not self._stopping and self._may_log("refusal"):
             _logger.warning(
-                "%s is refused: there are %d clients already (max_connections)", peer, self.settings.max_connections
+                "Refusing %s: there are %d clients already (max_connections)", peer, self.settings.max_connections
             )
 
     def _may_log(self, kind: str) -> bool:
-        """Whether no message of this kind was logged lately; then it is logged now."""
+        """Whether no message of this kind was logged recently; if so, the current one counts as logged."""
         now = asyncio.get_running_loop().time()
         if now - self._last_logged.get(kind, -_LOGGED_EVERY) < _LOGGED_EVERY:
             return False
@@ -200,7 +204,7 @@ class Gateway:
         return True
 
     async def _connect(self, session: Session) -> None:
-        """Connect a client's session to the broker, and authenticate if the gateway does that itself."""
+        """Connect a client's session to the broker; authenticate if the gateway has its own credentials."""
         host, port = self.upstream
         login = self._login
         deadline = asyncio.get_running_loop().time() + self.settings.connect_timeout
@@ -210,7 +214,7 @@ class Gateway:
             else:
                 await self._connect_and_log_in(session, login, deadline)
         except OSError as error:
-            # TimeoutError is one, and says nothing.
+            # A TimeoutError without a text is an OSError too.
             reason = str(error) or f"no answer within {self.settings.connect_timeout:g} s"
             self._past["upstream_failures"] += 1
             _logger.warning("No connection to the broker at %s:%d for %s: %s", host, port, session.peer, reason)
@@ -246,7 +250,7 @@ class Gateway:
             session.connected(transport, authentication.seconds_until_end(self._random))
 
     def _connecting_ended(self, session: Session, task: asyncio.Task[None]) -> None:
-        """Also of a task that is cancelled before its first step, which never gets into its coroutine."""
+        """Handle the end of a task; if it was cancelled before its first step, its coroutine has never run."""
         error = None if task.cancelled() else task.exception()
         if error is not None:
             _logger.error("Connecting %s to the broker failed", session.peer, exc_info=error)
@@ -254,7 +258,7 @@ class Gateway:
             session.not_connected()
 
     async def _connect_any(self, handler: TransportHandler, deadline: float) -> Transport:
-        """Connect to the first of the broker's addresses that answers, each in its share of the time that is left."""
+        """Connect to the first of the broker's addresses that answers; each has its share of the remaining time."""
         host, port = self.upstream
         loop = asyncio.get_running_loop()
         failure: OSError | None = None
@@ -302,17 +306,17 @@ def _count(into: dict[str, int], session: Session) -> None:
     into["sessions_cut_short"] += session.was_cut_short
 
 
-class _Nobody:
-    """The handler of a client that was refused."""
+class _RefusedClient:
+    """The handler of a refused client."""
 
     def data_received(self, data: bytes | bytearray | memoryview) -> None:
-        """Cannot happen: it was reset."""
+        """Never called: the connection was reset."""
 
     def write_completed(self, count: int) -> None:
-        """Nothing was written."""
+        """Never called: nothing was written."""
 
     def connection_lost(self, exception: Exception | None) -> None:
-        """Nobody waits for that."""
+        """Ignored: this side reset the connection."""
 
 
-_NOBODY = _Nobody()
+_REFUSED_CLIENT = _RefusedClient()

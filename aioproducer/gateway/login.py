@@ -1,8 +1,8 @@
 """Authenticates a connection to the broker by SASL with the gateway's own credentials, before a client's bytes pass.
 
 The requests are those of the client's state machine (``core.requests.connection``): ApiVersions, SaslHandshake,
-SaslAuthenticate. A broker answers in order, so nothing of the exchange is left in the stream once the last response has
-arrived, and the correlation ids of the client behind it start afresh.
+SaslAuthenticate. A broker answers in order, so the exchange leaves nothing in the stream after its last response. The
+correlation ids of the client behind it are independent of it.
 """
 
 from __future__ import annotations
@@ -20,33 +20,33 @@ from aioproducer.errors import AuthenticationError, KafkaError, KafkaTimeoutErro
 from aioproducer.transport.base import Buffer, Transport, TransportHandler
 
 _LARGEST_RESPONSE: Final = 1024 * 1024
-"""Bytes of one response in the exchange; those of Apache Kafka have less than 1 KiB."""
+"""Maximum bytes of one response in the exchange; those of Apache Kafka have less than 1 KiB."""
 
 
 async def authenticator_of(login: Login, deadline: float, timeout: float) -> Authenticator:
     """Return the authenticator for one authentication, by ``deadline``; the error text has ``timeout``, in seconds.
 
     Raises:
-        KafkaError: there are no credentials now.
+        KafkaError: no credentials are available in time.
     """
     try:
         async with asyncio.timeout_at(deadline):
             return await login.authenticator()
     except KafkaError:
-        # Some of them are TimeoutErrors too.
+        # Some KafkaErrors are TimeoutErrors too.
         raise
     except TimeoutError:
-        raise KafkaTimeoutError(f"There are no credentials for SASL {login.mechanism} after {timeout:g} s.") from None
+        raise KafkaTimeoutError(f"No credentials for SASL {login.mechanism} within {timeout:g} s.") from None
 
 
 class Authentication:
     """The authentication of one connection to the broker, and the handler of its transport.
 
     Args:
-        peer: the broker in error messages, ``host:port``.
-        handler: receives the callbacks of the transport once the broker has accepted the gateway, and its end always.
-        client_id: the client id of the exchange's requests.
-        uses_tls: whether the connection is encrypted: for error messages only.
+        peer: The broker in error messages, ``host:port``.
+        handler: Receives the callbacks of the transport after the broker has accepted the gateway, and always its end.
+        client_id: The client id of the exchange's requests.
+        uses_tls: Whether the connection is encrypted; used only in error messages.
     """
 
     def __init__(
@@ -72,13 +72,13 @@ class Authentication:
         self._loop = asyncio.get_running_loop()
         self._transport: Transport | None = None
         self._passes = False
-        """Whether the broker has accepted the gateway: everything goes to the handler."""
+        """Whether the broker has accepted the gateway; from then on all callbacks go to the handler."""
         self._unwritten = 0
         """Writes of the exchange that the transport has not completed."""
         self._changed = asyncio.Event()
 
     async def run(self, transport: Transport, deadline: float, timeout: float) -> None:
-        """Authenticate, by ``deadline``; the error text has ``timeout``, in seconds. The caller ends the transport.
+        """Authenticate by ``deadline``; the error text has ``timeout``, in seconds. The caller closes the transport.
 
         Raises:
             KafkaError: the broker rejects the gateway, or has not accepted it in time; the text gives the reason.
@@ -91,8 +91,8 @@ class Authentication:
             raise
         except TimeoutError:
             raise RequestTimedOutError(
-                f"{self._connection.peer} has not finished SASL {self._login.mechanism} within {timeout:g} s of the "
-                "begin of connecting."
+                f"{self._connection.peer} has not finished SASL {self._login.mechanism} within {timeout:g} s "
+                "after the gateway began to connect."
             ) from None
 
     async def _exchange(self) -> None:
@@ -112,9 +112,9 @@ class Authentication:
                 self._proceed(connection.step_ended(message, self._loop.time()))
 
     def seconds_until_end(self, random: Random) -> float:
-        """Return after how many seconds the client's connection must end; infinity if the session has no end.
+        """Return the seconds after which the client's connection must end; infinity if the session has no end.
 
-        The gateway cannot authenticate again in the middle of a client's requests.
+        The gateway cannot authenticate again between a client's requests.
         """
         lifetime = self._connection.session_lifetime_ms / 1000
         return lifetime * random.uniform(EARLIEST_RENEWAL, LATEST_RENEWAL) if lifetime > 0 else math.inf
@@ -148,7 +148,7 @@ class Authentication:
         if self._passes:
             self._handler.connection_lost(exception)
         else:
-            # The error of the exchange says it.
+            # The exchange raises an error with the reason.
             self._connection.eof(exception)
             self._changed.set()
             self._handler.connection_lost(None)

@@ -1,14 +1,15 @@
-"""Where responses have the addresses of brokers, and what is done about each.
+"""The positions of brokers' addresses in responses, and how each response is rewritten.
 
-* Metadata, DescribeCluster: in an array near the begin. What comes up to its end is held, the rest passes by.
+* Metadata, DescribeCluster: an array near the start. The bytes up to its end are held, the rest passes.
 * FindCoordinator: the same, in fields of the message itself up to version 3.
 * Produce from version 10, Fetch from 16, ShareFetch, ShareAcknowledge: behind everything else (KIP-951). A small
-  response is held whole. A large one passes by, and as its size is told by then, addresses that take another number of
-  bytes are made to fit, see ``fit_tail``.
-* ApiVersions has none, but is cut down to what is known here.
+response
+  is held whole. A large one passes, and its size has been sent by then, so addresses of another length are fitted into
+  the same number of bytes, see ``fit_tail``.
+* ApiVersions has no addresses, but is limited to the versions that the gateway knows.
 
 Other responses of Kafka 4.4 with host names have those of clients (DescribeGroups, the groups of Kafka Streams) or of
-the controllers' quorum (DescribeQuorum), which no client of a broker connects to; they pass by as they are.
+the controllers' quorum (DescribeQuorum), which no client of a broker connects to; they pass unchanged.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _INT16: Final = struct.Struct(">h")
 
 
 class HeadPlan(NamedTuple):
-    """Addresses near the begin of a response."""
+    """Addresses near the start of a response."""
 
     response: type[Response]
     version: int
@@ -44,12 +45,12 @@ class HeadPlan(NamedTuple):
     names: tuple[str, ...]
     """The fields with the addresses: one array, or a host and a port."""
     before: tuple[Step, ...]
-    """From behind the correlation id to the first of them."""
+    """Steps from behind the correlation id to the first of these fields."""
     over: tuple[Step, ...]
-    """Over them."""
+    """Steps over these fields."""
 
     def rewrite(self, memory: memoryview, translate: Translate) -> list[Buffer]:
-        """What takes the place of ``memory``, which holds the fields and nothing else."""
+        """Return the new bytes for ``memory``, which contains exactly these fields."""
         pieces: list[Buffer] = []
         if self.names == ("host", "port"):
             rewrite_address(memory, 0, self.flexible, translate, pieces)
@@ -60,17 +61,17 @@ class HeadPlan(NamedTuple):
 
 
 class TailPlan(NamedTuple):
-    """Addresses at the end of a response, which is flexible."""
+    """Addresses at the end of a response, which has the flexible encoding."""
 
     response: type[Response]
     version: int
     before: tuple[Step, ...]
-    """From behind the correlation id to where ``rewrite_tail`` begins."""
+    """Steps from behind the correlation id to the position where ``rewrite_tail`` starts."""
     endpoints: Field
-    """The array; a tagged field, or what comes right before the tagged fields."""
+    """The array of addresses: a tagged field, or the last field before the tagged fields."""
 
     def rewrite_tail(self, memory: memoryview, translate: Translate) -> list[Buffer]:
-        """What takes the place of ``memory``, which goes on to the end of the frame."""
+        """Return the new bytes for ``memory``, which extends to the end of the frame."""
         pieces: list[Buffer] = []
         element = _element(self.endpoints)
         if self.endpoints.tag is None:
@@ -83,10 +84,10 @@ class TailPlan(NamedTuple):
         return pieces
 
     def fit_tail(self, memory: memoryview, translate: Translate) -> tuple[bytes, bool]:
-        """The same in as many bytes as ``memory`` has; and whether the addresses are still there.
+        """Rewrite into exactly as many bytes as ``memory`` has; also return whether the addresses are still there.
 
-        Shorter ones are followed by a tagged field that nobody knows, which every reader skips. Where they are longer
-        there are none any more: a client that learns that a leader has gone, and not where to, asks for metadata.
+        Shorter addresses are followed by an unknown tagged field, which every reader skips. Longer ones are left out: a
+        client that learns only that a leader has moved requests metadata.
         """
         rewritten = memoryview(b"".join(self.rewrite_tail(memory, translate)))
         fitted = padded(rewritten, self._tags_at(rewritten), len(memory)) if len(rewritten) <= len(memory) else None
@@ -114,10 +115,10 @@ class VersionsPlan(NamedTuple):
     version: int
 
     def rewrite(self, memory: memoryview, sasl_passes: bool = True) -> list[Buffer]:
-        """What takes the place of ``memory``, which is the message without header.
+        """Return the new bytes for ``memory``, which is the message without its header.
 
-        Without ``sasl_passes``, SASL is left out.
-        A broker that does not have the version asked for answers in version 0 (KIP-511).
+        Without ``sasl_passes`` the SASL requests are left out.
+        A broker without the requested version answers in version 0 (KIP-511).
         """
         _, behind = walk_over(walk([_INT16.size]), memory, 0)
         (error_code,) = _INT16.unpack_from(memory)
@@ -145,7 +146,7 @@ _SHARE: Final[dict[int, type[Response]]] = {
 
 @functools.cache
 def plan_of(api_key: int, version: int) -> Plan | None:
-    """What is done about the response to such a request, which ``is_known``; ``None`` where it passes by."""
+    """Return how the response to a known request is rewritten; ``None`` if it passes unchanged."""
     if api_key == ApiKey.API_VERSIONS:
         return VersionsPlan(version)
     if api_key in _TAILS:
@@ -170,7 +171,7 @@ def _tail_plan(response: type[Response], version: int) -> TailPlan | None:
 
 
 def _before(response: type[Response], version: int, flexible: bool, *, until: str | None) -> tuple[Step, ...]:
-    """From behind the correlation id; a flexible header has tagged fields there."""
+    """Return the steps from behind the correlation id; a flexible header has tagged fields there."""
     header: tuple[Step, ...] = (walk_tags,) if flexible else ()
     return header + steps_of(response, version, flexible, until=until, tags=False)
 

@@ -1,4 +1,4 @@
-"""From a broker to its client: what has addresses is rewritten on the way, everything else passes by."""
+"""The direction from a broker to its client: responses with addresses are rewritten, everything else passes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SIZE: Final = struct.Struct(">i")
 _HEADER: Final = struct.Struct(">ii")
 """Size and correlation id."""
 _TLS_ALERT: Final = b"\x15\x03"
-"""How a TLS alert begins, which is what a TLS server answers to anything else; no first response is as long."""
+"""The start of a TLS alert, with which a TLS server answers anything else; no first response is that long."""
 _LARGEST_FRAME: Final = 2**31 - 1
 
 
@@ -24,45 +24,47 @@ class _Frame(Protocol):
     """A response that is being rewritten."""
 
     passing: bool
-    """Whether the rest passes by as it is."""
+    """Whether the rest passes unchanged."""
 
     def feed(self, data: memoryview) -> list[Buffer]:
-        """What can be sent on now."""
+        """Return the bytes that can be sent now."""
 
     def finish(self) -> list[Buffer]:
-        """The rest, where all of the frame has come; not called while ``passing``."""
+        """Return the rest after the whole frame has arrived; not called while ``passing``."""
 
 
 class ResponseStream:
-    """What a broker sends.
+    """The responses of a broker.
 
-    ``max_held``: bytes of one response that may be held. ``whole_limit``: how large a response may be to be held whole
-    only because its last bytes are addresses.
+    ``max_held``: maximum bytes of one response that may be held. ``whole_limit``: maximum size of a response that is
+    held
+    whole only because its last bytes are addresses.
     """
 
     __slots__ = ("_exchange", "_frame", "_held", "_max_held", "_remaining", "_translate", "_whole_limit", "failure")
 
     def __init__(self, exchange: Exchange, translate: Translate, max_held: int, whole_limit: int) -> None:
         self.failure: ProtocolError | None = None
-        """Why nothing passes any more: what came was no response that is waited for, or more of it than may be would
-        have to be held."""
+        """Why nothing passes any longer: bytes that are no expected response, or a response that would exceed the limit
+        of held
+        bytes."""
         self._exchange = exchange
         self._translate = translate
         self._max_held = max_held
         self._whole_limit = min(whole_limit, max_held)
         self._held = b""
-        """The begin of a header."""
+        """The received part of an incomplete header."""
         self._remaining = 0
-        """Bytes of a frame that have not come."""
+        """Bytes of the current frame that have not arrived."""
         self._frame: _Frame | None = None
 
     @property
     def between_responses(self) -> bool:
-        """Whether each response that has come in part has come whole."""
+        """Whether every response that has begun to arrive is complete."""
         return self._remaining == 0 and not self._held
 
     def feed(self, data: Buffer) -> list[Buffer]:
-        """What is sent on to the client, in memory of its own: of what ``failure`` is about, and behind it, nothing."""
+        """Return the bytes for the client, in memory of their own; none from the cause of ``failure`` on."""
         if self.failure is not None:
             return []
         view = memoryview(b"".join([self._held, data]))
@@ -70,7 +72,7 @@ class ResponseStream:
         pieces: list[Buffer] = []
         begin = position = 0
         passed = 0
-        """What comes before is in ``pieces``, or held."""
+        """The position before which all bytes are in ``pieces`` or held."""
         try:
             while position < len(view):
                 begin = position
@@ -101,7 +103,7 @@ class ResponseStream:
         return pieces
 
     def _begin(self, view: memoryview, position: int) -> int:
-        """Begin a frame; how many of its bytes were looked at, 0 where too few are there yet."""
+        """Begin a frame; return the number of bytes read, 0 if there are too few yet."""
         available = len(view) - position
         if available < _SIZE.size:
             return 0
@@ -111,16 +113,16 @@ class ResponseStream:
             self._remaining = size
             return _SIZE.size
         if self._exchange.responses == 0 and bytes(view[position : position + 2]) == _TLS_ALERT:
-            raise ProtocolError("the broker answers with a TLS alert: it speaks TLS there (security.protocol=SSL)")
+            raise ProtocolError("the broker answered with a TLS alert: it expects TLS, so set security.protocol=SSL")
         if size < _SIZE.size or not expected:
-            raise ProtocolError(f"the broker sent a response of {size} bytes that nobody waits for")
+            raise ProtocolError(f"the broker sent a response of {size} bytes without a request")
         if available < _HEADER.size:
             return 0
         _, correlation_id = _HEADER.unpack_from(view, position)
         request = expected.popleft()
         if correlation_id != request.correlation_id:
             raise ProtocolError(
-                f"the broker answers the request {correlation_id}, while the request {request.correlation_id} was next"
+                f"the broker answered the request {correlation_id} instead of {request.correlation_id}, which is next"
             )
         self._exchange.responses += 1
         self._remaining = size - _SIZE.size
@@ -142,7 +144,7 @@ class ResponseStream:
 
 
 class _HeadFrame:
-    """Held until its addresses have come."""
+    """Holds a response until its addresses have arrived."""
 
     def __init__(self, plan: HeadPlan, exchange: Exchange, translate: Translate, max_held: int, name: str) -> None:
         self.passing = False
@@ -155,7 +157,7 @@ class _HeadFrame:
         self._before = Walker(walk((_HEADER.size, *plan.before)))
         self._over = Walker(walk(plan.over))
         self._start = 0
-        """Where in what is held the addresses begin."""
+        """The position of the addresses in the held bytes."""
 
     def feed(self, data: memoryview) -> list[Buffer]:
         position = 0
@@ -179,11 +181,11 @@ class _HeadFrame:
         return [_size_of(size + len(new) - len(old)), held[_SIZE.size : self._start], new, data[position:]]
 
     def finish(self) -> list[Buffer]:
-        raise ProtocolError(f"a {self._name} ends before its addresses")
+        raise ProtocolError(f"the {self._name} ends before its addresses")
 
 
 class _WholeFrame:
-    """Held whole."""
+    """Holds a response whole."""
 
     def __init__(self, plan: TailPlan | VersionsPlan, exchange: Exchange, translate: Translate) -> None:
         self.passing = False
@@ -210,7 +212,7 @@ class _WholeFrame:
 
 
 class _TailFrame:
-    """Passes by up to the place where its addresses may be; the rest is held, and keeps its size."""
+    """Passes a response up to the position of its addresses; the rest is held, and keeps its size."""
 
     def __init__(
         self, plan: TailPlan, exchange: Exchange, translate: Translate, size: int, max_held: int, name: str
@@ -220,7 +222,7 @@ class _TailFrame:
         self._exchange = exchange
         self._translate = translate
         self._left = size + _SIZE.size
-        """Bytes between the place that was reached and the frame's end."""
+        """Bytes between the current position and the end of the frame."""
         self._max_held = max_held
         self._name = name
         self._before = Walker(walk((_HEADER.size, *plan.before)))
@@ -239,7 +241,7 @@ class _TailFrame:
 
     def finish(self) -> list[Buffer]:
         if not self._before.done:
-            raise ProtocolError(f"a {self._name} ends before its addresses")
+            raise ProtocolError(f"the {self._name} ends before its addresses")
         new, has_addresses = self._plan.fit_tail(memoryview(self._held), self._translate)
         self._exchange.rewritten += new != self._held
         self._exchange.shortened += not has_addresses
@@ -248,11 +250,9 @@ class _TailFrame:
 
 def _size_of(size: int) -> bytes:
     if size > _LARGEST_FRAME:
-        raise ProtocolError(f"a response of {size} bytes with its new addresses is larger than a frame can be")
+        raise ProtocolError(f"with its new addresses the response has {size} bytes, more than a frame may have")
     return _SIZE.pack(size)
 
 
 def _too_long(name: str, max_held: int) -> ProtocolError:
-    return ProtocolError(
-        f"a {name} has more than {max_held} bytes that would have to be held to be rewritten: that is over the limit"
-    )
+    return ProtocolError(f"the {name} has more than {max_held} bytes that must be held to rewrite it")

@@ -1,7 +1,7 @@
-"""Changes addresses, and lists of versions, in bytes that are in memory; every other byte stays as it is.
+"""Changes addresses, and lists of versions, in bytes in memory; every other byte stays.
 
-Each function takes a position in ``memory`` and appends to ``pieces`` what takes the place of the bytes from there to
-the position that it returns.
+Each function takes a position in ``memory``, and appends the new bytes from there up to the position that it returns to
+``pieces``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _API_VERSION: Final = struct.Struct(">hhh")
 _LONGEST_STRING: Final = 2**15 - 1
 
 _PADDING_TAGS: Final = (16_382, 16_383)
-"""Tags of no meaning, far from those that Kafka has; whoever reads a message skips what it does not know (KIP-482)."""
+"""Unused tags, far from those of Kafka; readers skip tags that they do not know (KIP-482)."""
 _SMALLEST_PADDING: Final = 3
 """Two bytes of tag, one of size."""
 
@@ -36,12 +36,12 @@ def rewrite_address(
     translate: Translate,
     pieces: list[Buffer],
 ) -> int:
-    """A ``host`` and the ``port`` behind it."""
+    """Rewrite a ``host`` and the ``port`` behind it."""
     length, start = walk_over(walk_length(None if flexible else _INT16), memory, position)
     end = start + max(length, 0)
     behind = end + _INT32.size
     if behind > len(memory):
-        raise ProtocolError("a message ends inside an address")
+        raise ProtocolError("the message ends inside an address")
     try:
         host = str(memory[start:end], "utf-8")
     except UnicodeDecodeError as error:
@@ -68,7 +68,7 @@ def rewrite_array(
     translate: Translate,
     pieces: list[Buffer],
 ) -> int:
-    """An array of structs that have ``host`` and ``port``."""
+    """Rewrite an array of structs with ``host`` and ``port``."""
     count, behind = walk_over(walk_length(None if flexible else _INT32), memory, position)
     pieces.append(memory[position:behind])
     position = behind
@@ -86,7 +86,7 @@ def rewrite_array(
 
 
 def _skip(steps: Sequence[Step], memory: memoryview, position: int) -> int:
-    """The position behind what ``steps`` go over."""
+    """Return the position behind ``steps``."""
     for step in steps:
         position = position + step if isinstance(step, int) else walk_over(step(), memory, position)[1]
     return position
@@ -96,7 +96,7 @@ def rewrite_tags(
     memory: memoryview, position: int, tag: int, struct_class: type[Message], version: int, translate: Translate,
     pieces: list[Buffer],
 ) -> int:  # fmt: skip
-    """Tagged fields, of which the one with ``tag`` is an array of structs that have ``host`` and ``port``."""
+    """Rewrite tagged fields, of which the one with ``tag`` is an array of structs with ``host`` and ``port``."""
     count, behind = walk_over(walk_varint(), memory, position)
     pieces.append(memory[position:behind])
     position = behind
@@ -106,7 +106,7 @@ def rewrite_tags(
         behind_tag = position
         size, position = walk_over(walk_varint(), memory, position)
         if position + size > len(memory):
-            raise ProtocolError("a message ends inside a tagged field")
+            raise ProtocolError("the message ends inside a tagged field")
         if found == tag:
             value: list[Buffer] = []
             end = rewrite_array(memory[: position + size], position, struct_class, version, True, translate, value)
@@ -121,9 +121,9 @@ def rewrite_tags(
 
 
 def cut_versions(memory: memoryview, position: int, flexible: bool, sasl_passes: bool, pieces: list[Buffer]) -> int:
-    """The array of an ApiVersions response: what ``NEWEST_VERSIONS`` does not have is left out.
+    """Remove the requests and versions that are not in ``NEWEST_VERSIONS`` from the array of an ApiVersions response.
 
-    SASL as well, unless ``sasl_passes``.
+    Without ``sasl_passes`` the SASL requests are removed too.
     """
     count, position = walk_over(walk_length(None if flexible else _INT32), memory, position)
     kept: list[Buffer] = []
@@ -145,7 +145,7 @@ def cut_versions(memory: memoryview, position: int, flexible: bool, sasl_passes:
 
 
 def without_tag(memory: memoryview, tag: int) -> bytes:
-    """Tagged fields at the begin of ``memory``, and all behind them, but the one with ``tag``."""
+    """Return the tagged fields at the start of ``memory`` without ``tag``, and everything behind them."""
     count, position = walk_over(walk_varint(), memory, 0)
     kept: list[Buffer] = []
     left = 0
@@ -161,16 +161,16 @@ def without_tag(memory: memoryview, tag: int) -> bytes:
 
 
 def padded(memory: memoryview, tags_at: int, size: int) -> bytes | None:
-    """``memory``, whose tagged fields begin at ``tags_at``, made ``size`` bytes long by tags of no meaning.
+    """Extend ``memory``, whose tagged fields begin at ``tags_at``, to ``size`` bytes by unused tags.
 
-    ``None`` where it is too long already, or too little is missing for a tag.
+    Returns ``None`` if it is too long already, or there is no room for a tag.
     """
     missing = size - len(memory)
     if missing == 0:
         return bytes(memory)
     count, position = walk_over(walk_varint(), memory, tags_at)
     for pads in (1, 2):
-        # The count of the tags may grow by a byte.
+        # The count of the tags may become a byte longer.
         counted = encode_unsigned_varint(count + pads)
         room = missing - (len(counted) - (position - tags_at))
         padding = _padding(room, pads)
@@ -185,7 +185,7 @@ def padded(memory: memoryview, tags_at: int, size: int) -> bytes | None:
 
 
 def _padding(room: int, pads: int) -> bytes | None:
-    """So many tagged fields that fill ``room`` bytes, if that can be."""
+    """Return ``pads`` tagged fields that fill ``room`` bytes; ``None`` if that is impossible."""
     if pads == 2:
         first = _padding(_SMALLEST_PADDING, 1)
         second = _padding(room - _SMALLEST_PADDING, 1)

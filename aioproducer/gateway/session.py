@@ -1,11 +1,13 @@
-"""A client's connection, the connection to the broker that is made for it, and what passes between them.
+"""A client's connection, its connection to the broker, and the data that pass between them.
 
-What one side sends is read only while the other side takes it: at most one receive is held for each direction, and what
-``ResponseStream`` holds. The seam has no half-closed connections: when one side has ended, what it sent before is still
-sent on, then the other side ends too.
+One side is read only while the other side reads too. For each direction at most one receive is held, besides the bytes
+in
+``ResponseStream``. Transports have no half-closed connections: when one side has ended, its data are still sent, then
+the
+other side is closed too.
 
-The end of a connection that is not read may not be noticed. While a client may send no further request, as too many
-wait for their answers, it is therefore read on, until ``_MOST_HELD`` bytes are held of it.
+The end of a connection that is not read may go unnoticed. While a client may send no further request because too many
+are unanswered, its connection is therefore still read, until ``_MOST_HELD`` bytes are held.
 """
 
 from __future__ import annotations
@@ -25,11 +27,11 @@ from aioproducer.transport.base import Buffer, Transport, TransportHandler
 _logger = logging.getLogger(__name__)
 
 _MOST_HELD: Final = 64 * 1024
-"""Bytes; the receive that goes over it is held as well."""
+"""Bytes; the receive that exceeds it is held as well."""
 
 
 class SessionLimits(Protocol):
-    """What a session keeps to; ``GatewaySettings`` has it."""
+    """The limits of a session, which ``GatewaySettings`` has."""
 
     @property
     def max_request_size(self) -> int: ...
@@ -51,9 +53,9 @@ class _Side:
     def __init__(self, loop: asyncio.AbstractEventLoop, stall_timeout: float, stalled: Callable[[], None]) -> None:
         self.transport: Transport | None = None
         self.received = 0
-        """Bytes that came."""
+        """Number of bytes received."""
         self._unwritten = 0
-        """Writes that it has not taken."""
+        """Writes that the peer has not read."""
         self.lost = False
         self.closing = False
         self._paused = False
@@ -64,11 +66,11 @@ class _Side:
 
     @property
     def ended(self) -> bool:
-        """Whether nothing is left of it."""
+        """Whether the connection is lost, or was never made."""
         return self.lost or self.transport is None
 
     def write(self, buffers: list[Buffer]) -> None:
-        """Send, unless it is over."""
+        """Send, unless the connection is lost."""
         if buffers and self.transport is not None and not self.lost and not self.transport.write(buffers):
             self._unwritten += 1
             if self._stall_timer is None:
@@ -76,18 +78,18 @@ class _Side:
 
     @property
     def full(self) -> bool:
-        """Whether something that was written has not gone yet."""
+        """Whether writes are pending."""
         return self._unwritten > 0
 
-    def took(self, count: int) -> None:
-        """So many writes have gone."""
-        self._taken(self._unwritten - count)
+    def write_completed(self, count: int) -> None:
+        """Count ``count`` completed writes."""
+        self._set_unwritten(self._unwritten - count)
 
-    def taken(self) -> None:
-        """All that was written has gone, or never will."""
-        self._taken(0)
+    def writes_ended(self) -> None:
+        """All writes are completed, or never will be."""
+        self._set_unwritten(0)
 
-    def _taken(self, unwritten: int) -> None:
+    def _set_unwritten(self, unwritten: int) -> None:
         self._unwritten = unwritten
         if self._stall_timer is not None:
             self._stall_timer.cancel()
@@ -96,7 +98,7 @@ class _Side:
             self._stall_timer = self._loop.call_later(self._stall_timeout, self._stalled)
 
     def pause(self, wanted: bool) -> None:
-        """Read or do not."""
+        """Pause or resume reading."""
         if self.transport is None or self.lost or self.closing or wanted == self._paused:
             return
         self._paused = wanted
@@ -106,20 +108,20 @@ class _Side:
             self.transport.resume_reading()
 
     def close(self) -> None:
-        """End it when what was written has gone."""
+        """Close the connection after all writes."""
         if self.transport is not None and not self.closing:
             self.closing = True
             self.transport.close()
 
     def abort(self) -> None:
-        """End it at once."""
+        """Reset the connection at once."""
         if self.transport is not None:
             self.closing = True
             self.transport.abort()
 
 
 class _ClientHandler:
-    """What the client's transport calls back."""
+    """Callbacks of the client's transport."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -128,14 +130,14 @@ class _ClientHandler:
         self._session.client_sent(data)
 
     def write_completed(self, count: int) -> None:
-        self._session.client_took(count)
+        self._session.client_write_completed(count)
 
     def connection_lost(self, exception: Exception | None) -> None:
         self._session.client_lost(exception)
 
 
 class _UpstreamHandler:
-    """What the transport to the broker calls back."""
+    """Callbacks of the transport to the broker."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -144,17 +146,17 @@ class _UpstreamHandler:
         self._session.upstream_sent(data)
 
     def write_completed(self, count: int) -> None:
-        self._session.upstream_took(count)
+        self._session.upstream_write_completed(count)
 
     def connection_lost(self, exception: Exception | None) -> None:
         self._session.upstream_lost(exception)
 
 
 class Session:
-    """Joins a client to the broker; made when the client was accepted, before there is a connection to the broker.
+    """Joins a client to the broker; created for an accepted client, before the connection to the broker.
 
-    ``ended`` is called once, when nothing is left of either side. ``sasl_passes``: whether clients authenticate to the
-    broker themselves; otherwise the connection to the broker is authenticated when it is passed to ``connected``.
+    ``ended`` is called once, when both sides have ended. ``sasl_passes``: whether clients authenticate to the broker
+    themselves; otherwise the connection to the broker is authenticated before it is passed to ``connected``.
     """
 
     def __init__(
@@ -182,21 +184,21 @@ class Session:
         self._draining = False
         self._over = False
         self._held = bytearray()
-        """What the client has sent beyond the requests that it may have unanswered."""
+        """Bytes that the client has sent beyond its limit of unanswered requests."""
         self._close_timer: asyncio.TimerHandle | None = None
         self._answer_timer: asyncio.TimerHandle | None = None
-        """The broker is given up then, unless something of it comes."""
+        """When it fires, the broker is given up; data from the broker reset it."""
         self._drain_timer: asyncio.TimerHandle | None = None
-        """The broker's session is about to end then."""
+        """Fires shortly before the broker's session ends."""
         self.was_cut_short = False
-        """Whether it was drained because the broker's session was about to end."""
+        """Whether the session was drained because the broker's session was about to end."""
         self.client.transport = client
         self.client.pause(True)
 
     # The connection to the broker
 
     def connected(self, upstream: Transport, lifetime: float = math.inf) -> None:
-        """There is a connection to the broker, whose handler is ``upstream_handler``.
+        """Start passing data through the connection to the broker, whose handler is ``upstream_handler``.
 
         It may be used for ``lifetime`` seconds; then the session is drained, and the client connects again.
         """
@@ -206,15 +208,15 @@ class Session:
         self.upstream.transport = upstream
         if self.client.closing:
             self.upstream.close()
-        self._go_on()
+        self._advance()
 
     def not_connected(self) -> None:
-        """There is none, and there will be none."""
+        """End the client's connection: connecting to the broker has failed."""
         self._connecting = False
         self.end()
 
     def unusable(self, upstream: Transport) -> None:
-        """End a connection to the broker that cannot be used, whose end is reported to ``upstream_handler``.
+        """Close an unusable connection to the broker; its end is reported to ``upstream_handler``.
 
         ``not_connected`` follows.
         """
@@ -223,7 +225,7 @@ class Session:
 
     def _cut_short(self) -> None:
         if not self.client.closing:
-            _logger.debug("The session with the broker ends; %s has to connect again", self.peer)
+            _logger.debug("The session with the broker ends soon; %s has to connect again", self.peer)
             self.was_cut_short = True
             self.drain()
 
@@ -235,7 +237,7 @@ class Session:
             self._held += data
         else:
             self._pass_on(data)
-        self._go_on()
+        self._advance()
 
     def _pass_on(self, data: Buffer) -> None:
         if self._requests.failure is not None:
@@ -243,12 +245,12 @@ class Session:
         self.upstream.write(self._requests.feed(data))
         if self._requests.failure is not None:
             _logger.warning("Closing the connection of %s, which sent %s", self.peer, self._requests.failure)
-            # What it had asked before is still answered.
+            # Earlier requests are still answered.
             self.drain()
 
-    def upstream_took(self, count: int) -> None:
-        self.upstream.took(count)
-        self._go_on()
+    def upstream_write_completed(self, count: int) -> None:
+        self.upstream.write_completed(count)
+        self._advance()
 
     # From the broker to the client
 
@@ -262,18 +264,18 @@ class Session:
             _logger.warning("Closing the connection of %s: %s", self.peer, self._responses.failure)
             self.end()
         else:
-            self._go_on()
+            self._advance()
 
-    def client_took(self, count: int) -> None:
-        self.client.took(count)
-        self._go_on()
+    def client_write_completed(self, count: int) -> None:
+        self.client.write_completed(count)
+        self._advance()
 
-    # How it ends
+    # The end of a session
 
     def client_lost(self, exception: Exception | None) -> None:
         _logger.debug("The client %s has gone: %s", self.peer, exception)
         self.client.lost = True
-        self.client.taken()
+        self.client.writes_ended()
         self._pass_on_held()
         self.end()
 
@@ -281,38 +283,40 @@ class Session:
         if exception is not None and not self.upstream.closing:
             _logger.warning("The connection to the broker for %s is lost: %s", self.peer, exception)
         self.upstream.lost = True
-        self.upstream.taken()
+        self.upstream.writes_ended()
         self.end()
 
     def end(self) -> None:
-        """Send on what has come, then end both sides; what they do not take in time is dropped."""
+        """Send the data that have arrived, then close both sides; data that they do not read in time are dropped."""
         self.client.close()
         self.upstream.close()
-        self._go_on()
+        self._advance()
         if not self._over and self._close_timer is None:
             self._close_timer = self._loop.call_later(self._limits.close_timeout, self.abort)
 
     def abort(self) -> None:
-        """End both sides at once."""
+        """Reset both sides at once."""
         self.client.abort()
         self.upstream.abort()
-        self._go_on()
+        self._advance()
 
     def drain(self) -> None:
-        """Let no further request pass, and end when all that have passed are answered."""
+        """Let no further request pass, and end when all earlier ones are answered."""
         self._draining = True
         self._requests.stop()
-        self._go_on()
+        self._advance()
 
     def _client_stalled(self) -> None:
         _logger.warning(
-            "The client %s has taken nothing for %g s; its connection is reset", self.peer, self._limits.stall_timeout
+            "Resetting the connection of %s: the client has read nothing for %g s",
+            self.peer,
+            self._limits.stall_timeout,
         )
         self.abort()
 
     def _upstream_stalled(self) -> None:
         _logger.warning(
-            "The broker has taken nothing of %s for %g s; the connection is reset",
+            "Resetting the connection to the broker for %s: the broker has read nothing for %g s",
             self.peer,
             self._limits.stall_timeout,
         )
@@ -320,7 +324,7 @@ class Session:
 
     def _broker_is_silent(self) -> None:
         _logger.warning(
-            "The broker has not answered %s of %s for %g s; the connection is reset",
+            "Resetting the connection to the broker: it has not answered %s of %s for %g s",
             counted(self._unanswered, "request"),
             self.peer,
             self._limits.stall_timeout,
@@ -333,7 +337,7 @@ class Session:
 
     @property
     def _unanswered(self) -> int:
-        """Requests whose answers have not come, or not whole."""
+        """Number of requests without a complete response."""
         return len(self.exchange.expected) + (not self._responses.between_responses)
 
     @property
@@ -341,7 +345,7 @@ class Session:
         return self._draining and self._requests.between_requests
 
     def _expect_answers(self, wanted: bool) -> None:
-        """Have a timer, or none: the client cannot go on before the broker has answered."""
+        """Start or stop the timer for the broker's next response, without which the client cannot continue."""
         if wanted == (self._answer_timer is not None):
             return
         if self._answer_timer is not None:
@@ -355,8 +359,8 @@ class Session:
         if held:
             self._pass_on(held)
 
-    def _go_on(self) -> None:
-        """Read what may be read; see whether it is over."""
+    def _advance(self) -> None:
+        """Pause or resume reading on both sides; end the session if it is finished."""
         if self._over:
             return
         if not (self._waits_for_answers or self._drained or self.upstream.full):
@@ -364,7 +368,7 @@ class Session:
         self.client.pause(self._connecting or self.upstream.full or len(self._held) >= _MOST_HELD)
         self.upstream.pause(self.client.full)
         waits = self._waits_for_answers or (self._drained and self._unanswered > 0)
-        # A broker whose answers the client does not take is not to blame.
+        # The broker cannot send if the client does not read its responses.
         self._expect_answers(waits and not self.client.full and not self.client.closing)
         if self._drained and not self._unanswered and not self.client.closing:
             self.end()

@@ -1,4 +1,4 @@
-"""The responses of share groups (KIP-932) that carry addresses, declared as in ``aioproducer.protocol.messages``."""
+"""The responses of share groups (KIP-932) with addresses, declared as in ``aioproducer.protocol.messages``."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class AcquiredRecords(Struct):
 
 
 class SharePartitionData(Struct):
-    """What was read of one partition."""
+    """The records of one partition."""
 
     partition_index: int = int32("0+")
     error_code: int = int16("0+")
@@ -40,14 +40,14 @@ class SharePartitionData(Struct):
 
 
 class ShareFetchableTopicResponse(Struct):
-    """What was read of one topic."""
+    """The records of one topic."""
 
     topic_id: bytes = uuid("0+")
     partitions: list[SharePartitionData] = array(SharePartitionData, "0+")
 
 
 class ShareFetchResponse(Response, api_key=78, versions="0-2", flexible="0+"):
-    """Records for a member of a share group, and where leaders have gone; version 0 is Kafka 4.0's early access."""
+    """Records for a member of a share group, and the current leaders; version 0 is Kafka 4.0's early access."""
 
     throttle_time_ms: int = int32("0+")
     error_code: int = int16("0+")
@@ -58,7 +58,7 @@ class ShareFetchResponse(Response, api_key=78, versions="0-2", flexible="0+"):
 
 
 class ShareAcknowledgePartitionData(Struct):
-    """What became of the acknowledgements for one partition."""
+    """The results of the acknowledgements for one partition."""
 
     partition_index: int = int32("0+")
     error_code: int = int16("0+")
@@ -67,14 +67,14 @@ class ShareAcknowledgePartitionData(Struct):
 
 
 class ShareAcknowledgeTopicResponse(Struct):
-    """What became of the acknowledgements for one topic."""
+    """The results of the acknowledgements for one topic."""
 
     topic_id: bytes = uuid("0+")
     partitions: list[ShareAcknowledgePartitionData] = array(ShareAcknowledgePartitionData, "0+")
 
 
 class ShareAcknowledgeResponse(Response, api_key=79, versions="0-2", flexible="0+"):
-    """What became of acknowledgements, and where leaders have gone."""
+    """The results of acknowledgements, and the current leaders."""
 
     throttle_time_ms: int = int32("0+")
     error_code: int = int16("0+")

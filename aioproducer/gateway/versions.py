@@ -1,8 +1,7 @@
 """The requests that clients may use through a gateway: all of Kafka 4.4, each in its versions up to those of 4.4.
 
-A request or version that came later may tell addresses in fields that nobody here knows of, as Produce and Fetch began
-to with KIP-951. So that no client is ever told an address that was not looked at, ApiVersions responses are cut down to
-what is here.
+A later request or version may have addresses in unknown fields, as Produce and Fetch have since KIP-951. ApiVersions
+responses are therefore limited to this table, so that every address that clients receive was translated.
 """
 
 from __future__ import annotations
@@ -104,14 +103,14 @@ NEWEST_VERSIONS: Final[dict[int, int]] = {
     ApiKey.STREAMS_GROUP_TOPOLOGY_DESCRIPTION_UPDATE: 0,
     ApiKey.UNREGISTER_CONTROLLER: 0,
 }
-"""API key -> the newest version of the request, those counted that Kafka 4.4 has as unstable."""
+"""API key -> the newest version of the request, including those that are unstable in Kafka 4.4."""
 
 SASL_APIS: Final = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
-"""What clients are not offered by a gateway that authenticates to the broker itself. In a session with an end, a broker
-would take even a question for its mechanisms as an authentication (KIP-368), and close the connection."""
+"""The requests that a gateway with its own credentials does not offer to clients. In a session with an end, a broker
+would treat even a SaslHandshake as an authentication (KIP-368), and close the connection."""
 
 
 def is_known(api_key: int, version: int) -> bool:
-    """Whether it is known where a response to such a request has addresses."""
+    """Whether the positions of addresses in the response to such a request are known."""
     newest = NEWEST_VERSIONS.get(api_key)
     return newest is not None and 0 <= version <= newest

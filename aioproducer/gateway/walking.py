@@ -1,8 +1,9 @@
-"""Finds a place in a message that comes in pieces, without keeping the message.
+"""Finds a position in a message that arrives in pieces, without holding the message.
 
-What stands before the place is walked over field by field, as the message's declaration says: sizes and counts are
-read, everything else is skipped unseen. A walk is a generator that yields ``-n`` to have ``n`` bytes skipped and ``n``
-to be sent the next ``n``; a ``Walker`` drives it over whatever bytes there are.
+The fields before the position are walked over one by one, by the message's schema: sizes and counts are read,
+everything
+else is skipped. A walk is a generator. It yields ``-n`` to skip ``n`` bytes, and ``n`` to receive the next ``n``; a
+``Walker`` drives it over the bytes that have arrived.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ T = TypeVar("T")
 Walk: TypeAlias = Generator[int, Buffer, T]
 
 Step: TypeAlias = int | Callable[[], Walk[None]]
-"""So many bytes to skip, or what must be looked at."""
+"""A number of bytes to skip, or a part that must be read."""
 
 _INT16: Final = struct.Struct(">h")
 _INT32: Final = struct.Struct(">i")
@@ -29,7 +30,7 @@ _LONGEST_VARINT: Final = 5
 
 
 def walk(steps: Sequence[Step]) -> Walk[None]:
-    """Over all of ``steps``."""
+    """Walk over all ``steps``."""
     for step in steps:
         if isinstance(step, int):
             yield -step
@@ -38,43 +39,43 @@ def walk(steps: Sequence[Step]) -> Walk[None]:
 
 
 def walk_varint() -> Walk[int]:
-    """An unsigned varint."""
+    """Walk over an unsigned varint, and return it."""
     value = (yield 1)[0]
     return value if value < 0x80 else (yield from _walk_longer_varint(value))
 
 
 def _walk_longer_varint(first: int) -> Walk[int]:
-    """One that begins with the byte ``first``."""
+    """Walk over a varint with the first byte ``first``."""
     value = first & 0x7F
     for shift in range(7, 7 * _LONGEST_VARINT, 7):
         byte = (yield 1)[0]
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
             return value
-    raise ProtocolError(f"a varint goes on after {_LONGEST_VARINT} bytes")
+    raise ProtocolError(f"a varint has more than {_LONGEST_VARINT} bytes")
 
 
 def walk_length(packer: struct.Struct | None) -> Walk[int]:
-    """The length of something: in ``packer``'s integer, or compact where there is none; -1 for null."""
+    """Return a length: in ``packer``'s integer, or compact if there is none; -1 for null."""
     length: int
     if packer is None:
         length = (yield from walk_varint()) - 1
     else:
         (length,) = packer.unpack((yield packer.size))
     if length < -1:
-        raise ProtocolError(f"a length is {length}")
+        raise ProtocolError(f"invalid length {length}")
     return length
 
 
 def walk_sized(packer: struct.Struct | None) -> Walk[None]:
-    """A string, or bytes, of that length."""
+    """Walk over a string, or bytes, with a length in front."""
     length = yield from walk_length(packer)
     if length > 0:
         yield -length
 
 
 def walk_tags() -> Walk[None]:
-    """The tagged fields at the end of a struct (KIP-482)."""
+    """Walk over the tagged fields at the end of a struct (KIP-482)."""
     for _ in range((yield from walk_varint())):
         yield from walk_varint()
         size = yield from walk_varint()
@@ -107,8 +108,11 @@ def steps_of(
     until: str | None = None,
     tags: bool = True,
 ) -> tuple[Step, ...]:
-    """Over a message or struct of this version: from its begin, or from behind the field ``after``, up to the field
-    ``until``, or to its end; there to where its tagged fields begin where ``tags`` is false.
+    """Return the steps over a message or struct of this version.
+
+    They begin at its start, or behind the field ``after``. They end before the field ``until``, or at its end; if
+    ``tags``
+    is false, before its tagged fields.
     """
     steps: list[Step] = []
     wanted = after is None
@@ -128,7 +132,7 @@ def steps_of(
 
 
 def field_steps(message_class: type[Message], version: int, flexible: bool, name: str) -> tuple[Step, ...]:
-    """Over one field of a message or struct."""
+    """Return the steps over one field of a message or struct."""
     (field,) = (field for field in message_class.schema.fields if field.name == name)
     return tuple(_field_steps(field, version, flexible))
 
@@ -149,19 +153,19 @@ def _field_steps(field: Field, version: int, flexible: bool) -> Sequence[Step]:
 
 
 class Walker(Generic[T]):
-    """Drives a walk over bytes as they come."""
+    """Drives a walk over bytes as they arrive."""
 
     __slots__ = ("_gathered", "_generator", "_result", "_wanted", "done")
 
     def __init__(self, generator: Walk[T]) -> None:
         self._generator = generator
         self._gathered = b""
-        """The begin of what the walk wants to see."""
+        """The first part of the bytes that the walk has requested."""
         self._wanted = 0
-        """What the walk said last; of bytes to be skipped those that have not come."""
+        """The walk's last request; reduced by the bytes that were skipped."""
         self._result: T
         self.done = False
-        """Whether the place was reached; nothing more is fed then."""
+        """Whether the position was reached; nothing more is fed then."""
         try:
             self._wanted = next(generator)
         except StopIteration as stop:
@@ -169,14 +173,14 @@ class Walker(Generic[T]):
 
     @property
     def result(self) -> T:
-        """What the walk returned, once it is done."""
+        """The return value of the walk when it is done."""
         return self._result
 
     def feed(self, data: Buffer) -> int:
-        """Walk over ``data``; how many of its bytes stand before the place, all of them while it is not reached.
+        """Walk over ``data``; return how many of its bytes are before the position, all while it is not reached.
 
         Raises:
-            ProtocolError: the bytes are not what was declared.
+            ProtocolError: the bytes do not fit the schema.
         """
         if self.done:
             return 0
@@ -217,13 +221,13 @@ class Walker(Generic[T]):
 
 
 def walk_over(generator: Walk[T], memory: memoryview, position: int) -> tuple[T, int]:
-    """Walk over what is in memory from ``position`` on: what the walk returned, and the position behind it.
+    """Walk over memory from ``position`` on; return the walk's result and the position behind it.
 
     Raises:
-        ProtocolError: the bytes are not what was declared, or end too early.
+        ProtocolError: the bytes do not fit the schema, or end too early.
     """
     walker = Walker(generator)
     position += walker.feed(memory[position:])
     if not walker.done:
-        raise ProtocolError("a message ends inside one of its fields")
+        raise ProtocolError("the message ends inside a field")
     return walker.result, position

@@ -1,21 +1,21 @@
-"""The Kafka protocol: every message declared once for all of its versions, and what writes and reads them.
+"""The Kafka protocol: every message is declared once for all of its versions, and encoded and decoded by that.
 
 Sans-IO, for both sides: the producer writes requests and reads responses, the embedded broker the reverse, by the same
 declarations.
 
-* ``aioproducer.protocol.messages`` has the requests and responses; the structs in them are in the module of their
-  family, for example ``aioproducer.protocol.messages.produce.PartitionProduceData``. ``schema`` says how to declare.
-* ``ApiKey`` numbers all of Kafka's requests, ``APIS`` has those that can be written and read, with their versions.
+* ``aioproducer.protocol.messages`` has the requests and responses; their structs are in the module of their family, for
+  example ``aioproducer.protocol.messages.produce.PartitionProduceData``. ``schema`` describes declarations.
+* ``ApiKey`` has the numbers of all of Kafka's requests, ``APIS`` the supported requests with their versions.
   ``ProduceRequest.response_class()`` is ``ProduceResponse``, also to a type checker.
-* ``encode_request`` and ``encode_response`` give whole frames as gather lists, records by reference;
+* ``encode_request`` and ``encode_response`` return whole frames as gather lists, records by reference;
   ``decode_request`` and ``decode_response`` read frames without their 4-byte size, records as views of the frame,
-  everything else copied.
-  ``encode`` and ``decode`` are the same for a message alone.
-* ``aioproducer.protocol.produce_frames`` is Produce in short, as producers use it: ``encode_request`` takes it,
-  ``decode_produced`` gives it.
+  everything else copied. ``encode`` and ``decode`` do the same for a message alone.
+* ``aioproducer.protocol.produce_frames`` has the short form of Produce that producers use: ``encode_request`` accepts
+  it, ``decode_produced`` returns it.
 
-A malformed frame raises ``ProtocolError``. A version that is not in ``APIS``, or a field that is set and that the
-version does not have (unless it is declared ``ignorable``), raises ``UnsupportedVersionError``.
+A malformed frame raises ``ProtocolError``. A version that is not in ``APIS`` raises ``UnsupportedVersionError``. So
+does
+a field that is set but missing in the version, unless it is declared ``ignorable``.
 """
 
 from __future__ import annotations

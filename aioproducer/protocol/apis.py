@@ -1,4 +1,4 @@
-"""Every request that Kafka 4.4 has a number for, and those that this package can write and read."""
+"""Every request with a number in Kafka 4.4, and the requests that this package can write and read."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ class Api:
 
 
 class _Apis(Mapping[ApiKey, Api]):
-    """Makes each ``Api`` when it is asked for: its messages are imported then."""
+    """Creates each ``Api`` at its first use, which imports its messages."""
 
     __slots__ = ("_made", "_names")
 

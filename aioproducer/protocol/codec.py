@@ -1,9 +1,8 @@
-"""Makes of a declaration what reads and writes one version of it, when that version is first used.
+"""Generates the functions that read and write one version of a message, when that version is first used.
 
-A message's codec is two functions written for it, each when it is first used: a line for each field, or for several
-neighbours whose sizes are fixed, and a loop for each array, with the lines of the structs in it. Reading takes a buffer
-and a position and returns what was read and the position behind it; writing puts a value behind what an ``Output``
-has.
+The codec of a message consists of two generated functions. They have one line for each field, or for several adjacent
+ones of fixed size, and a loop for each array with the lines of its structs. Reading takes a buffer and a position, and
+returns the value and the position behind it; writing appends a value to an ``Output``.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ from aioproducer.wire.varint import decode_unsigned_varint, encode_unsigned_vari
 
 @functools.cache
 def message_codec(message_class: type[Message], version: int) -> StructCodec:
-    """The codec of a request, response, header or data message.
+    """Return the codec of a request, response, header or data message.
 
     Raises:
         UnsupportedVersionError: there is no such version.
@@ -52,28 +51,28 @@ def message_codec(message_class: type[Message], version: int) -> StructCodec:
     schema = message_class.schema
     if version not in schema.versions:
         raise UnsupportedVersionError(
-            f"{message_class.__name__} has no version {version}, only {schema.versions[0]} to {schema.versions[-1]}"
+            f"{message_class.__name__} has no version {version}: use {schema.versions[0]} to {schema.versions[-1]}"
         )
     return struct_codec(message_class, version, version in schema.flexible)
 
 
 @functools.cache
 def struct_codec(message_class: type[Message], version: int, flexible: bool) -> StructCodec:
-    """The codec of a class that is, or is part of, a message of this version."""
+    """Return the codec of a class that is, or is part of, a message of this version."""
     return _CodecWriter(version, flexible).of_struct(message_class)
 
 
 ReadFields: TypeAlias = Callable[[memoryview, int, Message], int]
-"""Takes a buffer, a position and a message, fills fields of it, and returns the position behind them."""
+"""Takes a buffer, a position and a message, sets fields of it, and returns the position behind them."""
 
 
 def fields_reader(message_class: type[Message], version: int, flexible: bool, fields: Sequence[Field]) -> ReadFields:
-    """What reads neighbours among a struct's fields, none of them tagged."""
+    """Return a function that reads adjacent fields of a struct, none of them tagged."""
     return _CodecWriter(version, flexible).of_fields(message_class, fields)
 
 
 class _Code(NamedTuple):
-    """Lines that read and that write a piece of a message, and the fewest bytes that it takes."""
+    """Lines that read and lines that write a part of a message, and its minimum number of bytes."""
 
     reading: list[str]
     writing: list[str]
@@ -81,9 +80,9 @@ class _Code(NamedTuple):
 
 
 class _CodecWriter:
-    """Writes the two functions of a codec, as ``dataclasses`` writes methods.
+    """Generates the two functions of a codec, as ``dataclasses`` generates methods.
 
-    What a line needs besides ``buffer``, ``position``, ``output`` and its ``tail`` goes by a name of its own.
+    Objects that a line needs, besides ``buffer``, ``position``, ``output`` and its ``tail``, have unique names.
     """
 
     def __init__(self, version: int, flexible: bool) -> None:
@@ -102,7 +101,7 @@ class _CodecWriter:
         }
 
     def of_struct(self, message_class: type[Message]) -> StructCodec:
-        """The functions for a message or struct."""
+        """Generate the functions for a message or struct."""
         code = self._struct(message_class, "value")
         what = message_class.__name__
         return StructCodec(
@@ -112,30 +111,30 @@ class _CodecWriter:
         )
 
     def of_fields(self, message_class: type[Message], fields: Sequence[Field]) -> ReadFields:
-        """The function that reads some fields of a message."""
+        """Generate the function that reads some fields of a message."""
         reading = [line for piece in self._fields(message_class, fields, "value") for line in piece.reading]
         lines = ["def read(buffer, position, value):", *_indented(reading), " return position"]
         what = f"{message_class.__name__}.{fields[0].name}" if fields else message_class.__name__
         return cast("ReadFields", self._made("read", lines, what))
 
     def of_tagged(self, message_class: type[Message], field: Field) -> ValueCodec:
-        """The functions for the value of a field."""
+        """Generate the functions for the value of a field."""
         code = self._field(message_class, field, "value")
         what = f"{message_class.__name__}.{field.name}"
         return ValueCodec(self._reader(code.reading, what), self._writer(code.writing, what), code.minimum_size)
 
     def _reader(self, reading: list[str], what: str) -> Read:
-        """A function of lines that leave what they read under the name ``value``."""
+        """Compile a function from lines that leave the value read in the variable ``value``."""
         lines = ["def read(buffer, position):", *_indented(reading), " return value, position"]
         return cast("Read", self._made("read", lines, what))
 
     def _writer(self, writing: list[str], what: str) -> Write:
-        """A function of lines that write what goes by the name ``value``."""
+        """Compile a function from lines that write the variable ``value``."""
         lines = ["def write(output, value):", " tail = output.tail", *_indented(writing)]
         return cast("Write", self._made("write", lines, what))
 
     def _made(self, name: str, lines: list[str], what: str) -> object:
-        """The function of that name that the lines define."""
+        """Compile the lines, and return the function with that name."""
         exec(compile("\n".join(lines), f"<{what} version {self.version}>", "exec"), self._names)
         return self._names[name]
 
@@ -149,7 +148,7 @@ class _CodecWriter:
         return name
 
     def _struct(self, message_class: type[Message], variable: str) -> _Code:
-        """A struct that goes by the name ``variable``."""
+        """Generate the code for a struct in the variable ``variable``."""
         fields = message_class.schema.fields
         present = [field for field in fields if self.version in field.versions]
         reading = [f"{variable} = new({self._name('message_class', message_class)})"]
@@ -179,7 +178,7 @@ class _CodecWriter:
         return _Code(reading, writing or ["pass"], minimum_size)
 
     def _fields(self, message_class: type[Message], fields: Sequence[Field], variable: str) -> Iterator[_Code]:
-        """Fields that are there, none of them tagged, of the struct that goes by the name ``variable``."""
+        """Generate the code for the present fields without tags of the struct in the variable ``variable``."""
         for is_fixed, neighbours in itertools.groupby(fields, key=lambda field: field.struct_format != ""):
             if is_fixed:
                 yield self._fixed_fields(message_class, list(neighbours), variable)
@@ -188,29 +187,29 @@ class _CodecWriter:
                     yield self._field(message_class, field, f"{variable}.{field.name}")
 
     def _default(self, field: Field, variable: str) -> list[str]:
-        """Lines that set a field to its default."""
-        place = f"{variable}.{field.name}"
+        """Generate lines that set a field to its default."""
+        target = f"{variable}.{field.name}"
         if not field.has_mutable_default:
-            return [f"{place} = {self._name('default', field.default)}"]
+            return [f"{target} = {self._name('default', field.default)}"]
         if field.is_array or isinstance(field.element, Scalar):
-            return [f"{place} = []"]
+            return [f"{target} = []"]
         made = self._new_name("made")
-        lines = [f"{place} = {made} = new({self._name('message_class', field.element)})"]
+        lines = [f"{target} = {made} = new({self._name('message_class', field.element)})"]
         for inner in field.element.schema.fields:
             lines += self._default(inner, made)
         return lines
 
     def _refusal(self, message_class: type[Message], field: Field, variable: str) -> list[str]:
-        """Lines for a field that the version does not have: dropped if ignorable, else not to be set."""
+        """Generate lines for a field that the version lacks: dropped if ignorable, else an error if it is set."""
         if field.ignorable:
             return []
-        place = f"{variable}.{field.name}"
+        target = f"{variable}.{field.name}"
         is_default = self._name("is_default", _default_test(field))
         refuse = self._name("refuse", functools.partial(_no_such_field, message_class, self.version, field.name))
-        return [f"if not {is_default}({place}): raise {refuse}({place})"]
+        return [f"if not {is_default}({target}): raise {refuse}({target})"]
 
     def _fixed_fields(self, message_class: type[Message], fields: Sequence[Field], variable: str) -> _Code:
-        """Neighbours whose sizes are fixed, read and written at once."""
+        """Generate the code for adjacent fields of fixed sizes, read and written at once."""
         packer = struct.Struct(">" + "".join(field.struct_format for field in fields))
         values = ", ".join(f"{variable}.{field.name}" for field in fields)
         reading = [
@@ -221,8 +220,8 @@ class _CodecWriter:
         for field in fields:
             if field.element is UUID:
                 wrong = functools.partial(_wrong_uuid, where_of(message_class, self.version, field))
-                place = f"{variable}.{field.name}"
-                writing.append(f"if len({place} or b'') != 16: raise {self._name('wrong', wrong)}({place})")
+                target = f"{variable}.{field.name}"
+                writing.append(f"if len({target} or b'') != 16: raise {self._name('wrong', wrong)}({target})")
         names = [field.name for field in fields]
         misfit = self._name("misfit", functools.partial(_misfit, message_class, self.version, names))
         writing += [
@@ -231,32 +230,32 @@ class _CodecWriter:
         ]
         return _Code(reading, writing, packer.size)
 
-    def _field(self, message_class: type[Message], field: Field, place: str) -> _Code:
-        """A value whose size is not fixed, kept at ``place``: an attribute, or the variable of a loop."""
+    def _field(self, message_class: type[Message], field: Field, target: str) -> _Code:
+        """Generate the code for a value without a fixed size, stored in ``target``: an attribute or a loop variable."""
         nullable = self.version in field.nullable
         if field.is_array and not (isinstance(field.element, Scalar) and field.element.struct_format):
-            return self._array(message_class, field, place)
+            return self._array(message_class, field, target)
         if not isinstance(field.element, Scalar) and not field.is_array and not nullable:
             variable = self._new_name("part")
             code = self._struct(field.element, variable)
             return _Code(
-                [*code.reading, f"{place} = {variable}"], [f"{variable} = {place}", *code.writing], code.minimum_size
+                [*code.reading, f"{target} = {variable}"], [f"{variable} = {target}", *code.writing], code.minimum_size
             )
         codec = _value(message_class, self.version, self.flexible, field)
-        reading = f"{place}, position = {self._name('read', codec.read)}(buffer, position)"
-        # What is written may be large, and go behind the tail by reference.
-        writing = f"{self._name('write', codec.write)}(output, {place}); tail = output.tail"
+        reading = f"{target}, position = {self._name('read', codec.read)}(buffer, position)"
+        # The value may be large, and be appended behind the tail by reference.
+        writing = f"{self._name('write', codec.write)}(output, {target}); tail = output.tail"
         if nullable and field.element is STRING and self.flexible and field.flexible:
-            # As a rule there is none: no call for that.
+            # Usually it is null; that needs no call.
             return _Code(
-                [f"if buffer[position]: {reading}", f"else: {place} = None; position += 1"],
-                [f"if {place} is None: tail.append(0)", f"else: {writing}"],
+                [f"if buffer[position]: {reading}", f"else: {target} = None; position += 1"],
+                [f"if {target} is None: tail.append(0)", f"else: {writing}"],
                 codec.minimum_size,
             )
         return _Code([reading], [writing], codec.minimum_size)
 
-    def _array(self, message_class: type[Message], field: Field, place: str) -> _Code:
-        """An array, as a loop."""
+    def _array(self, message_class: type[Message], field: Field, target: str) -> _Code:
+        """Generate the code for an array, a loop."""
         where = where_of(message_class, self.version, field)
         compact = self.flexible and field.flexible
         nullable = self.version in field.nullable
@@ -282,17 +281,17 @@ class _CodecWriter:
             f" if count != -1: raise negative(count, {where_it_is})"
             if nullable
             else f" raise negative(count, {where_it_is})",
-            *([f" {place} = None"] if nullable else []),
+            *([f" {target} = None"] if nullable else []),
             "else:",
             f" if count * {inner.minimum_size} > len(buffer) - position:",
             f"  raise too_short({where_it_is}, count, 'elements', len(buffer) - position)",
-            f" {place} = {values} = []",
+            f" {target} = {values} = []",
             " for _ in range(count):",
             *_indented(inner.reading, 2),
             f"  {values}.append({item})",
         ]
         writing = [
-            f"{values} = {place}",
+            f"{values} = {target}",
             f"if {values} is None:",
             f" tail += {length.write(-1)!r}" if nullable else f" raise none_refused({where_it_is})",
             "else:",
@@ -308,7 +307,7 @@ def _indented(lines: Sequence[str], depth: int = 1) -> list[str]:
 
 
 def where_of(message_class: type[Message], version: int, field: Field) -> str:
-    """What the text of an error begins with."""
+    """Return the start of an error text about a field."""
     return f"{message_class.__name__}.{field.name} of version {version}"
 
 
@@ -330,7 +329,7 @@ def _misfit(
 
 
 def _default_test(field: Field) -> Callable[[Value], bool]:
-    """Whether a value is the field's default, so that leaving it out loses nothing."""
+    """Return a function that tells whether a value is the field's default, which need not be written."""
     if field.is_array and field.has_mutable_default:
         return lambda value: value is not None and len(value) == 0
     default = field.make_default()
@@ -349,7 +348,7 @@ class Tags:
             for field in sorted(fields, key=lambda field: field.tag or 0)
             if field.tag is not None
         }
-        # Made when one is first used, which most never are.
+        # Each codec is generated at its first use; most are never used.
         self._codecs: dict[str, ValueCodec] = {}
 
     def _codec(self, field: Field) -> ValueCodec:
@@ -360,14 +359,14 @@ class Tags:
         return codec
 
     def read(self, buffer: memoryview, position: int, message: Message) -> int:
-        """Fill what is there into ``message``, which has all the defaults, and return the position behind it."""
+        """Set the tagged fields of ``message``, which has all defaults, and return the position behind them."""
         count, position = decode_unsigned_varint(buffer, position)
         previous = -1
         for _ in range(count):
             tag, position = decode_unsigned_varint(buffer, position)
             size, position = decode_unsigned_varint(buffer, position)
             if tag <= previous:
-                raise ProtocolError(f"{self._where} has the tag {tag} behind the tag {previous}")
+                raise ProtocolError(f"{self._where} has the tag {tag} behind the tag {previous}: tags must be in order")
             previous = tag
             end = position + size
             if end > len(buffer):
@@ -382,7 +381,7 @@ class Tags:
         return position
 
     def write(self, output: Output, message: Message) -> None:
-        """Put those of ``message`` that are not at their defaults behind what ``output`` has."""
+        """Append the tagged fields of ``message`` that differ from their defaults to ``output``."""
         present = []
         for tag, (field, is_default) in self._fields.items():
             value = getattr(message, field.name)
@@ -396,7 +395,7 @@ class Tags:
 
 
 def _value(message_class: type[Message], version: int, flexible: bool, field: Field) -> ValueCodec:
-    """The codec of a value that is neither a struct in its place nor an array of what has no fixed size."""
+    """Return the codec of a value that is neither a plain struct nor an array of elements without a fixed size."""
     where = where_of(message_class, version, field)
     nullable = version in field.nullable
     compact = flexible and field.flexible

@@ -1,12 +1,12 @@
 """Compiled. Conversion of messages to frames, and back.
 
-A frame is a header and a message; a 4-byte size precedes it. Written frames begin with the size, read ones come without
+A frame is a header and a message, behind a 4-byte size. Encoded frames begin with the size, decoded ones come without
 it.
 
-Bytes that are read are not trusted; they raise nothing but :class:`~aioproducer.errors.ProtocolError` and
+Bytes to decode are not trusted: the only errors are :class:`~aioproducer.errors.ProtocolError` and
 :class:`~aioproducer.errors.UnsupportedVersionError`.
 
-No Python form: three functions read and write the integers of a header in place if they may (``cython.compiled``).
+No Python form: three functions read and write the integers of a header in place if ``cython.compiled``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from aioproducer.protocol.schema import Buffer, Data, Message, Request, Response
 from aioproducer.protocol.values import LONGEST_FRAME, Output, StructCodec
 
 if TYPE_CHECKING and not TYPE_CHECKING:
-    # Read by Cython alone.
+    # Only Cython needs this.
     import cython
 else:
     from aioproducer._common.uncompiled import cython
@@ -34,7 +34,7 @@ else:
 if cython.compiled:
     from cython.cimports.cpython.bytes import PyBytes_AS_STRING
 else:
-    # The compiled module has them from its .pxd file.
+    # The compiled module has these from its .pxd file.
     from aioproducer.protocol.produce_frames import decode_acknowledged, encode_plain_request, read_integer
 
 M = TypeVar("M", bound=Message)
@@ -45,14 +45,14 @@ _INT16: Final = struct.Struct(">h")
 _INT32: Final = struct.Struct(">i")
 _CORRELATION_ID_AT: Final = 8
 _PRODUCE: Final = int(ApiKey.PRODUCE)
-"""Where a request has its correlation id: behind size, API key and version, in every version of the header."""
+"""The position of a request's correlation id: behind size, API key and version, in every version of the header."""
 
 
 def encode(message: Message, version: int) -> list[Buffer]:
-    """``message`` alone, without size and header, as a gather list in which records stand by reference.
+    """Encode ``message`` alone, without size and header, as a gather list with records by reference.
 
     Raises:
-        UnsupportedVersionError: there is no such version, or a field is set that it lacks and that must not be dropped.
+        UnsupportedVersionError: the version does not exist, or lacks a field that is set and not ignorable.
         ProtocolError: a value does not fit its field.
     """
     output = Output()
@@ -61,7 +61,7 @@ def encode(message: Message, version: int) -> list[Buffer]:
 
 
 def decode(message_class: type[M], version: int, buffer: Buffer) -> M:
-    """The message that ``buffer`` holds, and nothing else: the reverse of ``encode``.
+    """Decode the message in ``buffer``, which contains nothing else: the reverse of ``encode``.
 
     Records are views of ``buffer``, everything else is copied.
 
@@ -75,17 +75,17 @@ def decode(message_class: type[M], version: int, buffer: Buffer) -> M:
 def encode_request(
     request: Request[Response] | PlainProduceRequest, version: int, correlation_id: int, client_id: str | None
 ) -> list[Buffer]:
-    """A whole request as a gather list: size, header and message, records by reference.
+    """Encode a whole request as a gather list: size, header and message, records by reference.
 
     The buffers of records must not change until the list was sent.
 
     Raises:
-        UnsupportedVersionError: there is no such version, or a field is set that it lacks and that must not be dropped.
+        UnsupportedVersionError: the version does not exist, or lacks a field that is set and not ignorable.
         ProtocolError: a value does not fit its field, or the frame would be larger than 2 GiB.
     """
     if isinstance(request, PlainProduceRequest):
         if cython.compiled:
-            # Of a flexible version: others have no short way.
+            # Only flexible versions have a short form.
             start = _produce_head(version, client_id)
             buffers = encode_plain_request(start, _CORRELATION_ID_AT, request, version, correlation_id)
             if buffers is not None:
@@ -98,23 +98,23 @@ def encode_request(
     try:
         _INT32.pack_into(head, _CORRELATION_ID_AT, correlation_id)
     except struct.error as error:
-        raise ProtocolError(f"a request cannot have the correlation id {correlation_id}: {error}") from error
+        raise ProtocolError(f"invalid correlation id {correlation_id}: {error}") from error
     return _frame(head, message, codec)
 
 
 @functools.lru_cache(maxsize=256)
 def _request_head(api_key: int, version: int, header_version: int, client_id: str | None) -> bytes:
-    """Room for the size, and a header that lacks only the correlation id: the same for many requests."""
+    """Return room for the size, and a header that lacks only the correlation id: the same for many requests."""
     header = RequestHeader(request_api_key=api_key, request_api_version=version, client_id=client_id)
     return b"".join([bytes(_INT32.size), *encode(header, header_version)])
 
 
-# The version and client id that the last Produce request had, and how it began.
+# Version, client id and start of the last Produce request.
 _produced: tuple[int, str | None, bytes] = (-1, None, b"")
 
 
 def _produce_head(version: int, client_id: str | None) -> bytes:
-    """``_request_head`` of a Produce request: as a rule the one before had the same."""
+    """``_request_head`` of a Produce request, cached: usually the previous request had the same."""
     global _produced
     last_version, last_id, head = _produced
     if version != last_version or client_id is not last_id:
@@ -124,14 +124,14 @@ def _produce_head(version: int, client_id: str | None) -> bytes:
 
 
 def frame_size(start: Buffer) -> int:
-    """Bytes of the frame that begins with ``start``, its size in front among them."""
+    """Return the size of the frame that begins with ``start``, including its size field."""
     if cython.compiled and type(start) is bytes and len(start) >= 4:
         return read_integer(cython.cast(cython.p_uchar, PyBytes_AS_STRING(start)), 4) + 4
     return int.from_bytes(start[:4], "big") + 4
 
 
 def encode_response(message: Response, version: int, correlation_id: int) -> list[Buffer]:
-    """A whole response as a gather list; as ``encode_request``."""
+    """Encode a whole response as a gather list; see ``encode_request``."""
     codec = message_codec(type(message), version)
     header = ResponseHeader(correlation_id=correlation_id)
     head = bytearray(_INT32.size)
@@ -141,7 +141,7 @@ def encode_response(message: Response, version: int, correlation_id: int) -> lis
 
 
 def decode_correlation_id(frame: Buffer) -> int:
-    """The correlation id of a response of which nothing else is known.
+    """Return the correlation id of an unknown response.
 
     Raises:
         ProtocolError: the frame is too short to have one.
@@ -153,9 +153,9 @@ def decode_correlation_id(frame: Buffer) -> int:
 
 
 def decode_response(response_class: type[ResponseT], version: int, frame: Buffer) -> tuple[int, ResponseT]:
-    """The correlation id and message of a response to a request of ``version``.
+    """Return the correlation id and message of a response to a request of ``version``.
 
-    Records are views of ``frame``, everything else is copied. What follows the message is left alone: librdkafka's mock
+    Records are views of ``frame``, everything else is copied. Bytes behind the message are ignored: librdkafka's mock
     broker ends some of its Metadata responses with a byte too many.
 
     Raises:
@@ -176,7 +176,7 @@ def decode_response(response_class: type[ResponseT], version: int, frame: Buffer
 
 
 def decode_produced(version: int, frame: Buffer) -> Acknowledged | ProduceResponse:
-    """The response to a Produce request, in its short form where compiled modules find one.
+    """Decode the response to a Produce request, into its short form if the compiled modules support it.
 
     Raises:
         UnsupportedVersionError, ProtocolError: as ``decode_response``.
@@ -190,18 +190,19 @@ def decode_produced(version: int, frame: Buffer) -> Acknowledged | ProduceRespon
 
 @functools.cache
 def _response_codecs(response_class: type[Response], version: int) -> tuple[StructCodec, StructCodec]:
-    """Those of a response's header and of itself."""
+    """Return the codecs of a response's header and message."""
     header_version = _response_header_version(response_class, version)
     return message_codec(ResponseHeader, header_version), message_codec(response_class, version)
 
 
 def decode_api_versions_response(version: int, frame: Buffer) -> tuple[int, ApiVersionsResponse]:
-    """The response to an ApiVersions request of ``version``, which may be of version 0 instead (KIP-511).
+    """Decode the response to an ApiVersions request of ``version``, which may be of version 0 instead (KIP-511).
 
-    A broker that does not know the request's version answers with error code 35 (UNSUPPORTED_VERSION) in a version that
-    everybody can read; ``api_keys`` then says at least which versions of ApiVersions the broker knows. Java's
-    ``ApiVersionsResponse.parse`` decides by trying; the error code stands at the same place in every version. Where
-    what follows the error code makes no sense, as with librdkafka's mock broker, no versions are named.
+    A broker that does not know the request's version answers with error code 35 (UNSUPPORTED_VERSION) in version 0;
+    ``api_keys`` then contains at least the versions of ApiVersions that the broker knows. Java's
+    ``ApiVersionsResponse.parse`` tries both; here the error code decides, whose position is the same in every version.
+    If
+    the bytes behind it are invalid, as with librdkafka's mock broker, the result has no versions.
     """
     view = _view(frame)
     if len(view) < 6 or _INT16.unpack_from(view, 4) != (UnsupportedVersionError.code,):
@@ -213,10 +214,10 @@ def decode_api_versions_response(version: int, frame: Buffer) -> tuple[int, ApiV
 
 
 def decode_request_header(frame: Buffer) -> tuple[RequestHeader, memoryview]:
-    """The header of a request, of whatever version, and what follows it.
+    """Decode the header of a request of any version, and return it with the bytes behind it.
 
     Raises:
-        ProtocolError: the frame has no such header, or the api key is none of ``APIS``.
+        ProtocolError: the frame has no such header, or its API key is not in ``APIS``.
     """
     view = _view(frame)
     if len(view) < 4:
@@ -229,28 +230,28 @@ def decode_request_header(frame: Buffer) -> tuple[RequestHeader, memoryview]:
 
 
 def decode_request(frame: Buffer) -> tuple[RequestHeader, Request[Response]]:
-    """The header and message of a request.
+    """Decode the header and message of a request.
 
     Records are views of ``frame``, everything else is copied.
 
     Raises:
-        UnsupportedVersionError: the request's version is not known; ``decode_request_header`` can read the header.
-        ProtocolError: the frame is not a request, or its api key is none of ``APIS``.
+        UnsupportedVersionError: the request's version is unknown; ``decode_request_header`` can read the header.
+        ProtocolError: the frame is not a request, or its API key is not in ``APIS``.
     """
     header, body = decode_request_header(frame)
     return header, decode(_api(header.request_api_key).request, header.request_api_version, body)
 
 
 def encode_version_prefixed(message: Data, version: int) -> bytes:
-    """``message`` behind its version, as the consumer's subscription and assignment are kept in bytes fields."""
+    """Encode ``message`` behind its version, as subscriptions and assignments of consumers in bytes fields."""
     return b"".join([_INT16.pack(version), *encode(message, version)])
 
 
 def decode_version_prefixed(data_class: type[DataT], buffer: Buffer, as_version: int | None = None) -> DataT:
     """The reverse of ``encode_version_prefixed``.
 
-    A version newer than ours is read as our newest and what follows is left alone (Kafka's ``ConsumerProtocol``);
-    with ``as_version`` it is read as that one, whatever version it says it is.
+    A newer version than the newest known one is decoded as that, and the bytes behind it are ignored (Kafka's
+    ``ConsumerProtocol``). With ``as_version`` the bytes are decoded as that version, whatever version they state.
 
     Raises:
         ProtocolError: the bytes are not such a message.
@@ -260,10 +261,10 @@ def decode_version_prefixed(data_class: type[DataT], buffer: Buffer, as_version:
         raise ProtocolError(f"{len(view)} bytes are too short for the version of a {data_class.__name__}")
     version = as_version
     if version is None:
-        (said,) = _INT16.unpack_from(view)
-        if said < 0:
-            raise ProtocolError(f"{data_class.__name__} cannot have the version {said}")
-        version = min(said, data_class.schema.versions[-1])
+        (stated,) = _INT16.unpack_from(view)
+        if stated < 0:
+            raise ProtocolError(f"invalid version {stated} of {data_class.__name__}")
+        version = min(stated, data_class.schema.versions[-1])
     message, _ = _decode_prefix(data_class, version, view, _INT16.size)
     return message
 
@@ -272,28 +273,28 @@ def _api(api_key: int) -> Api:
     try:
         return APIS[ApiKey(api_key)]
     except (KeyError, ValueError):
-        raise ProtocolError(f"no request with the api key {api_key} is known") from None
+        raise ProtocolError(f"unknown API key {api_key}") from None
 
 
 def _response_header_version(response_class: type[Response], version: int) -> int:
-    """0 or 1; always 0 for ApiVersions, whose reader cannot know yet what the broker speaks (KIP-511)."""
+    """Return 0 or 1; always 0 for ApiVersions, since its reader does not know the broker's versions yet (KIP-511)."""
     return int(version in response_class.schema.flexible and response_class is not ApiVersionsResponse)
 
 
 def _frame(head: bytearray, message: Message, codec: StructCodec) -> list[Buffer]:
-    """The message behind ``head``, which begins with room for the size."""
+    """Append the message to ``head``, which begins with room for the size."""
     output = Output()
     output.tail = head
     codec.write(output, message)
     size = output.size - _INT32.size
     if size > LONGEST_FRAME:
-        raise ProtocolError(f"{type(message).__name__} takes {size} bytes, but a frame has at most {LONGEST_FRAME}")
+        raise ProtocolError(f"{type(message).__name__} takes {size} bytes (a frame has at most {LONGEST_FRAME})")
     _INT32.pack_into(head, 0, size)
     return output.finish()
 
 
 def _view(buffer: Buffer) -> memoryview:
-    """``buffer`` as single bytes."""
+    """Return ``buffer`` as single bytes."""
     view = memoryview(buffer)
     if isinstance(buffer, bytes):
         return view

@@ -1,6 +1,6 @@
-"""Reading a response piece by piece, where reading it at once would hold up everybody else for too long.
+"""Decodes a response in parts, if decoding it at once would block the event loop for too long.
 
-A Metadata response may name tens of thousands of partitions, which takes a tenth of a second to read.
+A Metadata response may have tens of thousands of partitions, which take a tenth of a second to decode.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ ResponseT = TypeVar("ResponseT", bound=Response)
 ElementT = TypeVar("ElementT", bound=Struct)
 
 ELEMENTS_PER_STEP: Final = 16
-"""So many structs inside an element are read between two steps: about 0.05 ms."""
+"""Number of structs inside an element that are decoded between two steps: about 0.05 ms."""
 
 
 class _Plan(NamedTuple):
-    """How a struct is read around one of its arrays."""
+    """How to decode a struct around one of its arrays."""
 
     before: ReadFields
     array: Field
@@ -58,14 +58,14 @@ def _array_of_structs(message_class: type[Message]) -> str:
 
 
 class ResponseInParts(Generic[ResponseT, ElementT]):
-    """A response of which the elements of one array are read later, one by one.
+    """A response with one array whose elements are decoded later, one by one.
 
     Args:
-        element_class: of the array's elements, which have an array of structs themselves.
+        element_class: The class of the array's elements, which have an array of structs themselves.
 
     Raises:
         UnsupportedVersionError: there is no such version.
-        ProtocolError: what stands before the array is malformed.
+        ProtocolError: the bytes before the array are malformed.
     """
 
     __slots__ = ("_element_class", "_flexible", "_plan", "_position", "_version", "_view", "head")
@@ -83,7 +83,7 @@ class ResponseInParts(Generic[ResponseT, ElementT]):
             raise UnsupportedVersionError(f"{response_class.__name__} has no version {version}")
         self._plan: Final = _plan(response_class, array_name, version, self._flexible)
         self.head: Final = response_class()
-        """The response, without the elements; what stands behind them is in it when they have been read."""
+        """The response without the elements; it is complete when they have been decoded."""
         try:
             self._position = self._plan.before(self._view, position, self.head)
         except (IndexError, struct.error) as error:
@@ -91,15 +91,15 @@ class ResponseInParts(Generic[ResponseT, ElementT]):
 
     @property
     def throttle_time_ms(self) -> int:
-        """As in the response."""
+        """The field of the response."""
         throttle_time_ms: int = getattr(self.head, "throttle_time_ms", 0)
         return throttle_time_ms
 
     def elements(self) -> Iterator[ElementT | None]:
-        """The elements, each but once; ``None`` now and then while one that is large is read.
+        """Yield each element once, and ``None`` between steps while a large one is decoded.
 
         Raises:
-            ProtocolError: the bytes are not what they should be; by then some elements may have been given.
+            ProtocolError: the bytes are malformed; some elements may have been yielded before.
         """
         try:
             yield from self._read_elements()

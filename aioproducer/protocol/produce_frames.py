@@ -1,8 +1,9 @@
 """Compiled. Common Produce requests and responses: with every batch acknowledged.
 
-Small batches pay for a request and its response with every few records. So these two have a short form: tuples instead
-of messages, and frames that are written and read in C. Anything unusual (an error, a leader hint, a field that does not
-fit) is left to the messages and their codec, whose frames are the same.
+Small batches have the cost of a request and its response for every few records. These two therefore have a short form:
+tuples instead of messages, and frames that are written and read in C. Anything unusual (an error, a leader hint, a
+field
+that does not fit) is left to the messages and their codec, whose frames are the same.
 
 No Python form: the functions of the last section write and read frames at addresses.
 """
@@ -19,7 +20,7 @@ from aioproducer.protocol.messages.produce import (
 from aioproducer.protocol.schema import ZERO_UUID, Buffer
 
 if TYPE_CHECKING and not TYPE_CHECKING:
-    # Read by Cython alone.
+    # Only Cython needs this.
     import cython
 else:
     from aioproducer._common.uncompiled import cython
@@ -30,19 +31,19 @@ if cython.compiled:
     from cython.cimports.cpython.unicode import PyUnicode_DecodeUTF8
     from cython.cimports.libc.string import memcpy
 
-# Flexible versions, whose lengths are varints and which have tagged fields, up to the last whose fields stand here.
+# Flexible versions with varint lengths and tagged fields, up to the last version whose fields are written here.
 _FIRST_VERSION, _LAST_VERSION = 9, 13
 TOPIC_IDS_FROM = 13
-"""From this version on topics go by their ids (KIP-516)."""
+"""From this version on topics are identified by their ids (KIP-516)."""
 _IDS_FROM = TOPIC_IDS_FROM
 _ID_SIZE = 16
-# What is between two batches has to fit, a topic's name has at most 249 bytes; and so has what is copied.
+# The bytes between two batches must fit, with a topic name of at most 249 bytes, and copied batches too.
 _ROOM = 1024
 _LARGEST_PIECE = 300
 _LARGEST_COPIED = 512
-"""Bytes of a buffer that is copied in between: to have it sent from where it lies costs more."""
+"""Maximum bytes of a buffer that is copied into the frame: sending it from its own memory would cost more."""
 _LONGEST_FRAME = 2**31 - 1
-# A length that takes one byte; lengths are written one larger, 0 stands for null.
+# Maximum length that takes one byte; lengths are written plus one, 0 stands for null.
 _LARGEST_SHORT = 0x7F
 _INT32_SIZE = 4
 # Index, error code, base offset, time of the append, start of the log; no record errors, no message, no tags.
@@ -52,9 +53,11 @@ _PARTITION_SIZE = 4 + 2 + 8 + 8 + 8 + 3
 class PlainProduceRequest:
     """A Produce request.
 
-    ``targets`` holds the target of each record batch: a topic's name, its id (``b""`` if it is not known) and the
-    partition. All of a topic stand one behind the other. ``records`` are the buffers of the batches, in the same order.
-    ``acks``, ``timeout_ms`` and ``transactional_id`` are those of ``ProduceRequest``.
+    ``targets`` has the target of each record batch: a topic's name, its id (``b""`` if it is unknown) and the
+    partition. All
+    targets of a topic are adjacent. ``records`` are the buffers of the batches, in the same order. ``acks``,
+    ``timeout_ms``
+    and ``transactional_id`` are those of ``ProduceRequest``.
     """
 
     __slots__ = ("acks", "records", "targets", "timeout_ms", "transactional_id")
@@ -76,7 +79,7 @@ class PlainProduceRequest:
         self.transactional_id = transactional_id
 
     def message(self) -> ProduceRequest:
-        """The same as a message."""
+        """Return the same request as a message."""
         topics: list[TopicProduceData] = []
         for (name, topic_id, index), records in zip(self.targets, self.records, strict=True):
             if not topics or topics[-1].name != name:
@@ -107,10 +110,12 @@ class Acknowledged:
 def encode_plain_request(
     head: bytes, correlation_id_at: int, request: PlainProduceRequest, version: int, correlation_id: int
 ) -> list[Any] | None:
-    """The request as a gather list, ``head`` with its size and correlation id first; ``None``: not by this way.
+    """Return the request as a gather list that begins with ``head``, its size and correlation id; ``None``: not
+    possible.
 
-    Small buffers, the headers of batches among them, are copied into what is between the others: of a request of one
-    small batch the list has one element.
+    Small buffers, such as the headers of batches, are copied into the bytes between the others: the list of a request
+    with
+    one small batch has one element.
     """
     if not _FIRST_VERSION <= version <= _LAST_VERSION or len(head) > _LARGEST_PIECE:
         return None
@@ -152,7 +157,7 @@ def encode_plain_request(
     place = _put_length(place, topics)
     buffers: list[Any] = []
     total = 0
-    # Partitions of this topic to come.
+    # Remaining partitions of this topic.
     left = 0
     for number in range(count):
         where = targets[number]
@@ -225,12 +230,12 @@ def encode_plain_request(
 
 
 def decode_acknowledged(frame: bytes, version: int) -> Acknowledged | None:
-    """The response; ``None``: not by this way, or there is something wrong with it."""
+    """Decode a response; ``None``: not possible, or the response is malformed."""
     place = cython.cast(cython.p_uchar, PyBytes_AS_STRING(frame))
     end = place + PyBytes_GET_SIZE(frame)
     if not _FIRST_VERSION <= version <= _LAST_VERSION:
         return None
-    # The header's tags, and a count of topics in one byte.
+    # The header's tags, and the number of topics in one byte.
     if end - place < _INT32_SIZE + 2 or place[4] or not 1 <= place[5] <= _LARGEST_SHORT:
         return None
     count = place[5] - 1
@@ -243,7 +248,7 @@ def decode_acknowledged(frame: bytes, version: int) -> Acknowledged | None:
                 return None
             size = place[0] - 1
             place += 1
-        # The name or id, and a count of partitions in one byte.
+        # The name or id, and the number of partitions in one byte.
         if end - place < size + 1 or not 1 <= place[size] <= _LARGEST_SHORT:
             return None
         topic: Any
@@ -257,7 +262,7 @@ def decode_acknowledged(frame: bytes, version: int) -> Acknowledged | None:
         place += size
         partitions_left = place[0] - 1
         place += 1
-        # A partition, and the topic's tags behind the last of them.
+        # A partition, and the topic's tags behind the last one.
         while partitions_left and end - place > _PARTITION_SIZE:
             # No error; no record errors, no message, no tags.
             if place[4] or place[5]:
@@ -270,19 +275,19 @@ def decode_acknowledged(frame: bytes, version: int) -> Acknowledged | None:
         if partitions_left or end - place < 1 or place[0]:
             return None
         place += 1
-    # What follows the tags, if anything, is left alone.
+    # Bytes behind the tags are ignored.
     if end - place < _INT32_SIZE + 1 or place[_INT32_SIZE]:
         return None
     return Acknowledged(read_integer(place, 4), batches)
 
 
 def _other_topic(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
-    """Whether two targets are of different topics."""
+    """Whether two targets belong to different topics."""
     return one[0] is not other[0] and one[0] != other[0]
 
 
 def _add_piece(buffers: list[Any], begin: Any, end: Any) -> int:
-    """Put what stands between these addresses into the gather list; how many bytes that are."""
+    """Append the bytes between two addresses to the gather list, and return their number."""
     buffers.append(PyBytes_FromStringAndSize(cython.cast(cython.p_char, begin), end - begin))
     size: int = end - begin
     return size
@@ -298,7 +303,7 @@ def _put_int32(place: Any, value: int) -> Any:
 
 
 def _put_length(place: Any, length: int) -> Any:
-    """Write a length as compact arrays, strings and records have it, and return the address behind it."""
+    """Write the length of a compact array, string or records, and return the address behind it."""
     length += 1
     while length > _LARGEST_SHORT:
         place[0] = length & 0x7F | 0x80
@@ -309,7 +314,7 @@ def _put_length(place: Any, length: int) -> Any:
 
 
 def read_integer(place: Any, size: int) -> int:
-    """The signed number of ``size`` bytes."""
+    """Return the signed integer of ``size`` bytes."""
     value = 0
     for here in range(size):
         value = value << 8 | place[here]

@@ -1,4 +1,4 @@
-"""How a message is declared: one class per message, one line per field, for all of its versions at once.
+"""Declarations of messages: one class per message, one line per field, for all of its versions at once.
 
 ::
 
@@ -10,13 +10,14 @@
         topics: list[MetadataRequestTopic] | None = array(MetadataRequestTopic, "0+", nullable="1+")
         allow_auto_topic_creation: bool = boolean("4+", default=True)
 
-The words are those of Kafka's message definitions: ``versions`` says in which versions of the message a field exists,
-``nullable`` in which it may be ``None``, ``tag`` makes it a tagged field (KIP-482) wherever it exists, ``ignorable``
-says that a value may be dropped silently when it is written in a version that has no such field. Versions are written
-``"2+"``, ``"2-5"``, ``"2"`` or ``"none"``.
+The words are those of Kafka's message definitions. ``versions`` are the versions of the message that have a field,
+``nullable`` those in which it may be ``None``. ``tag`` makes it a tagged field (KIP-482) wherever it exists. The value
+of
+an ``ignorable`` field is dropped silently in versions without the field. Versions are written ``"2+"``, ``"2-5"``,
+``"2"`` or ``"none"``.
 
-A message is an ordinary object: its constructor takes its fields by keyword, each has a default, two are equal when
-their fields are. What reads and writes it is made by ``aioproducer.protocol.codec`` when a version is first used.
+A message is an ordinary object: its constructor takes its fields by keyword, each has a default, and two are equal when
+their fields are. ``aioproducer.protocol.codec`` generates its codec when a version is first used.
 """
 
 from __future__ import annotations
@@ -42,12 +43,12 @@ Records: TypeAlias = Buffer | Sequence[Buffer] | None
 """Record batches: one buffer, or several that follow each other. Written by reference; read as a view of the frame."""
 
 ZERO_UUID: Final = bytes(16)
-"""The id that stands for "no id": what a topic id is where only the topic's name is known."""
+"""The id that stands for "no id": the topic id if only the topic's name is known."""
 
 NO_API_KEY: Final = -1
 
 LATEST: Final = 2**15 - 1
-"""The version that an open range (``"3+"``) ends with: versions are 16-bit integers."""
+"""The last version of an open range (``"3+"``): versions are 16-bit integers."""
 
 T = TypeVar("T")
 M = TypeVar("M", bound="Message")
@@ -55,7 +56,7 @@ M = TypeVar("M", bound="Message")
 
 @functools.cache
 def parse_versions(text: str) -> range:
-    """The versions that ``text`` stands for: ``"2+"``, ``"2-5"``, ``"2"`` or ``"none"``.
+    """Return the versions that ``text`` stands for: ``"2+"``, ``"2-5"``, ``"2"`` or ``"none"``.
 
     Raises:
         ValueError: ``text`` is none of these.
@@ -69,7 +70,7 @@ def parse_versions(text: str) -> range:
 
 
 class Scalar(Generic[T]):
-    """A type of single values: ``name`` is Kafka's, ``struct_format`` is ``struct``'s where its size is fixed."""
+    """A type of single values: ``name`` is Kafka's, ``struct_format`` is ``struct``'s if its size is fixed."""
 
     __slots__ = ("name", "struct_format")
 
@@ -96,7 +97,7 @@ Element: TypeAlias = "Scalar[bool] | Scalar[int] | Scalar[bytes] | Scalar[str] |
 
 
 class Field:
-    """One field of a message: what its declaration says."""
+    """One field of a message, as declared."""
 
     __slots__ = (
         "default",
@@ -123,21 +124,21 @@ class Field:
         default: object,
     ) -> None:
         self.name: str = ""
-        """Set when the class is made: a declaration does not know it."""
+        """Set when the class is created: a declaration has no access to it."""
         self.element: Final = element
         self.is_array: Final = is_array
         self.versions: Final = versions
         self.nullable: Final = nullable
         self.flexible: Final = flexible
-        """False for the one field that keeps its old encoding in flexible versions: the client id of the request
+        """``False`` for the only field that keeps its old encoding in flexible versions: the client id of the request
         header."""
         self.tag: Final = tag
         self.ignorable: Final = ignorable
         self.default: Final = default
-        """The default where it is immutable, ``...`` where ``make_default`` makes a list or struct."""
+        """The default if it is immutable, ``...`` if ``make_default`` creates a list or struct."""
 
     def of_element(self) -> Field:
-        """Of an array: the field that each of its elements is."""
+        """Return the field of an array's elements."""
         element = Field(
             self.element,
             is_array=False,
@@ -153,23 +154,23 @@ class Field:
 
     @property
     def struct_format(self) -> str:
-        """``struct``'s letter where the field's size is fixed, else empty."""
+        """``struct``'s letter if the field's size is fixed, else empty."""
         return "" if self.is_array or not isinstance(self.element, Scalar) else self.element.struct_format
 
     @property
     def has_mutable_default(self) -> bool:
-        """Whether each message needs a default of its own: an empty list, a struct."""
+        """Whether each message needs its own default: an empty list, a struct."""
         return self.default is ...
 
     def make_default(self) -> object:
-        """The value of the field where nothing sets it."""
+        """Return the value of the field if it is not set."""
         if self.default is not ...:
             return self.default
         return [] if self.is_array or isinstance(self.element, Scalar) else self.element()
 
 
 class Schema:
-    """What a message class declares about itself."""
+    """The declaration of a message class."""
 
     __slots__ = ("api_key", "fields", "flexible", "names", "versions")
 
@@ -177,14 +178,14 @@ class Schema:
         self.fields: Final = fields
         self.names: Final = tuple(field.name for field in fields)
         self.versions: Final = versions
-        """The versions that can be written and read, oldest first. Of a struct: all, its message knows better."""
+        """The supported versions, oldest first. For a struct all versions: its message restricts them."""
         self.flexible: Final = flexible
         """The versions with compact encodings and tagged fields (KIP-482)."""
         self.api_key: Final = api_key
-        """The request's number; its response has the same. ``NO_API_KEY`` for everything else."""
+        """The request's number, also in its response; ``NO_API_KEY`` for everything else."""
 
     def constructor(self) -> Callable[..., None]:
-        """An ``__init__`` that takes the fields by keyword, written out as ``dataclasses`` does."""
+        """Generate an ``__init__`` that takes the fields by keyword, as ``dataclasses`` does."""
         names: dict[str, object] = {"missing": ...}
         parameters = ["self", "*"] if self.fields else ["self"]
         lines = []
@@ -203,7 +204,7 @@ class Schema:
 
 
 def _write_constructor(message: Message, **values: object) -> None:
-    """Stands for each class's ``__init__`` until it is called for the first time, so that importing is cheap."""
+    """Each class's ``__init__`` until its first call, which generates the real one: so importing is fast."""
     message_class = type(message)
     constructor = message_class.schema.constructor()
     type.__setattr__(message_class, "__init__", constructor)
@@ -212,7 +213,7 @@ def _write_constructor(message: Message, **values: object) -> None:
 
 @dataclass_transform(eq_default=True, kw_only_default=True)
 class MessageType(type):
-    """Makes a message class of a declaration: fields become slots, what was declared goes to ``schema``."""
+    """Creates a message class from a declaration: fields become slots, the declaration becomes ``schema``."""
 
     schema: Schema
 
@@ -245,7 +246,7 @@ class MessageType(type):
 
 
 class Message(metaclass=MessageType):
-    """What every declared message, struct and header is."""
+    """The base class of every declared message, struct and header."""
 
     if TYPE_CHECKING:
         schema: ClassVar[Schema]
@@ -257,7 +258,7 @@ class Message(metaclass=MessageType):
         return [getattr(self, name) for name in names] == [getattr(other, name) for name in names]
 
     def __repr__(self) -> str:
-        """All fields; of binary ones only the size, for records are large and authentication bytes are secret."""
+        """All fields, with only the size of binary ones, as records are large and authentication bytes are secret."""
         shown = ", ".join(f"{field.name}={_shown(field, getattr(self, field.name))}" for field in self.schema.fields)
         return f"{type(self).__name__}({shown})"
 
@@ -276,11 +277,11 @@ def _shown(field: Field, value: object) -> str:
 
 
 class Struct(Message):
-    """A part of a message; which versions it is in and how it is encoded is its message's matter."""
+    """A part of a message; its message determines its versions and encoding."""
 
 
 class Data(Message):
-    """A message that is neither request nor response: a header, or something kept inside a bytes field."""
+    """A message that is neither request nor response: a header, or the content of a bytes field."""
 
 
 class Response(Message):
@@ -291,7 +292,7 @@ R_co = TypeVar("R_co", bound=Response, covariant=True)
 
 
 class Request(Message, Generic[R_co]):
-    """What a client asks of a broker; ``Request[ProduceResponse]`` is answered with a ``ProduceResponse``."""
+    """A request of a client; ``Request[ProduceResponse]`` is answered with a ``ProduceResponse``."""
 
     @classmethod
     @functools.cache
@@ -301,8 +302,8 @@ class Request(Message, Generic[R_co]):
         return cast("type[R_co]", response_class)
 
 
-# What follows declares a field. At run time each returns a Field, which the metaclass takes out of the class again; to
-# a type checker it returns what an attribute of the message holds.
+# The following functions declare a field. At run time each returns a Field, which the metaclass removes from the class;
+# for a type checker each returns the type of the message's attribute.
 
 
 def int8(versions: str, *, default: int = 0, ignorable: bool = False, tag: int | None = None) -> int:
@@ -400,7 +401,7 @@ def array(
     ignorable: bool = False,
     tag: int | None = None,
 ) -> list[T] | None:
-    """Many of ``element``; empty by default, or null where ``default=None`` says so."""
+    """An array of ``element``; empty by default, or null with ``default=None``."""
     declared = _declare(
         element, versions, nullable=nullable, default=default, ignorable=ignorable, tag=tag, is_array=True
     )

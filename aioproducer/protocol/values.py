@@ -1,8 +1,8 @@
-"""Reads and writes single values, and holds what is written.
+"""Codecs of single values, and the buffer for written values.
 
-What is read may come from anybody. Nothing is allocated because a length says so: a length is held against the bytes
-that are there, and an array's against the smallest size that so many elements can have. Reading behind the end raises
-``IndexError`` or ``struct.error``; ``aioproducer.protocol.frames`` makes a ``ProtocolError`` of these.
+Bytes to read are not trusted. Nothing is allocated because of a stated length: a length is compared with the bytes that
+are left, and that of an array with the minimum size of its elements. Reading behind the end raises ``IndexError`` or
+``struct.error``, which ``aioproducer.protocol.frames`` turns into a ``ProtocolError``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from aioproducer.protocol.schema import Buffer, Message, Records
 from aioproducer.wire.varint import decode_unsigned_varint, encode_unsigned_varint
 
 LONGEST_STRING: Final = 2**15 - 1
-"""A string's bytes, in whatever way its length is written."""
+"""Maximum bytes of a string, for both encodings of its length."""
 
 LONGEST_FRAME: Final = 2**31 - 1
 
@@ -25,7 +25,7 @@ _BUFFERS: Final = (bytes, bytearray, memoryview)
 
 
 class Output:
-    """A gather list that grows: ``tail`` takes small pieces, whole buffers come behind it by reference."""
+    """A growing gather list: ``tail`` collects small pieces, whole buffers are appended by reference."""
 
     __slots__ = ("_size", "buffers", "tail")
 
@@ -36,11 +36,11 @@ class Output:
 
     @property
     def size(self) -> int:
-        """How many bytes there are."""
+        """Number of bytes in the list."""
         return self._size + len(self.tail)
 
     def append_buffers(self, buffers: Sequence[Buffer], size: int) -> None:
-        """Put ``buffers``, of ``size`` bytes together, behind what is there."""
+        """Append ``buffers``, which have ``size`` bytes together."""
         tail = self.tail
         if tail:
             self.buffers.append(tail)
@@ -50,25 +50,25 @@ class Output:
         self._size += size
 
     def finish(self) -> list[Buffer]:
-        """The gather list. Its first buffer is the first ``tail``, if anything was put there."""
+        """Return the gather list. Its first buffer is the first ``tail``, unless that is empty."""
         if self.tail or not self.buffers:
             self.buffers.append(self.tail)
         return self.buffers
 
 
 Value: TypeAlias = Any
-"""What a field holds; its type is known to the field's declaration only."""
+"""The value of a field; only the field's declaration has its type."""
 
 
 Read: TypeAlias = Callable[[memoryview, int], tuple[Value, int]]
 """Takes a buffer and a position, and returns the value and the position behind it."""
 
 Write: TypeAlias = Callable[[Output, Value], None]
-"""Puts a value behind what an ``Output`` has."""
+"""Appends a value to an ``Output``."""
 
 
 class ValueCodec(NamedTuple):
-    """Reads and writes one value; no encoding of it takes fewer bytes than ``minimum_size``."""
+    """Reads and writes one value; every encoding of it has at least ``minimum_size`` bytes."""
 
     read: Read
     write: Write
@@ -78,8 +78,9 @@ class ValueCodec(NamedTuple):
 class StructCodec:
     """Reads and writes one version of a message or struct.
 
-    Each of the two functions is made when it is first used, as most are needed in one direction only: a client writes
-    requests and reads responses.
+    Each function is generated at its first use, as most are needed in one direction only: a client writes requests and
+    reads
+    responses.
     """
 
     def __init__(self, make_read: Callable[[], Read], make_write: Callable[[], Write], minimum_size: int) -> None:
@@ -89,17 +90,17 @@ class StructCodec:
 
     @functools.cached_property
     def read(self) -> Read:
-        """What reads the message."""
+        """The function that reads the message."""
         return self._make_read()
 
     @functools.cached_property
     def write(self) -> Write:
-        """What writes it."""
+        """The function that writes the message."""
         return self._make_write()
 
 
 class Length(NamedTuple):
-    """How a length is written before what it counts; -1 stands for null."""
+    """The encoding of a length; -1 stands for null."""
 
     read: Callable[[memoryview, int], tuple[int, int]]
     write: Callable[[int], bytes]
@@ -161,7 +162,7 @@ def none_refused(where: str) -> ProtocolError:
 
 
 def too_short(where: str, claimed: int, what: str, there: int) -> ProtocolError:
-    return ProtocolError(f"{where} claims {claimed} {what}, but only {there} bytes follow")
+    return ProtocolError(f"{where} states {claimed} {what}, but only {there} bytes follow")
 
 
 def string_codec(length: Length, nullable: bool, where: str) -> ValueCodec:
@@ -177,7 +178,7 @@ def string_codec(length: Length, nullable: bool, where: str) -> ValueCodec:
         if end > len(buffer):
             raise too_short(where, size, "bytes", len(buffer) - position)
         if size > LONGEST_STRING:
-            raise ProtocolError(f"{where} is {size} bytes long, but a string has at most {LONGEST_STRING}")
+            raise ProtocolError(f"{where} is too long: {size} bytes (maximum {LONGEST_STRING})")
         try:
             return str(buffer[position:end], "utf-8"), end
         except UnicodeDecodeError as error:
@@ -194,7 +195,7 @@ def string_codec(length: Length, nullable: bool, where: str) -> ValueCodec:
         except UnicodeEncodeError as error:
             raise ProtocolError(f"{where} cannot be written as UTF-8: {error}") from error
         if len(encoded) > LONGEST_STRING:
-            raise ProtocolError(f"{where} is {len(encoded)} bytes long, but a string has at most {LONGEST_STRING}")
+            raise ProtocolError(f"{where} is too long: {len(encoded)} bytes (maximum {LONGEST_STRING})")
         output.tail += write_length(len(encoded))
         output.tail += encoded
 
@@ -256,7 +257,7 @@ def binary_codec(length: Length, nullable: bool, where: str) -> ValueCodec:
 
 
 def _too_long(size: int, where: str) -> ProtocolError:
-    return ProtocolError(f"{where} is {size} bytes long, but a frame has at most {LONGEST_FRAME}")
+    return ProtocolError(f"{where} is too long: {size} bytes (maximum {LONGEST_FRAME})")
 
 
 def fixed_array_codec(struct_format: str, length: Length, nullable: bool, where: str) -> ValueCodec:
@@ -291,7 +292,7 @@ def fixed_array_codec(struct_format: str, length: Length, nullable: bool, where:
 
 
 def nullable_struct_codec(codec: StructCodec, where: str) -> ValueCodec:
-    """A struct behind a byte that says whether there is one: 1, or -1 for null."""
+    """A struct behind a byte that is 1 if there is one, or -1 for null."""
 
     def read(buffer: memoryview, position: int) -> tuple[Message | None, int]:
         presence = buffer[position]

@@ -1,4 +1,4 @@
-"""Which batches a reader of committed records drops (KIP-98)."""
+"""Finds the batches that a reader of committed records skips (KIP-98)."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from aioproducer.wire.record_batch import RecordBatch
 
 
 class AbortedFilter:
-    """Finds the batches of aborted transactions in what was read up to the last stable offset."""
+    """Finds the batches of aborted transactions in records up to the last stable offset."""
 
     def __init__(self, aborted: Iterable[tuple[int, int]]) -> None:
-        """``aborted`` is first offset and producer id of each aborted transaction, in any order, as brokers list them.
+        """``aborted`` has first offset and producer id of each aborted transaction, in any order, as brokers list them.
 
-        A transaction reaches up to its abort marker.
+        A transaction extends to its abort marker.
         """
         self._left = sorted(aborted, reverse=True)
         self._producers: set[int] = set()
-        """Those that are in an aborted transaction at the present offset."""
+        """The producer ids with an aborted transaction at the current offset."""
 
     def drops(self, batch: RecordBatch) -> bool:
-        """Whether the batch belongs to an aborted transaction; to be called with each batch in turn.
+        """Whether the batch belongs to an aborted transaction; call this with all batches in order.
 
         Raises:
             ProtocolError: the batch is a control batch that cannot be read.

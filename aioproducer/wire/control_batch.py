@@ -1,4 +1,4 @@
-"""Control batches: the one record of each marks in the log how a transaction ended (KIP-98)."""
+"""Control batches: the only record of each marks in the log how a transaction ended (KIP-98)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _END_TRANSACTION_MARKER = Struct(">hi")
 
 
 class ControlRecordType(IntEnum):
-    """What a control record says (``org.apache.kafka.common.record.internal.ControlRecordType``)."""
+    """The type of a control record (``org.apache.kafka.common.record.internal.ControlRecordType``)."""
 
     ABORT = 0
     COMMIT = 1
@@ -30,17 +30,17 @@ class ControlRecordType(IntEnum):
 
 
 class ControlRecord(NamedTuple):
-    """A control record that was read."""
+    """A decoded control record."""
 
     offset: int
     timestamp: int
     """Milliseconds since 1970."""
     version: int
-    """Of the record's key."""
+    """The version of the record's key."""
     type: ControlRecordType
-    """``UNKNOWN`` for types that came later: readers pass over them."""
+    """``UNKNOWN`` for later types, which readers ignore."""
     coordinator_epoch: int | None
-    """The epoch of the transaction coordinator that ended the transaction; None if the record is of another type."""
+    """The epoch of the transaction coordinator that ended the transaction; ``None`` for other types of records."""
 
 
 def encode_control_batch(
@@ -53,14 +53,14 @@ def encode_control_batch(
     base_offset: int = 0,
     partition_leader_epoch: int = NO_PARTITION_LEADER_EPOCH,
 ) -> bytes:
-    """A batch with the marker that ends a transaction, as ``MemoryRecords.withEndTransactionMarker`` writes it.
+    """Encode a batch with the marker that ends a transaction, as ``MemoryRecords.withEndTransactionMarker`` does.
 
     Raises:
         ValueError: ``control_type`` is neither ``COMMIT`` nor ``ABORT``.
         struct.error: a number does not fit its field.
     """
     if control_type not in (ControlRecordType.ABORT, ControlRecordType.COMMIT):
-        raise ValueError(f"a transaction ends by COMMIT or ABORT, not by {control_type!r}")
+        raise ValueError(f"control_type must be COMMIT or ABORT, not {control_type!r}")
     record = SimpleRecord(
         timestamp,
         _KEY.pack(CONTROL_RECORD_VERSION, control_type),
@@ -80,25 +80,25 @@ def encode_control_batch(
 
 
 def read_control_record(batch: RecordBatch, max_size: int | None = None) -> ControlRecord:
-    """The control record of ``batch``, whose ``is_control`` must hold.
+    """Return the control record of ``batch``, whose ``is_control`` must be true.
 
-    Newer versions are read as the newest known, as in Java.
+    Newer versions are decoded as the newest known one, as in Java.
 
     Raises:
-        ValueError: ``batch`` is no control batch.
+        ValueError: ``batch`` is not a control batch.
         ProtocolError: its record is malformed, or there is not exactly one.
     """
     if not batch.is_control:
-        raise ValueError("the record batch is no control batch")
+        raise ValueError("the record batch is not a control batch")
     records = list(batch.records(max_size))
     if len(records) != 1:
-        raise ProtocolError(f"a control batch has one record, this one has {len(records)}")
+        raise ProtocolError(f"a control batch has {len(records)} records instead of one")
     record = records[0]
     if record.key is None or len(record.key) < _KEY.size:
         raise ProtocolError("the key of a control record is too short")
     version, type_id = _KEY.unpack_from(record.key)
     if version < 0:
-        raise ProtocolError(f"a control record has version {version}")
+        raise ProtocolError(f"a control record has the invalid version {version}")
     try:
         control_type = ControlRecordType(type_id)
     except ValueError:
@@ -109,5 +109,5 @@ def read_control_record(batch: RecordBatch, max_size: int | None = None) -> Cont
             raise ProtocolError("the value of a transaction's end marker is too short")
         marker_version, coordinator_epoch = _END_TRANSACTION_MARKER.unpack_from(record.value)
         if marker_version < 0:
-            raise ProtocolError(f"a transaction's end marker has version {marker_version}")
+            raise ProtocolError(f"a transaction's end marker has the invalid version {marker_version}")
     return ControlRecord(record.offset, record.timestamp, version, control_type, coordinator_epoch)

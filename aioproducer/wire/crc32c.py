@@ -10,17 +10,19 @@ from aioproducer.compression.base import Buffer
 
 _Checksum = Callable[[Buffer, int, int], int]
 
-# The mode of the GIL: kept. A megabyte takes 40 µs, and who lets the GIL go while another thread wants it gets it back
-# after a whole switch interval: 5 ms.
+# Keep the GIL: a megabyte takes 40 µs, but a thread that releases the GIL while another one waits for it gets it back
+# only after a whole switch interval of 5 ms.
 _KEEP_GIL = 0
 
 
 def _find_extension() -> _Checksum | None:
-    """The function of the package ``crc32c``, without the rest of that package.
+    """Return the function of the package ``crc32c``, without importing the rest of the package.
 
-    Its ``__init__`` asks for its own version and has a command line, which takes longer to import than all that a
-    producer needs: ``argparse``, ``email``, ``zipfile`` and others. None where the extension is not found, as in a
-    program that was frozen into one file, or where a release of the package has it elsewhere.
+    Its ``__init__`` reads its own version and has a command line. That takes longer to import than everything a
+    producer
+    needs: ``argparse``, ``email``, ``zipfile`` and others. ``None`` if the extension is not found: in a program that
+    was
+    frozen into one file, or if a release of the package has it elsewhere.
     """
     package = PathFinder.find_spec("crc32c")
     if package is None or package.submodule_search_locations is None:
@@ -43,7 +45,7 @@ _crc32c = _find_extension() or _import_package()
 
 
 def crc32c(buffers: Iterable[Buffer], value: int = 0) -> int:
-    """The checksum of ``buffers`` one after the other, unsigned; ``value`` is the checksum of what came before them."""
+    """Return the unsigned checksum of all ``buffers``; ``value`` is the checksum of the bytes before them."""
     for buffer in buffers:
         value = _crc32c(buffer, value, _KEEP_GIL)
     return value

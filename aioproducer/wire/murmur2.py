@@ -1,7 +1,7 @@
 """Compiled. Murmur2 as Kafka's Java client computes it (``org.apache.kafka.common.utils.Utils.murmur2``).
 
-Every Kafka client that shares topics with a Java producer must place a key on the same partition, so the result is
-equal to Java's bit for bit, its sign included.
+Every Kafka client that shares topics with a Java producer must send a key to the same partition, so the result equals
+Java's in every bit, including its sign.
 
 No Python form: the functions of the last section hash bytes at an address.
 """
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from aioproducer.compression.base import Buffer
 
 if TYPE_CHECKING and not TYPE_CHECKING:
-    # Read by Cython alone.
+    # Only Cython needs this.
     import cython
 else:
     from aioproducer._common.uncompiled import cython
@@ -48,13 +48,13 @@ def _murmur2_unsigned(data: Buffer) -> int:
 
 
 def murmur2(data: Buffer) -> int:
-    """The 32-bit hash of ``data`` as a signed integer, equal to Java's ``Utils.murmur2``."""
+    """Return the 32-bit hash of ``data`` as a signed integer, equal to Java's ``Utils.murmur2``."""
     h = _murmur2_unsigned(data)
     return h - 0x1_0000_0000 if h & 0x8000_0000 else h
 
 
 def partition_for_key(key: Buffer, partition_count: int) -> int:
-    """The partition of a serialized key among ``partition_count``, as ``BuiltInPartitioner.partitionForKey``.
+    """Return the partition of a serialized key among ``partition_count``, as ``BuiltInPartitioner.partitionForKey``.
 
     Raises:
         ValueError: ``partition_count`` is not positive.
@@ -68,14 +68,15 @@ def partition_for_key(key: Buffer, partition_count: int) -> int:
 
 
 def _murmur2_at(address: Any, length: int) -> int:
-    """The same of what lies at an address, in C's own 32-bit arithmetic, which drops what overflows."""
-    # Apart from the assignment it would be one of Python's own numbers, being too large for a C long everywhere.
+    """The hash of bytes at an address, in C's 32-bit arithmetic, which drops overflowing bits."""
+    # A separate assignment: the constant is too large for a C long on some platforms, so Cython would make it an
+    # object.
     h = 0x9747B28C
     h ^= length
     k = 0
     rest = length
     while rest >= 4:
-        # Both sides are little-endian: setup.py compiles nothing on machines that are not.
+        # Both sides are little-endian: setup.py compiles only on such machines.
         memcpy(cython.address(k), address, 4)
         k *= 0x5BD1E995
         h = (h * 0x5BD1E995) ^ ((k ^ (k >> 24)) * 0x5BD1E995)
@@ -90,8 +91,8 @@ def _murmur2_at(address: Any, length: int) -> int:
 
 
 def partition_for_key_at(address: Any, length: int, partition_count: int) -> int:
-    """``partition_for_key`` for compiled modules, of a key at an address."""
-    # As unsigned: Python's remainder of numbers that may be negative takes longer than the hash.
+    """``partition_for_key`` for compiled modules, with the key at an address."""
+    # As unsigned: Python's remainder of possibly negative numbers takes longer than the hash.
     hashed = _murmur2_at(address, length)
     count = partition_count
     return (hashed & 0x7FFFFFFF) % count

@@ -1,9 +1,9 @@
-"""Compiled. One record of a version 2 record batch: its encoding, its greatest possible size, and reading it back.
+"""Compiled. One record of a version 2 record batch: encoding, maximum size and decoding.
 
 A record is ``length varint, attributes int8, timestamp_delta varlong, offset_delta varint, key, value, headers``; keys
 and values are a varint length (-1 for null) and the bytes (``org.apache.kafka.common.record.internal.DefaultRecord``).
 
-No Python form: the functions of the last section write records of bytes at addresses. ``encode_record`` is for all
+No Python form: the functions of the last section write records of bytes at addresses. ``encode_record`` handles all
 others.
 """
 
@@ -25,7 +25,7 @@ from aioproducer.wire.varint import (
 )
 
 if TYPE_CHECKING and not TYPE_CHECKING:
-    # Read by Cython alone.
+    # Only Cython needs this.
     import cython
 else:
     from aioproducer._common.uncompiled import cython
@@ -37,15 +37,15 @@ if cython.compiled:
     from cython.cimports.libc.string import memcpy
 
 Header = tuple[str, Buffer | None]
-"""A record header as it is written: key and value."""
+"""A record header to write: key and value."""
 
 MAX_RECORD_OVERHEAD = 21
-"""The longest length (5 bytes), attributes (1), timestamp delta (10) and offset delta (5) together."""
+"""The maximum sizes of length (5 bytes), attributes (1), timestamp delta (10) and offset delta (5) together."""
 
 # The same in C.
 _MAX_OVERHEAD = MAX_RECORD_OVERHEAD
 
-# The largest numbers that fit two bytes, and one, as a varint.
+# The largest numbers that fit two bytes, and one byte, as a varint.
 _SHORT, _SHORTEST = 8191, 63
 
 _NULL = b"\x01"
@@ -54,7 +54,7 @@ _NO_HEADERS = b"\x00"
 
 
 class SimpleRecord(NamedTuple):
-    """A record to be written, as Java's ``SimpleRecord``: its offset comes from its place."""
+    """A record to write, as Java's ``SimpleRecord``: its position in the batch determines its offset."""
 
     timestamp: int
     """Milliseconds since 1970."""
@@ -64,7 +64,7 @@ class SimpleRecord(NamedTuple):
 
 
 class DecodedRecord(NamedTuple):
-    """A record as it stands in its batch, and where it ends."""
+    """A record as encoded in its batch, and its end."""
 
     offset_delta: int
     timestamp_delta: int
@@ -81,17 +81,17 @@ def encode_record(
     value: Buffer | None,
     headers: Sequence[Header] = (),
 ) -> bytes:
-    """The whole record, its length in front.
+    """Return the whole record, with its length in front.
 
     Args:
-        offset_delta: the record's place in its batch, from 0.
-        timestamp_delta: milliseconds from the batch's base timestamp; may be negative.
-        key: the serialized key; memory views must be contiguous.
-        value: the serialized value.
-        headers: pairs of key and value, in the order given; keys may repeat.
+        offset_delta: The record's position in its batch, from 0.
+        timestamp_delta: Milliseconds since the batch's base timestamp; may be negative.
+        key: The serialized key; memory views must be contiguous.
+        value: The serialized value.
+        headers: Pairs of key and value, in order; keys may repeat.
 
     Raises:
-        TypeError: a key, value or header's value is not bytes-like or not contiguous, or a header's key is no string.
+        TypeError: a key, value or header value is not bytes-like or not contiguous, or a header key is not a string.
         OverflowError: the record or a delta does not fit its field.
     """
     timestamp = (
@@ -99,7 +99,7 @@ def encode_record(
     )
     offset = SMALL_VARINTS[offset_delta] if 0 <= offset_delta < SMALL_VARINT_COUNT else encode_varint(offset_delta)
     if not headers and type(value) is bytes and (key is None or type(key) is bytes):
-        # What nearly every record is, without a list and the calls that any other bytes-like needs.
+        # Nearly every record is like this; it needs neither a list nor the calls for other bytes-like objects.
         size = len(value)
         value_size = SMALL_VARINTS[size] if size < SMALL_VARINT_COUNT else encode_varint(size)
         size += 2 + len(timestamp) + len(offset) + len(value_size)
@@ -119,12 +119,12 @@ def encode_record(
 
 
 def is_number(view: memoryview) -> bool:
-    """Whether it is of one number, in the machine's own form, as those of numpy and ctypes show theirs."""
+    """Whether the view has a single number in the machine's own format, as numpy and ctypes export it."""
     return view.ndim == 0 and not view.format.startswith("T")
 
 
 def _append_nullable(parts: list[Buffer], data: Buffer | None) -> int:
-    """Add the length and the bytes of a key or value to ``parts``; returns how many bytes that is."""
+    """Append the length and the bytes of a key or value to ``parts``; return their size."""
     if data is None:
         parts.append(_NULL)
         return 1
@@ -142,23 +142,23 @@ def _append_nullable(parts: list[Buffer], data: Buffer | None) -> int:
 
 
 def _append_headers(parts: list[Buffer], headers: Sequence[Header]) -> int:
-    """Add the count and every header to ``parts``; returns how many bytes that is."""
+    """Append the count and every header to ``parts``; return their size."""
     count = encode_varint(len(headers))
     parts.append(count)
     size = len(count)
     for key, value in headers:
         if value is not None and not isinstance(value, bytes | bytearray | memoryview):
-            raise TypeError(f"{type(value).__name__} is no header's value")
+            raise TypeError(f"a header's value must be bytes-like or None, not {type(value).__name__}")
         size += _append_nullable(parts, str.encode(key)) + _append_nullable(parts, value)
     return size
 
 
 def record_size_upper_bound(key_size: int, value_size: int, headers: Sequence[Header] = ()) -> int:
-    """The most bytes a record can take in a batch, whatever its deltas (``DefaultRecord.recordSizeUpperBound``).
+    """Return the maximum bytes of a record in a batch, for any deltas (``DefaultRecord.recordSizeUpperBound``).
 
     Args:
-        key_size: bytes of the serialized key, -1 for null.
-        value_size: bytes of the serialized value, -1 for null.
+        key_size: Bytes of the serialized key, -1 for null.
+        value_size: Bytes of the serialized value, -1 for null.
     """
     if cython.compiled:
         size = _MAX_OVERHEAD + zigzag_size(key_size) + zigzag_size(value_size) + zigzag_size(len(headers))
@@ -181,7 +181,7 @@ def record_size_upper_bound(key_size: int, value_size: int, headers: Sequence[He
 
 
 def decode_record(data: bytes, position: int) -> DecodedRecord:
-    """Read the record whose length stands at ``position``. Malformed UTF-8 in a header's key is replaced, as Java does.
+    """Decode the record whose length is at ``position``. Malformed UTF-8 in a header key is replaced, as in Java.
 
     Raises:
         ProtocolError: the record is malformed or does not end within ``data``.
@@ -189,7 +189,7 @@ def decode_record(data: bytes, position: int) -> DecodedRecord:
     length, position = decode_varint(data, position)
     end = position + length
     if length < 0 or end > len(data):
-        raise ProtocolError(f"a record claims {length} bytes where {len(data) - position} are left")
+        raise ProtocolError(f"a record states a length of {length} bytes, but only {len(data) - position} are left")
     timestamp_delta, position = decode_varlong(data, position + 1)
     offset_delta, position = decode_varint(data, position)
     key, position = _decode_nullable(data, position, end)
@@ -199,17 +199,17 @@ def decode_record(data: bytes, position: int) -> DecodedRecord:
     if header_count:
         headers, position = _decode_headers(data, position, end, header_count)
     if position != end:
-        raise ProtocolError(f"a record of {length} bytes ends {abs(end - position)} bytes off its length")
+        raise ProtocolError(f"a record of {length} bytes ends {abs(end - position)} bytes away from its stated end")
     return DecodedRecord(offset_delta, timestamp_delta, key, value, headers, end)
 
 
 def _decode_nullable(data: bytes, position: int, end: int) -> tuple[bytes | None, int]:
-    """A key or value at ``position``; every negative length is null, as in Java."""
+    """Decode a key or value at ``position``; every negative length is null, as in Java."""
     size, position = decode_varint(data, position)
     if size < 0:
         return None, position
     if size > end - position:
-        raise ProtocolError(f"a field of a record claims {size} bytes where {end - position} are left")
+        raise ProtocolError(f"a field of a record states {size} bytes, but only {end - position} are left")
     return data[position : position + size], position + size
 
 
@@ -217,7 +217,7 @@ def _decode_headers(
     data: bytes, position: int, end: int, count: int
 ) -> tuple[tuple[tuple[str, bytes | None], ...], int]:
     if not 0 <= count <= end - position:
-        raise ProtocolError(f"a record claims {count} headers where {end - position} bytes are left")
+        raise ProtocolError(f"a record states {count} headers, but only {end - position} bytes are left")
     headers = []
     for _ in range(count):
         key, position = _decode_nullable(data, position, end)
@@ -242,10 +242,10 @@ def write_plain_record(
     value_size: int,
     headers_size: int,
 ) -> int:
-    """Write a record at ``address``; its size, or minus its size where there is less ``room``.
+    """Write a record at ``address``; return its size, or its negative size if ``room`` is too small.
 
-    Only compiled modules can call it: key and value are addresses, their sizes -1 for null. What it writes is what
-    ``encode_record`` gives, but for headers of more than one byte: their caller puts them at the end.
+    Only for compiled modules: key and value are addresses, their sizes -1 for null. The bytes are those of
+    ``encode_record``, without headers of more than one byte, which the caller appends.
     """
     size = 1 + headers_size + zigzag_size(timestamp_delta) + zigzag_size(offset_delta)
     size += zigzag_size(key_size) + zigzag_size(value_size)
@@ -274,7 +274,8 @@ def write_plain_record(
 
 
 def plain_headers_size(headers: Any) -> int:
-    """The bytes of headers and their count; 0 where they are not pairs in a list or tuple, of a str and bytes or None.
+    """Return the size of headers and their count; 0 unless they are a list or tuple of pairs of a str and bytes or
+    None.
 
     Raises:
         UnicodeEncodeError: a name cannot be encoded.
@@ -301,7 +302,7 @@ def plain_headers_size(headers: Any) -> int:
 
 
 def write_headers(address: Any, headers: Any) -> None:
-    """Write headers and their count at ``address``; they have a ``plain_headers_size``."""
+    """Write headers with a ``plain_headers_size``, and their count, at ``address``."""
     name_size = cython.declare(cython.Py_ssize_t)
     address = write_zigzag(address, len(headers))
     for header in headers:
@@ -330,18 +331,19 @@ def write_run(
     stop: int,
     sizes: Any,
 ) -> int:
-    """Write records without keys and headers one behind the other, as ``write_plain_record`` would each.
+    """Write adjacent records without keys and headers, as ``write_plain_record`` would write each.
 
-    Ends in front of place ``stop`` of ``values``, of what is no bytes object, of what there is no ``room`` for, and
-    behind ``enough`` bytes. Returns the place behind the last; ``sizes`` gets the bytes written and, where that is more
-    than what it says, the size of the largest record.
+    Stops before index ``stop`` of ``values``, before a value that is not a bytes object or does not fit into ``room``,
+    and
+    after ``enough`` bytes. Returns the index behind the last one. ``sizes`` receives the bytes written, and the size of
+    the largest record if that exceeds its previous value.
     """
-    # What stands in front of a value without a key takes ten bytes at most where no number takes more than two; sixteen
-    # are copied at once.
+    # The bytes before a value without a key are at most ten, as no number takes more than two; sixteen are copied at
+    # once.
     head = cython.declare(cython.uchar[16])
     begin = address
     here = first
-    # It stays the same, but for the offset, for values of the same size while offsets take as many bytes.
+    # These bytes stay the same, except the offset, for values of the same size while offsets take equally many bytes.
     head_size = 0
     head_value_size = -1
     head_ends_at = offset_delta
@@ -349,7 +351,7 @@ def write_run(
     total = 0
     largest = sizes[1]
     while here < stop and address - begin < enough:
-        # Borrowed: counting references would write to each value.
+        # A borrowed reference: counting references would write to each value.
         value = PyList_GET_ITEM(values, here)
         if not PyBytes_CheckExact(cython.cast(object, value)):
             break
@@ -399,10 +401,10 @@ def write_run(
 
 
 def zigzag_size(value: int) -> int:
-    # Shifted as unsigned: C leaves open what a negative number shifted to the left is.
+    # Shifted as unsigned: in C the left shift of a negative number is undefined.
     zigzagged = value
     zigzagged = (zigzagged << 1) ^ (value >> 63)
-    # Nearly all have one byte or two.
+    # Nearly all numbers have one byte or two.
     if zigzagged < 0x80:
         return 1
     if zigzagged < 0x4000:
@@ -416,8 +418,8 @@ def zigzag_size(value: int) -> int:
 
 
 def write_zigzag(address: Any, value: int) -> Any:
-    """Write ``value`` and return the address behind it."""
-    # Shifted as unsigned: C leaves open what a negative number shifted to the left is.
+    """Write ``value``, and return the address behind it."""
+    # Shifted as unsigned: in C the left shift of a negative number is undefined.
     zigzagged = value
     zigzagged = (zigzagged << 1) ^ (value >> 63)
     if zigzagged < 0x80:

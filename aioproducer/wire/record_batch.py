@@ -1,13 +1,13 @@
-"""Compiled. Record batches of format version 2 (KIP-98): the header, and batches written whole.
+"""Compiled. Record batches of format version 2 (KIP-98): the header, and whole batches.
 
 A batch is a header of 61 bytes and the records, which may be compressed together. The checksum covers everything behind
 it: a broker can write base offset and leader epoch, which precede it, without reading the rest.
 
-Bytes that are read are not trusted: malformed ones raise only ``ProtocolError``, and no memory is allocated for a
-length that they merely claim.
+Bytes to read are not trusted: malformed ones raise only ``ProtocolError``, and no memory is allocated because of a
+stated length.
 
-No Python form: the functions of the last section write a header, with its checksum, in C. ``pack_header`` is for
-others.
+No Python form: the functions of the last section write a header, with its checksum, in C. ``pack_header`` is for other
+callers.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from aioproducer.wire.record import record_size_upper_bound as record_size_upper
 from aioproducer.wire.varint import INT32_MAX, INT64_MAX, INT64_MIN
 
 if TYPE_CHECKING and not TYPE_CHECKING:
-    # Read by Cython alone.
+    # Only Cython needs this.
     import cython
 else:
     from aioproducer._common.uncompiled import cython
 
 if TYPE_CHECKING:
-    # The checksum of each byte; the .pxd file has it.
+    # The checksum of each byte value, declared in the .pxd file.
     _CHECKSUMS = [0] * 256
 
 if cython.compiled:
@@ -45,11 +45,11 @@ if cython.compiled:
 BATCH_HEADER_SIZE = 61
 _SHORT_BODY = 128
 LOG_OVERHEAD = 12
-"""Base offset and batch length, which the batch length does not count."""
+"""Size of base offset and batch length, which the batch length does not include."""
 MAGIC_VALUE = 2
 CRC_OFFSET = 17
 ATTRIBUTES_OFFSET = 21
-"""Where the part that the checksum covers begins."""
+"""Start of the bytes that the checksum covers."""
 
 NO_PRODUCER_ID = -1
 NO_PRODUCER_EPOCH = -1
@@ -87,7 +87,7 @@ _RECORD_COUNT_OFFSET = 57
 _HEADER_SIZE_UP_TO_MAGIC = 17
 LEAST_BATCH_LENGTH_OF_ANY_MAGIC = 14
 
-# Castagnoli's, its bits in the order in which a byte's are taken.
+# Castagnoli's polynomial, with its bits in the order of a byte's.
 _REVERSED_POLYNOMIAL = 0x82F63B78
 # The same in C.
 _SIZE = BATCH_HEADER_SIZE
@@ -101,14 +101,14 @@ def batch_attributes(
     control: bool = False,
     delete_horizon: bool = False,
 ) -> int:
-    """The attributes of a batch header.
+    """Return the attributes of a batch header.
 
     Args:
-        compression_id: the codec's ``id``.
+        compression_id: The codec's ``id``.
         timestamp_type: ``CREATE_TIME`` or ``LOG_APPEND_TIME``.
-        transactional: the batch is part of a transaction.
-        control: its record is a marker, not a user's.
-        delete_horizon: the base timestamp is the time from which a compacting broker may drop tombstones (KIP-534).
+        transactional: The batch is part of a transaction.
+        control: Its record is a marker, not a user's.
+        delete_horizon: The base timestamp is the time from which a compacting broker may drop tombstones (KIP-534).
     """
     attributes = compression_id
     if timestamp_type == LOG_APPEND_TIME:
@@ -136,15 +136,15 @@ def encode_header(
     last_offset_delta: int | None = None,
     partition_leader_epoch: int = NO_PARTITION_LEADER_EPOCH,
 ) -> bytes:
-    """The 61 bytes that stand before ``body``, with length and checksum; ``body`` is read and neither copied nor kept.
+    """Return the 61 bytes before ``body``, with length and checksum; ``body`` is read, but neither copied nor kept.
 
     Args:
-        body: the records' bytes as they will follow, compressed if ``attributes`` say so.
-        record_count: how many records ``body`` holds.
-        base_timestamp: what the records' timestamp deltas count from, in milliseconds.
-        max_timestamp: the greatest timestamp, in milliseconds.
-        attributes: see :func:`batch_attributes`.
-        last_offset_delta: ``record_count - 1`` if not given; a compacted batch has fewer records than offsets.
+        body: The records' bytes as they will follow, compressed if ``attributes`` states a codec.
+        record_count: Number of records in ``body``.
+        base_timestamp: Base of the records' timestamp deltas, in milliseconds.
+        max_timestamp: The greatest timestamp, in milliseconds.
+        attributes: See :func:`batch_attributes`.
+        last_offset_delta: ``record_count - 1`` by default; a compacted batch has fewer records than offsets.
 
     Raises:
         struct.error: a number does not fit its field.
@@ -179,7 +179,7 @@ def pack_header(
     last_offset_delta: int,
     partition_leader_epoch: int,
 ) -> bytes:
-    """``encode_header`` for those who know all of it, also the size of ``body``."""
+    """``encode_header`` for callers with all values, including the size of ``body``."""
     after = _AFTER_CHECKSUM.pack(
         attributes,
         last_offset_delta,
@@ -198,10 +198,11 @@ def pack_header(
 def estimate_size_in_bytes_upper_bound(
     key_size: int, value_size: int, headers: Sequence[Header] = (), compression_type: str = "none"
 ) -> int:
-    """The most bytes a batch that holds only this record can take (``AbstractRecords.estimateSizeInBytesUpperBound``).
+    """Return the maximum bytes of a batch with only this record (``AbstractRecords.estimateSizeInBytesUpperBound``).
 
-    Sizes are of the serialized key and value, -1 for null. Unlike Java's, the bound covers that a codec makes data
-    longer which it cannot compress; without ``compression_type`` it is Java's.
+    Sizes are those of the serialized key and value, -1 for null. Unlike Java's, the bound includes the growth of data
+    that
+    a codec cannot compress; without ``compression_type`` it equals Java's.
     """
     return BATCH_HEADER_SIZE + codec(compression_type).compress_bound(
         record_size_upper_bound(key_size, value_size, headers)
@@ -223,15 +224,15 @@ def encode_batch(
     transactional: bool = False,
     control: bool = False,
 ) -> list[Buffer]:
-    """A batch of ``records`` at once: the header and the body.
+    """Encode a batch of ``records`` at once: the header and the body.
 
-    ``max_timestamp`` is that of the records if not given; with ``LOG_APPEND_TIME`` give the time of the append.
+    ``max_timestamp`` is that of the records by default; with ``LOG_APPEND_TIME`` pass the time of the append.
 
     Raises:
         ValueError: there are no records.
     """
     if not records:
-        raise ValueError("a record batch has at least one record")
+        raise ValueError("a record batch needs at least one record")
     base_timestamp = records[0].timestamp
     if max_timestamp is None:
         max_timestamp = max([record.timestamp for record in records])
@@ -259,17 +260,17 @@ def encode_batch(
 
 
 def increment_sequence(sequence: int, increment: int) -> int:
-    """``sequence + increment``, where 0 follows 2^31 - 1 (``DefaultRecordBatch.incrementSequence``)."""
+    """Return ``sequence + increment``, where 0 follows 2^31 - 1 (``DefaultRecordBatch.incrementSequence``)."""
     return (sequence + increment) % (INT32_MAX + 1)
 
 
 def decrement_sequence(sequence: int, decrement: int) -> int:
-    """``sequence - decrement``, where 2^31 - 1 comes before 0 (``DefaultRecordBatch.decrementSequence``)."""
+    """Return ``sequence - decrement``, where 2^31 - 1 precedes 0 (``DefaultRecordBatch.decrementSequence``)."""
     return (sequence - decrement) % (INT32_MAX + 1)
 
 
 class BatchRecord(NamedTuple):
-    """A record that was read from a batch."""
+    """A record decoded from a batch."""
 
     offset: int
     timestamp: int
@@ -282,9 +283,10 @@ class BatchRecord(NamedTuple):
 
 
 class RecordBatch:
-    """A view of one batch at the start of ``data``; fields are read when asked for, nothing is copied.
+    """A view of one batch at the start of ``data``; fields are decoded at each access, nothing is copied.
 
-    Being made checks that the batch is whole and of format version 2; :meth:`validate` checks the rest. Where ``data``
+    The constructor checks that the batch is complete and of format version 2; :meth:`validate` checks the rest. If
+    ``data``
     is writable, :meth:`restamp` and :meth:`set_log_append_time` change it in place.
 
     Raises:
@@ -296,16 +298,16 @@ class RecordBatch:
     def __init__(self, data: Buffer) -> None:
         view = byte_view(data)
         if len(view) < _HEADER_SIZE_UP_TO_MAGIC:
-            raise ProtocolError(f"{len(view)} bytes are no record batch")
+            raise ProtocolError(f"{len(view)} bytes are too short for a record batch")
         magic = view[MAGIC_OFFSET]
         if magic != MAGIC_VALUE:
             raise ProtocolError(
-                f"a record batch has format version {magic}; only version {MAGIC_VALUE} can be read, "
+                f"a record batch has format version {magic}; only version {MAGIC_VALUE} is supported, "
                 f"which Kafka writes since 0.11"
             )
         size = LOG_OVERHEAD + _INT32.unpack_from(view, LENGTH_OFFSET)[0]
         if not BATCH_HEADER_SIZE <= size <= len(view):
-            raise ProtocolError(f"a record batch claims {size} bytes, where {len(view)} are there")
+            raise ProtocolError(f"a record batch states a size of {size} bytes, but only {len(view)} follow")
         self._view = view[:size]
 
     def _int32(self, offset: int) -> int:
@@ -332,12 +334,12 @@ class RecordBatch:
 
     @property
     def base_offset(self) -> int:
-        """The offset that the records' offset deltas count from."""
+        """The base of the records' offset deltas."""
         return self._int64(0)
 
     @property
     def last_offset(self) -> int:
-        """The offset of the last record, whether compaction left it or not."""
+        """The offset of the last record, even if compaction has removed it."""
         return self.base_offset + self.last_offset_delta
 
     @property
@@ -352,18 +354,18 @@ class RecordBatch:
 
     @property
     def checksum(self) -> int:
-        """The CRC-32C that the header states."""
+        """The CRC-32C in the header."""
         value: int = _UINT32.unpack_from(self._view, CRC_OFFSET)[0]
         return value
 
     @property
     def attributes(self) -> int:
-        """The flags as they stand in the header."""
+        """The flags in the header."""
         return self._int16(ATTRIBUTES_OFFSET)
 
     @property
     def compression_id(self) -> int:
-        """The codec's id; ids that do not exist are found by :meth:`validate` and :meth:`records`."""
+        """The codec's id; :meth:`validate` and :meth:`records` check that it exists."""
         return self.attributes & COMPRESSION_CODEC_MASK
 
     @property
@@ -383,17 +385,17 @@ class RecordBatch:
 
     @property
     def delete_horizon(self) -> int | None:
-        """From when a compacting broker may drop tombstones, in milliseconds (KIP-534); None if not yet set."""
+        """The time in milliseconds from which a compacting broker may drop tombstones (KIP-534); ``None`` if unset."""
         return self.base_timestamp if self.attributes & DELETE_HORIZON_FLAG else None
 
     @property
     def last_offset_delta(self) -> int:
-        """The offset delta of the last record, whether compaction left it or not."""
+        """The offset delta of the last record, even if compaction has removed it."""
         return self._int32(_LAST_OFFSET_DELTA_OFFSET)
 
     @property
     def base_timestamp(self) -> int:
-        """What the records' timestamp deltas count from, in milliseconds."""
+        """The base of the records' timestamp deltas, in milliseconds."""
         return self._int64(_BASE_TIMESTAMP_OFFSET)
 
     @property
@@ -426,21 +428,21 @@ class RecordBatch:
 
     @property
     def record_count(self) -> int:
-        """How many records the header states."""
+        """The number of records in the header."""
         return self._int32(_RECORD_COUNT_OFFSET)
 
     @property
     def checksum_matches(self) -> bool:
-        """Whether the bytes are those that the stated checksum was made of."""
+        """Whether the stated checksum is that of the bytes."""
         return self.checksum == crc32c((self._view[ATTRIBUTES_OFFSET:],))
 
     def validate(self) -> None:
-        """Check checksum, compression type, and that counts make sense together; does not read the records.
+        """Check checksum, compression type and the consistency of the counts; the records are not read.
 
         A batch without records is valid: compaction keeps the last one of a producer.
 
         Raises:
-            ProtocolError: something does not hold.
+            ProtocolError: a check fails.
         """
         if not self.checksum_matches:
             raise ProtocolError(
@@ -454,14 +456,15 @@ class RecordBatch:
             )
 
     def records(self, max_size: int | None = None) -> Iterator[BatchRecord]:
-        """The records, each checked as it is read. Does not check the checksum.
+        """Yield the records, each checked when it is decoded. The checksum is not checked.
 
         Args:
-            max_size: the most bytes that the records may be when decompressed; without it a small batch from an
-                untrusted peer can become very large.
+            max_size: Maximum bytes of the decompressed records; without it a small batch from an untrusted peer can
+            become
+                very large.
 
         Raises:
-            ProtocolError: the records are malformed, too large, or not as many as the header states.
+            ProtocolError: the records are malformed or too large, or their number is not the stated one.
         """
         count = self.record_count
         base_offset = self.base_offset
@@ -489,7 +492,7 @@ class RecordBatch:
         """Write base offset and leader epoch into the batch; the checksum does not cover them.
 
         Raises:
-            TypeError: the batch lies in memory that cannot be written.
+            TypeError: the batch is in read-only memory.
             struct.error: a number does not fit its field.
         """
         if base_offset is not None:
@@ -498,10 +501,10 @@ class RecordBatch:
             _INT32.pack_into(self._view, _PARTITION_LEADER_EPOCH_OFFSET, partition_leader_epoch)
 
     def set_log_append_time(self, timestamp: int) -> None:
-        """Make ``timestamp`` (milliseconds) that of every record, and the checksum anew.
+        """Set the timestamp of every record to ``timestamp`` (milliseconds), and update the checksum.
 
         Raises:
-            TypeError: the batch lies in memory that cannot be written.
+            TypeError: the batch is in read-only memory.
             struct.error: ``timestamp`` does not fit 64 bits.
         """
         _INT64.pack_into(self._view, MAX_TIMESTAMP_OFFSET, timestamp)
@@ -516,9 +519,9 @@ class RecordBatch:
 
 
 def iter_batches(data: Buffer) -> Iterator[RecordBatch]:
-    """The batches in ``data``, one after the other, as a Fetch response's records hold them.
+    """Yield the batches in ``data``, as in the records of a Fetch response.
 
-    A broker cuts the last one off where the fetch's limit is; it is left out, as Kafka's consumers do
+    A broker cuts the last one off at the limit of the fetch; an incomplete batch is left out, as by Kafka's consumers
     (``ByteBufferLogInputStream``).
 
     Raises:
@@ -529,7 +532,7 @@ def iter_batches(data: Buffer) -> Iterator[RecordBatch]:
     while len(view) - position >= _HEADER_SIZE_UP_TO_MAGIC:
         batch_length = _INT32.unpack_from(view, position + LENGTH_OFFSET)[0]
         if batch_length < LEAST_BATCH_LENGTH_OF_ANY_MAGIC:
-            raise ProtocolError(f"a record batch states a length of {batch_length} bytes, less than any can have")
+            raise ProtocolError(f"a record batch states a length of {batch_length} bytes, less than its header")
         if view[position + MAGIC_OFFSET] == MAGIC_VALUE and LOG_OVERHEAD + batch_length > len(view) - position:
             return
         batch = RecordBatch(view[position:])
@@ -551,7 +554,7 @@ def write_header(
     producer_epoch: int,
     base_sequence: int,
 ) -> bytes:
-    """``encode_header`` of a batch of a producer's, for compiled modules: its numbers fit, being of those sizes."""
+    """``encode_header`` of a producer's batch for compiled modules: its numbers fit, as they have these sizes."""
     header: bytes = PyBytes_FromStringAndSize(cython.NULL, _SIZE)
     start = cython.cast(cython.p_uchar, PyBytes_AS_STRING(header))
     place = _put(start, 0, 8)
@@ -569,7 +572,7 @@ def write_header(
     end = _put(end, record_count, 4)
     checksum = _checksum_of(covered, end, 0)
     if body_size <= _SHORT_BODY and len(body) == 1 and type(body[0]) is bytes:
-        # It is done before the library would have been called.
+        # This takes less time than a call of the library.
         covered = cython.cast(cython.p_uchar, PyBytes_AS_STRING(body[0]))
         checksum = _checksum_of(covered, covered + body_size, checksum)
     else:
@@ -579,7 +582,7 @@ def write_header(
 
 
 def _checksum_of(place: Any, end: Any, value: int) -> int:
-    """``crc32c`` of the bytes from ``place`` to ``end``, for few."""
+    """Return the ``crc32c`` of the bytes from ``place`` to ``end``, for few bytes."""
     value = ~value
     while place < end:
         value = _CHECKSUMS[(value ^ place[0]) & 0xFF] ^ (value >> 8)
@@ -596,7 +599,7 @@ def _put(place: Any, value: int, size: int) -> Any:
 
 
 def _fill_checksums() -> None:
-    """For the few bytes of a header, and of a body that has few."""
+    """Fill the table for checksums of few bytes: a header, and a small body."""
     for index in range(256):
         checksum = index
         for _ in range(8):

@@ -1,4 +1,4 @@
-"""Compiled. The facts that a broker needs about a batch's records, in one pass without an object for each record.
+"""Compiled. The properties of a batch's records that a broker needs, in one pass without an object for each record.
 
 No Python form: the functions of the last section read records at an address.
 """
@@ -12,7 +12,7 @@ from aioproducer.errors import ProtocolError
 from aioproducer.wire.record import decode_record
 
 if TYPE_CHECKING and not TYPE_CHECKING:
-    # Read by Cython alone.
+    # Only Cython needs this.
     import cython
 else:
     from aioproducer._common.uncompiled import cython
@@ -25,14 +25,14 @@ _INT64_MAX = 2**63 - 1
 _TWO_TO_THE_63 = 2**63
 
 IS_COMPILED: bool = cython.compiled
-"""Whether a survey takes some nanoseconds a record; a microsecond or more where the sources run."""
+"""Whether a survey takes some nanoseconds a record, as in a compiled module; otherwise a microsecond or more."""
 
 
 class RecordSurvey(NamedTuple):
-    """What holds of all records of a batch."""
+    """Properties of all records of a batch."""
 
     earliest: int
-    """The least timestamp, of those that are not -1; 2^63 - 1 if there is none."""
+    """The least timestamp except -1; 2^63 - 1 if there is none."""
     latest: int
     """The greatest timestamp, at least -1."""
     is_dense: bool
@@ -42,15 +42,15 @@ class RecordSurvey(NamedTuple):
 
 
 def as_int64(value: int) -> int:
-    """``value`` as Java's ``long`` holds it: the sum of two longs may overflow."""
+    """Return ``value`` as Java's ``long`` has it: the sum of two longs may overflow."""
     return (value + _TWO_TO_THE_63) % (2 * _TWO_TO_THE_63) - _TWO_TO_THE_63
 
 
 def survey_records(data: Buffer, count: int, base_timestamp: int) -> RecordSurvey:
-    """Read ``count`` records, uncompressed, which are all of ``data``.
+    """Read ``count`` uncompressed records, which must be all of ``data``.
 
     Args:
-        base_timestamp: what the timestamp deltas count from; a sum that overflows wraps around, as in Java.
+        base_timestamp: The base of the timestamp deltas; a sum that overflows wraps around, as in Java.
 
     Raises:
         ProtocolError: a record is malformed, or there are more or fewer than ``count``.
@@ -60,7 +60,7 @@ def survey_records(data: Buffer, count: int, base_timestamp: int) -> RecordSurve
         found = survey_by_address(data, count, base_timestamp)
         if found is not None:
             return found
-        # Malformed: reading it as the sources do tells what is wrong.
+        # Malformed: the Python code below raises the error with the reason.
     if count < 0:
         raise ProtocolError(f"a record batch states {count} records")
     earliest, latest = _INT64_MAX, _NO_TIMESTAMP
@@ -78,7 +78,7 @@ def survey_records(data: Buffer, count: int, base_timestamp: int) -> RecordSurve
         has_keys = has_keys and record.key is not None
     if position != len(data):
         raise ProtocolError(
-            f"a record batch states {count} records, behind which {len(data) - position} bytes are left"
+            f"a record batch states {count} records, but {len(data) - position} bytes are left behind them"
         )
     return RecordSurvey(earliest, latest, is_dense, has_keys)
 
@@ -87,7 +87,7 @@ def survey_records(data: Buffer, count: int, base_timestamp: int) -> RecordSurve
 
 
 def survey_by_address(data: Any, count: int, base_timestamp: int) -> RecordSurvey | None:
-    """``survey_records``, or None where something is malformed."""
+    """``survey_records`` in C; ``None`` if the records are malformed."""
     view = cython.declare(cython.Py_buffer)
     length = cython.declare(cython.longlong)
     timestamp_delta = cython.declare(cython.longlong)
@@ -105,11 +105,11 @@ def survey_by_address(data: Any, count: int, base_timestamp: int) -> RecordSurve
             if address is cython.NULL or length < 1 or length > end - address:
                 return None
             record_end = address + length
-            # Behind the attributes, which mean nothing yet.
+            # Behind the attributes, which are unused.
             address = _read_zigzag(address + 1, record_end, 10, cython.address(timestamp_delta))
             if address is cython.NULL:
                 return None
-            # Added as unsigned: C leaves open what a signed sum is that overflows.
+            # Added as unsigned: in C a signed overflow is undefined.
             total = base_timestamp
             total += timestamp_delta
             timestamp = total
@@ -145,7 +145,7 @@ def survey_by_address(data: Any, count: int, base_timestamp: int) -> RecordSurve
 
 
 def _read_zigzag(address: Any, end: Any, longest: int, value: Any) -> Any:
-    """Read a number of at most ``longest`` bytes; the address behind it, NULL where it is malformed."""
+    """Read a number of at most ``longest`` bytes; return the address behind it, NULL if it is malformed."""
     read = 0
     for index in range(longest):
         if address >= end:
@@ -155,7 +155,7 @@ def _read_zigzag(address: Any, end: Any, longest: int, value: Any) -> Any:
         read |= (byte & 0x7F) << (7 * index)
         if byte < 0x80:
             if longest == 5:
-                # What a fifth byte has beyond 32 bits is dropped, as Java drops it.
+                # Bits of a fifth byte beyond 32 bits are dropped, as in Java.
                 read = cython.cast(cython.uint, read)
             value[0] = (read >> 1) ^ -(read & 1)
             return address
@@ -163,7 +163,7 @@ def _read_zigzag(address: Any, end: Any, longest: int, value: Any) -> Any:
 
 
 def _skip_nullable(address: Any, end: Any) -> Any:
-    """The address behind a key or value, NULL where it does not end before ``end``."""
+    """Return the address behind a key or value, NULL if it does not end before ``end``."""
     size = cython.declare(cython.longlong)
     address = _read_zigzag(address, end, 5, cython.address(size))
     if address is cython.NULL or size > end - address:
@@ -172,7 +172,7 @@ def _skip_nullable(address: Any, end: Any) -> Any:
 
 
 def _skip_headers(address: Any, end: Any, count: int) -> Any:
-    """The address behind ``count`` headers, NULL where one is malformed."""
+    """Return the address behind ``count`` headers, NULL if one is malformed."""
     if count < 0 or count > end - address:
         return cython.NULL
     for _ in range(count):

@@ -1,11 +1,11 @@
-"""Compiled. Variable-length integers as Kafka's record format and flexible messages write them.
+"""Compiled. Variable-length integers of Kafka's record format and flexible messages.
 
 ``varint`` and ``varlong`` are zig-zag encoded (32 and 64 bits), as in ``org.apache.kafka.common.utils.ByteUtils``;
 ``unsigned_varint`` is not (KIP-482). Seven bits a byte, least significant first; a high bit of 1 means that more bytes
 follow.
 
-Decoders take a buffer and a position and return the value and the position behind it. Their input is not trusted: bytes
-that end too early or go on too long raise :class:`~aioproducer.errors.ProtocolError`.
+Decoders take a buffer and a position, and return the value and the position behind it. Their input is not trusted: an
+encoding that ends too early or is too long raises :class:`~aioproducer.errors.ProtocolError`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ INT64_MAX = 2**63 - 1
 UINT32_MAX = 2**32 - 1
 
 SMALL_VARINT_COUNT = 1024
-"""``SMALL_VARINTS`` holds the encodings of 0 up to this: more would take milliseconds of every import."""
+"""``SMALL_VARINTS`` has the encodings of 0 to this number: more would add milliseconds to every import."""
 
 
 def _encode_zigzagged(value: int) -> bytes:
@@ -39,7 +39,7 @@ SMALL_VARINTS: tuple[bytes, ...] = tuple([_encode_zigzagged(value << 1) for valu
 
 
 def encode_varint(value: int) -> bytes:
-    """The zig-zag encoding of a signed 32-bit integer.
+    """Return the zig-zag encoding of a signed 32-bit integer.
 
     Raises:
         OverflowError: ``value`` does not fit 32 bits.
@@ -52,7 +52,7 @@ def encode_varint(value: int) -> bytes:
 
 
 def encode_varlong(value: int) -> bytes:
-    """The zig-zag encoding of a signed 64-bit integer.
+    """Return the zig-zag encoding of a signed 64-bit integer.
 
     Raises:
         OverflowError: ``value`` does not fit 64 bits.
@@ -65,7 +65,7 @@ def encode_varlong(value: int) -> bytes:
 
 
 def encode_unsigned_varint(value: int) -> bytes:
-    """The encoding of an unsigned 32-bit integer, without zig-zag.
+    """Return the encoding of an unsigned 32-bit integer, without zig-zag.
 
     Raises:
         OverflowError: ``value`` is negative or does not fit 32 bits.
@@ -76,7 +76,7 @@ def encode_unsigned_varint(value: int) -> bytes:
 
 
 def size_of_varint(value: int) -> int:
-    """How many bytes ``encode_varint(value)`` takes; also right for ``encode_varlong``."""
+    """Return the size of ``encode_varint(value)`` in bytes; also correct for ``encode_varlong``."""
     zigzagged = value << 1 if value >= 0 else (~value << 1) | 1
     return (zigzagged.bit_length() + 6) // 7 or 1
 
@@ -85,7 +85,7 @@ size_of_varlong = size_of_varint
 
 
 def size_of_unsigned_varint(value: int) -> int:
-    """How many bytes ``encode_unsigned_varint(value)`` takes."""
+    """Return the size of ``encode_unsigned_varint(value)`` in bytes."""
     return (value.bit_length() + 6) // 7 or 1
 
 
@@ -119,7 +119,7 @@ def decode_varlong(buffer: Buffer, position: int) -> tuple[int, int]:
 
 
 def _decode(buffer: Buffer, position: int, longest: int, mask: int) -> tuple[int, int]:
-    """Read at most ``longest`` bytes; bits beyond ``mask`` in the last one are dropped, as Java's shifts drop them."""
+    """Read at most ``longest`` bytes; bits beyond ``mask`` in the last one are dropped, as by Java's shifts."""
     end = len(buffer)
     if position < 0:
         raise ProtocolError(f"a variable-length integer cannot start at position {position}")
@@ -132,4 +132,4 @@ def _decode(buffer: Buffer, position: int, longest: int, mask: int) -> tuple[int
         value |= (byte & 0x7F) << (7 * index)
         if byte < 0x80:
             return value & mask, position
-    raise ProtocolError(f"a variable-length integer is longer than {longest} bytes")
+    raise ProtocolError(f"a variable-length integer has more than {longest} bytes")

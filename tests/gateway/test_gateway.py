@@ -135,7 +135,7 @@ async def test_a_client_that_never_reads_is_reset(scene, caplog):
     broker.send(fetch_response(1, 5_000_000))
     await broker.end()
     await until(lambda: not gateway.metrics()["connections"])
-    assert "has taken nothing for 0.1 s; its connection is reset" in caplog.text
+    assert "the client has read nothing for 0.1 s" in caplog.text
 
 
 async def test_a_broker_that_never_reads_is_left(scene, caplog):
@@ -147,7 +147,7 @@ async def test_a_broker_that_never_reads_is_left(scene, caplog):
     await client.end()
     broker.transport.resume_reading()
     await broker.end()
-    assert "The broker has taken nothing of" in caplog.text
+    assert "the broker has read nothing for" in caplog.text
 
 
 async def test_requests_that_nobody_answers_are_bounded(scene):
@@ -177,8 +177,8 @@ async def test_a_broker_that_never_answers_is_left(scene, caplog):
     await client.end()
     await broker.end()
     await until(lambda: not gateway.metrics()["connections"])
-    assert "The broker has not answered 5 requests of" in caplog.text
-    assert "for 0.1 s; the connection is reset" in caplog.text
+    assert "it has not answered 5 requests of" in caplog.text
+    assert "for 0.1 s" in caplog.text
 
 
 @pytest.mark.parametrize("stop", [False, True])
@@ -266,7 +266,7 @@ def test_each_answer_gives_the_broker_its_time_again(caplog):
         await asyncio.sleep(101)
         assert client.lost
         assert gateway.metrics()["connections"] == 0
-        assert "The broker has not answered 2 requests" in caplog.text
+        assert "it has not answered 2 requests" in caplog.text
         caplog.clear()
 
         client, broker = await scene.pair(gateway)
@@ -441,7 +441,7 @@ async def test_a_broker_that_falls_silent_in_an_answer_after_a_bad_request(scene
     broker.send(heartbeat_response(1)[:10])
     await client.end()
     await broker.end()
-    assert "The broker has not answered 1 request of" in caplog.text
+    assert "it has not answered 1 request of" in caplog.text
 
 
 async def test_a_broker_that_never_answers_what_was_before_a_bad_request(scene, caplog):
@@ -452,7 +452,7 @@ async def test_a_broker_that_never_answers_what_was_before_a_bad_request(scene, 
     await client.end()
     await broker.end()
     await until(lambda: not gateway.metrics()["connections"])
-    assert "The broker has not answered 1 request of" in caplog.text
+    assert "it has not answered 1 request of" in caplog.text
 
 
 async def test_responses_before_a_bad_one_reach_the_client(scene, caplog):
@@ -465,7 +465,7 @@ async def test_responses_before_a_bad_one_reach_the_client(scene, caplog):
     await client.end()
     assert client.received == heartbeat_response(1)
     await broker.end()
-    assert "answers the request 9, while the request 2 was next" in caplog.text
+    assert "answered the request 9 instead of 2, which is next" in caplog.text
 
 
 async def test_a_connector_that_fails_in_another_way(scene, caplog):
@@ -563,7 +563,7 @@ async def test_what_a_closed_client_does_not_take_is_dropped_in_time(scene):
     [
         (b"\xff\xff\xff\xff", "which sent a request of -1 bytes"),
         (struct.pack(">i", 104_857_601), "which sent a request of 104857601 bytes"),
-        (b"GET / HTTP/1.1\r\n", "does the client speak another protocol here"),
+        (b"GET / HTTP/1.1\r\n", "it may use another protocol than Kafka's"),
         (struct.pack(">ihhi", 100, 3, 99, 1), "API key 3 in version 99"),
     ],
 )
@@ -587,7 +587,7 @@ async def test_a_broker_that_sends_no_responses_is_left(scene, caplog):
     broker.send(b"\x15\x03\x03\x00\x02\x02\x50")
     assert await client.end() is None
     await broker.end()
-    assert "it speaks TLS there (security.protocol=SSL)" in caplog.text
+    assert "it expects TLS, so set security.protocol=SSL" in caplog.text
 
 
 async def test_clients_are_bounded(scene, caplog):
@@ -600,7 +600,7 @@ async def test_clients_are_bounded(scene, caplog):
         with contextlib.suppress(ConnectionResetError):
             await (await scene.client(gateway)).end()
     assert gateway.metrics()["connections_refused"] == 2
-    assert caplog.text.count("is refused: there are 2 clients already (max_connections)") == 1
+    assert caplog.text.count("there are 2 clients already (max_connections)") == 1
     first.transport.close()
     await until(lambda: gateway.metrics()["connections"] == 1)
     client, broker = await scene.pair(gateway)
@@ -643,7 +643,7 @@ async def test_stopping_has_a_deadline(scene, caplog):
     await gateway.stop(0.05)
     await client.end()
     await broker.end()
-    assert "Not done after 0.05 s, and reset: 1 connection" in caplog.text
+    assert "Resetting 1 connection that did not finish within 0.05 s" in caplog.text
 
 
 async def test_stopping_while_the_broker_is_being_connected(scene):

@@ -366,7 +366,7 @@ def test_a_broker_that_speaks_tls_to_a_gateway_that_does_not(cluster, caplog):
                 return await client.receive_end()
 
         assert asyncio.run(ask()) == b""
-    assert "it speaks TLS there (security.protocol=SSL)" in caplog.text
+    assert "it expects TLS, so set security.protocol=SSL" in caplog.text
 
 
 JAAS = 'org.apache.kafka.common.security.plain.PlainLoginModule required user_alice="secret";'

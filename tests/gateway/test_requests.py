@@ -94,13 +94,13 @@ def test_a_request_of_old_has_its_acks_first():
 def test_a_produce_request_that_ends_before_its_acks_is_refused(size):
     _, stream = streaming()
     data = struct.pack(">ihhih", size, 0, 9, 1, 1000) + bytes(size - 10 if size > 10 else 0)
-    assert "a Produce request ends before its acks" in refusal(stream, data)
+    assert "a Produce request that ends before its acks" in refusal(stream, data)
 
 
 @settings(max_examples=50)
 @given(cuts, st.sampled_from([6, 7, 300, 32767]))
 def test_an_unknown_version_of_api_versions_is_made_one_that_no_broker_has(cuts, version):
-    """A broker that had it would answer in a way that nobody here can read; so it says which versions it has."""
+    """The gateway could not read the response of a broker with that version; now the broker returns its versions."""
     sent = bytearray(frame(ApiVersionsRequest(client_software_name="x"), 5))
     struct.pack_into(">h", sent, 6, version)
     exchange, stream = streaming()
@@ -120,11 +120,11 @@ def test_what_clients_are_not_offered_is_refused(api_key, version):
 @pytest.mark.parametrize(
     ("size", "text"),
     [
-        (-1, "a request of -1 bytes: at least 8 and at most 1000000 can be"),
+        (-1, "a request of -1 bytes (minimum 8, maximum 1000000)"),
         (MAX + 1, "a request of 1000001 bytes"),
-        (2**31 - 1, "does the client speak another protocol here"),
-        (7, "a request of 7 bytes is too short for its header"),
-        (0, "a request of 0 bytes is too short"),
+        (2**31 - 1, "it may use another protocol than Kafka's"),
+        (7, "a request of 7 bytes, too short for its header"),
+        (0, "a request of 0 bytes, too short"),
     ],
 )
 def test_a_size_that_cannot_be_is_refused(size, text):

@@ -260,19 +260,19 @@ def test_sasl_is_offered_unless_the_gateway_authenticates_itself(version, sasl_p
 @pytest.mark.parametrize(
     ("expected", "data", "text"),
     [
-        ([], struct.pack(">ii", 4, 1), "a response of 4 bytes that nobody waits for"),
-        ([Expected(1, 18, 3)], b"\x15\x03\x03\x00\x02", r"a TLS alert: it speaks TLS there \(security.protocol=SSL\)"),
-        ([Expected(1, 12, 4)], struct.pack(">i", 3), "a response of 3 bytes that nobody waits for"),
-        ([Expected(1, 12, 4)], struct.pack(">i", -5), "a response of -5 bytes that nobody waits for"),
-        ([Expected(1, 12, 4)], struct.pack(">ii", 8, 2), "answers the request 2, while the request 1 was next"),
-        ([Expected(1, 3, 0)], struct.pack(">iii", 8, 1, 1), "a METADATA response ends before its addresses"),
-        ([Expected(1, 0, 12)], struct.pack(">iiB", 5, 1, 0), "a message ends inside one of its fields"),
+        ([], struct.pack(">ii", 4, 1), "a response of 4 bytes without a request"),
+        ([Expected(1, 18, 3)], b"\x15\x03\x03\x00\x02", r"a TLS alert: it expects TLS, so set security.protocol=SSL"),
+        ([Expected(1, 12, 4)], struct.pack(">i", 3), "a response of 3 bytes without a request"),
+        ([Expected(1, 12, 4)], struct.pack(">i", -5), "a response of -5 bytes without a request"),
+        ([Expected(1, 12, 4)], struct.pack(">ii", 8, 2), "answered the request 2 instead of 1, which is next"),
+        ([Expected(1, 3, 0)], struct.pack(">iii", 8, 1, 1), "the METADATA response ends before its addresses"),
+        ([Expected(1, 0, 12)], struct.pack(">iiB", 5, 1, 0), "the message ends inside a field"),
         ([Expected(1, 3, 0)], struct.pack(">iiii", 50, 1, 1, 0) + b"\x00\x01\xff" + bytes(31), "is not UTF-8"),
         ([Expected(1, 3, 12)], struct.pack(">ii", 200_000, 1) + b"\x00" * 5 + b"\x02" + bytes(4) + b"\xff\xff\x7f"
-         + bytes(110_000), "a METADATA response has more than 100000 bytes that would have to be held"),
+         + bytes(110_000), "the METADATA response has more than 100000 bytes that must be held"),
         ([Expected(1, 0, 12)], struct.pack(">iiBBiBBB", 13, 1, 0, 1, 0, 1, 0, 9), "ends inside a tagged field"),
         ([Expected(1, 3, 0)], struct.pack(">iiiihc", 17, 1, 1, 1, 1, b"b") + bytes(2), "ends before its addresses"),
-        ([Expected(1, 18, 3)], struct.pack(">ii", 200_000, 1), "a API_VERSIONS response has more than"),
+        ([Expected(1, 18, 3)], struct.pack(">ii", 200_000, 1), "the API_VERSIONS response has more than"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_a_response_is_refused(expected, data, text):
@@ -285,21 +285,21 @@ def test_a_large_response_that_ends_early_is_refused():
     frame = response_frame(FetchResponse(responses=[FetchableTopicResponse(topic_id=bytes(16))]), 18)
     cut = struct.pack(">i", len(frame) - 4 - 10) + frame[4:-10]
     passing = Passing(None, Expected(7, 1, 18), whole_limit=0)
-    with pytest.raises(ProtocolError, match="a FETCH response ends before its addresses"):
+    with pytest.raises(ProtocolError, match="the FETCH response ends before its addresses"):
         passing.feed([cut])
 
 
 def test_more_behind_a_large_response_than_may_be_held_is_refused():
     frame = response_frame(FetchResponse(node_endpoints=[NodeEndpoint(host="b" * 200)]), 18)
     passing = Passing(None, Expected(7, 1, 18), max_held=100)
-    with pytest.raises(ProtocolError, match="a FETCH response has more than 100 bytes that would have to be held"):
+    with pytest.raises(ProtocolError, match="the FETCH response has more than 100 bytes that must be held"):
         passing.feed([frame])
 
 
 def test_a_frame_that_would_be_too_large_is_refused():
     frame = response_frame(MetadataResponse(brokers=[MetadataResponseBroker(host="b", port=1)]), 12)
     passing = Passing(lambda host, port: ("longer", port), Expected(7, 3, 12))
-    with pytest.raises(ProtocolError, match=f"a response of {2**31 + 4} bytes with its new addresses is larger than"):
+    with pytest.raises(ProtocolError, match=f"the response has {2**31 + 4} bytes, more than a frame may have"):
         passing.feed([struct.pack(">i", 2**31 - 1) + frame[4:]])
 
 

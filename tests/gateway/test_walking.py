@@ -81,9 +81,9 @@ def test_neighbours_of_fixed_size_are_skipped_at_once():
 @pytest.mark.parametrize(
     ("generator", "data", "text"),
     [
-        (walk_varint(), b"\xff" * 5, "a varint goes on after 5 bytes"),
-        (walk_length(struct.Struct(">h")), b"\xff\xfe", "a length is -2"),
-        (walk_sized(struct.Struct(">i")), b"\x80\x00\x00\x00", "a length is -2147483648"),
+        (walk_varint(), b"\xff" * 5, "a varint has more than 5 bytes"),
+        (walk_length(struct.Struct(">h")), b"\xff\xfe", "invalid length -2"),
+        (walk_sized(struct.Struct(">i")), b"\x80\x00\x00\x00", "invalid length -2147483648"),
     ],
 )
 def test_what_cannot_be_a_length_is_refused(generator, data, text):

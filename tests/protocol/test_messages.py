@@ -62,7 +62,7 @@ def test_full_extreme_and_empty_messages_of_every_version(
 def test_other_versions_are_rejected(message_class: type[Message]) -> None:
     versions = message_class.schema.versions
     for version in (versions[0] - 1, versions[-1] + 1):
-        text = f"{message_class.__name__} has no version {version}, only {versions[0]} to {versions[-1]}"
+        text = f"{message_class.__name__} has no version {version}: use {versions[0]} to {versions[-1]}"
         with pytest.raises(UnsupportedVersionError, match=text):
             encode(message_class(), version)
         with pytest.raises(UnsupportedVersionError, match=text):

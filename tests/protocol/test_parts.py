@@ -112,7 +112,7 @@ def test_impossible_counts_are_rejected_before_anything_is_read() -> None:
     version = 1
     data = frame(response(version, []), version)
     data[-4:] = (2**31 - 1).to_bytes(4, "big")
-    with pytest.raises(ProtocolError, match=r"MetadataResponse.topics of version 1 claims 2147483647 elements"):
+    with pytest.raises(ProtocolError, match=r"MetadataResponse.topics of version 1 states 2147483647 elements"):
         list(in_parts(data, version).elements())
     data[-4:] = b"\xff" * 4
     with pytest.raises(ProtocolError, match=r"MetadataResponse.topics of version 1 is null"):

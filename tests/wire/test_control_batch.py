@@ -115,7 +115,7 @@ def test_more_than_one_record_is_rejected() -> None:
 
 
 def test_a_data_batch_is_rejected() -> None:
-    with pytest.raises(ValueError, match="is no control batch"):
+    with pytest.raises(ValueError, match="is not a control batch"):
         read_control_record(RecordBatch(b"".join(encode_batch([SimpleRecord(0)]))))
 
 

@@ -271,8 +271,7 @@ class Server:
         if self._loop.time() >= due:
             if connection.expire():
                 _logger.info("Closing the connection %s: idle for %s s", connection.id, self._max_idle)
-            # The connection has the same time again to end; one with a request that is being answered or throttled is not
-            # idle.
+            # The connection has the same time again to end. A connection with a request in progress is not idle.
             self.active(connection)
             due = next(iter(self._last_used.values())) + self._max_idle
         self._idle_timer = self._loop.call_at(due, self._close_idle)

@@ -1,4 +1,4 @@
-"""The messages, a module for each family; the structs inside of them are imported from there."""
+"""The messages, a module for each family; their structs are imported from there."""
 
 from __future__ import annotations
 
@@ -216,8 +216,8 @@ __all__ = [
     "WriteTxnMarkersResponse",
 ]
 
-# Where each message is declared. A producer needs few of them: a module is imported when the first of its messages is
-# asked for.
+# The module of each message. A producer needs few of them: a module is imported at the first use of one of its
+# messages.
 _HOMES = {
     "AddOffsetsToTxnRequest": "transactions",
     "AddOffsetsToTxnResponse": "transactions",

@@ -1,4 +1,4 @@
-"""ApiVersions: what client and broker can say to each other (KIP-35, KIP-511, KIP-584)."""
+"""ApiVersions: the requests and features that client and broker have in common (KIP-35, KIP-511, KIP-584)."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class FinalizedFeatureKey(Struct):
 class ApiVersionsResponse(Response, api_key=18, versions="0-5", flexible="3+"):
     """The requests and versions that a broker knows, and the features of its cluster (KIP-584).
 
-    ``finalized_features_epoch`` is -1 where it is unknown.
+    ``finalized_features_epoch`` is -1 if it is unknown.
     """
 
     error_code: int = int16("0+")
@@ -55,9 +55,9 @@ class ApiVersionsResponse(Response, api_key=18, versions="0-5", flexible="3+"):
 
 
 class ApiVersionsRequest(Request[ApiVersionsResponse], api_key=18, versions="0-5", flexible="3+"):
-    """Which requests and versions a broker knows, and who is asking.
+    """Request the APIs and versions of a broker, and send the client's software name and version.
 
-    From version 5 on the client can say which cluster and node it expects at this address (KIP-1242).
+    From version 5 on the client can state the cluster and node that it expects at this address (KIP-1242).
     """
 
     client_software_name: str = string("3+", ignorable=True)

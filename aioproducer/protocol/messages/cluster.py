@@ -26,7 +26,7 @@ class DescribeClusterBroker(Struct):
 
 
 class DescribeClusterResponse(Response, api_key=60, versions="0-2", flexible="0+"):
-    """The nodes of the kind asked for, and the cluster's id."""
+    """The nodes of the requested kind, and the cluster's id."""
 
     throttle_time_ms: int = int32("0+")
     error_code: int = int16("0+")

@@ -17,7 +17,7 @@ from aioproducer.protocol.schema import (
 
 
 class DescribeConfigsSynonym(Struct):
-    """Where else the value of a key could come from, strongest first."""
+    """The other sources of a key's value, strongest first."""
 
     name: str = string("1+")
     value: str | None = string("1+", nullable="0+")
@@ -25,7 +25,7 @@ class DescribeConfigsSynonym(Struct):
 
 
 class DescribeConfigsResourceResult(Struct):
-    """A key, its value, and where that comes from (Kafka's ``ConfigSource``)."""
+    """A key, its value, and the value's source (Kafka's ``ConfigSource``)."""
 
     name: str = string("0+")
     value: str | None = string("0+", nullable="0+")
@@ -38,7 +38,7 @@ class DescribeConfigsResourceResult(Struct):
 
 
 class DescribeConfigsResult(Struct):
-    """One resource's configuration, or why it cannot be told."""
+    """One resource's configuration, or the error."""
 
     error_code: int = int16("0+")
     error_message: str | None = string("0+", nullable="0+")
@@ -48,14 +48,14 @@ class DescribeConfigsResult(Struct):
 
 
 class DescribeConfigsResponse(Response, api_key=32, versions="1-4", flexible="4+"):
-    """The configuration of the resources asked for; sensitive values are None."""
+    """The configuration of the requested resources; sensitive values are ``None``."""
 
     throttle_time_ms: int = int32("0+")
     results: list[DescribeConfigsResult] = array(DescribeConfigsResult, "0+")
 
 
 class DescribeConfigsResource(Struct):
-    """A resource; ``configuration_keys`` None asks for all keys."""
+    """A resource; ``configuration_keys`` is ``None`` for all keys."""
 
     resource_type: int = int8("0+")
     resource_name: str = string("0+")
@@ -63,7 +63,7 @@ class DescribeConfigsResource(Struct):
 
 
 class DescribeConfigsRequest(Request[DescribeConfigsResponse], api_key=32, versions="1-4", flexible="4+"):
-    """The configuration of some resources.
+    """Request the configuration of some resources.
 
     ``resource_type`` is Kafka's ``ConfigResource.Type``: 2 topic, 4 broker, 8 broker logger, 16 client metrics, 32
     group.
@@ -91,7 +91,7 @@ class IncrementalAlterConfigsResponse(Response, api_key=44, versions="0-1", flex
 
 
 class AlterableConfig(Struct):
-    """What to do with a key: set (0), delete (1), append to (2) or subtract from (3) its value."""
+    """The operation on a key's value: set (0), delete (1), append to (2) or subtract from (3)."""
 
     name: str = string("0+")
     config_operation: int = int8("0+")

@@ -1,6 +1,6 @@
-"""What members of a consumer group tell each other in the bytes fields of JoinGroup and SyncGroup.
+"""The bytes fields of JoinGroup and SyncGroup through which members of a consumer group communicate.
 
-With its version before it: see ``encode_version_prefixed``.
+A version precedes each message: see ``encode_version_prefixed``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class TopicPartition(Struct):
 
 
 class ConsumerProtocolSubscription(Data, versions="0-3"):
-    """What a member wants to read, and, to be rebalanced cooperatively, what it reads now (KIP-429)."""
+    """A member's topics and, for cooperative rebalancing, its current partitions (KIP-429)."""
 
     topics: list[str] = array(STRING, "0+")
     user_data: bytes | None = binary("0+", nullable="0+", default=None)
@@ -35,7 +35,7 @@ class ConsumerProtocolSubscription(Data, versions="0-3"):
 
 
 class ConsumerProtocolAssignment(Data, versions="0-3"):
-    """What a member is to read."""
+    """The partitions that a member reads."""
 
     assigned_partitions: list[TopicPartition] = array(TopicPartition, "0+")
     user_data: bytes | None = binary("0+", nullable="0+", default=None)

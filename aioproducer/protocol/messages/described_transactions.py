@@ -26,7 +26,7 @@ class TopicData(Struct):
 class TransactionState(Struct):
     """One transactional id: its producer and its last transaction.
 
-    While the transaction ends, ``topics`` has the partitions that have no marker yet. Times are in milliseconds.
+    While the transaction is ending, ``topics`` has the partitions without a marker. Times are in milliseconds.
     """
 
     error_code: int = int16("0+")
@@ -40,7 +40,7 @@ class TransactionState(Struct):
 
 
 class DescribeTransactionsResponse(Response, api_key=65, versions="0", flexible="0+"):
-    """The transactional ids asked for, each with an error code of its own."""
+    """The requested transactional ids, each with its own error code."""
 
     throttle_time_ms: int = int32("0+")
     transaction_states: list[TransactionState] = array(TransactionState, "0+")

@@ -22,7 +22,7 @@ from aioproducer.protocol.schema import (
 
 
 class EpochEndOffset(Struct):
-    """Where a leader epoch ends; -1 where unknown."""
+    """The end of a leader epoch; -1 if unknown."""
 
     epoch: int = int32("12+", default=-1)
     end_offset: int = int64("12+", default=-1)
@@ -36,14 +36,14 @@ class SnapshotId(Struct):
 
 
 class AbortedTransaction(Struct):
-    """A transaction whose records a reader of committed records skips from ``first_offset`` on."""
+    """A transaction whose records are skipped by a reader of committed records, from ``first_offset`` on."""
 
     producer_id: int = int64("4+")
     first_offset: int = int64("4+")
 
 
 class PartitionData(Struct):
-    """What was read of one partition; ``records`` is a view of the frame it came in."""
+    """The data of one partition; ``records`` is a view of the received frame."""
 
     partition_index: int = int32("0+")
     error_code: int = int16("0+")
@@ -61,7 +61,7 @@ class PartitionData(Struct):
 
 
 class FetchableTopicResponse(Struct):
-    """What was read of one topic."""
+    """The data of one topic."""
 
     topic: str = string("0-12", ignorable=True)
     topic_id: bytes = uuid("13+", ignorable=True)
@@ -69,9 +69,9 @@ class FetchableTopicResponse(Struct):
 
 
 class FetchResponse(Response, api_key=1, versions="4-18", flexible="12+"):
-    """Batches as the log holds them.
+    """Batches as stored in the log.
 
-    The first batch may begin before the offset asked for, and the last one may be cut off anywhere.
+    The first batch may begin before the requested offset, and the last one may be cut off anywhere.
     """
 
     throttle_time_ms: int = int32("1+", ignorable=True)
@@ -82,16 +82,16 @@ class FetchResponse(Response, api_key=1, versions="4-18", flexible="12+"):
 
 
 class ReplicaState(Struct):
-    """Who follows, where the request is a follower's (KIP-903)."""
+    """The follower, if a follower sent the request (KIP-903)."""
 
     replica_id: int = int32("15+", default=-1)
     replica_epoch: int = int64("15+", default=-1)
 
 
 class FetchPartition(Struct):
-    """From where to read one partition, and how much at most.
+    """The offset from which one partition is read, and the maximum size.
 
-    The tagged fields, ``last_fetched_epoch`` and ``log_start_offset`` are a follower's.
+    The tagged fields, ``last_fetched_epoch`` and ``log_start_offset`` belong to followers.
     """
 
     partition: int = int32("0+")
@@ -105,7 +105,7 @@ class FetchPartition(Struct):
 
 
 class FetchTopic(Struct):
-    """What to read of one topic."""
+    """The partitions to read of one topic."""
 
     topic: str = string("0-12", ignorable=True)
     topic_id: bytes = uuid("13+", ignorable=True)
@@ -123,9 +123,10 @@ class ForgottenTopic(Struct):
 class FetchRequest(Request[FetchResponse], api_key=1, versions="4-18", flexible="12+"):
     """Read batches from given offsets on, waiting up to ``max_wait_ms`` for ``min_bytes`` of them.
 
-    ``session_id`` and ``session_epoch`` belong to incremental fetch sessions (KIP-227); 0 and -1 ask for none. Topics
-    go by name up to version 12, by id from 13 (KIP-516). ``isolation_level`` 1 hides records of open and aborted
-    transactions.
+    ``session_id`` and ``session_epoch`` belong to incremental fetch sessions (KIP-227); 0 and -1 stand for no session.
+    Topics are identified by name up to version 12, by id from 13 (KIP-516). ``isolation_level`` 1 hides records of open
+    and
+    aborted transactions.
     """
 
     cluster_id: str | None = string("12+", nullable="12+", default=None, ignorable=True, tag=0)

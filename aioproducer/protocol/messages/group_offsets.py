@@ -1,4 +1,4 @@
-"""The offsets that a consumer group keeps: OffsetCommit and OffsetFetch."""
+"""The committed offsets of a consumer group: OffsetCommit and OffsetFetch."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from aioproducer.protocol.schema import (
 
 
 class OffsetCommitResponsePartition(Struct):
-    """Whether one partition's offset was kept."""
+    """The result for one partition's offset."""
 
     partition_index: int = int32("0+")
     error_code: int = int16("0+")
 
 
 class OffsetCommitResponseTopic(Struct):
-    """Whether one topic's offsets were kept."""
+    """The results for one topic's offsets."""
 
     name: str = string("0-9", ignorable=True)
     topic_id: bytes = uuid("10+", ignorable=True)
@@ -33,14 +33,14 @@ class OffsetCommitResponseTopic(Struct):
 
 
 class OffsetCommitResponse(Response, api_key=8, versions="2-10", flexible="8+"):
-    """Whether each offset was kept."""
+    """The result for each offset."""
 
     throttle_time_ms: int = int32("3+", ignorable=True)
     topics: list[OffsetCommitResponseTopic] = array(OffsetCommitResponseTopic, "0+")
 
 
 class OffsetCommitRequestPartition(Struct):
-    """The offset of the next record to read of one partition, and whatever text the consumer adds."""
+    """The offset of the next record to read of one partition, and a text of the consumer."""
 
     partition_index: int = int32("0+")
     committed_offset: int = int64("0+")
@@ -57,7 +57,7 @@ class OffsetCommitRequestTopic(Struct):
 
 
 class OffsetCommitRequest(Request[OffsetCommitResponse], api_key=8, versions="2-10", flexible="8+"):
-    """Keep a group's offsets. Topics go by name up to version 9, by id from 10."""
+    """Store a group's offsets. Topics are identified by name up to version 9, by id from 10."""
 
     group_id: str = string("0+")
     generation_id_or_member_epoch: int = int32("1+", default=-1, ignorable=True)
@@ -111,7 +111,7 @@ class OffsetFetchResponseGroup(Struct):
 
 
 class OffsetFetchResponse(Response, api_key=9, versions="1-10", flexible="6+"):
-    """The offsets kept; -1 where there is none."""
+    """The committed offsets; -1 if there is none."""
 
     throttle_time_ms: int = int32("3+", ignorable=True)
     topics: list[OffsetFetchResponseTopic] = array(OffsetFetchResponseTopic, "0-7")
@@ -135,7 +135,7 @@ class OffsetFetchRequestTopics(Struct):
 
 
 class OffsetFetchRequestGroup(Struct):
-    """What to look up of one group."""
+    """The offsets to look up of one group."""
 
     group_id: str = string("8+")
     member_id: str | None = string("9+", nullable="9+", default=None, ignorable=True)
@@ -144,10 +144,11 @@ class OffsetFetchRequestGroup(Struct):
 
 
 class OffsetFetchRequest(Request[OffsetFetchResponse], api_key=9, versions="1-10", flexible="6+"):
-    """The offsets that groups keep; ``topics`` None asks for all of a group's.
+    """Request the committed offsets of groups; ``topics`` is ``None`` for all of a group's.
 
-    One group in ``group_id`` and ``topics`` up to version 7, several in ``groups`` from 8. ``require_stable`` waits
-    for open transactions that commit offsets (KIP-447).
+    One group in ``group_id`` and ``topics`` up to version 7, several in ``groups`` from 8. ``require_stable`` waits for
+    open
+    transactions that commit offsets (KIP-447).
     """
 
     group_id: str = string("0-7")
@@ -171,7 +172,7 @@ class OffsetDeleteResponseTopic(Struct):
 
 
 class OffsetDeleteResponse(Response, api_key=47, versions="0"):
-    """Whether each offset was deleted, or why none was."""
+    """Whether each offset was deleted, or the error for all of them."""
 
     error_code: int = int16("0+")
     throttle_time_ms: int = int32("0+", ignorable=True)
@@ -192,7 +193,7 @@ class OffsetDeleteRequestTopic(Struct):
 
 
 class OffsetDeleteRequest(Request[OffsetDeleteResponse], api_key=47, versions="0"):
-    """Delete offsets that a group keeps, of topics that its members do not read (KIP-496)."""
+    """Delete a group's offsets of topics that its members do not read (KIP-496)."""
 
     group_id: str = string("0+")
     topics: list[OffsetDeleteRequestTopic] = array(OffsetDeleteRequestTopic, "0+")

@@ -18,7 +18,7 @@ from aioproducer.protocol.schema import (
 
 
 class Coordinator(Struct):
-    """The coordinator of one key, or why there is none."""
+    """The coordinator of one key, or the error."""
 
     key: str = string("4+")
     node_id: int = int32("4+")
@@ -29,7 +29,7 @@ class Coordinator(Struct):
 
 
 class FindCoordinatorResponse(Response, api_key=10, versions="0-6", flexible="3+"):
-    """The coordinators, in the fields of their own up to version 3, in ``coordinators`` from 4."""
+    """The coordinators: in the response's own fields up to version 3, in ``coordinators`` from 4."""
 
     throttle_time_ms: int = int32("1+", ignorable=True)
     error_code: int = int16("0-3")
@@ -41,7 +41,7 @@ class FindCoordinatorResponse(Response, api_key=10, versions="0-6", flexible="3+
 
 
 class FindCoordinatorRequest(Request[FindCoordinatorResponse], api_key=10, versions="0-6", flexible="3+"):
-    """Which broker coordinates a group (``key_type`` 0), transactional id (1) or share group (2).
+    """Find the broker that coordinates a group (``key_type`` 0), transactional id (1) or share group (2).
 
     One in ``key`` up to version 3, several in ``coordinator_keys`` from 4 (KIP-699).
     """
@@ -52,7 +52,7 @@ class FindCoordinatorRequest(Request[FindCoordinatorResponse], api_key=10, versi
 
 
 class JoinGroupResponseMember(Struct):
-    """A member and what it says to the chosen assignor."""
+    """A member and its metadata for the chosen assignor."""
 
     member_id: str = string("0+")
     group_instance_id: str | None = string("5+", nullable="5+", default=None, ignorable=True)
@@ -74,17 +74,17 @@ class JoinGroupResponse(Response, api_key=11, versions="0-9", flexible="6+"):
 
 
 class JoinGroupRequestProtocol(Struct):
-    """An assignor that the member supports, with what it has to say to it."""
+    """An assignor that the member supports, with the member's metadata for it."""
 
     name: str = string("0+")
     metadata: bytes = binary("0+")
 
 
 class JoinGroupRequest(Request[JoinGroupResponse], api_key=11, versions="0-9", flexible="6+"):
-    """Become, or stay, a member of a group while it rebalances.
+    """Become or stay a member of a group while it rebalances.
 
-    An empty ``member_id`` asks for a new one; from version 4 on the broker refuses the first request with
-    MEMBER_ID_REQUIRED and names the id to come back with (KIP-394).
+    An empty ``member_id`` requests a new one. From version 4 on the broker refuses the first request with
+    MEMBER_ID_REQUIRED and returns the id for the next one (KIP-394).
     """
 
     group_id: str = string("0+")
@@ -115,7 +115,7 @@ class SyncGroupRequestAssignment(Struct):
 
 
 class SyncGroupRequest(Request[SyncGroupResponse], api_key=14, versions="0-5", flexible="4+"):
-    """Hand in the assignments, which only the leader has, and ask for one's own."""
+    """Send the assignments, which only the leader has, and request the member's own."""
 
     group_id: str = string("0+")
     generation_id: int = int32("0+")
@@ -127,14 +127,14 @@ class SyncGroupRequest(Request[SyncGroupResponse], api_key=14, versions="0-5", f
 
 
 class HeartbeatResponse(Response, api_key=12, versions="0-4", flexible="4+"):
-    """Whether the generation still holds."""
+    """Whether the generation is still current."""
 
     throttle_time_ms: int = int32("1+", ignorable=True)
     error_code: int = int16("0+")
 
 
 class HeartbeatRequest(Request[HeartbeatResponse], api_key=12, versions="0-4", flexible="4+"):
-    """Say that a member lives."""
+    """Extend the session of a member."""
 
     group_id: str = string("0+")
     generation_id: int = int32("0+")
@@ -175,7 +175,7 @@ class LeaveGroupRequest(Request[LeaveGroupResponse], api_key=13, versions="0-5",
 
 
 class DescribedGroupMember(Struct):
-    """A member; what its bytes hold is the group's protocol type's matter."""
+    """A member; the group's protocol type determines the content of its bytes."""
 
     member_id: str = string("0+")
     group_instance_id: str | None = string("4+", nullable="4+", default=None, ignorable=True)
@@ -186,7 +186,7 @@ class DescribedGroupMember(Struct):
 
 
 class DescribedGroup(Struct):
-    """A group, or why it cannot be described."""
+    """A group, or the error."""
 
     error_code: int = int16("0+")
     error_message: str | None = string("6+", nullable="6+", default=None)
@@ -199,14 +199,14 @@ class DescribedGroup(Struct):
 
 
 class DescribeGroupsResponse(Response, api_key=15, versions="0-6", flexible="5+"):
-    """The groups asked for."""
+    """The requested groups."""
 
     throttle_time_ms: int = int32("1+", ignorable=True)
     groups: list[DescribedGroup] = array(DescribedGroup, "0+")
 
 
 class DescribeGroupsRequest(Request[DescribeGroupsResponse], api_key=15, versions="0-6", flexible="5+"):
-    """The states and members of some groups."""
+    """Request the states and members of some groups."""
 
     groups: list[str] = array(STRING, "0+")
     include_authorized_operations: bool = boolean("3+")
@@ -222,7 +222,7 @@ class ListedGroup(Struct):
 
 
 class ListGroupsResponse(Response, api_key=16, versions="0-5", flexible="3+"):
-    """The groups found."""
+    """The groups that pass the filters."""
 
     throttle_time_ms: int = int32("1+", ignorable=True)
     error_code: int = int16("0+")
@@ -230,7 +230,7 @@ class ListGroupsResponse(Response, api_key=16, versions="0-5", flexible="3+"):
 
 
 class ListGroupsRequest(Request[ListGroupsResponse], api_key=16, versions="0-5", flexible="3+"):
-    """The groups that a broker coordinates; empty filters let all through (KIP-518, KIP-848)."""
+    """List the groups that a broker coordinates; empty filters exclude none (KIP-518, KIP-848)."""
 
     states_filter: list[str] = array(STRING, "4+")
     types_filter: list[str] = array(STRING, "5+")
@@ -252,6 +252,6 @@ class DeleteGroupsResponse(Response, api_key=42, versions="0-3", flexible="2+"):
 
 
 class DeleteGroupsRequest(Request[DeleteGroupsResponse], api_key=42, versions="0-3", flexible="2+"):
-    """Delete groups that have no members, and the offsets that they keep (KIP-229)."""
+    """Delete groups without members, and their committed offsets (KIP-229)."""
 
     groups_names: list[str] = array(STRING, "0+")

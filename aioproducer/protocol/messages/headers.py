@@ -1,4 +1,4 @@
-"""What stands before every request and response."""
+"""The headers of requests and responses."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from aioproducer.protocol.schema import Data, int16, int32, string
 
 
 class RequestHeader(Data, versions="1-2", flexible="2+"):
-    """Before a request: version 2 where the request's version is flexible, else 1."""
+    """The header of a request: version 2 if the request's version is flexible, else 1."""
 
     request_api_key: int = int16("0+")
     request_api_version: int = int16("0+")
@@ -16,6 +16,6 @@ class RequestHeader(Data, versions="1-2", flexible="2+"):
 
 
 class ResponseHeader(Data, versions="0-1", flexible="1+"):
-    """Before a response: version 1 where the response's version is flexible, else 0; ApiVersions has always 0."""
+    """The header of a response: version 1 if the response's version is flexible, else 0; always 0 for ApiVersions."""
 
     correlation_id: int = int32("0+")

@@ -1,4 +1,4 @@
-"""Where a partition's leader has gone, as the responses to Produce and Fetch say (KIP-951)."""
+"""The current leader of a partition in the responses to Produce and Fetch (KIP-951)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from aioproducer.protocol.schema import Struct, int32, string
 
 
 class LeaderIdAndEpoch(Struct):
-    """The leader to use from now on; -1 for both where the broker does not say."""
+    """The current leader; both fields are -1 if the broker does not state it."""
 
     leader_id: int = int32("0+", default=-1)
     leader_epoch: int = int32("0+", default=-1)

@@ -1,6 +1,7 @@
-"""Setting the whole configuration of a resource (KIP-133), which KIP-339's changes have followed.
+"""AlterConfigs: replace the whole configuration of a resource (KIP-133); superseded by IncrementalAlterConfigs
+(KIP-339).
 
-Apart from those because Kafka gives the structs of both the same names.
+In its own module because Kafka gives the structs of both requests the same names.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ class AlterConfigsResponse(Response, api_key=33, versions="0-2", flexible="2+"):
 
 
 class AlterableConfig(Struct):
-    """A key and the value that it is to have."""
+    """A key and its new value."""
 
     name: str = string("0+")
     value: str | None = string("0+", nullable="0+")
 
 
 class AlterConfigsResource(Struct):
-    """One resource, and all that is to be set for it."""
+    """One resource and its new configuration."""
 
     resource_type: int = int8("0+")
     resource_name: str = string("0+")
@@ -32,7 +33,7 @@ class AlterConfigsResource(Struct):
 
 
 class AlterConfigsRequest(Request[AlterConfigsResponse], api_key=33, versions="0-2", flexible="2+"):
-    """Set these keys of some resources and take away all others."""
+    """Set these keys of some resources, and remove all others."""
 
     resources: list[AlterConfigsResource] = array(AlterConfigsResource, "0+")
     validate_only: bool = boolean("0+")

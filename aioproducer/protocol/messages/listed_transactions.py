@@ -36,8 +36,8 @@ class ListTransactionsResponse(Response, api_key=66, versions="0-2", flexible="0
 class ListTransactionsRequest(Request[ListTransactionsResponse], api_key=66, versions="0-2", flexible="0+"):
     """List transactional ids; an empty filter excludes none.
 
-    Version 1 adds ``duration_filter``, the least age of a transaction in milliseconds, -1 for any; version 2 adds a
-    regular expression that the whole id must match.
+    Version 1 adds ``duration_filter``, the minimum age of a transaction in milliseconds, -1 for any. Version 2 adds a
+    regular expression that must match the whole id.
     """
 
     state_filters: list[str] = array(STRING, "0+")

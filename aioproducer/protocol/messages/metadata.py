@@ -1,4 +1,4 @@
-"""What the cluster consists of: Metadata, and DescribeTopicPartitions (KIP-966)."""
+"""The nodes, topics and partitions of a cluster: Metadata, and DescribeTopicPartitions (KIP-966)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from aioproducer.protocol.schema import (
 
 
 class MetadataResponseBroker(Struct):
-    """A broker and the address of the listener that was asked."""
+    """A broker and its address for the listener that received the request."""
 
     node_id: int = int32("0+")
     host: str = string("0+")
@@ -39,7 +39,7 @@ class MetadataResponsePartition(Struct):
 
 
 class MetadataResponseTopic(Struct):
-    """A topic or why it cannot be described; one of name and id is always there."""
+    """A topic, or the error; it always has a name or an id."""
 
     error_code: int = int16("0+")
     name: str | None = string("0+", nullable="12+")
@@ -50,10 +50,10 @@ class MetadataResponseTopic(Struct):
 
 
 class MetadataResponse(Response, api_key=3, versions="0-13", flexible="9+"):
-    """Brokers, and the partitions of the topics asked for.
+    """Brokers, and the partitions of the requested topics.
 
     ``cluster_authorized_operations`` and ``topic_authorized_operations`` are sets of bits numbered as Kafka's
-    ``AclOperation``, or the lowest 32-bit integer where nobody asked.
+    ``AclOperation``, or the lowest 32-bit integer if they were not requested.
     """
 
     throttle_time_ms: int = int32("3+", ignorable=True)
@@ -73,10 +73,10 @@ class MetadataRequestTopic(Struct):
 
 
 class MetadataRequest(Request[MetadataResponse], api_key=3, versions="0-13", flexible="9+"):
-    """Brokers, and the partitions of some topics.
+    """Request brokers, and the partitions of some topics.
 
-    ``topics`` is None for all topics from version 1 on (in version 0 an empty list says so), empty for none. Only
-    version 12 and later understand topic ids, although 10 and 11 have the field.
+    ``topics`` is ``None`` for all topics from version 1 on, and empty for none; in version 0 an empty list means all.
+    Topic ids are understood from version 12 on, although 10 and 11 have the field.
     """
 
     topics: list[MetadataRequestTopic] | None = array(MetadataRequestTopic, "0+", nullable="1+")
@@ -100,7 +100,7 @@ class DescribeTopicPartitionsResponsePartition(Struct):
 
 
 class DescribeTopicPartitionsResponseTopic(Struct):
-    """A topic or why it cannot be described."""
+    """A topic, or the error."""
 
     error_code: int = int16("0+")
     name: str | None = string("0+", nullable="0+")
@@ -118,7 +118,7 @@ class Cursor(Struct):
 
 
 class DescribeTopicPartitionsResponse(Response, api_key=75, versions="0", flexible="0+"):
-    """A page of partitions; ``next_cursor`` is None after the last."""
+    """A page of partitions; ``next_cursor`` is ``None`` after the last."""
 
     throttle_time_ms: int = int32("0+", ignorable=True)
     topics: list[DescribeTopicPartitionsResponseTopic] = array(DescribeTopicPartitionsResponseTopic, "0+")
@@ -132,7 +132,7 @@ class TopicRequest(Struct):
 
 
 class DescribeTopicPartitionsRequest(Request[DescribeTopicPartitionsResponse], api_key=75, versions="0", flexible="0+"):
-    """Partitions of some topics in alphabetical order, a page at a time (KIP-966)."""
+    """Request the partitions of some topics in alphabetical order, in pages (KIP-966)."""
 
     topics: list[TopicRequest] = array(TopicRequest, "0+")
     response_partition_limit: int = int32("0+", default=2000)

@@ -1,4 +1,4 @@
-"""Which offsets a partition has: ListOffsets, OffsetForLeaderEpoch, DeleteRecords."""
+"""The offsets of partitions: ListOffsets, OffsetForLeaderEpoch, DeleteRecords."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ListOffsetsTopicResponse(Struct):
 
 
 class ListOffsetsResponse(Response, api_key=2, versions="1-11", flexible="6+"):
-    """The offsets found; timestamp and offset are -1 where there is none."""
+    """The offsets found; timestamp and offset are -1 if there is none."""
 
     throttle_time_ms: int = int32("2+", ignorable=True)
     topics: list[ListOffsetsTopicResponse] = array(ListOffsetsTopicResponse, "0+")
@@ -55,9 +55,9 @@ class ListOffsetsTopic(Struct):
 
 
 class ListOffsetsRequest(Request[ListOffsetsResponse], api_key=2, versions="1-11", flexible="6+"):
-    """The first offset whose record is not older than a timestamp, in each of some partitions.
+    """Find the first offset whose record is not older than a timestamp, in some partitions.
 
-    Negative timestamps stand for particular offsets: -1 latest, -2 earliest, -3 the record with the largest timestamp
+    Negative timestamps stand for special offsets: -1 latest, -2 earliest, -3 the record with the largest timestamp
     (version 7), -4 earliest local (8), -5 latest tiered (9), -6 earliest pending upload (11).
     """
 
@@ -68,7 +68,7 @@ class ListOffsetsRequest(Request[ListOffsetsResponse], api_key=2, versions="1-11
 
 
 class EpochEndOffset(Struct):
-    """Where a leader epoch ends; -1 where unknown."""
+    """The end of a leader epoch; -1 if unknown."""
 
     error_code: int = int16("0+")
     partition: int = int32("0+")
@@ -84,7 +84,7 @@ class OffsetForLeaderTopicResult(Struct):
 
 
 class OffsetForLeaderEpochResponse(Response, api_key=23, versions="2-4", flexible="4+"):
-    """The ends of the epochs asked for, or of the largest epochs below them."""
+    """The ends of the requested epochs, or of the largest epochs below them."""
 
     throttle_time_ms: int = int32("2+", ignorable=True)
     topics: list[OffsetForLeaderTopicResult] = array(OffsetForLeaderTopicResult, "0+")
@@ -106,14 +106,14 @@ class OffsetForLeaderTopic(Struct):
 
 
 class OffsetForLeaderEpochRequest(Request[OffsetForLeaderEpochResponse], api_key=23, versions="2-4", flexible="4+"):
-    """Where leader epochs end, to find out where a log was truncated (KIP-101, KIP-320)."""
+    """Request the ends of leader epochs, to find the offset of a truncation (KIP-101, KIP-320)."""
 
     replica_id: int = int32("3+", default=-2, ignorable=True)
     topics: list[OffsetForLeaderTopic] = array(OffsetForLeaderTopic, "0+")
 
 
 class DeleteRecordsPartitionResult(Struct):
-    """The offset that one partition's log begins with now."""
+    """The new log start offset of one partition."""
 
     partition_index: int = int32("0+")
     low_watermark: int = int64("0+")
@@ -121,28 +121,28 @@ class DeleteRecordsPartitionResult(Struct):
 
 
 class DeleteRecordsTopicResult(Struct):
-    """The offsets that one topic's logs begin with now."""
+    """The new log start offsets of one topic."""
 
     name: str = string("0+")
     partitions: list[DeleteRecordsPartitionResult] = array(DeleteRecordsPartitionResult, "0+")
 
 
 class DeleteRecordsResponse(Response, api_key=21, versions="0-2", flexible="2+"):
-    """The offsets that the logs begin with now."""
+    """The new log start offsets."""
 
     throttle_time_ms: int = int32("0+")
     topics: list[DeleteRecordsTopicResult] = array(DeleteRecordsTopicResult, "0+")
 
 
 class DeleteRecordsPartition(Struct):
-    """Before which offset to delete in one partition."""
+    """The offset before which records of one partition are deleted."""
 
     partition_index: int = int32("0+")
     offset: int = int64("0+")
 
 
 class DeleteRecordsTopic(Struct):
-    """Before which offsets to delete in one topic."""
+    """The offsets before which records of one topic are deleted."""
 
     name: str = string("0+")
     partitions: list[DeleteRecordsPartition] = array(DeleteRecordsPartition, "0+")

@@ -27,10 +27,10 @@ class BatchIndexAndErrorMessage(Struct):
 
 
 class PartitionProduceResponse(Struct):
-    """What became of a partition's batch.
+    """The result for a partition's batch.
 
-    ``base_offset`` is the offset of its first record; ``log_append_time_ms`` is -1 unless the topic's timestamps are
-    the broker's.
+    ``base_offset`` is the offset of its first record; ``log_append_time_ms`` is -1 unless the topic has the broker's
+    timestamps.
     """
 
     index: int = int32("0+")
@@ -44,7 +44,7 @@ class PartitionProduceResponse(Struct):
 
 
 class TopicProduceResponse(Struct):
-    """What became of a topic's batches."""
+    """The results for a topic's batches."""
 
     name: str = string("0-12", ignorable=True)
     topic_id: bytes = uuid("13+", ignorable=True)
@@ -52,9 +52,9 @@ class TopicProduceResponse(Struct):
 
 
 class ProduceResponse(Response, api_key=0, versions="3-13", flexible="9+"):
-    """What became of each batch.
+    """The result for each batch.
 
-    From version 10 on ``current_leader`` and ``node_endpoints`` say where a partition's leader has gone (KIP-951).
+    From version 10 on ``current_leader`` and ``node_endpoints`` contain a partition's new leader (KIP-951).
     """
 
     responses: list[TopicProduceResponse] = array(TopicProduceResponse, "0+")
@@ -80,10 +80,12 @@ class TopicProduceData(Struct):
 class ProduceRequest(Request[ProduceResponse], api_key=0, versions="3-13", flexible="9+"):
     """Append a record batch to each of some partitions.
 
-    ``acks`` is 0 (no response at all), 1 (the leader has it) or -1 (all in-sync replicas have it), ``timeout_ms`` how
-    long the leader waits for the others. Topics go by name up to version 12, by id from 13 (KIP-516). From version 12
-    on a batch of a transaction adds its partition to the transaction; clients of older transactions stay at 11
-    (KIP-890).
+    ``acks`` is 0 (no response), 1 (the leader has the batch) or -1 (all in-sync replicas have it); ``timeout_ms``
+    limits how
+    long the leader waits for the others. Topics are identified by name up to version 12, by id from 13 (KIP-516). From
+    version 12 on a batch of a transaction adds its partition to the transaction; clients of older transactions use
+    version
+    11 (KIP-890).
     """
 
     transactional_id: str | None = string("3+", nullable="3+", default=None)

@@ -1,4 +1,4 @@
-"""The id that a producer numbers its batches with (KIP-98, KIP-360)."""
+"""InitProducerId: the id and epoch that a producer puts into its batches (KIP-98, KIP-360)."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class InitProducerIdResponse(Response, api_key=22, versions="0-5", flexible="2+"
 
 
 class InitProducerIdRequest(Request[InitProducerIdResponse], api_key=22, versions="0-5", flexible="2+"):
-    """A producer id and epoch, for an idempotent (``transactional_id`` None) or transactional producer.
+    """Request a producer id and epoch, for an idempotent (``transactional_id`` ``None``) or transactional producer.
 
-    From version 3 on a producer that has an id asks for the next epoch of it (KIP-360).
+    From version 3 on a producer that has an id requests the next epoch of it (KIP-360).
     """
 
     transactional_id: str | None = string("0+", nullable="0+")

@@ -15,7 +15,7 @@ from aioproducer.protocol.schema import (
 
 
 class SaslHandshakeResponse(Response, api_key=17, versions="0-1"):
-    """The mechanisms that the broker offers, whether or not it has the one asked for."""
+    """The mechanisms that the broker offers, also if the requested one is not among them."""
 
     error_code: int = int16("0+")
     mechanisms: list[str] = array(STRING, "0+")
@@ -24,7 +24,7 @@ class SaslHandshakeResponse(Response, api_key=17, versions="0-1"):
 class SaslHandshakeRequest(Request[SaslHandshakeResponse], api_key=17, versions="0-1"):
     """Choose a mechanism.
 
-    After version 0 the mechanism's own bytes follow without any frame, after version 1 in SaslAuthenticate.
+    After version 0 the mechanism's own bytes follow without frames, after version 1 in SaslAuthenticate.
     """
 
     mechanism: str = string("0+")

@@ -18,7 +18,7 @@ from aioproducer.protocol.schema import (
 
 
 class GetTelemetrySubscriptionsResponse(Response, api_key=71, versions="0", flexible="0+"):
-    """Which metrics the broker wants, how often and how compressed."""
+    """The metrics that the broker requests, their interval and compression."""
 
     throttle_time_ms: int = int32("0+")
     error_code: int = int16("0+")
@@ -34,20 +34,20 @@ class GetTelemetrySubscriptionsResponse(Response, api_key=71, versions="0", flex
 class GetTelemetrySubscriptionsRequest(
     Request[GetTelemetrySubscriptionsResponse], api_key=71, versions="0", flexible="0+"
 ):
-    """Which metrics the broker wants; a zero ``client_instance_id`` asks for a new one."""
+    """Request the broker's subscription; a zero ``client_instance_id`` requests a new one."""
 
     client_instance_id: bytes = uuid("0+")
 
 
 class PushTelemetryResponse(Response, api_key=72, versions="0", flexible="0+"):
-    """Whether the metrics were taken."""
+    """Whether the metrics were accepted."""
 
     throttle_time_ms: int = int32("0+")
     error_code: int = int16("0+")
 
 
 class PushTelemetryRequest(Request[PushTelemetryResponse], api_key=72, versions="0", flexible="0+"):
-    """Metrics as an OpenTelemetry ``MetricsData`` message, compressed as ``compression_type`` says."""
+    """Metrics as an OpenTelemetry ``MetricsData`` message, compressed by ``compression_type``."""
 
     client_instance_id: bytes = uuid("0+")
     subscription_id: int = int32("0+")

@@ -1,4 +1,4 @@
-"""Creating, deleting and enlarging topics."""
+"""Create and delete topics, and add partitions to them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class CreatableTopicConfigs(Struct):
 
 
 class CreatableTopicResult(Struct):
-    """A new topic, or why it is none."""
+    """A new topic, or the error."""
 
     name: str = string("0+")
     topic_id: bytes = uuid("7+", ignorable=True)
@@ -42,30 +42,30 @@ class CreatableTopicResult(Struct):
 
 
 class CreateTopicsResponse(Response, api_key=19, versions="2-7", flexible="5+"):
-    """The topics created, or why not (KIP-525 adds what they look like)."""
+    """The created topics, or the errors (KIP-525 adds their properties)."""
 
     throttle_time_ms: int = int32("2+", ignorable=True)
     topics: list[CreatableTopicResult] = array(CreatableTopicResult, "0+")
 
 
 class CreatableReplicaAssignment(Struct):
-    """The replicas of one partition, where the caller chooses them; the first is preferred as leader."""
+    """The replicas of one partition, if the caller chooses them; the first is the preferred leader."""
 
     partition_index: int = int32("0+")
     broker_ids: list[int] = array(INT32, "0+")
 
 
 class CreatableTopicConfig(Struct):
-    """A configuration key of the topic to be."""
+    """A configuration key of a topic to create."""
 
     name: str = string("0+")
     value: str | None = string("0+", nullable="0+")
 
 
 class CreatableTopic(Struct):
-    """A topic to be; -1 partitions or replicas are the broker's default (KIP-464).
+    """A topic to create; -1 partitions or replicas stand for the broker's default (KIP-464).
 
-    Both are -1 as well where ``assignments`` says it all.
+    Both are also -1 if ``assignments`` determines them.
     """
 
     name: str = string("0+")
@@ -76,7 +76,7 @@ class CreatableTopic(Struct):
 
 
 class CreateTopicsRequest(Request[CreateTopicsResponse], api_key=19, versions="2-7", flexible="5+"):
-    """Create topics, or only find out whether that would succeed."""
+    """Create topics, or only check whether that would succeed."""
 
     topics: list[CreatableTopic] = array(CreatableTopic, "0+")
     timeout_ms: int = int32("0+", default=60000)
@@ -136,7 +136,7 @@ class CreatePartitionsAssignment(Struct):
 
 
 class CreatePartitionsTopic(Struct):
-    """How many partitions a topic shall have in all; ``assignments`` None lets the broker place them."""
+    """The new total number of a topic's partitions; with ``assignments`` ``None`` the broker places them."""
 
     name: str = string("0+")
     count: int = int32("0+")

@@ -56,7 +56,7 @@ class AddPartitionsToTxnTopic(Struct):
 
 
 class AddPartitionsToTxnTransaction(Struct):
-    """Partitions for one transaction; ``verify_only`` asks whether they are there already."""
+    """Partitions for one transaction; ``verify_only``: only check whether they belong to it already."""
 
     transactional_id: str = string("4+")
     producer_id: int = int64("4+")
@@ -135,9 +135,11 @@ class TxnOffsetCommitRequestTopic(Struct):
 
 
 class TxnOffsetCommitRequest(Request[TxnOffsetCommitResponse], api_key=28, versions="0-6", flexible="3+"):
-    """Keep a group's offsets when, and only if, the transaction commits.
+    """Store a group's offsets if and when the transaction commits.
 
-    From version 5 on it also does what AddOffsetsToTxn did (KIP-890). Topics go by id from version 6.
+    From version 5 on it also adds the group to the transaction, as AddOffsetsToTxn did (KIP-890). Topics are identified
+    by
+    id from version 6.
     """
 
     transactional_id: str = string("0+")
@@ -151,7 +153,7 @@ class TxnOffsetCommitRequest(Request[TxnOffsetCommitResponse], api_key=28, versi
 
 
 class EndTxnResponse(Response, api_key=26, versions="0-5", flexible="3+"):
-    """Whether the transaction ends; from version 5 on with the id and epoch for the next (KIP-890)."""
+    """The result; from version 5 on with the id and epoch for the next transaction (KIP-890)."""
 
     throttle_time_ms: int = int32("0+")
     error_code: int = int16("0+")
@@ -203,7 +205,7 @@ class WritableTxnMarkerTopic(Struct):
 
 
 class WritableTxnMarker(Struct):
-    """The outcome of one transaction: ``transaction_result`` is True for commit."""
+    """The outcome of one transaction: ``transaction_result`` is ``True`` for commit."""
 
     producer_id: int = int64("0+")
     producer_epoch: int = int16("0+")
@@ -220,7 +222,7 @@ class WriteTxnMarkersRequest(Request[WriteTxnMarkersResponse], api_key=27, versi
 
 
 class ProducerState(Struct):
-    """A producer's last batch, and the offset its open transaction begins at, -1 for none."""
+    """A producer's last batch, and the first offset of its open transaction, -1 for none."""
 
     producer_id: int = int64("0+")
     producer_epoch: int = int32("0+")
@@ -231,7 +233,7 @@ class ProducerState(Struct):
 
 
 class PartitionResponse(Struct):
-    """The producers that one partition knows."""
+    """The producers known to one partition."""
 
     partition_index: int = int32("0+")
     error_code: int = int16("0+")
@@ -240,14 +242,14 @@ class PartitionResponse(Struct):
 
 
 class TopicResponse(Struct):
-    """The producers that one topic's partitions know."""
+    """The producers known to one topic's partitions."""
 
     name: str = string("0+")
     partitions: list[PartitionResponse] = array(PartitionResponse, "0+")
 
 
 class DescribeProducersResponse(Response, api_key=61, versions="0", flexible="0+"):
-    """The producers of the partitions asked for."""
+    """The producers of the requested partitions."""
 
     throttle_time_ms: int = int32("0+")
     topics: list[TopicResponse] = array(TopicResponse, "0+")
@@ -261,6 +263,6 @@ class TopicRequest(Struct):
 
 
 class DescribeProducersRequest(Request[DescribeProducersResponse], api_key=61, versions="0", flexible="0+"):
-    """The producers that partitions know (KIP-664)."""
+    """Request the producers known to partitions (KIP-664)."""
 
     topics: list[TopicRequest] = array(TopicRequest, "0+")
