@@ -89,7 +89,7 @@ _TYPES = {
     Type.PASSWORD: "str | Password",
 }
 
-# Keys whose values the definition does not describe: objects, and enumerations that other rules check.
+# Keys with values that the definition does not describe: objects, and enumerations that other rules check.
 _SPECIAL_TYPES = {
     "acks": 'Literal["all", "-1", "0", "1", -1, 0, 1]',
     "interceptor.classes": "str | Sequence[InterceptorValue]",

@@ -110,7 +110,7 @@ _CLASSES = {
 
 class _Token(NamedTuple):
     text: str | None
-    """The word, or what the quotes contain; ``None`` for any other character."""
+    """The word, or the content of the quotes; ``None`` for any other character."""
     character: str
     """The other character; empty for words."""
     position: int
@@ -195,7 +195,7 @@ def _fail(problem: str) -> Never:
 
 
 def is_java_class(name: str, end: str) -> bool:
-    """Return whether ``name`` is the class whose full name ends with ``end``, perhaps in a package around it."""
+    """Return whether ``name`` is the class with a full name that ends with ``end``, perhaps in a package around it."""
     return name == end or name.endswith(f".{end}")
 
 

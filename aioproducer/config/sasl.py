@@ -203,7 +203,7 @@ def _resolve_java_classes(values: Values, mechanism: str) -> bool:
 
 
 def _shown(given: object) -> str:
-    # What is no name may be a secret, in the wrong place; the repr of a partial function shows its arguments.
+    # A value that is not a name may be a secret in the wrong place; the repr of a partial function shows its arguments.
     if isinstance(given, str):
         return repr(given) if re.fullmatch(_CLASS_NAME, given.strip()) else "the given value"
     return f"a {type(given).__name__}"

@@ -1,4 +1,4 @@
-"""Which URLs of the configuration are used: a stray one must reach neither files nor other hosts (CVE-2025-27817)."""
+"""Restricts the URLs in the configuration: a stray one must reach neither files nor other hosts (CVE-2025-27817)."""
 
 from __future__ import annotations
 

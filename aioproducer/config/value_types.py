@@ -1,6 +1,6 @@
 """Types of the values that are neither numbers nor text, for type checkers: what plug-in keys and logins accept.
 
-They are as wide as what the client accepts. The parameters of methods have no names here: the client passes them by
+They accept everything that the client accepts. The parameters of methods have no names here: the client passes them by
 position, so that an implementation may name them as it likes.
 """
 

@@ -20,7 +20,7 @@ CLOSE_GRACE_S = 1.0
 
 
 class Outcome:
-    """What a call returned or raised. Its text contains neither: asyncio writes results of tasks into its debug log."""
+    """The value or error of a call. Its text contains neither: asyncio writes results of tasks into its debug log."""
 
     __slots__ = ("error", "is_late", "value")
 
@@ -100,7 +100,7 @@ class Calls:
         self._tasks: set[asyncio.Task[Outcome]] = set()
 
     async def call(self, function: Callable[[], object]) -> Outcome:
-        """Return what ``function`` returned or raised, or that it was late; raise nothing else."""
+        """Call ``function``, and return its value, its error or its lateness; raise nothing else."""
         task = self._loop.create_task(self._outcome(function))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

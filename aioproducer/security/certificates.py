@@ -39,7 +39,7 @@ _ATTRIBUTES = {
 
 
 class Certificate(NamedTuple):
-    """What the log says of a certificate."""
+    """The description of a certificate in the log."""
 
     subject: str
     """``CN=orders,O=Example``, the most specific name first (RFC 4514); the serial number if the subject is empty."""
@@ -66,7 +66,7 @@ def certificates_in(pem: bytes) -> Iterator[Certificate]:
 
 
 def certificate_of(der: bytes) -> Certificate:
-    """Return what a certificate's DER says.
+    """Describe a certificate from its DER.
 
     Raises:
         ValueError: it is malformed.

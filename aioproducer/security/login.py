@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from aioproducer.security.tokens import TokenLogin
 
     class Settings(PasswordSettings, TokenSettings, Protocol):
-        """What all logins read of a ``ProducerConfig``."""
+        """The fields of a ``ProducerConfig`` that all logins read."""
 
 
 OAUTHBEARER = "OAUTHBEARER"
@@ -45,7 +45,7 @@ def login_from(
     log: Log,
     wall_clock: Callable[[], float] = time.time,
 ) -> PasswordLogin | TokenLogin:
-    """Return the login of a client whose ``security_protocol`` has SASL; one object serves all of its connections.
+    """Return the login of a client with SASL in its ``security_protocol``; one object serves all of its connections.
 
     Args:
         wall_clock: seconds since the epoch, for the expiry of tokens.
@@ -116,7 +116,7 @@ class PasswordLogin:
             return self._client(credentials)
         except ValueError as error:
             problem = str(error)
-        # Raised here, neither its context nor its frames have the password.
+        # Raised here, so that neither its context nor its frames contain the password.
         raise ConfigurationError(problem)
 
     def _client(self, credentials: Credentials) -> PlainClient | ScramClient:
@@ -161,7 +161,7 @@ class PasswordLogin:
 
     @property
     def executor(self) -> Executor:
-        """Daemon threads for what blocks in an authentication; the callable for the password runs in them as well."""
+        """Daemon threads for blocking steps of an authentication, and for the callable that returns the password."""
         return self._calls.executor
 
     def stop(self) -> None:

@@ -1,4 +1,4 @@
-"""Texts of foreign exceptions and servers, without what may be a secret in them.
+"""Removes possible secrets from the texts of foreign exceptions and servers.
 
 Such a text may have any length and content, and is searched on the event loop: each search takes time in proportion to
 the text (no pattern scans the same characters from many positions), and only `MAX_SEARCHED` characters are searched.
@@ -38,7 +38,7 @@ _JWT = re.compile(r"\beyJ[A-Za-z0-9_-]*(?:\.[A-Za-z0-9_-]*)*")
 
 
 def redacted(text: str, secrets: Iterable[str] = ()) -> str:
-    """Return ``text`` in printable form without ``secrets``, and without whatever looks like a secret.
+    """Return ``text`` in printable form without ``secrets``, and without anything that looks like a secret.
 
     For texts that may contain secrets that are not known here. When in doubt it hides too much: a hidden word costs a
     look at the provider, a leaked token an incident.
@@ -73,7 +73,7 @@ def _beginning(text: str, secrets: Iterable[str]) -> str:
 def _without_known(text: str, secrets: Iterable[str]) -> str:
     """Replace ``secrets`` and parts of them, e.g. of a token that a server has cut.
 
-    What may be a word is not replaced: the rest of the sentence would tell the word. Then all of the text is hidden.
+    A secret that may be a word is not replaced, as the rest of the sentence would reveal it: all of the text is hidden.
     """
     is_secret = bytearray(len(text))
     for secret in filter(None, secrets):

@@ -34,13 +34,13 @@ EXPIRY_NOTICE = 7 * 86_400.0
 """Seconds before the end of a certificate's validity from which on it is warned of."""
 
 EXPIRY_PERIOD = 3600.0
-"""Seconds between two looks at the certificates if no connection is opened meanwhile."""
+"""Seconds between two checks of the certificates if no connection is opened."""
 
 SETTLING_TIME = 1.0
 """Seconds after which changed files are checked again.
 
 Not every tool replaces a file at once: a check may find half of it, and a chain that lacks its last certificate is not
-recognizable. So after a change, files count as settled only once two checks have found the same.
+recognizable. So after a change, files count as complete only when two checks have found the same.
 """
 
 CHECK_PATIENCE = 2.0
@@ -62,7 +62,7 @@ class _Listed(NamedTuple):
 
 
 class _Loaded(NamedTuple):
-    """A context, and what it was made from."""
+    """A context, and the files that it was made from."""
 
     context: ssl.SSLContext
     digest: bytes
@@ -73,7 +73,7 @@ class _Loaded(NamedTuple):
 
 
 class _Checked(NamedTuple):
-    """What a check has found."""
+    """The result of a check."""
 
     digest: bytes | None
     """Of the files; ``None`` if they could not be read."""
@@ -83,7 +83,7 @@ class _Checked(NamedTuple):
 
 
 class RenewedContext:
-    """The SSL context of a client whose certificates may be renewed; an ``SslContextSource``.
+    """The SSL context of a client, with certificates that may be renewed; an ``SslContextSource``.
 
     Key and certificates are replaced together. If they do not match or cannot be read, the last context that could be
     made is kept, each distinct problem is logged once as a warning, and the next check tries again.
@@ -117,7 +117,7 @@ class RenewedContext:
         self._clock = clock
         self._wall_clock = wall_clock
         self._problems: set[str] = set()
-        """Those that were warned of since the files were last found in order."""
+        """The problems that were logged since the files were last in order."""
         self._expiry_warnings: set[tuple[bytes, bool]] = set()
         """Certificates that were warned of, and whether they had expired then."""
         self._check: asyncio.Future[_Checked] | None = None
@@ -264,7 +264,7 @@ def _watch(loop: asyncio.AbstractEventLoop, this: weakref.ref[RenewedContext]) -
         if renewed is not None and renewed._look(loop):
             _watch(loop, this)
 
-    # With the caller's context, the timer would keep alive what that refers to.
+    # With the caller's context, the timer would keep the objects in it alive.
     loop.call_later(EXPIRY_PERIOD, look, context=Context())
 
 
@@ -274,7 +274,7 @@ def _days(seconds: float) -> str:
 
 
 def _check_files(config: ProducerConfig, used: bytes) -> _Checked:
-    """Read the files, and make a context if they are not those that were ``used``; may block.
+    """Read the files, and make a context if they differ from ``used``; may block.
 
     Contents are compared, by their hashes: the files are small, and read seldom. Times and sizes may stay the same when
     a volume of Kubernetes is swapped behind its symbolic link or a copy keeps its times, and may change when nothing
@@ -322,15 +322,15 @@ def _load(config: ProducerConfig, files: StoreFiles) -> _Loaded:
 def context_source_from(
     config: ProducerConfig, poll_interval: float, log: Log = _logger
 ) -> ssl.SSLContext | RenewedContext | None:
-    """The context for connections of ``config``, or what supplies it; ``None`` where there is no TLS.
+    """Return the context for connections of ``config``, or its source; ``None`` without TLS.
 
-    An ``ssl_context`` or what ``ssl_engine_factory_class`` makes is never replaced. Reads files, so it may block.
+    An ``ssl_context``, given or made by ``ssl_engine_factory_class``, is never replaced. Reads files, so it may block.
 
     Args:
         poll_interval: ``ssl.certificate.poll.interval.ms`` in seconds.
 
     Raises:
-        ConfigurationError: the ``ssl`` keys are wrong, or what they name is.
+        ConfigurationError: the ``ssl`` keys are wrong, or the files that they name.
     """
     context = config.ssl_context if config.ssl_context is not None else config.ssl_engine_factory_class
     stores = (

@@ -30,7 +30,7 @@ class Jaas(Protocol):
 
 
 class LoginSettings(Protocol):
-    """What every login reads of a ``ProducerConfig``; the names are those of Kafka's keys."""
+    """The fields of a ``ProducerConfig`` that every login reads, named after Kafka's keys."""
 
     @property
     def sasl_mechanism(self) -> str: ...
@@ -39,7 +39,7 @@ class LoginSettings(Protocol):
 
 
 class PasswordSettings(LoginSettings, Protocol):
-    """What the logins by user name and password read."""
+    """The fields that the logins by user name and password read."""
 
     @property
     def sasl_username(self) -> str | None: ...
@@ -51,7 +51,7 @@ class PasswordSettings(LoginSettings, Protocol):
 
 
 class TokenSettings(LoginSettings, Protocol):
-    """What the login by tokens and its built-in providers read."""
+    """The fields that the login by tokens and its built-in providers read."""
 
     @property
     def bootstrap_addresses(self) -> tuple[tuple[str, int], ...]: ...

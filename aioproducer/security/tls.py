@@ -75,11 +75,11 @@ class TlsStores:
 def ssl_context_from(config: ProducerConfig) -> ssl.SSLContext | None:
     """The context for connections of ``config``; ``None`` where ``security_protocol`` is without TLS.
 
-    It is the one in ``ssl_context``, else what ``ssl_engine_factory_class`` makes, else made of the other ``ssl`` keys.
+    It is the one in ``ssl_context``, else made by ``ssl_engine_factory_class``, else made from the other ``ssl`` keys.
     Reads files, so it may block for as long as these take.
 
     Raises:
-        ConfigurationError: the ``ssl`` keys are wrong, or what they name is.
+        ConfigurationError: the ``ssl`` keys are wrong, or the files that they name.
     """
     if not config.uses_tls:
         return None
@@ -99,11 +99,11 @@ def client_context(config: ProducerConfig, stores: TlsStores | None = None) -> s
     Reads files, so it may block for as long as these take.
 
     Raises:
-        ConfigurationError: a file is missing or not what it should be, a password is wrong, key and certificate do not
+        ConfigurationError: a file is missing or invalid, a password is wrong, key and certificate do not
             belong together, or a version or cipher suite is not there.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    # Whatever is trusted ends a chain, as in Java: be it no root but one in between, or the broker's own certificate.
+    # Any trusted certificate ends a chain, as in Java: also an intermediate one, or the broker's own certificate.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     context.check_hostname = config.ssl_endpoint_identification_algorithm == "https"
     _set_versions(context, config.ssl_enabled_protocols)
@@ -134,7 +134,7 @@ def open_stores(config: ProducerConfig, files: StoreFiles) -> TlsStores:
     """Find the certificates and the key in ``files``, or in the keys that hold them inline.
 
     Raises:
-        ConfigurationError: a file is not what it should be, a password is wrong, or keys contradict each other.
+        ConfigurationError: a file is invalid, a password is wrong, or keys contradict each other.
     """
     return TlsStores(_trusted_certificates(config, files.truststore), _client_certificate(config, files.keystore))
 
@@ -218,7 +218,7 @@ def _load_trusted(context: ssl.SSLContext, trusted: TrustedCertificates) -> None
             context.load_verify_locations(path)
     except ssl.SSLError as error:
         raise ConfigurationError(f"{trusted.source} holds no readable PEM certificates: {error}") from error
-    # OpenSSL also accepts a file that holds nothing but a revocation list.
+    # OpenSSL also accepts a file that contains only a revocation list.
     if b"CERTIFICATE-----" not in trusted.pem:
         raise ConfigurationError(f"{trusted.source} holds no certificates")
 
@@ -315,7 +315,7 @@ def _check_type(key: str, given: str | None, wanted: str, source: str) -> None:
 
 
 def _store_type(content: bytes, given: str | None, type_key: str, location: str) -> str:
-    """PEM or PKCS12, as ``given`` or told from ``content``."""
+    """PEM or PKCS12, as ``given`` or recognized by ``content``."""
     if content.startswith(_JKS_MAGIC):
         raise ConfigurationError(
             f"{location} is a Java key store (JKS), which Python cannot read: convert it with keytool -importkeystore "
@@ -323,7 +323,7 @@ def _store_type(content: bytes, given: str | None, type_key: str, location: str)
         )
     found = "PEM" if _PEM_MARK in content else "PKCS12" if content.startswith(_DER_SEQUENCE) else None
     wanted = given.upper() if given is not None else None
-    # Java reads a PKCS12 file also where its type says JKS, which is the default there.
+    # Java also reads a PKCS12 file with the type JKS, its default.
     if wanted not in (None, "PEM", "PKCS12", "JKS"):
         raise ConfigurationError(f"{type_key} must be PEM or PKCS12, not {given}")
     if found is None:

@@ -98,7 +98,7 @@ def utc(seconds: float) -> str:
 
 
 def checked_token(value: object, now: float) -> OAuthBearerToken:
-    """Return what a provider returned as a token that is valid ``now``, in seconds since the epoch.
+    """Convert a provider's result to a token that is valid ``now``, in seconds since the epoch.
 
     Raises:
         ValueError: it is not of the form of a token, has expired or is not valid yet; the text does not contain it.
@@ -150,7 +150,7 @@ def _formed(value: object) -> OAuthBearerToken:
     try:
         BearerToken(token, extensions).encode()
     except ValueError as error:
-        raise ValueError(f"returned what cannot be sent: {error}") from None
+        raise ValueError(f"returned a token that cannot be sent: {error}") from None
     return OAuthBearerToken(token, float(expires_at), principal, dict(extensions))
 
 
@@ -176,7 +176,7 @@ class TokenLogin:
     """Makes the authenticators of all connections from one token, which it refreshes before it expires.
 
     Concurrent calls of `authenticator` share one call of the provider. A refresh that fails is repeated while the
-    current token is valid; without a valid token each call of `authenticator` asks the provider.
+    current token is valid; without a valid token each call of `authenticator` calls the provider.
 
     Args:
         provider: sync (called in a thread) or async; returns an `OAuthBearerToken` or a tuple of its fields.
@@ -309,7 +309,7 @@ class TokenLogin:
         )
 
     def _refresh_failed(self, error: KafkaError) -> None:
-        """Repeat a failed refresh after a pause if the current token is still valid; else callers ask for a token."""
+        """Repeat a failed refresh after a pause if the current token is still valid; else callers fetch a token."""
         token = self._valid_token()
         if token is None:
             return
@@ -345,7 +345,7 @@ class TokenLogin:
 
     @property
     def executor(self) -> Executor:
-        """Daemon threads for what blocks in an authentication; a sync token provider runs in them as well."""
+        """Daemon threads for blocking steps of an authentication, and for a sync token provider."""
         return self._calls.executor
 
     def stop(self) -> None:

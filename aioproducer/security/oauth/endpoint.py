@@ -1,4 +1,4 @@
-"""Asks a token endpoint for an access token (RFC 6749), with the retries of Kafka's HttpJwtRetriever."""
+"""Requests an access token from a token endpoint (RFC 6749), with the retries of Kafka's HttpJwtRetriever."""
 
 from __future__ import annotations
 
@@ -149,8 +149,8 @@ class TokenEndpoint:
         """Return the token for a grant.
 
         Args:
-            secrets: what no error text may contain.
-            grant: what the endpoint checks, for the text of its rejection: ``client id and secret``.
+            secrets: Strings that no error text may contain.
+            grant: The credentials that the endpoint checks, for the text of a rejection: ``client id and secret``.
 
         Raises:
             TokenProviderError: the endpoint gave no token, or none that Kafka can use.
@@ -292,7 +292,7 @@ class _Attempts:
 
     async def _content(self, response: httpx.Response) -> bytes:
         if response.headers.get("Content-Encoding", "identity").lower() != "identity":
-            raise _AttemptError("returned a compressed response, which was not asked for", is_final=True)
+            raise _AttemptError("returned a compressed response, which was not requested", is_final=True)
         content = bytearray()
         async for chunk in response.aiter_raw():
             content += chunk
@@ -317,7 +317,7 @@ class _Attempts:
 
 
 def _import_backend() -> None:
-    """Import what httpx imports at its first request, which would be on the event loop."""
+    """Make the imports of httpx's first request now, which would otherwise block the event loop."""
     # They have no public names: a release without them imports others at the first request.
     with suppress(ModuleNotFoundError):
         import_module("anyio._backends._asyncio")

@@ -12,7 +12,7 @@ _LATEST = 1e15
 
 
 class Claims(NamedTuple):
-    """What the client reads of an access token's claims."""
+    """The claims of an access token that the client reads."""
 
     expires_at: float
     """Seconds since the epoch."""
@@ -42,7 +42,7 @@ def payload_of(token: str) -> dict[str, object]:
 
 
 def claims_of(token: str, *, scope_claim: str = "scope", subject_claim: str = "sub") -> Claims:
-    """Return what Kafka's ClientJwtValidator reads, after the same checks.
+    """Return the claims that Kafka's ClientJwtValidator reads, after the same checks.
 
     Args:
         scope_claim: name of the claim with the scope (``sasl.oauthbearer.scope.claim.name``).

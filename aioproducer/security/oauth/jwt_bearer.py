@@ -51,7 +51,7 @@ class JwtBearer:
         """
         Raises:
             TokenProviderError: a file cannot be read, or the endpoint gave no token, or none that Kafka can use.
-            ConfigurationError: the private key or the template is not what it should be.
+            ConfigurationError: the private key or the template is invalid.
         """
         assertion = await asyncio.get_running_loop().run_in_executor(self._endpoint.executor, self._assertion)
         form = {"grant_type": GRANT_TYPE, "assertion": assertion}
@@ -91,7 +91,7 @@ class _Signer:
 
         Raises:
             TokenProviderError: a file cannot be read.
-            ConfigurationError: the private key or the template is not what it should be.
+            ConfigurationError: the private key or the template is invalid.
         """
         now = int(self._wall_clock())
         header, claims = self._template()
@@ -106,10 +106,10 @@ class _Signer:
             return self._signed(header, claims)
         except KafkaError:
             raise
-        # joserfc checks the template's header, and what a key may be used for.
+        # joserfc checks the template's header, and the permitted uses of a key.
         except Exception as error:
             problem = type(error).__name__
-        # Raised here, neither its context nor its frames have the key.
+        # Raised here, so that neither its context nor its frames contain the key.
         raise ConfigurationError(
             f"the assertion cannot be signed with {self._key_file} by {self._algorithm} ({problem}): check {_KEY_FILE} "
             f"and {_TEMPLATE}"

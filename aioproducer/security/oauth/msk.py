@@ -35,7 +35,7 @@ def msk_iam_provider(
 ) -> Callable[[], OAuthBearerToken]:
     """Return a ``sasl_token_provider`` that signs tokens with AWS credentials; a token is valid for 15 minutes.
 
-    The provider blocks: it may ask AWS for credentials.
+    The provider blocks: it may request credentials from AWS.
 
     Args:
         region: of the cluster; without it AWS_REGION or AWS_DEFAULT_REGION.
@@ -93,7 +93,7 @@ class _MskTokens:
             problem = _problem(error)
         finally:
             _signing.now = False
-        # Raised here, neither its context nor its frames have the credentials.
+        # Raised here, so that neither its context nor its frames contain the credentials.
         raise TokenProviderError(problem)
 
     def _sign(self) -> tuple[str, int]:
@@ -116,7 +116,7 @@ class _MskTokens:
 
 
 def _role_credentials(role_arn: str, session_name: str, region: str) -> Any:
-    """Return a provider of the role's credentials; the signer's own asks AWS in no region, which fails without one."""
+    """Return a provider of the role's credentials; the signer's own sends its request without a region, which fails."""
     import boto3
     from botocore.credentials import CredentialProvider, Credentials
 
@@ -148,7 +148,7 @@ _filter = _NotWhileSigning()
 
 
 def _silence() -> None:
-    """Drop what AWS's packages write at DEBUG in this thread while it signs."""
+    """Drop DEBUG messages of AWS's packages in this thread while it signs."""
     for name in [*_TALKATIVE, *logging.root.manager.loggerDict]:
         if name.partition(".")[0] in _TALKATIVE:
             # A filter that is there is not added again.

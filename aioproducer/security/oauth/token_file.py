@@ -30,6 +30,6 @@ class TokenFile:
             return OAuthBearerToken(token, claims.expires_at, claims.principal)
         except ValueError as error:
             problem = str(error)
-        # Raised here, neither its context nor its frames have the token.
+        # Raised here, so that neither its context nor its frames contain the token.
         del token
         raise TokenProviderError(f"The token in {self._path} {problem}.")

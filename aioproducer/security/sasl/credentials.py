@@ -1,4 +1,4 @@
-"""User names and passwords: their checks, and what the clients of PLAIN and SCRAM share."""
+"""User names and passwords: their checks, and the common parts of the clients of PLAIN and SCRAM."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from aioproducer.security.redaction import without_secrets
 MECHANISM = "OAUTHBEARER"
 
 _SEPARATOR = "\x01"
-# What a client answers to the server's error, which then ends the exchange (RFC 7628, section 3.2.3).
+# The client's response to the server's error, which then ends the exchange (RFC 7628, section 3.2.3).
 _ERROR_ACKNOWLEDGED = b"\x01"
 
 _TOKEN = re.compile(r"[-A-Za-z0-9._~+/]+=*")

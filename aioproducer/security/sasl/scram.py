@@ -78,7 +78,7 @@ class ClientFirst(NamedTuple):
 
 
 class ServerFirst(NamedTuple):
-    """Both nonces, the client's first, and what the stored keys were derived with."""
+    """Both nonces, the client's first, and the parameters of the stored keys."""
 
     nonce: str
     salt: bytes
@@ -141,7 +141,7 @@ class ServerFinal(NamedTuple):
 
 
 class ScramKeys(NamedTuple):
-    """What both sides derive from a password, or a server stores instead of it."""
+    """The keys that both sides derive from a password, or a server stores instead of it."""
 
     client_key: bytes
     stored_key: bytes
